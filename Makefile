@@ -1,0 +1,83 @@
+# Everything runs from a bare checkout: the targets install what they need into $(VENV).
+# `make help` lists them; variables below can be set on the command line.
+
+PYTHON ?= python3
+VENV ?= .venv
+SUITE ?= quick
+BENCH_OUT ?= results/$(SUITE)
+BENCH_ARGS ?=
+SPEED_ARGS ?=
+TEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
+
+PY := $(VENV)/bin/python
+# What is installed: `core` runs the benchmark, `full` adds agents, embeddings, plots and tools.
+CORE := $(VENV)/.installed-core
+FULL := $(VENV)/.installed-full
+# Questions from a folder have to be embedded, which needs the encoder.
+BENCH_NEEDS := $(if $(findstring --tasks,$(BENCH_ARGS)),$(FULL),$(CORE))
+comma := ,
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+
+export PYTHONUNBUFFERED := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help setup test lint format bench speed clean
+
+help:  ## List the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## */\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(FULL)  ## Install everything that the other targets need into .venv
+
+test: $(FULL)  ## Run the tests (TEST_ARGS="-k kernel")
+	$(PY) -m pytest $(TEST_ARGS)
+
+lint: $(FULL)  ## Check style (ruff) and types (mypy --strict)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(FULL)  ## Rewrite the sources in the project's style
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(BENCH_NEEDS)  ## Run the quick suite and print its leaderboard (SUITE=, BENCH_OUT=, BENCH_ARGS=)
+	$(PY) -m benchmarks run --suite $(SUITE) --out $(BENCH_OUT) $(BENCH_ARGS)
+	$(PY) -m benchmarks leaderboard $(BENCH_OUT)
+
+speed: $(CORE)  ## Measure the speed figures of the README (SPEED_ARGS=--json)
+	@$(PY) -m benchmarks speed $(SPEED_ARGS)
+
+clean:  ## Remove caches and build output (.venv and results/ stay)
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+# --- installation ---------------------------------------------------------------------------------
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "setup: $(PYTHON) is not Python 3.11 or newer; try make PYTHON=python3.11" >&2; exit 1; }
+	@echo "setup: creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV) \
+	  || { echo "setup: $(PYTHON) cannot make a virtual environment (Debian: apt install python3-venv)" >&2; exit 1; }
+
+# An installed torch is never replaced: the pins are copied with its version in place of ours.
+define pip_install
+@$(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip >/dev/null
+@torch=$$($(PY) -c 'from importlib.metadata import version as v; print(v("torch").split("+")[0])' 2>/dev/null); \
+  sed "s/^torch==.*/torch==$${torch:-$(TORCH)}/" constraints.txt > $(VENV)/constraints.txt
+@$(PY) -m pip install -qq --disable-pip-version-check -c $(VENV)/constraints.txt $(1)
+endef
+
+$(CORE): pyproject.toml constraints.txt | $(PY)
+	@echo "setup: installing inframind_gym (about half a minute)"
+	$(call pip_install,-e .)
+	@touch $@
+
+$(FULL): pyproject.toml constraints.txt | $(PY)
+	@echo "setup: installing torch $(TORCH), unless one is there"
+	$(call pip_install,torch)
+	@echo "setup: installing inframind_gym with agents, embeddings, plots and tools (1-3 minutes)"
+	$(call pip_install,-e ".[agents$(comma)dev$(comma)embed$(comma)plot]")
+	@touch $(CORE) $@

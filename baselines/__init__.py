@@ -1,0 +1,107 @@
+"""Heuristic baselines behind the `Policy` protocol of `inframind_gym.policy`.
+
+Importing this package registers every baseline under its name:
+
+    import baselines
+    policy = baselines.make("static", model="deepseek-32b", strategy="DeepThink")
+    policy = baselines.resolve_policy("static:deepseek-32b:DeepThink")  # the same
+    policy = baselines.resolve_policy("my_module:MyPolicy")  # a policy of your own
+
+The classes are imported when a policy is made, not before.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.policy import (
+    Policy,
+    PolicyEntry,
+    register_policy,
+    registered_policies,
+    resolve_policy,
+)
+
+BASELINES: Final = (
+    PolicyEntry(
+        "random", "baselines.oblivious:RandomPolicy", (), "every model and strategy equally likely"
+    ),
+    PolicyEntry(
+        "round_robin",
+        "baselines.oblivious:RoundRobinPolicy",
+        ("strategy",),
+        "one model after the other",
+    ),
+    PolicyEntry(
+        "static",
+        "baselines.oblivious:StaticPolicy",
+        ("model", "strategy"),
+        "always the same model and strategy",
+    ),
+    PolicyEntry(
+        "static_mix",
+        "baselines.oblivious:StaticMixPolicy",
+        (),
+        "draws from the workload's measured oblivious mix",
+    ),
+    PolicyEntry(
+        "least_loaded",
+        "baselines.queue_aware:LeastLoadedPolicy",
+        ("strategy",),
+        "the model with the fewest calls per slot",
+    ),
+    PolicyEntry(
+        "lowest_expected_latency",
+        "baselines.queue_aware:LowestExpectedLatencyPolicy",
+        ("strategy",),
+        "the model expected to answer first",
+    ),
+    PolicyEntry(
+        "budget_greedy",
+        "baselines.budget:BudgetGreedyPolicy",
+        (),
+        "the strongest model expected to fit the remaining budget",
+    ),
+    PolicyEntry(
+        "moa",
+        "baselines.moa:MixtureOfAgentsPolicy",
+        ("strategy", "aggregator"),
+        "all models propose, the strongest aggregates",
+    ),
+    PolicyEntry(
+        "q_learning_load_tracker",
+        "baselines.q_learning_policy:QLearningLoadTrackerPolicy",
+        (),
+        "tabular Q-learning with a load penalty, online",
+    ),
+)
+
+for _entry in BASELINES:
+    register_policy(_entry)
+
+
+def names() -> tuple[str, ...]:
+    """The names of the baselines."""
+    return tuple(entry.name for entry in BASELINES)
+
+
+def make(name: str, **kwargs: Any) -> Policy:
+    """Make a registered policy from its name, with arguments after colons or as keywords.
+
+    Args:
+        name: for example "least_loaded" or "static:llama-8b:Flash".
+        **kwargs: arguments of the policy's class.
+
+    Raises:
+        ConfigError: no policy of that name is registered (the nearest is suggested), or its class
+            does not take these arguments.
+    """
+    known = tuple(entry.name for entry in registered_policies())
+    head = name.split(":")[0]
+    if head not in known:
+        raise ConfigError(unknown("policy", head, known))
+    return resolve_policy(name, **kwargs)
+
+
+__all__ = ["BASELINES", "make", "names", "resolve_policy"]

@@ -1,0 +1,269 @@
+"""Command line: ``python -m benchmarks run | leaderboard | compare | speed``.
+
+Tables go to standard output, progress and errors to standard error. With ``--json`` standard output
+is one JSON object and nothing else. What a person can mend ends with one line and status 2, an
+interrupted run with status 130.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.errors import BenchmarkError
+from benchmarks.progress import say
+from inframind_gym.errors import InfraMindError
+
+app = typer.Typer(
+    help="Run policies on suites of sweeps, and compare the results.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")
+]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Tables as markdown.")]
+BootstrapSeed = Annotated[int, typer.Option(help="Seed of the intervals.")]
+
+
+@contextmanager
+def _friendly() -> Iterator[None]:
+    try:
+        yield
+    except InfraMindError as error:
+        say(f"error: {error}")
+        raise typer.Exit(2) from None
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    print(json.dumps(content, allow_nan=False))
+
+
+@app.command()
+def run(
+    suite: Annotated[
+        str, typer.Option(help="A shipped suite (quick, standard, paper) or a YAML file.")
+    ] = "quick",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the results, where an unfinished run is continued; results/SUITE."
+        ),
+    ] = None,
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of the suite's: names and package.module:Class, with commas between."
+        ),
+    ] = None,
+    workloads: Annotated[
+        str | None, typer.Option(help="Instead of the suite's: names or YAML files.")
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder of questions (JSON Lines); the mixed workload becomes its datasets."
+        ),
+    ] = None,
+    rates: Annotated[str | None, typer.Option(help="Queries per minute, e.g. 10,100.")] = None,
+    budgets: Annotated[
+        str | None, typer.Option(help="Seconds, or tiers (drawn per query), e.g. 30,100,tiers.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many (5), or which (0,1,7).")] = None,
+    queries: Annotated[int | None, typer.Option(help="Queries of one sweep.")] = None,
+    arrivals: Annotated[
+        str | None, typer.Option(help="poisson, burst, sustained, a trace's CSV file, or JSON.")
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Pool of servers: a name or a YAML file.")
+    ] = None,
+    scheduler: Annotated[str | None, typer.Option(help="edf, edf_late_last or fcfs.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="parallel or published.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; default: one for each core.")
+    ] = None,
+    max_rows: Annotated[int, typer.Option(min=1, help="Most sweeps that run in lock-step.")] = 128,
+    as_json: Json = False,
+) -> None:
+    """Run a suite and show its leaderboard; the same command again continues a stopped run."""
+    from benchmarks.leaderboard import leaderboard as compute
+    from benchmarks.results import load_results
+    from benchmarks.runner import continue_command, resolve
+    from benchmarks.runner import run as run_suite
+    from benchmarks.suite import load_suite, parse_arrivals, parse_numbers, parse_seeds, split_list
+
+    with _friendly():
+        chosen = load_suite(
+            suite,
+            {
+                "policies": split_list(policies),
+                "workloads": split_list(workloads),
+                "rates_per_min": parse_numbers("--rates", rates),
+                "budgets_s": parse_numbers("--budgets", budgets, words=("tiers",)),
+                "seeds": parse_seeds(seeds),
+                "num_queries": queries,
+                "arrivals": parse_arrivals(arrivals),
+                "tasks": tasks,
+                "pool": pool,
+                "scheduler": scheduler,
+                "protocol": protocol,
+            },
+        )
+        folder = out or Path("results") / chosen.name
+        command = sys.argv[1:]
+        try:
+            summary = run_suite(
+                resolve(chosen),
+                folder,
+                workers=workers or len(os.sched_getaffinity(0)),
+                max_rows=max_rows,
+                command=command,
+            )
+        except KeyboardInterrupt:
+            say(f"interrupted; finished cells are kept. Continue with: {continue_command(command)}")
+            raise typer.Exit(130) from None
+        if summary.stopped:
+            done = summary.kept + summary.computed
+            say(f"stopped: {done} of {summary.cells} cells are in {folder}.")
+            say(f"Continue with: {continue_command(command)}")
+            raise typer.Exit(130)
+        board = compute(load_results(folder))
+        if as_json:
+            counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
+            _print_json({"out": str(folder), **counted, **board})
+            return
+        _show_leaderboard(board)
+        print(f"{summary.computed} sweeps in {summary.wall_s:.0f} s. Results: {folder}")
+
+
+@app.command()
+def leaderboard(
+    folder: Annotated[Path, typer.Argument(help="Folder of results.")],
+    bootstrap_seed: BootstrapSeed = 0,
+    markdown: Markdown = False,
+    as_json: Json = False,
+) -> None:
+    """Rank the policies of a results folder, with 95 % intervals."""
+    from benchmarks.leaderboard import leaderboard as compute
+    from benchmarks.results import load_results
+
+    with _friendly():
+        board = compute(load_results(folder), bootstrap_seed=bootstrap_seed)
+        if as_json:
+            _print_json(board)
+        else:
+            _show_leaderboard(board, markdown=markdown)
+
+
+def _show_leaderboard(board: dict[str, Any], *, markdown: bool = False) -> None:
+    from benchmarks.tables import leaderboard_sheets, show
+
+    sheets = leaderboard_sheets(board)
+    show(sheets, markdown=markdown)
+    if not sheets:
+        print(
+            "No cell has been finished by every policy yet; --json shows the rows that are there."
+        )
+    for note in board["notes"]:
+        print(f"Note: {note}.")
+
+
+@app.command()
+def compare(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR POLICY_A POLICY_B | DIR_A DIR_B",
+            help="One folder and two policies, or two folders.",
+        ),
+    ],
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            help="A,B: two policies of one folder, or A of the first and B of the second folder."
+        ),
+    ] = None,
+    bootstrap_seed: BootstrapSeed = 0,
+    markdown: Markdown = False,
+    as_json: Json = False,
+) -> None:
+    """Paired differences B - A on common random numbers, with 95 % intervals."""
+    from benchmarks.compare import compare as compute
+    from benchmarks.compare import comparison_sheets
+    from benchmarks.suite import split_list
+    from benchmarks.tables import show
+
+    with _friendly():
+        comparisons = [
+            compute(a, b, bootstrap_seed=bootstrap_seed)
+            for a, b in _sides(targets, split_list(policies))
+        ]
+        if as_json:
+            _print_json({"comparisons": comparisons})
+            return
+        for comparison in comparisons:
+            show(comparison_sheets(comparison), markdown=markdown)
+            for note in comparison["notes"]:
+                print(f"Note: {note}.")
+
+
+def _sides(targets: Sequence[str], policies: Sequence[str] | None) -> list[tuple[Any, Any]]:
+    """What is to be compared with what: pairs of `benchmarks.compare.Side`."""
+    from benchmarks.compare import Side
+    from benchmarks.results import load_results
+
+    folders = [target for target in targets if Path(target).is_dir()]
+    named = [target for target in targets if target not in folders]
+    missing = [name for name in named if "/" in name]
+    if not folders or len(folders) > 2 or missing:
+        what = f"there is no folder {missing[0]}. " if missing else ""
+        raise BenchmarkError(f"{what}Write: compare DIR POLICY_A POLICY_B, or compare DIR_A DIR_B.")
+    chosen = [*named, *(policies or ())]
+    results = [load_results(Path(folder)) for folder in folders]
+    a, b = results[0], results[-1]
+    if len(chosen) == 2:
+        return [(Side(a, chosen[0]), Side(b, chosen[1]))]
+    if len(folders) == 1:
+        raise BenchmarkError(
+            f"compare takes two policies of {folders[0]}, got {len(chosen)}. "
+            f"It has: {', '.join(a.policies)}."
+        )
+    both = chosen or [policy for policy in a.policies if policy in b.policies]
+    if not both:
+        raise BenchmarkError("the two folders have no policy in common; name two: --policies A,B.")
+    return [(Side(a, policy), Side(b, policy)) for policy in both]
+
+
+@app.command()
+def speed(
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Measurements, of which the median is shown.")
+    ] = 5,
+    only: Annotated[
+        str | None, typer.Option(help="Figures to measure, e.g. kernel_rps,import_s.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the speed of the simulator on one core of this machine."""
+    from benchmarks.speed import measure, speed_sheet
+    from benchmarks.suite import split_list
+    from benchmarks.tables import show
+
+    with _friendly():
+        figures = measure(split_list(only), repeats=repeats)
+        if as_json:
+            _print_json(figures)
+        else:
+            show([speed_sheet(figures)])

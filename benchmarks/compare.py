@@ -1,0 +1,207 @@
+"""Paired differences of two policies, or of one policy in two results folders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.errors import BenchmarkError
+from benchmarks.leaderboard import MIN_SEEDS, Draws
+from benchmarks.metrics import METRICS
+from benchmarks.results import Results, Stratum, StratumKey
+from benchmarks.stats import NUM_RESAMPLES, interval
+from benchmarks.tables import Sheet, value_text
+from inframind_gym.errors import unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison.
+
+    Attributes:
+        results: Its folder.
+        policy: Its policy.
+    """
+
+    results: Results
+    policy: str
+
+    def __post_init__(self) -> None:
+        """Check that the folder has the policy."""
+        if self.policy not in self.results.policies:
+            message = unknown("policy", self.policy, self.results.policies)
+            raise BenchmarkError(f"{self.results.folder}: {message}")
+
+
+def compare(
+    a: Side, b: Side, *, bootstrap_seed: int = 0, num_resamples: int = NUM_RESAMPLES
+) -> dict[str, Any]:
+    """Differences b - a over the sweeps that both have, paired by workload, rate, budget and seed.
+
+    Both sides of a pair ran on the same queries, arrivals and latent outcomes, so that most of the
+    noise cancels; the bootstrap draws the same sweeps for both.
+
+    Args:
+        a: The baseline.
+        b: What is compared with it.
+        bootstrap_seed: Seed of the intervals.
+        num_resamples: Resamples of the bootstrap.
+
+    Returns:
+        ``overall`` and ``rows`` (one for each workload, rate and budget): for each metric ``a``,
+        ``b``, ``difference`` and ``difference_ci95``; ``notes`` for the reader.
+
+    Raises:
+        BenchmarkError: The sides have no sweep in common.
+    """
+    pairs = _pairs(a, b)
+    rows = []
+    totals: dict[str, list[float]] = {}
+    total_draws: Draws = {}
+    units = []
+    for key, (left, right) in pairs.items():
+        counts = left.counts(key, bootstrap_seed, num_resamples)
+        ones = left.once()
+        columns = (a.results.columns, b.results.columns)
+        va, vb = left.metrics(columns[0], ones), right.metrics(columns[1], ones)
+        da, db = left.metrics(columns[0], counts), right.metrics(columns[1], counts)
+        values = {name: [float(va[name][0]), float(vb[name][0])] for name in METRICS}
+        draws = {name: db[name] - da[name] for name in METRICS}
+        rows.append({**key._asdict(), **_differences(values, draws, [left.num_units])})
+        for name in METRICS:
+            old = totals.get(name, [0.0, 0.0])
+            totals[name] = [x + y for x, y in zip(old, values[name], strict=True)]
+            total_draws[name] = (
+                total_draws[name] + draws[name] if name in total_draws else draws[name]
+            )
+        units.append(left.num_units)
+    n = len(pairs)
+    overall = _differences(
+        {name: [x / n for x in both] for name, both in totals.items()},
+        {name: values / n for name, values in total_draws.items()},
+        units,
+    )
+    return {
+        "a": _describe(a),
+        "b": _describe(b),
+        "cells": n,
+        "overall": overall,
+        "rows": rows,
+        "notes": _notes(a, b, pairs),
+    }
+
+
+def _pairs(a: Side, b: Side) -> dict[StratumKey, tuple[Stratum, Stratum]]:
+    left, right = a.results.strata(a.policy), b.results.strata(b.policy)
+    pairs = {}
+    for key in left:
+        seeds = sorted(set(left[key]) & set(right.get(key, {})))
+        if not seeds:
+            continue
+        sweeps = [(left[key][seed], right[key][seed]) for seed in seeds]
+        if any(one.latency_s.size != other.latency_s.size for one, other in sweeps):
+            raise BenchmarkError(
+                f"{a.results.folder} and {b.results.folder} have sweeps of different length: "
+                "they cannot be paired."
+            )
+        pairs[key] = (Stratum.of([x for x, _ in sweeps]), Stratum.of([y for _, y in sweeps]))
+    if not pairs:
+        raise BenchmarkError(
+            f"{a.policy} ({a.results.folder}) and {b.policy} ({b.results.folder}) have no "
+            "workload, rate, budget and seed in common: there is nothing to pair."
+        )
+    return pairs
+
+
+def _differences(values: dict[str, list[float]], draws: Draws, units: list[int]) -> dict[str, Any]:
+    ends = interval(
+        np.stack([draws[name] for name in METRICS], axis=1), np.asarray(units, dtype=np.int64)
+    )
+    return {
+        name: {
+            "a": values[name][0],
+            "b": values[name][1],
+            "difference": values[name][1] - values[name][0],
+            "difference_ci95": [float(ends[0, i]), float(ends[1, i])],
+        }
+        for i, name in enumerate(METRICS)
+    }
+
+
+def _describe(side: Side) -> dict[str, str]:
+    return {"folder": str(side.results.folder), "policy": side.policy}
+
+
+def _notes(a: Side, b: Side, pairs: dict[StratumKey, tuple[Stratum, Stratum]]) -> list[str]:
+    notes = []
+    one, other = a.results.header["settings"], b.results.header["settings"]
+    differing = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    if differing:
+        notes.append(f"the two runs differ in {', '.join(differing)}")
+    strata = {**a.results.strata(a.policy), **b.results.strata(b.policy)}
+    if len(pairs) < len(strata):
+        notes.append(f"compared are the {len(pairs)} of {len(strata)} cells that both have")
+    if any(pair[0].num_units < MIN_SEEDS for pair in pairs.values()):
+        notes.append(f"some cells have fewer than {MIN_SEEDS} seeds: their intervals are rough")
+    return notes
+
+
+def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
+    """The tables of a comparison: every metric overall, then the main ones cell by cell."""
+    a, b = comparison["a"], comparison["b"]
+    same_folder, same_policy = a["folder"] == b["folder"], a["policy"] == b["policy"]
+    names = [
+        side["policy"]
+        if same_folder
+        else (side["folder"] if same_policy else f"{side['policy']} ({side['folder']})")
+        for side in (a, b)
+    ]
+    overall = comparison["overall"]
+    body = [
+        [
+            METRICS[name].label,
+            value_text(name, d["a"]),
+            value_text(name, d["b"]),
+            *_difference(name, d),
+        ]
+        for name, d in overall.items()
+    ]
+    sheets = [
+        Sheet(
+            f"A = {names[0]}, B = {names[1]}: paired means over {comparison['cells']} cells",
+            ["metric", "A", "B", "B - A", "95 % interval", ""],
+            body,
+            "Better or worse where the interval leaves 0 out; an interval for each metric alone.",
+        )
+    ]
+    if len(comparison["rows"]) > 1:
+        shown = ("goodput", "accuracy", "slo_own", "latency_mean_s")
+        sheets.append(
+            Sheet(
+                "B - A by cell",
+                ["workload", "rate/min", "budget", *(METRICS[name].label for name in shown)],
+                [
+                    [
+                        row["workload"],
+                        f"{row['rate_per_min']:g}",
+                        row["budget_s"] if row["budget_s"] == "tiers" else f"{row['budget_s']:g} s",
+                        *(" ".join(_difference(name, row[name])[:2]) for name in shown),
+                    ]
+                    for row in comparison["rows"]
+                ],
+            )
+        )
+    return sheets
+
+
+def _difference(name: str, d: dict[str, Any]) -> list[str]:
+    low, high = d["difference_ci95"]
+    better = METRICS[name].higher_is_better
+    verdict = ""
+    if low > 0 or high < 0:
+        verdict = "differs" if better is None else ("better" if (low > 0) == better else "worse")
+    sign = "+" if d["difference"] > 0 else ""
+    between = f"[{value_text(name, low)}, {value_text(name, high)}]"
+    return [sign + value_text(name, d["difference"]), between, verdict]

@@ -1,0 +1,81 @@
+"""Shows how far a run is: a bar on a terminal, plain lines otherwise; always on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+_LINE_EVERY_S = 10.0
+
+
+class ProgressReport:
+    """Counts queries; a context manager.
+
+    Args:
+        total: Queries of the whole run.
+        done: Queries that earlier runs have finished.
+        what: Heading.
+    """
+
+    def __init__(self, total: int, done: int, what: str) -> None:
+        self._total, self._count, self._start = total, done, done
+        self._what = what
+        self._began = self._printed = time.monotonic()
+        console = Console(stderr=True)
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.completed:,.0f}/{task.total:,.0f} queries"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=console,
+                transient=True,
+            )
+            self._task = self._bar.add_task(what, total=total, completed=done)
+
+    def advance(self, queries: int) -> None:
+        """Count finished queries."""
+        self._count += queries
+        if self._bar is not None:
+            self._bar.advance(self._task, queries)
+        elif time.monotonic() - self._printed > _LINE_EVERY_S:
+            self._line()
+
+    def _line(self) -> None:
+        self._printed = time.monotonic()
+        spent_s = self._printed - self._began
+        new = self._count - self._start
+        left_s = spent_s * (self._total - self._count) / new if new else float("nan")
+        print(
+            f"{self._what}: {100 * self._count / max(self._total, 1):.0f} % "
+            f"({self._count:,}/{self._total:,} queries), "
+            f"{spent_s:.0f} s, about {left_s:.0f} s left",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def say(message: str) -> None:
+    """Print a line to standard error."""
+    print(message, file=sys.stderr, flush=True)

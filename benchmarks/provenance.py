@@ -1,0 +1,160 @@
+"""Where results come from: what determines them (hashed into cell ids) and what they ran on."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import baselines
+import inframind_gym
+from benchmarks.cells import content_hash
+from benchmarks.suite import SuiteConfig
+from inframind_gym.configs import find_config
+from inframind_gym.policy import PerRowPolicy
+from inframind_gym.workload.config import load_profiles, load_workload
+
+FORMAT = 1  # of the results folder
+
+_PACKAGES = ("inframind-gym", "gymnasium", "numba", "numpy")
+
+
+def settings(suite: SuiteConfig) -> dict[str, Any]:
+    """What all cells of a run share and what their results depend on.
+
+    Paths are replaced by the hash of what they hold, so that a folder can be moved and a changed
+    file shows.
+
+    Args:
+        suite: The resolved suite.
+
+    Returns:
+        JSON content; two runs may share a results folder only if it is equal.
+    """
+    return {
+        "format": FORMAT,
+        "code of inframind_gym": _tree_hash(Path(inframind_gym.__file__).parent),
+        "numpy": version("numpy"),
+        "numba": version("numba"),
+        "pool": _file_hash(find_config("pools", suite.pool)),
+        "tasks": suite.tasks if suite.tasks == "builtin" else _tasks_hash(Path(suite.tasks)),
+        "split": suite.split,
+        "num_queries": suite.num_queries,
+        "arrivals": _arrivals(suite.arrivals),
+        "protocol": suite.protocol,
+        "scheduler": suite.scheduler,
+        "system_features": list(suite.system_features),
+    }
+
+
+def workload_fingerprint(name_or_path: str) -> str:
+    """Hash of a workload's settings and of those of the workloads that it mixes."""
+    workload = load_workload(name_or_path)
+    profiles = {
+        dataset: [part.weight, part.profile.model_dump(mode="json")]
+        for dataset, part in load_profiles(workload).items()
+    }
+    return content_hash([workload.model_dump(mode="json"), profiles])
+
+
+def policy_fingerprint(name_or_path: str) -> str:
+    """Hash of a policy's name, of the file that defines it, and of its `fingerprint`, if any.
+
+    A policy whose behaviour rests on more than its source (weights, a table) says so by a string
+    `fingerprint`.
+
+    Raises:
+        ConfigError: The policy is unknown or cannot be made.
+    """
+    policy: Any = baselines.resolve_policy(name_or_path)
+    extra = getattr(policy, "fingerprint", "")
+    if isinstance(policy, PerRowPolicy):
+        extra = getattr(policy.instances[0], "fingerprint", "")
+        policy = policy.instances[0]
+    source = inspect.getsourcefile(type(policy))
+    return content_hash(
+        [name_or_path, type(policy).__qualname__, _file_hash(Path(source or "")), str(extra)]
+    )
+
+
+def provenance() -> dict[str, Any]:
+    """Versions, machine and git revision of this process."""
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "machine": machine(),
+        "git": git_revision(),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores that this process may use, and operating system."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+
+
+def git_revision() -> dict[str, Any] | None:
+    """Commit of the checkout and whether it has changes; None outside of a repository."""
+    root = str(Path(__file__).resolve().parent.parent)
+    commit = _git(root, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {"commit": commit, "dirty": bool(_git(root, "status", "--porcelain"))}
+
+
+def _git(root: str, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", root, *arguments], capture_output=True, text=True, check=True, timeout=20
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _arrivals(arrivals: str | dict[str, Any]) -> Any:
+    if isinstance(arrivals, dict) and "path" in arrivals:
+        return {**arrivals, "path": _file_hash(Path(str(arrivals["path"])))}
+    return arrivals
+
+
+def _tasks_hash(folder: Path) -> str:
+    files = (path for path in folder.iterdir() if path.name.endswith((".jsonl", ".jsonl.gz")))
+    return content_hash([[path.name, _file_hash(path)] for path in sorted(files)])
+
+
+def _tree_hash(root: Path) -> str:
+    skipped = {"__pycache__", "_configs"}
+    files: Iterable[Path] = (
+        path for path in root.rglob("*") if path.is_file() and not skipped & set(path.parts)
+    )
+    return content_hash([[str(path.relative_to(root)), _file_hash(path)] for path in sorted(files)])
+
+
+def _file_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""

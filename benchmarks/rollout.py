@@ -1,0 +1,168 @@
+"""Runs cells: one policy over several sweeps in lock-step, each a row of one vector environment.
+
+A row's result depends on its own cell alone: not on the rows beside it, not on the size of the
+batch, not on the process. That is the environment's and the policies' contract, and the tests hold
+both to it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+import baselines
+import inframind_gym  # noqa: F401
+from benchmarks.cells import Cell
+from benchmarks.errors import BenchmarkError
+from benchmarks.metrics import Columns
+from benchmarks.records import Names
+from benchmarks.suite import SuiteConfig
+from inframind_gym.envs.vector import StreamVectorEnv
+from inframind_gym.policy import Policy, PolicySpec, feedback_of, plan_of
+from inframind_gym.tasks.taskset import DOMAINS, TaskSet
+from inframind_gym.topology import TOPOLOGIES
+
+ENV_ID = "InfraMind-Stream-v0"
+
+
+class StoppedError(Exception):
+    """The person at the keyboard wants the run to end."""
+
+
+class PolicyFailedError(BenchmarkError):
+    """A policy raised an error or gave no valid action; the message ends with the traceback."""
+
+    @classmethod
+    def of(cls, policy: str, error: Exception) -> PolicyFailedError:
+        """Blame a policy for an error."""
+        trace = "".join(traceback.format_exception(error))
+        return cls(f"policy {policy!r} failed with {type(error).__name__}: {error}\n\n{trace}")
+
+
+def env_kwargs(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, Any]:
+    """The JSON arguments of the environment in which a policy meets a workload."""
+    kwargs: dict[str, Any] = {
+        "pool": suite.pool,
+        "workload": workload,
+        "tasks": suite.tasks,
+        "split": suite.split,
+        "arrivals": suite.arrivals,
+        "num_queries": suite.num_queries,
+        "scheduler": suite.scheduler,
+        "protocol": suite.protocol,
+        "system_features": list(suite.system_features),
+        "observation": getattr(policy, "observation", "index"),
+    }
+    plan = plan_of(policy)
+    return kwargs if plan is None else {**kwargs, "planner": plan}
+
+
+@dataclass
+class Simulator:
+    """Makes environments and runs batches of cells in them.
+
+    Args:
+        suite: What all cells share.
+        stop: Asked between steps; a run ends with `StoppedError` once it says yes.
+        progress: Told how many queries have finished since it was told last.
+    """
+
+    suite: SuiteConfig
+    stop: Callable[[], bool] = lambda: False
+    progress: Callable[[int], None] = lambda _: None
+    _made: tuple[Any, StreamVectorEnv] | None = field(default=None, init=False)
+
+    def run(self, cells: Sequence[Cell]) -> Iterator[list[tuple[Cell, NDArray[np.void], Names]]]:
+        """Run cells that share policy and workload.
+
+        Args:
+            cells: One row each.
+
+        Yields:
+            Cells that have just finished, each with its completed queries and the names of their
+            numbers.
+
+        Raises:
+            StoppedError: `stop` said so.
+            PolicyFailedError: The policy raised an error or gave no valid action.
+        """
+        first = cells[0]
+        policy = baselines.resolve_policy(first.policy)
+        env = self._environment(policy, first.workload, len(cells))
+        names = _names(env.policy_spec(), env.simulation.tasks)
+        observe = feedback_of(policy)
+        options: dict[str, Any] = {
+            "arrival_rate_per_min": np.array([c.rate_per_min for c in cells])
+        }
+        if first.budget_s != "tiers":
+            options["budget_s"] = np.array([c.budget_s for c in cells], dtype=np.float64)
+        observations, _ = env.reset(seed=[c.sweep_seed for c in cells], options=options)
+        with _blame(first.policy):
+            policy.reset(env.policy_spec(), [c.policy_seed for c in cells])
+        pieces: list[list[NDArray[np.void]]] = [[] for _ in cells]
+        running = np.ones(len(cells), dtype=np.bool_)
+        actions = np.zeros(len(cells), dtype=np.int64)
+        while running.any():
+            if self.stop():
+                raise StoppedError
+            rows = np.flatnonzero(running)
+            contexts = env.contexts()
+            with _blame(first.policy):
+                actions[rows] = policy.act_batch(observations[rows], contexts[rows], rows)
+                observations, _, terminated, truncated, _ = env.step(actions)
+            row_of, records = env.completed()
+            for row in np.unique(
+                row_of[running[row_of]]
+            ).tolist():  # a row that is over has begun anew
+                finished = records[row_of == row].copy()
+                pieces[row].append(finished)
+                self.progress(len(finished))
+                if observe is not None:
+                    with _blame(first.policy):
+                        observe(finished, row)
+            over = np.flatnonzero(running & (terminated | truncated)).tolist()
+            running[over] = False
+            if over:
+                yield [(cells[row], np.concatenate(pieces[row]), names) for row in over]
+
+    def _environment(self, policy: Policy, workload: str, rows: int) -> StreamVectorEnv:
+        """The last environment if it fits, else a new one."""
+        kwargs = {**env_kwargs(self.suite, workload, policy), "num_envs": rows}
+        if self._made is None or self._made[0] != kwargs:
+            if self._made is not None:
+                self._made[1].close()
+            made = gym.make_vec(ENV_ID, **kwargs)
+            self._made = (kwargs, cast(StreamVectorEnv, made.unwrapped))
+        return self._made[1]
+
+
+def env_spec(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, Any]:
+    """The JSON spec of the single environment in which a policy meets a workload, as content."""
+    spec = copy.deepcopy(gym.spec(ENV_ID))
+    spec.kwargs.update(env_kwargs(suite, workload, policy))
+    return dict(json.loads(spec.to_json()))
+
+
+@contextmanager
+def _blame(policy: str) -> Iterator[None]:
+    """Turn whatever a policy raises, which is foreign code, into an error that names it."""
+    try:
+        yield
+    except Exception as error:
+        raise PolicyFailedError.of(policy, error) from error
+
+
+def _names(spec: PolicySpec, tasks: TaskSet) -> Names:
+    return Names(
+        Columns(spec.models, spec.strategies, TOPOLOGIES), DOMAINS, tasks.ids, tasks.datasets
+    )

@@ -1,0 +1,315 @@
+"""How fast the simulator is on one core of this machine, beside what it must reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.errors import BenchmarkError
+from benchmarks.progress import say
+from benchmarks.provenance import provenance
+from benchmarks.tables import Sheet
+from inframind_gym.errors import unknown
+
+RATE_PER_MIN = 100.0
+NUM_ENVS = 1024
+EXECUTOR_ENVS = 64
+KERNEL_REQUESTS = 200_000
+_SECONDS = 1.0  # that one measurement takes about
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table.
+
+    Attributes:
+        key: Name in JSON.
+        what: What is measured.
+        unit: Of the figure.
+        target: What it must reach; None for a figure that is only reported.
+        at_most: Whether the target is an upper bound.
+    """
+
+    key: str
+    what: str
+    unit: str
+    target: float | None = None
+    at_most: bool = False
+
+    def reached(self, value: float) -> bool | None:
+        """Whether a value reaches the target."""
+        if self.target is None:
+            return None
+        return value <= self.target if self.at_most else value >= self.target
+
+
+FIGURES: dict[str, Figure] = {
+    figure.key: figure
+    for figure in (
+        Figure(
+            "stream_vector_index_dps",
+            f"Stream vector, n = {NUM_ENVS}, index observations",
+            "decisions/s",
+            1_000_000,
+        ),
+        Figure(
+            "stream_vector_full_dps",
+            f"Stream vector, n = {NUM_ENVS}, full observations",
+            "decisions/s",
+            500_000,
+        ),
+        Figure("stream_single_sps", "Stream single, gym.make", "steps/s", 50_000),
+        Figure(
+            "executor_vector_sps",
+            f"Executor vector, n = {EXECUTOR_ENVS}, background {RATE_PER_MIN:g}/min",
+            "steps/s",
+            15_000,
+        ),
+        Figure("kernel_rps", "Kernel alone, five servers", "requests/s", 2_000_000),
+        Figure("import_s", "import inframind_gym", "s", 1.0, at_most=True),
+        Figure("compile_s", "First use, nothing compiled yet", "s", 45.0, at_most=True),
+    )
+}
+_REPORTED = {
+    "kernel_simulated_s_per_s": Figure("kernel_simulated_s_per_s", "Kernel, simulated time", "s/s"),
+    "cached_start_s": Figure("cached_start_s", "First use, compiled before", "s"),
+}
+
+Measurement = Callable[[int], dict[str, float]]
+
+
+def measure(only: Sequence[str] | None = None, *, repeats: int = 5) -> dict[str, Any]:
+    """Measure speed figures on one core.
+
+    Args:
+        only: Keys of `FIGURES`; None measures all.
+        repeats: Measurements of each figure; the median is kept. The compilation is measured once.
+
+    Returns:
+        The figures by key, ``targets``, ``repeats`` and where they were measured.
+
+    Raises:
+        BenchmarkError: A figure is unknown.
+    """
+    keys = list(only or FIGURES)
+    for key in keys:
+        if key not in FIGURES:
+            raise BenchmarkError(unknown("figure", key, FIGURES))
+    figures: dict[str, float] = {}
+    with _one_core():
+        for key in keys:
+            say(f"measuring {FIGURES[key].what} ...")
+            figures |= _MEASUREMENTS[key](repeats)
+    return {
+        **figures,
+        "targets": {key: FIGURES[key].target for key in keys},
+        "repeats": repeats,
+        **provenance(),
+    }
+
+
+def speed_sheet(figures: dict[str, Any]) -> Sheet:
+    """The figures as a table, each beside its target."""
+    body = []
+    for key, figure in {**FIGURES, **_REPORTED}.items():
+        if key not in figures:
+            continue
+        reached = figure.reached(figures[key])
+        target = (
+            ""
+            if figure.target is None
+            else f"{'<=' if figure.at_most else '>='} {figure.target:,.0f}"
+        )
+        verdict = "" if reached is None else ("yes" if reached else "NO")
+        digits = 2 if abs(figures[key]) < 100 else 0
+        body.append([figure.what, f"{figures[key]:,.{digits}f} {figure.unit}", target, verdict])
+    machine, packages = figures["machine"], figures["packages"]
+    versions = ", ".join(f"{name} {version}" for name, version in packages.items())
+    return Sheet(
+        f"Speed, one core of {machine['processor']}",
+        ["", "median", "target", "reached"],
+        body,
+        f"Medians of {figures['repeats']}, compilation once. "
+        f"Python {figures['python']}, {versions}. "
+        f"Streams: fixed actions, {RATE_PER_MIN:g} queries/min, five models.",
+    )
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """Keep this process and its children on one core."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _median_rate(work: Callable[[], int], repeats: int) -> float:
+    """Median over repeats of how much of something is done per second."""
+    rates = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        done = work()
+        rates.append(done / (time.perf_counter() - began))
+    return statistics.median(rates)
+
+
+def _vector(env_id: str, num_envs: int, repeats: int, **kwargs: Any) -> float:
+    """Steps per second of a vector environment under fixed random actions, all rows counted."""
+    import gymnasium as gym
+
+    import inframind_gym  # noqa: F401
+
+    env = gym.make_vec(env_id, num_envs=num_envs, arrival_rate_per_min=RATE_PER_MIN, **kwargs)
+    actions = np.random.default_rng(0).integers(0, 15, size=(256, num_envs))
+    env.reset(seed=0)
+
+    def steps(count: int) -> int:
+        for i in range(count):
+            env.step(actions[i % len(actions)])
+        return count * num_envs
+
+    warm_up = 200 if num_envs >= NUM_ENVS else 1000
+    began = time.perf_counter()
+    steps(warm_up)
+    count = max(10, int(warm_up * _SECONDS / (time.perf_counter() - began)))
+    rate = _median_rate(lambda: steps(count), repeats)
+    env.close()
+    return rate
+
+
+def _single(repeats: int) -> dict[str, float]:
+    import gymnasium as gym
+
+    import inframind_gym  # noqa: F401
+
+    env = gym.make("InfraMind-Stream-v0", arrival_rate_per_min=RATE_PER_MIN)
+    actions: list[int] = np.random.default_rng(0).integers(0, 15, size=20_000).tolist()
+    env.reset(seed=0)
+
+    def steps() -> int:
+        for action in actions:
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        return len(actions)
+
+    steps()
+    rate = _median_rate(steps, repeats)
+    env.close()
+    return {"stream_single_sps": rate}
+
+
+def _kernel(repeats: int) -> dict[str, float]:
+    """The kernel under an open load of 70 % of every server's slots, in the order of deadlines."""
+    from inframind_gym.serving.pool import load_pool
+    from inframind_gym.serving.surrogate import cards, replay_requests
+
+    card = cards(load_pool("b200-2gpu"))
+    rng = np.random.default_rng(0)
+    n, mean_tokens = KERNEL_REQUESTS, 300
+    step_s = card["base_s"] + card["max_num_seqs"] * card["per_seq_s"]
+    rate_per_s = 0.7 * card["max_num_seqs"] / (mean_tokens * step_s)
+    server = rng.choice(len(card), size=n, p=rate_per_s / rate_per_s.sum())
+    submit_s = np.cumsum(rng.exponential(1.0 / rate_per_s.sum(), size=n))
+    prompts = rng.integers(100, 600, size=n)
+    outputs = np.clip(rng.lognormal(np.log(mean_tokens) - 0.125, 0.5, size=n), 1, 2048).astype(
+        np.int64
+    )
+    deadline_s = submit_s + rng.choice([10.0, 30.0, 50.0, 100.0, 200.0, 300.0], size=n)
+    simulated_s = 0.0
+
+    def replay() -> int:
+        nonlocal simulated_s
+        served = replay_requests(card, server, submit_s, prompts, outputs, deadline_s)
+        simulated_s = float(served["finish_s"].max())
+        return n
+
+    replay()
+    rate = _median_rate(replay, repeats)
+    return {"kernel_rps": rate, "kernel_simulated_s_per_s": simulated_s * rate / n}
+
+
+_IMPORT = "import inframind_gym"
+_FIRST_USE = """
+import gymnasium as gym
+import inframind_gym
+for env_id in ("InfraMind-Stream-v0", "InfraMind-Executor-v0"):
+    env = gym.make(env_id)
+    env.reset(seed=0)
+    env.step(0)
+    env = gym.make_vec(env_id, num_envs=2)
+    env.reset(seed=0)
+    env.step(env.action_space.sample())
+"""
+
+
+def _seconds_in_fresh_process(code: str, **environment: str) -> float:
+    """Seconds that code takes in a new interpreter, whose own start is not counted."""
+    timed = (
+        "import json, time\nbegan = time.perf_counter()\n"
+        f"{code}\nprint(json.dumps(time.perf_counter() - began))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", timed],
+        env={**os.environ, **environment},
+        cwd=Path(__file__).resolve().parent.parent,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise BenchmarkError("a fresh Python process failed; its error is above.")
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _import(repeats: int) -> dict[str, float]:
+    return {
+        "import_s": statistics.median(_seconds_in_fresh_process(_IMPORT) for _ in range(repeats))
+    }
+
+
+def _compile(repeats: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as cache:
+        compiled = _seconds_in_fresh_process(_FIRST_USE, NUMBA_CACHE_DIR=cache)
+        cached = [
+            _seconds_in_fresh_process(_FIRST_USE, NUMBA_CACHE_DIR=cache) for _ in range(repeats)
+        ]
+    return {"compile_s": compiled, "cached_start_s": statistics.median(cached)}
+
+
+_MEASUREMENTS: dict[str, Measurement] = {
+    "stream_vector_index_dps": lambda repeats: {
+        "stream_vector_index_dps": _vector(
+            "InfraMind-Stream-v0", NUM_ENVS, repeats, observation="index"
+        )
+    },
+    "stream_vector_full_dps": lambda repeats: {
+        "stream_vector_full_dps": _vector(
+            "InfraMind-Stream-v0", NUM_ENVS, repeats, observation="full"
+        )
+    },
+    "stream_single_sps": _single,
+    "executor_vector_sps": lambda repeats: {
+        "executor_vector_sps": _vector(
+            "InfraMind-Executor-v0", EXECUTOR_ENVS, repeats, observation="index"
+        )
+    },
+    "kernel_rps": _kernel,
+    "import_s": _import,
+    "compile_s": _compile,
+}

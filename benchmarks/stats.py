@@ -1,0 +1,197 @@
+"""Intervals for results of repeated sweeps: a seeded, stratified bootstrap over whole sweeps.
+
+The unit that is resampled is the *sweep* (one seed of one cell), never the single query: queries of
+one sweep share their queues, so they are anything but independent. Strata are the cells (workload,
+rate, budget); within each stratum the seeds are drawn with replacement, independently of the other
+strata (Agarwal et al., "Deep RL at the Edge of the Statistical Precipice", NeurIPS 2021). Every
+draw is turned into the pooled statistic again, so ratios and quantiles are bootstrapped as exactly
+as means.
+
+Five seeds are few: the plain percentile interval of five values covers the truth in about 83 % of
+cases instead of 95 %. The interval here is Hesterberg's *expanded percentile interval* (The
+American Statistician 69:4, 2015, §4.1): the percentiles are moved out to the normal tail of
+``sqrt(n / (n - 1)) * t``. It covers about 90 % with a single cell of five seeds (no interval within
+the range of five values can reach more than 93.75 %) and 95 % with averages over several cells.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+NUM_RESAMPLES = 10_000
+CONFIDENCE = 0.95
+
+_NORMAL = NormalDist()
+_EXACT_T_DF = 400  # beyond this the t quantile equals its large-sample expansion to 4 decimals
+
+
+def student_t_quantile(probability: float, df: int) -> float:
+    """Quantile of Student's t with an integer number of degrees of freedom.
+
+    The distribution function is the closed form of Abramowitz & Stegun 26.7.3-4, inverted by
+    bisection.
+
+    Args:
+        probability: In (0, 1).
+        df: Degrees of freedom, at least 1.
+
+    Returns:
+        The quantile.
+    """
+    if probability < 0.5:
+        return -student_t_quantile(1.0 - probability, df)
+    if df > _EXACT_T_DF:
+        z = _NORMAL.inv_cdf(probability)
+        return z + (z**3 + z) / (4.0 * df)
+    low, high = 0.0, 1.0
+    while _student_t_cdf(high, df) < probability:
+        low, high = high, 2.0 * high
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if middle in (low, high):
+            break
+        if _student_t_cdf(middle, df) < probability:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)
+
+
+def _student_t_cdf(t: float, df: int) -> float:
+    """P(T <= t) for t >= 0 and integer ``df``."""
+    theta = math.atan2(t, math.sqrt(df))
+    cos2 = math.cos(theta) ** 2
+    odd = df % 2 == 1
+    total, term = 0.0, math.cos(theta) if odd else 1.0
+    for step in range((df - 1) // 2 if odd else df // 2):
+        total += term
+        term *= cos2 * ((2 * step + 2) / (2 * step + 3) if odd else (2 * step + 1) / (2 * step + 2))
+    inner = math.sin(theta) * total
+    return 0.5 + ((theta + inner) / math.pi if odd else 0.5 * inner)
+
+
+def expanded_levels(
+    units_per_stratum: NDArray[np.int64], confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """The two percentile levels of the expanded percentile interval.
+
+    Args:
+        units_per_stratum: Number of resampled units of each stratum, ``(num_strata,)``.
+        confidence: Nominal coverage.
+
+    Returns:
+        Lower and upper level in [0, 1], e.g. (0.001, 0.999) for one stratum of five.
+    """
+    num_units = int(units_per_stratum.sum())
+    df = int((units_per_stratum - 1).sum())
+    if df < 1:
+        return 0.0, 1.0
+    stretch = math.sqrt(num_units / df) * student_t_quantile(0.5 + confidence / 2.0, df)
+    tail = _NORMAL.cdf(-stretch)
+    return tail, 1.0 - tail
+
+
+def resample_counts(
+    rng: np.random.Generator, num_units: int, num_resamples: int = NUM_RESAMPLES
+) -> NDArray[np.int64]:
+    """How often each unit is drawn in each resample of ``num_units`` units with replacement.
+
+    Args:
+        rng: Source of randomness.
+        num_units: Units in the stratum.
+        num_resamples: Number of resamples.
+
+    Returns:
+        Counts, ``(num_resamples, num_units)``; every row sums to ``num_units``.
+    """
+    drawn = rng.integers(num_units, size=(num_resamples, num_units))
+    flat = drawn + np.arange(num_resamples)[:, None] * num_units
+    counts = np.bincount(flat.ravel(), minlength=num_resamples * num_units)
+    return counts.reshape(num_resamples, num_units).astype(np.int64)
+
+
+def interval(
+    draws: NDArray[np.float64], units_per_stratum: NDArray[np.int64], confidence: float = CONFIDENCE
+) -> NDArray[np.float64]:
+    """Expanded percentile interval of bootstrap draws.
+
+    Args:
+        draws: One statistic per resample, ``(num_resamples, ...)``.
+        units_per_stratum: Units of each stratum that went into the statistic.
+        confidence: Nominal coverage.
+
+    Returns:
+        Lower and upper ends, ``(2, ...)``.
+    """
+    return np.quantile(draws, expanded_levels(units_per_stratum, confidence), axis=0)
+
+
+def pooled_quantile(
+    values: NDArray[np.float64],
+    unit: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    quantile: float,
+) -> NDArray[np.float64]:
+    """Quantile of the pooled values of every resample, as ``numpy.quantile`` defines it.
+
+    Each resample is a sample in which the values of unit ``u`` stand ``counts[b, u]`` times.
+    Instead of building it, the two order statistics around the quantile are found by bisection over
+    the sorted values.
+
+    Args:
+        values: Pooled values, ``(num_values,)``.
+        unit: Unit of each value, ``(num_values,)``.
+        counts: Repetitions of each unit, ``(num_resamples, num_units)``.
+        quantile: In [0, 1].
+
+    Returns:
+        Quantiles, ``(num_resamples,)``.
+    """
+    order = np.argsort(values, kind="stable")
+    ascending = values[order]
+    num_units = counts.shape[1]
+    below = np.zeros(
+        (values.size + 1, num_units), dtype=np.int64
+    )  # values of each unit among the first v
+    np.cumsum(unit[order][:, None] == np.arange(num_units), axis=0, out=below[1:])
+    size = counts @ below[-1]
+    position = (size - 1) * quantile
+    lower = np.floor(position).astype(np.int64)
+    low = ascending[_rank_index(below, counts, lower)]
+    high = ascending[_rank_index(below, counts, np.minimum(lower + 1, size - 1))]
+    return np.asarray(low + (high - low) * (position - lower), dtype=np.float64)
+
+
+def _rank_index(
+    below: NDArray[np.int64], counts: NDArray[np.int64], rank: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Index of the sorted value that holds ``rank`` (from 0) in each resample."""
+    first = np.zeros(rank.size, dtype=np.int64)
+    last = np.full(rank.size, below.shape[0] - 2, dtype=np.int64)
+    while np.any(first < last):
+        middle = (first + last) // 2
+        enough = np.einsum("bu,bu->b", below[middle + 1], counts) > rank
+        last = np.where(enough, middle, last)
+        first = np.where(enough, first, middle + 1)
+    return first
+
+
+def iqm(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Interquartile mean along the last axis: the mean of the middle half, ends counted in part.
+
+    Args:
+        values: ``(..., n)``.
+
+    Returns:
+        The 25 % trimmed means, ``(...)``. For n not divisible by 4 the two border values enter with
+        their fraction.
+    """
+    ascending = np.sort(values, axis=-1)
+    n = ascending.shape[-1]
+    edges = np.arange(n + 1) / n
+    weight = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0.0, None)
+    return np.asarray(ascending @ (weight / weight.sum()), dtype=np.float64)

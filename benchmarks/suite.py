@@ -1,0 +1,174 @@
+"""Suites: which policies meet which sweeps, as YAML checked by pydantic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from benchmarks.errors import BenchmarkError
+from inframind_gym.configs import (
+    Positive,
+    PositiveInt,
+    StrictModel,
+    find_config,
+    load_yaml_model,
+    validate,
+)
+from inframind_gym.errors import require_positive
+
+
+class SuiteConfig(StrictModel):
+    """A suite: the product of its axes, and what every sweep of it shares.
+
+    Attributes:
+        name: What results are called.
+        description: One or two sentences.
+        pool: Name or path of the pool of servers.
+        policies: Names of baselines, or ``package.module:Class``.
+        workloads: Names or paths of workloads.
+        rates_per_min: Mean arrival rates.
+        budgets_s: Latency budgets; "tiers" draws every query's budget from the workload's tiers.
+        seeds: Number of repetitions (0, 1, ...), or a list of their indices.
+        num_queries: Queries of one sweep; null takes each workload's own number.
+        arrivals: An arrival process: "poisson", "burst", "sustained", or a mapping such as
+            ``{kind: trace, path: arrivals.csv, rescale: true}``.
+        protocol: How a workflow's calls are carried out and counted; null takes each workload's
+            own.
+        scheduler: Order of the servers' queues; null takes the pool's.
+        tasks: "builtin", or a folder of questions.
+        split: Which part of the tasks is asked.
+        system_features: What of the servers' telemetry a policy observes.
+    """
+
+    name: str
+    description: str = ""
+    pool: str = "b200-2gpu"
+    policies: tuple[str, ...] = Field(min_length=1)
+    workloads: tuple[str, ...] = Field(min_length=1)
+    rates_per_min: tuple[Positive, ...] = Field(min_length=1)
+    budgets_s: tuple[Positive | Literal["tiers"], ...] = Field(min_length=1)
+    seeds: PositiveInt | tuple[Annotated[int, Field(ge=0)], ...] = 5
+    num_queries: PositiveInt | None = None
+    arrivals: str | dict[str, Any] = "poisson"
+    protocol: Literal["parallel", "published"] | None = None
+    scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
+    tasks: str = "builtin"
+    split: Literal["train", "val", "test", "all"] = "test"
+    system_features: tuple[str, ...] = ("queue", "e2e")
+
+    @field_validator("policies", "workloads", "rates_per_min", "budgets_s", "seeds")
+    @classmethod
+    def _without_repeats(cls, axis: Any) -> Any:
+        if isinstance(axis, tuple):
+            if not axis:
+                raise ValueError("names nothing")
+            repeated = {str(item) for item in axis if axis.count(item) > 1}
+            if repeated:
+                raise ValueError(f"names {', '.join(sorted(repeated))} more than once")
+        return axis
+
+    @property
+    def seed_list(self) -> tuple[int, ...]:
+        """Indices of the repetitions."""
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+
+def load_suite(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> SuiteConfig:
+    """Read a suite and replace some of its settings.
+
+    Args:
+        name_or_path: A shipped suite's name, or the path of a YAML file.
+        overrides: Settings that replace the file's; None values are left alone.
+
+    Returns:
+        The checked suite.
+
+    Raises:
+        BenchmarkError: An override has a value that the suite cannot take.
+        ConfigError: The suite is unknown or its file malformed.
+    """
+    suite = load_yaml_model(find_config("suites", name_or_path), SuiteConfig)
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    if not given:
+        return suite
+    return validate({**suite.model_dump(), **given}, SuiteConfig, source="command line")
+
+
+def split_list(text: str | None) -> tuple[str, ...] | None:
+    """Split a comma-separated option; blanks around items are dropped."""
+    if text is None:
+        return None
+    return tuple(item for item in (part.strip() for part in text.split(",")) if item)
+
+
+def parse_numbers(
+    option: str, text: str | None, *, words: Sequence[str] = ()
+) -> tuple[float | str, ...] | None:
+    """Read a comma-separated list of positive numbers.
+
+    Args:
+        option: The option's name, for the error.
+        text: What was given; None if the option was not used.
+        words: Words that may stand in place of a number.
+
+    Raises:
+        BenchmarkError: An item is neither a positive finite number nor one of `words`.
+    """
+    items = split_list(text)
+    if items is None:
+        return None
+    numbers: list[float | str] = []
+    for item in items:
+        if item in words:
+            numbers.append(item)
+            continue
+        try:
+            number = float(item)
+        except ValueError:
+            expected = " or ".join(["a number", *(repr(word) for word in words)])
+            raise BenchmarkError(f"{option}: {item!r} is not {expected}.") from None
+        numbers.append(require_positive(option, number))
+    return tuple(numbers)
+
+
+def parse_seeds(text: str | None) -> int | tuple[int, ...] | None:
+    """Read ``--seeds``: one number is a count, a comma-separated list names the seeds.
+
+    Raises:
+        BenchmarkError: Not whole numbers, or a count of 0.
+    """
+    items = split_list(text)
+    if items is None:
+        return None
+    if not items or not all(item.isdecimal() for item in items):
+        raise BenchmarkError(
+            f"--seeds: {text!r} is neither a count such as 5 nor a list such as 0,1,2"
+        )
+    if len(items) == 1 and text is not None and "," not in text:
+        return int(items[0])
+    return tuple(int(item) for item in items)
+
+
+def parse_arrivals(text: str | None) -> str | dict[str, Any] | None:
+    """Read ``--arrivals``: a process's name, a trace's CSV file, or a JSON mapping.
+
+    Raises:
+        BenchmarkError: Malformed JSON, or a trace that does not exist.
+    """
+    if text is None:
+        return None
+    if text.lstrip().startswith("{"):
+        try:
+            spec = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise BenchmarkError(f"--arrivals: not valid JSON: {error}") from None
+        return dict(spec)
+    if text.endswith(".csv") or "/" in text:
+        if not Path(text).is_file():
+            raise BenchmarkError(f"--arrivals: there is no file {text}")
+        return {"kind": "trace", "path": str(Path(text).resolve()), "rescale": True}
+    return text

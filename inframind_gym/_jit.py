@@ -1,0 +1,58 @@
+"""The one decorator behind which all compiled code stands.
+
+Numba caches compiled functions on disk and invalidates an entry when *that function's file* changes.
+A function of ours is compiled together with everything that it calls, in other files too; so the
+stamp of every cache entry is the digest of all sources of the package: a stale kernel is never run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+@cache
+def source_digest() -> str:
+    """Digest of all Python sources of the package, the key of the compilation cache."""
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    for name in ("_jit.py", "rng.py"):
+        digest.update((root / name).read_bytes())
+    for room in ("serving/surrogate", "quality", "orchestration", "topology"):
+        for path in sorted((root / room).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _stamp_with_sources(dispatcher: object) -> None:
+    cache_file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if cache_file is not None and hasattr(cache_file, "_source_stamp"):
+        cache_file._source_stamp = (cache_file._source_stamp, source_digest())
+
+
+# Without the runtime (_nrt) compiled code cannot allocate arrays, and does not count references:
+# counting them would take most of the time, since every function is handed whole NamedTuples.
+# Floating-point arithmetic is strict (no reassociation): every path gives the same bits.
+_OPTIONS: Final = {"nogil": True, "error_model": "numpy", "_nrt": False}
+
+
+def jit(function: F) -> F:
+    """Compile `function` with all that it calls at its first call, and cache it on disk.
+
+    It releases the GIL and must not allocate arrays: scratch space is handed in.
+    """
+    dispatcher = numba.njit(cache=True, **_OPTIONS)(function)
+    _stamp_with_sources(dispatcher)
+    return cast(F, dispatcher)
+
+
+def inner(function: F) -> F:
+    """Compile `function` into its callers: no cache entry of its own."""
+    return cast(F, numba.njit(forceinline=True, **_OPTIONS)(function))

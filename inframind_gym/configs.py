@@ -1,0 +1,250 @@
+"""Find and read the YAML files that people exchange: pools, workloads, suites.
+
+A file is named either by the name of a shipped configuration ("b200-2gpu") or by a path. What it
+holds is checked by a pydantic model; an error names the file, the line, the dotted key, what is
+wrong with it, the nearest valid key and the remedy.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, Union
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from inframind_gym.errors import ConfigError, did_you_mean, unknown
+
+_PACKAGE = Path(__file__).resolve().parent
+_ROOTS = (_PACKAGE / "_configs", _PACKAGE.parent / "envs_configs")  # in a wheel, in a checkout
+_SINGULAR = {"pools": "pool", "workloads": "workload", "suites": "suite"}
+_SUFFIXES = (".yaml", ".yml")
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+class StrictModel(BaseModel):
+    """Base of every configuration model: immutable, and a key that it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _reject_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_reject_bool), Field(allow_inf_nan=False)]
+Positive = Annotated[float, BeforeValidator(_reject_bool), Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, le=1, allow_inf_nan=False)]
+PositiveInt = Annotated[int, BeforeValidator(_reject_bool), Field(gt=0)]
+
+
+def list_configs(kind: str) -> tuple[str, ...]:
+    """Return the names of the shipped configurations of a kind ("pools", "workloads", "suites")."""
+    _check_kind(kind)
+    names = {
+        path.stem for root in _ROOTS for path in (root / kind).glob("*") if path.suffix in _SUFFIXES
+    }
+    return tuple(sorted(names))
+
+
+def find_config(kind: str, name_or_path: str | Path) -> Path:
+    """Return the path of a configuration file.
+
+    Args:
+        kind: "pools", "workloads" or "suites".
+        name_or_path: Name of a shipped configuration, or a path: whatever ends with .yaml or .yml
+            or contains a path separator. Relative paths start at the working directory.
+
+    Raises:
+        ConfigError: If there is no such file; the message suggests the nearest name.
+    """
+    _check_kind(kind)
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(_SUFFIXES) or "/" in text or "\\" in text:
+        return _existing_file(Path(name_or_path), _SINGULAR[kind])
+    known = list_configs(kind)
+    if text in known:
+        for root in _ROOTS:
+            for suffix in _SUFFIXES:
+                path = root / kind / f"{text}{suffix}"
+                if path.is_file():
+                    return path
+    message = unknown(_SINGULAR[kind], text, known)
+    raise ConfigError(f"{message} A path to a YAML file of your own is taken as well.")
+
+
+def load_yaml_model(path: str | Path, model: type[ModelT]) -> ModelT:
+    """Read a YAML file into a pydantic model.
+
+    Raises:
+        ConfigError: If the file cannot be read, is not YAML (file, line, column), repeats a key, or
+            does not satisfy the model (file, line, dotted key, nearest valid key).
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: is not UTF-8 text ({error.reason}). Save it as UTF-8."
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(_yaml_message(path, error)) from None
+    if root is None or not isinstance(data, dict):
+        found = "empty" if data is None else f"a {type(data).__name__}"
+        keys = ", ".join(model.model_fields)
+        raise ConfigError(f"{path}: is {found}, wanted `key: value` lines with the keys {keys}.")
+    _reject_repeated_keys(path, root)
+    return validate(data, model, source=str(path), root=root)
+
+
+def validate(
+    data: object, model: type[ModelT], *, source: str, root: yaml.Node | None = None
+) -> ModelT:
+    """Check plain data against a pydantic model, with the errors of this module.
+
+    Args:
+        data: What was read: usually a dict.
+        model: The model to build.
+        source: Where the data came from, a file or an argument; every line of the message opens
+            with it.
+        root: The YAML node tree of `data`, if there is one, for line numbers.
+
+    Raises:
+        ConfigError: One line for each thing that is wrong.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        lines = [_describe(item, model, source, root) for item in error.errors()]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in _SINGULAR:
+        raise ConfigError(unknown("kind of configuration", kind, _SINGULAR))
+
+
+def _existing_file(path: Path, kind: str) -> Path:
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder, wanted the YAML file of a {kind}.")
+    neighbours = [p.name for p in path.parent.glob("*") if p.suffix in _SUFFIXES]
+    hint = did_you_mean(path.name, sorted(neighbours))
+    raise ConfigError(
+        f"{path}: no such {kind} file.{hint} Relative paths start at the working folder."
+    )
+
+
+def _yaml_message(path: Path, error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    where = "" if mark is None else f":{mark.line + 1}:{mark.column + 1}"
+    place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+    remedy = "Check the indentation (spaces, no tabs), the colons and the quotes there."
+    return f"{path}{where}: malformed YAML{place}: {problem}. {remedy}"
+
+
+def _reject_repeated_keys(path: Path, node: yaml.Node, prefix: str = "") -> None:
+    """Raise for a key that stands twice in one mapping: YAML would keep the last one in silence."""
+    if isinstance(node, yaml.SequenceNode):
+        for index, child in enumerate(node.value):
+            _reject_repeated_keys(path, child, f"{prefix}{index}.")
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: dict[str, int] = {}
+    for key, child in node.value:
+        line = key.start_mark.line + 1
+        dotted = f"{prefix}{key.value}"
+        if str(key.value) in seen:
+            first = seen[str(key.value)]
+            raise ConfigError(
+                f"{path}:{line}: {dotted}: given twice, first in line {first}. Keep one."
+            )
+        seen[str(key.value)] = line
+        _reject_repeated_keys(path, child, f"{dotted}.")
+
+
+def _describe(
+    item: typing.Mapping[str, Any], model: type[BaseModel], source: str, root: yaml.Node | None
+) -> str:
+    """Return one line for one pydantic error: source, line, dotted key, what is wrong, remedy."""
+    loc = [part for part in item["loc"] if part != "[key]"]
+    dotted = ".".join(str(part) for part in loc)
+    line = "" if root is None else f":{_line(root, loc)}"
+    head = f"{source}{line}: {dotted}: " if dotted else f"{source}: "
+    kind, context = item["type"], item.get("ctx", {})
+    if kind == "extra_forbidden":
+        known = _keys_at(model, loc[:-1])
+        hint = did_you_mean(loc[-1], known)
+        return f"{head}unknown key.{hint} Valid keys here: {', '.join(known)}. Rename or remove it."
+    if kind == "missing":
+        return f"{head}this key is required. Add it."
+    if kind == "literal_error":
+        known = [part.strip(" '") for part in context["expected"].replace(" or ", ", ").split(",")]
+        hint = did_you_mean(item["input"], known)
+        return f"{head}{item['input']!r} is not valid.{hint} Valid: {', '.join(known)}."
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if kind == "value_error":
+        return f"{head}{message.rstrip('.')}."
+    message = message[:1].lower() + message[1:]
+    return f"{head}{message}, got {item['input']!r}. Correct the value."
+
+
+def _line(node: yaml.Node, loc: Sequence[str | int]) -> int:
+    """Return the 1-based line of the deepest node of `loc` that is in the file."""
+    line = node.start_mark.line
+    for part in loc:
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line
+        elif isinstance(node, yaml.MappingNode):
+            pairs = [pair for pair in node.value if str(pair[0].value) == str(part)]
+            if not pairs:
+                break
+            line, node = pairs[0][0].start_mark.line, pairs[0][1]
+        else:
+            break
+    return line + 1
+
+
+def _keys_at(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
+    """Return the keys that are valid where `loc` points in a model."""
+    current: Any = model
+    for part in loc:
+        current = _strip(current)
+        if isinstance(current, type) and issubclass(current, BaseModel):
+            field = current.model_fields.get(str(part))
+            current = None if field is None else field.annotation
+        else:  # a list or a dict: the type of its values
+            arguments = typing.get_args(current)
+            current = arguments[-1] if arguments and arguments[-1] is not ... else arguments[:1]
+            current = current[0] if isinstance(current, tuple) and current else current
+    current = _strip(current)
+    is_model = isinstance(current, type) and issubclass(current, BaseModel)
+    return list(current.model_fields) if is_model else []
+
+
+def _strip(annotation: Any) -> Any:
+    """Return what `X | None`, `Annotated[X, ...]` wrap."""
+    while True:
+        origin = typing.get_origin(annotation)
+        if origin is Annotated:
+            annotation = typing.get_args(annotation)[0]
+        elif origin in (Union, types.UnionType):
+            kept = [a for a in typing.get_args(annotation) if a is not type(None)]
+            annotation = kept[0] if kept else None
+        else:
+            return annotation

@@ -1,0 +1,1 @@
+"""The Gymnasium environments; they are made by id (`inframind_gym.registration`)."""

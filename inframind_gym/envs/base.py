@@ -1,0 +1,169 @@
+"""What the single environments share: one closed loop, its current decision, and its records."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.rendering import DecisionLog, render_frame, render_table
+from inframind_gym.envs.spaces import action_space, check_actions, observation_space, route_mask
+from inframind_gym.errors import ConfigError, require_positive, unknown
+from inframind_gym.orchestration.config import env_config
+from inframind_gym.orchestration.simulation import DECISION, Simulation
+from inframind_gym.policy import PolicySpec
+from inframind_gym.topology import STRATEGIES
+
+RESET_OPTIONS = ("arrival_rate_per_min", "budget_s")
+RENDER_MODES = ("ansi", "rgb_array")
+
+
+class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
+    """A router of multi-agent LLM calls in front of simulated vLLM servers.
+
+    The subclasses are the registered environments; see there. Keyword arguments are those of
+    `inframind_gym.orchestration.config.EnvConfig`.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 4}
+    one_query: ClassVar[bool]
+
+    def __init__(self, render_mode: str | None = None, **arguments: Any) -> None:
+        if render_mode is not None and render_mode not in RENDER_MODES:
+            raise ConfigError(unknown("render_mode", render_mode, RENDER_MODES))
+        self.render_mode = render_mode
+        self.config = env_config(arguments)
+        self.simulation = Simulation(self.config, 1, one_query=self.one_query)
+        self.observation_space = observation_space(self.simulation)
+        self.action_space = action_space(self.simulation)
+        self._highs = np.atleast_1d(
+            np.asarray(getattr(self.action_space, "nvec", getattr(self.action_space, "n", None)))
+        )
+        self._rate = self.config.arrival_rate_per_min
+        self._budget = np.nan if self.config.budget_s is None else self.config.budget_s
+        self._row = np.zeros(1, np.int64)
+        self._reward = np.zeros(1)
+        self._cost = np.zeros(1)
+        self._episode_cost = 0.0
+        self._episode_reward = 0.0
+        self._running = False
+        self._log = DecisionLog(6)
+        _, self._contexts = self.simulation.buffers()
+
+    # What a policy may know
+
+    def context(self) -> np.void:
+        """The decision that waits, a CONTEXT record (`inframind_gym.orchestration.state`)."""
+        return self._contexts[0].copy()
+
+    def completed(self) -> NDArray[Any]:
+        """The agent's queries that ended in the last step, (k,) COMPLETED."""
+        return self.simulation.completed(0)
+
+    def calls(self) -> NDArray[Any]:
+        """Every call of the current sweep that is done, (k,) CALL; needs `record_calls=True`."""
+        return self.simulation.calls(0)
+
+    def policy_spec(self) -> PolicySpec:
+        """What a `Policy` is told before a run."""
+        return self.simulation.policy_spec()
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Actions that make sense now: routes to models that are up.
+
+        Returns:
+            (M·S,) for the executor, the form that MaskablePPO wants; at the other levels the masks
+            of all parts of the action, one after the other.
+        """
+        routes = route_mask(
+            int(self._contexts[0]["models_up"]), self.simulation.layout.num_models, len(STRATEGIES)
+        )
+        if self.config.level == "executor":
+            return routes
+        plan = np.ones(int(self._highs[:8].sum()), np.bool_)
+        return plan if self.config.level == "planner" else np.concatenate([plan, routes])
+
+    # Gymnasium
+
+    def _set_options(self, options: dict[str, Any] | None) -> None:
+        for key, value in (options or {}).items():
+            if key not in RESET_OPTIONS:
+                raise ConfigError(f"reset: {unknown('option', key, RESET_OPTIONS)}")
+            number = require_positive(key, value)
+            if key == "arrival_rate_per_min":
+                self._rate = number
+            else:
+                self._budget = number
+
+    def _begin(self, *, inside: bool) -> NDArray[np.float32]:
+        observations, self._contexts = self.simulation.buffers()
+        self.simulation.start(
+            self._row,
+            [self.np_random],
+            np.array([self._rate]),
+            np.array([self._budget]),
+            observations,
+            self._contexts,
+            inside=inside,
+        )
+        return self._episode_starts(observations)
+
+    def _episode_starts(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+        self._episode_cost = 0.0
+        self._episode_reward = 0.0
+        self._running = True
+        self._log.clear()
+        return observations[0]
+
+    def step(
+        self, action: Any
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Carry out the decision and let time run to the next one.
+
+        Raises:
+            ActionError: an action out of range.
+            gymnasium.error.ResetNeeded: the episode is over.
+        """
+        if not self._running:
+            raise gym.error.ResetNeeded("the episode is over; call reset() before step()")
+        actions = check_actions(action, self._highs, 1)
+        decided = self._contexts
+        observations, self._contexts = self.simulation.buffers()
+        status = self.simulation.step(
+            actions, observations, self._contexts, self._reward, self._cost
+        )
+        over = bool(status[0] != DECISION)
+        reward, cost = float(self._reward[0]), float(self._cost[0])
+        self._episode_cost += cost
+        self._episode_reward += reward
+        self._running = not over
+        if self.render_mode is not None:
+            self._log.add(decided[0], actions[0], self.simulation.num_routes)
+        info = self._info(cost)
+        if over:
+            info["episode_cost"] = self._episode_cost
+            info |= self._summary()
+        return observations[0], reward, over, False, info
+
+    def _info(self, cost: float) -> dict[str, Any]:
+        context = self._contexts[0]
+        return {
+            "cost": cost,
+            "time_s": float(context["time_s"]),
+            "query": int(context["query"]),
+            "node": int(context["node"]),
+            "action_mask": self.action_masks(),
+        }
+
+    def _summary(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def render(self) -> Any:
+        """A table of queues, budget and the last decisions ("ansi"), or the same as an image."""
+        if self.render_mode is None:
+            return None
+        if self.render_mode == "ansi":
+            return render_table(self.simulation, self._contexts[0], self._log)
+        return render_frame(self.simulation, self._contexts[0], self._log)

@@ -1,0 +1,89 @@
+"""Observation and action spaces, shared by the single and the vector environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from inframind_gym.errors import ActionError
+from inframind_gym.orchestration.simulation import Simulation
+from inframind_gym.policy.layout import LOG_SCALE_S
+from inframind_gym.topology import MAX_AGENTS, ROLES, TOPOLOGIES, roles_of
+
+MOST_ROLES = max(len(roles_of(role.domain)) for role in ROLES)  # of one domain
+LONGEST_S = 1e6  # bound of the time features: nothing observed lasts longer
+
+
+def observation_space(simulation: Simulation) -> spaces.Box:
+    """Box (d,) float32 with the bounds of every feature (`inframind_gym.policy.ObservationLayout`)."""
+    layout = simulation.layout
+    low = np.zeros(simulation.observation_size, np.float32)
+    high = np.ones(simulation.observation_size, np.float32)
+    if layout.embedding == "full":
+        low[layout.query] = low[layout.role] = -1.0
+    else:
+        low[layout.query] = low[layout.role] = -1.0
+        high[layout.query] = len(simulation.tasks) - 1
+        high[layout.role] = len(ROLES) - 1
+    longest = np.log(LONGEST_S) / np.log(LOG_SCALE_S)
+    high[layout.budget] = longest
+    if layout.has("queue"):
+        high[layout.system("queue")] = simulation.max_queue
+    if layout.has("e2e"):
+        high[layout.system("e2e")] = longest
+    return spaces.Box(low, high, dtype=np.float32)
+
+
+def action_space(simulation: Simulation) -> spaces.Discrete | spaces.MultiDiscrete:
+    """What the agent decides at the simulation's level.
+
+    "executor": Discrete(M·S), model a // S and strategy a % S. "planner": MultiDiscrete of topology,
+    agents - 1 and a role for each of six agents. "joint": the same and a route at the end; a step
+    reads the part that its kind of decision needs.
+    """
+    level = simulation.config.level
+    if level == "executor":
+        return spaces.Discrete(simulation.num_routes)
+    plan = [len(TOPOLOGIES), MAX_AGENTS] + [MOST_ROLES] * MAX_AGENTS
+    return spaces.MultiDiscrete(plan + ([simulation.num_routes] if level == "joint" else []))
+
+
+def check_actions(
+    actions: Any, highs: NDArray[np.int64], num_envs: int
+) -> NDArray[np.int64]:
+    """Actions as an array (num_envs, a), every number in its range.
+
+    Args:
+        actions: one action an environment, in any form that NumPy takes.
+        highs: (a,) number of choices of each part.
+        num_envs: how many are expected.
+
+    Raises:
+        ActionError: a wrong shape, a number that is not an integer, or one out of range.
+    """
+    array = np.asarray(actions)
+    if array.dtype.kind not in "iu":
+        raise ActionError(
+            f"actions must be integers, got {array.dtype} ({actions!r}); use the action space"
+        )
+    if array.size != num_envs * len(highs):
+        raise ActionError(
+            f"actions have shape {array.shape}; expected {num_envs} of {len(highs)} numbers each"
+        )
+    array = array.reshape(num_envs, len(highs)).astype(np.int64, copy=False)
+    if (array < 0).any() or (array >= highs).any():
+        env, part = np.argwhere((array < 0) | (array >= highs))[0].tolist()
+        raise ActionError(
+            f"action {array[env, part]} of environment {env} (part {part}) is out of range: "
+            f"it must be in 0..{highs[part] - 1}"
+        )
+    return array
+
+
+def route_mask(models_up: int, num_models: int, num_strategies: int) -> NDArray[np.bool_]:
+    """(M·S,) routes to models that are up, from a bit mask of models."""
+    up = np.array([models_up >> m & 1 for m in range(num_models)], np.bool_)
+    return np.repeat(up, num_strategies)

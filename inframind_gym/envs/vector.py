@@ -1,0 +1,231 @@
+"""Many environments in one compiled batch: `gym.make_vec("InfraMind-Stream-v0", num_envs=1024)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from inframind_gym.envs.base import RESET_OPTIONS
+from inframind_gym.envs.spaces import action_space, check_actions, observation_space, route_mask
+from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.orchestration.config import env_config
+from inframind_gym.orchestration.simulation import DECISION, SWEEP_OVER, Simulation
+from inframind_gym.policy import PolicySpec
+from inframind_gym.topology import STRATEGIES
+
+
+class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
+    """E environments that step together; row i does what a single environment of its seed does.
+
+    Autoreset is SAME_STEP: where an episode ends, `infos["final_obs"]` and `infos["final_info"]` tell
+    how, and the observation is the first of the next episode. The rewards, costs and records of a
+    row are always those of the step that was taken.
+
+    Args:
+        num_envs: E.
+        one_query: Executor (one query is an episode) or Stream (a sweep is).
+        arguments: as of the single environments.
+
+    `reset(seed=…, options=…)`: the options `arrival_rate_per_min` and `budget_s` are numbers, or
+    arrays (E,) with one number an environment.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+    def __init__(self, num_envs: int, *, one_query: bool, **arguments: Any) -> None:
+        if num_envs < 1:
+            raise ConfigError(f"num_envs is {num_envs}; a batch has at least one environment")
+        if arguments.pop("render_mode", None) is not None:
+            raise ConfigError("a vector environment is not rendered; make a single one to look at")
+        self.num_envs = num_envs
+        self.config = env_config(arguments)
+        self.simulation = Simulation(self.config, num_envs, one_query=one_query)
+        self.single_observation_space = observation_space(self.simulation)
+        self.single_action_space = action_space(self.simulation)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._highs = np.atleast_1d(
+            np.asarray(
+                getattr(
+                    self.single_action_space, "nvec", getattr(self.single_action_space, "n", None)
+                )
+            )
+        )
+        self._one_query = one_query
+        self._rates = np.full(num_envs, self.config.arrival_rate_per_min)
+        budget = np.nan if self.config.budget_s is None else self.config.budget_s
+        self._budgets = np.full(num_envs, budget)
+        self._generators: list[np.random.Generator] = []
+        self._episode_costs = np.zeros(num_envs)
+        self._episode_rewards = np.zeros(num_envs)
+        self._seed: int | None = None
+        _, self._contexts = self.simulation.buffers()
+
+    def contexts(self) -> NDArray[Any]:
+        """(E,) CONTEXT: the decisions that wait."""
+        return self._contexts.copy()
+
+    def completed(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """The agent's queries that ended in the last step: (k,) environments, (k,) COMPLETED."""
+        return self._completed
+
+    def calls(self, env: int) -> NDArray[Any]:
+        """Calls of the current sweep of an environment that are done; needs `record_calls`."""
+        return self.simulation.calls(env)
+
+    def policy_spec(self) -> PolicySpec:
+        """What a `Policy` is told before a run."""
+        return self.simulation.policy_spec()
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(E, M·S) routes to models that are up, for the executor level."""
+        up = self.simulation.models_up
+        mask = route_mask(up, self.simulation.layout.num_models, len(STRATEGIES))
+        return np.tile(mask, (self.num_envs, 1))
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Start a new sweep everywhere.
+
+        Args:
+            seed: of environment 0 (environment i takes seed + i), or one a environment.
+            options: see the class.
+        """
+        self._set_options(options)
+        if seed is not None or not self._generators:
+            self._generators = [_generator(s) for s in self._seeds(seed)]
+        observations, self._contexts = self.simulation.buffers()
+        self._start(np.arange(self.num_envs), observations, inside=self._one_query)
+        self._episode_costs[:] = 0.0
+        self._episode_rewards[:] = 0.0
+        self._completed = self.simulation.completed_batch()
+        return observations, self._infos(np.zeros(self.num_envs))
+
+    def step(
+        self, actions: Any
+    ) -> tuple[
+        NDArray[np.float32],
+        NDArray[np.float64],
+        NDArray[np.bool_],
+        NDArray[np.bool_],
+        dict[str, Any],
+    ]:
+        """Carry out one action in every environment.
+
+        Raises:
+            ActionError: an action out of range.
+            ConfigError: `reset` was not called.
+        """
+        if not self._generators:
+            raise ConfigError("call reset() before step()")
+        checked = check_actions(actions, self._highs, self.num_envs)
+        observations, self._contexts = self.simulation.buffers()
+        rewards, costs = np.empty(self.num_envs), np.empty(self.num_envs)
+        status = self.simulation.step(checked, observations, self._contexts, rewards, costs)
+        terminations = status != DECISION
+        self._episode_costs += costs
+        self._episode_rewards += rewards
+        self._completed = self.simulation.completed_batch()
+        infos = self._infos(costs)
+        if terminations.any():
+            self._autoreset(np.flatnonzero(terminations), observations, infos)
+        truncations = np.zeros(self.num_envs, np.bool_)
+        return observations, rewards, terminations, truncations, infos
+
+    def _infos(self, costs: NDArray[np.float64]) -> dict[str, Any]:
+        return {"cost": costs, "_cost": np.ones(self.num_envs, np.bool_)}
+
+    def _autoreset(
+        self, rows: NDArray[np.int64], observations: NDArray[np.float32], infos: dict[str, Any]
+    ) -> None:
+        over = np.zeros(self.num_envs, np.bool_)
+        over[rows] = True
+        final_obs = np.empty(self.num_envs, object)
+        for row in rows.tolist():
+            final_obs[row] = observations[row].copy()
+        episode_cost = np.where(over, self._episode_costs, 0.0)
+        episode_reward = np.where(over, self._episode_rewards, 0.0)
+        infos |= {
+            "final_obs": final_obs,
+            "_final_obs": over,
+            "final_info": {
+                "cost": np.where(over, infos["cost"], 0.0),
+                "_cost": over,
+                "episode_cost": episode_cost,
+                "_episode_cost": over,
+                "episode_reward": episode_reward,
+                "_episode_reward": over,
+            },
+            "_final_info": over,
+        }
+        self._episode_costs[rows] = 0.0
+        self._episode_rewards[rows] = 0.0
+        if self._one_query:
+            self.simulation.resume(rows, observations, self._contexts)
+            rows = rows[self.simulation.status[rows] == SWEEP_OVER]
+        if len(rows):
+            self._start(rows, observations, inside=False)
+
+    def _start(
+        self, rows: NDArray[np.int64], observations: NDArray[np.float32], *, inside: bool
+    ) -> None:
+        self.simulation.start(
+            rows,
+            [self._generators[row] for row in rows.tolist()],
+            self._rates[rows],
+            self._budgets[rows],
+            observations,
+            self._contexts,
+            inside=inside,
+        )
+
+    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        if isinstance(seed, int | np.integer):
+            return [int(seed) + i for i in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise ConfigError(f"{len(seed)} seeds for {self.num_envs} environments")
+        return list(seed)
+
+    def _set_options(self, options: dict[str, Any] | None) -> None:
+        for key, value in (options or {}).items():
+            if key not in RESET_OPTIONS:
+                raise ConfigError(f"reset: {unknown('option', key, RESET_OPTIONS)}")
+            numbers = np.broadcast_to(np.asarray(value, np.float64), (self.num_envs,)).copy()
+            tiers = np.isnan(numbers) if key == "budget_s" else np.zeros(self.num_envs, np.bool_)
+            if not (tiers | (np.isfinite(numbers) & (numbers > 0))).all():
+                raise ConfigError(f"{key} must be positive, finite numbers, got {value!r}")
+            if key == "arrival_rate_per_min":
+                self._rates = numbers
+            else:
+                self._budgets = numbers
+
+
+def _generator(seed: int | None) -> np.random.Generator:
+    generator, _ = seeding.np_random(seed)
+    return generator
+
+
+class ExecutorVectorEnv(InfraMindVectorEnv):
+    """`InfraMind-Executor-v0` in a batch."""
+
+    def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
+        super().__init__(num_envs, one_query=True, **arguments)
+
+
+class StreamVectorEnv(InfraMindVectorEnv):
+    """`InfraMind-Stream-v0` in a batch."""
+
+    def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
+        super().__init__(num_envs, one_query=False, **arguments)

@@ -1,0 +1,86 @@
+"""Everything that an environment is made from: its keyword arguments, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, PositiveInt
+
+from inframind_gym.configs import StrictModel, validate
+from inframind_gym.errors import ConfigError, require_positive, unknown
+from inframind_gym.topology import MAX_AGENTS, TOPOLOGIES
+
+DEFAULT_POOL: Final = "b200-2gpu"
+DEFAULT_WORKLOAD: Final = "mixed"
+
+
+class FixedPlan(StrictModel):
+    """One plan for every query."""
+
+    topology: str
+    num_agents: Annotated[int, Field(ge=1, le=MAX_AGENTS)]
+
+
+class EnvConfig(StrictModel):
+    """Keyword arguments of the environments; all of them are JSON types.
+
+    Attributes:
+        pool: name or path of a pool (`envs_configs/pools`).
+        workload: name or path of a workload (`envs_configs/workloads`).
+        tasks: "builtin", or a folder of JSON Lines files.
+        split: "train", "val", "test" or "all" of the tasks.
+        arrival_rate_per_min: queries a minute.
+        budget_s: seconds every query may take; without it each draws one of the workload's tiers.
+        num_queries: queries in a sweep; without it the workload's.
+        arrivals: arrival process (`workload/arrivals.py`).
+        scheduler: order of the servers' queues; without it the pool's.
+        protocol: how a workflow's calls follow one another; without it the workload's.
+        planner: a fixed plan; without it plans are drawn from the workload's measured mix.
+        background: who routes the calls that are not the agent's.
+        level: which decisions are the agent's.
+        observation: "full" (embeddings) or "index".
+        system_features: observed telemetry.
+        record_calls: keep a record of every call.
+        down_models: aliases of models that are down.
+    """
+
+    pool: str = DEFAULT_POOL
+    workload: str = DEFAULT_WORKLOAD
+    tasks: str = "builtin"
+    split: Literal["train", "val", "test", "all"] = "test"
+    arrival_rate_per_min: float = 100.0
+    budget_s: float | None = None
+    num_queries: PositiveInt | None = None
+    arrivals: str | dict[str, Any] = "poisson"
+    scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
+    protocol: Literal["parallel", "published"] | None = None
+    planner: FixedPlan | None = None
+    background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix"
+    level: Literal["executor", "planner", "joint"] = "executor"
+    observation: Literal["full", "index"] = "full"
+    system_features: tuple[Literal["queue", "e2e", "kv"], ...] = ("queue", "e2e")
+    record_calls: bool = False
+    down_models: tuple[str, ...] = ()
+
+
+def env_config(arguments: Mapping[str, Any]) -> EnvConfig:
+    """Check an environment's keyword arguments.
+
+    Raises:
+        ConfigError: an argument that is unknown or has an impossible value; says what is possible.
+    """
+    given = dict(arguments)
+    if given.get("planner") == "mix":
+        given["planner"] = None
+    config = validate(given, EnvConfig, source="environment")
+    require_positive("arrival_rate_per_min", config.arrival_rate_per_min)
+    if config.budget_s is not None:
+        require_positive("budget_s", config.budget_s)
+    if config.planner is not None and config.planner.topology not in TOPOLOGIES:
+        raise ConfigError(f"planner: {unknown('topology', config.planner.topology, TOPOLOGIES)}")
+    if len(set(config.system_features)) != len(config.system_features):
+        raise ConfigError(f"system_features names one twice: {list(config.system_features)}")
+    if config.level == "planner" and config.background == "none":
+        raise ConfigError('level "planner" needs a `background` router that routes the calls')
+    return config

@@ -1,0 +1,137 @@
+"""The `Policy` protocol: the one interface behind which everything that routes stands.
+
+A policy is reset once with the facts of the run and one seed per *row* (a row is one of the
+environments that run side by side) and is then asked for an action whenever a call is ready.
+Everything that a policy draws or counts belongs to a row: the same row with the same seed must get
+the same actions whether it runs alone or in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.policy.spec import PolicySpec
+
+Context: TypeAlias = np.void
+"""One row of the CONTEXT dtype of `inframind_gym.orchestration.state`: `context["budget_s"]`."""
+
+Contexts: TypeAlias = NDArray[np.void]
+"""(n,) structured array of the CONTEXT dtype."""
+
+Completed: TypeAlias = NDArray[np.void]
+"""(k,) structured array of the COMPLETED dtype: queries that finished during one step."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Chooses the model and the strategy of every call.
+
+    Two members are optional and are looked up with `feedback_of` and `plan_of`:
+
+    - `observe(completed, row)`: called after every step with the queries of `row` that finished in
+      it, for policies that learn online.
+    - `plan`: `{"topology": "IO", "num_agents": 5}` where a policy insists on one plan for every
+      query.
+    """
+
+    name: str
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Forget everything and prepare for `len(seeds)` rows, one seed each."""
+
+    def act(self, observation: NDArray[np.float32], context: Context) -> int:
+        """The action of row 0, from its observation (d,) and its context."""
+
+    def act_batch(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The actions of several rows at once.
+
+        Args:
+            observations: (n, d), one a row.
+            contexts: (n,) structured array.
+            rows: (n,) which of the rows given to `reset` these are, each at most once.
+
+        Returns:
+            (n,) actions, what `act` would give for each row on its own.
+        """
+
+
+class BasePolicy:
+    """A policy of which only one of `act` and `act_batch` has to be written.
+
+    The other follows: `act` asks `act_batch` for one row, `act_batch` asks `act` row after row with
+    `self.row` set. `reset` keeps `self.spec` and `self.seeds`, an (n,) uint64 array. What a
+    subclass remembers between decisions must be kept per row. A class that has only `act` and is
+    loaded by path gets one instance a row and so needs no care (`inframind_gym.policy.loading`).
+
+    Attributes:
+        name: unique name, under which results are filed.
+        plan: fixed plan for every query, or None.
+        row: the row that `act` is asked for.
+    """
+
+    name: str = "policy"
+    plan: Mapping[str, Any] | None = None
+    row: int = 0
+    spec: PolicySpec
+    seeds: NDArray[np.uint64]
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Keep the facts of the run and the seed of every row."""
+        self.spec = spec
+        self.seeds = np.array([int(seed) % 2**64 for seed in seeds], np.uint64)
+        self.row = 0
+
+    def act(self, observation: NDArray[np.float32], context: Context) -> int:
+        """The action of `self.row` (row 0 unless set)."""
+        if type(self).act_batch is BasePolicy.act_batch:
+            raise TypeError(f"{type(self).__name__} must define act or act_batch")
+        contexts = np.asarray(context).reshape(1)
+        rows = np.array([self.row], np.int64)
+        return int(self.act_batch(np.asarray(observation)[None], contexts, rows)[0])
+
+    def act_batch(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The actions of `rows`, one call of `act` each."""
+        if type(self).act is BasePolicy.act:
+            raise TypeError(f"{type(self).__name__} must define act or act_batch")
+        actions = np.empty(len(rows), np.int64)
+        for i, row in enumerate(rows.tolist()):
+            self.row = row
+            actions[i] = self.act(observations[i], contexts[i])
+        self.row = 0
+        return actions
+
+
+def models_up(contexts: Contexts, num_models: int) -> NDArray[np.bool_]:
+    """Which models may be chosen.
+
+    Args:
+        contexts: (n,) structured array with the bit mask `models_up`.
+        num_models: number of models M.
+
+    Returns:
+        (n, M) booleans; all true where every model is down, for then no choice is better.
+    """
+    bits = np.uint32(1) << np.arange(num_models, dtype=np.uint32)
+    up: NDArray[np.bool_] = (np.asarray(contexts["models_up"])[:, None] & bits) != 0
+    up[~up.any(axis=1)] = True
+    return up
+
+
+def feedback_of(policy: Policy) -> Callable[[Completed, int], None] | None:
+    """The policy's `observe(completed, row)`, or None where it does not learn online."""
+    observe: Callable[[Completed, int], None] | None = getattr(policy, "observe", None)
+    return observe
+
+
+def plan_of(policy: Policy) -> dict[str, Any] | None:
+    """The fixed plan that the policy insists on, or None."""
+    plan: Mapping[str, Any] | None = getattr(policy, "plan", None)
+    return None if plan is None else dict(plan)

@@ -1,0 +1,31 @@
+"""The table of environment ids. Importing `inframind_gym` registers them; doing so again is harmless."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import gymnasium as gym
+
+
+class Entry(NamedTuple):
+    """One id and the classes behind it, as `module:class` so that they load when first made."""
+
+    single: str
+    vector: str
+
+
+ENVIRONMENTS: Final = {
+    "InfraMind-Executor-v0": Entry(
+        "inframind_gym.envs.executor:ExecutorEnv", "inframind_gym.envs.vector:ExecutorVectorEnv"
+    ),
+    "InfraMind-Stream-v0": Entry(
+        "inframind_gym.envs.stream:StreamEnv", "inframind_gym.envs.vector:StreamVectorEnv"
+    ),
+}
+
+
+def register_all() -> None:
+    """Register every id that is not registered yet."""
+    for name, entry in ENVIRONMENTS.items():
+        if name not in gym.registry:
+            gym.register(name, entry_point=entry.single, vector_entry_point=entry.vector)

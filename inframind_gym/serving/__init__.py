@@ -1,0 +1,1 @@
+"""Where a call is served: one protocol, and the homes that implement it."""

@@ -1,0 +1,188 @@
+"""A pool: GPUs, the models that live on them, and the server card of each model.
+
+Read from YAML (`envs_configs/pools/`), shared by the surrogate, the live backend and calibration.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from inframind_gym.configs import (
+    Fraction,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    StrictModel,
+    find_config,
+    load_yaml_model,
+)
+from inframind_gym.errors import ConfigError, unknown
+
+Scheduler = Literal["edf", "edf_late_last", "fcfs"]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class StepCost(StrictModel):
+    """Cost of one engine step, in seconds.
+
+    A step that serves B sequences, reads the keys and values of `kv_tokens` cached tokens and
+    computes `new_tokens` tokens (prefilled ones, and one per decoding sequence) takes `base_s
+    + per_seq_s * B + per_kv_token_s * kv_tokens + per_new_token_s * new_tokens
+    + per_attention_unit_s * sum(chunk * context_after)`, times the co-location factor of its GPU
+    (`GpuConfig`).
+    """
+
+    base_s: Positive  # reading the weights, launching the kernels
+    per_seq_s: NonNegative = 0.0  # for every sequence in the batch
+    per_kv_token_s: NonNegative = 0.0  # for every cached token that is read
+    per_new_token_s: NonNegative = 0.0  # for every token that is computed: prefill
+    per_attention_unit_s: NonNegative = (
+        0.0  # for every prefilled token times the context it attends to
+    )
+
+
+class ServerCard(StrictModel):
+    """Limits and speed of one model on one GPU, in the terms of vLLM V1's scheduler (FACTS §3)."""
+
+    max_num_seqs: PositiveInt  # sequences that run at once ("slots")
+    max_num_batched_tokens: PositiveInt  # tokens that one step computes at most
+    num_kv_blocks: PositiveInt  # KV cache, in blocks
+    block_size: PositiveInt = 16  # tokens a block
+    max_model_len: PositiveInt  # tokens: prompt and output together
+    step: StepCost
+
+    @model_validator(mode="after")
+    def _check(self) -> ServerCard:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
+                f"max_num_seqs ({self.max_num_seqs}): a step computes one token for every running "
+                "sequence"
+            )
+        if self.num_kv_blocks * self.block_size < self.max_model_len:
+            raise ValueError(
+                f"num_kv_blocks ({self.num_kv_blocks}) x block_size ({self.block_size}) must hold "
+                f"at least one sequence of max_model_len ({self.max_model_len}) tokens: raise "
+                "num_kv_blocks or lower max_model_len"
+            )
+        return self
+
+    def call_s(self, prompt_tokens: float, output_tokens: float) -> float:
+        """Return the seconds that one call takes on an otherwise idle GPU."""
+        step = self.step
+        chunks = max(1.0, prompt_tokens / self.max_num_batched_tokens)
+        prefill_s = chunks * (step.base_s + step.per_seq_s) + step.per_new_token_s * prompt_tokens
+        context = prompt_tokens + 0.5 * output_tokens
+        decode_s = (
+            step.base_s + step.per_seq_s + step.per_new_token_s + step.per_kv_token_s * context
+        )
+        return prefill_s + max(0.0, output_tokens - 1.0) * decode_s
+
+
+class GpuConfig(StrictModel):
+    """One GPU. A step on it takes `1 + colocation_slowdown * other busy models` times as long."""
+
+    name: str = Field(min_length=1)
+    device: str = Field(min_length=1)  # e.g. "B200"
+    memory_gb: Positive | None = None  # 1e9 bytes
+    colocation_slowdown: NonNegative = 0.0
+
+
+class ModelConfig(StrictModel):
+    """One served model: what it is, where it lives, how fast it is."""
+
+    name: str = Field(
+        min_length=1
+    )  # as the server knows it, e.g. "meta-llama/Llama-3.1-8B-Instruct"
+    alias: str = Field(min_length=1)  # as policies and workloads know it, e.g. "llama-8b"
+    gpu: str  # name of a GpuConfig
+    params_b: Positive  # billions of parameters
+    gpu_memory_frac: Annotated[Fraction, Field(gt=0)]
+    port: Port | None = None
+    url: str | None = None  # of a server that runs already; instead of a port
+    server: ServerCard
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} must start with http:// or https://")
+        return url
+
+
+class PoolConfig(StrictModel):
+    """The servers that a router chooses from. The order of `models` is the order of the actions."""
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    scheduler: Scheduler = "edf"
+    metrics_poll_s: Positive = 5.0  # telemetry is at most this old
+    queue_norm: Positive = 16.0  # requests; divides the observed queue depth
+    max_output_tokens: PositiveInt = 2048
+    gpus: tuple[GpuConfig, ...] = Field(min_length=1)
+    models: tuple[ModelConfig, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> PoolConfig:
+        gpus = [gpu.name for gpu in self.gpus]
+        _unique("gpus", "name", gpus)
+        _unique("models", "alias", [model.alias for model in self.models])
+        _unique("models", "port", [m.port for m in self.models if m.port is not None])
+        for model in self.models:
+            if model.gpu not in gpus:
+                raise ValueError(f"models: {model.alias}: {unknown('gpu', model.gpu, gpus)}")
+            if model.server.max_model_len <= self.max_output_tokens:
+                raise ValueError(
+                    f"models: {model.alias}: max_model_len ({model.server.max_model_len}) must "
+                    f"exceed the pool's max_output_tokens ({self.max_output_tokens}), or there is "
+                    "no room for a prompt"
+                )
+        for name in gpus:
+            used = sum(model.gpu_memory_frac for model in self.models if model.gpu == name)
+            if used > 1.0 + 1e-9:
+                raise ValueError(
+                    f"models: the gpu_memory_frac on {name} add up to {used:.2f}: at most 1 fits"
+                )
+        return self
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Aliases of the models, in the order of the actions."""
+        return tuple(model.alias for model in self.models)
+
+    @property
+    def gpu_index(self) -> tuple[int, ...]:
+        """Position in `gpus` of each model's GPU."""
+        position = {gpu.name: index for index, gpu in enumerate(self.gpus)}
+        return tuple(position[model.gpu] for model in self.models)
+
+    def index(self, alias: str) -> int:
+        """Return the position of a model.
+
+        Raises:
+            ConfigError: If the pool has no such model; names the nearest one.
+        """
+        if alias not in self.aliases:
+            raise ConfigError(f"pool {self.name!r}: {unknown('model', alias, self.aliases)}")
+        return self.aliases.index(alias)
+
+
+def load_pool(name_or_path: str | Path) -> PoolConfig:
+    """Read a pool: the name of a shipped one, or the path of a YAML file.
+
+    Raises:
+        ConfigError: If there is no such pool or its file is not valid.
+    """
+    return load_yaml_model(find_config("pools", name_or_path), PoolConfig)
+
+
+def _unique(section: str, key: str, values: list[str] | list[int]) -> None:
+    repeated = [value for value, count in Counter(values).items() if count > 1]
+    if repeated:
+        raise ValueError(
+            f"{section}: {key} {repeated[0]!r} is used more than once, it must be unique"
+        )

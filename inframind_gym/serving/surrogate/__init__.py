@@ -1,0 +1,6 @@
+"""The surrogate: vLLM's continuous batching in virtual time, compiled."""
+
+from inframind_gym.serving.surrogate.replay import SERVED, replay_requests
+from inframind_gym.serving.surrogate.state import CARD, Cluster, allocate, cards
+
+__all__ = ["CARD", "SERVED", "Cluster", "allocate", "cards", "replay_requests"]

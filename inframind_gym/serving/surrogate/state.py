@@ -1,0 +1,160 @@
+"""State of the simulated servers: records and arrays that the compiled kernel takes whole.
+
+The first axis of every array is the environment of a batch (E), the second the server (M). Nothing
+is cleared when an environment starts anew: counters go to zero and pools fill from the bottom, so a
+reset is cheap and the memory that was never used is never touched.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.serving.pool import PoolConfig
+
+NO_REQUEST: Final = -1
+FAR_CLOCK: Final = 2**31 - 1  # finish clock of a request that doesn't decode yet
+NEVER_S: Final = np.inf
+
+# Constants of one server, from its card.
+CARD: Final = np.dtype(
+    [
+        ("base_s", "f8"),  # step time = base + per_seq·B + per_kv_token·KV + per_new_token·N + …
+        ("per_seq_s", "f8"),
+        ("per_kv_token_s", "f8"),
+        ("per_new_token_s", "f8"),
+        ("per_attention_unit_s", "f8"),
+        ("slowdown", "f8"),  # relative, per co-located model that has work
+        ("max_num_seqs", "i4"),
+        ("max_num_batched_tokens", "i4"),
+        ("usable_blocks", "i4"),  # KV blocks less the reserved one
+        ("block_size", "i4"),
+        ("peers", "u4"),  # bit mask of the other servers on the same GPU
+    ],
+    align=True,
+)
+
+# One server's progress. Between two events it runs a *stretch* of `steps` engine steps: if `lead` is
+# 1, first a step of its own kind, usually one that also prefills, of lead_s; then steps in which the
+# same requests decode, step j of them taking step_s + growth_s·j.
+SERVER: Final = np.dtype(
+    [
+        ("start_s", "f8"),  # when the stretch began
+        ("lead_s", "f8"),
+        ("step_s", "f8"),
+        ("growth_s", "f8"),
+        ("steps", "i4"),
+        ("lead", "i4"),
+        ("lead_tokens", "i4"),  # tokens computed in the leading step
+        ("decoders", "i4"),  # requests that emit one token in every further step
+        ("clock", "i4"),  # engine steps completed
+        ("running", "i4"),
+        ("waiting", "i4"),
+        ("partial", "i4"),  # request whose prefill is under way (always the last of running)
+        ("next_finish", "i4"),  # least finish clock among the running
+        ("kv_tokens", "i8"),  # tokens of the running requests in the cache
+        ("finished", "i8"),  # totals since the start, as vLLM's histogram counts them
+        ("e2e_sum_s", "f8"),
+        ("evictions", "i8"),
+        ("polled_finished", "i8"),  # the same at the last poll
+        ("polled_e2e_sum_s", "f8"),
+    ],
+    align=True,
+)
+
+# One call in a server, waiting or running.
+REQUEST: Final = np.dtype(
+    [
+        ("priority", "f8"),  # lower first
+        ("submit_s", "f8"),
+        ("admitted_s", "f8"),  # start of the step that first scheduled it (NaN before)
+        ("first_token_s", "f8"),
+        ("seq", "i4"),  # order of submission, breaks ties
+        ("prompt_tokens", "i4"),
+        ("output_tokens", "i4"),
+        ("generated", "i4"),  # tokens emitted before it was last (re)admitted
+        ("computed", "i4"),  # prefilled tokens while its prefill is under way
+        ("query", "i4"),  # whose call it is, for the orchestration: query slot, node, phase
+        ("node", "i2"),
+        ("phase", "i1"),
+        ("server", "i1"),
+        ("evictions", "i4"),
+    ],
+    align=True,
+)
+
+WAITING: Final = np.dtype([("priority", "f8"), ("seq", "i4"), ("request", "i4")], align=True)
+
+
+class Cluster(NamedTuple):
+    """The servers of E environments."""
+
+    card: NDArray[Any]  # (M,) CARD
+    server: NDArray[Any]  # (E, M) SERVER
+    end_s: NDArray[np.float64]  # (E, M) end of the stretch, infinity when idle
+    request: NDArray[Any]  # (E, R) REQUEST, a pool
+    free: NDArray[np.int32]  # (E, R) stack of returned request ids
+    counts: NDArray[np.int32]  # (E, 4): ids on the stack, ids ever used, next seq, dirty servers
+    busy: NDArray[np.uint32]  # (E,) bit mask of servers that had work at the last flush
+    seen: NDArray[np.float32]  # (E, 3, M) telemetry of the last poll, normalised: QUEUE, E2E, KV
+    running: NDArray[np.int32]  # (E, M, S) request ids in order of admission
+    finish_clock: NDArray[np.int32]  # (E, M, S) engine step at which each one ends
+    base_tokens: NDArray[np.int32]  # (E, M, S) computed tokens less the clock
+    waiting: NDArray[Any]  # (E, M, R) WAITING, binary heaps
+    done: NDArray[np.int32]  # (S,) scratch: requests that ended with the last stretch
+
+
+FREE_IDS: Final = 0
+USED_IDS: Final = 1
+NEXT_SEQ: Final = 2
+DIRTY: Final = 3
+
+
+def cards(pool: PoolConfig) -> NDArray[Any]:
+    """The pool's server cards as an array (M,) of CARD records."""
+    out = np.zeros(len(pool.models), CARD)
+    slowdown = {gpu.name: gpu.colocation_slowdown for gpu in pool.gpus}
+    for m, model in enumerate(pool.models):
+        card, step = model.server, model.server.step
+        peers = sum(
+            1 << other
+            for other, neighbour in enumerate(pool.models)
+            if other != m and neighbour.gpu == model.gpu
+        )
+        out[m] = (
+            step.base_s,
+            step.per_seq_s,
+            step.per_kv_token_s,
+            step.per_new_token_s,
+            step.per_attention_unit_s,
+            slowdown[model.gpu],
+            card.max_num_seqs,
+            card.max_num_batched_tokens,
+            card.num_kv_blocks - 1,
+            card.block_size,
+            peers,
+        )
+    return out
+
+
+def allocate(card: NDArray[Any], num_envs: int, max_requests: int) -> Cluster:
+    """Arrays for `num_envs` clusters with at most `max_requests` calls in flight in each."""
+    models = len(card)
+    slots = int(card["max_num_seqs"].max())
+    return Cluster(
+        card=card,
+        server=np.zeros((num_envs, models), SERVER),
+        end_s=np.full((num_envs, models), NEVER_S),
+        request=np.zeros((num_envs, max_requests), REQUEST),
+        free=np.zeros((num_envs, max_requests), np.int32),
+        counts=np.zeros((num_envs, 4), np.int32),
+        busy=np.zeros(num_envs, np.uint32),
+        seen=np.zeros((num_envs, 3, models), np.float32),
+        running=np.zeros((num_envs, models, slots), np.int32),
+        finish_clock=np.zeros((num_envs, models, slots), np.int32),
+        base_tokens=np.zeros((num_envs, models, slots), np.int32),
+        waiting=np.zeros((num_envs, models, max_requests), WAITING),
+        done=np.zeros(slots, np.int32),
+    )

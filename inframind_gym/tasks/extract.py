@@ -1,0 +1,165 @@
+"""Finding the final answer in what a model wrote: a number, a letter, an expression."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+
+# After a word character or a closing bracket, "-" is an operator and no sign.
+_SIGN = r"(?<![\w)\]])[-+]?"
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
+_NUMBER = re.compile(
+    rf"{_SIGN}(?P<whole>{_DIGITS})\s+(?P<top>\d+)/(?P<bottom>[1-9]\d*)(?![\d.])"
+    rf"|{_SIGN}(?:{_DIGITS}(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*[1-9]\d*(?!\.\d))?"
+)
+_FRAC = re.compile(r"\\[dt]?frac\s*\{\s*(-?[\d.]+)\s*\}\s*\{\s*(\d+)\s*\}")
+_SHORT_FRAC = re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)")
+_MARKED = re.compile(r"(?:answer|result|total)\b[^\n\d\\$=:]{0,40}?(?:\bis\b|:|=)", re.IGNORECASE)
+
+
+def boxed(text: str) -> str | None:
+    r"""Return the content of the last ``\boxed{...}``, brackets inside of it matched, or None."""
+    start = text.rfind("\\boxed")
+    if start < 0:
+        return None
+    at = text.find("{", start)
+    if at < 0:
+        return None
+    depth = 0
+    for i in range(at, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[i], 0)
+        if depth == 0:
+            return text[at + 1 : i]
+    return None
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not blank, without marks of emphasis."""
+    lines = [line for line in text.splitlines() if line.strip(" *_`#")]
+    return lines[-1].strip(" *_`") if lines else ""
+
+
+def _plain(text: str) -> str:
+    """Return a text with LaTeX fractions, currency and spacing marks made plain."""
+    text = text.replace("−", "-").replace("{,}", ",").replace("$", "").replace("€", "")
+    text = re.sub(r"\\[!,;: ]", "", text)
+    text = _FRAC.sub(r" \1/\2", _SHORT_FRAC.sub(r" \1/\2", text))
+    return re.sub(r"(?<![\w)\]])([-+])\s+(?=[\d.])", r"\1", text)
+
+
+def parse_number(text: str) -> Fraction | None:
+    """Return the first number in a text as an exact fraction, or None.
+
+    Reads 1,234.5, -3, .5, 2e3, 3/7, 1 3/4 and LaTeX fractions; currency marks are ignored.
+    """
+    match = _NUMBER.search(_plain(text))
+    return None if match is None else _value(match)
+
+
+def _value(match: re.Match[str]) -> Fraction:
+    """Return the value of a match of ``_NUMBER``."""
+    if match["whole"]:
+        part = Fraction(int(match["top"]), int(match["bottom"]))
+        sign = -1 if match[0].startswith("-") else 1
+        return sign * (int(match["whole"].replace(",", "")) + part)
+    plain = match[0].replace(",", "").replace(" ", "")
+    top, _, bottom = plain.partition("/")
+    return Fraction(top) / int(bottom or 1)
+
+
+def final_number(text: str) -> Fraction | None:
+    r"""Return the number that a response ends on, or None if it holds none.
+
+    Looked for in this order: in the last ``\boxed{}``; after the last ``####``; after the last
+    "answer is", "answer:", "result =", "total is"; the last number of the text.
+    """
+    inside = boxed(text)
+    if inside is not None:
+        found = parse_number(inside)
+        if found is not None:
+            return found
+    _, mark, tail = text.rpartition("####")
+    if mark:
+        found = parse_number(tail)
+        if found is not None:
+            return found
+    for match in reversed(list(_MARKED.finditer(text))):
+        line = text[match.end() :].split("\n", 1)[0]
+        # "... is 3 + 4 = 7": what counts stands after the last sign of equality.
+        found = parse_number(line.rpartition("=")[2]) or parse_number(line)
+        if found is not None:
+            return found
+    numbers = list(_NUMBER.finditer(_plain(text)))
+    return _value(numbers[-1]) if numbers else None
+
+
+_LETTER_RULES = (
+    re.compile(r"(?:answer|choice|option)(?:\s+is)?\s*[:=]?[\s*_$]*\(?([A-Z])\)?(?![\w'\u2019])"),
+    re.compile(
+        r"(?:Answer|ANSWER|Choice|Option)(?:\s+is)?\s*[:=]?[\s*_$]*\(?([A-Z])\)?(?![\w'\u2019])"
+    ),
+)
+_LINE_LETTER = re.compile(r"^[\s*_(\[]*([A-Za-z])[\s*_)\].:]*$")
+_LINE_START = re.compile(r"^[\s*_(]*([A-Z])[).:]", re.MULTILINE)
+_IN_BRACKETS = re.compile(r"\(([A-Z])\)")
+
+
+def final_letter(text: str, options: Sequence[str] = ()) -> str | None:
+    r"""Return the letter of the option that a response decides on, or None.
+
+    Looked for in this order: in the last ``\boxed{}``; after the last "answer is", "answer:",
+    "option"; a last line that is one letter; a last line, or else a response, that is an option's
+    text; a line's leading "C." or "(C)", and a "(C)" anywhere.
+
+    Args:
+        text: the response.
+        options: the options' texts; letters beyond them do not count.
+    """
+    last = chr(ord("A") + len(options) - 1) if options else "Z"
+
+    def valid(letter: str) -> bool:
+        return "A" <= letter <= last
+
+    inside = boxed(text)
+    if inside is not None:
+        plain = re.sub(r"\\(?:text|mathrm|mathbf|textbf)\b", "", inside).strip(" {}()$.")
+        if len(plain) == 1 and valid(plain.upper()):
+            return plain.upper()
+    found = [m for rule in _LETTER_RULES for m in rule.finditer(text) if valid(m[1])]
+    if found:
+        return max(found, key=lambda m: m.start())[1]
+    line = last_line(text)
+    match = _LINE_LETTER.match(line)
+    if match and valid(match[1].upper()):
+        return match[1].upper()
+    for candidate in (line, text):
+        said = _words(candidate)
+        same = [i for i, option in enumerate(options) if said and _words(option) == said]
+        if len(same) == 1:
+            return chr(ord("A") + same[0])
+    for rule in (_LINE_START, _IN_BRACKETS):
+        letters = [m[1] for m in rule.finditer(text) if valid(m[1])]
+        if letters:
+            return letters[-1]
+    return None
+
+
+def _words(text: str) -> str:
+    """Return a text in lower case with single spaces, without the marks around it."""
+    return " ".join(text.lower().split()).strip(" .:*_`\"'()")
+
+
+def final_expression(text: str) -> str:
+    r"""Return the expression that a response ends on.
+
+    That is the content of the last ``\boxed{}``; else what follows the last "answer is" or
+    "answer:"; else the last formula between dollars of the last line; else the last line.
+    """
+    inside = boxed(text)
+    if inside is not None:
+        return inside
+    marked = list(_MARKED.finditer(text))
+    tail = text[marked[-1].end() :].strip().split("\n", 1)[0] if marked else last_line(text)
+    formulas = re.findall(r"\$([^$]+)\$", tail)
+    return str(formulas[-1]) if formulas else tail

@@ -1,0 +1,261 @@
+"""Multiple choice over everyday facts: sizes, kinds, materials, causes, tools, places."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from inframind_gym.tasks.generators import facts
+from inframind_gym.tasks.generators.draft import Draft, Draw, choice_draft, listing
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A quantity that everyday things can be compared by."""
+
+    table: dict[str, float]
+    factor: float  # two things compared differ by at least this factor; 0: any difference will do
+    high: str  # superlative
+    low: str
+    question: str  # with a gap for "the" and a superlative
+    quantity: str
+
+
+SCALES = (
+    Scale(facts.SIZES, 1.5, "largest", "smallest", "Which is usually {}, by its longest side?",
+          "size"),
+    Scale(facts.WEIGHTS, 1.8, "heaviest", "lightest", "Which of these is usually {}?", "weight"),
+    Scale(facts.SPEEDS, 1.4, "fastest", "slowest", "Which of these is usually {}?", "speed"),
+    Scale(facts.DURATIONS, 1.8, "longest", "shortest", "Which of these usually lasts {} time?",
+          "duration"),
+    Scale(facts.TEMPERATURES, 0.0, "hottest", "coldest", "Which of these is usually {}?",
+          "temperature"),
+)  # fmt: skip
+
+
+def _spread(draw: Draw, scale: Scale, count: int, width: int) -> list[str]:
+    """Return at most `count` things of a scale, in ascending order, all clearly apart.
+
+    They come from a run of `width` neighbours, so that a small width makes a close call.
+    """
+    names = sorted(scale.table, key=lambda name: scale.table[name])
+    start = draw.integer(0, max(0, len(names) - width))
+    pool = draw.sample(names[start : start + width], count)
+    chosen: list[str] = []
+    for name in sorted(pool, key=lambda name: scale.table[name]):
+        apart = not scale.factor or not chosen
+        if apart or scale.table[name] >= scale.factor * scale.table[chosen[-1]]:
+            chosen.append(name)
+    return chosen
+
+
+def extremes(draw: Draw) -> Draft:
+    """Which thing is the largest, the lightest, the second fastest, ..."""
+    scale = draw.pick(SCALES)
+    count, width = draw.integer(4, 7), draw.integer(7, 14)
+    chosen: list[str] = []
+    while len(chosen) < 4:
+        chosen = _spread(draw, scale, count, width)
+        width += 1
+    top = draw.chance(0.5)
+    rank = draw.pick((1, 1, 2, 3))
+    word = scale.high if top else scale.low
+    correct = chosen[-rank] if top else chosen[rank - 1]
+    question = scale.question.format(f"the {word}")
+    if rank > 1:
+        question = (
+            f"Put these in order of {scale.quantity}, the {word} first (typical examples). Which "
+            f"comes {'second' if rank == 2 else 'third'}?"
+        )
+    others = [name for name in chosen if name != correct]
+    level = 1.0 + 1.3 * (rank - 1) + 0.25 * len(chosen) + 0.8 * math.exp(-width / 10)
+    return choice_draft(draw, question, correct, others, level)
+
+
+def orders(draw: Draw) -> Draft:
+    """Which list is in ascending or descending order."""
+    scale = draw.pick(SCALES)
+    count, width = draw.integer(3, 5), 14
+    chosen: list[str] = []
+    while len(chosen) < 3:
+        chosen = _spread(draw, scale, count + 1, width)[:count]
+        width += 1
+    up = draw.chance(0.5)
+    first, last = (scale.low, scale.high) if up else (scale.high, scale.low)
+    lists = [", ".join(chosen if up else chosen[::-1])]
+    while len(lists) < min(5, math.factorial(len(chosen))):
+        other = ", ".join(draw.shuffled(chosen))
+        if other not in lists:
+            lists.append(other)
+    by = f"by {scale.quantity}"
+    question = draw.pick(
+        (
+            f"Which list is ordered {by} from the {first} to the {last}, for typical examples?",
+            f"Somebody sorts things {by}, the {first} first and the {last} last. Which is right?",
+        )
+    )
+    return choice_draft(draw, question, lists[0], lists[1:], 1.5 + 0.9 * len(chosen))
+
+
+# Kinds that are easily taken for each other: the odd one out is harder to tell.
+NEAR = (
+    {"bird", "fish", "insect", "mammal", "reptile"},
+    {"kitchen tool", "carpenter's tool"},
+    {"metal", "gas at room temperature", "gemstone"},
+    {"fruit", "root vegetable"},
+    {"string instrument", "wind instrument"},
+)
+# Kinds that share members, or nearly: a pear is a tree, too, and a knight a profession.
+SHARED = (
+    {"fruit", "tree"}, {"profession", "chess piece"}, {"currency", "metal"},
+    {"gemstone", "metal"},
+)  # fmt: skip
+
+
+def odd_one_out(draw: Draw) -> Draft:
+    """One thing that is not of the kind of the others."""
+    kind = draw.pick(list(facts.CATEGORIES))
+    names = [n for n in facts.CATEGORIES if n != kind and {n, kind} not in SHARED]
+    close = [n for n in names if any({n, kind} <= group for group in NEAR)]
+    near = bool(close) and draw.chance(0.6)
+    odd = draw.pick(facts.CATEGORIES[draw.pick(close if near else names)])
+    count = draw.integer(3, 5)
+    members = draw.sample(facts.CATEGORIES[kind], count)
+    article = "an" if kind[0] in "aeiou" else "a"
+    told = draw.chance(0.33)
+    question = draw.pick(
+        (
+            "Which one does not belong with the others?",
+            "All but one of these are of one kind. Which is the odd one out?",
+        )
+    )
+    question = f"Which of these is not {article} {kind}?" if told else question
+    level = 1.0 + 0.25 * count + (0.9 if near else 0.0) + (0.0 if told else 0.5)
+    return choice_draft(draw, question, odd, members, level)
+
+
+def kind_of(draw: Draw) -> Draft:
+    """Which thing is of a kind; which kind a thing is of."""
+    names = list(facts.CATEGORIES)
+    kind, *others = draw.sample(names, draw.integer(4, 6))
+    others = [n for n in others if {n, kind} not in SHARED]
+    article = "an" if kind[0] in "aeiou" else "a"
+    if draw.chance(0.5):
+        correct = draw.pick(facts.CATEGORIES[kind])
+        wrong = [draw.pick(facts.CATEGORIES[n]) for n in others]
+        question = draw.pick(
+            (f"Which of these is {article} {kind}?", f"Pick the {kind} from this list.")
+        )
+        return choice_draft(draw, question, correct, wrong, 0.8 + 0.2 * len(others))
+    members = draw.sample(facts.CATEGORIES[kind], draw.integer(1, 3))
+    verb = "is an example" if len(members) == 1 else "are examples"
+    question = f"{listing([m.capitalize() for m in members])} {verb} of which kind of thing?"
+    return choice_draft(draw, question, kind, others, 0.6 + 0.2 * len(others))
+
+
+def script_order(draw: Draw) -> Draft:
+    """What comes first, last, next, or in which order, in an everyday routine."""
+    topic = draw.pick(list(facts.SCRIPTS))
+    steps = facts.SCRIPTS[topic]
+    kind = draw.integer(0, 4)
+    count = draw.integer(4, len(steps)) if len(steps) > 4 else len(steps)
+    kept = set(draw.sample(range(len(steps)), count))
+    chosen = [step for i, step in enumerate(steps) if i in kept]
+    if kind == 0:
+        question = f"Think of {topic}. Which of these happens first?"
+        return choice_draft(draw, question, chosen[0], chosen[1:], 0.8 + 0.2 * count)
+    if kind == 1:
+        question = f"Think of {topic}. Which of these happens last?"
+        return choice_draft(draw, question, chosen[-1], chosen[:-1], 0.8 + 0.2 * count)
+    if kind == 2:
+        at = draw.integer(0, len(chosen) - 2)
+        others = [s for i, s in enumerate(chosen) if i not in (at, at + 1)]
+        question = (
+            f"Think of {topic} and of these steps only: {'; '.join(draw.shuffled(chosen))}. Which "
+            f"comes directly after {chosen[at]}?"
+        )
+        return choice_draft(draw, question, chosen[at + 1], others, 1.8 + 0.25 * count)
+    if kind == 3:
+        at = draw.integer(1, len(chosen) - 2)
+        others = chosen[:at]
+        question = f"In the course of {topic}, which of these comes after {chosen[at]}?"
+        return choice_draft(draw, question, chosen[at + 1], others, 1.2 + 0.2 * count)
+    part = chosen[: draw.integer(3, min(5, len(chosen)))]
+    lists = ["; then ".join(part)]
+    while len(lists) < 4:
+        other = "; then ".join(draw.shuffled(part))
+        if other not in lists:
+            lists.append(other)
+    question = f"Which is the usual order when it comes to {topic}?"
+    return choice_draft(draw, question, lists[0], lists[1:], 1.2 + 0.5 * len(part))
+
+
+def effects(draw: Draw) -> Draft:
+    """What follows from an event, or which event explains an observation."""
+    cause, *others = draw.sample(list(facts.EFFECTS), draw.integer(4, 6))
+    if draw.chance(0.55):
+        question = draw.pick(
+            (
+                f"Suppose that {cause}. What is most likely to follow?",
+                f"What is the most likely result if {cause}?",
+            )
+        )
+        wrong = [facts.EFFECTS[o] for o in others]
+        return choice_draft(draw, question, facts.EFFECTS[cause], wrong, 0.9 + 0.2 * len(others))
+    question = f"Which of these events best explains the following: {facts.EFFECTS[cause]}?"
+    return choice_draft(draw, question, cause, others, 1.4 + 0.25 * len(others))
+
+
+def tools_and_places(draw: Draw) -> Draft:
+    """The thing to do a job with, or the place where something is found."""
+    table = draw.pick((facts.TOOLS, facts.PLACES))
+    key, *others = draw.sample(list(table), draw.integer(4, 7))
+    if table is facts.TOOLS:
+        question = draw.pick(
+            (
+                f"Somebody wants to {key}. Which of these helps the most?",
+                f"What would you use to {key}?",
+            )
+        )
+    else:
+        question = draw.pick(
+            (f"Where are you most likely to find {key}?", f"Which place usually has {key}?")
+        )
+    correct = table[key]
+    wrong = [table[o] for o in others if table[o] != correct]
+    return choice_draft(draw, question, correct, wrong, 0.7 + 0.2 * len(wrong))
+
+
+def materials(draw: Draw) -> Draft:
+    """Things with one or two physical properties."""
+    names = list(facts.MATERIALS)
+    aspects = draw.sample(range(5), draw.integer(1, 3))
+    wanted = draw.pick(names)
+    values = [facts.MATERIALS[wanted][a] for a in aspects]
+    wrong = [n for n in names if [facts.MATERIALS[n][a] for a in aspects] != values]
+    wrong = draw.sample(wrong, min(len(wrong), draw.integer(3, 5)))
+    clauses = [facts.ASPECTS[a][0 if v else 1] for a, v in zip(aspects, values, strict=True)]
+    does = listing(clauses)
+    question = draw.pick((f"Which of these {does}?", f"Pick the thing that {does}."))
+    return choice_draft(draw, question, wanted, wrong, 0.8 + 0.9 * len(aspects) + 0.15 * len(wrong))
+
+
+def analogies(draw: Draw) -> Draft:
+    """A is to b as c is to what."""
+    relation, *others = draw.sample(list(facts.RELATIONS), 5)
+    (a, b), (c, d), *rest = draw.shuffled(facts.RELATIONS[relation])
+    wrong = [pair[1] for pair in rest[: draw.integer(1, 2)]]
+    wrong += [c + "s"] if relation == "made of" else []
+    for name in others:
+        if len(wrong) < 4:
+            pair = draw.pick(facts.RELATIONS[name])
+            if pair[1] not in (*wrong, d) and pair[0] not in (a, c):
+                wrong.append(pair[1])
+    question = draw.pick((f"{a.capitalize()} is to {b} as {c} is to what?", f"{a} : {b} = {c} : ?"))
+    return choice_draft(draw, question, d, list(dict.fromkeys(w for w in wrong if w != d)), 1.8)
+
+
+FAMILIES = (
+    *(extremes, orders, odd_one_out, kind_of, script_order, effects, tools_and_places),
+    *(materials, analogies),
+)

@@ -1,0 +1,169 @@
+"""The set of queries that an environment draws from, as parallel arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.errors import TaskError
+
+DOMAINS = ("Math", "Code", "Commonsense")
+EMBED_DIM = 384  # width of an all-MiniLM-L6-v2 embedding
+
+AnswerKind = Literal["number", "expression", "choice", "tests"]
+ANSWER_KINDS: tuple[AnswerKind, ...] = ("number", "expression", "choice", "tests")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a response is graded against.
+
+    Attributes:
+        kind: how it is graded, see :mod:`inframind_gym.tasks.graders`.
+        value: ``number``: a decimal number or a fraction ("42", "-0.5", "3/7"); ``expression``:
+            LaTeX or plain algebra; ``choice``: the letter of the right option; ``tests``: Python
+            source that raises when it is run after a candidate's code and that is wrong.
+        options: ``choice``: the texts of the options, in order of their letters.
+        entry_point: ``tests``: the name of the function that the tests call; "" if not known.
+        reference: ``tests``: the source of a complete module that passes; "" if unknown.
+    """
+
+    kind: AnswerKind
+    value: str
+    options: tuple[str, ...] = ()
+    entry_point: str = ""
+    reference: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class TaskSet:
+    """Queries with answers, embeddings and latent difficulties; row i of every field is task i.
+
+    Attributes:
+        name: "builtin", or the folder's name.
+        ids: (n,) unique within a dataset.
+        texts: (n,) what is embedded and prompted.
+        datasets: (n,) "math", "mbpp", ...; for the built-in tasks "builtin_math", "builtin_code"
+            and "builtin_commonsense".
+        domain: (n,) int8, index into ``DOMAINS``.
+        difficulty: (n,) float32, standard normal units within the task's dataset (before any split
+            is taken); only partly visible in the embedding. The quality model of the surrogate
+            reads it, no observation shows it.
+        prompt_tokens: (n,) int32, estimated tokens of the text, see :func:`estimate_tokens`.
+        embeddings: (n, 384) float32, L2-normalised where this package made them.
+        answers: (n,)
+
+    Raises:
+        TaskError: the fields differ in length, an embedding has the wrong width or is not finite,
+            or a domain index is out of range.
+    """
+
+    name: str
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    datasets: tuple[str, ...]
+    domain: NDArray[np.int8]
+    difficulty: NDArray[np.float32]
+    prompt_tokens: NDArray[np.int32]
+    embeddings: NDArray[np.float32]
+    answers: tuple[Answer, ...]
+
+    def __post_init__(self) -> None:
+        n = len(self.ids)
+        lengths = {
+            field: len(getattr(self, field))
+            for field in (
+                "texts",
+                "datasets",
+                "domain",
+                "difficulty",
+                "prompt_tokens",
+                "embeddings",
+                "answers",
+            )
+        }
+        wrong = {field: length for field, length in lengths.items() if length != n}
+        if wrong:
+            raise TaskError(
+                f"task set {self.name!r} has {n} ids, but {wrong} entries in other fields"
+            )
+        check_embeddings(self.embeddings, n, f"task set {self.name!r}")
+        if n and (self.domain.min() < 0 or self.domain.max() >= len(DOMAINS)):
+            raise TaskError(
+                f"task set {self.name!r}: a domain index is outside of 0..{len(DOMAINS) - 1}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def select(self, mask_or_indices: Sequence[int] | Sequence[bool] | NDArray[Any]) -> TaskSet:
+        """Return a new set of the chosen rows; the arrays are copies.
+
+        Args:
+            mask_or_indices: a boolean mask (n,), or integer row numbers in the order wanted.
+
+        Raises:
+            TaskError: a mask of the wrong length, or a row number out of range.
+        """
+        chosen = np.asarray(mask_or_indices)
+        if chosen.dtype == np.bool_:
+            if chosen.shape != (len(self),):
+                raise TaskError(
+                    f"a mask over {len(self)} tasks cannot have the shape {chosen.shape}"
+                )
+            rows = np.flatnonzero(chosen)
+        else:
+            if chosen.size and not np.issubdtype(chosen.dtype, np.integer):
+                raise TaskError(
+                    f"tasks are selected by a boolean mask or by integers, not by {chosen.dtype}"
+                )
+            rows = chosen.astype(np.int64).reshape(-1)
+            if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+                raise TaskError(
+                    f"a row number is outside of 0..{len(self) - 1} (task set {self.name!r})"
+                )
+        order: list[int] = rows.tolist()
+        return TaskSet(
+            name=self.name,
+            ids=tuple(self.ids[i] for i in order),
+            texts=tuple(self.texts[i] for i in order),
+            datasets=tuple(self.datasets[i] for i in order),
+            domain=self.domain[rows],
+            difficulty=self.difficulty[rows],
+            prompt_tokens=self.prompt_tokens[rows],
+            embeddings=self.embeddings[rows],
+            answers=tuple(self.answers[i] for i in order),
+        )
+
+
+def check_embeddings(embeddings: NDArray[Any], rows: int, what: str) -> None:
+    """Raise a TaskError unless `embeddings` is a finite array of the shape (rows, 384).
+
+    Args:
+        embeddings: the array to check.
+        rows: how many texts it stands for.
+        what: where it comes from, for the message.
+    """
+    if embeddings.ndim != 2 or embeddings.shape[1] != EMBED_DIM:
+        raise TaskError(
+            f"{what}: embeddings must have the shape ({rows}, {EMBED_DIM}), the width of "
+            f"all-MiniLM-L6-v2; these have {embeddings.shape}. Use a model of that width, or "
+            f"project its output to {EMBED_DIM} numbers."
+        )
+    if embeddings.shape[0] != rows:
+        raise TaskError(f"{what}: {embeddings.shape[0]} embeddings for {rows} texts")
+    if not np.isfinite(embeddings).all():
+        raise TaskError(f"{what}: an embedding holds NaN or an infinite value")
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimated tokens of a text: one for every 4 characters, rounded up, at least 1.
+
+    The tokenizers of the Llama, Qwen and Mistral families come to about 4 characters a token, more
+    in prose and fewer in code and LaTeX; an environment needs none of them.
+    """
+    return max(1, -(-len(text) // 4))

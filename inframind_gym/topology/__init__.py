@@ -1,0 +1,18 @@
+"""How agents work together: the six topologies as graphs, the 25 roles, the three prompt strategies."""
+
+from inframind_gym.topology.graphs import MAX_AGENTS, MAX_NODES, TOPOLOGIES, Graph, graph
+from inframind_gym.topology.roles import ROLES, Role, roles_of
+from inframind_gym.topology.strategies import STRATEGIES, STRATEGY_INSTRUCTIONS
+
+__all__ = [
+    "MAX_AGENTS",
+    "MAX_NODES",
+    "ROLES",
+    "STRATEGIES",
+    "STRATEGY_INSTRUCTIONS",
+    "TOPOLOGIES",
+    "Graph",
+    "Role",
+    "graph",
+    "roles_of",
+]

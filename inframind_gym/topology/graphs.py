@@ -1,0 +1,98 @@
+"""The six collaboration topologies as directed acyclic graphs of agent executions.
+
+A *node* is one execution of an agent: in Debate, whose agents speak in two rounds, K agents make 2K
+nodes. A node is ready when all its predecessors are done. Source: `spec/inframind.md` §2.1, §4.7 and
+the graphs of MasRouter (ACL 2025): IO and CoT are isolated agents, Chain links each agent to the
+next, FullConnected is the complete graph i < j, Debate has no links within a round and all of them
+between its two rounds, Reflection is isolated agents that each make a second call. Every topology
+ends with one further call that decides.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+TOPOLOGIES: Final = ("IO", "CoT", "Chain", "Debate", "Reflection", "FullConnected")
+MAX_AGENTS: Final = 6
+MAX_NODES: Final = 2 * MAX_AGENTS
+DEBATE_ROUNDS: Final = 2
+
+
+class Graph(NamedTuple):
+    """A topology for a given number of agents.
+
+    Attributes:
+        predecessors: per node, a bit mask of the nodes whose answers it reads.
+        agents: per node, the agent (and so the role) that executes it.
+        calls_per_node: 2 where every node makes a second, revising call (Reflection), else 1.
+    """
+
+    predecessors: tuple[int, ...]
+    agents: tuple[int, ...]
+    calls_per_node: int
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of executions, which is the number of routing decisions."""
+        return len(self.predecessors)
+
+    @property
+    def waves(self) -> tuple[int, ...]:
+        """Per node, its wave: 0 without predecessors, else one more than the latest of them."""
+        waves: list[int] = []
+        for mask in self.predecessors:
+            before = [waves[other] for other in range(len(waves)) if mask >> other & 1]
+            waves.append(1 + max(before) if before else 0)
+        return tuple(waves)
+
+
+def graph(topology: str, num_agents: int) -> Graph:
+    """The graph of `topology` for `num_agents` agents.
+
+    Raises:
+        ValueError: `topology` is none of the six, or `num_agents` is not in 1..6.
+    """
+    if topology not in TOPOLOGIES:
+        raise ValueError(f"unknown topology {topology!r}; the six are {', '.join(TOPOLOGIES)}")
+    if not 1 <= num_agents <= MAX_AGENTS:
+        raise ValueError(f"num_agents is {num_agents}; it must be between 1 and {MAX_AGENTS}")
+    agents = tuple(range(num_agents))
+    if topology == "Chain":
+        return Graph(tuple(1 << (i - 1) if i else 0 for i in agents), agents, 1)
+    if topology == "FullConnected":
+        return Graph(tuple((1 << i) - 1 for i in agents), agents, 1)
+    if topology == "Debate":
+        first_round = (1 << num_agents) - 1
+        return Graph((0,) * num_agents + (first_round,) * num_agents, agents * DEBATE_ROUNDS, 1)
+    return Graph((0,) * num_agents, agents, 2 if topology == "Reflection" else 1)
+
+
+class GraphTables(NamedTuple):
+    """All graphs as arrays for the compiled code; index [topology, num_agents - 1]."""
+
+    predecessors: NDArray[np.uint32]  # (topologies, MAX_AGENTS, MAX_NODES)
+    agents: NDArray[np.int32]  # (topologies, MAX_AGENTS, MAX_NODES)
+    waves: NDArray[np.int32]  # (topologies, MAX_AGENTS, MAX_NODES)
+    num_nodes: NDArray[np.int32]  # (topologies, MAX_AGENTS)
+    calls_per_node: NDArray[np.int32]  # (topologies,)
+
+
+def graph_tables() -> GraphTables:
+    """Tabulate the six topologies for 1..6 agents."""
+    shape = (len(TOPOLOGIES), MAX_AGENTS, MAX_NODES)
+    predecessors = np.zeros(shape, np.uint32)
+    agents = np.zeros(shape, np.int32)
+    waves = np.zeros(shape, np.int32)
+    num_nodes = np.zeros(shape[:2], np.int32)
+    calls_per_node = np.zeros(shape[0], np.int32)
+    for t, topology in enumerate(TOPOLOGIES):
+        for count in range(1, MAX_AGENTS + 1):
+            g = graph(topology, count)
+            row = (t, count - 1, slice(0, g.num_nodes))
+            predecessors[row], agents[row], waves[row] = g.predecessors, g.agents, g.waves
+            num_nodes[t, count - 1] = g.num_nodes
+            calls_per_node[t] = g.calls_per_node
+    return GraphTables(predecessors, agents, waves, num_nodes, calls_per_node)

@@ -1,0 +1,59 @@
+"""The 25 roles that agents can play, by domain (names from MasRouter, ACL 2025; texts our own)."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Role(NamedTuple):
+    """One role: its name, the domain it belongs to and what it does.
+
+    `text` is what the role embedding is computed from.
+    """
+
+    name: str
+    domain: str
+    description: str
+
+    @property
+    def text(self) -> str:
+        """`Name: description`, the form in which MasRouter embeds roles."""
+        return f"{self.name}: {self.description}"
+
+
+_MATH: Final = "Math"
+_CODE: Final = "Code"
+_COMMON: Final = "Commonsense"
+
+ROLES: Final[tuple[Role, ...]] = (
+    Role("AlgorithmEngineer", _MATH, "designs an efficient procedure that computes the answer."),
+    Role("CertifiedAccountant", _MATH, "keeps track of quantities, units and money exactly."),
+    Role("Economist", _MATH, "models costs, rates and trade-offs with equations."),
+    Role("Engineer", _MATH, "breaks a practical problem into measurable parts and solves them."),
+    Role("Inspector", _MATH, "checks each step of a solution and reports the first mistake."),
+    Role("MathAnalyst", _MATH, "rewrites the problem with symbols and derives the result."),
+    Role("MathSolver", _MATH, "solves the problem directly and states the final answer."),
+    Role("MathTeacher", _MATH, "explains a solution step by step so that it can be followed."),
+    Role("Mathematician", _MATH, "finds a rigorous argument, using theorems where they help."),
+    Role("ProgrammingExpert", _MATH, "writes a short program whose output is the answer."),
+    Role("Scientist", _MATH, "forms a hypothesis and tests it against the given data."),
+    Role("SoftwareDeveloper", _MATH, "turns the statement into code and runs it by hand."),
+    Role("AlgorithmDesigner", _CODE, "chooses the algorithm and data structures for a function."),
+    Role("BugFixer", _CODE, "finds and repairs defects in a proposed implementation."),
+    Role("PlanSolver", _CODE, "plans the implementation first and then writes it."),
+    Role("ProgrammingExpert", _CODE, "writes a complete and correct function."),
+    Role("ProjectManager", _CODE, "splits the work into parts and defines their interfaces."),
+    Role("ReflectProgrammer", _CODE, "writes code, reviews it critically and improves it."),
+    Role("TestAnalyst", _CODE, "derives test cases, edge cases first, and checks the code."),
+    Role("Critic", _COMMON, "challenges an answer and looks for what contradicts it."),
+    Role("Economist", _COMMON, "judges a question by incentives, markets and policy."),
+    Role("Historian", _COMMON, "places a question in its historical context."),
+    Role("KnowledgeExpert", _COMMON, "recalls the facts that decide the question."),
+    Role("Reflector", _COMMON, "weighs the arguments given so far and concludes."),
+    Role("Scientist", _COMMON, "explains by natural law, evidence and measurement."),
+)
+
+
+def roles_of(domain: str) -> tuple[int, ...]:
+    """Indices into `ROLES` of the roles of `domain`, in order."""
+    return tuple(index for index, role in enumerate(ROLES) if role.domain == domain)

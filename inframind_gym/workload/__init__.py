@@ -1,0 +1,1 @@
+"""What arrives when and with which budget: workload profiles, arrival processes, trace replay."""

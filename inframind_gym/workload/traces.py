@@ -1,0 +1,186 @@
+"""Read traces of production traffic: when requests came, with how many tokens.
+
+Three CSV layouts are known, told apart by their header (FACTS §9):
+
+- Azure LLM inference: `TIMESTAMP,ContextTokens,GeneratedTokens`, date and time of day;
+- Mooncake: `timestamp_ms,input_length,output_length`, milliseconds;
+- plain: `timestamp,input,output`, seconds.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.errors import ConfigError, did_you_mean
+
+MIN_ARRIVALS: Final = 2  # one gap at least
+_LATEST_NS: Final = 9.2e18  # int64
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Arrivals of a trace with N requests. The arrays are read-only.
+
+    Args:
+        path: The file.
+        times_s: (N,) float64, seconds since the first arrival, strictly increasing.
+        input_tokens: (N,) int64, tokens of each prompt.
+        output_tokens: (N,) int64, tokens of each answer.
+    """
+
+    path: Path
+    times_s: NDArray[np.float64]
+    input_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Number of requests N."""
+        return len(self.times_s)
+
+    @property
+    def rate_per_min(self) -> float:
+        """Mean rate of the trace, requests per minute."""
+        return 60.0 * (len(self) - 1) / float(self.times_s[-1])
+
+
+@dataclass(frozen=True)
+class _Layout:
+    columns: tuple[str, str, str]
+    nanoseconds: Callable[[str], int]  # of a timestamp: integers keep Azure's 0.1 µs
+
+
+def _from_datetime(text: str) -> int:
+    """Nanoseconds since 1970 of an ISO date and time in UTC."""
+    text = text.removesuffix("Z").removesuffix("+00:00")
+    if "-" not in text or ":" not in text:
+        raise ValueError("not a date with a time of day")
+    return int(np.datetime64(text, "ns").astype(np.int64))
+
+
+def _from_seconds(text: str, unit_s: float = 1.0) -> int:
+    value = float(text) * unit_s * 1e9
+    if not abs(value) < _LATEST_NS:
+        raise ValueError("not a finite time")
+    return round(value)
+
+
+_LAYOUTS: Final = (
+    _Layout(("timestamp", "contexttokens", "generatedtokens"), _from_datetime),
+    _Layout(
+        ("timestamp_ms", "input_length", "output_length"), lambda text: _from_seconds(text, 1e-3)
+    ),
+    _Layout(("timestamp", "input", "output"), _from_seconds),
+)
+_WANTED: Final = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens | timestamp_ms,input_length,output_length | "
+    "timestamp,input,output"
+)
+
+
+def load_trace(path: str | Path) -> Trace:
+    """Read a trace; a file that has not changed is read once per process.
+
+    Requests are sorted by time. Those with one and the same timestamp are spread evenly over the
+    trace's resolution (its smallest gap, e.g. 3 s in Mooncake), in the file's order: the recorded
+    stamp says no more than that they came within it.
+
+    Args:
+        path: A CSV file; a relative path starts at the working directory.
+
+    Returns:
+        The trace.
+
+    Raises:
+        ConfigError: If the file is missing or has other columns, if a row cannot be read (file and
+            line), or if there are fewer than two distinct times.
+    """
+    path = Path(path)
+    if not path.is_file():
+        kind = "is a folder, wanted a CSV file" if path.is_dir() else "no such trace file"
+        near = sorted(p.name for p in path.parent.glob("*.csv")) if path.parent.is_dir() else []
+        raise ConfigError(f"{path}: {kind}.{did_you_mean(path.name, near)}")
+    stat = path.stat()
+    return _load(path.resolve(), path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=8)
+def _load(resolved: Path, path: Path, mtime_ns: int, size: int) -> Trace:
+    try:
+        with resolved.open(encoding="utf-8-sig", newline="") as file:
+            rows = _read_rows(path, file)
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not a CSV text file in UTF-8.") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
+    stamps = np.array([row[0] for row in rows], dtype=np.int64)
+    if len(stamps) < MIN_ARRIVALS or stamps.min() == stamps.max():
+        raise ConfigError(
+            f"{path}: too short, {len(stamps)} rows with {len(np.unique(stamps))} distinct times. "
+            f"A replay needs at least {MIN_ARRIVALS} distinct times."
+        )
+    order = np.argsort(stamps, kind="stable")
+    tokens = np.array([row[1:] for row in rows], dtype=np.int64)[order]
+    times = _spread_ties((stamps[order] - stamps[order[0]]) * 1e-9)
+    arrays = (times, tokens[:, 0].copy(), tokens[:, 1].copy())
+    for array in arrays:
+        array.flags.writeable = False
+    return Trace(path, *arrays)
+
+
+def _read_rows(path: Path, lines: Iterable[str]) -> list[tuple[int, int, int]]:
+    reader = csv.reader(lines)
+    header = [name.strip() for name in next(reader, [])]
+    layout, columns = _find_layout(path, header)
+    rows = []
+    for record in reader:
+        if not record or record == [""]:
+            continue
+        try:
+            stamp, given, made = (record[column].strip() for column in columns)
+            row = (layout.nanoseconds(stamp), int(float(given)), int(float(made)))
+        except (IndexError, ValueError, OverflowError):
+            text = ",".join(record)[:80]
+            raise ConfigError(
+                f"{path}:{reader.line_num}: cannot read the row {text!r}, wanted "
+                f"{','.join(header)}. Correct or remove the line."
+            ) from None
+        if row[1] < 0 or row[2] < 0:
+            raise ConfigError(f"{path}:{reader.line_num}: a count of tokens is negative.")
+        rows.append(row)
+    return rows
+
+
+def _find_layout(path: Path, header: list[str]) -> tuple[_Layout, tuple[int, int, int]]:
+    names = [name.lower() for name in header]
+    for layout in _LAYOUTS:
+        if all(column in names for column in layout.columns):
+            first, second, third = (names.index(column) for column in layout.columns)
+            return layout, (first, second, third)
+    found = ",".join(header)[:80] or "nothing"
+    raise ConfigError(f"{path}:1: unknown columns. Found: {found}. Wanted: {_WANTED}.")
+
+
+def _spread_ties(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Spread equal times evenly over the resolution, at most up to the next distinct time.
+
+    Args:
+        times: (N,) sorted times with at least two distinct values.
+
+    Returns:
+        (N,) strictly increasing times; those that were distinct stay as they are.
+    """
+    distinct, first, count = np.unique(times, return_index=True, return_counts=True)
+    gaps = np.diff(distinct)
+    room = np.append(np.minimum(gaps, gaps.min()), gaps.min())
+    group = np.repeat(np.arange(len(distinct)), count)
+    rank = np.arange(len(times)) - first[group]
+    spread: NDArray[np.float64] = times + room[group] * rank / count[group]
+    return spread

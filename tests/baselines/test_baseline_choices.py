@@ -1,0 +1,228 @@
+"""What each baseline chooses, on cases that a person can check by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import baselines
+from baselines._heuristic import draw_from
+from baselines.oblivious import first_up
+from inframind_gym.topology import TOPOLOGIES, graph
+from tests.policy.synthetic import act_all, make_contexts, make_spec, observe
+
+N = 4000
+DEEPSEEK, MISTRAL, QWEN, LLAMA_8B, LLAMA_3B = range(5)
+
+
+def ready(name, spec=None, rows=1, **kwargs):
+    policy = baselines.make(name, **kwargs)
+    policy.reset(spec or make_spec(), list(range(rows)))
+    return policy
+
+
+def models_and_strategies(policy, observations, contexts):
+    actions = np.array(act_all(policy, observations, contexts))
+    return actions // 3, actions % 3
+
+
+def test_draw_from_follows_the_weights_and_skips_zeros() -> None:
+    u = (np.arange(1000) + 0.5) / 1000
+    drawn = draw_from(np.broadcast_to([0.0, 1.0, 0.0, 3.0, 0.0], (1000, 5)), u)
+    assert np.bincount(drawn, minlength=5).tolist() == [0, 250, 0, 750, 0]
+    assert draw_from(np.array([[0.0, 1.0, 0.0]]), np.array([np.nextafter(1.0, 0.0)])) == [1]
+
+
+def test_first_up_goes_round() -> None:
+    up = np.array([[True, False, False, True, False]] * 5)
+    assert first_up(np.arange(5), up).tolist() == [0, 3, 3, 3, 0]
+
+
+def test_random_is_uniform_over_models_that_are_up() -> None:
+    policy = ready("random", rows=N)
+    contexts = make_contexts(N, models_up=0b01101)
+    models, strategies = models_and_strategies(policy, observe(make_spec(), n=N), contexts)
+    np.testing.assert_allclose(
+        np.bincount(models, minlength=5) / N, [1 / 3, 0, 1 / 3, 1 / 3, 0], atol=0.03
+    )
+    np.testing.assert_allclose(np.bincount(strategies) / N, 1 / 3, atol=0.03)
+
+
+def test_static_mix_draws_the_measured_shares() -> None:
+    spec = make_spec()
+    policy = ready("static_mix", rows=N)
+    models, strategies = models_and_strategies(policy, observe(spec, n=N), make_contexts(N))
+    np.testing.assert_allclose(np.bincount(models) / N, spec.model_share, atol=0.03)
+    np.testing.assert_allclose(np.bincount(strategies) / N, spec.strategy_share, atol=0.03)
+    joint = np.bincount(models * 3 + strategies, minlength=15) / N
+    independent = np.outer(spec.model_share, spec.strategy_share).ravel()
+    np.testing.assert_allclose(joint, independent, atol=0.02)
+    down = make_contexts(N, models_up=0b00110)
+    models, _ = models_and_strategies(policy, observe(spec, n=N), down)
+    np.testing.assert_allclose(np.bincount(models)[1:] / N, [0.25, 0.75], atol=0.03)
+
+
+def test_static_mix_when_only_unused_models_are_up() -> None:
+    spec = make_spec(model_share=[1.0, 0.0, 0.0, 0.0, 0.0])
+    policy = ready("static_mix", spec)
+    assert act_all(policy, observe(spec), make_contexts(models_up=0b10000))[0] // 3 == LLAMA_3B
+
+
+def test_round_robin_skips_what_is_down() -> None:
+    policy = ready("round_robin:Concise")
+    observation = observe(make_spec())
+    masks = [31, 31, 31, 31, 31, 31, 0b11100, 31, 0b00011, 31]
+    actions = [policy.act(observation[0], make_contexts(models_up=m)[0]) for m in masks]
+    assert [a // 3 for a in actions] == [0, 1, 2, 3, 4, 0, 2, 3, 0, 1]
+    assert {a % 3 for a in actions} == {1}
+
+
+def test_static_and_its_defaults() -> None:
+    spec = make_spec()
+    assert act_all(ready("static"), observe(spec), make_contexts()) == [spec.action(QWEN, 1)]
+    policy = ready("static:deepseek-32b:DeepThink")
+    assert act_all(policy, observe(spec), make_contexts()) == [spec.action(DEEPSEEK, 2)]
+    assert act_all(policy, observe(spec), make_contexts(models_up=0b11000)) == [
+        spec.action(LLAMA_8B, 2)
+    ]
+
+
+def test_least_loaded_counts_its_own_calls_until_the_next_poll() -> None:
+    spec = make_spec()
+    policy = ready("least_loaded")
+    observation = observe(spec, depth_req=[4.0, 2.0, 9.0, 9.0, 9.0])[0]
+
+    def choose(poll, time_s, observation=observation):
+        return policy.act(observation, make_contexts(poll=poll, time_s=time_s)[0]) // 3
+
+    assert [choose(1, t) for t in (5.1, 5.2)] == [MISTRAL, MISTRAL]  # now 4 and 4
+    assert {choose(1, 5.3), choose(1, 5.4)} == {DEEPSEEK, MISTRAL}
+    assert choose(2, 10.1) == MISTRAL  # a new poll tells the same depths: own calls are forgotten
+    assert policy.sent.sum() == 1
+    assert choose(2, 0.1) == MISTRAL  # a new episode with the same number of polls
+    assert policy.sent.sum() == 1
+
+
+def test_least_loaded_divides_by_the_slots() -> None:
+    spec = make_spec(max_num_seqs=[64, 16, 16, 16, 16])
+    policy = ready("least_loaded", spec)
+    observation = observe(spec, depth_req=[30.0, 8.0, 9.0, 10.0, 16.0])
+    assert act_all(policy, observation, make_contexts())[0] // 3 == DEEPSEEK
+
+
+def test_least_loaded_spreads_ties() -> None:
+    policy = ready("least_loaded", rows=N)
+    models, _ = models_and_strategies(policy, observe(make_spec(), n=N), make_contexts(N))
+    np.testing.assert_allclose(np.bincount(models) / N, 0.2, atol=0.03)
+
+
+def test_lowest_expected_latency() -> None:
+    spec = make_spec()
+    idle = ready("lowest_expected_latency")
+    assert act_all(idle, observe(spec), make_contexts())[0] // 3 == LLAMA_3B
+    # 3B: 3.5 s * 1.3 * (1 + 25/16); 8B: 4.8 s * 1.3 * (1 + 1/16); the others are idle.
+    queued = observe(spec, depth_req=[0, 0, 0, 16, 40])
+    idle.reset(spec, [0])
+    expected = idle.expected_latency_s(queued, np.array([0]), 0.0)
+    np.testing.assert_allclose(expected[0], [45.0, 6.7, 10.5, 6.63, 11.659375])
+    assert act_all(ready("lowest_expected_latency"), queued, make_contexts())[0] // 3 == LLAMA_8B
+
+
+def test_polled_latency_counts_only_where_calls_run() -> None:
+    spec = make_spec()
+    policy = ready("lowest_expected_latency", e2e_weight=0.5)
+    row = np.array([0])
+    stale = observe(spec, depth_req=0.0, e2e_s=500.0)
+    np.testing.assert_allclose(policy.expected_latency_s(stale, row, 0.5)[0], spec.expected_call_s)
+    full = observe(spec, depth_req=15.0, e2e_s=100.0)
+    service = spec.expected_call_s * (1 + 0.3 * 15 / 16)
+    weight = 0.5 * 15 / 16
+    np.testing.assert_allclose(
+        policy.expected_latency_s(full, row, 0.5)[0],
+        (1 - weight) * service + weight * 100.0,
+        rtol=1e-5,
+    )
+    blind = make_spec(system_features=("queue",))
+    policy = ready("lowest_expected_latency", blind)
+    assert act_all(policy, observe(blind), make_contexts())[0] // 3 == LLAMA_3B
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "expected"),
+    [
+        # IO: this call and the final one share the budget. DeepSeek takes 45 s, Mistral 6.7,
+        # Qwen 10.5, 8B 4.8, 3B 3.5; ability falls in that order.
+        (1000.0, (DEEPSEEK, "DeepThink")),  # 500 s a call
+        (120.0, (DEEPSEEK, "Concise")),  # 60 s, 1.33 times what it takes
+        (92.0, (DEEPSEEK, "Flash")),  # 46 s
+        (88.0, (MISTRAL, "DeepThink")),  # 44 s
+        (15.0, (MISTRAL, "Flash")),  # 7.5 s
+        (10.0, (LLAMA_8B, "Flash")),  # 5 s
+        (8.0, (LLAMA_3B, "Flash")),  # 4 s
+        (1.0, (LLAMA_3B, "Flash")),  # nothing fits: the fastest
+    ],
+)
+def test_budget_greedy_spends_what_is_left(remaining_s, expected) -> None:
+    spec = make_spec()
+    observation = observe(spec, remaining_s=remaining_s)
+    (action,) = act_all(ready("budget_greedy"), observation, make_contexts())
+    assert (action // 3, spec.strategies[action % 3]) == expected
+
+
+def test_budget_greedy_turns_away_from_a_full_server() -> None:
+    spec = make_spec()
+    observation = observe(spec, remaining_s=120.0, depth_req=[40, 0, 0, 0, 0])
+    assert act_all(ready("budget_greedy"), observation, make_contexts())[0] // 3 == MISTRAL
+    slow = observe(spec, remaining_s=1.0, depth_req=[0, 0, 0, 0, 200])
+    assert act_all(ready("budget_greedy"), slow, make_contexts())[0] // 3 == LLAMA_8B
+
+
+@pytest.mark.parametrize(
+    ("topology", "agents", "node", "stages"),
+    [
+        ("IO", 5, 4, 2),
+        ("CoT", 1, 0, 2),
+        ("Chain", 4, 0, 5),
+        ("Chain", 4, 3, 2),
+        ("Debate", 3, 0, 3),
+        ("Debate", 3, 5, 2),
+        ("Reflection", 3, 1, 3),  # two calls a node, and the final one
+        ("FullConnected", 6, 0, 7),
+        ("FullConnected", 6, 5, 2),
+    ],
+)
+def test_budget_greedy_shares_the_budget_over_the_stages_left(
+    topology, agents, node, stages
+) -> None:
+    g = graph(topology, agents)
+    contexts = make_contexts(
+        topology=TOPOLOGIES.index(topology),
+        num_agents=agents,
+        node=node,
+        wave=g.waves[node],
+        num_waves=max(g.waves) + 1,
+    )
+    assert ready("budget_greedy").stages_left(contexts).tolist() == [stages]
+
+
+def test_moa_asks_every_model_once_the_aggregator_first() -> None:
+    spec = make_spec()
+    contexts = make_contexts(5, node=range(5), num_nodes=5, num_agents=5)
+    policy = ready("moa", rows=5)
+    assert policy.plan == {"topology": "IO", "num_agents": 5}
+    models, strategies = models_and_strategies(policy, observe(spec, n=5), contexts)
+    assert models.tolist() == [DEEPSEEK, MISTRAL, QWEN, LLAMA_8B, LLAMA_3B]
+    assert (strategies == 1).all()
+    qwen_first = ready("moa:Concise:qwen-14b", rows=5)
+    models, _ = models_and_strategies(qwen_first, observe(spec, n=5), contexts)
+    assert models.tolist() == [QWEN, DEEPSEEK, MISTRAL, LLAMA_8B, LLAMA_3B]
+    contexts["models_up"] = 0b11001
+    models, _ = models_and_strategies(policy, observe(spec, n=5), contexts)
+    assert models.tolist() == [DEEPSEEK, LLAMA_8B, LLAMA_8B, LLAMA_8B, LLAMA_3B]
+
+
+def test_moa_takes_the_strongest_where_there_is_no_deepseek() -> None:
+    spec = make_spec(("x", "y", "z"), ability=[0.0, 3.0, 1.0])
+    policy = ready("moa", spec, rows=3)
+    models, _ = models_and_strategies(policy, observe(spec, n=3), make_contexts(3, node=range(3)))
+    assert models.tolist() == [1, 0, 2]

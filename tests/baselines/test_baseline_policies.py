@@ -1,0 +1,215 @@
+"""Every baseline by name: the protocol, single against batch, seeds, models that are down."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import baselines
+from inframind_gym.errors import ConfigError
+from inframind_gym.policy import Policy, feedback_of, load_policy, models_up, plan_of
+from tests.policy.synthetic import (
+    act_all,
+    make_completed,
+    make_contexts,
+    make_spec,
+    observe,
+    random_run,
+)
+
+NAMES = (
+    *baselines.names(),
+    "static:deepseek-32b:DeepThink",
+    "round_robin:Flash",
+    "least_loaded:DeepThink",
+    "lowest_expected_latency:Concise",
+    "moa:DeepThink",
+    "moa:mix:qwen-14b",
+)
+ROWS = 7
+STEPS = 60
+
+
+def finished_after(step: int, row: int):
+    """Some queries that finish after a step, the same whenever it is asked."""
+    rng = np.random.default_rng([step, row])
+    queries = rng.choice(20, rng.integers(0, 3), replace=False)
+    return make_completed(
+        queries, solved=rng.integers(0, 2, len(queries)), latency_s=rng.uniform(1, 200)
+    )
+
+
+def roll(policy: Policy, run, rows, seeds) -> np.ndarray:
+    """(steps, rows) actions of a policy that handles `rows` of the run in one batch."""
+    policy.reset(make_spec(), seeds)
+    observe_ = feedback_of(policy)
+    actions = []
+    for step, (observations, contexts) in enumerate(run):
+        actions.append(act_all(policy, observations[rows], contexts[rows]))
+        for i, row in enumerate(rows):
+            if observe_ is not None:
+                observe_(finished_after(step, row), i)
+    return np.array(actions)
+
+
+def roll_single(policy: Policy, run, row, seed) -> list[int]:
+    """Actions of a policy that handles one row, decision by decision."""
+    policy.reset(make_spec(), [seed])
+    observe_ = feedback_of(policy)
+    actions = []
+    for step, (observations, contexts) in enumerate(run):
+        actions.append(policy.act(observations[row], contexts[row]))
+        if observe_ is not None:
+            observe_(finished_after(step, row), 0)
+    return actions
+
+
+@pytest.fixture(scope="module")
+def run():
+    return random_run(make_spec(), ROWS, STEPS)
+
+
+@pytest.fixture(scope="module")
+def seeds():
+    return [2**64 - 1, 0, 1, 2, 12345, 2**40, 7]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_name_protocol_and_round_trip(name) -> None:
+    policy = baselines.make(name)
+    assert isinstance(policy, Policy)
+    assert baselines.resolve_policy(policy.name).name == policy.name
+    assert policy.name.startswith(name.split(":")[0])
+    json.dumps(plan_of(policy))
+
+
+def test_class_by_path_is_the_same_policy(run, seeds) -> None:
+    rows = np.arange(ROWS)
+    for entry in baselines.BASELINES:
+        by_path = roll(load_policy(entry.path), run, rows, seeds)
+        assert (by_path == roll(baselines.make(entry.name), run, rows, seeds)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_single_equals_batch_and_seeds_decide(name, run, seeds) -> None:
+    rows = np.arange(ROWS)
+    policy = baselines.make(name)
+    together = roll(policy, run, rows, seeds)
+    assert together.dtype == np.int64
+    assert ((together >= 0) & (together < 15)).all()
+    assert (roll(policy, run, rows, seeds) == together).all(), "reset starts anew"
+    backwards = rows[::-1]
+    reordered = roll(baselines.make(name), run, backwards, [seeds[row] for row in backwards])
+    assert (reordered[:, ::-1] == together).all()
+    for row in (0, 3, 6):
+        alone = roll_single(baselines.make(name), run, row, seeds[row])
+        assert alone == together[:, row].tolist()
+
+
+@pytest.mark.parametrize("name", ["random", "static_mix", "least_loaded", "round_robin"])
+def test_another_seed_gives_other_draws(name, run) -> None:
+    rows = np.arange(ROWS)
+    one = roll(baselines.make(name), run, rows, [1] * ROWS)
+    other = roll(baselines.make(name), run, rows, [2] * ROWS)
+    assert 0.05 < (one != other).mean() < 1.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_may_be_asked_in_part(name, run, seeds) -> None:
+    """A row that is not asked does not move: its next decision is the same."""
+    spec = make_spec()
+    policy = baselines.make(name)
+    policy.reset(spec, seeds)
+    observations, contexts = run[0]
+    for _ in range(3):
+        policy.act_batch(observations[2:4], contexts[2:4], np.array([2, 3]))
+    late = policy.act_batch(observations[[5, 0]], contexts[[5, 0]], np.array([5, 0]))
+    fresh = baselines.make(name)
+    fresh.reset(spec, seeds)
+    at_once = act_all(fresh, observations, contexts)
+    assert late.tolist() == [at_once[5], at_once[0]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_models_that_are_down_are_never_chosen(name, run, seeds) -> None:
+    spec = make_spec()
+    rows = np.arange(ROWS)
+    actions = roll(baselines.make(name), run, rows, seeds)
+    for step, (_, contexts) in enumerate(run):
+        up = models_up(contexts, 5)
+        assert up[rows, spec.model_of(actions[step])].all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_model_up_takes_all_and_none_up_is_no_error(name, run, seeds) -> None:
+    spec = make_spec()
+    policy = baselines.make(name)
+    policy.reset(spec, seeds)
+    observations, contexts = run[3][0], run[3][1].copy()
+    for model in range(5):
+        contexts["models_up"] = 1 << model
+        models = spec.model_of(np.array(act_all(policy, observations, contexts)))
+        assert (models == model).all()
+    contexts["models_up"] = 0
+    models = spec.model_of(np.array(act_all(policy, observations, contexts)))
+    assert ((models >= 0) & (models < 5)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_full_observations_and_other_pools(name, run) -> None:
+    full = make_spec(embedding="full", system_features=("e2e", "kv", "queue"))
+    index = make_spec()
+    policies = []
+    for spec in (full, index):
+        policy = baselines.make(name)
+        policy.reset(spec, [5])
+        observation = observe(spec, remaining_s=80.0, depth_req=[9, 3, 5, 3, 17], e2e_s=20.0)
+        policies.append(act_all(policy, observation, make_contexts()))
+    assert policies[0] == policies[1]
+    if "deepseek" in name or "qwen" in name or name == "static":
+        return
+    six = make_spec(("a", "b", "c", "d", "e", "f"))
+    policy = baselines.make(name)
+    policy.reset(six, [5])
+    assert 0 <= act_all(policy, observe(six), make_contexts(models_up=63))[0] < 18
+
+
+@pytest.mark.parametrize("name", ["least_loaded", "lowest_expected_latency", "budget_greedy"])
+def test_queue_aware_policies_ask_for_queue_depths(name) -> None:
+    policy = baselines.make(name)
+    with pytest.raises(ConfigError, match=f"{name}.*needs queue depths"):
+        policy.reset(make_spec(system_features=("e2e",)), [0])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("static:qwen-14:Flash", r"unknown model 'qwen-14'\. Did you mean 'qwen-14b'"),
+        ("static:qwen-14b:Flush", r"unknown strategy 'Flush'\. Did you mean 'Flash'"),
+        ("round_robin:concise", r"Did you mean 'Concise'"),
+        ("moa:Concise:mistral", r"Did you mean 'mistral-24b'"),
+    ],
+)
+def test_unknown_models_and_strategies(name, message) -> None:
+    policy = baselines.make(name)
+    with pytest.raises(ConfigError, match=message):
+        policy.reset(make_spec(), [0])
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("lowest_expected_latency", {"e2e_weight": 1.5}, "between 0 and 1"),
+        ("budget_greedy", {"e2e_weight": float("nan")}, "between 0 and 1"),
+        ("budget_greedy", {"deep_slack": 1.0}, "1 <= flash_slack <= deep_slack"),
+        ("moa", {"num_agents": 7}, "between 1 and 6"),
+        ("q_learning_load_tracker", {"window_size": 0}, "at least 1"),
+        ("q_learning_load_tracker", {"epsilon": 1.5}, "between 0 and 1"),
+        ("random", {"strategy": "Flash"}, "unknown argument 'strategy'"),
+    ],
+)
+def test_bad_arguments(name, kwargs, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        baselines.make(name, **kwargs).reset(make_spec(), [0])

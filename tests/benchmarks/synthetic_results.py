@@ -1,0 +1,75 @@
+"""Results folders whose right numbers are known, made without any environment."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cells import Cell, cell_id
+from benchmarks.metrics import Columns
+from benchmarks.records import Names, encode_cell
+from benchmarks.store import CellResult, ResultStore
+from inframind_gym.orchestration.state import COMPLETED
+from inframind_gym.topology import STRATEGIES, TOPOLOGIES
+
+COLUMNS = Columns(("big", "small"), STRATEGIES, TOPOLOGIES)
+NAMES = Names(COLUMNS, ("Math", "Code", "Commonsense"), ("t/0", "t/1"), ("math", "math"))
+
+
+def header(**changes: Any) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "settings": {"num_queries": 50},
+        "policies": {"good": "1", "bad": "1"},
+        "workloads": {"w": "1"},
+        "suite": {"name": "synthetic", "tasks": "builtin"},
+        "names": {
+            "models": list(COLUMNS.models),
+            "strategies": list(STRATEGIES),
+            "topologies": list(TOPOLOGIES),
+        },
+        "runs": [{}],
+        "env_specs": {},
+    }
+    return {**content, **changes}
+
+
+def completed(
+    solved: np.ndarray, latency_s: np.ndarray, budget_s: float = 30.0, model: int = 0
+) -> np.ndarray:
+    """Queries of two nodes each, every 2 s, in reversed order of arrival."""
+    records = np.zeros(len(solved), COMPLETED)
+    records["query"] = np.arange(len(solved))
+    records["arrival_s"] = 2.0 * np.arange(len(solved))
+    records["latency_s"] = latency_s
+    records["finish_s"] = records["arrival_s"] + latency_s
+    records["budget_s"] = budget_s
+    records["cost"] = latency_s / budget_s
+    records["solved"] = solved
+    records["num_nodes"] = 2
+    records["calls"] = 3
+    records["num_agents"] = 2
+    records["model"][:, :2] = model
+    records["strategy"][:, :2] = (0, 2)
+    records["prompt_tokens"] = 100
+    records["output_tokens"] = 50
+    return records[::-1]
+
+
+def result(cell: Cell, records: np.ndarray) -> CellResult:
+    return encode_cell(cell, cell_id(cell, "settings", "policy"), records, NAMES)
+
+
+def write_folder(
+    folder: Path, cells: Iterable[Cell], make: Callable[[Cell], np.ndarray], **changes: Any
+) -> None:
+    with ResultStore(folder, header(**changes)) as store:
+        for cell in cells:
+            store.commit([result(cell, make(cell))])
+
+
+def drawn(cell: Cell, p_solved: float, scale_s: float, n: int = 50) -> np.ndarray:
+    """Queries with common random numbers: the sweep's seed does not depend on the policy."""
+    rng = np.random.default_rng(cell.sweep_seed)
+    solved = rng.random(n) < p_solved
+    return completed(solved, scale_s * rng.exponential(20.0, n), 30.0)

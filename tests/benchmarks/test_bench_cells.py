@@ -1,0 +1,154 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cells import Cell, batches, cell_id, grid
+from benchmarks.errors import BenchmarkError
+from benchmarks.suite import (
+    SuiteConfig,
+    load_suite,
+    parse_arrivals,
+    parse_numbers,
+    parse_seeds,
+    split_list,
+)
+from inframind_gym.errors import ConfigError
+
+CELL = Cell("random", "mixed", 100.0, 30.0, 0)
+
+
+def suite(**changes: object) -> SuiteConfig:
+    content: dict[str, object] = {
+        "name": "test",
+        "policies": ["a", "b"],
+        "workloads": ["w"],
+        "rates_per_min": [10, 100],
+        "budgets_s": [30, "tiers"],
+        "seeds": 3,
+    }
+    return SuiteConfig.model_validate({**content, **changes})
+
+
+def test_grid_is_the_product_of_the_axes() -> None:
+    cells = grid(suite())
+    assert len(cells) == len(set(cells)) == 2 * 2 * 2 * 3
+    assert cells[0] == Cell("a", "w", 10.0, 30.0, 0)
+
+
+def test_policies_meet_the_same_sweep_and_other_cells_another() -> None:
+    other = dataclasses.replace(CELL, policy="static")
+    assert other.sweep_seed == CELL.sweep_seed
+    changed = [
+        dataclasses.replace(CELL, workload="math"),
+        dataclasses.replace(CELL, rate_per_min=10.0),
+        dataclasses.replace(CELL, budget_s="tiers"),
+        dataclasses.replace(CELL, seed=1),
+    ]
+    assert len({cell.sweep_seed for cell in [CELL, *changed]}) == 5
+    assert CELL.policy_seed != CELL.sweep_seed
+    assert CELL.sweep_seed == 714190615  # part of the results' definition: a change changes them
+
+
+def test_cell_id_covers_everything_that_determines_the_result() -> None:
+    ids = {
+        cell_id(CELL, "s", "p"),
+        cell_id(CELL, "s2", "p"),
+        cell_id(CELL, "s", "p2"),
+        cell_id(dataclasses.replace(CELL, policy="static"), "s", "p"),
+        cell_id(dataclasses.replace(CELL, seed=1), "s", "p"),
+    }
+    assert len(ids) == 5
+    again = Cell.from_json(json.loads(json.dumps(CELL.to_json())))
+    assert again == CELL
+    assert cell_id(again, "s", "p") == cell_id(CELL, "s", "p")
+
+
+def test_batches_hold_every_cell_once_and_share_policy_and_workload() -> None:
+    cells = grid(suite())
+    made = batches(cells, 4)
+    assert sorted((c for b in made for c in b), key=str) == sorted(cells, key=str)
+    for batch in made:
+        assert len(batch) <= 4
+        assert len({(c.policy, c.workload) for c in batch}) == 1
+
+
+@pytest.mark.parametrize("name", ["quick", "standard", "paper"])
+def test_shipped_suites_are_valid(name: str) -> None:
+    loaded = load_suite(name)
+    assert loaded.name == name
+    assert len(loaded.seed_list) >= 5
+
+
+def test_paper_suite_is_the_published_grid() -> None:
+    paper = load_suite("paper")
+    assert set(paper.workloads) == {"math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro"}
+    assert paper.budgets_s == (10, 30, 50, 100, 200, 300, 600, 1000)
+    assert (paper.num_queries, paper.protocol) == (500, "published")
+
+
+def test_suite_files_can_be_anywhere_and_options_replace_their_settings(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: mine\npolicies: [random]\nworkloads: [math]\nrates_per_min: [5]\n"
+        "budgets_s: [30, tiers]\nseeds: [3, 9]\nnum_queries: 7\n"
+    )
+    loaded = load_suite(str(path), {"rates_per_min": (50.0,), "num_queries": None})
+    assert loaded.seed_list == (3, 9)
+    assert loaded.rates_per_min == (50.0,)
+    assert loaded.num_queries == 7
+    assert loaded.budgets_s == (30.0, "tiers")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rates_per_min": [0]}, "rates_per_min"),
+        ({"budgets_s": [float("nan")]}, "budgets_s"),
+        ({"seeds": 0}, "seeds"),
+        ({"policies": []}, "policies"),
+        ({"policies": ["a", "a"]}, "more than once"),
+        ({"num_queries": 0}, "num_queries"),
+    ],
+)
+def test_bad_overrides_are_errors_that_name_the_setting(
+    change: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_suite("quick", change)
+
+
+def test_a_typo_in_a_suite_names_file_key_and_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "typo.yaml"
+    path.write_text("name: t\npolicies: [random]\nworkload: [mixed]\n")
+    with pytest.raises(ConfigError, match=r"typo.yaml:3: workload.*workloads"):
+        load_suite(str(path))
+    with pytest.raises(ConfigError, match="quick"):
+        load_suite("quik")
+
+
+def test_options_are_parsed() -> None:
+    assert split_list(" a, b:C ,") == ("a", "b:C")
+    assert parse_numbers("--budgets", "30,tiers", words=("tiers",)) == (30.0, "tiers")
+    assert parse_seeds("5") == 5
+    assert parse_seeds("0,1") == (0, 1)
+    assert parse_seeds("7,") == (7,)
+    assert parse_arrivals("burst") == "burst"
+    assert parse_arrivals('{"kind": "burst", "factor": 3}') == {"kind": "burst", "factor": 3}
+    assert parse_arrivals(None) is parse_seeds(None) is parse_numbers("--rates", None) is None
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "nan", "inf", "ten"])
+def test_rates_and_budgets_must_be_positive_numbers(text: str) -> None:
+    with pytest.raises(ValueError, match="--rates"):
+        parse_numbers("--rates", f"10,{text}")
+
+
+def test_other_bad_options_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(BenchmarkError, match="--seeds"):
+        parse_seeds("five")
+    with pytest.raises(BenchmarkError, match="JSON"):
+        parse_arrivals("{kind: burst}")
+    with pytest.raises(BenchmarkError, match="no file"):
+        parse_arrivals(str(tmp_path / "none.csv"))

@@ -1,0 +1,79 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.cells import Cell
+from benchmarks.cli import app
+from tests.benchmarks.synthetic_results import drawn, write_folder
+
+CELLS = [Cell(p, "w", 10.0, 30.0, seed) for p in ("good", "bad") for seed in range(5)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_folder(tmp_path / "r", CELLS, lambda cell: drawn(cell, 0.7, 1.0))
+    return tmp_path / "r"
+
+
+def call(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_leaderboard_prints_tables(folder: Path) -> None:
+    code, out, err = call("leaderboard", folder)
+    assert (code, err) == (0, "")
+    assert "goodput" in out
+    assert "good" in out
+    code, out, _ = call("leaderboard", folder, "--markdown")
+    assert code == 0
+    assert "| # | policy |" in out
+
+
+def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
+    code, out, err = call("leaderboard", folder, "--json")
+    assert (code, err) == (0, "")
+    board = json.loads(out)
+    needed = {"policy", "workload", "rate_per_min", "budget_s", "episodes"}
+    metrics = {"accuracy", "latency_mean_s", "latency_p95_s", "slo_own", "slo_100s", "goodput"}
+    for row in board["rows"]:
+        assert needed | metrics | {f"{name}_ci95" for name in metrics} <= set(row)
+    code, out, err = call("compare", folder, "bad", "good", "--json")
+    assert (code, err) == (0, "")
+    assert len(json.loads(out)["comparisons"]) == 1
+
+
+def test_compare_takes_policies_or_folders(folder: Path) -> None:
+    assert call("compare", folder, "--policies", "bad,good")[0] == 0
+    assert call("compare", folder, folder)[0] == 0
+    code, out, _ = call("compare", folder, folder, "--policies", "bad,good", "--json")
+    assert code == 0
+    assert json.loads(out)["comparisons"][0]["b"]["policy"] == "good"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["leaderboard", "nowhere"], "does not exist"),
+        (["compare", "FOLDER", "goood", "bad"], "Did you mean 'good'"),
+        (["compare", "FOLDER"], "two policies"),
+        (["compare", "no/where", "FOLDER"], "there is no folder no/where"),
+        (["run", "--suite", "quik"], "Did you mean 'quick'"),
+        (["run", "--rates", "0"], "--rates"),
+        (["run", "--budgets", "nan"], "--budgets"),
+        (["run", "--seeds", "x"], "--seeds"),
+        (["run", "--queries", "0"], "num_queries"),
+        (["speed", "--only", "kernel"], "Did you mean 'kernel_rps'"),
+    ],
+)
+def test_errors_are_one_line_without_a_traceback(
+    folder: Path, arguments: list[str], message: str
+) -> None:
+    places = [str(folder) if a == "FOLDER" else a for a in arguments]
+    code, out, err = call(*places, *(["--json"] if arguments[0] != "run" else []))
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err
+    assert "Traceback" not in err

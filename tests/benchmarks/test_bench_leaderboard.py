@@ -1,0 +1,198 @@
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.cells import Cell
+from benchmarks.compare import Side, compare, comparison_sheets
+from benchmarks.errors import BenchmarkError
+from benchmarks.leaderboard import leaderboard
+from benchmarks.metrics import METRICS, imbalance
+from benchmarks.results import Stratum, load_results
+from benchmarks.tables import leaderboard_sheets, to_markdown
+from tests.benchmarks.synthetic_results import COLUMNS, completed, drawn, write_folder
+
+QUALITY = {"good": (0.8, 0.5), "bad": (0.6, 1.0)}
+SPEED = 0.5
+CELLS = [
+    Cell(policy, "w", rate, budget, seed)
+    for policy in QUALITY
+    for rate in (10.0, 100.0)
+    for budget in (30.0, "tiers")
+    for seed in range(5)
+]
+
+
+def make(cell: Cell) -> np.ndarray:
+    return drawn(cell, *QUALITY[cell.policy])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bench") / "r"
+    write_folder(path, CELLS, make)
+    return path
+
+
+@pytest.fixture(scope="module")
+def board(folder: Path) -> dict[str, Any]:
+    return leaderboard(load_results(folder), num_resamples=2000)
+
+
+def test_a_row_can_be_computed_by_hand(tmp_path: Path) -> None:
+    cell = Cell("good", "w", 10.0, 30.0, 0)
+    latency_s = np.array([5.0, 20.0, 40.0, 120.0])
+    write_folder(tmp_path, [cell], lambda _: completed(np.array([1, 0, 1, 1]), latency_s))
+    (row,) = leaderboard(load_results(tmp_path), num_resamples=100)["rows"]
+    assert (row["policy"], row["workload"], row["rate_per_min"], row["budget_s"]) == (
+        "good",
+        "w",
+        10.0,
+        30.0,
+    )
+    assert (row["episodes"], row["seeds"]) == (4, [0])
+    assert row["accuracy"] == 0.75
+    assert row["goodput"] == 0.25  # solved within 30 s: the first alone
+    assert row["slo_own"] == 0.5
+    assert [row[f"slo_{t}s"] for t in (10, 30, 50, 100, 200, 300)] == [0.25, 0.5, 0.75, 0.75, 1, 1]
+    assert row["latency_mean_s"] == pytest.approx(46.25)
+    assert row["latency_p95_s"] == pytest.approx(np.quantile(latency_s, 0.95))
+    assert row["cost_ratio"] == pytest.approx(46.25 / 30)
+    assert row["tokens_per_query"] == 150
+    assert row["model_share"] == {"big": 1.0, "small": 0.0}
+    assert row["strategy_share"] == {"Flash": 0.5, "Concise": 0.0, "DeepThink": 0.5}
+    assert row["topology_share"]["IO"] == 1.0
+    assert row["imbalance"] == 1.0
+
+
+def test_imbalance_is_the_golden_number_of_the_specification() -> None:
+    assert imbalance(np.array([2.0, 4, 1, 1])) == pytest.approx(0.612, abs=5e-4)
+    assert imbalance(np.array([[3.0, 3, 3], [0, 0, 0]])) == pytest.approx([0, 0])
+
+
+def test_rows_carry_every_metric_and_an_interval_around_it(board: dict[str, Any]) -> None:
+    assert len(board["rows"]) == 8
+    for row in [*board["rows"], *board["ranking"], *board["by_rate"]]:
+        for name in METRICS:
+            low, high = row[f"{name}_ci95"]
+            assert low <= row[name] <= high
+        assert row["accuracy_ci95"][0] < row["accuracy_ci95"][1]
+    json.dumps(board, allow_nan=False)
+
+
+def test_lines_of_cells_agree_with_the_leaderboard(folder: Path, tmp_path: Path) -> None:
+    """Aggregates are computed when a cell ends and again from the episodes."""
+    lines = [json.loads(line) for line in (folder / "cells.jsonl").read_text().splitlines()]
+    results = load_results(folder)
+    for line in lines:
+        stratum = Stratum.of([results.sweeps[Cell.from_json(line)]])
+        for name, values in stratum.metrics(COLUMNS, stratum.once()).items():
+            assert line[name] == pytest.approx(values[0])
+
+
+def test_ranking_averages_cells_and_puts_the_best_goodput_first(board: dict[str, Any]) -> None:
+    assert [row["policy"] for row in board["ranking"]] == ["good", "bad"]
+    for row in board["ranking"]:
+        own = [r for r in board["rows"] if r["policy"] == row["policy"]]
+        assert row["cells"] == 4
+        for name in METRICS:
+            assert row[name] == pytest.approx(np.mean([r[name] for r in own]))
+        low, high = row["goodput_iqm_ci95"]
+        assert low <= row["goodput_iqm"] <= high
+
+
+def test_the_true_rates_lie_within_the_intervals(board: dict[str, Any]) -> None:
+    for row in board["ranking"]:
+        low, high = row["accuracy_ci95"]
+        assert low < QUALITY[row["policy"]][0] < high
+
+
+def test_the_same_seed_gives_the_same_intervals(folder: Path, board: dict[str, Any]) -> None:
+    results = load_results(folder)
+    assert leaderboard(results, num_resamples=2000) == board
+    assert leaderboard(results, bootstrap_seed=1, num_resamples=2000)["rows"] != board["rows"]
+
+
+def test_unfinished_policies_are_ranked_on_what_all_have(folder: Path, tmp_path: Path) -> None:
+    some = [c for c in CELLS if c.policy == "good" or (c.rate_per_min == 10.0 and c.seed < 3)]
+    write_folder(tmp_path, some, make)
+    board = leaderboard(load_results(tmp_path), num_resamples=200)
+    assert {row["cells"] for row in board["ranking"]} == {2}
+    assert {row["rate_per_min"] for row in board["by_rate"]} == {10.0}
+    assert any("2 of 4 cells" in note for note in board["notes"])
+    assert any("3 seeds" in note for note in board["notes"])
+    assert len(board["rows"]) == 6
+
+
+def test_nothing_in_common_gives_rows_without_a_ranking(tmp_path: Path) -> None:
+    cells = [Cell("good", "w", 10.0, 30.0, 0), Cell("bad", "w", 20.0, 30.0, 0)]
+    write_folder(tmp_path, cells, make)
+    board = leaderboard(load_results(tmp_path), num_resamples=100)
+    assert (len(board["rows"]), board["ranking"]) == (2, [])
+    assert leaderboard_sheets(board) == []
+
+
+def test_paired_differences_find_what_was_put_in(folder: Path) -> None:
+    results = load_results(folder)
+    found = compare(Side(results, "bad"), Side(results, "good"), num_resamples=2000)
+    assert found["cells"] == 4
+    latency = found["overall"]["latency_mean_s"]
+    assert latency["difference"] == pytest.approx(latency["b"] - latency["a"])
+    assert latency["difference"] == pytest.approx(-10.0, abs=1.5)  # 20 s mean, halved
+    assert latency["difference_ci95"][0] <= latency["difference"] <= latency["difference_ci95"][1]
+    low, high = found["overall"]["accuracy"]["difference_ci95"]
+    assert low < 0.2 < high
+    assert low > 0
+
+
+def test_pairing_narrows_the_interval(folder: Path, board: dict[str, Any]) -> None:
+    """Latencies differ by a factor on the same draws: the pairs share their noise."""
+    results = load_results(folder)
+    found = compare(Side(results, "bad"), Side(results, "good"), num_resamples=2000)
+    low, high = found["overall"]["latency_mean_s"]["difference_ci95"]
+    alone = sum(np.ptp(row["latency_mean_s_ci95"]) ** 2 for row in board["ranking"]) ** 0.5
+    assert high - low < 0.6 * alone
+
+
+def test_a_policy_does_not_differ_from_itself(folder: Path) -> None:
+    results = load_results(folder)
+    found = compare(Side(results, "good"), Side(results, "good"), num_resamples=200)
+    assert all(d["difference_ci95"] == [0.0, 0.0] for d in found["overall"].values())
+
+
+def test_folders_are_compared_on_what_both_have(folder: Path, tmp_path: Path) -> None:
+    other = [dataclasses.replace(c, policy="good") for c in CELLS if c.rate_per_min == 10.0]
+    write_folder(tmp_path, dict.fromkeys(other), make, settings={"num_queries": 50, "pool": "x"})
+    found = compare(
+        Side(load_results(folder), "good"), Side(load_results(tmp_path), "good"), num_resamples=200
+    )
+    assert found["cells"] == 2
+    assert found["overall"]["goodput"]["difference"] == 0.0
+    assert found["notes"][0] == "the two runs differ in pool"
+    assert "2 of 4 cells" in found["notes"][1]
+
+
+def test_what_cannot_be_compared_is_an_error(folder: Path, tmp_path: Path) -> None:
+    results = load_results(folder)
+    with pytest.raises(BenchmarkError, match="Did you mean 'good'"):
+        Side(results, "goood")
+    write_folder(tmp_path, [Cell("good", "elsewhere", 10.0, 30.0, 0)], make)
+    with pytest.raises(BenchmarkError, match="nothing to pair"):
+        compare(Side(results, "good"), Side(load_results(tmp_path), "good"))
+
+
+def test_tables_show_every_policy(folder: Path, board: dict[str, Any]) -> None:
+    sheets = leaderboard_sheets(board)
+    titles = [sheet.title for sheet in sheets]
+    assert titles[1:3] == ["At 10 queries/min", "At 100 queries/min"]
+    for sheet in sheets:
+        text = to_markdown(sheet)
+        assert "good" in text
+        assert "bad" in text
+    results = load_results(folder)
+    overall, cells = comparison_sheets(compare(Side(results, "bad"), Side(results, "good")))
+    assert any(row[-1] == "better" for row in overall.rows)
+    assert len(cells.rows) == 4

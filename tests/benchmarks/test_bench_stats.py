@@ -1,0 +1,96 @@
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.stats import (
+    expanded_levels,
+    interval,
+    iqm,
+    pooled_quantile,
+    resample_counts,
+    student_t_quantile,
+)
+
+
+@pytest.mark.parametrize(
+    ("df", "expected"),
+    [
+        (1, 12.7062047),
+        (2, 4.3026527),
+        (4, 2.7764451),
+        (36, 2.0280940),
+        (400, 1.9659123),
+        (10**6, 1.9599664),
+    ],
+)
+def test_student_t_quantile_matches_published_tables(df: int, expected: float) -> None:
+    assert student_t_quantile(0.975, df) == pytest.approx(expected, abs=2e-5)
+    assert student_t_quantile(0.025, df) == pytest.approx(-expected, abs=2e-5)
+
+
+def test_counts_are_multinomial_and_seeded() -> None:
+    counts = resample_counts(np.random.default_rng(0), 5, 20_000)
+    assert (counts.sum(axis=1) == 5).all()
+    assert counts.mean(axis=0) == pytest.approx(np.ones(5), abs=0.03)
+    assert counts.var(axis=0) == pytest.approx(np.full(5, 0.8), abs=0.03)  # n p (1 - p)
+    assert np.array_equal(counts, resample_counts(np.random.default_rng(0), 5, 20_000))
+
+
+def test_bootstrap_error_of_a_mean_is_the_textbook_one() -> None:
+    values = np.random.default_rng(1).normal(size=40)
+    counts = resample_counts(np.random.default_rng(2), 40, 20_000)
+    assert (counts @ values / 40).std() == pytest.approx(values.std() / math.sqrt(40), rel=0.02)
+
+
+def test_interval_of_a_mean_is_the_t_interval() -> None:
+    """For a mean of many values the expanded percentile interval is Student's."""
+    values = np.random.default_rng(3).normal(size=30)
+    draws = resample_counts(np.random.default_rng(4), 30, 200_000) @ values / 30
+    half = student_t_quantile(0.975, 29) * values.std(ddof=1) / math.sqrt(30)
+    assert interval(draws, np.array([30])) == pytest.approx(
+        [values.mean() - half, values.mean() + half], abs=0.06 * half
+    )
+
+
+def test_interval_of_five_seeds_covers_the_truth() -> None:
+    rng = np.random.default_rng(5)
+    samples = rng.normal(size=(600, 5))
+    counts = resample_counts(rng, 5, 4000)
+    draws = counts @ samples.T / 5  # (resamples, samples)
+    low, high = interval(draws, np.array([5]))
+    covered = ((low <= 0) & (high >= 0)).mean()
+    plain_low, plain_high = np.quantile(draws, [0.025, 0.975], axis=0)
+    plain = ((plain_low <= 0) & (plain_high >= 0)).mean()
+    assert covered > 0.87  # no interval within the range of five values can reach more than 0.9375
+    assert plain < covered - 0.04
+
+
+def test_interval_of_many_strata_covers_the_truth() -> None:
+    """The mean over 9 cells of 5 seeds, as in the ranking of the quick suite."""
+    rng = np.random.default_rng(6)
+    covered = 0
+    for _ in range(300):
+        draws = sum(resample_counts(rng, 5, 1000) @ rng.normal(size=5) / 5 for _ in range(9)) / 9
+        low, high = interval(np.asarray(draws), np.full(9, 5))
+        covered += bool(low <= 0 <= high)
+    assert 0.91 < covered / 300 < 0.985
+
+
+def test_levels_without_degrees_of_freedom_take_everything() -> None:
+    assert expanded_levels(np.array([1, 1])) == (0.0, 1.0)
+
+
+def test_pooled_quantile_equals_numpy_on_repeated_data() -> None:
+    rng = np.random.default_rng(7)
+    values, unit = rng.exponential(size=60).round(1), rng.integers(4, size=60)
+    counts = resample_counts(rng, 4, 40)
+    found = pooled_quantile(values, unit, counts, 0.95)
+    expected = [np.quantile(np.repeat(values, row[unit]), 0.95) for row in counts]
+    assert found == pytest.approx(expected)
+
+
+def test_iqm_is_the_mean_of_the_middle_half() -> None:
+    assert iqm(np.array([0.0, 1, 2, 3, 4, 5, 6, 100])) == pytest.approx(3.5)
+    assert iqm(np.array([1.0, 2.0, 4.0])) == pytest.approx((0.25 * 1 + 2 + 0.25 * 4) / 1.5)
+    assert iqm(np.array([[0.0, 1, 2, 3], [5, 5, 5, 5]])) == pytest.approx([1.5, 5])

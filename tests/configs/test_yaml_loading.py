@@ -1,0 +1,182 @@
+"""Finding and reading YAML files: every way in which a file can be wrong is told in full."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inframind_gym.configs import (
+    NonNegative,
+    Positive,
+    PositiveInt,
+    StrictModel,
+    find_config,
+    list_configs,
+    load_yaml_model,
+    validate,
+)
+from inframind_gym.errors import (
+    ActionError,
+    ConfigError,
+    InfraMindError,
+    TaskError,
+    nearest,
+    require_positive,
+    unknown,
+)
+
+
+class Wheel(StrictModel):
+    radius_m: Positive
+    spokes: PositiveInt = 32
+
+
+class Bike(StrictModel):
+    name: str
+    wheels: tuple[Wheel, ...]
+    spare: Wheel | None = None
+    prices: dict[str, NonNegative] | None = None
+
+
+GOOD = "name: city\nwheels:\n  - {radius_m: 0.35}\n  - radius_m: 0.35\n    spokes: 36\n"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "bike.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def message_of(folder: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_yaml_model(write(folder, text), Bike)
+    return str(caught.value)
+
+
+def test_a_valid_file_is_read(tmp_path: Path) -> None:
+    bike = load_yaml_model(write(tmp_path, GOOD), Bike)
+    assert [wheel.spokes for wheel in bike.wheels] == [32, 36]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("name: [city\n", ["bike.yaml:2:1", "malformed YAML", "line 2, column 1", "quotes"]),
+        ("name: a\n\twheels: []\n", ["bike.yaml:2:1", "malformed YAML", "no tabs"]),
+        ("", ["bike.yaml: is empty", "name, wheels, spare, prices"]),
+        ("- a\n- b\n", ["bike.yaml: is a list"]),
+        (GOOD + "nam: town\n", ["bike.yaml:6: nam: unknown key", "Did you mean 'name'?"]),
+        (GOOD + "name: town\n", ["bike.yaml:6: name: given twice, first in line 1"]),
+        (
+            GOOD.replace("spokes: 36", "spoke: 36"),
+            ["bike.yaml:5: wheels.1.spoke: unknown key", "Did you mean 'spokes'?", "radius_m"],
+        ),
+        (GOOD + "spare: {radius: 1}\n", ["spare.radius: unknown", "Did you mean 'radius_m'?"]),
+        (GOOD + "spare: {spokes: 3}\n", ["bike.yaml:6: spare.radius_m: this key is required"]),
+        (GOOD.replace("radius_m: 0.35\n", "radius_m: 0\n"), ["wheels.1.radius_m: ", "got 0"]),
+        (GOOD.replace("radius_m: 0.35\n", "radius_m: .nan\n"), ["wheels.1.radius_m: ", "got nan"]),
+        (GOOD.replace("radius_m: 0.35\n", "radius_m: .inf\n"), ["wheels.1.radius_m: ", "got inf"]),
+        (GOOD.replace("radius_m: 0.35\n", "radius_m: -1\n"), ["wheels.1.radius_m: ", "got -1"]),
+        (GOOD.replace("radius_m: 0.35\n", "radius_m: on\n"), ["radius_m: must be a number"]),
+        (GOOD.replace("radius_m: 0.35\n", "radius_m: wide\n"), ["radius_m: ", "got 'wide'"]),
+        (GOOD.replace("36", "36.5"), ["bike.yaml:5: wheels.1.spokes: ", "got 36.5"]),
+        (GOOD + "prices: {eu: -3}\n", ["bike.yaml:6: prices.eu: ", "got -3"]),
+    ],
+)
+def test_an_error_names_place_key_and_remedy(tmp_path: Path, text: str, parts: list[str]) -> None:
+    message = message_of(tmp_path, text)
+    for part in parts:
+        assert part in message
+
+
+def test_every_error_of_a_file_is_told_on_a_line_of_its_own(tmp_path: Path) -> None:
+    message = message_of(tmp_path, "nam: city\nwheels: [{radius_m: 0}]\n")
+    assert len(message.splitlines()) == 3  # nam unknown, name missing, radius 0
+    assert all("bike.yaml" in line for line in message.splitlines())
+
+
+def test_exponents_without_a_dot_are_numbers(tmp_path: Path) -> None:
+    # YAML 1.1 reads 4e-5 as a string; it must not become a trap for those who edit server cards.
+    bike = load_yaml_model(write(tmp_path, "name: a\nwheels: [{radius_m: 4e-5}]\n"), Bike)
+    assert bike.wheels[0].radius_m == 4e-5
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    path = tmp_path / "bike.yaml"
+    path.write_bytes(b"name: \xff\xfe\n")
+    with pytest.raises(ConfigError, match=r"bike\.yaml: is not UTF-8"):
+        load_yaml_model(path, Bike)
+    with pytest.raises(ConfigError, match=r"gone\.yaml: cannot be read"):
+        load_yaml_model(tmp_path / "gone.yaml", Bike)
+
+
+def test_models_are_immutable() -> None:
+    wheel = Wheel(radius_m=0.3)
+    with pytest.raises(ValueError, match="frozen"):
+        wheel.__setattr__("radius_m", 0.4)
+
+
+def test_plain_data_is_checked_without_a_file() -> None:
+    with pytest.raises(ConfigError, match=r"^wheel: radius: unknown key\. Did you mean 'radius_m'"):
+        validate({"radius": 1, "radius_m": 1}, Wheel, source="wheel")
+
+
+def test_unknown_names_suggest_and_list() -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_config("pools", "b200-2gpus")
+    message = str(caught.value)
+    assert "unknown pool 'b200-2gpus'. Did you mean 'b200-2gpu'?" in message
+    assert all(name in message for name in list_configs("pools"))
+    with pytest.raises(ConfigError, match=r"unknown workload 'humanevl'.*'humaneval'"):
+        find_config("workloads", "humanevl")
+    with pytest.raises(ConfigError, match=r"unknown kind of configuration 'pool'.*'pools'"):
+        find_config("pool", "b200-2gpu")
+
+
+def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, GOOD)
+    monkeypatch.chdir(tmp_path)
+    assert find_config("pools", path) == path
+    assert find_config("pools", "bike.yaml").resolve() == path
+    assert find_config("pools", "./bike.yaml").resolve() == path
+    with pytest.raises(ConfigError, match=r"bikes\.yaml: no such pool file\. Did you mean 'bike"):
+        find_config("pools", "bikes.yaml")
+    with pytest.raises(ConfigError, match="is a folder"):
+        find_config("pools", tmp_path)
+
+
+def test_a_configuration_name_never_leaves_its_folder() -> None:
+    with pytest.raises(ConfigError):
+        find_config("pools", "../workloads/math")
+    with pytest.raises(ConfigError):
+        find_config("pools", "")
+
+
+def test_unknown_message_and_nearest() -> None:
+    assert unknown("policy", "randm", ["random", "moa"]) == (
+        "unknown policy 'randm'. Did you mean 'random'? Known: random, moa."
+    )
+    assert unknown("policy", "zzz", []) == "unknown policy 'zzz'. Known: none."
+    assert nearest("FLASH", ["Flash", "Concise"]) == "Flash"
+    assert nearest("qqq", ["Flash", "Concise"]) is None
+
+
+def test_errors_are_value_errors() -> None:
+    for error in (ConfigError, TaskError, ActionError):
+        assert issubclass(error, InfraMindError)
+        assert issubclass(error, ValueError)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, True, "10", None, [1.0]])
+def test_require_positive_rejects(value: object) -> None:
+    with pytest.raises(ConfigError, match="budget_s must be a positive, finite number, got"):
+        require_positive("budget_s", value)
+
+
+@pytest.mark.parametrize("value", [1, 0.5, np.float32(0.5), np.int64(3)])
+def test_require_positive_accepts(value: float) -> None:
+    number = require_positive("budget_s", value)
+    assert type(number) is float and number == float(value)

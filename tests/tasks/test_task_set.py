@@ -1,0 +1,183 @@
+"""TaskSet, splits and latent difficulty."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inframind_gym.errors import TaskError
+from inframind_gym.tasks import DOMAINS, EMBED_DIM, Answer, TaskSet, estimate_tokens, split_of
+from inframind_gym.tasks.difficulty import (
+    VISIBLE_R2,
+    folder_difficulty,
+    hashed_normal,
+    standardised,
+)
+from inframind_gym.tasks.splits import check_split, split_of_stem
+
+
+def make_set(n: int = 5, **changes: object) -> TaskSet:
+    fields: dict[str, object] = {
+        "name": "toy",
+        "ids": tuple(f"t{i}" for i in range(n)),
+        "texts": tuple(f"text {i}" for i in range(n)),
+        "datasets": ("toy",) * n,
+        "domain": np.arange(n, dtype=np.int8) % 3,
+        "difficulty": np.linspace(-1, 1, n, dtype=np.float32),
+        "prompt_tokens": np.full(n, 2, dtype=np.int32),
+        "embeddings": np.eye(n, EMBED_DIM, dtype=np.float32),
+        "answers": tuple(Answer("number", str(i)) for i in range(n)),
+    }
+    return TaskSet(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_constants() -> None:
+    assert DOMAINS == ("Math", "Code", "Commonsense")
+    assert EMBED_DIM == 384
+
+
+def test_select_by_indices_keeps_their_order_and_all_fields() -> None:
+    tasks = make_set()
+    chosen = tasks.select([3, 0, 3])
+    assert len(chosen) == 3
+    assert chosen.ids == ("t3", "t0", "t3")
+    assert chosen.texts == ("text 3", "text 0", "text 3")
+    assert chosen.domain.tolist() == [0, 0, 0]
+    assert chosen.answers[1].value == "0"
+    assert chosen.embeddings[:, 3].tolist() == [1.0, 0.0, 1.0]
+    assert chosen.difficulty.dtype == np.float32
+
+
+def test_select_by_mask_and_none_at_all() -> None:
+    tasks = make_set()
+    assert tasks.select(tasks.domain == 1).ids == ("t1", "t4")
+    assert len(tasks.select(np.zeros(5, dtype=bool))) == 0
+    assert len(tasks.select([])) == 0
+
+
+def test_select_copies() -> None:
+    tasks = make_set()
+    chosen = tasks.select([0, 1])
+    chosen.embeddings[:] = 7.0
+    chosen.difficulty[:] = 7.0
+    assert tasks.embeddings.max() == 1.0
+    assert tasks.difficulty.max() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.ones(4, dtype=bool), "a mask over 5 tasks"),
+        ([5], r"outside of 0\.\.4"),
+        ([-1], r"outside of 0\.\.4"),
+        ([0.5], "not by float64"),
+    ],
+)
+def test_select_rejects(rows: object, message: str) -> None:
+    with pytest.raises(TaskError, match=message):
+        make_set().select(rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"texts": ("a",)}, "5 ids, but {'texts': 1}"),
+        ({"embeddings": np.zeros((5, 512), dtype=np.float32)}, r"\(5, 384\).*\(5, 512\)"),
+        ({"embeddings": np.zeros(384, dtype=np.float32)}, r"5 ids, but {'embeddings': 384}"),
+        ({"embeddings": np.full((5, 384), np.nan, dtype=np.float32)}, "NaN or an infinite"),
+        ({"domain": np.array([0, 1, 2, 3, 0], dtype=np.int8)}, "domain index"),
+    ],
+)
+def test_a_set_is_checked(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(TaskError, match=message):
+        make_set(**changes)
+
+
+def test_tokens_are_a_quarter_of_the_characters() -> None:
+    assert [estimate_tokens("x" * n) for n in (0, 1, 4, 5, 400)] == [1, 1, 1, 2, 100]
+
+
+def test_split_is_the_documented_hash() -> None:
+    for i in range(200):
+        share = int.from_bytes(hashlib.sha256(f"id{i}\ntext".encode()).digest()[:8], "big") / 2**64
+        expected = "train" if share < 0.6 else "val" if share < 0.7 else "test"
+        assert split_of(f"id{i}", "text") == expected
+
+
+def test_split_never_changes() -> None:
+    """Pinned: results of other versions are compared on the same tasks."""
+    found = [split_of(f"math/{i}", "What is 1 + 1?")[0] for i in range(12)]
+    assert "".join(found) == "tttttttttttt"
+
+
+@given(st.text(), st.text())
+def test_split_is_stable_and_valid(task_id: str, text: str) -> None:
+    assert split_of(task_id, text) == split_of(task_id, text)
+    assert split_of(task_id, text) in ("train", "val", "test")
+
+
+def test_split_names() -> None:
+    assert check_split("validation") == "val"
+    assert check_split("all") == "all"
+    with pytest.raises(TaskError, match="Did you mean 'train'"):
+        check_split("trian")
+    with pytest.raises(TaskError, match="unknown split 'all'"):
+        check_split("all", allow_all=False)
+
+
+@pytest.mark.parametrize(
+    ("stem", "expected"),
+    [
+        ("mbpp_test", ("mbpp", "test")),
+        ("mmlu_pro-validation", ("mmlu_pro", "val")),
+        ("own.train", ("own", "train")),
+        ("gsm_hard", ("gsm_hard", None)),
+        ("test", ("test", None)),
+        ("_test", ("_test", None)),
+    ],
+)
+def test_split_of_a_stem(stem: str, expected: tuple[str, str | None]) -> None:
+    assert split_of_stem(stem) == expected
+
+
+def test_hashed_normals_are_standard_normal_and_fixed() -> None:
+    values = np.array([hashed_normal(f"key {i}") for i in range(4000)])
+    assert abs(values.mean()) < 0.05
+    assert abs(values.std() - 1.0) < 0.05
+    assert hashed_normal("a") == hashed_normal("a") != hashed_normal("b")
+
+
+def test_standardised() -> None:
+    values = standardised(np.array([1.0, 2.0, 6.0]))
+    assert abs(values.mean()) < 1e-12
+    assert abs(values.std() - 1.0) < 1e-12
+    assert standardised(np.array([3.0, 3.0])).tolist() == [0.0, 0.0]
+    assert standardised(np.array([])).size == 0
+
+
+def test_folder_difficulty_shows_in_the_embedding_as_much_as_it_should() -> None:
+    rng = np.random.default_rng(0)
+    embeddings = rng.standard_normal((3000, EMBED_DIM)).astype(np.float32)
+    contents = [f"{i}\ntext {i}" for i in range(3000)]
+    difficulty = folder_difficulty(contents, embeddings)
+    assert difficulty.dtype == np.float32
+    assert abs(difficulty.mean()) < 0.06
+    assert abs(difficulty.std() - 1.0) < 0.06
+    first, second = slice(0, 2250), slice(2250, 3000)
+    x, y = embeddings.astype(float), difficulty.astype(float)
+    weights = np.linalg.solve(
+        x[first].T @ x[first] + 300 * np.eye(EMBED_DIM), x[first].T @ y[first]
+    )
+    rest = y[second] - x[second] @ weights
+    r2 = 1 - rest.var() / y[second].var()
+    assert 0.03 < r2 < VISIBLE_R2 + 0.05
+
+
+def test_folder_difficulty_of_few_tasks() -> None:
+    one = folder_difficulty(["a"], np.ones((1, EMBED_DIM), dtype=np.float32))
+    assert np.isfinite(one).all()
+    assert folder_difficulty([], np.zeros((0, EMBED_DIM), dtype=np.float32)).shape == (0,)
