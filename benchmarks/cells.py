@@ -124,9 +124,8 @@ def _seed_of(*parts: str | float | int) -> int:
 def batches(cells: Sequence[Cell], batch_size: int) -> list[list[Cell]]:
     """Group cells that one vector environment can run in lock-step.
 
-    Rows of a batch share policy, workload and the kind of budget (fixed or drawn from tiers).
-    Within a group cells are ordered by rate and budget, because sweeps of one rate and budget end
-    at about the same step.
+    Rows of a batch share policy and workload. They are ordered by rate and budget, because sweeps
+    of one rate and budget end at about the same step.
 
     Args:
         cells: Cells to run.

@@ -101,15 +101,14 @@ class Simulator:
         env = self._environment(policy, first.workload, len(cells))
         names = _names(env.policy_spec(), env.simulation.tasks)
         observe = feedback_of(policy)
-        options: dict[str, Any] = {
-            "arrival_rate_per_min": np.array([c.rate_per_min for c in cells])
+        options = {
+            "arrival_rate_per_min": np.array([cell.rate_per_min for cell in cells]),
+            "budget_s": np.array([nan if c.budget_s == "tiers" else c.budget_s for c in cells]),
         }
-        if first.budget_s != "tiers":
-            options["budget_s"] = np.array([c.budget_s for c in cells], dtype=np.float64)
         observations, _ = env.reset(seed=[c.sweep_seed for c in cells], options=options)
         with _blame(first.policy):
             policy.reset(env.policy_spec(), [c.policy_seed for c in cells])
-        pieces: list[list[NDArray[np.void]]] = [[] for _ in cells]
+        log: list[tuple[NDArray[np.int64], NDArray[np.void]]] = []
         running = np.ones(len(cells), dtype=np.bool_)
         actions = np.zeros(len(cells), dtype=np.int64)
         while running.any():
@@ -120,20 +119,34 @@ class Simulator:
             with _blame(first.policy):
                 actions[rows] = policy.act_batch(observations[rows], contexts[rows], rows)
                 observations, _, terminated, truncated, _ = env.step(actions)
-            row_of, records = env.completed()
-            for row in np.unique(
-                row_of[running[row_of]]
-            ).tolist():  # a row that is over has begun anew
-                finished = records[row_of == row].copy()
-                pieces[row].append(finished)
-                self.progress(len(finished))
-                if observe is not None:
-                    with _blame(first.policy):
-                        observe(finished, row)
+            log.append(self._told(env, running, observe, first.policy))
             over = np.flatnonzero(running & (terminated | truncated)).tolist()
             running[over] = False
             if over:
-                yield [(cells[row], np.concatenate(pieces[row]), names) for row in over]
+                yield [
+                    (cells[row], np.concatenate([told[of == row] for of, told in log]), names)
+                    for row in over
+                ]
+
+    def _told(
+        self,
+        env: StreamVectorEnv,
+        running: NDArray[np.bool_],
+        observe: Callable[[NDArray[np.void], int], None] | None,
+        policy: str,
+    ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """Rows and records of the queries that the last step finished, told to who wants them."""
+        of, records = env.completed()
+        if not running.all():  # a row that is over has begun anew
+            mine = running[of]
+            of, records = of[mine], records[mine]
+        if of.size:
+            self.progress(of.size)
+            if observe is not None:
+                with _blame(policy):
+                    for row in np.unique(of).tolist():
+                        observe(records[of == row], row)
+        return of, records
 
     def _environment(self, policy: Policy, workload: str, rows: int) -> StreamVectorEnv:
         """The last environment if it fits, else a new one."""

@@ -91,7 +91,8 @@ def to_markdown(sheet: Sheet) -> str:
         [f"**{text}**" if (r, c) in sheet.best else text for c, text in enumerate(row)]
         for r, row in enumerate(sheet.rows)
     ]
-    lines = ["| " + " | ".join(row) + " |" for row in (sheet.headings, rule, *body)]
+    headings = [heading.replace("\n", " ") for heading in sheet.headings]
+    lines = ["| " + " | ".join(row) + " |" for row in (headings, rule, *body)]
     parts = [f"### {sheet.title}", "\n".join(lines), sheet.caption]
     return "\n\n".join(part for part in parts if part)
 
@@ -196,7 +197,12 @@ def _use_sheet(rows: Sequence[dict[str, Any]]) -> Sheet:
     models, strategies = list(rows[0]["model_share"]), list(rows[0]["strategy_share"])
     return Sheet(
         "What was used: % of decisions",
-        ["policy", *models, *strategies, "imbal.", "tokens/q", "cut %"],
+        [
+            "policy",
+            *(name.replace("-", "\n") for name in models),
+            *strategies,
+            *("imbal.", "tokens/q", "cut %"),
+        ],
         [
             [
                 row["policy"],

@@ -1,8 +1,9 @@
 """The one decorator behind which all compiled code stands.
 
-Numba caches compiled functions on disk and invalidates an entry when *that function's file* changes.
-A function of ours is compiled together with everything that it calls, in other files too; so the
-stamp of every cache entry is the digest of all sources of the package: a stale kernel is never run.
+Numba caches compiled functions on disk and invalidates an entry when *that function's file*
+changes. A function of ours is compiled together with everything that it calls, in other files too;
+so the stamp of every cache entry is the digest of all sources of the package: a stale kernel is
+never run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numba
 
@@ -40,7 +41,8 @@ def _stamp_with_sources(dispatcher: object) -> None:
 # Without the runtime (_nrt) compiled code cannot allocate arrays, and does not count references:
 # counting them would take most of the time, since every function is handed whole NamedTuples.
 # Floating-point arithmetic is strict (no reassociation): every path gives the same bits.
-_OPTIONS: Final = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_njit: Final[Any] = numba.njit  # `_nrt` is missing from numba's own stubs
 
 
 def jit(function: F) -> F:
@@ -48,11 +50,11 @@ def jit(function: F) -> F:
 
     It releases the GIL and must not allocate arrays: scratch space is handed in.
     """
-    dispatcher = numba.njit(cache=True, **_OPTIONS)(function)
+    dispatcher = _njit(cache=True, **_OPTIONS)(function)
     _stamp_with_sources(dispatcher)
     return cast(F, dispatcher)
 
 
 def inner(function: F) -> F:
     """Compile `function` into its callers: no cache entry of its own."""
-    return cast(F, numba.njit(forceinline=True, **_OPTIONS)(function))
+    return cast(F, _njit(forceinline=True, **_OPTIONS)(function))

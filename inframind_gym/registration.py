@@ -1,4 +1,4 @@
-"""The table of environment ids. Importing `inframind_gym` registers them; doing so again is harmless."""
+"""The table of environment ids, registered when `inframind_gym` is imported."""
 
 from __future__ import annotations
 

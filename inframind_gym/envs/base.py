@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -27,7 +27,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
     `inframind_gym.orchestration.config.EnvConfig`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 4}
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
     one_query: ClassVar[bool]
 
     def __init__(self, render_mode: str | None = None, **arguments: Any) -> None:
@@ -36,11 +36,16 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         self.render_mode = render_mode
         self.config = env_config(arguments)
         self.simulation = Simulation(self.config, 1, one_query=self.one_query)
-        self.observation_space = observation_space(self.simulation)
+        self.observation_space = cast(
+            "gym.Space[NDArray[np.float32]]", observation_space(self.simulation)
+        )
         self.action_space = action_space(self.simulation)
         self._highs = np.atleast_1d(
             np.asarray(getattr(self.action_space, "nvec", getattr(self.action_space, "n", None)))
         )
+        self._num_routes = self.simulation.num_routes if self.config.level == "executor" else 0
+        self._mask_of = -1
+        self._mask = np.zeros(0, np.bool_)
         self._rate = self.config.arrival_rate_per_min
         self._budget = np.nan if self.config.budget_s is None else self.config.budget_s
         self._row = np.zeros(1, np.int64)
@@ -56,7 +61,8 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
 
     def context(self) -> np.void:
         """The decision that waits, a CONTEXT record (`inframind_gym.orchestration.state`)."""
-        return self._contexts[0].copy()
+        context: np.void = self._contexts[0].copy()
+        return context
 
     def completed(self) -> NDArray[Any]:
         """The agent's queries that ended in the last step, (k,) COMPLETED."""
@@ -77,9 +83,11 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
             (M·S,) for the executor, the form that MaskablePPO wants; at the other levels the masks
             of all parts of the action, one after the other.
         """
-        routes = route_mask(
-            int(self._contexts[0]["models_up"]), self.simulation.layout.num_models, len(STRATEGIES)
-        )
+        up = int(self._contexts[0]["models_up"])
+        if up != self._mask_of:
+            self._mask_of = up
+            self._mask = route_mask(up, self.simulation.layout.num_models, len(STRATEGIES))
+        routes = self._mask.copy()
         if self.config.level == "executor":
             return routes
         plan = np.ones(int(self._highs[:8].sum()), np.bool_)
@@ -115,11 +123,10 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         self._episode_reward = 0.0
         self._running = True
         self._log.clear()
-        return observations[0]
+        observation: NDArray[np.float32] = observations[0]
+        return observation
 
-    def step(
-        self, action: Any
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Carry out the decision and let time run to the next one.
 
         Raises:
@@ -128,7 +135,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         """
         if not self._running:
             raise gym.error.ResetNeeded("the episode is over; call reset() before step()")
-        actions = check_actions(action, self._highs, 1)
+        actions = self._checked(action)
         decided = self._contexts
         observations, self._contexts = self.simulation.buffers()
         status = self.simulation.step(
@@ -146,6 +153,13 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
             info["episode_cost"] = self._episode_cost
             info |= self._summary()
         return observations[0], reward, over, False, info
+
+    def _checked(self, action: Any) -> NDArray[np.int64]:
+        if self._num_routes and isinstance(action, int | np.integer):
+            number = int(action)
+            if 0 <= number < self._num_routes:
+                return np.array([[number]], np.int64)
+        return check_actions(action, self._highs, 1)
 
     def _info(self, cost: float) -> dict[str, Any]:
         context = self._contexts[0]

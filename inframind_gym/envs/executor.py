@@ -51,9 +51,9 @@ class ExecutorEnv(InfraMindEnv):
 
     ## Starting State
 
-    The next query of the sweep, with the servers as the queries before it left them. `reset(seed=…)`
-    starts a new sweep and puts the agent's query at a random place in it; `reset()` goes on in the
-    running sweep, and starts a new one when it is over.
+    The next query of the sweep, with the servers as the queries before it left them.
+    `reset(seed=…)` starts a new sweep and puts the agent's query at a random place in it; `reset()`
+    goes on in the running sweep, and starts a new one when it is over.
 
     ## Episode End
 

@@ -18,7 +18,7 @@ LONGEST_S = 1e6  # bound of the time features: nothing observed lasts longer
 
 
 def observation_space(simulation: Simulation) -> spaces.Box:
-    """Box (d,) float32 with the bounds of every feature (`inframind_gym.policy.ObservationLayout`)."""
+    """Box (d,) float32 with the bounds of every feature; `ObservationLayout` says where each is."""
     layout = simulation.layout
     low = np.zeros(simulation.observation_size, np.float32)
     high = np.ones(simulation.observation_size, np.float32)
@@ -40,9 +40,9 @@ def observation_space(simulation: Simulation) -> spaces.Box:
 def action_space(simulation: Simulation) -> spaces.Discrete | spaces.MultiDiscrete:
     """What the agent decides at the simulation's level.
 
-    "executor": Discrete(M·S), model a // S and strategy a % S. "planner": MultiDiscrete of topology,
-    agents - 1 and a role for each of six agents. "joint": the same and a route at the end; a step
-    reads the part that its kind of decision needs.
+    "executor": Discrete(M·S), model a // S and strategy a % S. "planner": MultiDiscrete of
+    topology, agents - 1 and a role for each of six agents. "joint": the same and a route at the
+    end; a step reads the part that its kind of decision needs.
     """
     level = simulation.config.level
     if level == "executor":
@@ -51,9 +51,7 @@ def action_space(simulation: Simulation) -> spaces.Discrete | spaces.MultiDiscre
     return spaces.MultiDiscrete(plan + ([simulation.num_routes] if level == "joint" else []))
 
 
-def check_actions(
-    actions: Any, highs: NDArray[np.int64], num_envs: int
-) -> NDArray[np.int64]:
+def check_actions(actions: Any, highs: NDArray[np.int64], num_envs: int) -> NDArray[np.int64]:
     """Actions as an array (num_envs, a), every number in its range.
 
     Args:

@@ -15,18 +15,17 @@ class StreamEnv(InfraMindEnv):
 
     ## Description
 
-    `num_queries` queries arrive at a rate. One step is the next decision that is due anywhere in the
-    cluster, whichever query it belongs to; several can be due at one instant. Time runs only between
-    decisions. An episode is one sweep (`spec/inframind.md` §4.5).
+    `num_queries` queries arrive at a rate. One step is the next decision that is due anywhere in
+    the cluster, whichever query it belongs to; several can be due at one instant. Time runs only
+    between decisions. An episode is one sweep (`spec/inframind.md` §4.5).
 
     ## Action Space
 
-    `level="executor"` (default): `Discrete(M·3)` as in `InfraMind-Executor-v0`.
-    `level="planner"`: `MultiDiscrete([6, 6, 12, 12, 12, 12, 12, 12])`, the topology, the number of
-    agents less one, and the role of each agent (taken modulo the number of roles of the query's
-    domain); the `background` router routes the calls.
-    `level="joint"`: `MultiDiscrete([6, 6, 12 × 6, M·3])`: both kinds of decision are the agent's, and
-    each step reads the part it needs.
+    `level="executor"` (default): `Discrete(M·3)` as in `InfraMind-Executor-v0`. `level="planner"`:
+    `MultiDiscrete([6, 6, 12, 12, 12, 12, 12, 12])`, the topology, the number of agents less one,
+    and the role of each agent (taken modulo the number of roles of the query's domain); the
+    `background` router routes the calls. `level="joint"`: `MultiDiscrete([6, 6, 12 × 6, M·3])`:
+    both kinds of decision are the agent's, and each step reads the part it needs.
 
     ## Observation Space
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium.utils import seeding
@@ -23,9 +23,9 @@ from inframind_gym.topology import STRATEGIES
 class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
     """E environments that step together; row i does what a single environment of its seed does.
 
-    Autoreset is SAME_STEP: where an episode ends, `infos["final_obs"]` and `infos["final_info"]` tell
-    how, and the observation is the first of the next episode. The rewards, costs and records of a
-    row are always those of the step that was taken.
+    Autoreset is SAME_STEP: where an episode ends, `infos["final_obs"]` and `infos["final_info"]`
+    tell how, and the observation is the first of the next episode. The rewards, costs and records
+    of a row are always those of the step that was taken.
 
     Args:
         num_envs: E.
@@ -36,7 +36,7 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
     arrays (E,) with one number an environment.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(self, num_envs: int, *, one_query: bool, **arguments: Any) -> None:
         if num_envs < 1:

@@ -4,10 +4,10 @@ Pure rules, whichever backend serves the calls: nothing here knows of servers. A
 starts a query, hands in plans and routes, and reports each call that is done; the machine answers
 which call follows and puts the decisions that became possible into the ready ring.
 
-Two protocols (DESIGN §3). `parallel`: the nodes that are ready run at once and latency is wall-clock
-time from arrival to the end of the deciding call. `published`: one call of a query is in flight at a
-time, nodes in order; latency is counted along the slowest line of ancestors, and the deciding call
-loads the servers but is not counted.
+Two protocols (DESIGN §3). `parallel`: the nodes that are ready run at once and latency is
+wall-clock time from arrival to the end of the deciding call. `published`: one call of a query is in
+flight at a time, nodes in order; latency is counted along the slowest line of ancestors, and the
+deciding call loads the servers but is not counted.
 """
 
 from __future__ import annotations

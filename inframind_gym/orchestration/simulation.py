@@ -157,8 +157,8 @@ class Simulation:
             rates_per_min: (k,) arrival rates.
             budgets_s: (k,) budgets in s; NaN draws each query's from the tiers.
             observations: (E, d), written at `rows`; `contexts` (E,) likewise.
-            inside: one-agent mode: let the agent's first query be a random one of the sweep, so that
-                it meets the traffic that came before.
+            inside: one-agent mode: let the agent's first query be a random one of the sweep, so
+                that it meets the traffic that came before.
         """
         starts = np.zeros(len(rows), START)
         queries = 1 if self._alone else self.num_queries
@@ -178,7 +178,7 @@ class Simulation:
     def resume(
         self, rows: NDArray[np.int64], observations: NDArray[np.float32], contexts: NDArray[Any]
     ) -> None:
-        """One-agent mode: go on to the agent's next query; `status` says where the sweep is over."""
+        """One-agent mode: go on to the agent's next query; `status` tells where a sweep is over."""
         self._drive(RESUME, rows, observations, contexts)
 
     def step(
@@ -285,7 +285,9 @@ class Simulation:
         for weight, profile, members in zip(
             self._weights, self.profiles, self._members, strict=True
         ):
-            prompt = float(self.tasks.prompt_tokens[members].mean()) + profile.prompt.overhead_tokens
+            prompt = (
+                float(self.tasks.prompt_tokens[members].mean()) + profile.prompt.overhead_tokens
+            )
             factor = profile.output.mean_factor() * sum(
                 share * profile.output.strategy_factor[s]
                 for s, share in profile.strategy_mix.items()
@@ -305,7 +307,7 @@ class Simulation:
         return up
 
     def _draw_tasks(self, count: int, rng: np.random.Generator) -> NDArray[np.int32]:
-        """`count` tasks: datasets by weight, within a dataset all of its tasks before any returns."""
+        """`count` tasks: datasets by weight, within one all of its tasks before any returns."""
         out = np.empty(count, np.int32)
         which = rng.choice(len(self._members), count, p=self._weights)
         for p, members in enumerate(self._members):
@@ -318,7 +320,9 @@ class Simulation:
 
 
 def _shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return values / values.sum()
+    total: np.float64 = values.sum()
+    out: NDArray[np.float64] = values / total
+    return out
 
 
 def _draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[np.int32]]:

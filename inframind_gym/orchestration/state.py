@@ -2,8 +2,8 @@
 
 The first axis of every array is the environment of a batch (E). Queries in flight live in a pool of
 slots (Q); what is over is appended to `completed`, in order of completion. The records are the
-package's common language: policies read CONTEXT, learners and the benchmark read COMPLETED and CALL,
-whichever backend served the calls.
+package's common language: policies read CONTEXT, learners and the benchmark read COMPLETED and
+CALL, whichever backend served the calls.
 """
 
 from __future__ import annotations

@@ -77,9 +77,7 @@ def act(world: World, flows: Workflows, cluster: Cluster, e: int, action: Any) -
         return
     routed = action[0] if world.settings[0].level == LEVEL_EXECUTOR else action[PLAN_ACTIONS]
     strategies = world.strategy_cdf.shape[1]
-    route(
-        world, flows, cluster, e, slot, sweep.node, routed // strategies, routed % strategies
-    )
+    route(world, flows, cluster, e, slot, sweep.node, routed // strategies, routed % strategies)
 
 
 @inner

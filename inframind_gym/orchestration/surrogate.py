@@ -215,8 +215,10 @@ def deciding_nodes(query: Any) -> Any:
 
 @inner
 def bonus_of(world: World, query: Any, node: int, phase: int) -> float:
-    """What helps an answer beyond the model's own ability, in logits: strategy, role and the
-    answers it reads, right ones helping and wrong ones misleading."""
+    """What helps an answer beyond the model's own ability, in logits.
+
+    Its strategy, its role and the answers it reads: right ones help and wrong ones mislead.
+    """
     tables = world.response
     p = int(query.profile)
     profile = tables.profile[p]
@@ -245,9 +247,7 @@ def bonus_of(world: World, query: Any, node: int, phase: int) -> float:
 
 
 @inner
-def call_done(
-    world: World, flows: Workflows, cluster: Cluster, e: int, identity: int
-) -> None:
+def call_done(world: World, flows: Workflows, cluster: Cluster, e: int, identity: int) -> None:
     """A server has finished a call: judge the answer and do what follows from it."""
     request = cluster.request[e, identity]
     slot = int(request.query)
@@ -413,7 +413,7 @@ def route_by_rule(
 def load(cluster: Cluster, e: int, m: int) -> float:
     """Requests in the server per slot."""
     server = cluster.server[e, m]
-    return (server.running + server.waiting) / cluster.card[m].max_num_seqs
+    return float((server.running + server.waiting) / cluster.card[m].max_num_seqs)
 
 
 @inner

@@ -1,4 +1,4 @@
-"""What stays the same during a run: tasks, graphs, profiles and settings, as arrays for the kernel."""
+"""What stays the same during a run: tasks, graphs, profiles, settings, as arrays."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ def build_world(
         ),
         model_cdf=_cdf([[p.models[a].share for a in aliases] for p in profiles]),
         strategy_cdf=_cdf([[p.strategy_mix[s] for s in STRATEGIES] for p in profiles]),
-        topology_cdf=_cdf([[p.planner.topologies.get(t, 0.0) for t in TOPOLOGIES] for p in profiles]),
+        topology_cdf=_cdf(
+            [[p.planner.topologies.get(t, 0.0) for t in TOPOLOGIES] for p in profiles]
+        ),
         agents_cdf=_cdf(
             [
                 [p.planner.num_agents.get(count, 0.0) for count in range(1, MAX_AGENTS + 1)]
@@ -125,8 +127,9 @@ def build_world(
 
 
 def role_fit(tasks: TaskSet, embedding: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Fit of each role to each task: the cosine of their embeddings, standardised over the roles
-    of the task's domain.
+    """Fit of each role to each task: the cosine of their embeddings.
+
+    It is standardised over the roles of the task's domain.
 
     Returns:
         (T, R); 0 for roles of other domains.

@@ -1,4 +1,4 @@
-"""How agents work together: the six topologies as graphs, the 25 roles, the three prompt strategies."""
+"""How agents work together: six topologies as graphs, 25 roles, three prompt strategies."""
 
 from inframind_gym.topology.graphs import MAX_AGENTS, MAX_NODES, TOPOLOGIES, Graph, graph
 from inframind_gym.topology.roles import ROLES, Role, roles_of

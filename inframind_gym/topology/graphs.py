@@ -1,11 +1,11 @@
 """The six collaboration topologies as directed acyclic graphs of agent executions.
 
 A *node* is one execution of an agent: in Debate, whose agents speak in two rounds, K agents make 2K
-nodes. A node is ready when all its predecessors are done. Source: `spec/inframind.md` §2.1, §4.7 and
-the graphs of MasRouter (ACL 2025): IO and CoT are isolated agents, Chain links each agent to the
-next, FullConnected is the complete graph i < j, Debate has no links within a round and all of them
-between its two rounds, Reflection is isolated agents that each make a second call. Every topology
-ends with one further call that decides.
+nodes. A node is ready when all its predecessors are done. Source: `spec/inframind.md` §2.1, §4.7
+and the graphs of MasRouter (ACL 2025): IO and CoT are isolated agents, Chain links each agent to
+the next, FullConnected is the complete graph i < j, Debate has no links within a round and all of
+them between its two rounds, Reflection is isolated agents that each make a second call. Every
+topology ends with one further call that decides.
 """
 
 from __future__ import annotations

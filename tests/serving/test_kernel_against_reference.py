@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from inframind_gym.errors import InfraMindError
 from inframind_gym.serving.surrogate import CARD, replay_requests
-
 from tests.reference.kernel import ReferenceKernel, RefRequest, RefServer
 
 

@@ -135,7 +135,9 @@ def submit(
 def stretch_s(server: Any, steps: int) -> float:
     """Duration of the first `steps` >= 1 steps of the server's stretch."""
     alike = steps - server.lead
-    return float(server.lead_s + alike * server.step_s + server.growth_s * (0.5 * alike * (alike - 1)))
+    return float(
+        server.lead_s + alike * server.step_s + server.growth_s * (0.5 * alike * (alike - 1))
+    )
 
 
 @inner
@@ -265,8 +267,11 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
 
 @inner
 def decodes_after_lead(cluster: Cluster, e: int, m: int, evictions: int, steps: int) -> bool:
-    """Whether, after the leading step just planned, all running requests just decode until the
-    first of them ends: nobody is partly prefilled, nobody can be admitted, and the cache lasts."""
+    """Whether all running requests just decode after the leading step that has been planned.
+
+    They do until the first of them ends, if nobody is partly prefilled, nobody can be admitted and
+    the cache lasts.
+    """
     server = cluster.server[e, m]
     if evictions > 0 or steps <= 1 or server.partial != NO_REQUEST:
         return False

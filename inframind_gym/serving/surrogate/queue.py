@@ -10,7 +10,7 @@ from inframind_gym._jit import inner
 @inner
 def goes_before(a: Any, b: Any) -> bool:
     """Whether waiting entry `a` is served before `b`: lower priority value, then earlier."""
-    return a.priority < b.priority or (a.priority == b.priority and a.seq < b.seq)
+    return bool(a.priority < b.priority or (a.priority == b.priority and a.seq < b.seq))
 
 
 @inner

@@ -1,20 +1,18 @@
 """What one engine step serves: the rules of vLLM V1's scheduler, a function each.
 
 Running requests first, in order of admission; then waiting ones by (priority, submission) while the
-token budget and the slots last. Prefill is chunked, so at most one request, the last of the running,
-is ever partly prefilled. A waiting request is admitted only if all it has to prefill fits the free
-KV blocks, and the head of the queue blocks those behind it. If a running request cannot get a block,
-the running request with the largest (priority, submission) is evicted and later recomputed; a step
-that evicts admits nobody. Source: vLLM 0.33 `v1/core/sched/scheduler.py`.
+token budget and the slots last. Prefill is chunked, so at most one request, the last of the
+running, is ever partly prefilled. A waiting request is admitted only if all it has to prefill fits
+the free KV blocks, and the head of the queue blocks those behind it. If a running request cannot
+get a block, the running request with the largest (priority, submission) is evicted and later
+recomputed; a step that evicts admits nobody. Source: vLLM 0.33 `v1/core/sched/scheduler.py`.
 
 Time advances by the *clock*, the number of engine steps a server has done. A decoding request is
-described by two numbers that do not change while it runs: the clock at which it ends and its computed
-tokens less the clock; a whole stretch of steps therefore needs no update per request.
+described by two numbers that do not change while it runs: the clock at which it ends and its
+computed tokens less the clock; a whole stretch of steps therefore needs no update per request.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from inframind_gym._jit import inner
 from inframind_gym.serving.surrogate.queue import pop, push
@@ -45,7 +43,8 @@ def blocks_held(cluster: Cluster, e: int, m: int, clock: int) -> int:
 def blocks_held_at_most(cluster: Cluster, e: int, m: int, more_tokens: int) -> int:
     """A bound on the blocks of the running requests, each one rounded up by a whole block."""
     server = cluster.server[e, m]
-    return (server.kv_tokens + more_tokens) // cluster.card[m].block_size + server.running
+    blocks = (server.kv_tokens + more_tokens) // cluster.card[m].block_size
+    return int(blocks + server.running)
 
 
 @inner
@@ -126,9 +125,7 @@ def serve_running(cluster: Cluster, e: int, m: int) -> tuple[int, int, float, in
 
 
 @inner
-def serve_running_contended(
-    cluster: Cluster, e: int, m: int
-) -> tuple[int, int, float, int, int]:
+def serve_running_contended(cluster: Cluster, e: int, m: int) -> tuple[int, int, float, int, int]:
     """Give the running requests their tokens one by one, evicting where no block is free.
 
     Returns:

@@ -36,9 +36,9 @@ CARD: Final = np.dtype(
     align=True,
 )
 
-# One server's progress. Between two events it runs a *stretch* of `steps` engine steps: if `lead` is
-# 1, first a step of its own kind, usually one that also prefills, of lead_s; then steps in which the
-# same requests decode, step j of them taking step_s + growth_s·j.
+# One server's progress. Between two events it runs a *stretch* of `steps` engine steps: if `lead`
+# is 1, first a step of its own kind, usually one that also prefills, of lead_s; then steps in which
+# the same requests decode, step j of them taking step_s + growth_s·j.
 SERVER: Final = np.dtype(
     [
         ("start_s", "f8"),  # when the stretch began

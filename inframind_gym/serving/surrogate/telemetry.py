@@ -1,8 +1,8 @@
 """What a router is told about the servers: gauges and latencies, as stale as the poll interval.
 
-As with vLLM's /metrics, latency is observed when a request finishes, so that queued work is invisible
-to it; the average is the one of the requests that finished between two polls, and the last value is
-held when none did (`spec/inframind.md` §3).
+As with vLLM's /metrics, latency is observed when a request finishes, so that queued work is
+invisible to it; the average is the one of the requests that finished between two polls, and the
+last value is held when none did (`spec/inframind.md` §3).
 """
 
 from __future__ import annotations
