@@ -62,11 +62,10 @@ def compare(
     total_draws: Draws = {}
     units = []
     for key, (left, right) in pairs.items():
-        counts = left.counts(key, bootstrap_seed, num_resamples)
-        ones = left.once()
+        ones, how = left.once(), (key, bootstrap_seed, num_resamples)
         columns = (a.results.columns, b.results.columns)
         va, vb = left.metrics(columns[0], ones), right.metrics(columns[1], ones)
-        da, db = left.metrics(columns[0], counts), right.metrics(columns[1], counts)
+        da, db = left.draws(columns[0], *how), right.draws(columns[1], *how)
         values = {name: [float(va[name][0]), float(vb[name][0])] for name in METRICS}
         draws = {name: db[name] - da[name] for name in METRICS}
         rows.append({**key._asdict(), **_differences(values, draws, [left.num_units])})

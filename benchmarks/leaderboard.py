@@ -154,7 +154,7 @@ def _row(
     num_resamples: int,
 ) -> tuple[dict[str, Any], dict[str, float], Draws]:
     estimate = {name: float(v[0]) for name, v in stratum.metrics(columns, stratum.once()).items()}
-    draws = stratum.metrics(columns, stratum.counts(key, seed, num_resamples))
+    draws = stratum.draws(columns, key, seed, num_resamples)
     row = {
         "policy": policy,
         **key._asdict(),

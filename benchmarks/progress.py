@@ -52,14 +52,11 @@ class ProgressReport:
         self._printed = time.monotonic()
         spent_s = self._printed - self._began
         new = self._count - self._start
-        left_s = spent_s * (self._total - self._count) / new if new else float("nan")
-        print(
-            f"{self._what}: {100 * self._count / max(self._total, 1):.0f} % "
-            f"({self._count:,}/{self._total:,} queries), "
-            f"{spent_s:.0f} s, about {left_s:.0f} s left",
-            file=sys.stderr,
-            flush=True,
-        )
+        line = f"{self._what}: {100 * self._count / max(self._total, 1):.0f} %"
+        line += f" ({self._count:,}/{self._total:,} queries), {spent_s:.0f} s"
+        if new > 0.02 * (self._total - self._start):
+            line += f", about {spent_s * (self._total - self._count) / new:.0f} s left"
+        say(line)
 
     def __enter__(self) -> Self:
         if self._bar is not None:

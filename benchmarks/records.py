@@ -14,6 +14,7 @@ from benchmarks.cells import Cell
 from benchmarks.metrics import TAIL, Columns
 from benchmarks.store import CellResult
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _AS_THEY_ARE = (
     "num_agents",
     "solved",
@@ -66,7 +67,7 @@ def encode_cell(cell: Cell, cell_id: str, completed: NDArray[np.void], names: Na
     coordinates = {"cell": cell_id, **cell.to_json()}
     coordinates["cell_budget_s"] = coordinates.pop("budget_s")  # budget_s is the query's own
     episodes = [{**coordinates, **episode} for episode in _episodes(ordered, names)]
-    block = b"".join(json.dumps(e, allow_nan=False).encode() + b"\n" for e in episodes)
+    block = "".join(_ENCODER.encode(episode) + "\n" for episode in episodes).encode()
     sums = names.columns.sums(episodes)
     metrics = {name: float(value) for name, value in names.columns.evaluate(sums).items()}
     line = {

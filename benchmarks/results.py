@@ -112,8 +112,31 @@ class Stratum:
         """Counts that take every unit once: the estimate itself, ``(1, num_units)``."""
         return np.ones((1, self.num_units), dtype=np.int64)
 
+    def draws(
+        self, columns: Columns, key: StratumKey, seed: int, num_resamples: int
+    ) -> dict[str, NDArray[np.float64]]:
+        """Every metric of bootstrap resamples.
+
+        The resamples are the same for every policy and independent of those of other strata. Few
+        units give few different resamples (five seeds: 126), and each is evaluated once.
+
+        Args:
+            columns: Layout of the sums.
+            key: The stratum.
+            seed: Seed of the bootstrap.
+            num_resamples: Number of resamples.
+
+        Returns:
+            Values, ``(num_resamples,)`` each.
+        """
+        different, which = np.unique(
+            self.counts(key, seed, num_resamples), axis=0, return_inverse=True
+        )
+        metrics = self.metrics(columns, different)
+        return {name: values[which.ravel()] for name, values in metrics.items()}
+
     def counts(self, key: StratumKey, seed: int, num_resamples: int) -> NDArray[np.int64]:
-        """Bootstrap counts: the same for every policy, independent of those of other strata."""
+        """How often each resample takes each unit, ``(num_resamples, num_units)``."""
         digest = hashlib.sha256(repr(tuple(key)).encode()).digest()
         rng = np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
         return resample_counts(rng, self.num_units, num_resamples)

@@ -128,6 +128,12 @@ class Simulator:
                     for row in over
                 ]
 
+    def warm_up(self, cell: Cell) -> None:
+        """Take one step as in a cell, so that compiled code is in the cache."""
+        env = self._environment(baselines.resolve_policy(cell.policy), cell.workload, 1)
+        env.reset(seed=0)
+        env.step(np.zeros(1, dtype=np.int64))
+
     def _told(
         self,
         env: StreamVectorEnv,

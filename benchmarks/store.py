@@ -135,7 +135,7 @@ def read_episodes(
             file.seek(block.start)
             try:
                 content = file.read(block.end - block.start)
-                episodes = [json.loads(line) for line in content.splitlines()]
+                episodes = json.loads(b"[" + b",".join(content.splitlines()) + b"]")
                 sound = len(episodes) == block.line["episodes"] and all(
                     episode["cell"] == block.line["cell"] for episode in episodes
                 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.cells import Cell, batches
 from benchmarks.errors import BenchmarkError
@@ -56,6 +56,7 @@ def run_cells(
     rows = min(max_rows, math.ceil(len(ids) / workers)) or 1
     work = batches(list(ids), rows)
     if min(workers, len(work)) > 1:
+        Simulator(suite).warm_up(work[0][0])  # compiles once, not once a process
         pool = _Pool(suite, ids, min(workers, len(work)))
         yield from pool.run(work, stop, progress)
         return
@@ -165,7 +166,7 @@ class _Pool:
                 if stop():
                     raise StoppedError
                 for ready in wait(list(self._workers), timeout=_POLL_S):
-                    worker = self._workers[ready]  # type: ignore[index]
+                    worker = self._workers[cast(Connection, ready)]
                     try:
                         kind, content = worker.connection.recv()
                     except (EOFError, ConnectionResetError):

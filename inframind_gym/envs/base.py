@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.rendering import DecisionLog, render_frame, render_table
+from inframind_gym.envs.rendering import DecisionLog, look, render_frame, render_table
 from inframind_gym.envs.spaces import action_space, check_actions, observation_space, route_mask
 from inframind_gym.errors import ConfigError, require_positive, unknown
 from inframind_gym.orchestration.config import env_config
@@ -147,7 +147,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         self._episode_reward += reward
         self._running = not over
         if self.render_mode is not None:
-            self._log.add(decided[0], actions[0], self.simulation.num_routes)
+            self._log.add(decided[0], actions[0], reward, cost)
         info = self._info(cost)
         if over:
             info["episode_cost"] = self._episode_cost
@@ -178,6 +178,5 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         """A table of queues, budget and the last decisions ("ansi"), or the same as an image."""
         if self.render_mode is None:
             return None
-        if self.render_mode == "ansi":
-            return render_table(self.simulation, self._contexts[0], self._log)
-        return render_frame(self.simulation, self._contexts[0], self._log)
+        view = look(self.simulation, self._contexts[0], self._log, self._rate)
+        return render_table(view) if self.render_mode == "ansi" else render_frame(view)

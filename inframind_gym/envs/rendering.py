@@ -1,35 +1,271 @@
-"""What a person sees of an environment: queues, budget and the last decisions."""
+"""What a person sees of an environment: servers, budget and the last decisions.
+
+`look` reads the simulation, without changing it, into a plain `View`; `render_table` prints a view
+as text and `render_frame` paints it.
+
+    env = gym.make("InfraMind-Stream-v0", render_mode="ansi")
+    env.reset(seed=0)
+    env.step(env.action_space.sample())
+    print(env.render())
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym._jit import jit
+from inframind_gym.orchestration.machine import remaining_budget_s
 from inframind_gym.orchestration.simulation import Simulation
+from inframind_gym.orchestration.state import PLAN, Workflows
+from inframind_gym.orchestration.step import PLAN_ACTIONS
+from inframind_gym.orchestration.world import World
+from inframind_gym.serving.surrogate.state import Cluster
+from inframind_gym.serving.surrogate.telemetry import E2E, LOG_SCALE, QUEUE, kv_frac
+from inframind_gym.tasks import DOMAINS
+from inframind_gym.topology import ROLES, STRATEGIES, TOPOLOGIES
 
 
 class DecisionLog:
-    """The last `size` decisions."""
+    """The last decisions of an episode, and its sums so far.
+
+    Args:
+        size: how many decisions to keep.
+    """
 
     def __init__(self, size: int) -> None:
         self.entries: deque[tuple[np.void, NDArray[np.int64]]] = deque(maxlen=size)
+        self.clear()
 
     def clear(self) -> None:
-        """Forget all."""
+        """A new episode begins."""
         self.entries.clear()
+        self.steps = 0
+        self.reward = 0.0
+        self.cost = 0.0
 
-    def add(self, context: np.void, action: NDArray[np.int64], num_routes: int) -> None:
-        """Keep a decision: its CONTEXT record and the action (a,) that was taken."""
-        self.entries.append((context, action))
+    def add(
+        self, context: np.void, action: NDArray[np.int64], reward: float, cost: float
+    ) -> None:
+        """Keep a decision.
+
+        Args:
+            context: its CONTEXT record.
+            action: (a,) what was done.
+            reward: of its step.
+            cost: of its step.
+        """
+        self.entries.append((context.copy(), action.copy()))
+        self.steps += 1
+        self.reward += reward
+        self.cost += cost
 
 
-def render_table(simulation: Simulation, context: np.void, log: DecisionLog) -> str:
-    """The state as a table of text."""
-    return ""
+@dataclass(frozen=True)
+class ServerView:
+    """One server, now and as the router knows it from the last poll."""
+
+    model: str  # alias
+    gpu: str
+    up: bool
+    slots: int
+    running: int
+    waiting: int
+    kv_frac: float  # share of the KV cache in use, 0..1
+    polled_depth_req: float  # running + waiting at the last poll
+    polled_e2e_s: float  # mean latency between polls; 0 before the first call was done
 
 
-def render_frame(simulation: Simulation, context: np.void, log: DecisionLog) -> NDArray[np.uint8]:
-    """The state as an image (height, width, 3)."""
-    return np.zeros((480, 720, 3), np.uint8)
+@dataclass(frozen=True)
+class DecisionView:
+    """One decision that was taken."""
+
+    time_s: float
+    query: int  # from 1
+    role: str  # "planner" for a plan
+    choice: str  # model, or topology
+    detail: str  # strategy, or number of agents
+
+
+@dataclass(frozen=True)
+class WaitingView:
+    """The decision that waits."""
+
+    query: int  # from 1
+    domain: str
+    workflow: str  # topology and agents, or that a plan is due
+    progress: str  # which call of which wave; empty for a plan
+    role: str
+    budget_s: float
+    remaining_s: float  # of the budget, negative when late
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything that is shown."""
+
+    title: str
+    setting: tuple[str, ...]  # pool, workload, rate, scheduler, protocol
+    time_s: float
+    num_queries: int  # of the sweep
+    arrived: int
+    in_flight: int
+    polls: int
+    telemetry_age_s: float
+    waiting: WaitingView | None  # None: no decision waits, the episode is over or has not begun
+    servers: tuple[ServerView, ...]
+    decisions: tuple[DecisionView, ...]  # newest first
+    steps: int  # of the episode, with its reward and cost so far
+    reward: float
+    cost: float
+    completed: int  # the agent's queries that ended in the sweep
+    solved: int
+    on_time: int  # within their own budget
+    last: str  # what became of the last one; empty if there is none
+
+
+@jit
+def _gauges(
+    world: World, flows: Workflows, cluster: Cluster, e: int, out: NDArray[np.float64]
+) -> None:
+    """Write what only the kernel can tell into `out` (M + 1,): KV use by server, budget left in s."""
+    models = cluster.card.shape[0]
+    sweep = flows.sweep[e]
+    for m in range(models):
+        out[m] = kv_frac(cluster, e, m, sweep.now_s)
+    out[models] = 0.0
+    if sweep.live:
+        out[models] = remaining_budget_s(world, flows, e, sweep.slot, sweep.node)
+
+
+def look(
+    simulation: Simulation, context: np.void, log: DecisionLog, rate_per_min: float
+) -> View:
+    """Read what there is to see of a single environment; the simulation does not change.
+
+    Args:
+        simulation: a batch of one.
+        context: CONTEXT of the decision that waits.
+        log: what was decided before.
+        rate_per_min: arrival rate of the sweep.
+    """
+    sweep = simulation.flows.sweep[0]
+    gauges = np.zeros(len(simulation.pool.models) + 1)
+    _gauges(simulation.world, simulation.flows, simulation.cluster, 0, gauges)
+    ended = simulation.flows.completed[0, : sweep["finished"]]
+    ended = ended[ended["agents"] == 1]
+    return View(
+        title="InfraMind Executor" if simulation.one_query else "InfraMind Stream",
+        setting=(
+            simulation.pool.name,
+            simulation.workload.name,
+            f"{rate_per_min:g} queries/min",
+            simulation.scheduler,
+            simulation.protocol,
+        ),
+        time_s=float(sweep["now_s"]),
+        num_queries=int(sweep["num_queries"]),
+        arrived=int(sweep["arrived"]),
+        in_flight=int(sweep["arrived"] - sweep["finished"]),
+        polls=int(sweep["polls"]),
+        telemetry_age_s=float(sweep["now_s"] - sweep["last_poll_s"]),
+        waiting=_waiting(context, float(gauges[-1])) if sweep["live"] else None,
+        servers=_servers(simulation, gauges),
+        decisions=tuple(
+            _decision(simulation, *entry) for entry in reversed(log.entries)
+        ),
+        steps=log.steps,
+        reward=log.reward,
+        cost=log.cost,
+        completed=len(ended),
+        solved=int(ended["solved"].sum()),
+        on_time=int((ended["latency_s"] <= ended["budget_s"]).sum()),
+        last=_outcome(ended[-1]) if len(ended) else "",
+    )
+
+
+def _servers(simulation: Simulation, kv: NDArray[np.float64]) -> tuple[ServerView, ...]:
+    cluster = simulation.cluster
+    return tuple(
+        ServerView(
+            model=model.alias,
+            gpu=model.gpu,
+            up=bool(simulation.models_up >> m & 1),
+            slots=model.server.max_num_seqs,
+            running=int(cluster.server[0, m]["running"]),
+            waiting=int(cluster.server[0, m]["waiting"]),
+            kv_frac=float(kv[m]),
+            polled_depth_req=float(cluster.seen[0, QUEUE, m]) * simulation.pool.queue_norm,
+            polled_e2e_s=float(np.expm1(cluster.seen[0, E2E, m] * LOG_SCALE)),
+        )
+        for m, model in enumerate(simulation.pool.models)
+    )
+
+
+def _waiting(context: np.void, remaining_s: float) -> WaitingView:
+    plan = context["kind"] == PLAN
+    agents = int(context["num_agents"])
+    return WaitingView(
+        query=int(context["query"]) + 1,
+        domain=DOMAINS[context["domain"]],
+        workflow="needs a plan"
+        if plan
+        else f"{TOPOLOGIES[context['topology']]}, {agents} agent{'s' if agents > 1 else ''}",
+        progress=""
+        if plan
+        else f"call {context['node'] + 1} of {context['num_nodes']}, "
+        f"wave {context['wave'] + 1} of {context['num_waves']}",
+        role="planner" if plan else ROLES[context["role"]].name,
+        budget_s=float(context["budget_s"]),
+        remaining_s=remaining_s,
+    )
+
+
+def _decision(
+    simulation: Simulation, context: np.void, action: NDArray[np.int64]
+) -> DecisionView:
+    query, time_s = int(context["query"]) + 1, float(context["time_s"])
+    if context["kind"] == PLAN:
+        agents = int(action[1]) + 1
+        return DecisionView(
+            time_s,
+            query,
+            "planner",
+            TOPOLOGIES[action[0]],
+            f"{agents} agent{'s' if agents > 1 else ''}",
+        )
+    route = int(action[PLAN_ACTIONS if len(action) > PLAN_ACTIONS else 0])
+    model, strategy = divmod(route, len(STRATEGIES))
+    return DecisionView(
+        time_s,
+        query,
+        ROLES[context["role"]].name,
+        simulation.pool.models[model].alias,
+        STRATEGIES[strategy],
+    )
+
+
+def _outcome(record: Any) -> str:
+    solved = "solved" if record["solved"] else "not solved"
+    return (
+        f"query {record['query'] + 1} {solved} in {record['latency_s']:.1f} s "
+        f"of {record['budget_s']:g} s"
+    )
+
+
+def render_table(view: View) -> str:
+    """A view as plain text, at most 100 columns wide."""
+    from inframind_gym.envs.table import draw_table
+
+    return draw_table(view)
+
+
+def render_frame(view: View) -> NDArray[np.uint8]:
+    """A view as an image, (540, 960, 3)."""
+    from inframind_gym.envs.frame import draw_frame
+
+    return draw_frame(view)

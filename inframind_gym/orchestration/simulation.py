@@ -52,6 +52,8 @@ class Simulation:
         tasks: the queries that sweeps draw from.
         layout: where each quantity lies in an observation.
         max_queue: upper bound of the queue feature.
+        observation_size: width d of an observation; at the joint level one more than the layout's,
+            for the flag that marks plans.
 
     Raises:
         ConfigError: the pool, the workload or the tasks cannot be used together.
@@ -78,6 +80,7 @@ class Simulation:
         )
         in_flight = self.num_queries * MAX_AGENTS
         self.max_queue = in_flight / self.pool.queue_norm
+        self.observation_size = self.layout.size + (config.level == "joint")
         self._alone = one_query and config.background == "none"
 
         card = cards(self.pool)
@@ -115,11 +118,6 @@ class Simulation:
         self._no_starts = np.zeros(0, START)
         self._no_actions = np.zeros((0, self.action_size), np.int64)
         self._unread = np.zeros(num_envs)
-
-    @property
-    def observation_size(self) -> int:
-        """Width d of an observation; at the joint level a flag follows that marks plans."""
-        return self.layout.size + (self.config.level == "joint")
 
     @property
     def action_size(self) -> int:

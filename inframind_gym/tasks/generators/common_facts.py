@@ -176,7 +176,7 @@ def script_order(draw: Draw) -> Draft:
         )
         return choice_draft(draw, question, chosen[at + 1], others, 1.8 + 0.25 * count)
     if kind == 3:
-        at = draw.integer(1, len(chosen) - 2)
+        at = draw.integer(2, len(chosen) - 2)
         others = chosen[:at]
         question = f"In the course of {topic}, which of these comes after {chosen[at]}?"
         return choice_draft(draw, question, chosen[at + 1], others, 1.2 + 0.2 * count)

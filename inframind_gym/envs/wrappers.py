@@ -1,0 +1,231 @@
+"""Episode statistics with costs, in the form of Gymnasium's `RecordEpisodeStatistics`.
+
+    env = RecordEpisodeCost(gym.make("InfraMind-Executor-v0"))
+    ...
+    observation, reward, terminated, truncated, info = env.step(action)
+    if terminated or truncated:
+        info["episode"]  # {"r": 1.0, "l": 6, "c": 0.42}
+    np.mean(env.cost_queue), np.mean(env.violation_queue)
+
+    envs = RecordEpisodeCostVector(gym.make_vec("InfraMind-Stream-v0", num_envs=64))
+    ...
+    *_, infos = envs.step(actions)
+    infos["episode"]["c"][infos["_episode"]]  # of the episodes that ended in this step
+
+Nothing here depends on wall-clock time: the same seed gives the same infos.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, SupportsFloat
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.core import ActType, ObsType
+from gymnasium.utils import RecordConstructorArgs
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    _Batch = VectorEnv[Any, Any, NDArray[Any]]
+    _VectorWrapper = VectorWrapper[Any, Any, Any, Any, NDArray[Any]]
+else:  # before Gymnasium 1.4 it is not generic
+    _VectorWrapper = VectorWrapper
+
+
+class _History:
+    """The last episodes: their reward, length and cost, and whether the cost was over the limit.
+
+    Attributes:
+        episode_count: episodes so far, those that were forgotten too.
+        return_queue: rewards of the last `buffer_length` episodes.
+        length_queue: their numbers of steps.
+        cost_queue: their costs.
+        violation_queue: whether the cost per query was above the limit.
+    """
+
+    def __init__(self, buffer_length: int, cost_limit: float) -> None:
+        self.cost_limit = cost_limit
+        self.episode_count = 0
+        self.return_queue: deque[float] = deque(maxlen=buffer_length)
+        self.length_queue: deque[int] = deque(maxlen=buffer_length)
+        self.cost_queue: deque[float] = deque(maxlen=buffer_length)
+        self.violation_queue: deque[bool] = deque(maxlen=buffer_length)
+
+    def _keep(self, reward: float, length: int, cost: float, queries: int) -> None:
+        self.episode_count += 1
+        self.return_queue.append(reward)
+        self.length_queue.append(length)
+        self.cost_queue.append(cost)
+        self.violation_queue.append(cost / max(queries, 1) > self.cost_limit)
+
+
+class RecordEpisodeCost(
+    gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs, _History
+):
+    """Keep reward, length and cost of the episodes of one environment.
+
+    At the end of an episode `info["episode"]` holds "r" (sum of rewards), "l" (steps) and "c" (sum
+    of `info["cost"]`); what an inner `RecordEpisodeStatistics` has put there stays. An episode
+    violates its constraint where the cost per query is above the limit: an Executor episode is one
+    query, a Stream episode is judged by the mean over its queries.
+
+    Args:
+        env: an environment whose steps give `info["cost"]`.
+        buffer_length: episodes to remember.
+        stats_key: where in `info` the statistics go.
+        cost_limit: largest cost per query that is no violation; 1 is the budget.
+
+    Attributes:
+        episode_count: episodes so far, those that were forgotten too.
+        return_queue: rewards of the last `buffer_length` episodes.
+        length_queue: their numbers of steps.
+        cost_queue: their costs.
+        violation_queue: whether they violated the constraint.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[ObsType, ActType],
+        buffer_length: int = 100,
+        stats_key: str = "episode",
+        cost_limit: float = 1.0,
+    ) -> None:
+        RecordConstructorArgs.__init__(
+            self, buffer_length=buffer_length, stats_key=stats_key, cost_limit=cost_limit
+        )
+        gym.Wrapper.__init__(self, env)
+        _History.__init__(self, buffer_length, cost_limit)
+        self._stats_key = stats_key
+        self._start()
+
+    def _start(self) -> None:
+        self._return = 0.0
+        self._length = 0
+        self._cost = 0.0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObsType, dict[str, Any]]:
+        """Reset the environment and the sums of the episode."""
+        self._start()
+        return self.env.reset(seed=seed, options=options)
+
+    def step(
+        self, action: ActType
+    ) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Take a step; the last one of an episode carries its statistics."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._return += float(reward)
+        self._length += 1
+        self._cost += float(info["cost"])
+        if terminated or truncated:
+            info.setdefault(self._stats_key, {}).update(
+                r=self._return, l=self._length, c=self._cost
+            )
+            queries = int(getattr(self.unwrapped, "queries_done", 1))
+            self._keep(self._return, self._length, self._cost, queries)
+        return observation, reward, terminated, truncated, info
+
+
+class RecordEpisodeCostVector(_VectorWrapper, _History):
+    """The same for a batch of environments, compiled or one of Gymnasium's.
+
+    Where episodes ended, `infos["episode"]` holds arrays (E,) "r", "l" and "c", 0 in the other
+    rows, and `infos["_episode"]` tells which rows these are.
+
+    Args:
+        env: a vector environment whose steps give `infos["cost"]`.
+        buffer_length: episodes to remember, over all environments.
+        stats_key: where in `infos` the statistics go.
+        cost_limit: largest cost per query that is no violation; 1 is the budget.
+
+    Attributes:
+        episode_count: episodes so far, those that were forgotten too.
+        return_queue: rewards of the last `buffer_length` episodes.
+        length_queue: their numbers of steps.
+        cost_queue: their costs.
+        violation_queue: whether they violated the constraint.
+    """
+
+    def __init__(
+        self,
+        env: _Batch,
+        buffer_length: int = 100,
+        stats_key: str = "episode",
+        cost_limit: float = 1.0,
+    ) -> None:
+        VectorWrapper.__init__(self, env)
+        _History.__init__(self, buffer_length, cost_limit)
+        self._stats_key = stats_key
+        self._autoreset = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._returns = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, np.int64)
+        self._costs = np.zeros(self.num_envs)
+        self._over = np.zeros(self.num_envs, np.bool_)
+
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the environments (all, or those of `options["reset_mask"]`) and their sums."""
+        mask = (options or {}).get("reset_mask")
+        self._start(np.ones(self.num_envs, np.bool_) if mask is None else mask.copy())
+        return self.env.reset(seed=seed, options=options)
+
+    def _start(self, rows: NDArray[np.bool_]) -> None:
+        self._returns[rows] = 0.0
+        self._lengths[rows] = 0
+        self._costs[rows] = 0.0
+        self._over[rows] = False
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        """Take a step in every environment; see the class for what is added to `infos`."""
+        observations, rewards, terminations, truncations, infos = self.env.step(actions)
+        counts = np.ones(self.num_envs, np.bool_)
+        if self._autoreset == AutoresetMode.NEXT_STEP:  # this step was the reset of these rows
+            counts = ~self._over
+            self._start(self._over.copy())
+        self._returns[counts] += rewards[counts]
+        self._lengths[counts] += 1
+        self._costs[counts] += _step_costs(infos)[counts]
+        self._over = terminations | truncations
+        if self._over.any():
+            self._report(infos)
+            if self._autoreset == AutoresetMode.SAME_STEP:
+                self._start(self._over.copy())
+        return observations, rewards, terminations, truncations, infos
+
+    def _report(self, infos: dict[str, Any]) -> None:
+        over = self._over
+        infos.setdefault(self._stats_key, {}).update(
+            r=np.where(over, self._returns, 0.0),
+            l=np.where(over, self._lengths, 0),
+            c=np.where(over, self._costs, 0.0),
+        )
+        infos[f"_{self._stats_key}"] = over.copy()
+        queries = self._queries(infos)
+        for row in np.flatnonzero(over).tolist():
+            self._keep(
+                float(self._returns[row]),
+                int(self._lengths[row]),
+                float(self._costs[row]),
+                int(queries[row]),
+            )
+
+    def _queries(self, infos: dict[str, Any]) -> NDArray[np.int64]:
+        """(E,) queries of the episodes that ended."""
+        last = infos.get("final_info", infos)
+        if "queries" in last:
+            return np.asarray(last["queries"], np.int64)
+        return np.ones(self.num_envs, np.int64)
+
+
+def _step_costs(infos: dict[str, Any]) -> NDArray[np.float64]:
+    """(E,) costs of the step; with SAME_STEP autoreset those of last steps are in `final_info`."""
+    costs = np.asarray(infos["cost"], np.float64)
+    if "final_info" in infos:
+        costs = np.where(infos["_final_info"], infos["final_info"]["cost"], costs)
+    return costs

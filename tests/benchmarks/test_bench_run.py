@@ -1,0 +1,271 @@
+"""The benchmark on the real environments: same bits always, nothing finished is ever lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import baselines
+from benchmarks import runner
+from benchmarks.cells import Cell, grid
+from benchmarks.errors import BenchmarkError
+from benchmarks.records import encode_cell
+from benchmarks.rollout import ENV_ID, Simulator, _names, env_kwargs
+from benchmarks.runner import resolve, run
+from benchmarks.store import CELLS, EPISODES, read_blocks
+from benchmarks.suite import SuiteConfig
+from inframind_gym.policy import feedback_of
+
+ROOT = Path(__file__).resolve().parents[2]
+MINE = "tests.benchmarks.policies_under_test"
+
+
+def suite(**changes: Any) -> SuiteConfig:
+    content = {
+        "name": "small",
+        "policies": ["random", "least_loaded"],
+        "workloads": ["mixed"],
+        "rates_per_min": [20, 200],
+        "budgets_s": [30, "tiers"],
+        "seeds": 2,
+        "num_queries": 12,
+    }
+    return resolve(SuiteConfig.model_validate({**content, **changes}))
+
+
+def files(folder: Path) -> tuple[bytes, bytes]:
+    return (folder / EPISODES).read_bytes(), (folder / CELLS).read_bytes()
+
+
+def alone(config: SuiteConfig, cell: Cell) -> np.ndarray:
+    """The cell on the single environment, with `policy.act`, as a user would write the loop."""
+    policy = baselines.resolve_policy(cell.policy)
+    env = gym.make(ENV_ID, **env_kwargs(config, cell.workload, policy))
+    options = {"arrival_rate_per_min": cell.rate_per_min}
+    if cell.budget_s != "tiers":
+        options["budget_s"] = cell.budget_s
+    observation, _ = env.reset(seed=cell.sweep_seed, options=options)
+    policy.reset(env.unwrapped.policy_spec(), [cell.policy_seed])
+    observe, over, pieces = feedback_of(policy), False, []
+    while not over:
+        action = policy.act(observation, env.unwrapped.context())
+        observation, _, over, _, _ = env.step(action)
+        pieces.append(env.unwrapped.completed())
+        if observe is not None and len(pieces[-1]):
+            observe(pieces[-1], 0)
+    return np.concatenate(pieces)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "random",
+        "static_mix",
+        "least_loaded",
+        "moa",
+        "q_learning_load_tracker",
+        f"{MINE}:Cheapest",
+        f"{MINE}:Learner",
+        f"{MINE}:FullObservation",
+    ],
+)
+def test_a_batch_gives_the_bits_of_each_cell_alone(policy: str) -> None:
+    config = suite(policies=[policy], seeds=[3])
+    results = [r for finished in Simulator(config).run(grid(config)) for r in finished]
+    assert {cell for cell, _, _ in results} == set(grid(config))
+    for cell, records, names in results:
+        expected = alone(config, cell)
+        assert encode_cell(cell, "x", records, names) == encode_cell(cell, "x", expected, names)
+
+
+def test_policies_meet_the_same_queries_arrivals_and_budgets() -> None:
+    config = suite(policies=["static", "round_robin"], seeds=1, budgets_s=["tiers"])
+    sweeps: dict[Any, list[Any]] = {}
+    for policy in config.policies:
+        cells = [cell for cell in grid(config) if cell.policy == policy]
+        for finished in Simulator(config).run(cells):
+            for cell, records, _ in finished:
+                order = records[np.argsort(records["query"])]
+                drawn = order[["query", "task", "arrival_s", "budget_s", "topology", "num_agents"]]
+                sweeps.setdefault(cell.rate_per_min, []).append(drawn.tolist())
+    for one, other in sweeps.values():
+        assert one == other
+    assert sweeps[20.0][0] != sweeps[200.0][0]
+
+
+def test_workers_batches_and_interruptions_do_not_change_a_byte(tmp_path: Path) -> None:
+    config = suite(policies=["random", f"{MINE}:Learner"])
+    summary = run(config, tmp_path / "one", workers=1)
+    assert (summary.cells, summary.computed, summary.kept) == (16, 16, 0)
+    run(config, tmp_path / "four", workers=4, max_rows=3)
+    assert files(tmp_path / "one") == files(tmp_path / "four")
+    again = run(config, tmp_path / "four", workers=4)
+    assert (again.computed, again.kept) == (0, 16)
+    assert files(tmp_path / "one") == files(tmp_path / "four")
+
+
+def test_the_header_says_what_ran(tmp_path: Path) -> None:
+    run(suite(policies=["random"], seeds=1), tmp_path, command=["run", "--suite", "x"])
+    header = json.loads((tmp_path / "run.json").read_text())
+    assert set(header["packages"]) == {"inframind-gym", "gymnasium", "numba", "numpy"}
+    assert header["runs"][0]["command"] == ["run", "--suite", "x"]
+    assert header["suite"]["num_queries"] == 12
+    spec = gym.envs.registration.EnvSpec.from_json(json.dumps(header["env_specs"]["random/mixed"]))
+    assert gym.make(spec).unwrapped.config.num_queries == 12
+
+
+def test_a_stopped_run_keeps_what_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = suite()
+    run(config, tmp_path / "whole", workers=1)
+    real, asked = runner.run_cells, []
+
+    def stops_after_a_policy(*args: Any, stop: Any, **kwargs: Any) -> Any:
+        def now() -> bool:
+            asked.append(0)
+            return len(asked) > 100
+
+        return real(*args, stop=now, **kwargs)
+
+    monkeypatch.setattr(runner, "run_cells", stops_after_a_policy)
+    summary = run(config, tmp_path / "stopped", workers=1, max_rows=4)
+    monkeypatch.undo()
+    assert summary.stopped
+    assert 0 < summary.computed < summary.cells
+    assert len(read_blocks(tmp_path / "stopped")) == summary.computed
+    more = run(config, tmp_path / "stopped", workers=1)
+    assert more.kept == summary.computed
+    assert files(tmp_path / "stopped") == files(tmp_path / "whole")
+
+
+def command(*arguments: object) -> list[str]:
+    small = ["--rates", "20,200", "--budgets", "30,tiers", "--seeds", "2", "--queries", "60"]
+    return [sys.executable, "-m", "benchmarks", "run", *small, *map(str, arguments)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_process_is_continued_by_the_same_command(
+    tmp_path: Path, how: signal.Signals, workers: int
+) -> None:
+    line = command("--policies", f"random,least_loaded,{MINE}:Learner", "--max-rows", "4")
+    whole = [*line, "--out", str(tmp_path / "whole"), "--workers", "1"]
+    subprocess.run(whole, cwd=ROOT, check=True, capture_output=True)
+    cut = tmp_path / "cut"
+    line += ["--out", str(cut), "--workers", str(workers)]
+    process = subprocess.Popen(
+        line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not (cut / CELLS).exists() or not (cut / CELLS).stat().st_size:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(how)
+    _, err = process.communicate(timeout=60)
+    if how == signal.SIGINT and process.returncode:
+        assert process.returncode == 130
+        assert "Continue with: " in err
+    kept = len(read_blocks(cut))
+    done = subprocess.run([*line, "--json"], cwd=ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    summary = json.loads(done.stdout)
+    assert summary["kept"] >= kept > 0
+    assert files(cut) == files(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_costs_a_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIES_ONCE", str(tmp_path / "flag"))
+    config = suite(policies=[f"{MINE}:DiesOnce"], rates_per_min=[200])
+    run(config, tmp_path / "r", workers=2, max_rows=2)
+    assert (tmp_path / "flag").exists()
+    assert len(read_blocks(tmp_path / "r")) == 4
+    with pytest.raises(BenchmarkError, match=r"died 3 times \(last exit code 9\)"):
+        run(suite(policies=[f"{MINE}:AlwaysDies"]), tmp_path / "dead", workers=2, max_rows=4)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_policy_that_fails_is_blamed_and_the_rest_kept(tmp_path: Path, workers: int) -> None:
+    with pytest.raises(BenchmarkError, match=r"(?s)Raises' failed with KeyError.*my own mistake"):
+        run(suite(policies=["random", f"{MINE}:Raises"]), tmp_path, workers=workers)
+    if workers == 1:
+        assert len(read_blocks(tmp_path)) == 8
+    with pytest.raises(BenchmarkError, match=r"ActionError: .*15"):
+        run(suite(policies=[f"{MINE}:OutOfRange"]), tmp_path / "other", workers=1)
+
+
+def test_other_settings_and_edited_files_are_refused(tmp_path: Path) -> None:
+    workload = tmp_path / "mine.yaml"
+    text = (ROOT / "envs_configs" / "workloads" / "math.yaml").read_text()
+    workload.write_text(text)
+    config = suite(policies=["random"], workloads=[str(workload)], seeds=1)
+    run(config, tmp_path / "r")
+    with pytest.raises(BenchmarkError, match=r"num_queries \(there: 12, now: 5\)"):
+        run(config.model_copy(update={"num_queries": 5}), tmp_path / "r")
+    workload.write_text(text.replace("num_queries: 500", "num_queries: 400"))
+    with pytest.raises(BenchmarkError, match="the content of workload"):
+        run(config, tmp_path / "r")
+
+
+def test_more_seeds_and_policies_extend_a_folder(tmp_path: Path) -> None:
+    run(suite(policies=["random"], seeds=1), tmp_path)
+    summary = run(suite(), tmp_path)
+    assert (summary.kept, summary.computed) == (4, 12)
+
+
+def test_a_trace_can_be_the_arrival_process(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = [f"2023-11-16 18:17:{second:02d}.5,100,10" for second in range(0, 60, 2)]
+    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
+    spec = {"kind": "trace", "path": str(trace), "rescale": True}
+    run(suite(policies=["random"], arrivals=spec), tmp_path / "r", workers=1)
+    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows[:-1]]) + "\n")
+    with pytest.raises(BenchmarkError, match="arrivals"):
+        run(suite(policies=["random"], arrivals=spec), tmp_path / "r", workers=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"policies": ["least_loadde"]}, "least_loaded"),
+        ({"policies": ["no.such.module:Policy"]}, "no module named"),
+        ({"workloads": ["mixd"]}, "mixed"),
+        ({"pool": "b200"}, "b200-2gpu"),
+        ({"arrivals": "poison"}, "poisson"),
+        ({"tasks": "no/such/folder"}, "no folder"),
+    ],
+)
+def test_unknown_names_are_errors_that_suggest(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(suite(**changes), tmp_path / "r", workers=1)
+    assert not (tmp_path / "r").exists()
+
+
+def test_names_follow_the_records(tmp_path: Path) -> None:
+    config = suite(policies=["static:llama-8b:Concise"], seeds=1, rates_per_min=[20])
+    run(config, tmp_path, workers=1)
+    for line in (tmp_path / EPISODES).read_text().splitlines():
+        episode = json.loads(line)
+        assert set(episode["models"]) == {"llama-8b"}
+        assert set(episode["strategies"]) == {"Concise"}
+        assert episode["dataset"].startswith("builtin_")
+        assert len(episode["actions"]) == sum(episode["models"].values())
+
+
+def test_the_environment_has_the_names_that_results_need() -> None:
+    env = gym.make_vec(ENV_ID, num_envs=1)
+    names = _names(env.unwrapped.policy_spec(), env.unwrapped.simulation.tasks)
+    assert len(names.task_ids) == len(names.datasets)
+    assert os.path.sep not in names.columns.models[0]
