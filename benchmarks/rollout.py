@@ -28,6 +28,7 @@ from benchmarks.metrics import Columns
 from benchmarks.records import Names
 from benchmarks.suite import SuiteConfig
 from inframind_gym.envs.vector import StreamVectorEnv
+from inframind_gym.orchestration.state import COMPLETED
 from inframind_gym.policy import Policy, PolicySpec, feedback_of, plan_of
 from inframind_gym.tasks.taskset import DOMAINS, TaskSet
 from inframind_gym.topology import TOPOLOGIES
@@ -108,7 +109,7 @@ class Simulator:
         observations, _ = env.reset(seed=[c.sweep_seed for c in cells], options=options)
         with _blame(first.policy):
             policy.reset(env.policy_spec(), [c.policy_seed for c in cells])
-        log: list[tuple[NDArray[np.int64], NDArray[np.void]]] = []
+        done = np.zeros((len(cells), env.simulation.num_queries), COMPLETED)
         running = np.ones(len(cells), dtype=np.bool_)
         actions = np.zeros(len(cells), dtype=np.int64)
         while running.any():
@@ -119,14 +120,12 @@ class Simulator:
             with _blame(first.policy):
                 actions[rows] = policy.act_batch(observations[rows], contexts[rows], rows)
                 observations, _, terminated, truncated, _ = env.step(actions)
-            log.append(self._told(env, running, observe, first.policy))
+            of, records = self._completed(env, running, observe, first.policy)
+            done[of, records["query"]] = records
             over = np.flatnonzero(running & (terminated | truncated)).tolist()
             running[over] = False
             if over:
-                yield [
-                    (cells[row], np.concatenate([told[of == row] for of, told in log]), names)
-                    for row in over
-                ]
+                yield [(cells[row], done[row], names) for row in over]
 
     def warm_up(self, cell: Cell) -> None:
         """Take one step as in a cell, so that compiled code is in the cache."""
@@ -134,7 +133,7 @@ class Simulator:
         env.reset(seed=0)
         env.step(np.zeros(1, dtype=np.int64))
 
-    def _told(
+    def _completed(
         self,
         env: StreamVectorEnv,
         running: NDArray[np.bool_],

@@ -147,6 +147,11 @@ def _decimals(name: str, shown: float) -> int:
     return 0 if abs(shown) >= 100 else 2
 
 
+def short(policy: str) -> str:
+    """A policy's name, without its beginning if it is long."""
+    return policy if len(policy) <= 28 else "…" + policy[-27:]
+
+
 def _budget(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:g} s"
 
@@ -154,7 +159,7 @@ def _budget(value: float | str) -> str:
 def _metrics_sheet(title: str, rows: Sequence[dict[str, Any]], caption: str = "") -> Sheet:
     headings = ["#", "policy", *(METRICS[name].label for name in _MAIN)]
     body = [
-        [str(place), row["policy"], *(with_margin(row, name) for name in _MAIN)]
+        [str(place), short(row["policy"]), *(with_margin(row, name) for name in _MAIN)]
         for place, row in enumerate(rows, start=1)
     ]
     best = set()
@@ -182,7 +187,7 @@ def _matrix(
         f"Goodput % {title} (solved %)",
         ["policy", *(label(value) for value in values)],
         [
-            [policy, *(_goodput_text(found[policy, value]) for value in values)]
+            [short(policy), *(_goodput_text(found[policy, value]) for value in values)]
             for policy in policies
         ],
         best=best,
@@ -205,7 +210,7 @@ def _use_sheet(rows: Sequence[dict[str, Any]]) -> Sheet:
         ],
         [
             [
-                row["policy"],
+                short(row["policy"]),
                 *(f"{100 * row['model_share'][name]:.0f}" for name in models),
                 *(f"{100 * row['strategy_share'][name]:.0f}" for name in strategies),
                 value_text("imbalance", row["imbalance"]),

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.rendering import DecisionLog, look, render_frame, render_table
-from inframind_gym.envs.spaces import action_space, check_actions, observation_space, route_mask
+from inframind_gym.envs.spaces import action_mask, action_space, check_actions, observation_space
 from inframind_gym.errors import ConfigError, require_positive, unknown
 from inframind_gym.orchestration.config import env_config
 from inframind_gym.orchestration.simulation import DECISION, Simulation
 from inframind_gym.policy import PolicySpec
-from inframind_gym.topology import STRATEGIES
 
 RESET_OPTIONS = ("arrival_rate_per_min", "budget_s")
 RENDER_MODES = ("ansi", "rgb_array")
@@ -72,6 +71,13 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         """Every call of the current sweep that is done, (k,) CALL; needs `record_calls=True`."""
         return self.simulation.calls(0)
 
+    @property
+    def queries_done(self) -> int:
+        """How many of the agent's queries have ended in this episode."""
+        if self.one_query:
+            return int(not self._running)
+        return int(self.simulation.flows.sweep[0]["finished"])
+
     def policy_spec(self) -> PolicySpec:
         """What a `Policy` is told before a run."""
         return self.simulation.policy_spec()
@@ -86,12 +92,8 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         up = int(self._contexts[0]["models_up"])
         if up != self._mask_of:
             self._mask_of = up
-            self._mask = route_mask(up, self.simulation.layout.num_models, len(STRATEGIES))
-        routes = self._mask.copy()
-        if self.config.level == "executor":
-            return routes
-        plan = np.ones(int(self._highs[:8].sum()), np.bool_)
-        return plan if self.config.level == "planner" else np.concatenate([plan, routes])
+            self._mask = action_mask(self.simulation, up, self._highs)
+        return self._mask.copy()
 
     # Gymnasium
 

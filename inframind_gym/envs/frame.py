@@ -133,9 +133,7 @@ def _query(canvas: _Canvas, view: View) -> None:
     x = left + 14
     x += canvas.text((x, top + 24), f"Query {waiting.query}", 18, bold=True)
     facts = (waiting.domain, waiting.workflow, waiting.progress, waiting.role)
-    canvas.text(
-        (x + 12, top + 25), _SEPARATOR.join(filter(None, facts)), 15, width=right - x - 26
-    )
+    canvas.text((x + 12, top + 25), _SEPARATOR.join(filter(None, facts)), 15, width=right - x - 26)
     share = waiting.remaining_s / waiting.budget_s
     colour = GOOD if share > 0.5 else WAITING if share > 0.2 else BAD
     left_s = waiting.remaining_s
@@ -187,21 +185,22 @@ def _server(canvas: _Canvas, server: ServerView, left: int, y: int, height: int)
         below = server.gpu if server.up else f"{server.gpu}  ·  down"
         canvas.text((left + 14, y + 10), below, 12, GREY if server.up else BAD, width=142)
     half = min(height // 2 - 3, 9)
-    canvas.bar(
-        (left + 166, y - half, left + 242, y + half), server.running / server.slots, RUNNING
-    )
-    canvas.text((left + 250, y), f"{server.running}/{server.slots}", 13, ink)
+    canvas.bar((left + 166, y - half, left + 232, y + half), server.running / server.slots, RUNNING)
+    canvas.text((left + 239, y), f"{server.running}/{server.slots}", 12, ink, width=65)
     # A queue twice as long as there are slots fills its bar.
     share = server.waiting / (2 * server.slots)
     canvas.bar((left + 306, y - half, left + 356, y + half), share, WAITING)
-    canvas.text((left + 364, y), str(server.waiting), 13, ink)
+    canvas.text((left + 364, y), str(server.waiting), 12, ink, width=36)
     canvas.bar((left + 402, y - half, left + 452, y + half), server.kv_frac, CACHE)
-    canvas.text((left + 460, y), f"{server.kv_frac:.0%}", 13, ink)
+    canvas.text((left + 460, y), f"{server.kv_frac:.0%}", 12, ink)
     depth = f"{server.polled_depth_req:.0f}"
     canvas.text((left + _DEPTH_END, y), depth, 13, ink, align="right")
-    seconds = server.polled_e2e_s
-    e2e = f"{seconds:.{0 if seconds >= 100 else 1}f} s" if seconds else "-"
+    e2e = _seconds(server.polled_e2e_s) if server.polled_e2e_s else "-"
     canvas.text((_SERVERS[2] - 14, y), e2e, 13, ink, align="right")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.{0 if seconds >= 1000 else 1}f} s"
 
 
 def _decisions(canvas: _Canvas, view: View) -> None:
@@ -212,12 +211,11 @@ def _decisions(canvas: _Canvas, view: View) -> None:
     for decision in view.decisions:
         if y > bottom - 90:
             break
-        used = canvas.text((left + 14, y), decision.choice, 14, width=170)
-        canvas.text((left + 20 + used, y + 1), decision.detail, 12, GREY)
-        canvas.text((right - 14, y), f"{decision.time_s:.1f} s", 12, GREY, align="right")
-        canvas.text(
-            (left + 14, y + 15), f"query {decision.query}, {decision.role}", 12, GREY, width=250
-        )
+        used = canvas.text((left + 14, y), decision.choice, 14, width=176)
+        canvas.text((left + 22 + used, y + 1), decision.detail, 12, GREY)
+        who = f"query {decision.query}, {decision.role}"
+        canvas.text((left + 14, y + 16), who, 12, GREY, width=186)
+        canvas.text((right - 14, y + 16), _seconds(decision.time_s), 12, GREY, align="right")
         y += 38
     if not view.decisions:
         canvas.text((left + 14, y), "none yet", 13, GREY)

@@ -48,9 +48,7 @@ class DecisionLog:
         self.reward = 0.0
         self.cost = 0.0
 
-    def add(
-        self, context: np.void, action: NDArray[np.int64], reward: float, cost: float
-    ) -> None:
+    def add(self, context: np.void, action: NDArray[np.int64], reward: float, cost: float) -> None:
         """Keep a decision.
 
         Args:
@@ -132,7 +130,7 @@ class View:
 def _gauges(
     world: World, flows: Workflows, cluster: Cluster, e: int, out: NDArray[np.float64]
 ) -> None:
-    """Write what only the kernel can tell into `out` (M + 1,): KV use by server, budget left in s."""
+    """Write what only the kernel can tell into `out` (M + 1,): KV use by server, seconds left."""
     models = cluster.card.shape[0]
     sweep = flows.sweep[e]
     for m in range(models):
@@ -142,9 +140,7 @@ def _gauges(
         out[models] = remaining_budget_s(world, flows, e, sweep.slot, sweep.node)
 
 
-def look(
-    simulation: Simulation, context: np.void, log: DecisionLog, rate_per_min: float
-) -> View:
+def look(simulation: Simulation, context: np.void, log: DecisionLog, rate_per_min: float) -> View:
     """Read what there is to see of a single environment; the simulation does not change.
 
     Args:
@@ -175,9 +171,7 @@ def look(
         telemetry_age_s=float(sweep["now_s"] - sweep["last_poll_s"]),
         waiting=_waiting(context, float(gauges[-1])) if sweep["live"] else None,
         servers=_servers(simulation, gauges),
-        decisions=tuple(
-            _decision(simulation, *entry) for entry in reversed(log.entries)
-        ),
+        decisions=tuple(_decision(simulation, *entry) for entry in reversed(log.entries)),
         steps=log.steps,
         reward=log.reward,
         cost=log.cost,
@@ -225,9 +219,7 @@ def _waiting(context: np.void, remaining_s: float) -> WaitingView:
     )
 
 
-def _decision(
-    simulation: Simulation, context: np.void, action: NDArray[np.int64]
-) -> DecisionView:
+def _decision(simulation: Simulation, context: np.void, action: NDArray[np.int64]) -> DecisionView:
     query, time_s = int(context["query"]) + 1, float(context["time_s"])
     if context["kind"] == PLAN:
         agents = int(action[1]) + 1

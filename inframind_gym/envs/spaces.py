@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from inframind_gym.errors import ActionError
 from inframind_gym.orchestration.simulation import Simulation
+from inframind_gym.orchestration.step import PLAN_ACTIONS
 from inframind_gym.policy.layout import LOG_SCALE_S
-from inframind_gym.topology import MAX_AGENTS, ROLES, TOPOLOGIES, roles_of
+from inframind_gym.topology import MAX_AGENTS, ROLES, STRATEGIES, TOPOLOGIES, roles_of
 
 MOST_ROLES = max(len(roles_of(role.domain)) for role in ROLES)  # of one domain
 LONGEST_S = 1e6  # bound of the time features: nothing observed lasts longer
@@ -81,7 +82,23 @@ def check_actions(actions: Any, highs: NDArray[np.int64], num_envs: int) -> NDAr
     return array
 
 
-def route_mask(models_up: int, num_models: int, num_strategies: int) -> NDArray[np.bool_]:
-    """(M·S,) routes to models that are up, from a bit mask of models."""
-    up = np.array([models_up >> m & 1 for m in range(num_models)], np.bool_)
-    return np.repeat(up, num_strategies)
+def action_mask(
+    simulation: Simulation, models_up: int, highs: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Actions that make sense: routes to models that are up, and any plan.
+
+    Args:
+        simulation: tells the level and the models.
+        models_up: bit mask of models.
+        highs: (a,) number of choices of each part of the action.
+
+    Returns:
+        The masks of all parts of the action, one after the other; at the executor level (M·S,).
+    """
+    up = [bool(models_up >> m & 1) for m in range(simulation.layout.num_models)]
+    routes = np.repeat(np.array(up, np.bool_), len(STRATEGIES))
+    level = simulation.config.level
+    if level == "executor":
+        return routes
+    plan = np.ones(int(highs[:PLAN_ACTIONS].sum()), np.bool_)
+    return plan if level == "planner" else np.concatenate([plan, routes])

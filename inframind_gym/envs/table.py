@@ -16,8 +16,10 @@ _FULL, _EMPTY = "█", "░"
 
 
 def draw_table(view: View) -> str:
-    """Lines of at most `WIDTH` columns, without colours or trailing blanks; the same view, the
-    same text, whatever the terminal."""
+    """Write a view as lines of at most `WIDTH` columns, without colours or trailing blanks.
+
+    The same view gives the same text, whatever the terminal.
+    """
     text = StringIO()
     console = Console(
         file=text,
@@ -32,9 +34,7 @@ def draw_table(view: View) -> str:
         _environ={},
     )
     console.print(" · ".join((view.title, *view.setting)), no_wrap=True, overflow="ellipsis")
-    console.print(_progress(view))
-    console.print(_ended(view))
-    for line in _waiting(view):
+    for line in (_progress(view), _ended(view), *_waiting(view)):
         console.print(line, no_wrap=True, overflow="ellipsis")
     console.print(_servers(view))
     console.print(
@@ -84,7 +84,7 @@ def _waiting(view: View) -> list[str]:
 
 def _servers(view: View) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("model", no_wrap=True, max_width=20)
+    table.add_column("model", no_wrap=True, max_width=18)
     table.add_column("gpu", no_wrap=True, max_width=8)
     table.add_column("", no_wrap=True)
     table.add_column("running", justify="right", no_wrap=True)
@@ -97,7 +97,7 @@ def _servers(view: View) -> Table:
         table.add_row(
             server.model,
             server.gpu,
-            bar(server.running / server.slots, 16),
+            bar(server.running / server.slots, 12),
             f"{server.running}/{server.slots}",
             str(server.waiting),
             f"{server.kv_frac:.0%}",

@@ -12,12 +12,11 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from inframind_gym.envs.base import RESET_OPTIONS
-from inframind_gym.envs.spaces import action_space, check_actions, observation_space, route_mask
+from inframind_gym.envs.spaces import action_mask, action_space, check_actions, observation_space
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.orchestration.config import env_config
 from inframind_gym.orchestration.simulation import DECISION, SWEEP_OVER, Simulation
 from inframind_gym.policy import PolicySpec
-from inframind_gym.topology import STRATEGIES
 
 
 class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
@@ -66,6 +65,7 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         self._episode_rewards = np.zeros(num_envs)
         self._seed: int | None = None
         _, self._contexts = self.simulation.buffers()
+        self._completed = self.simulation.completed_batch()
 
     def contexts(self) -> NDArray[Any]:
         """(E,) CONTEXT: the decisions that wait."""
@@ -84,9 +84,8 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         return self.simulation.policy_spec()
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(E, M·S) routes to models that are up, for the executor level."""
-        up = self.simulation.models_up
-        mask = route_mask(up, self.simulation.layout.num_models, len(STRATEGIES))
+        """(E, M·S) routes to models that are up; at other levels as of the single environments."""
+        mask = action_mask(self.simulation, self.simulation.models_up, self._highs)
         return np.tile(mask, (self.num_envs, 1))
 
     def reset(
@@ -155,18 +154,16 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
             final_obs[row] = observations[row].copy()
         episode_cost = np.where(over, self._episode_costs, 0.0)
         episode_reward = np.where(over, self._episode_rewards, 0.0)
+        final = {
+            "cost": np.where(over, infos["cost"], 0.0),
+            "episode_cost": episode_cost,
+            "episode_reward": episode_reward,
+        } | self._summary(over, episode_reward, episode_cost)
         infos |= {
             "final_obs": final_obs,
             "_final_obs": over,
-            "final_info": {
-                "cost": np.where(over, infos["cost"], 0.0),
-                "_cost": over,
-                "episode_cost": episode_cost,
-                "_episode_cost": over,
-                "episode_reward": episode_reward,
-                "_episode_reward": over,
-            },
-            "_final_info": over,
+            "final_info": final | {f"_{key}": over.copy() for key in final},
+            "_final_info": over.copy(),
         }
         self._episode_costs[rows] = 0.0
         self._episode_rewards[rows] = 0.0
@@ -175,6 +172,24 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
             rows = rows[self.simulation.status[rows] == SWEEP_OVER]
         if len(rows):
             self._start(rows, observations, inside=False)
+
+    def _summary(
+        self, over: NDArray[np.bool_], rewards: NDArray[np.float64], costs: NDArray[np.float64]
+    ) -> dict[str, NDArray[Any]]:
+        """What the single environments add to their last info, (E,) each."""
+        if not self._one_query:
+            queries = self.simulation.num_queries
+            return {
+                "queries": np.where(over, queries, 0),
+                "solve_rate": rewards / queries,
+                "mean_cost": costs / queries,
+            }
+        rows, records = self._completed
+        summary: dict[str, NDArray[Any]] = {}
+        for key in ("solved", "latency_s", "budget_s"):
+            summary[key] = np.zeros(self.num_envs, np.int64 if key == "solved" else np.float64)
+            summary[key][rows] = records[key]
+        return summary
 
     def _start(
         self, rows: NDArray[np.int64], observations: NDArray[np.float32], *, inside: bool

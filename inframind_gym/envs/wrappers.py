@@ -112,9 +112,7 @@ class RecordEpisodeCost(
         self._start()
         return self.env.reset(seed=seed, options=options)
 
-    def step(
-        self, action: ActType
-    ) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take a step; the last one of an episode carries its statistics."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._return += float(reward)

@@ -112,7 +112,8 @@ class Simulation:
         self.flows: Workflows = allocate_workflows(
             num_envs, self.num_queries, 1 << (ready - 1).bit_length(), config.record_calls
         )
-        self.cluster: Cluster = allocate(card, num_envs, in_flight)
+        # One more: a call that follows another is sent before that one's place is free.
+        self.cluster: Cluster = allocate(card, num_envs, in_flight + 1)
         self.status = np.zeros(num_envs, np.int64)
         self._all_rows = np.arange(num_envs)
         self._no_starts = np.zeros(0, START)

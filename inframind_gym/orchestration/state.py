@@ -112,7 +112,7 @@ COMPLETED: Final = np.dtype(
         ("solved", "i1"),
         ("final_model", "i1"),
         ("agents", "i1"),
-        ("model", "i1", (MAX_NODES,)),  # decisions, by node
+        ("model", "i1", (MAX_NODES,)),  # decisions, by node; -1 (latency 0) beyond num_nodes
         ("strategy", "i1", (MAX_NODES,)),
         ("role", "i1", (MAX_NODES,)),
         ("node_latency_s", "f4", (MAX_NODES,)),

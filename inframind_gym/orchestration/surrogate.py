@@ -56,6 +56,7 @@ from inframind_gym.serving.surrogate.engine import (
 )
 from inframind_gym.serving.surrogate.state import DIRTY, NEVER_S, Cluster
 from inframind_gym.serving.surrogate.telemetry import poll
+from inframind_gym.topology.graphs import MAX_NODES
 
 EDF = 0  # indices into SCHEDULERS
 EDF_LATE_LAST = 1
@@ -351,6 +352,11 @@ def query_over(world: World, flows: Workflows, e: int, slot: int) -> None:
         record.strategy[node] = query.strategy[node]
         record.role[node] = query.role[node]
         record.node_latency_s[node] = query.node_latency_s[node]
+    for node in range(query.num_nodes, MAX_NODES):
+        record.model[node] = -1
+        record.strategy[node] = -1
+        record.role[node] = -1
+        record.node_latency_s[node] = 0.0
     if query.agents:
         sweep.reward += query.solved
         if world.settings[0].one_query:

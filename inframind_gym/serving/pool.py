@@ -63,11 +63,11 @@ class ServerCard(StrictModel):
                 f"max_num_seqs ({self.max_num_seqs}): a step computes one token for every running "
                 "sequence"
             )
-        if self.num_kv_blocks * self.block_size < self.max_model_len:
+        if (self.num_kv_blocks - 1) * self.block_size < self.max_model_len:
             raise ValueError(
-                f"num_kv_blocks ({self.num_kv_blocks}) x block_size ({self.block_size}) must hold "
-                f"at least one sequence of max_model_len ({self.max_model_len}) tokens: raise "
-                "num_kv_blocks or lower max_model_len"
+                f"num_kv_blocks ({self.num_kv_blocks}, of which one is reserved) x block_size "
+                f"({self.block_size}) must hold at least one sequence of max_model_len "
+                f"({self.max_model_len}) tokens: raise num_kv_blocks or lower max_model_len"
             )
         return self
 

@@ -58,6 +58,7 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
         with os.fdopen(handle, "wb") as stream:
             stream.write(hashlib.sha256(payload).digest() + payload)
+        os.chmod(temporary, 0o644)  # a cache may be shared; mkstemp lets only its owner read
         os.replace(temporary, path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ _NUMBER = re.compile(
 )
 _FRAC = re.compile(r"\\[dt]?frac\s*\{\s*(-?[\d.]+)\s*\}\s*\{\s*(\d+)\s*\}")
 _SHORT_FRAC = re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)")
-_MARKED = re.compile(r"(?:answer|result|total)\b[^\n\d\\$=:]{0,40}?(?:\bis\b|:|=)", re.IGNORECASE)
+_MARKED = re.compile(r"answer\b[^\n\d\\$=:]{0,40}?(?:\bis\b|:|=)", re.IGNORECASE)
 
 
 def boxed(text: str) -> str | None:
@@ -45,7 +45,7 @@ def _plain(text: str) -> str:
     text = text.replace("−", "-").replace("{,}", ",").replace("$", "").replace("€", "")
     text = re.sub(r"\\[!,;: ]", "", text)
     text = _FRAC.sub(r" \1/\2", _SHORT_FRAC.sub(r" \1/\2", text))
-    return re.sub(r"(?<![\w)\]])([-+])\s+(?=[\d.])", r"\1", text)
+    return re.sub(r"(^|[=:(,])(\s*[-+])\s+(?=[\d.])", r"\1\2", text)
 
 
 def parse_number(text: str) -> Fraction | None:
@@ -72,7 +72,7 @@ def final_number(text: str) -> Fraction | None:
     r"""Return the number that a response ends on, or None if it holds none.
 
     Looked for in this order: in the last ``\boxed{}``; after the last ``####``; after the last
-    "answer is", "answer:", "result =", "total is"; the last number of the text.
+    "answer is", "answer:" or "answer ="; the last number of the text.
     """
     inside = boxed(text)
     if inside is not None:

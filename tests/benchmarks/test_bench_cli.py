@@ -77,3 +77,18 @@ def test_errors_are_one_line_without_a_traceback(
     assert err.startswith("error: ")
     assert message in err
     assert "Traceback" not in err
+
+
+def test_speed_measures_what_is_asked_for() -> None:
+    code, out, _ = call("speed", "--only", "kernel_rps,import_s", "--repeats", "1", "--json")
+    assert code == 0
+    figures = json.loads(out)
+    assert figures["kernel_rps"] > 10_000
+    assert 0 < figures["import_s"] < 10
+    assert figures["kernel_simulated_s_per_s"] > 1000
+    assert figures["targets"] == {"kernel_rps": 2_000_000, "import_s": 1.0}
+    assert figures["machine"]["processor"]
+    assert "compile_s" not in figures
+    code, out, _ = call("speed", "--only", "import_s", "--repeats", "1")
+    assert code == 0
+    assert "<= 1" in out

@@ -75,7 +75,7 @@ def test_call_seconds_by_hand() -> None:
     card = ServerCard(
         max_num_seqs=4,
         max_num_batched_tokens=100,
-        num_kv_blocks=64,
+        num_kv_blocks=65,  # one is reserved
         max_model_len=1024,
         step=step,
     )
@@ -105,7 +105,7 @@ def test_repeated_names_are_refused(tmp_path: Path, section: str, key: str, valu
     [
         ("max_num_batched_tokens", 8, "must be at least max_num_seqs (16)"),
         ("max_num_seqs", 0, "models.1.server.max_num_seqs"),
-        ("num_kv_blocks", 10, "must hold at least one sequence of max_model_len (16384)"),
+        ("num_kv_blocks", 1024, "must hold at least one sequence of max_model_len (16384)"),
         ("max_model_len", 2048, "must exceed the pool's max_output_tokens (2048)"),
         ("max_num_seq", 16, "Did you mean 'max_num_seqs'?"),
     ],

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -93,7 +94,9 @@ def test_another_process_makes_the_same_tasks() -> None:
 def test_shipped_tasks_are_those_of_the_generator() -> None:
     """Texts, answers, difficulties and splits; `build --check` compares roles and model, too."""
     packed = gzip.decompress((shipped.DATA / shipped.TASKS_FILE).read_bytes()).decode()
-    assert packed == "\n".join(to_json(r) for r in generated()) + "\n"
+    expected = [*(to_json(r) for r in generated()), ""]
+    other = [i for i, line in enumerate(packed.split("\n")) if line != expected[i]]
+    assert other == []
     build.check()
 
 
@@ -158,7 +161,7 @@ def test_loading_is_fast_and_needs_no_torch() -> None:
 def test_every_answer_grades_itself() -> None:
     """A response that states the answer is right, and one that states another is wrong."""
     answers = [r.answer for r in generated() if r.answer.kind != "tests"]
-    for answer, other in zip(answers, answers[1:], strict=False):
+    for answer, other in pairwise(answers):
         assert grade(
             answer, f"Let me think: 3 or 4 steps.\nThe answer is \\boxed{{{answer.value}}}."
         )

@@ -1,0 +1,202 @@
+"""The compiled vector environments as a Stable-Baselines3 `VecEnv`.
+
+    import gymnasium as gym
+    import inframind_gym
+    from inframind_gym.envs.sb3 import SB3VecEnv
+    from stable_baselines3 import PPO
+
+    envs = SB3VecEnv(gym.make_vec("InfraMind-Executor-v0", num_envs=16))
+    model = PPO("MlpPolicy", envs, n_steps=128, batch_size=256, verbose=1)
+    model.learn(100_000)  # logs rollout/ep_rew_mean: no Monitor is needed
+    envs.costs.cost_queue  # costs of the last episodes
+
+`sb3_contrib.MaskablePPO` finds the masks of models that are down through `action_masks`. This
+module needs the extra `agents`; nothing else of the package imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from inframind_gym.envs.vector import InfraMindVectorEnv
+from inframind_gym.envs.wrappers import RecordEpisodeCostVector
+from inframind_gym.errors import ConfigError, unknown
+
+try:
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import VecEnv
+except ImportError as error:
+    raise ImportError(
+        "SB3VecEnv needs Stable-Baselines3; install it with "
+        '`pip install "inframind-gym[agents]"`, or step the vector environment itself'
+    ) from error
+
+Indices = None | int | Iterable[int]
+
+# Methods of a single environment that a row answers, and the ones of the batch that tell.
+_ROW_METHODS = {"action_masks": "action_masks", "context": "contexts"}
+
+
+class SB3VecEnv(VecEnv):
+    """Stable-Baselines3's view of an `InfraMindVectorEnv`.
+
+    The info of row i is a dict of its own: "cost" and "TimeLimit.truncated" in every step; in the
+    last one of an episode also "terminal_observation", "episode_cost" and "episode" with "r"
+    (reward), "l" (steps) and "c" (cost), which feed SB3's logger. Wall-clock time ("t") is left
+    out, so that infos are reproducible. Observations and rewards are float32.
+
+    Args:
+        env: what `gym.make_vec` returns for one of our ids, wrapped or not.
+
+    Attributes:
+        costs: the wrapper that keeps the history of episodes.
+
+    Raises:
+        ConfigError: `env` is not one of our vector environments.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, NDArray[Any]]) -> None:
+        batch = getattr(env, "unwrapped", None)
+        if not isinstance(batch, InfraMindVectorEnv):
+            raise ConfigError(
+                f"SB3VecEnv takes the compiled vector environments, got {type(env).__name__}; "
+                'make one with gym.make_vec("InfraMind-Executor-v0", num_envs=8), or give single '
+                "environments to SB3's own DummyVecEnv"
+            )
+        self.batch = batch
+        self.costs = RecordEpisodeCostVector(env)
+        self._actions: NDArray[np.int64] | None = None
+        super().__init__(batch.num_envs, env.single_observation_space, env.single_action_space)
+
+    def reset(self) -> NDArray[np.float32]:
+        """Start a new sweep everywhere, with the seeds and options that were set, if any."""
+        seeds = None if all(seed is None for seed in self._seeds) else self._seeds
+        observations, _ = self.costs.reset(seed=seeds, options=self._batch_options())
+        self._reset_seeds()
+        self._reset_options()
+        self._actions = None
+        self.reset_infos = [{"cost": 0.0} for _ in range(self.num_envs)]
+        return np.asarray(observations, np.float32)
+
+    def _batch_options(self) -> dict[str, Any] | None:
+        """The rows' options as one dict of arrays."""
+        keys = {key for options in self._options for key in options}
+        for key in keys:
+            if any(key not in options for options in self._options):
+                raise ConfigError(f"reset option {key!r} must be given to all environments or none")
+        return {key: np.array([o[key] for o in self._options]) for key in sorted(keys)} or None
+
+    def step_async(self, actions: NDArray[np.int64]) -> None:
+        """Keep the actions (E,) or (E, a) for `step_wait`."""
+        self._actions = actions
+
+    def step_wait(
+        self,
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
+        """Carry out the actions.
+
+        Returns:
+            Observations (E, d), rewards (E,), dones (E,) and E infos; where an episode is over the
+            observation is the first of the next one.
+
+        Raises:
+            ConfigError: no actions were given.
+            ActionError: an action out of range.
+        """
+        if self._actions is None:
+            raise ConfigError("call step_async(actions) before step_wait()")
+        actions, self._actions = self._actions, None
+        observations, rewards, terminations, truncations, batch = self.costs.step(actions)
+        dones = terminations | truncations
+        late = (truncations & ~terminations).tolist()
+        infos: list[dict[str, Any]] = [
+            {"cost": cost, "TimeLimit.truncated": cut}
+            for cost, cut in zip(batch["cost"].tolist(), late, strict=True)
+        ]
+        for row in np.flatnonzero(dones).tolist():
+            episode = batch["episode"]
+            infos[row] |= {
+                "terminal_observation": np.asarray(batch["final_obs"][row], np.float32),
+                "episode_cost": float(episode["c"][row]),
+                "episode": {
+                    "r": float(episode["r"][row]),
+                    "l": int(episode["l"][row]),
+                    "c": float(episode["c"][row]),
+                },
+            }
+            self.reset_infos[row] = {"cost": 0.0}
+        return (
+            np.asarray(observations, np.float32),
+            rewards.astype(np.float32),
+            dones,
+            infos,
+        )
+
+    def close(self) -> None:
+        """Close the vector environment."""
+        self.costs.close()
+
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+        """An attribute of the vector environment, once a row.
+
+        `action_masks` and `context` are those of the row, as a single environment has them.
+
+        Raises:
+            AttributeError: there is no such attribute.
+        """
+        rows = self._rows(indices)
+        if attr_name in _ROW_METHODS:
+            return [partial(self._row_method, attr_name, row) for row in rows]
+        if not hasattr(self.batch, attr_name):
+            known = [name for name in dir(self.batch) if not name.startswith("_")]
+            raise AttributeError(unknown("attribute", attr_name, [*_ROW_METHODS, *known]))
+        return [getattr(self.batch, attr_name)] * len(rows)
+
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        """Set an attribute of the vector environment.
+
+        Raises:
+            ConfigError: only some rows are named; they share one environment.
+        """
+        if sorted(set(self._rows(indices))) != list(range(self.num_envs)):
+            raise ConfigError(
+                f"set_attr({attr_name!r}) for some rows only: the rows of a compiled batch share "
+                "their attributes; set it for all, or use one batch per setting"
+            )
+        setattr(self.batch, attr_name, value)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method: `action_masks` and `context` for each row, others once for the batch.
+
+        Raises:
+            AttributeError: there is no such method.
+        """
+        rows = self._rows(indices)
+        if method_name in _ROW_METHODS:
+            whole = getattr(self.batch, _ROW_METHODS[method_name])()
+            return [whole[row] for row in rows]
+        if not rows:
+            return []
+        method = self.get_attr(method_name)[0]
+        return [method(*method_args, **method_kwargs)] * len(rows)
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: Indices = None
+    ) -> list[bool]:
+        """True for SB3's `Monitor`, whose work the adapter does; no other wrapper can be there."""
+        return [issubclass(wrapper_class, Monitor)] * len(self._rows(indices))
+
+    def _row_method(self, name: str, row: int) -> Any:
+        return getattr(self.batch, _ROW_METHODS[name])()[row]
+
+    def _rows(self, indices: Indices) -> Sequence[int]:
+        return [int(row) for row in self._get_indices(indices)]

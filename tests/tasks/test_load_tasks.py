@@ -1,0 +1,192 @@
+"""load_tasks: the built-in set and folders, splits, filters, embeddings given by the caller."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from inframind_gym.errors import TaskError
+from inframind_gym.tasks import EMBED_DIM, builtin_dataset, load_tasks
+from inframind_gym.tasks.difficulty import folder_difficulty
+
+
+def by_length(texts: Sequence[str], /) -> NDArray[Any]:
+    return np.array([[len(t) % (j + 2) for j in range(EMBED_DIM)] for t in texts], dtype=float)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two datasets: 40 of MATH and 20 of MMLU-Pro."""
+    math = [
+        {"id": f"m{i}", "problem": f"What is {i}+{i}?", "answer": f"{2 * i}"} for i in range(40)
+    ]
+    quiz = [
+        {"id": f"q{i}", "question": f"Which is {i}?", "options": [f"{i}", "none"], "answer": "A"}
+        for i in range(20)
+    ]
+    for name, items in (("math500", math), ("mmlu_pro", quiz)):
+        text = "".join(json.dumps(item) + "\n" for item in items)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    return tmp_path
+
+
+def test_builtin_splits_are_disjoint_and_complete() -> None:
+    parts = {split: load_tasks(split=split) for split in ("train", "val", "test")}
+    everything = load_tasks(split="all")
+    ids = [task_id for part in parts.values() for task_id in part.ids]
+    assert len(ids) == len(set(ids)) == len(everything)
+    shares = [len(part) / len(everything) for part in parts.values()]
+    assert np.abs(np.array(shares) - [0.6, 0.1, 0.3]).max() < 0.02
+    assert load_tasks().ids == parts["test"].ids
+    for part in parts.values():
+        assert set(part.domain.tolist()) == {0, 1, 2}
+
+
+def test_builtin_fields() -> None:
+    tasks = load_tasks()
+    assert tasks.name == "builtin"
+    assert tasks.embeddings.shape == (len(tasks), EMBED_DIM)
+    assert tasks.embeddings.dtype == np.float32
+    assert tasks.difficulty.dtype == np.float32
+    assert tasks.domain.dtype == np.int8
+    assert tasks.prompt_tokens.dtype == np.int32
+    assert tasks.prompt_tokens[0] == -(-len(tasks.texts[0]) // 4)
+
+
+def test_a_loaded_set_is_ones_own() -> None:
+    mine = load_tasks()
+    mine.embeddings[:] = 0.0
+    mine.difficulty[:] = 99.0
+    again = load_tasks()
+    assert again.embeddings.any()
+    assert again.difficulty.max() < 10.0
+
+
+def test_builtin_datasets_by_their_own_and_by_public_names() -> None:
+    code = load_tasks(datasets=["mbpp", "humaneval"])
+    assert set(code.datasets) == {"builtin_code"}
+    assert code.ids == load_tasks(datasets=["builtin_code"]).ids
+    assert set(load_tasks(datasets=["gsm_hard", "mmlu_pro"]).datasets) == {
+        "builtin_math",
+        "builtin_commonsense",
+    }
+    assert builtin_dataset("math") == "builtin_math"
+    with pytest.raises(TaskError, match=r"unknown dataset 'humanevil'. Did you mean 'humaneval'"):
+        load_tasks(datasets=["humanevil"])
+
+
+def test_builtin_with_ones_own_embedder() -> None:
+    tasks = load_tasks(datasets=["mbpp"], embedder=by_length)
+    assert np.array_equal(tasks.embeddings, by_length(tasks.texts).astype(np.float32))
+    given = np.ones((1000, EMBED_DIM))
+    assert (load_tasks(datasets=["mbpp"], split="val", embedder=given).embeddings == 1.0).all()
+    with pytest.raises(TaskError, match="1000 texts"):
+        load_tasks(datasets=["mbpp"], embedder=np.ones((10, EMBED_DIM)))
+
+
+def test_a_folder(folder: Path) -> None:
+    tasks = load_tasks(folder, split="all", embedder=by_length)
+    assert tasks.name == folder.name
+    assert len(tasks) == 60
+    assert tasks.ids[:2] == ("m0", "m1")
+    assert tasks.datasets[39:41] == ("math", "mmlu_pro")
+    assert tasks.domain[[0, 59]].tolist() == [0, 2]
+    assert tasks.answers[40].value == "A"
+    assert np.array_equal(tasks.embeddings, by_length(tasks.texts).astype(np.float32))
+
+
+def test_folder_difficulty_is_the_formula_within_each_dataset(folder: Path) -> None:
+    tasks = load_tasks(str(folder), split="all", embedder=by_length)
+    for dataset in ("math", "mmlu_pro"):
+        rows = [i for i, name in enumerate(tasks.datasets) if name == dataset]
+        part = tasks.select(rows)
+        contents = [f"{i}\n{t}" for i, t in zip(part.ids, part.texts, strict=True)]
+        assert np.allclose(part.difficulty, folder_difficulty(contents, part.embeddings))
+    alone = load_tasks(folder, split="all", datasets=["mmlu_pro"], embedder=by_length)
+    assert np.array_equal(alone.difficulty, tasks.difficulty[40:])
+
+
+def test_folder_splits(folder: Path) -> None:
+    parts = [load_tasks(folder, split=s, embedder=by_length) for s in ("train", "val", "test")]
+    assert sorted(i for part in parts for i in part.ids) == sorted(
+        load_tasks(folder, split="all", embedder=by_length).ids
+    )
+    assert load_tasks(folder, split="validation", embedder=by_length).ids == parts[1].ids
+    everything = load_tasks(folder, split="all", embedder=by_length)
+    row = everything.ids.index(parts[2].ids[0])
+    assert parts[2].difficulty[0] == everything.difficulty[row]  # of the whole dataset
+
+
+def test_embeddings_given_as_an_array(folder: Path) -> None:
+    given = np.random.default_rng(0).standard_normal((60, EMBED_DIM))
+    tasks = load_tasks(folder, split="all", embedder=given)
+    assert np.array_equal(tasks.embeddings, given.astype(np.float32))
+    test = load_tasks(folder, split="test", embedder=given)
+    rows = [tasks.ids.index(i) for i in test.ids]
+    assert np.array_equal(test.embeddings, given[rows].astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("embedder", "message"),
+    [
+        (np.zeros((60, 768)), r"these have \(60, 768\)"),
+        (np.zeros((59, EMBED_DIM)), "59 embeddings for 60 texts"),
+        (lambda texts: np.zeros((len(texts), 12)), r"must have the shape \(40, 384\)"),
+        ("minilm", "an embedder must be a callable"),
+    ],
+)
+def test_wrong_embedders(folder: Path, embedder: Any, message: str) -> None:
+    with pytest.raises(TaskError, match=message):
+        load_tasks(folder, split="all", embedder=embedder)
+
+
+def test_difficulties_of_the_data_are_kept(tmp_path: Path) -> None:
+    items = [
+        {"id": f"{i}", "text": f"t{i}", "domain": "Code", "answer": i, "difficulty": i - 1.0}
+        for i in range(3)
+    ]
+    items[2].pop("difficulty")
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    tasks = load_tasks(tmp_path, split="all", embedder=by_length)
+    assert tasks.difficulty[:2].tolist() == [-1.0, 0.0]
+    assert np.isfinite(tasks.difficulty[2])
+    assert set(tasks.datasets) == {"own"}
+
+
+def test_a_split_without_tasks(tmp_path: Path) -> None:
+    item = {"id": "a", "text": "t", "domain": "Math", "answer": 1, "split": "train"}
+    (tmp_path / "own.jsonl").write_text(json.dumps(item))
+    with pytest.raises(TaskError, match=r"'test' .* holds no task \(there are: train 1, val 0, te"):
+        load_tasks(tmp_path, embedder=by_length)
+
+
+def test_errors_of_names(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="unknown split 'tset'"):
+        load_tasks(split="tset")
+    with pytest.raises(TaskError, match="unknown task source 'biultin'"):
+        load_tasks("biultin")
+    with pytest.raises(TaskError, match="holds no task file"):
+        load_tasks(tmp_path)
+
+
+def test_embeddings_of_a_folder_are_cached_by_dataset(folder: Path, tmp_path: Path) -> None:
+    class Named:
+        fingerprint = "by-length"
+        calls = 0
+
+        def __call__(self, texts: Sequence[str], /) -> NDArray[Any]:
+            self.calls += 1
+            return by_length(texts) / 8.0
+
+    named, cache = Named(), tmp_path / "cache"
+    both = load_tasks(folder, split="all", embedder=named, cache_dir=cache)
+    assert named.calls == 2
+    one = load_tasks(folder, split="all", datasets=["math"], embedder=named, cache_dir=cache)
+    assert named.calls == 2
+    assert np.array_equal(one.embeddings, both.embeddings[:40])

@@ -1,0 +1,310 @@
+"""Task files: the public formats, the package's own, and every way a file can be broken."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inframind_gym.errors import TaskError
+from inframind_gym.tasks import grade
+from inframind_gym.tasks.loaders import read_file, read_folder
+from inframind_gym.tasks.records import TaskRecord, record_from_json, to_json
+from inframind_gym.tasks.taskset import Answer
+
+REAL = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
+
+MATH = {
+    "id": "m/0",
+    "problem": "What is 1/4 + 1/4?",
+    "answer": "\\frac{1}{2}",
+    "subject": "Sums",
+    "level": 1,
+}
+GSM = {"id": "g/0", "problem": "Ann has 3 pens and buys 4000.", "answer": 4003.0}
+MBPP = {
+    "id": "b/0",
+    "prompt": "Write a function to double a number.",
+    "reference": "import math\ndef helper(x):\n    return x\ndef double(x):\n    return 2 * x\n",
+    "test_imports": ["import math"],
+    "test_list": ["assert double(2) == 4", "assert double(0) == 0"],
+}
+HUMANEVAL = {
+    "id": "h/0",
+    "prompt": 'def triple(x):\n    """Three times x."""\n',
+    "entry_point": "triple",
+    "reference": "    return 3 * x\n",
+    "test": "def check(candidate):\n    assert candidate(2) == 6\n",
+}
+MMLU = {
+    "id": "q/0",
+    "question": "Which is a metal?",
+    "options": ["wood", "iron", "wool"],
+    "answer": "B",
+    "category": "other",
+}
+OWN = {"id": "o/0", "text": "What is 2 + 2?", "domain": "Math", "answer": 4}
+
+
+def write(path: Path, *items: Any) -> Path:
+    text = "".join(f"{item if isinstance(item, str) else json.dumps(item)}\n" for item in items)
+    if path.name.endswith(".gz"):
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["math500.jsonl", "anything.jsonl", "x.jsonl.gz"])
+def test_math(tmp_path: Path, name: str) -> None:
+    (record,) = read_file(write(tmp_path / name, MATH))
+    assert record == TaskRecord(
+        "m/0", "What is 1/4 + 1/4?", "math", "Math", Answer("expression", "\\frac{1}{2}")
+    )
+
+
+def test_gsm_hard(tmp_path: Path) -> None:
+    (record,) = read_file(write(tmp_path / "x.jsonl", GSM))
+    assert (record.dataset, record.domain) == ("gsm_hard", "Math")
+    assert record.answer == Answer("number", "4003")
+
+
+def test_mbpp(tmp_path: Path) -> None:
+    (record,) = read_file(write(tmp_path / "x.jsonl", MBPP))
+    assert (record.dataset, record.domain) == ("mbpp", "Code")
+    assert record.text == (
+        "Write a function to double a number.\nYour code should pass: assert double(2) == 4"
+    )
+    assert record.answer.entry_point == "double"
+    assert record.answer.value == ("import math\nassert double(2) == 4\nassert double(0) == 0\n")
+    exec(record.answer.reference + record.answer.value, {})
+
+
+def test_humaneval(tmp_path: Path) -> None:
+    (record,) = read_file(write(tmp_path / "x.jsonl", HUMANEVAL))
+    assert (record.dataset, record.domain) == ("humaneval", "Code")
+    assert record.text == HUMANEVAL["prompt"]
+    assert record.answer.value.endswith("\n\ncheck(triple)\n")
+    exec(record.answer.reference + record.answer.value, {})
+
+
+def test_mmlu_pro(tmp_path: Path) -> None:
+    (record,) = read_file(write(tmp_path / "x.jsonl", MMLU))
+    assert (record.dataset, record.domain) == ("mmlu_pro", "Commonsense")
+    assert record.text == "Which is a metal?\nA. wood\nB. iron\nC. wool"
+    assert record.answer == Answer("choice", "B", ("wood", "iron", "wool"))
+    assert grade(record.answer, "The answer is (B).")
+
+
+def test_files_as_they_are_published(tmp_path: Path) -> None:
+    """Other key names: GSM-Hard input/target, MBPP text/code, HumanEval canonical_solution."""
+    gsm = {"input": "How many?", "code": "...", "target": 12}
+    mbpp = {"task_id": 7, "text": "Do it.", "code": "def f(): pass", "test_list": ["assert f"]}
+    human = {k: v for k, v in HUMANEVAL.items() if k not in ("id", "reference")}
+    human |= {"task_id": "HumanEval/9", "canonical_solution": HUMANEVAL["reference"]}
+    mmlu = {k: v for k, v in MMLU.items() if k != "id"} | {"question_id": 70, "answer_index": 1}
+    write(tmp_path / "a.jsonl", gsm)
+    write(tmp_path / "b.jsonl", mbpp)
+    write(tmp_path / "c.jsonl", human)
+    write(tmp_path / "d.jsonl", mmlu)
+    records = read_folder(tmp_path)
+    assert [r.dataset for r in records] == ["gsm_hard", "mbpp", "humaneval", "mmlu_pro"]
+    assert [r.id for r in records] == ["a/1", "7", "HumanEval/9", "70"]
+    assert records[2].answer.reference.endswith("return 3 * x\n")
+
+
+def test_a_name_decides_between_math_and_gsm_hard(tmp_path: Path) -> None:
+    whole = dict(MATH, answer=7)
+    assert read_file(write(tmp_path / "math500_test.jsonl", whole))[0].dataset == "math"
+    assert read_file(write(tmp_path / "numbers.jsonl", whole))[0].dataset == "gsm_hard"
+    text = dict(GSM, answer="4,003")
+    (record,) = read_file(write(tmp_path / "gsm-hard.jsonl", text))
+    assert (record.dataset, record.answer.value) == ("gsm_hard", "4003")
+
+
+def test_keys_win_over_the_name(tmp_path: Path) -> None:
+    assert read_file(write(tmp_path / "humaneval.jsonl", MMLU))[0].dataset == "mmlu_pro"
+
+
+def test_own_format(tmp_path: Path) -> None:
+    full = {
+        "id": "o/1",
+        "text": "Pick.",
+        "domain": "Commonsense",
+        "dataset": "mine",
+        "answer": {"kind": "choice", "value": "A", "options": ["x", "y"]},
+        "difficulty": 1.5,
+        "split": "validation",
+    }
+    first, second = read_file(write(tmp_path / "quiz.jsonl", OWN, full))
+    assert (first.dataset, first.answer) == ("quiz", Answer("number", "4"))
+    assert first.difficulty is None
+    assert second.dataset == "mine"
+    assert second.answer == Answer("choice", "A", ("x", "y"))
+    assert (second.difficulty, second.split) == (1.5, "val")
+
+
+def test_own_format_round_trip() -> None:
+    record = TaskRecord(
+        "a",
+        "naïve ü\n2",
+        "d",
+        "Code",
+        Answer("tests", "assert f()\n", ("x",), "f", "def f(): ..."),
+        0.25,
+        "train",
+        "family",
+    )
+    line = to_json(record)
+    assert "\n" not in line
+    assert record_from_json(json.loads(line), "other") == record
+    bare = TaskRecord("a", "t", "d", "Math", Answer("expression", "x"))
+    assert record_from_json(json.loads(to_json(bare)), "other") == bare
+
+
+def test_splits_by_record_by_file_and_by_hash(tmp_path: Path) -> None:
+    (by_file,) = read_file(write(tmp_path / "mbpp_train.jsonl", MBPP))
+    assert by_file.actual_split == "train"
+    (by_record,) = read_file(write(tmp_path / "mbpp_train.jsonl", dict(MBPP, split="test")))
+    assert by_record.actual_split == "test"
+    (by_hash,) = read_file(write(tmp_path / "mbpp.jsonl", MBPP))
+    assert by_hash.split is None
+    assert by_hash.actual_split in ("train", "val", "test")
+
+
+def test_blank_lines_and_order(tmp_path: Path) -> None:
+    write(tmp_path / "b.jsonl", "", MATH, "   ", dict(MATH, id="m/1"))
+    write(tmp_path / "a.jsonl", MMLU)
+    (tmp_path / "notes.txt").write_text("not a task file")
+    (tmp_path / "sub.jsonl").mkdir()
+    assert [r.id for r in read_folder(tmp_path)] == ["q/0", "m/0", "m/1"]
+
+
+def test_datasets_filter(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", MATH)
+    write(tmp_path / "b.jsonl", MBPP)
+    assert [r.dataset for r in read_folder(tmp_path, ["mbpp"])] == ["mbpp"]
+    with pytest.raises(TaskError, match=r"unknown dataset 'mbbp'. Did you mean 'mbpp'\?"):
+        read_folder(tmp_path, ["mbbp"])
+    with pytest.raises(TaskError, match=r"no dataset of .* is chosen; it holds math, mbpp"):
+        read_folder(tmp_path, [])
+
+
+def test_one_file_is_a_source(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", MATH)
+    assert [r.id for r in read_folder(path)] == ["m/0"]
+    with pytest.raises(TaskError, match=r"must end in \.jsonl"):
+        read_folder(write(tmp_path / "a.json", MATH))
+
+
+def test_missing_and_empty_folders(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="neither 'builtin' nor a folder"):
+        read_folder(tmp_path / "nowhere")
+    with pytest.raises(TaskError, match="holds no task file"):
+        read_folder(tmp_path)
+    write(tmp_path / "a.jsonl", "")
+    with pytest.raises(TaskError, match="the task files hold no task"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "m/1", "problem": ', r"math\.jsonl, line 3: not valid JSON"),
+        ("[1, 2]", r"math\.jsonl, line 3: not a JSON object but \[1, 2\]"),
+        ({"id": "x", "answer": "1"}, r"line 3: the key 'problem' is missing \(nor 'question'\)"),
+        ({"id": "x", "problem": "p"}, r"line 3: the key 'answer' is missing"),
+        (dict(MATH, id="x", problem=""), "line 3: 'problem' must be a text that is not empty"),
+        (dict(MATH, id="x", answer=None), "line 3: 'answer' must be a text or a number"),
+        (dict(MATH, id="x", split="trian"), "line 3: unknown split 'trian'.*Did you mean 'train'"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path: Path, line: Any, message: str) -> None:
+    write(tmp_path / "math.jsonl", MATH, "", line)
+    with pytest.raises(TaskError, match=message):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "item", "message"),
+    [
+        ("mbpp", {"id": 1, "prompt": "p"}, "line 1: the key 'test_list' is missing"),
+        ("x", dict(MBPP, test_list=[]), "'test_list' must be a list of texts, at least one"),
+        ("x", dict(MBPP, test_list="assert"), "'test_list' must be a list of texts"),
+        ("humaneval", {"prompt": "p"}, "the key 'entry_point' is missing"),
+        ("x", {"prompt": "p", "entry_point": "f"}, "the key 'test' is missing"),
+        ("x", dict(MMLU, answer="D"), "'answer' must be a letter of A to C, not 'D'"),
+        ("x", dict(MMLU, options=["a"] * 27), "27 options, and only 26 letters"),
+        ("x", dict(GSM, answer=[1]), "'answer' must be a number"),
+        ("x", '{"problem": "p", "answer": NaN}', "must be a finite number, not nan"),
+        (
+            "x",
+            {"foo": 1, "bar": 2},
+            "the format is not known. The record has the keys 'foo', 'bar'",
+        ),
+        ("x", dict(OWN, domain="Maths"), r"unknown domain 'Maths'. Did you mean 'Math'\?"),
+        ("x", {"text": "t", "domain": "Math", "answer": 1}, "the key 'id' is missing"),
+        ("x", dict(OWN, answer=None), "'answer' must be a number, a string or an object"),
+        ("x", dict(OWN, answer={"value": 1}), "an object with 'kind' and 'value'"),
+        ("x", dict(OWN, answer={"kind": "nummer", "value": 1}), "Did you mean 'number'"),
+        ("x", dict(OWN, answer={"kind": "number", "value": []}), "must be a string or a number"),
+        ("x", dict(OWN, difficulty="hard"), "'difficulty' must be a number"),
+    ],
+)
+def test_a_broken_record_is_named(tmp_path: Path, name: str, item: Any, message: str) -> None:
+    write(tmp_path / f"{name}.jsonl", item)
+    with pytest.raises(TaskError, match=message) as caught:
+        read_folder(tmp_path)
+    assert f"{name}.jsonl, line 1: " in str(caught.value)
+
+
+def test_an_id_that_occurs_twice(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", MATH)
+    write(tmp_path / "b.jsonl", MATH)
+    with pytest.raises(TaskError, match=r"b\.jsonl: the id 'm/0'.*twice \(first in a\.jsonl\)"):
+        read_folder(tmp_path)
+
+
+def test_broken_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"id": "\xff\xfe"}\n')
+    with pytest.raises(TaskError, match=r"a\.jsonl, line 1: not valid JSON"):
+        read_folder(path)
+    packed = gzip.compress(json.dumps(MATH).encode() * 200)
+    (tmp_path / "b.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(TaskError, match=r"b\.jsonl\.gz: cannot be read"):
+        read_folder(tmp_path / "b.jsonl.gz")
+    (tmp_path / "c.jsonl.gz").write_bytes(b"this is no gzip file")
+    with pytest.raises(TaskError, match=r"c\.jsonl\.gz: cannot be read"):
+        read_folder(tmp_path / "c.jsonl.gz")
+
+
+@pytest.mark.skipif(
+    not REAL.is_dir(),
+    reason="the folder shared/data/tasks with the benchmark questions is not beside the repository",
+)
+def test_the_real_questions() -> None:
+    records = read_folder(REAL)
+    counts = {name: 0 for name in ("math", "gsm_hard", "mbpp", "humaneval", "mmlu_pro")}
+    for record in records:
+        counts[record.dataset] += 1
+        kind = record.answer.kind
+        if kind == "tests":
+            assert record.answer.entry_point in record.answer.value
+            assert record.answer.entry_point in record.text
+        else:
+            assert grade(record.answer, f"The answer is \\boxed{{{record.answer.value}}}")
+    assert counts == {
+        "math": 400,
+        "gsm_hard": 1056,
+        "mbpp": 303,
+        "humaneval": 132,
+        "mmlu_pro": 2400,
+    }
+    splits = [record.actual_split for record in records]
+    shares = np.array([splits.count(name) for name in ("train", "val", "test")]) / len(splits)
+    assert np.abs(shares - [0.6, 0.1, 0.3]).max() < 0.02
