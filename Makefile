@@ -44,7 +44,6 @@ format: $(FULL)  ## Rewrite the sources in the project's style
 
 bench: $(BENCH_NEEDS)  ## Run the quick suite and print its leaderboard (SUITE=, BENCH_OUT=, BENCH_ARGS=)
 	$(PY) -m benchmarks run --suite $(SUITE) --out $(BENCH_OUT) $(BENCH_ARGS)
-	$(PY) -m benchmarks leaderboard $(BENCH_OUT)
 
 speed: $(CORE)  ## Measure the speed figures of the README (SPEED_ARGS=--json)
 	@$(PY) -m benchmarks speed $(SPEED_ARGS)

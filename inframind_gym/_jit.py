@@ -9,12 +9,14 @@ never run.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import numba
+from numba.core import event
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -45,12 +47,39 @@ _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy", "_nrt"
 _njit: Final[Any] = numba.njit  # `_nrt` is missing from numba's own stubs
 
 
+class _Announcement(event.Listener):
+    """Says on standard error when one of our functions has to be compiled, which takes a while."""
+
+    def __init__(self) -> None:
+        self.ours: set[Any] = set()
+
+    def on_start(self, event: Any) -> None:
+        """A compilation begins; one that the cache answers does not."""
+        if event.data["dispatcher"] in self.ours:
+            name = event.data["dispatcher"].py_func.__name__
+            print(
+                f"inframind_gym: compiling `{name}`, up to a minute; later runs take it from the "
+                "cache",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def on_end(self, event: Any) -> None:
+        """Nothing to say."""
+
+
+_announcement: Final = _Announcement()
+_register: Final[Any] = event.register
+_register("numba:compile", _announcement)
+
+
 def jit(function: F) -> F:
     """Compile `function` with all that it calls at its first call, and cache it on disk.
 
     It releases the GIL and must not allocate arrays: scratch space is handed in.
     """
     dispatcher = _njit(cache=True, **_OPTIONS)(function)
+    _announcement.ours.add(dispatcher)
     _stamp_with_sources(dispatcher)
     return cast(F, dispatcher)
 

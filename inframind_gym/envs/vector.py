@@ -65,7 +65,7 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         self._episode_rewards = np.zeros(num_envs)
         self._seed: int | None = None
         _, self._contexts = self.simulation.buffers()
-        self._completed = self.simulation.completed_batch()
+        self._completed: tuple[NDArray[np.int64], NDArray[Any]] | None = None
 
     def contexts(self) -> NDArray[Any]:
         """(E,) CONTEXT: the decisions that wait."""
@@ -73,6 +73,8 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
 
     def completed(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """The agent's queries that ended in the last step: (k,) environments, (k,) COMPLETED."""
+        if self._completed is None:
+            self._completed = self.simulation.completed_batch()
         return self._completed
 
     def calls(self, env: int) -> NDArray[Any]:
@@ -107,7 +109,7 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         self._start(np.arange(self.num_envs), observations, inside=self._one_query)
         self._episode_costs[:] = 0.0
         self._episode_rewards[:] = 0.0
-        self._completed = self.simulation.completed_batch()
+        self._completed = None
         return observations, self._infos(np.zeros(self.num_envs))
 
     def step(
@@ -134,9 +136,10 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         terminations = status != DECISION
         self._episode_costs += costs
         self._episode_rewards += rewards
-        self._completed = self.simulation.completed_batch()
+        self._completed = None  # gathered when asked for
         infos = self._infos(costs)
         if terminations.any():
+            self._completed = self.simulation.completed_batch()
             self._autoreset(np.flatnonzero(terminations), observations, infos)
         truncations = np.zeros(self.num_envs, np.bool_)
         return observations, rewards, terminations, truncations, infos
@@ -184,7 +187,7 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
                 "solve_rate": rewards / queries,
                 "mean_cost": costs / queries,
             }
-        rows, records = self._completed
+        rows, records = self.completed()
         summary: dict[str, NDArray[Any]] = {}
         for key in ("solved", "latency_s", "budget_s"):
             summary[key] = np.zeros(self.num_envs, np.int64 if key == "solved" else np.float64)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -269,3 +270,18 @@ def test_the_environment_has_the_names_that_results_need() -> None:
     names = _names(env.unwrapped.policy_spec(), env.unwrapped.simulation.tasks)
     assert len(names.task_ids) == len(names.datasets)
     assert os.path.sep not in names.columns.models[0]
+
+
+def test_a_folder_of_tasks_puts_its_datasets_in_place_of_the_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = SimpleNamespace(datasets=("math", "mbpp", "math"))
+    monkeypatch.setattr(runner, "load_tasks", lambda *_, **__: found)
+    config = suite(tasks=str(tmp_path), workloads=["mixed", "math"])
+    assert config.workloads == ("math", "mbpp")
+    assert config.tasks == str(tmp_path)
+    with pytest.raises(BenchmarkError, match="asks questions of 'humaneval'"):
+        suite(tasks=str(tmp_path), workloads=["humaneval"])
+    found.datasets = ("history",)
+    with pytest.raises(BenchmarkError, match=r"questions of 'history'.*Write a workload"):
+        suite(tasks=str(tmp_path))
