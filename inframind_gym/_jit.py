@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import numba
-from numba.core import event
+from llvmlite import ir
+from numba.core import event, types
+from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -71,6 +73,34 @@ class _Announcement(event.Listener):
 _announcement: Final = _Announcement()
 _register: Final[Any] = event.register
 _register("numba:compile", _announcement)
+
+
+def _prefetch(typing_context: Any, array: Any, element: Any, byte: Any) -> Any:
+    """Ask for the cache line that holds byte `byte` of the array's flat element `element`.
+
+    A hint without any effect on results: a batch of environments is larger than the caches, and
+    what the next one needs can be on its way while this one is worked on.
+    """
+    signature = types.void(array, types.intp, types.intp)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array_type = signature.args[0]
+        data = context.make_array(array_type)(context, builder, arguments[0]).data
+        byte_pointer = ir.IntType(8).as_pointer()
+        size = ir.Constant(ir.IntType(64), context.get_abi_sizeof(data.type.pointee))
+        offset = builder.add(builder.mul(arguments[1], size), arguments[2])
+        address = builder.gep(builder.bitcast(data, byte_pointer), [offset])
+        word = ir.IntType(32)
+        signature_of_hint = ir.FunctionType(ir.VoidType(), [byte_pointer, word, word, word])
+        function = builder.module.declare_intrinsic("llvm.prefetch.p0", (), signature_of_hint)
+        flags = [ir.Constant(word, flag) for flag in (0, 3, 1)]  # read, keep, data
+        builder.call(function, [address, *flags])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+prefetch: Final[Any] = intrinsic(_prefetch)
 
 
 def jit(function: F) -> F:

@@ -68,11 +68,18 @@ def check_actions(actions: Any, highs: NDArray[np.int64], num_envs: int) -> NDAr
         raise ActionError(
             f"actions must be integers, got {array.dtype} ({actions!r}); use the action space"
         )
-    if array.size != num_envs * len(highs):
+    parts = len(highs)
+    fits = (
+        array.shape == (num_envs, parts)
+        or (parts == 1 and array.shape == (num_envs,))
+        or (num_envs == 1 and array.shape == (parts,))
+        or (num_envs == parts == array.size == 1)
+    )
+    if not fits:
         raise ActionError(
-            f"actions have shape {array.shape}; expected {num_envs} of {len(highs)} numbers each"
+            f"actions have shape {array.shape}; expected {num_envs} of {parts} numbers each"
         )
-    array = array.reshape(num_envs, len(highs)).astype(np.int64, copy=False)
+    array = array.reshape(num_envs, parts).astype(np.int64, copy=False)
     if (array < 0).any() or (array >= highs).any():
         env, part = np.argwhere((array < 0) | (array >= highs))[0].tolist()
         raise ActionError(

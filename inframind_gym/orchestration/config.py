@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
-from inframind_gym.configs import StrictModel, validate
+from inframind_gym.configs import PositiveInt, StrictModel, validate
 from inframind_gym.errors import ConfigError, require_positive, unknown
 from inframind_gym.topology import MAX_AGENTS, TOPOLOGIES
 
@@ -74,9 +74,9 @@ def env_config(arguments: Mapping[str, Any]) -> EnvConfig:
     if given.get("planner") == "mix":
         given["planner"] = None
     config = validate(given, EnvConfig, source="environment")
-    require_positive("arrival_rate_per_min", config.arrival_rate_per_min)
-    if config.budget_s is not None:
-        require_positive("budget_s", config.budget_s)
+    for key in ("arrival_rate_per_min", "budget_s"):
+        if getattr(config, key) is not None:  # as it was given: "100" and True are no rates
+            require_positive(key, given.get(key, getattr(config, key)))
     if config.planner is not None and config.planner.topology not in TOPOLOGIES:
         raise ConfigError(f"planner: {unknown('topology', config.planner.topology, TOPOLOGIES)}")
     if len(set(config.system_features)) != len(config.system_features):

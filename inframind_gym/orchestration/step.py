@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym._jit import inner, jit
+from inframind_gym._jit import inner, jit, prefetch
 from inframind_gym.orchestration.machine import PUBLISHED, remaining_budget_s, set_plan
 from inframind_gym.orchestration.state import NO_SLOT, PLAN, PLAN_NODE, ROUTE, Workflows
 from inframind_gym.orchestration.surrogate import (
@@ -22,13 +22,15 @@ from inframind_gym.orchestration.surrogate import (
     route,
 )
 from inframind_gym.orchestration.world import World
-from inframind_gym.serving.surrogate.engine import reset_cluster
+from inframind_gym.serving.surrogate.engine import next_end, reset_cluster
 from inframind_gym.serving.surrogate.state import Cluster
 from inframind_gym.serving.surrogate.telemetry import LOG_SCALE, write_system
 from inframind_gym.topology.graphs import MAX_AGENTS
 
 START, RESUME, STEP = 0, 1, 2  # modes of `drive`
 EMBEDDING = 384
+CACHE_LINE = 64  # bytes
+AHEAD, FAR_AHEAD = 1, 3  # environments: how far prefetching runs in front
 PLAN_ACTIONS = 2 + MAX_AGENTS  # topology, agents - 1, role of each agent
 
 
@@ -159,6 +161,35 @@ def charge(world: World, flows: Workflows, e: int) -> None:
     query.charged_s = latency_s
 
 
+@inner
+def fetch_soon(flows: Workflows, cluster: Cluster, e: int) -> None:
+    """Prefetch the heads of environment `e`: its sweep and what tells the next event."""
+    for line in range(0, flows.sweep.itemsize, CACHE_LINE):
+        prefetch(flows.sweep, e, line)
+    models = cluster.end_s.shape[1]
+    prefetch(cluster.end_s, e * models, 0)
+    prefetch(cluster.counts, e * cluster.counts.shape[1], 0)
+
+
+@inner
+def fetch_next(flows: Workflows, cluster: Cluster, e: int) -> None:
+    """Prefetch what environment `e` works on first; its heads have arrived by now."""
+    slot = int(flows.sweep[e].slot)
+    for line in range(0, flows.query.itemsize, CACHE_LINE):
+        prefetch(flows.query, e * flows.query.shape[1] + slot, line)
+    models = cluster.server.shape[1]
+    for m in range(models):
+        for line in range(0, cluster.server.itemsize, CACHE_LINE):
+            prefetch(cluster.server, e * models + m, line)
+    _, m = next_end(cluster, e)
+    slots = (e * models + m) * cluster.running.shape[2]
+    prefetch(cluster.running, slots, 0)
+    prefetch(cluster.finish_clock, slots, 0)
+    prefetch(cluster.base_tokens, slots, 0)
+    prefetch(cluster.waiting, (e * models + m) * cluster.waiting.shape[2], 0)
+    prefetch(cluster.seen, e * cluster.seen.shape[1] * models, 0)
+
+
 @jit
 def drive(
     world: World,
@@ -186,7 +217,13 @@ def drive(
             `rows`. `status` is DECISION, SWEEP_OVER or OWN_QUERY_OVER.
     """
     one_query = world.settings[0].one_query
-    for i in range(rows.shape[0]):
+    count = rows.shape[0]
+    for i in range(count):
+        if mode == STEP:
+            if i + FAR_AHEAD < count:
+                fetch_soon(flows, cluster, rows[i + FAR_AHEAD])
+            if i + AHEAD < count:
+                fetch_next(flows, cluster, rows[i + AHEAD])
         e = rows[i]
         sweep = flows.sweep[e]
         if mode == START:

@@ -1,0 +1,231 @@
+"""InfraMind-Executor-v0: one query is an episode, the rest of the sweep is its weather."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from inframind_gym.orchestration.state import PLAN, ROUTE
+from inframind_gym.topology import TOPOLOGIES, graph
+from tests.envs.sweeps import EXECUTOR
+
+
+def make(**arguments: Any) -> Any:
+    """The environment itself, with index observations."""
+    return gym.make(EXECUTOR, **{"observation": "index", **arguments}).unwrapped
+
+
+def play(env: Any, action: Any) -> dict[str, Any]:
+    """The rest of an episode: its contexts, rewards, costs and last info."""
+    over = False
+    run: dict[str, Any] = {"contexts": [], "rewards": [], "costs": []}
+    while not over:
+        run["contexts"].append(env.context())
+        _, reward, over, _, info = env.step(action)
+        run["rewards"].append(reward)
+        run["costs"].append(info["cost"])
+    return {**run, "contexts": np.array(run["contexts"]), "info": info, "query": env.completed()}
+
+
+@pytest.fixture(scope="module")
+def busy() -> Any:
+    return make(num_queries=120, arrival_rate_per_min=120.0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_reward_at_the_end_and_costs_that_sum_to_the_latency(busy: Any, seed: int) -> None:
+    busy.reset(seed=seed)
+    for _ in range(4):
+        run = play(busy, 3 * seed % 15 + 1)
+        (query,) = run["query"]
+        assert not any(run["rewards"][:-1])
+        assert run["rewards"][-1] == query["solved"] == run["info"]["solved"]
+        ratio = query["latency_s"] / query["budget_s"]
+        assert sum(run["costs"]) == pytest.approx(ratio, rel=1e-9)
+        assert run["info"]["episode_cost"] == pytest.approx(ratio, rel=1e-9)
+        assert query["cost"] == pytest.approx(ratio, rel=1e-12)
+        assert run["info"]["latency_s"] == query["latency_s"]
+        assert len(run["costs"]) == query["num_nodes"]
+        # Only the last decision of a wave lets time pass, so only it costs.
+        contexts = run["contexts"]
+        last = np.append(np.diff(contexts["wave"]) != 0, True)
+        assert np.all(np.array(run["costs"])[~last] == 0.0)
+        assert np.all(np.array(run["costs"])[last] > 0.0)
+        assert len(set(contexts["query"].tolist())) == 1
+        busy.reset()
+
+
+def test_a_wave_costs_what_its_slowest_call_takes() -> None:
+    env = make(
+        background="none", planner={"topology": "Debate", "num_agents": 4}, record_calls=True
+    )
+    env.reset(seed=3, options={"budget_s": 50.0})
+    run = play(env, 4)
+    calls = env.calls()
+    first = calls[(calls["node"] < 4) & (calls["phase"] == 0)]
+    lasted_s = first["finish_s"] - first["submit_s"]
+    assert run["costs"][3] == pytest.approx(lasted_s.max() / 50.0, rel=1e-9)
+    assert lasted_s.max() > lasted_s.min()
+
+
+def test_reset_goes_on_in_the_sweep_until_it_is_over() -> None:
+    env = make(num_queries=25, arrival_rate_per_min=60.0)
+    env.reset(seed=2)
+    seen = [env.context()]
+    for _ in range(40):
+        play(env, 13)
+        env.reset()
+        seen.append(env.context())
+    ordinals = np.array([context["query"] for context in seen])
+    times = np.array([context["time_s"] for context in seen])
+    fresh = np.diff(times) < 0.0
+    assert fresh.sum() >= 2, "40 episodes of 25 queries need more than one sweep"
+    assert np.array_equal(np.diff(ordinals) <= 0, fresh)
+    # A sweep that follows another one begins with its first query, on idle servers.
+    assert np.all(ordinals[1:][fresh] == 0)
+    # The agent's next query is the first to arrive after the last one was done.
+    assert np.all(np.diff(ordinals)[~fresh] >= 1)
+
+
+def test_seeded_resets_put_the_query_at_a_random_place(busy: Any) -> None:
+    places, loads = [], []
+    for seed in range(60):
+        observation, _ = busy.reset(seed=seed)
+        places.append(int(busy.context()["query"]))
+        loads.append(busy.simulation.layout.queue_depth_req(observation).sum())
+    assert 0.3 * 120 < np.mean(places) < 0.7 * 120
+    assert min(places) < 20
+    assert max(places) > 100
+    late = np.array(places) > 40
+    assert np.all(np.array(loads)[late] > 0.0), "the traffic before it has loaded the servers"
+
+
+def test_a_reset_in_the_middle_of_an_episode_starts_a_new_sweep(busy: Any) -> None:
+    busy.reset(seed=0)
+    first = busy.context()
+    assert first["num_nodes"] > 1
+    busy.step(0)
+    busy.reset()
+    assert busy.context() != first
+    play(busy, 0)  # and it works
+
+
+def test_options_hold_until_they_are_changed() -> None:
+    env = make(num_queries=40)
+    env.reset(seed=0, options={"budget_s": 77.0, "arrival_rate_per_min": 500.0})
+    budgets = []
+    for _ in range(5):
+        budgets.append(float(env.context()["budget_s"]))
+        play(env, 12)
+        env.reset()
+    assert budgets == [77.0] * 5
+    env.reset(seed=0, options={"budget_s": 12.0})
+    assert env.context()["budget_s"] == 12.0
+    arrivals = env.simulation.flows.arrival_s[0]
+    assert 40 / arrivals[-1] * 60 == pytest.approx(500.0, rel=0.5)
+
+
+def test_without_background_the_query_is_alone() -> None:
+    env = make(background="none", record_calls=True)
+    slow, fast = [], []
+    for latencies, rate in ((slow, 1.0), (fast, 1000.0)):
+        for seed in range(5):
+            observation, _ = env.reset(seed=seed, options={"arrival_rate_per_min": rate})
+            assert not env.simulation.layout.queue_depth_req(observation).any()
+            run = play(env, 7)
+            latencies.append(run["info"]["latency_s"])
+            assert set(env.calls()["query"].tolist()) == {run["query"]["query"][0]} == {0}
+    np.testing.assert_allclose(slow, fast, rtol=1e-9)
+
+
+def test_background_traffic_slows_the_query_down() -> None:
+    latency_s = {}
+    for background, rate in (("none", 100.0), ("static_mix", 20.0), ("static_mix", 200.0)):
+        env = make(background=background, num_queries=150, arrival_rate_per_min=rate)
+        out = []
+        for seed in range(12):
+            env.reset(seed=seed)
+            out.append(play(env, 7)["info"]["latency_s"])
+        latency_s[background, rate] = np.mean(out)
+    assert latency_s["static_mix", 20.0] > 1.3 * latency_s["none", 100.0]
+    assert latency_s["static_mix", 200.0] > 1.3 * latency_s["static_mix", 20.0]
+
+
+def shares_of(background: str, **arguments: Any) -> NDArray[np.float64]:
+    """Shares of the models among the calls of the background, at a light load."""
+    env = make(
+        background=background,
+        num_queries=400,
+        arrival_rate_per_min=10.0,
+        record_calls=True,
+        planner={"topology": "IO", "num_agents": 4},
+        **arguments,
+    )
+    env.reset(seed=1)
+    own = []
+    while not own or env.context()["query"] > own[-1]:  # to the end of the sweep
+        own.append(int(env.context()["query"]))
+        play(env, 14)
+        calls, now_s = env.calls(), env.context()["time_s"]
+        env.reset()
+    # Of the last ones only the quick are done.
+    counted = (calls["phase"] == 0) & (calls["submit_s"] < now_s - 400.0)
+    counts = np.bincount(calls["model"][counted & ~np.isin(calls["query"], own)], minlength=5)
+    assert counts.sum() > 400
+    return counts / counts.sum()
+
+
+def test_background_routers() -> None:
+    np.testing.assert_allclose(shares_of("round_robin"), 0.2, atol=0.005)
+    mix = make().policy_spec().model_share
+    np.testing.assert_allclose(shares_of("static_mix"), mix, atol=0.07)
+    by_load = shares_of("least_loaded")
+    assert np.all(np.diff(by_load[[0, 1, 3, 4]]) > 0.0), "faster servers empty sooner"
+    without = shares_of("static_mix", down_models=["qwen-14b"])
+    assert without[2] == 0.0
+    assert without[3] == pytest.approx(mix[2] + mix[3], abs=0.07), "the next one takes its calls"
+
+
+def test_the_planner_level_plans_and_the_background_routes() -> None:
+    env = make(level="planner", num_queries=20, arrival_rate_per_min=30.0)
+    for topology, agents in ((3, 4), (4, 2), (0, 6)):
+        env.reset(seed=topology)
+        assert env.context()["kind"] == PLAN
+        action = np.array([topology, agents - 1, 3, 1, 4, 1, 5, 9])
+        run = play(env, action)
+        (query,) = run["query"]
+        assert len(run["costs"]) == 1
+        assert run["costs"][0] == pytest.approx(query["cost"])
+        assert (query["topology"], query["num_agents"]) == (topology, agents)
+        assert query["num_nodes"] == graph(TOPOLOGIES[topology], agents).num_nodes
+        world = env.simulation.world
+        start, count = (
+            int(table[query["domain"]]) for table in (world.role_start, world.role_count)
+        )
+        expected = [start + role % count for role in action[2 : 2 + agents]]
+        assert query["role"][:agents].tolist() == expected
+
+
+def test_the_joint_level_plans_and_then_routes() -> None:
+    env = make(level="joint", num_queries=20)
+    observation, _ = env.reset(seed=1)
+    assert observation[-1] == 1.0
+    assert observation[1] == -1.0  # no role yet
+    action = np.array([2, 2, 0, 1, 2, 3, 4, 5, 10])
+    observation, _, _, _, info = env.step(action)
+    assert observation[-1] == 0.0
+    assert info["cost"] == 0.0, "planning takes no time"
+    run = play(env, action)
+    assert run["contexts"]["kind"].tolist() == [ROUTE] * 3
+    assert run["query"]["model"][0][:3].tolist() == [3, 3, 3]
+    assert run["query"]["strategy"][0][:3].tolist() == [1, 1, 1]
+
+
+def test_calls_are_recorded_only_if_asked_for(busy: Any) -> None:
+    busy.reset(seed=0)
+    with pytest.raises(ValueError, match="make the environment with record_calls=True"):
+        busy.calls()

@@ -1,0 +1,190 @@
+"""InfraMind-Stream-v0: the sweep as a whole, and what it is made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import yaml
+
+import baselines
+from inframind_gym.orchestration.state import FIRST
+from inframind_gym.serving.pool import load_pool
+from inframind_gym.tasks import DOMAINS
+from inframind_gym.topology import ROLES, TOPOLOGIES
+from inframind_gym.workload.config import load_profiles, load_workload
+from tests.envs.sweeps import STREAM, ByPlace, Cycle, make_batch, sweep
+
+ROOT = Path(__file__).parents[2]
+FAST = Cycle([13])  # the smallest model, answering concisely
+
+
+@pytest.fixture(scope="module")
+def env() -> Any:
+    return make_batch(4, num_queries=400)
+
+
+def test_arrivals_tasks_and_budgets_are_what_was_asked_for(env: Any) -> None:
+    rows = sweep(env, FAST, (0, 1, 2, 3), arrival_rate_per_min=np.array([10.0, 30.0, 90.0, 300.0]))
+    tasks = env.simulation.tasks
+    tiers = env.policy_spec().budget_tiers_s
+    for records, rate in zip(rows, (10.0, 30.0, 90.0, 300.0), strict=True):
+        assert 400 / records["arrival_s"][-1] * 60 == pytest.approx(rate, rel=0.2)
+        assert np.all(np.isin(records["budget_s"], tiers))
+        counts = np.array([(records["budget_s"] == tier).sum() for tier in tiers])
+        assert len(tiers) == 8
+        assert np.all(np.abs(counts - 50) < 5 * np.sqrt(50))
+        assert np.array_equal(records["domain"], tasks.domain[records["task"]])
+        domains = np.bincount(records["domain"], minlength=3)
+        assert np.all(np.abs(domains - 400 / 3) < 5 * np.sqrt(400 * 2 / 9))
+
+
+def test_no_task_comes_back_before_all_of_its_kind_have_come(env: Any) -> None:
+    (records, *_) = sweep(env, FAST, (0, 1, 2, 3), arrival_rate_per_min=100.0)
+    domain = env.simulation.tasks.domain
+    for d in range(len(DOMAINS)):
+        known = (domain == d).sum()
+        drawn = records["task"][records["domain"] == d]
+        times = np.bincount(drawn, minlength=len(domain))[domain == d]
+        assert times.max() - times.min() <= 1
+        assert times.max() == -(-len(drawn) // known)
+
+
+def test_plans_follow_the_measured_mix() -> None:
+    for name in ("mbpp", "math"):
+        env = make_batch(4, num_queries=400, workload=name)
+        records = np.concatenate(sweep(env, FAST, (0, 1, 2, 3), arrival_rate_per_min=100.0))
+        (part,) = load_profiles(load_workload(name)).values()
+        share = np.array([part.profile.planner.topologies.get(t, 0.0) for t in TOPOLOGIES])
+        seen = np.bincount(records["topology"], minlength=6) / len(records)
+        np.testing.assert_allclose(seen, share, atol=5 * 0.5 / np.sqrt(len(records)))
+        assert set(records["num_agents"].tolist()) == {5}
+        roles = [(ROLES[r].domain, r) for q in records for r in q["role"][: q["num_nodes"]]]
+        assert {domain for domain, _ in roles} == {part.profile.domain}
+        # Every role of the domain has its turn.
+        assert len(set(roles)) == sum(role.domain == part.profile.domain for role in ROLES)
+
+
+def test_a_fixed_plan_is_everybody_s_plan() -> None:
+    plan = {"topology": "FullConnected", "num_agents": 3}
+    env = make_batch(2, num_queries=50, planner=plan)
+    for records in sweep(env, FAST, (0, 1)):
+        assert set(records["topology"].tolist()) == {TOPOLOGIES.index("FullConnected")}
+        assert set(records["num_agents"].tolist()) == {3}
+        assert set(records["calls"].tolist()) == {4}
+    mixed = make_batch(2, num_queries=50, planner="mix")
+    assert len(set(sweep(mixed, FAST, (0, 1))[0]["topology"].tolist())) > 3
+
+
+def test_budgets_can_be_fixed_and_freed_again(env: Any) -> None:
+    per_row = np.array([15.0, 15.0, 240.0, np.nan])
+    rows = sweep(env, FAST, (0, 1, 2, 3), budget_s=per_row)
+    assert [set(r["budget_s"].tolist()) for r in rows[:3]] == [{15.0}, {15.0}, {240.0}]
+    assert len(set(rows[3]["budget_s"].tolist())) == 8
+    for records in rows:
+        np.testing.assert_allclose(records["cost"], records["latency_s"] / records["budget_s"])
+    (freed, *_) = sweep(env, FAST, (0, 1, 2, 3), budget_s=np.nan)
+    assert len(set(freed["budget_s"].tolist())) == 8
+    fixed = make_batch(1, num_queries=20, budget_s=33.0)
+    assert set(sweep(fixed, FAST, (0,))[0]["budget_s"].tolist()) == {33.0}
+    assert fixed.policy_spec().budget_tiers_s.tolist() == [33.0]
+
+
+def test_bursts_and_traces_shape_the_arrivals() -> None:
+    burst = {"kind": "burst", "factor": 30.0, "duration_s": 2.0, "period_s": 20.0}
+    env = make_batch(1, num_queries=400, arrivals=burst)
+    (records,) = sweep(env, FAST, (0,), arrival_rate_per_min=60.0)
+    late = records["arrival_s"] % 20.0 >= 18.0
+    assert late.mean() == pytest.approx(60 / 78, abs=0.1)
+
+
+def test_a_pool_of_one_s_own(tmp_path: Path) -> None:
+    pool = yaml.safe_load((ROOT / "envs_configs/pools/b200-2gpu.yaml").read_text())
+    pool["name"] = "two"
+    pool["models"] = pool["models"][3:]
+    pool["max_output_tokens"] = 100
+    pool["metrics_poll_s"] = 1.0
+    path = tmp_path / "two.yaml"
+    path.write_text(yaml.safe_dump(pool))
+    env: Any = gym.make(
+        STREAM, pool=str(path), observation="index", num_queries=30, record_calls=True
+    ).unwrapped
+    assert env.action_space.n == 6
+    assert env.observation_space.shape == (2 + 1 + 4,)
+    assert env.policy_spec().models == ("llama-8b", "llama-3b")
+    env.reset(seed=0)
+    over, polls = False, []
+    while not over:
+        polls.append(env.context()["poll"])
+        over = env.step(4)[2]
+        assert env.context()["telemetry_age_s"] <= 1.0 + 1e-9
+    calls = env.calls()
+    assert calls["output_tokens"].max() == 100
+    assert calls["truncated"].sum() == (calls["output_tokens"] == 100).sum() > 0
+    assert max(polls) > 10
+
+
+@pytest.mark.parametrize("workload", ["gsm_hard", "humaneval", "math", "mbpp", "mmlu_pro"])
+def test_every_workload_runs_on_both_pools(workload: str) -> None:
+    for pool in ("b200-2gpu", "h100-5gpu"):
+        env = make_batch(1, pool=pool, workload=workload, num_queries=25)
+        (records,) = sweep(env, ByPlace(), (0,))
+        assert len(records) == 25
+        assert {DOMAINS[d] for d in records["domain"]} == {load_workload(workload).profile.domain}
+
+
+def test_the_planner_level_routes_by_the_background_rule() -> None:
+    env: Any = gym.make(
+        STREAM, level="planner", background="round_robin", num_queries=20, observation="index"
+    ).unwrapped
+    env.reset(seed=0)
+    over, steps, done = False, 0, []
+    while not over:
+        over = env.step(np.array([1, 4, *range(6)]))[2]  # CoT of five
+        steps += 1
+        done.append(env.completed())
+    records = np.concatenate(done)
+    assert steps == 20 == len(records)
+    counts = np.bincount(records["model"][:, :5].ravel(), minlength=5)
+    assert counts.tolist() == [20] * 5
+
+
+def test_a_policy_is_told_the_truth_about_the_run(env: Any) -> None:
+    spec = env.policy_spec()
+    pool = load_pool("b200-2gpu")
+    assert spec.models == pool.aliases
+    assert spec.max_num_seqs.tolist() == [model.server.max_num_seqs for model in pool.models]
+    assert spec.metrics_poll_s == pool.metrics_poll_s
+    assert spec.layout.size == env.single_observation_space.shape[0]
+    parts = load_profiles(load_workload("mixed")).values()
+    for i, alias in enumerate(pool.aliases):
+        shares = [part.weight * part.profile.models[alias].share for part in parts]
+        assert spec.model_share[i] == pytest.approx(sum(shares))
+        ability = [part.weight * part.profile.models[alias].ability for part in parts]
+        assert spec.ability[i] == pytest.approx(sum(ability))
+
+
+@pytest.mark.parametrize("model", range(5))
+def test_expected_call_seconds_are_those_of_an_idle_server(model: int) -> None:
+    env: Any = gym.make(
+        STREAM,
+        observation="index",
+        planner={"topology": "IO", "num_agents": 1},
+        num_queries=400,
+        arrival_rate_per_min=0.2,
+        record_calls=True,
+    ).unwrapped
+    policy = baselines.make("static", model=env.policy_spec().models[model], strategy="mix")
+    policy.reset(env.policy_spec(), [0])
+    observation, _ = env.reset(seed=0)
+    over = False
+    while not over:
+        action = policy.act(observation, env.context())
+        observation, _, over, _, _ = env.step(action)
+    calls = env.calls()
+    calls = calls[calls["phase"] == FIRST]
+    measured_s = (calls["finish_s"] - calls["submit_s"]).mean()
+    assert env.policy_spec().expected_call_s[model] == pytest.approx(measured_s, rel=0.2)

@@ -1,0 +1,63 @@
+"""`import inframind_gym` is quick and needs nothing heavy; making an environment needs no torch."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ("torch", "numba", "sentence_transformers", "matplotlib")
+OPTIONAL = ("torch", "sentence_transformers", "matplotlib", "stable_baselines3", "wandb", "ray")
+
+IMPORT = """
+import json, sys, time
+before = time.perf_counter(), time.process_time()
+import inframind_gym
+after = time.perf_counter(), time.process_time()
+print(json.dumps([after[0] - before[0], after[1] - before[1], sorted(sys.modules)]))
+"""
+
+# A module that is None in sys.modules cannot be imported.
+WITHOUT = """
+import sys
+for name in {names!r}:
+    sys.modules[name] = None
+import gymnasium as gym
+import inframind_gym
+assert {ids!r} <= set(gym.registry)
+{then}
+"""
+
+
+def run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_takes_less_than_a_second_and_loads_nothing_heavy() -> None:
+    runs = [json.loads(run(IMPORT)) for _ in range(3)]
+    for _, _, modules in runs:
+        assert not set(modules) & {*HEAVY, *OPTIONAL, "scipy", "pandas", "PIL"}
+        assert not set(modules) & {"agents", "baselines", "benchmarks"}
+    # Processor time too: a machine that does something else beside is no fault of the package.
+    wall_s, processor_s = (statistics.median(r[i] for r in runs) for i in (0, 1))
+    assert min(wall_s, processor_s) < 1.0
+
+
+def test_import_works_where_nothing_heavy_is_installed() -> None:
+    ids = {"InfraMind-Executor-v0", "InfraMind-Stream-v0"}
+    run(WITHOUT.format(names=(*HEAVY, *OPTIONAL), ids=ids, then=""))
+
+
+@pytest.mark.parametrize("name", ["InfraMind-Executor-v0", "InfraMind-Stream-v0"])
+def test_an_environment_runs_without_any_optional_package(name: str) -> None:
+    then = f"env = gym.make({name!r}, num_queries=3); env.reset(seed=0); env.step(1)"
+    run(WITHOUT.format(names=OPTIONAL, ids={name}, then=then))
