@@ -28,7 +28,7 @@ def source_digest() -> str:
     """Digest of all Python sources of the package, the key of the compilation cache."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
-    for name in ("_jit.py", "rng.py"):
+    for name in ("_jit.py", "rng.py", "serving/telemetry.py"):
         digest.update((root / name).read_bytes())
     for room in ("serving/surrogate", "quality", "orchestration", "topology"):
         for path in sorted((root / room).rglob("*.py")):

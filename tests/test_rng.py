@@ -139,6 +139,4 @@ def test_normal_numbers_are_standard_normal() -> None:
     # Kolmogorov-Smirnov distance; 2.2 is far beyond its 99.9 % point.
     u = np.sort([NormalDist().cdf(x) for x in z])
     assert np.abs(u - (np.arange(n) + 0.5) / n).max() < 2.2 / math.sqrt(n)
-    assert np.array_equal(
-        z, quantiles(uniforms(99, rng.STREAM_CALL_LENGTH, np.arange(n), 4))
-    )
+    assert np.array_equal(z, quantiles(uniforms(99, rng.STREAM_CALL_LENGTH, np.arange(n), 4)))

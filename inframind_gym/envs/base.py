@@ -98,14 +98,13 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
     # Gymnasium
 
     def _set_options(self, options: dict[str, Any] | None) -> None:
+        numbers: dict[str, float] = {}
         for key, value in (options or {}).items():
             if key not in RESET_OPTIONS:
                 raise ConfigError(f"reset: {unknown('option', key, RESET_OPTIONS)}")
-            number = require_positive(key, value)
-            if key == "arrival_rate_per_min":
-                self._rate = number
-            else:
-                self._budget = number
+            numbers[key] = require_positive(key, value)
+        self._rate = numbers.get("arrival_rate_per_min", self._rate)
+        self._budget = numbers.get("budget_s", self._budget)
 
     def _begin(self, *, inside: bool) -> NDArray[np.float32]:
         observations, self._contexts = self.simulation.buffers()

@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym._jit import jit
+from inframind_gym.orchestration.decisions import PLAN_ACTIONS
 from inframind_gym.orchestration.machine import remaining_budget_s
 from inframind_gym.orchestration.simulation import Simulation
 from inframind_gym.orchestration.state import PLAN, Workflows
-from inframind_gym.orchestration.step import PLAN_ACTIONS
 from inframind_gym.orchestration.world import World
 from inframind_gym.serving.surrogate.state import Cluster
-from inframind_gym.serving.surrogate.telemetry import E2E, LOG_SCALE, QUEUE, kv_frac
+from inframind_gym.serving.surrogate.telemetry import kv_frac
+from inframind_gym.serving.telemetry import E2E, LOG_SCALE, QUEUE
 from inframind_gym.tasks import DOMAINS
 from inframind_gym.topology import ROLES, STRATEGIES, TOPOLOGIES
 

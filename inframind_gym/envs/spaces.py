@@ -9,8 +9,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ActionError
+from inframind_gym.orchestration.decisions import PLAN_ACTIONS
 from inframind_gym.orchestration.simulation import Simulation
-from inframind_gym.orchestration.step import PLAN_ACTIONS
 from inframind_gym.policy.layout import LOG_SCALE_S
 from inframind_gym.topology import MAX_AGENTS, ROLES, STRATEGIES, TOPOLOGIES, roles_of
 

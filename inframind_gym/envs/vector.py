@@ -32,7 +32,7 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         arguments: as of the single environments.
 
     `reset(seed=…, options=…)`: the options `arrival_rate_per_min` and `budget_s` are numbers, or
-    arrays (E,) with one number an environment.
+    arrays (E,) with one number an environment; a budget of NaN is drawn from the tiers.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -217,17 +217,26 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         return list(seed)
 
     def _set_options(self, options: dict[str, Any] | None) -> None:
+        numbers: dict[str, NDArray[np.float64]] = {}
         for key, value in (options or {}).items():
             if key not in RESET_OPTIONS:
                 raise ConfigError(f"reset: {unknown('option', key, RESET_OPTIONS)}")
-            numbers = np.broadcast_to(np.asarray(value, np.float64), (self.num_envs,)).copy()
-            tiers = np.isnan(numbers) if key == "budget_s" else np.zeros(self.num_envs, np.bool_)
-            if not (tiers | (np.isfinite(numbers) & (numbers > 0))).all():
-                raise ConfigError(f"{key} must be positive, finite numbers, got {value!r}")
-            if key == "arrival_rate_per_min":
-                self._rates = numbers
-            else:
-                self._budgets = numbers
+            numbers[key] = self._per_row(key, value)
+        self._rates = numbers.get("arrival_rate_per_min", self._rates)
+        self._budgets = numbers.get("budget_s", self._budgets)
+
+    def _per_row(self, key: str, value: Any) -> NDArray[np.float64]:
+        """An option as (E,) numbers; a budget of NaN stands for the tiers."""
+        try:
+            rows = np.broadcast_to(np.asarray(value, np.float64), (self.num_envs,)).copy()
+        except (TypeError, ValueError):
+            rows = np.zeros(self.num_envs)
+        drawn = np.isnan(rows) & (key == "budget_s")
+        if not (drawn | (np.isfinite(rows) & (rows > 0))).all():
+            raise ConfigError(
+                f"{key} must be a positive, finite number or {self.num_envs} of them, got {value!r}"
+            )
+        return rows
 
 
 def _generator(seed: int | None) -> np.random.Generator:

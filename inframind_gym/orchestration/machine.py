@@ -17,16 +17,9 @@ from typing import Any
 import numpy as np
 
 from inframind_gym._jit import inner
-from inframind_gym.orchestration.state import (
-    FINAL,
-    FIRST,
-    NOTHING,
-    OVER,
-    PLAN_NODE,
-    SECOND,
-    Workflows,
-)
+from inframind_gym.orchestration.state import NOTHING, OVER, PLAN_NODE, Workflows
 from inframind_gym.orchestration.world import World
+from inframind_gym.topology.graphs import FINAL, FIRST, SECOND
 
 PUBLISHED = 1  # index into PROTOCOLS
 _ONE = np.uint32(1)

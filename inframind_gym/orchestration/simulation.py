@@ -9,6 +9,12 @@ from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.orchestration.config import EnvConfig
+from inframind_gym.orchestration.decisions import (
+    DECISION,
+    OWN_QUERY_OVER,
+    PLAN_ACTIONS,
+    SWEEP_OVER,
+)
 from inframind_gym.orchestration.state import (
     COMPLETED,
     CONTEXT,
@@ -16,9 +22,8 @@ from inframind_gym.orchestration.state import (
     Workflows,
     allocate_workflows,
 )
-from inframind_gym.orchestration.step import PLAN_ACTIONS, RESUME, STEP, drive
+from inframind_gym.orchestration.step import RESUME, STEP, drive
 from inframind_gym.orchestration.step import START as START_SWEEP
-from inframind_gym.orchestration.surrogate import DECISION, OWN_QUERY_OVER, SWEEP_OVER
 from inframind_gym.orchestration.world import (
     LEVELS,
     PROTOCOLS,

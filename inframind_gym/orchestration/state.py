@@ -13,18 +13,23 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.topology.graphs import FINAL as FINAL  # phases of a call
+from inframind_gym.topology.graphs import FIRST as FIRST
 from inframind_gym.topology.graphs import MAX_NODES
+from inframind_gym.topology.graphs import SECOND as SECOND
 
 MAX_MODELS: Final = 16
 NO_SLOT: Final = -1
 PLAN_NODE: Final = 255  # in the ready ring: this query waits for a plan, not for a route
 
-# Phases of a call.
-FIRST: Final = 0
-SECOND: Final = 1  # the revising call of Reflection
-FINAL: Final = 2  # the call that decides
-NOTHING: Final = 3  # answer of `complete_call`: no further call follows from this one
-OVER: Final = 4  # answer of `complete_call`: the query is done
+# Answers of `complete_call`, above the phases: otherwise it names the call that follows.
+NOTHING: Final = 3  # no further call follows from this one
+OVER: Final = 4  # the query is done
+
+# What has become of the agent's decision.
+IS_OVER: Final = 0
+IS_DUE: Final = 1
+IS_TAKEN: Final = 2  # a route whose first call has not been sent yet
 
 # Kinds of decision.
 ROUTE: Final = 0
@@ -55,6 +60,7 @@ QUERY: Final = np.dtype(
         ("output_tokens", "i4"),
         ("calls", "i2"),
         ("truncated_calls", "i2"),
+        ("failed_calls", "i2"),
         ("role", "i1", (MAX_NODES,)),
         ("model", "i1", (MAX_NODES,)),
         ("strategy", "i1", (MAX_NODES,)),
@@ -105,6 +111,7 @@ COMPLETED: Final = np.dtype(
         ("right", "u4"),  # bit mask: which nodes were right
         ("calls", "i2"),
         ("truncated_calls", "i2"),
+        ("failed_calls", "i2"),
         ("domain", "i1"),
         ("topology", "i1"),
         ("num_agents", "i1"),
@@ -137,6 +144,7 @@ CALL: Final = np.dtype(
         ("model", "i1"),
         ("strategy", "i1"),
         ("truncated", "i1"),
+        ("failed", "i1"),  # no answer came: a live server's error, never the surrogate's
         ("right", "i1"),
     ],
     align=True,
@@ -163,13 +171,14 @@ SWEEP: Final = np.dtype(
         ("polls", "i4"),
         ("recorded_calls", "i4"),
         ("routed", "i4"),  # decisions of the background router
-        ("slot", "i4"),  # the decision that waits for the agent
+        ("slot", "i4"),  # the agent's present or last decision
         ("node", "i4"),
         ("own_slot", "i4"),  # one-agent mode: the agent's query in flight, or NO_SLOT
         ("own_from", "i4"),  # one-agent mode: the agent's query is none before this ordinal
         ("models_up", "u4"),
+        ("in_flight", "i4", (MAX_MODELS,)),  # calls sent to each model and not done
         ("expecting", "i1"),  # one-agent mode: the next arrival is the agent's
-        ("live", "i1"),  # a decision waits
+        ("live", "i1"),  # whether that decision IS_DUE or IS_TAKEN
     ],
     align=True,
 )

@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.errors import ConfigError
+from inframind_gym.orchestration.state import MAX_MODELS
 from inframind_gym.quality.tables import ResponseTables, response_tables
 from inframind_gym.serving.pool import PoolConfig
 from inframind_gym.tasks import DOMAINS, TaskSet, load_role_embeddings
@@ -34,6 +36,7 @@ SETTINGS: Final = np.dtype(
         ("fixed_topology", "i4"),  # -1: drawn from the workload's mix
         ("fixed_agents", "i4"),  # -1: drawn
         ("embeddings", "i4"),  # 1: observations hold embeddings, 0: their indices
+        ("slots", "i4", (MAX_MODELS,)),  # calls that each server runs at once
     ],
     align=True,
 )
@@ -84,14 +87,17 @@ def build_world(
         settings: values of the SETTINGS fields.
 
     Raises:
-        ConfigError: a profile lacks one of the pool's models.
+        ConfigError: a profile lacks one of the pool's models, or the pool has too many.
     """
     aliases = pool.aliases
+    if len(aliases) > MAX_MODELS:
+        raise ConfigError(f"pool {pool.name!r} has {len(aliases)} models; at most {MAX_MODELS}")
     for profile in profiles:
         profile.require_models(aliases)
     record = np.zeros(1, SETTINGS)
     for field, value in settings.items():
         record[field] = value
+    record["slots"][0, : len(aliases)] = [model.server.max_num_seqs for model in pool.models]
     max_output = pool.max_output_tokens
     embedding = load_role_embeddings()
     return World(

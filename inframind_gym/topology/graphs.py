@@ -20,6 +20,11 @@ MAX_AGENTS: Final = 6
 MAX_NODES: Final = 2 * MAX_AGENTS
 DEBATE_ROUNDS: Final = 2
 
+# Phases of a call.
+FIRST: Final = 0
+SECOND: Final = 1  # the revising call of Reflection
+FINAL: Final = 2  # the call that decides
+
 
 class Graph(NamedTuple):
     """A topology for a given number of agents.

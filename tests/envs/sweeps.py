@@ -57,9 +57,7 @@ def make_batch(num_envs: int, **arguments: Any) -> Any:
     return gym.make_vec(STREAM, num_envs=num_envs, observation="index", **arguments)
 
 
-def sweep(
-    env: Any, policy: Policy, seeds: Sequence[int], **options: Any
-) -> list[NDArray[Any]]:
+def sweep(env: Any, policy: Policy, seeds: Sequence[int], **options: Any) -> list[NDArray[Any]]:
     """One sweep of every row under a policy.
 
     Args:

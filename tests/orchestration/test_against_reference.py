@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.orchestration.state import FINAL, SECOND
+from inframind_gym.serving.surrogate.state import FREE_IDS, USED_IDS
 from inframind_gym.topology import TOPOLOGIES
 from tests.orchestration.lone_query import Episode, make_lone, play, refer
 from tests.reference.workflow import FINAL_NODE, QueryResult, most_used
@@ -183,7 +184,7 @@ def test_reflection_revises_with_the_same_model_and_reads_its_own_answer(
 def test_prompts_hold_the_answers_that_the_graph_lets_a_node_read(
     lone: tuple[str, gym.Env[Any, Any]], topology: str
 ) -> None:
-    episode, theirs = both(lone, topology, 4, 21, 300.0)
+    episode, _ = both(lone, topology, 4, 21, 300.0)
     env: Any = lone[1].unwrapped
     world = env.simulation.world
     task = episode.query["task"]
@@ -211,6 +212,19 @@ def test_prompts_hold_the_answers_that_the_graph_lets_a_node_read(
         else:
             heard = reads[int(call["node"])]
         assert call["prompt_tokens"] == own + sum(answer[node] for node in heard)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_the_servers_have_room_for_every_call_at_once(
+    lone: tuple[str, gym.Env[Any, Any]], topology: str
+) -> None:
+    # Compiled code does not check bounds: six agents at once, and the next call of one of them is
+    # sent before the place of the last one is free.
+    play(lone[1], topology, 6, 1, 100.0, np.full(12, 1))
+    env: Any = lone[1].unwrapped
+    cluster = env.simulation.cluster
+    assert cluster.counts[0, USED_IDS] <= cluster.request.shape[1]
+    assert cluster.counts[0, USED_IDS] == cluster.counts[0, FREE_IDS], "all were given back"
 
 
 def test_an_agent_keeps_its_role_in_both_rounds_of_a_debate(
