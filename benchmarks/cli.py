@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.cores import available_cores
 from benchmarks.errors import BenchmarkError
 from benchmarks.progress import say
 from inframind_gym.errors import InfraMindError
@@ -127,7 +128,7 @@ def run(
             summary = run_suite(
                 resolve(chosen),
                 folder,
-                workers=workers or len(os.sched_getaffinity(0)),
+                workers=workers or available_cores(),
                 max_rows=max_rows,
                 command=command,
             )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
-import os
 import platform
 import subprocess
 from collections.abc import Iterable
@@ -15,13 +13,17 @@ from typing import Any
 import baselines
 import inframind_gym
 from benchmarks.cells import content_hash
+from benchmarks.cores import available_cores
+from benchmarks.sources import policy_sources
 from benchmarks.suite import SuiteConfig
 from inframind_gym.configs import find_config
 from inframind_gym.policy import PerRowPolicy
+from inframind_gym.workload.arrivals import make_arrivals
 from inframind_gym.workload.config import load_profiles, load_workload
 
 FORMAT = 1  # of the results folder
 
+_ROLLOUT = ("records.py", "rollout.py")  # modules beside this one that make the results
 _PACKAGES = ("inframind-gym", "gymnasium", "numba", "numpy")
 
 
@@ -40,6 +42,7 @@ def settings(suite: SuiteConfig) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "code of inframind_gym": _tree_hash(Path(inframind_gym.__file__).parent),
+        "code of benchmarks": _files_hash(Path(__file__).parent / name for name in _ROLLOUT),
         "numpy": version("numpy"),
         "numba": version("numba"),
         "pool": _file_hash(find_config("pools", suite.pool)),
@@ -64,7 +67,7 @@ def workload_fingerprint(name_or_path: str) -> str:
 
 
 def policy_fingerprint(name_or_path: str) -> str:
-    """Hash of a policy's name, of the file that defines it, and of its `fingerprint`, if any.
+    """Hash of a policy's name, of the source that it rests on, and of its `fingerprint`.
 
     A policy whose behaviour rests on more than its source (weights, a table) says so by a string
     `fingerprint`.
@@ -77,10 +80,8 @@ def policy_fingerprint(name_or_path: str) -> str:
     if isinstance(policy, PerRowPolicy):
         extra = getattr(policy.instances[0], "fingerprint", "")
         policy = policy.instances[0]
-    source = inspect.getsourcefile(type(policy))
-    return content_hash(
-        [name_or_path, type(policy).__qualname__, _file_hash(Path(source or "")), str(extra)]
-    )
+    sources = _files_hash(policy_sources(type(policy)))
+    return content_hash([name_or_path, type(policy).__qualname__, sources, str(extra)])
 
 
 def provenance() -> dict[str, Any]:
@@ -97,7 +98,7 @@ def machine() -> dict[str, Any]:
     """Processor, cores that this process may use, and operating system."""
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": available_cores(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
     }
 
@@ -138,9 +139,8 @@ def _version(package: str) -> str | None:
 
 
 def _arrivals(arrivals: str | dict[str, Any]) -> Any:
-    if isinstance(arrivals, dict) and "path" in arrivals:
-        return {**arrivals, "path": _file_hash(Path(str(arrivals["path"])))}
-    return arrivals
+    spec = make_arrivals(arrivals).to_json()
+    return {**spec, "path": _file_hash(Path(spec["path"]))} if "path" in spec else spec
 
 
 def _tasks_hash(folder: Path) -> str:
@@ -154,6 +154,11 @@ def _tree_hash(root: Path) -> str:
         path for path in root.rglob("*") if path.is_file() and not skipped & set(path.parts)
     )
     return content_hash([[str(path.relative_to(root)), _file_hash(path)] for path in sorted(files)])
+
+
+def _files_hash(files: Iterable[Path]) -> str:
+    """Hash of files by their names and contents, wherever they are and in whatever order."""
+    return content_hash(sorted([path.name, _file_hash(path)] for path in files))
 
 
 def _file_hash(path: Path) -> str:

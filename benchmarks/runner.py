@@ -68,7 +68,10 @@ def resolve(suite: SuiteConfig) -> SuiteConfig:
         InfraMindError: A pool, policy, workload, arrival process or folder of tasks cannot be used.
     """
     load_pool(suite.pool)
-    make_arrivals(suite.arrivals)
+    arrivals = make_arrivals(suite.arrivals).to_json()
+    if "path" in arrivals:
+        arrivals["path"] = str(Path(arrivals["path"]).resolve())
+        suite = suite.model_copy(update={"arrivals": arrivals})
     if suite.tasks != "builtin":
         folder = Path(suite.tasks)
         if not folder.is_dir():

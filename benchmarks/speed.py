@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.cores import keep_to_one_core
 from benchmarks.errors import BenchmarkError
 from benchmarks.progress import say
 from benchmarks.provenance import provenance
@@ -26,6 +27,7 @@ from inframind_gym.errors import unknown
 RATE_PER_MIN = 100.0
 NUM_ENVS = 1024
 EXECUTOR_ENVS = 64
+STATIC_ACTION = 7  # qwen-14b, Concise: the baseline `static`
 KERNEL_REQUESTS = 200_000
 _SECONDS = 1.0  # that one measurement takes about
 
@@ -73,7 +75,7 @@ FIGURES: dict[str, Figure] = {
         Figure("stream_single_sps", "Stream single, gym.make", "steps/s", 50_000),
         Figure(
             "executor_vector_sps",
-            f"Executor vector, n = {EXECUTOR_ENVS}, background {RATE_PER_MIN:g}/min",
+            f"Executor vector, n = {EXECUTOR_ENVS}, background {RATE_PER_MIN:g}/min, static action",
             "steps/s",
             15_000,
         ),
@@ -83,6 +85,11 @@ FIGURES: dict[str, Figure] = {
     )
 }
 _REPORTED = {
+    "executor_vector_random_sps": Figure(
+        "executor_vector_random_sps",
+        "The same, random actions (a fifth of them wait for the overloaded model)",
+        "steps/s",
+    ),
     "kernel_simulated_s_per_s": Figure("kernel_simulated_s_per_s", "Kernel, simulated time", "s/s"),
     "cached_start_s": Figure("cached_start_s", "First use, compiled before", "s"),
 }
@@ -108,7 +115,7 @@ def measure(only: Sequence[str] | None = None, *, repeats: int = 5) -> dict[str,
         if key not in FIGURES:
             raise BenchmarkError(unknown("figure", key, FIGURES))
     figures: dict[str, float] = {}
-    with _one_core():
+    with keep_to_one_core():
         for key in keys:
             say(f"measuring {FIGURES[key].what} ...")
             figures |= _MEASUREMENTS[key](repeats)
@@ -147,17 +154,6 @@ def speed_sheet(figures: dict[str, Any]) -> Sheet:
     )
 
 
-@contextmanager
-def _one_core() -> Iterator[None]:
-    """Keep this process and its children on one core."""
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(cores)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
-
-
 def _median_rate(work: Callable[[], int], repeats: int) -> float:
     """Median over repeats of how much of something is done per second."""
     rates = []
@@ -168,14 +164,21 @@ def _median_rate(work: Callable[[], int], repeats: int) -> float:
     return statistics.median(rates)
 
 
-def _vector(env_id: str, num_envs: int, repeats: int, **kwargs: Any) -> float:
-    """Steps per second of a vector environment under fixed random actions, all rows counted."""
+def _vector(
+    env_id: str, num_envs: int, repeats: int, action: int | None = None, **kwargs: Any
+) -> float:
+    """Steps per second of a vector environment, all rows counted.
+
+    The actions are fixed beforehand: one action for every step, or random ones.
+    """
     import gymnasium as gym
 
     import inframind_gym  # noqa: F401
 
     env = gym.make_vec(env_id, num_envs=num_envs, arrival_rate_per_min=RATE_PER_MIN, **kwargs)
     actions = np.random.default_rng(0).integers(0, 15, size=(256, num_envs))
+    if action is not None:
+        actions[:] = action
     env.reset(seed=0)
 
     def steps(count: int) -> int:
@@ -306,8 +309,11 @@ _MEASUREMENTS: dict[str, Measurement] = {
     "stream_single_sps": _single,
     "executor_vector_sps": lambda repeats: {
         "executor_vector_sps": _vector(
+            "InfraMind-Executor-v0", EXECUTOR_ENVS, repeats, STATIC_ACTION, observation="index"
+        ),
+        "executor_vector_random_sps": _vector(
             "InfraMind-Executor-v0", EXECUTOR_ENVS, repeats, observation="index"
-        )
+        ),
     },
     "kernel_rps": _kernel,
     "import_s": _import,

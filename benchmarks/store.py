@@ -99,7 +99,7 @@ def read_blocks(folder: Path) -> list[Block]:
     Raises:
         BenchmarkError: A line before the last is damaged; names it.
     """
-    path, available = folder / CELLS, _size(folder / EPISODES)
+    path, available = _log_of_cells(folder), _size(folder / EPISODES)
     blocks: list[Block] = []
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     for number, raw in enumerate(lines, start=1):
@@ -118,6 +118,12 @@ def read_blocks(folder: Path) -> list[Block]:
             break
         blocks.append(block)
     return blocks
+
+
+def _log_of_cells(folder: Path) -> Path:
+    """The log that fits ``episodes.jsonl``: a kill may have come between the renames of `sort`."""
+    episodes, cells = (folder / (name + _SORTED) for name in (EPISODES, CELLS))
+    return cells if cells.exists() and not episodes.exists() else folder / CELLS
 
 
 def read_episodes(
@@ -247,9 +253,9 @@ class ResultStore:
     def _finish_sorting(self) -> None:
         """Complete or undo a `sort` that a kill has interrupted (critical are its two renames)."""
         episodes, cells = self.folder / (EPISODES + _SORTED), self.folder / (CELLS + _SORTED)
-        if cells.exists() and not episodes.exists():
+        if _log_of_cells(self.folder) == cells:
             os.replace(cells, self.folder / CELLS)
-        for leftover in (episodes, cells):
+        for leftover in (cells, episodes):  # in this order: the cells' alone mean half a `sort`
             leftover.unlink(missing_ok=True)
 
     def _merge(self, header: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,9 @@ from inframind_gym.configs import (
 from inframind_gym.errors import require_positive
 
 
+_SEEDS_RULE = "must be a count of at least 1 (5) or a list of seeds from 0 on (0,1,2), got {!r}"
+
+
 class SuiteConfig(StrictModel):
     """A suite: the product of its axes, and what every sweep of it shares.
 
@@ -59,6 +62,15 @@ class SuiteConfig(StrictModel):
     tasks: str = "builtin"
     split: Literal["train", "val", "test", "all"] = "test"
     system_features: tuple[str, ...] = ("queue", "e2e")
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _count_or_list(cls, seeds: Any) -> Any:
+        listed = isinstance(seeds, list | tuple)
+        least, items = (0, seeds) if listed else (1, [seeds])
+        if not items or any(type(item) is not int or item < least for item in items):
+            raise ValueError(_SEEDS_RULE.format(seeds))
+        return seeds
 
     @field_validator("policies", "workloads", "rates_per_min", "budgets_s", "seeds")
     @classmethod
@@ -145,10 +157,10 @@ def parse_seeds(text: str | None) -> int | tuple[int, ...] | None:
     if items is None:
         return None
     if not items or not all(item.isdecimal() for item in items):
-        raise BenchmarkError(
-            f"--seeds: {text!r} is neither a count such as 5 nor a list such as 0,1,2"
-        )
+        raise BenchmarkError(f"--seeds {_SEEDS_RULE.format(text)}.")
     if len(items) == 1 and text is not None and "," not in text:
+        if int(items[0]) < 1:
+            raise BenchmarkError(f"--seeds {_SEEDS_RULE.format(text)}. The seed 0 alone is '0,'.")
         return int(items[0])
     return tuple(int(item) for item in items)
 

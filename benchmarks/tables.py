@@ -107,7 +107,7 @@ def leaderboard_sheets(board: dict[str, Any]) -> list[Sheet]:
         _metrics_sheet(
             f"{board['suite']}: {board['episodes']:,} queries, {board['cells']:,} sweeps",
             board["ranking"],
-            f"Means over {count} cells (workload x rate x budget) ± half of the 95 % interval. "
+            f"Means over {count} {'cell' if count == 1 else 'cells'} (workload x rate x budget) ± half of the 95 % interval. "
             "Goodput: solved within the query's own budget; SLO: answered within it; lat./β: "
             "latency over budget.",
         )

@@ -27,7 +27,7 @@ class ActionError(InfraMindError):
 def nearest(name: object, known: Iterable[object]) -> str | None:
     """Return the known name that looks most like `name`, or None if none comes close."""
     table = {str(candidate).lower(): str(candidate) for candidate in known}
-    matches = difflib.get_close_matches(str(name).lower(), list(table), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(str(name).lower(), list(table), n=1, cutoff=0.6)
     return table[matches[0]] if matches else None
 
 

@@ -82,9 +82,10 @@ def check_actions(actions: Any, highs: NDArray[np.int64], num_envs: int) -> NDAr
     array = array.reshape(num_envs, parts).astype(np.int64, copy=False)
     if (array < 0).any() or (array >= highs).any():
         env, part = np.argwhere((array < 0) | (array >= highs))[0].tolist()
+        where = f" of environment {env}" if num_envs > 1 else ""
+        where += f", part {part}" if parts > 1 else ""
         raise ActionError(
-            f"action {array[env, part]} of environment {env} (part {part}) is out of range: "
-            f"it must be in 0..{highs[part] - 1}"
+            f"action {array[env, part]}{where} is out of range: it must be in 0..{highs[part] - 1}"
         )
     return array
 

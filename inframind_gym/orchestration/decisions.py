@@ -41,6 +41,8 @@ EMBEDDING = 384
 PLAN_ACTIONS = 2 + MAX_AGENTS  # topology, agents - 1, role of each agent
 _ONE = np.uint32(1)
 
+BEGIN, RESUME, STEP = 0, 1, 2  # how a step is entered: a new sweep, the next query, an action
+
 # What comes next (`next_turn`).
 DECISION = 0  # a decision of the agent's is due
 SWEEP_OVER = 1  # no query is left

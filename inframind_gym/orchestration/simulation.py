@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 from inframind_gym.errors import ConfigError
 from inframind_gym.orchestration.config import EnvConfig
 from inframind_gym.orchestration.decisions import (
+    BEGIN,
     DECISION,
     OWN_QUERY_OVER,
     PLAN_ACTIONS,
+    RESUME,
+    STEP,
     SWEEP_OVER,
 )
 from inframind_gym.orchestration.state import (
@@ -22,8 +25,7 @@ from inframind_gym.orchestration.state import (
     Workflows,
     allocate_workflows,
 )
-from inframind_gym.orchestration.step import RESUME, STEP, drive
-from inframind_gym.orchestration.step import START as START_SWEEP
+from inframind_gym.orchestration.step import drive
 from inframind_gym.orchestration.world import (
     LEVELS,
     PROTOCOLS,
@@ -37,7 +39,7 @@ from inframind_gym.policy.layout import SYSTEM_FEATURES
 from inframind_gym.serving.pool import load_pool
 from inframind_gym.serving.surrogate.state import Cluster, allocate, cards
 from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
-from inframind_gym.topology import MAX_AGENTS, STRATEGIES, TOPOLOGIES
+from inframind_gym.topology import MAX_AGENTS, MAX_NODES, STRATEGIES, TOPOLOGIES
 from inframind_gym.workload.arrivals import make_arrivals
 from inframind_gym.workload.config import load_profiles, load_workload
 
@@ -83,13 +85,11 @@ class Simulation:
         self.layout = ObservationLayout(
             len(self.pool.models), config.observation, config.system_features, self.pool.queue_norm
         )
-        in_flight = self.num_queries * MAX_AGENTS
-        self.max_queue = in_flight / self.pool.queue_norm
+        self.max_queue = self.num_queries * MAX_AGENTS / self.pool.queue_norm
         self.observation_size = self.layout.size + (config.level == "joint")
         self._alone = one_query and config.background == "none"
 
-        card = cards(self.pool)
-        ready = 2 * MAX_AGENTS * (int(card["max_num_seqs"].sum()) + 1)
+        ready = MAX_NODES * (self._open_servers() + 1)
         self.world: World = build_world(
             self.pool,
             self.profiles,
@@ -117,13 +117,19 @@ class Simulation:
         self.flows: Workflows = allocate_workflows(
             num_envs, self.num_queries, 1 << (ready - 1).bit_length(), config.record_calls
         )
-        # One more: a call that follows another is sent before that one's place is free.
-        self.cluster: Cluster = allocate(card, num_envs, in_flight + 1)
         self.status = np.zeros(num_envs, np.int64)
         self._all_rows = np.arange(num_envs)
         self._no_starts = np.zeros(0, START)
         self._no_actions = np.zeros((0, self.action_size), np.int64)
         self._unread = np.zeros(num_envs)
+
+    def _open_servers(self) -> int:
+        """Make the servers; says how many calls can end before the next decision is made."""
+        card = cards(self.pool)
+        # One more: a call that follows another is sent before that one's place is free.
+        in_flight = self.num_queries * MAX_AGENTS + 1
+        self.cluster: Cluster = allocate(card, self.num_envs, in_flight)
+        return int(card["max_num_seqs"].sum())
 
     @property
     def action_size(self) -> int:
@@ -177,7 +183,7 @@ class Simulation:
         starts["budget_s"] = budgets_s
         starts["num_queries"] = queries
         starts["models_up"] = self.models_up
-        self._drive(START_SWEEP, rows, observations, contexts, starts=starts)
+        self._drive(BEGIN, rows, observations, contexts, starts=starts)
 
     def resume(
         self, rows: NDArray[np.int64], observations: NDArray[np.float32], contexts: NDArray[Any]

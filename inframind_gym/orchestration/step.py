@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 
 from inframind_gym._jit import inner, jit, prefetch
 from inframind_gym.orchestration.decisions import (
+    BEGIN,
     DECISION,
+    RESUME,
+    STEP,
     act,
     begin_step,
     charge,
@@ -25,7 +28,6 @@ from inframind_gym.orchestration.world import World
 from inframind_gym.serving.surrogate.engine import next_end, reset_cluster
 from inframind_gym.serving.surrogate.state import Cluster
 
-START, RESUME, STEP = 0, 1, 2  # modes of `drive`
 CACHE_LINE = 64  # bytes
 AHEAD, FAR_AHEAD = 1, 3  # environments: how far prefetching runs in front
 
@@ -79,7 +81,7 @@ def drive(
     One entry point and not three, because each would compile the whole closed loop again.
 
     Args:
-        mode: START a new sweep, as `starts` (k,) says; RESUME: one-agent mode, let the sweep go on
+        mode: BEGIN a new sweep, as `starts` (k,) says; RESUME: one-agent mode, let the sweep go on
             until the agent's next query has arrived; STEP: carry out `actions` (E, a).
         rows: (k,) environments.
         observations: (E, d), contexts (E,), rewards (E,), costs (E,), status (E,): written at
@@ -95,7 +97,7 @@ def drive(
                 fetch_next(flows, cluster, rows[i + AHEAD])
         e = rows[i]
         sweep = flows.sweep[e]
-        if mode == START:
+        if mode == BEGIN:
             reset_cluster(cluster, e)
             start_sweep(world, flows, e, starts[i])
         begin_step(flows, e)

@@ -131,7 +131,7 @@ def advance(world: World, flows: Workflows, cluster: Cluster, e: int) -> int:
         elif arrival_s == next_s:
             start_query(world, flows, e)
         else:
-            poll(cluster, e, next_s, settings.queue_norm, settings.queue_high)
+            poll(cluster, e, next_s, world.features, settings.queue_norm, settings.queue_high)
             sweep.polls += 1
             sweep.last_poll_s = next_s
             sweep.next_poll_s = settings.poll_s * (sweep.polls + 1)

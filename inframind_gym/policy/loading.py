@@ -154,6 +154,9 @@ class PerRowPolicy(BasePolicy):
     def __init__(self, first: Any, cls: type[Any], kwargs: dict[str, Any]) -> None:
         self.name = first.name
         self.plan = getattr(first, "plan", None)
+        for optional in ("observation", "fingerprint"):  # what the benchmark asks a policy for
+            if hasattr(first, optional):
+                setattr(self, optional, getattr(first, optional))
         self._make = cls
         self._kwargs = kwargs
         self.instances = [first]

@@ -209,7 +209,7 @@ def test_actions_with_parts_are_not_taken_sideways() -> None:
     with refused(ActionError, "shape (8, 3)", "expected 3 of 8 numbers each"):
         env.step(actions.T)
     actions[1, 4] = 12
-    with refused(ActionError, "action 12 of environment 1 (part 4)", "0..11"):
+    with refused(ActionError, "action 12 of environment 1, part 4", "0..11"):
         env.step(actions)
 
 

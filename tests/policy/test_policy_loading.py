@@ -72,6 +72,20 @@ def test_ten_line_policy_from_the_working_directory(directory) -> None:
         assert actions == together[:, row].tolist()
 
 
+def test_a_wrapped_policy_keeps_the_observation_it_asks_for(directory) -> None:
+    """A policy that only has `act` is wrapped; the benchmark must still see what it wants to see."""
+    (directory / "embedding_reader.py").write_text(
+        "class Reader:\n"
+        "    name = 'reader'\n"
+        "    observation = 'full'\n"
+        "    def reset(self, spec, seeds): ...\n"
+        "    def act(self, observation, context): return 0\n"
+    )
+    policy = load_policy("embedding_reader:Reader")
+    assert getattr(policy, "observation", "index") == "full"
+    assert not hasattr(policy, "fingerprint")
+
+
 def test_module_in_a_package_of_the_working_directory(directory) -> None:
     (directory / "my_package").mkdir()
     write(directory / "my_package", "routing", TEN_LINES)

@@ -6,18 +6,29 @@ the one of the requests that finished between two polls (`spec/inframind.md` §3
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from inframind_gym._jit import inner
 from inframind_gym.serving.surrogate.engine import steps_begun
 from inframind_gym.serving.surrogate.scheduler import blocks_held
 from inframind_gym.serving.surrogate.state import NEVER_S, Cluster
-from inframind_gym.serving.telemetry import note
+from inframind_gym.serving.telemetry import KV, note
 
 
 @inner
-def poll(cluster: Cluster, e: int, now_s: float, queue_norm: float, queue_high: float) -> None:
-    """Read the metrics of all servers at `now_s` and note them, normalised, in `cluster.seen`."""
+def poll(
+    cluster: Cluster, e: int, now_s: float, features: Any, queue_norm: float, queue_high: float
+) -> None:
+    """Read the metrics of all servers at `now_s` and note them, normalised, in `cluster.seen`.
+
+    The use of the cache is counted only where it is among the observed `features`: it means going
+    through all running requests.
+    """
+    with_kv = False
+    for f in range(features.shape[0]):
+        with_kv = with_kv or features[f] == KV
     for m in range(cluster.card.shape[0]):
         note(
             cluster.seen,
@@ -25,7 +36,7 @@ def poll(cluster: Cluster, e: int, now_s: float, queue_norm: float, queue_high: 
             m,
             depth_req(cluster, e, m),
             recent_e2e_s(cluster, e, m),
-            kv_frac(cluster, e, m, now_s),
+            kv_frac(cluster, e, m, now_s) if with_kv else 0.0,
             queue_norm,
             queue_high,
         )
