@@ -20,7 +20,6 @@ from inframind_gym.configs import (
 )
 from inframind_gym.errors import require_positive
 
-
 _SEEDS_RULE = "must be a count of at least 1 (5) or a list of seeds from 0 on (0,1,2), got {!r}"
 
 
@@ -157,10 +156,10 @@ def parse_seeds(text: str | None) -> int | tuple[int, ...] | None:
     if items is None:
         return None
     if not items or not all(item.isdecimal() for item in items):
-        raise BenchmarkError(f"--seeds {_SEEDS_RULE.format(text)}.")
+        raise BenchmarkError(f"--seeds: {_SEEDS_RULE.format(text)}.")
     if len(items) == 1 and text is not None and "," not in text:
         if int(items[0]) < 1:
-            raise BenchmarkError(f"--seeds {_SEEDS_RULE.format(text)}. The seed 0 alone is '0,'.")
+            raise BenchmarkError(f"--seeds: {_SEEDS_RULE.format(text)}. The seed 0 alone is '0,'.")
         return int(items[0])
     return tuple(int(item) for item in items)
 

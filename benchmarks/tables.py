@@ -103,11 +103,12 @@ def leaderboard_sheets(board: dict[str, Any]) -> list[Sheet]:
         return []
     policies = [row["policy"] for row in board["ranking"]]
     count = board["ranking"][0]["cells"]
+    cells = "1 cell" if count == 1 else f"{count} cells"
     sheets = [
         _metrics_sheet(
             f"{board['suite']}: {board['episodes']:,} queries, {board['cells']:,} sweeps",
             board["ranking"],
-            f"Means over {count} {'cell' if count == 1 else 'cells'} (workload x rate x budget) ± half of the 95 % interval. "
+            f"Means over {cells} (workload x rate x budget) ± half of the 95 % interval. "
             "Goodput: solved within the query's own budget; SLO: answered within it; lat./β: "
             "latency over budget.",
         )

@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 
 from benchmarks.cells import Cell
 from benchmarks.cli import app
+from benchmarks.suite import load_suite
 from tests.benchmarks.synthetic_results import drawn, write_folder
 
 CELLS = [Cell(p, "w", 10.0, 30.0, seed) for p in ("good", "bad") for seed in range(5)]
@@ -27,6 +28,7 @@ def test_leaderboard_prints_tables(folder: Path) -> None:
     assert (code, err) == (0, "")
     assert "goodput" in out
     assert "good" in out
+    assert "Means over 1 cell (" in out
     code, out, _ = call("leaderboard", folder, "--markdown")
     assert code == 0
     assert "| # | policy |" in out
@@ -63,7 +65,9 @@ def test_compare_takes_policies_or_folders(folder: Path) -> None:
         (["run", "--suite", "quik"], "Did you mean 'quick'"),
         (["run", "--rates", "0"], "--rates"),
         (["run", "--budgets", "nan"], "--budgets"),
-        (["run", "--seeds", "x"], "--seeds"),
+        (["run", "--seeds", "x"], "--seeds: must be a count"),
+        (["run", "--seeds", "0"], "--seeds: must be a count of at least 1"),
+        (["run", "--suite", "NO_SEEDS"], "seeds: must be a count of at least 1"),
         (["run", "--queries", "0"], "num_queries"),
         (["speed", "--only", "kernel"], "Did you mean 'kernel_rps'"),
     ],
@@ -71,12 +75,18 @@ def test_compare_takes_policies_or_folders(folder: Path) -> None:
 def test_errors_are_one_line_without_a_traceback(
     folder: Path, arguments: list[str], message: str
 ) -> None:
-    places = [str(folder) if a == "FOLDER" else a for a in arguments]
+    no_seeds = folder / "no_seeds.yaml"
+    quick = load_suite("quick").model_dump(mode="json")
+    no_seeds.write_text(json.dumps({**quick, "seeds": 0}))
+    stands_for = {"FOLDER": str(folder), "NO_SEEDS": str(no_seeds)}
+    places = [stands_for.get(a, a) for a in arguments]
     code, out, err = call(*places, *(["--json"] if arguments[0] != "run" else []))
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
     assert message in err
     assert "Traceback" not in err
+    assert "function-after" not in err
+    assert len(err.splitlines()) == 1
 
 
 def test_speed_measures_what_is_asked_for() -> None:

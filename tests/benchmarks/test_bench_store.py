@@ -118,6 +118,7 @@ def test_a_kill_during_sorting_loses_nothing(
         with pytest.raises(KeyboardInterrupt):
             store.sort()
     monkeypatch.undo()
+    assert len(list(read_episodes(folder, read_blocks(folder)))) == len(CELL_LIST)
     with ResultStore(folder, header()) as store:
         assert len(store.finished) == len(CELL_LIST)
         store.sort()
@@ -125,6 +126,25 @@ def test_a_kill_during_sorting_loses_nothing(
     assert [b.cell for b in blocks] == sorted(CELL_LIST, key=lambda cell: cell.sort_key)
     assert len(list(read_episodes(folder, blocks))) == len(CELL_LIST)
     assert sorted(p.name for p in folder.iterdir()) == [".lock", CELLS, EPISODES, HEADER]
+
+
+def test_a_kill_while_a_half_sort_is_undone_loses_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (EPISODES, CELLS):
+        (folder / f"{name}.sorted").write_bytes(b"half")
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        os.unlink(path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(KeyboardInterrupt):
+        ResultStore(folder, header())
+    monkeypatch.undo()
+    assert [block.cell for block in read_blocks(folder)] == CELL_LIST
+    with ResultStore(folder, header()) as store:
+        assert len(store.finished) == len(CELL_LIST)
 
 
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(
