@@ -23,7 +23,12 @@ from inframind_gym.workload.config import load_profiles, load_workload
 
 FORMAT = 1  # of the results folder
 
-_ROLLOUT = ("cells.py", "metrics.py", "records.py", "rollout.py")  # modules beside this one that make the results
+_ROLLOUT = (
+    "cells.py",
+    "metrics.py",
+    "records.py",
+    "rollout.py",
+)  # modules beside this one that make the results
 _PACKAGES = ("inframind-gym", "gymnasium", "numba", "numpy")
 
 

@@ -73,7 +73,7 @@ def test_ten_line_policy_from_the_working_directory(directory) -> None:
 
 
 def test_a_wrapped_policy_keeps_the_observation_it_asks_for(directory) -> None:
-    """A policy that only has `act` is wrapped; the benchmark must still see what it wants to see."""
+    """A policy with only `act` is wrapped; the benchmark must still see what it wants to see."""
     (directory / "embedding_reader.py").write_text(
         "class Reader:\n"
         "    name = 'reader'\n"
