@@ -7,6 +7,8 @@ SUITE ?= quick
 BENCH_OUT ?= results/$(SUITE)
 BENCH_ARGS ?=
 SPEED_ARGS ?=
+DATA ?= ../shared/data
+FIDELITY_ARGS ?=
 TEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 PY := $(VENV)/bin/python
@@ -23,7 +25,7 @@ export PYTHONUNBUFFERED := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup test lint format bench speed clean
+.PHONY: help setup test lint format bench speed fidelity clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## */\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -47,6 +49,9 @@ bench: $(BENCH_NEEDS)  ## Run the quick suite and print its leaderboard (SUITE=,
 
 speed: $(CORE)  ## Measure the speed figures of the README (SPEED_ARGS=--json)
 	@$(PY) -m benchmarks speed $(SPEED_ARGS)
+
+fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs (DATA=folder)
+	$(PY) -m benchmarks fidelity $(DATA) $(FIDELITY_ARGS)
 
 clean:  ## Remove caches and build output (.venv and results/ stay)
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

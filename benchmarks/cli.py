@@ -1,4 +1,4 @@
-"""Command line: ``python -m benchmarks run | leaderboard | compare | speed``.
+"""Command line: ``python -m benchmarks run | leaderboard | compare | speed | fidelity``.
 
 Tables go to standard output, progress and errors to standard error. With ``--json`` standard output
 is one JSON object and nothing else. What a person can mend ends with one line and status 2, an
@@ -268,3 +268,70 @@ def speed(
             _print_json(figures)
         else:
             show([speed_sheet(figures)])
+
+
+@app.command()
+def fidelity(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA_DIR", help="Folder with vllm_traces/*.jsonl and measured_runs.json."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Folder of fidelity.md and its figures, fidelity/*.svg.")
+    ] = Path("docs"),
+    pool: Annotated[
+        str, typer.Option(help="Pool of the measured runs: a name or a YAML file.")
+    ] = "b200-2gpu",
+    workloads: Annotated[
+        Path | None, typer.Option(help="Folder of workload YAML files; default: the shipped ones.")
+    ] = None,
+    logs: Annotated[
+        Path | None,
+        typer.Option(help="Server limits of the logs; default: benchmarks/fidelity_logs.yaml."),
+    ] = None,
+    fit: Annotated[
+        Path | None,
+        typer.Option(
+            help="fit.json of benchmarks.fit_measured; default: "
+            "benchmarks/results/fit_b200-2gpu.json."
+        ),
+    ] = None,
+    outcomes: Annotated[
+        Path | None,
+        typer.Option(
+            help="What benchmarks.fit_outcomes wrote; default: benchmarks/results/outcomes.json."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Sweeps to simulate for every cell.")] = 8,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Measurements of speed, of which the median is shown.")
+    ] = 5,
+    as_json: Json = False,
+) -> None:
+    """Compare the simulator with request logs and measured runs, and write the fidelity page."""
+    from benchmarks import fidelity as page
+    from benchmarks import fidelity_sources as sources
+    from benchmarks.fidelity_evidence import gather
+    from benchmarks.fidelity_plots import check_matplotlib
+    from benchmarks.tables import show
+
+    with _friendly():
+        check_matplotlib()
+        evidence = gather(
+            data,
+            pool=pool,
+            workloads=workloads,
+            listing=logs or sources.LOGS,
+            fit=fit or sources.FIT,
+            outcomes=outcomes or sources.OUTCOMES,
+            seeds=seeds,
+            repeats=repeats,
+        )
+        written = page.write(evidence, out)
+        if as_json:
+            _print_json(page.as_json(evidence, written))
+            return
+        show([page.sheet(evidence)])
+        print(f"{written.page} and {len(written.figures)} figures beside it")

@@ -14,10 +14,14 @@ from rich.table import Table
 from inframind_gym import ENVIRONMENTS, __version__
 from inframind_gym.configs import find_config, list_configs
 from inframind_gym.errors import InfraMindError
+from inframind_gym.serving.calibration.command import calibrate
+from inframind_gym.serving.calibration.replay_command import replay
 from inframind_gym.serving.pool import load_pool
 from inframind_gym.workload.config import load_workload
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+app.command()(calibrate)
+app.command()(replay)
 _LOADERS = {"pools": load_pool, "workloads": load_workload}
 
 

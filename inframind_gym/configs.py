@@ -43,6 +43,7 @@ Positive = Annotated[float, BeforeValidator(_reject_bool), Field(gt=0, allow_inf
 NonNegative = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, le=1, allow_inf_nan=False)]
 PositiveInt = Annotated[int, BeforeValidator(_reject_bool), Field(gt=0)]
+NonNegativeInt = Annotated[int, BeforeValidator(_reject_bool), Field(ge=0)]
 
 
 def list_configs(kind: str) -> tuple[str, ...]:

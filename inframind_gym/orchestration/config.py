@@ -10,6 +10,7 @@ from pydantic import Field
 from inframind_gym.configs import PositiveInt, StrictModel, validate
 from inframind_gym.errors import ConfigError, require_positive, unknown
 from inframind_gym.topology import MAX_AGENTS, TOPOLOGIES
+from inframind_gym.workload.config import AgentProfile
 
 DEFAULT_POOL: Final = "b200-2gpu"
 DEFAULT_WORKLOAD: Final = "mixed"
@@ -37,6 +38,7 @@ class EnvConfig(StrictModel):
         scheduler: order of the servers' queues; without it the pool's.
         protocol: how a workflow's calls follow one another; without it the workload's.
         planner: a fixed plan; without it plans are drawn from the workload's measured mix.
+        agents: rules of the agents beyond their graph; without them the workload's.
         background: who routes the calls that are not the agent's.
         level: which decisions are the agent's.
         observation: "full" (embeddings) or "index".
@@ -56,6 +58,7 @@ class EnvConfig(StrictModel):
     scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
     protocol: Literal["parallel", "published"] | None = None
     planner: FixedPlan | None = None
+    agents: AgentProfile | None = None
     background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix"
     level: Literal["executor", "planner", "joint"] = "executor"
     observation: Literal["full", "index"] = "full"

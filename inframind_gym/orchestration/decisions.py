@@ -14,6 +14,7 @@ from inframind_gym._jit import inner
 from inframind_gym.orchestration.machine import (
     PUBLISHED,
     decide,
+    hand_on,
     pop_ready,
     remaining_budget_s,
     set_plan,
@@ -33,7 +34,7 @@ from inframind_gym.orchestration.state import (
 from inframind_gym.orchestration.world import World
 from inframind_gym.rng import STREAM_BACKGROUND, uniform
 from inframind_gym.serving.telemetry import LOG_SCALE, write_system
-from inframind_gym.topology.graphs import MAX_AGENTS
+from inframind_gym.topology.graphs import FINAL, FIRST, MAX_AGENTS
 
 STATIC_MIX = 0  # indices into ROUTERS
 ROUND_ROBIN = 1
@@ -49,6 +50,7 @@ SWEEP_OVER = 1  # no query is left
 OWN_QUERY_OVER = 2  # one-agent mode: the agent's query is done
 SEND = 3  # a call can be sent
 WAIT = 4  # nothing can be done at this instant: let time run
+SEND_FINAL = 5  # the deciding call can be sent
 
 
 @inner
@@ -94,23 +96,31 @@ def next_turn(world: World, flows: Workflows, e: int) -> tuple[int, int, int]:
 
     Returns:
         (DECISION, slot, node): the agent's, kept in `sweep`; (SEND, slot, node): the first call
-        of a node that the agent or the built-in router has routed; or SWEEP_OVER, OWN_QUERY_OVER
-        or WAIT.
+        of a node that the agent or the built-in router has routed; (SEND_FINAL, slot, 0): the
+        deciding call, after a node that handed on what it read; or SWEEP_OVER, OWN_QUERY_OVER or
+        WAIT.
     """
     sweep = flows.sweep[e]
     settings = world.settings[0]
-    if sweep.live == IS_TAKEN:
-        sweep.live = IS_OVER
-        return SEND, int(sweep.slot), int(sweep.node)
-    if sweep.ready_head != sweep.ready_tail:
-        slot, node = pop_ready(flows, e)
-        if flows.query[e, slot].agents and (node == PLAN_NODE or settings.level != LEVEL_PLANNER):
-            sweep.slot = slot
-            sweep.node = node
-            sweep.live = IS_DUE
-            return DECISION, slot, node
-        route_by_rule(world, flows, e, slot, node)
-        return SEND, slot, node
+    while sweep.live == IS_TAKEN or sweep.ready_head != sweep.ready_tail:
+        if sweep.live == IS_TAKEN:
+            sweep.live = IS_OVER
+            slot, node = int(sweep.slot), int(sweep.node)
+        else:
+            slot, node = pop_ready(flows, e)
+            if flows.query[e, slot].agents and (
+                node == PLAN_NODE or settings.level != LEVEL_PLANNER
+            ):
+                sweep.slot = slot
+                sweep.node = node
+                sweep.live = IS_DUE
+                return DECISION, slot, node
+            route_by_rule(world, flows, e, slot, node)
+        follows = hand_on(world, flows, e, slot, node)
+        if follows == FIRST:
+            return SEND, slot, node
+        if follows == FINAL:
+            return SEND_FINAL, slot, 0
     if settings.one_query and not sweep.expecting and sweep.own_slot == NO_SLOT:
         return OWN_QUERY_OVER, NO_SLOT, 0
     if sweep.finished == sweep.num_queries or (

@@ -171,7 +171,8 @@ class Driver:
     def _send(self, attempt: int) -> None:
         """Submit the call that stands in the order."""
         order = self._order[0]
-        reads = int(order["reads"])
+        mask = int(order["reads"])
+        reads = [node for node in range(mask.bit_length()) if mask >> node & 1]
         call = Call(
             id=self._calls,
             query=int(order["query"]),
@@ -186,7 +187,8 @@ class Driver:
             deadline_s=float(order["deadline_s"]),
             prompt_tokens=int(order["prompt_tokens"]),
             max_tokens=self._max_tokens,
-            reads=tuple(node for node in range(reads.bit_length()) if reads >> node & 1),
+            reads=tuple(reads),
+            sources=tuple(int(order["sources"][node]) for node in reads),
         )
         self._calls += 1
         self._sent[call.id] = _Sent(call, int(order["slot"]), attempt)

@@ -8,6 +8,9 @@ Two protocols (DESIGN §3). `parallel`: the nodes that are ready run at once and
 wall-clock time from arrival to the end of the deciding call. `published`: one call of a query is in
 flight at a time, nodes in order; latency is counted along the slowest line of ancestors, and the
 deciding call loads the servers but is not counted.
+
+Where the workload says so (`AgentProfile`), roles can make two calls a node, and a node that reads
+proven code hands it on without a call of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import numpy as np
 from inframind_gym._jit import inner
 from inframind_gym.orchestration.state import NOTHING, OVER, PLAN_NODE, Workflows
 from inframind_gym.orchestration.world import World
+from inframind_gym.rng import STREAM_TESTS, uniform
 from inframind_gym.topology.graphs import FINAL, FIRST, SECOND
 
 PUBLISHED = 1  # index into PROTOCOLS
@@ -175,27 +179,42 @@ def complete_call(
         NOTHING; or OVER when the query is done. Further decisions are in the ready ring.
     """
     query = flows.query[e, slot]
-    sweep = flows.sweep[e]
-    published = world.settings[0].protocol == PUBLISHED
     query.calls += 1
     query.output_tokens += tokens
     if phase == FINAL:
         query.solved = 1 if right else 0
-        if not published:
-            query.latency_s = sweep.now_s - query.arrival_s
+        if world.settings[0].protocol != PUBLISHED:
+            query.latency_s = flows.sweep[e].now_s - query.arrival_s
         return OVER
+    proven = right and world.role_codes[query.role[node]] == 1
+    note_answer(query, node, node, tokens, right, proven)
+    if phase == FIRST and (
+        world.graphs.calls_per_node[query.topology] == 2
+        or world.role_calls[query.profile, query.role[node]] == 2
+    ):
+        return SECOND
+    return finish_node(world, flows, e, slot, node)
+
+
+@inner
+def note_answer(query: Any, node: int, source: int, tokens: int, right: bool, proven: bool) -> None:
+    """The node has an answer, which `source` wrote, until it has another one."""
+    query.source[node] = source
     query.node_tokens[node] = tokens
     bit = _ONE << np.uint32(node)
-    if right:
-        query.right |= bit
-    else:
-        query.right &= ~bit
-    if phase == FIRST and world.graphs.calls_per_node[query.topology] == 2:
-        return SECOND
-    query.done |= bit
+    query.right = query.right | bit if right else query.right & ~bit
+    query.proven = query.proven | bit if proven else query.proven & ~bit
+
+
+@inner
+def finish_node(world: World, flows: Workflows, e: int, slot: int, node: int) -> int:
+    """The node has its last answer, now; as of `complete_call`."""
+    query = flows.query[e, slot]
+    sweep = flows.sweep[e]
+    query.done |= _ONE << np.uint32(node)
     latency_s = sweep.now_s - query.start_s[node]
     query.node_latency_s[node] = latency_s
-    if published:
+    if world.settings[0].protocol == PUBLISHED:
         query.path_s[node] = ancestors_s(world, flows, e, slot, node) + latency_s
         query.latency_s = max(query.latency_s, query.path_s[node])
     else:
@@ -205,3 +224,26 @@ def complete_call(
         return FINAL
     push_next(world, flows, e, slot)
     return NOTHING
+
+
+@inner
+def hand_on(world: World, flows: Workflows, e: int, slot: int, node: int) -> int:
+    """The node has been routed: where it reads proven code, it hands that on without a call.
+
+    Agents can prove code where the task shows its tests (MasRouter, ACL 2025).
+
+    Returns:
+        FIRST: it has to make its first call; else what follows, as of `complete_call`.
+    """
+    query = flows.query[e, slot]
+    share = world.visible_tests[query.profile]
+    if share <= 0.0:
+        return FIRST
+    reads = world.graphs.predecessors[query.topology, query.num_agents - 1, node] & query.proven
+    if not reads or uniform(flows.sweep[e].key, STREAM_TESTS, query.task, 0) >= share:
+        return FIRST
+    first = 0
+    while not reads >> np.uint32(first) & _ONE:
+        first += 1
+    note_answer(query, node, query.source[first], query.node_tokens[first], True, True)
+    return finish_node(world, flows, e, slot, node)

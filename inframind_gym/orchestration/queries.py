@@ -81,6 +81,7 @@ def start_query(world: World, flows: Workflows, e: int) -> None:
     query.pushed = 0
     query.done = 0
     query.right = 0
+    query.proven = 0
     query.prompt_tokens = 0
     query.output_tokens = 0
     query.calls = 0
@@ -141,6 +142,15 @@ def nodes_read(world: World, query: Any, node: int, phase: int) -> Any:
     if phase == SECOND:
         return before | _ONE << np.uint32(node)
     return before | np.uint32(0)
+
+
+@inner
+def is_judged(world: World, query: Any) -> bool:
+    """Whether anybody reads the outcome of the query's answers.
+
+    Nobody reads that of background traffic, unless its own agents can.
+    """
+    return bool(query.agents == 1 or world.visible_tests[query.profile] > 0.0)
 
 
 @inner
@@ -210,7 +220,7 @@ def end_call(
             says of it: a REQUEST of the surrogate or an ANSWER of another backend.
         truncated: the answer was cut.
         failed: there is no answer.
-        right: whether the answer is right. Nobody reads the outcome of background traffic.
+        right: whether the answer is right; False where nobody reads that (`is_judged`).
         again: send a failed call again.
 
     Returns:

@@ -12,11 +12,17 @@ from numpy.typing import NDArray
 
 from inframind_gym._jit import inner, jit
 from inframind_gym.orchestration import decisions
-from inframind_gym.orchestration.queries import end_call, nodes_read, prepare_call, start_query
+from inframind_gym.orchestration.queries import (
+    end_call,
+    is_judged,
+    nodes_read,
+    prepare_call,
+    start_query,
+)
 from inframind_gym.orchestration.state import Workflows
 from inframind_gym.orchestration.world import World
 from inframind_gym.serving.telemetry import E2E, KV, QUEUE, note
-from inframind_gym.topology.graphs import FINAL, FIRST
+from inframind_gym.topology.graphs import FINAL, FIRST, MAX_NODES
 
 # A call to be sent.
 ORDER: Final = np.dtype(
@@ -28,6 +34,7 @@ ORDER: Final = np.dtype(
         ("task", "i4"),
         ("prompt_tokens", "i4"),
         ("reads", "u4"),  # bit mask of nodes
+        ("sources", "i1", (MAX_NODES,)),  # by node: who wrote its answer
         ("node", "i2"),
         ("phase", "i1"),
         ("topology", "i1"),
@@ -79,8 +86,9 @@ def enter(
 def next_turn(world: World, flows: Workflows, order: NDArray[Any]) -> int:
     """What comes next at this instant (`decisions.next_turn`); SEND writes `order` (1,)."""
     turn, slot, node = decisions.next_turn(world, flows, 0)
-    if turn == decisions.SEND:
-        write_order(world, flows, slot, node, FIRST, order[0])
+    if turn in (decisions.SEND, decisions.SEND_FINAL):
+        write_order(world, flows, slot, node, FIRST if turn == decisions.SEND else FINAL, order[0])
+        return int(decisions.SEND)
     return turn
 
 
@@ -100,7 +108,7 @@ def call_ends(world: World, flows: Workflows, answer: NDArray[Any], order: NDArr
     told = answer[0]
     query = flows.query[0, told.query]
     query.prompt_tokens += told.prompt_tokens - told.planned_tokens
-    right = told.right == 1 and told.failed == 0 and query.agents == 1
+    right = told.right == 1 and told.failed == 0 and is_judged(world, query)
     follows = end_call(
         world, flows, 0, told, told.truncated == 1, told.failed == 1, right, told.again == 1
     )
@@ -126,6 +134,8 @@ def write_order(
     order.task = query.task
     order.prompt_tokens = prompt
     order.reads = nodes_read(world, query, node, phase)
+    for other in range(MAX_NODES):
+        order.sources[other] = query.source[other]
     order.node = node
     order.phase = phase
     order.topology = query.topology

@@ -73,7 +73,8 @@ class Simulation:
         self.pool = load_pool(config.pool)
         self.workload = load_workload(config.workload)
         weighted = load_profiles(self.workload)
-        self.profiles = [part.profile for part in weighted.values()]
+        rules = {} if config.agents is None else {"agents": config.agents}
+        self.profiles = [part.profile.model_copy(update=rules) for part in weighted.values()]
         self._weights = np.array([part.weight for part in weighted.values()])
         self.tasks, task_profile = _draw_from(config, list(weighted))
         self._members = [np.flatnonzero(task_profile == p) for p in range(len(weighted))]

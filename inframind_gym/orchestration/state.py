@@ -56,6 +56,7 @@ QUERY: Final = np.dtype(
         ("pushed", "u4"),  # bit masks over nodes
         ("done", "u4"),
         ("right", "u4"),
+        ("proven", "u4"),  # whose answer is code that the tests in the prompt prove right
         ("prompt_tokens", "i4"),
         ("output_tokens", "i4"),
         ("calls", "i2"),
@@ -65,6 +66,7 @@ QUERY: Final = np.dtype(
         ("model", "i1", (MAX_NODES,)),
         ("strategy", "i1", (MAX_NODES,)),
         ("node_tokens", "i4", (MAX_NODES,)),  # length of each node's answer
+        ("source", "i1", (MAX_NODES,)),  # the node that wrote it: another where it was handed on
         ("start_s", "f8", (MAX_NODES,)),  # when its first call was sent
         ("path_s", "f8", (MAX_NODES,)),  # latency of the node and its slowest line of ancestors
         ("node_latency_s", "f4", (MAX_NODES,)),

@@ -8,9 +8,10 @@ whenever a decision of the agent's is due.
 from __future__ import annotations
 
 from inframind_gym._jit import inner
-from inframind_gym.orchestration.decisions import SEND, WAIT, next_turn
+from inframind_gym.orchestration.decisions import SEND, SEND_FINAL, WAIT, next_turn
 from inframind_gym.orchestration.queries import (
     end_call,
+    is_judged,
     nodes_read,
     prepare_call,
     route_of,
@@ -71,7 +72,7 @@ def call_done(world: World, flows: Workflows, cluster: Cluster, e: int, identity
     model, strategy = route_of(query, node, phase)
     truncated = was_cut(world.response, request.output_tokens)
     right = False
-    if query.agents:  # nobody reads the outcome of background traffic
+    if is_judged(world, query):
         right = answer_right(
             world.response,
             flows.sweep[e].key,
@@ -109,8 +110,8 @@ def advance(world: World, flows: Workflows, cluster: Cluster, e: int) -> int:
     settings = world.settings[0]
     while True:
         turn, slot, node = next_turn(world, flows, e)
-        if turn == SEND:
-            send_call(world, flows, cluster, e, slot, node, FIRST)
+        if turn in (SEND, SEND_FINAL):
+            send_call(world, flows, cluster, e, slot, node, FIRST if turn == SEND else FINAL)
             continue
         if turn != WAIT:
             return turn

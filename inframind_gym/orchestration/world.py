@@ -13,7 +13,7 @@ from inframind_gym.orchestration.state import MAX_MODELS
 from inframind_gym.quality.tables import ResponseTables, response_tables
 from inframind_gym.serving.pool import PoolConfig
 from inframind_gym.tasks import DOMAINS, TaskSet, load_role_embeddings
-from inframind_gym.topology import MAX_AGENTS, STRATEGIES, TOPOLOGIES, roles_of
+from inframind_gym.topology import MAX_AGENTS, ROLES, STRATEGIES, TOPOLOGIES, roles_of
 from inframind_gym.topology.graphs import GraphTables, graph_tables
 from inframind_gym.workload.config import TaskProfile
 
@@ -63,6 +63,9 @@ class World(NamedTuple):
     role_embedding: NDArray[np.float32]  # (R, 384)
     role_start: NDArray[np.int32]  # (3,) first role of each domain
     role_count: NDArray[np.int32]  # (3,)
+    role_calls: NDArray[np.int32]  # (P, R) calls that a node of the role makes
+    role_codes: NDArray[np.int32]  # (R,) 1: its answers are code
+    visible_tests: NDArray[np.float64]  # (P,) share of the tasks whose tests the agents see
     graphs: GraphTables
 
 
@@ -128,6 +131,12 @@ def build_world(
         role_embedding=embedding,
         role_start=np.array([roles_of(domain)[0] for domain in DOMAINS], np.int32),
         role_count=np.array([len(roles_of(domain)) for domain in DOMAINS], np.int32),
+        role_calls=np.array(
+            [[role.calls if p.agents.role_calls else 1 for role in ROLES] for p in profiles],
+            np.int32,
+        ).reshape(-1, len(ROLES)),
+        role_codes=np.array([role.writes_code for role in ROLES], np.int32),
+        visible_tests=np.array([p.agents.visible_tests for p in profiles], np.float64),
         graphs=graph_tables(),
     )
 

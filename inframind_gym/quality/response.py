@@ -1,7 +1,7 @@
 """The response model: an item-response model of right and wrong, log-normal answer lengths.
 
 P(answer right) = σ(a·(ability[model, dataset] + strategy + role fit + information from the answers
-it reads − difficulty[query])), less a penalty where the answer was cut at `max_output_tokens`. The
+it reads − difficulty[query])), of which an answer cut at `max_output_tokens` keeps a share. The
 noise behind right and wrong has a part that belongs to (query, model), so two calls of one model
 agree more than two models do; and every random number belongs to its place in the run, so the same
 decisions have the same outcome (DESIGN §6).
@@ -161,10 +161,11 @@ def answer_right(
     logit = profile.discrimination * (
         tables.ability[p, model] + bonus - profile.difficulty_sd * tables.task_difficulty[task]
     )
-    if truncated:
-        logit -= profile.truncated_logit_penalty
     shared = profile.latent_correlation
     z = math.sqrt(shared) * normal(key, STREAM_MODEL_ABILITY, ordinal, model) + math.sqrt(
         1.0 - shared
     ) * normal(key, STREAM_CALL_ANSWER, ordinal, call)
-    return latent_probability(z) < 1.0 / (1.0 + math.exp(-logit))
+    probability = 1.0 / (1.0 + math.exp(-logit))
+    if truncated:
+        probability *= profile.truncated_right_frac
+    return latent_probability(z) < probability

@@ -25,7 +25,7 @@ PROFILE: Final = np.dtype(
         ("final_info_gain", "f8"),
         ("reflection_gain", "f8"),
         ("latent_correlation", "f8"),
-        ("truncated_logit_penalty", "f8"),
+        ("truncated_right_frac", "f8"),
     ],
     align=True,
 )
@@ -74,7 +74,7 @@ def response_tables(
             quality.final_info_gain,
             quality.reflection_gain,
             quality.latent_correlation,
-            quality.truncated_logit_penalty,
+            quality.truncated_right_frac,
         )
     return ResponseTables(
         profile=flat,

@@ -35,6 +35,7 @@ class Call:
     prompt_tokens: int  # planned; real prompts have the length that they have
     max_tokens: int  # where the answer is cut
     reads: tuple[int, ...]  # nodes whose answers are in the prompt; its own in the SECOND phase
+    sources: tuple[int, ...]  # for each of them the node that wrote it, if it was handed on
 
 
 @dataclass(frozen=True, slots=True)

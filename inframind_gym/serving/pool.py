@@ -5,6 +5,7 @@ Read from YAML (`envs_configs/pools/`), shared by the surrogate, the live backen
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from inframind_gym.configs import (
     Fraction,
     NonNegative,
+    NonNegativeInt,
     Positive,
     PositiveInt,
     StrictModel,
@@ -32,8 +34,10 @@ class StepCost(StrictModel):
     A step that serves B sequences, reads the keys and values of `kv_tokens` cached tokens and
     computes `new_tokens` tokens (prefilled ones, and one per decoding sequence) takes `base_s
     + per_seq_s * B + per_kv_token_s * kv_tokens + per_new_token_s * new_tokens
-    + per_attention_unit_s * sum(chunk * context_after)`, times the co-location factor of its GPU
-    (`GpuConfig`).
+    + per_attention_unit_s * sum(chunk * context_after)
+    + sparse_s * (1 - exp(-new_tokens / sparse_tokens))`, times the co-location factor of its GPU
+    (`GpuConfig`). The last term is for mixtures of experts: a step reads those that a token of it
+    was sent to.
     """
 
     base_s: Positive  # reading the weights, launching the kernels
@@ -43,6 +47,8 @@ class StepCost(StrictModel):
     per_attention_unit_s: NonNegative = (
         0.0  # for every prefilled token times the context it attends to
     )
+    sparse_s: NonNegative = 0.0  # for reading all experts, when there are tokens for all
+    sparse_tokens: Positive = 16.0  # that reach 63 % of them: experts over experts a token
 
 
 class ServerCard(StrictModel):
@@ -53,6 +59,9 @@ class ServerCard(StrictModel):
     num_kv_blocks: PositiveInt  # KV cache, in blocks
     block_size: PositiveInt = 16  # tokens a block
     max_model_len: PositiveInt  # tokens: prompt and output together
+    prefix_caching: bool = False  # an evicted request finds again what was not overwritten
+    shared_prefix_tokens: NonNegativeInt = 0  # head of all prompts, always cached: a chat template
+    async_scheduling: bool = False  # a step is scheduled while the one before it runs
     step: StepCost
 
     @model_validator(mode="after")
@@ -69,16 +78,29 @@ class ServerCard(StrictModel):
                 f"({self.block_size}) must hold at least one sequence of max_model_len "
                 f"({self.max_model_len}) tokens: raise num_kv_blocks or lower max_model_len"
             )
+        if self.shared_prefix_tokens and not self.prefix_caching:
+            raise ValueError("shared_prefix_tokens needs prefix_caching: true")
+        if self.shared_prefix_tokens % self.block_size:
+            raise ValueError(
+                f"shared_prefix_tokens ({self.shared_prefix_tokens}) must be a multiple of "
+                f"block_size ({self.block_size}): only whole blocks are shared"
+            )
         return self
 
     def call_s(self, prompt_tokens: float, output_tokens: float) -> float:
         """Return the seconds that one call takes on an otherwise idle GPU."""
         step = self.step
+        prompt_tokens = max(prompt_tokens - self.shared_prefix_tokens, 1.0)
         chunks = max(1.0, prompt_tokens / self.max_num_batched_tokens)
-        prefill_s = chunks * (step.base_s + step.per_seq_s) + step.per_new_token_s * prompt_tokens
+        prefill_s = chunks * (step.base_s + step.per_seq_s + step.sparse_s)
+        prefill_s += step.per_new_token_s * prompt_tokens
         context = prompt_tokens + 0.5 * output_tokens
         decode_s = (
-            step.base_s + step.per_seq_s + step.per_new_token_s + step.per_kv_token_s * context
+            step.base_s
+            + step.per_seq_s
+            + step.per_new_token_s
+            + step.per_kv_token_s * context
+            + step.sparse_s * (1.0 - math.exp(-1.0 / step.sparse_tokens))
         )
         return prefill_s + max(0.0, output_tokens - 1.0) * decode_s
 

@@ -62,7 +62,7 @@ def load_tasks(
 
     Returns:
         The chosen tasks. The difficulty of a folder's tasks is theirs if the data give one, else
-        sqrt(0.18) of what the embedding shows and sqrt(0.82) of noise (see ``difficulty.py``).
+        a visible part and noise (see ``difficulty.py``).
 
     Raises:
         TaskError: an unknown source, dataset or split; a broken file (named with its line); an

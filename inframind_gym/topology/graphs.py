@@ -10,6 +10,7 @@ topology ends with one further call that decides.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -85,19 +86,29 @@ class GraphTables(NamedTuple):
     calls_per_node: NDArray[np.int32]  # (topologies,)
 
 
-def graph_tables() -> GraphTables:
-    """Tabulate the six topologies for 1..6 agents."""
-    shape = (len(TOPOLOGIES), MAX_AGENTS, MAX_NODES)
+def graph_tables(extra: Sequence[Graph] = ()) -> GraphTables:
+    """Tabulate the six topologies for 1..6 agents.
+
+    Args:
+        extra: further graphs of 1..6 nodes, for a known number of agents: one topology each, with
+            the indices that follow the six. No action space knows them.
+    """
+    shape = (len(TOPOLOGIES) + len(extra), MAX_AGENTS, MAX_NODES)
     predecessors = np.zeros(shape, np.uint32)
     agents = np.zeros(shape, np.int32)
     waves = np.zeros(shape, np.int32)
     num_nodes = np.zeros(shape[:2], np.int32)
     calls_per_node = np.zeros(shape[0], np.int32)
+
+    def tabulate(t: int, count: int, g: Graph) -> None:
+        row = (t, count - 1, slice(0, g.num_nodes))
+        predecessors[row], agents[row], waves[row] = g.predecessors, g.agents, g.waves
+        num_nodes[t, count - 1] = g.num_nodes
+        calls_per_node[t] = g.calls_per_node
+
     for t, topology in enumerate(TOPOLOGIES):
         for count in range(1, MAX_AGENTS + 1):
-            g = graph(topology, count)
-            row = (t, count - 1, slice(0, g.num_nodes))
-            predecessors[row], agents[row], waves[row] = g.predecessors, g.agents, g.waves
-            num_nodes[t, count - 1] = g.num_nodes
-            calls_per_node[t] = g.calls_per_node
+            tabulate(t, count, graph(topology, count))
+    for t, g in enumerate(extra, len(TOPOLOGIES)):
+        tabulate(t, len(set(g.agents)), g)
     return GraphTables(predecessors, agents, waves, num_nodes, calls_per_node)

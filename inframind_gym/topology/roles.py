@@ -9,11 +9,21 @@ class Role(NamedTuple):
     """One role: its name, the domain it belongs to and what it does.
 
     `text` is what the role embedding is computed from.
+
+    Attributes:
+        name: unique within the domain.
+        domain: one of DOMAINS.
+        description: one sentence.
+        calls: 2 where MasRouter's agent answers, has the answer processed and answers again (its
+            role has a format for that second answer).
+        writes_code: its answer is code, which tests that the task shows can prove.
     """
 
     name: str
     domain: str
     description: str
+    calls: int = 1
+    writes_code: bool = False
 
     @property
     def text(self) -> str:
@@ -35,21 +45,45 @@ ROLES: Final[tuple[Role, ...]] = (
     Role("MathSolver", _MATH, "solves the problem directly and states the final answer."),
     Role("MathTeacher", _MATH, "explains a solution step by step so that it can be followed."),
     Role("Mathematician", _MATH, "finds a rigorous argument, using theorems where they help."),
-    Role("ProgrammingExpert", _MATH, "writes a short program whose output is the answer."),
+    Role("ProgrammingExpert", _MATH, "writes a short program whose output is the answer.", calls=2),
     Role("Scientist", _MATH, "forms a hypothesis and tests it against the given data."),
-    Role("SoftwareDeveloper", _MATH, "turns the statement into code and runs it by hand."),
+    Role("SoftwareDeveloper", _MATH, "turns the statement into code and runs it by hand.", calls=2),
     Role("AlgorithmDesigner", _CODE, "chooses the algorithm and data structures for a function."),
-    Role("BugFixer", _CODE, "finds and repairs defects in a proposed implementation."),
-    Role("PlanSolver", _CODE, "plans the implementation first and then writes it."),
-    Role("ProgrammingExpert", _CODE, "writes a complete and correct function."),
+    Role(
+        "BugFixer",
+        _CODE,
+        "finds and repairs defects in a proposed implementation.",
+        calls=2,
+        writes_code=True,
+    ),
+    Role(
+        "PlanSolver",
+        _CODE,
+        "plans the implementation first and then writes it.",
+        calls=2,
+        writes_code=True,
+    ),
+    Role("ProgrammingExpert", _CODE, "writes a complete and correct function.", writes_code=True),
     Role("ProjectManager", _CODE, "splits the work into parts and defines their interfaces."),
-    Role("ReflectProgrammer", _CODE, "writes code, reviews it critically and improves it."),
-    Role("TestAnalyst", _CODE, "derives test cases, edge cases first, and checks the code."),
+    Role(
+        "ReflectProgrammer",
+        _CODE,
+        "writes code, reviews it critically and improves it.",
+        calls=2,
+        writes_code=True,
+    ),
+    Role(
+        "TestAnalyst",
+        _CODE,
+        "derives test cases, edge cases first, and checks the code.",
+        calls=2,
+        writes_code=True,
+    ),
     Role("Critic", _COMMON, "challenges an answer and looks for what contradicts it."),
     Role("Economist", _COMMON, "judges a question by incentives, markets and policy."),
     Role("Historian", _COMMON, "places a question in its historical context."),
     Role("KnowledgeExpert", _COMMON, "recalls the facts that decide the question."),
-    Role("Reflector", _COMMON, "weighs the arguments given so far and concludes."),
+    Role("Reflector", _COMMON, "weighs the arguments given so far and concludes.", calls=2),
     Role("Scientist", _COMMON, "explains by natural law, evidence and measurement."),
 )
 

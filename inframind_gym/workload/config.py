@@ -114,6 +114,13 @@ class PromptProfile(StrictModel):
     message_frac: NonNegative = 1.0  # share of a predecessor's output that enters the next prompt
 
 
+class AgentProfile(StrictModel):
+    """How the agents of the published system work, beyond their graph (MasRouter, ACL 2025)."""
+
+    role_calls: bool = False  # a node makes as many calls as its role says (`topology/roles.py`)
+    visible_tests: Fraction = 0.0  # of the tasks: agents see their tests and hand on proven code
+
+
 class QualityProfile(StrictModel):
     """Item-response model of solving (DESIGN §6); gains are logits added to a model's ability."""
 
@@ -125,7 +132,7 @@ class QualityProfile(StrictModel):
     final_info_gain: Number  # of the nodes' answers to the final decision call
     reflection_gain: Number  # of a node's second call
     latent_correlation: Fraction  # of the latent noise of two calls of one model on one query
-    truncated_logit_penalty: NonNegative  # of an answer cut at max_output_tokens
+    truncated_right_frac: Fraction  # P(right) of an answer cut at max_output_tokens, over uncut
 
     @model_validator(mode="after")
     def _check(self) -> QualityProfile:
@@ -161,6 +168,7 @@ class TaskProfile(StrictModel):
     models: ModelTable
     output: OutputProfile
     prompt: PromptProfile
+    agents: AgentProfile
     quality: QualityProfile
 
     def require_models(self, aliases: Collection[str]) -> None:
@@ -196,6 +204,7 @@ class WorkloadConfig(StrictModel):
     models: ModelTable | None = None
     output: OutputProfile | None = None
     prompt: PromptProfile = PromptProfile()
+    agents: AgentProfile = AgentProfile()
     quality: QualityProfile | None = None
     mix: dict[str, Positive] | None = Field(default=None, min_length=1)  # other workload: weight
 
@@ -207,6 +216,8 @@ class WorkloadConfig(StrictModel):
             raise ValueError(f"{missing}: required. Add them, or name other workloads under `mix`")
         if self.prompt != PromptProfile():
             given.append("prompt")
+        if self.agents != AgentProfile():
+            given.append("agents")
         if self.mix is not None and given:
             extra = ", ".join(given)
             raise ValueError(
@@ -223,7 +234,7 @@ class WorkloadConfig(StrictModel):
         """
         if self.mix is not None:
             raise ConfigError(f"workload {self.name!r} is a mix, it has no profile of its own.")
-        sections = {key: getattr(self, key) for key in ("name", *_PROFILE_KEYS, "prompt")}
+        sections = {key: getattr(self, key) for key in ("name", *_PROFILE_KEYS, "prompt", "agents")}
         return TaskProfile.model_validate(sections)
 
 

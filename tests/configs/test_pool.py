@@ -48,16 +48,19 @@ def test_the_testbed_is_the_published_one() -> None:
     assert (pool.metrics_poll_s, pool.queue_norm, pool.max_output_tokens) == (5.0, 16.0, 2048)
 
 
-def test_light_load_seconds_per_token_are_near_the_measured_ones() -> None:
-    """FACTS §2: 31, 18, 18, 10, 7.5 ms beside busy neighbours, up to 19 % less without them."""
+def test_measured_seconds_per_token_lie_between_alone_and_beside_busy_neighbours() -> None:
+    """FACTS §2: 31, 18, 18, 10, 7.5 ms at 10 queries a minute."""
     measured = (0.031, 0.018, 0.018, 0.010, 0.0075)
-    for model, wanted in zip(load_pool("b200-2gpu").models, measured, strict=True):
+    pool = load_pool("b200-2gpu")
+    for model, gpu, wanted in zip(pool.models, pool.gpu_index, measured, strict=True):
         card = model.server
-        decode_s = (card.call_s(300, 501) - card.call_s(300, 1)) / 500
-        assert 0.80 * wanted < decode_s < 1.0 * wanted
+        alone_s = (card.call_s(300, 501) - card.call_s(300, 1)) / 500
+        neighbours = pool.gpu_index.count(gpu) - 1
+        assert alone_s < wanted
+        assert wanted < alone_s * (1.0 + pool.gpus[gpu].colocation_slowdown * neighbours)
         step = card.step
         full = step.base_s + 16 * (step.per_seq_s + 1000 * step.per_kv_token_s)
-        assert full < 1.12 * decode_s  # 16 sequences cost little more than one
+        assert full < 1.15 * alone_s  # 16 sequences cost little more than one
 
 
 def test_h100_tpot_is_that_of_the_roofline_table() -> None:
@@ -108,12 +111,20 @@ def test_repeated_names_are_refused(tmp_path: Path, section: str, key: str, valu
         ("num_kv_blocks", 1024, "must hold at least one sequence of max_model_len (16384)"),
         ("max_model_len", 2048, "must exceed the pool's max_output_tokens (2048)"),
         ("max_num_seq", 16, "Did you mean 'max_num_seqs'?"),
+        ("shared_prefix_tokens", 16, "needs prefix_caching: true"),
+        ("shared_prefix_tokens", -16, "models.1.server.shared_prefix_tokens"),
     ],
 )
 def test_wrong_server_cards(tmp_path: Path, key: str, value: object, part: str) -> None:
     data = plain()
     data["models"][1]["server"][key] = value
     assert part in refused(tmp_path, data)
+
+
+def test_only_whole_blocks_are_shared(tmp_path: Path) -> None:
+    data = plain()
+    data["models"][1]["server"] |= {"prefix_caching": True, "shared_prefix_tokens": 24}
+    assert "must be a multiple of block_size (16)" in refused(tmp_path, data)
 
 
 @pytest.mark.parametrize("value", [0, -0.01, float("nan"), float("inf")])

@@ -70,7 +70,7 @@ def test_plans_follow_the_measured_mix() -> None:
 
 def test_a_fixed_plan_is_everybody_s_plan() -> None:
     plan = {"topology": "FullConnected", "num_agents": 3}
-    env = make_batch(2, num_queries=50, planner=plan)
+    env = make_batch(2, num_queries=50, planner=plan, agents={})
     for records in sweep(env, FAST, (0, 1)):
         assert set(records["topology"].tolist()) == {TOPOLOGIES.index("FullConnected")}
         assert set(records["num_agents"].tolist()) == {3}

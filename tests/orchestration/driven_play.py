@@ -128,6 +128,7 @@ class Scripted:
             "observation": "index",
             "record_calls": True,
             "planner": {"topology": topology, "num_agents": num_agents},
+            "agents": {},
         }
         self.opened: list[ScriptedBackend] = []
 

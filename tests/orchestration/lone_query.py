@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
 from inframind_gym.orchestration.state import FINAL
-from inframind_gym.topology import TOPOLOGIES
+from inframind_gym.topology import ROLES, TOPOLOGIES
 from tests.reference.workflow import FINAL_NODE, Node, QueryResult, run_query
 
 NUM_STRATEGIES = 3
@@ -36,8 +36,12 @@ class Episode:
 
 
 def make_lone(name: str = "InfraMind-Executor-v0", **arguments: Any) -> gym.Env[Any, Any]:
-    """An environment in which one query is alone, and the agent chooses its plan as well."""
-    defaults = {"level": "joint", "observation": "index", "record_calls": True, "num_queries": 1}
+    """An environment in which one query is alone, and the agent chooses its plan as well.
+
+    Nothing is handed on without a call, and nodes make the calls of their topology alone.
+    """
+    defaults: dict[str, Any] = {"level": "joint", "observation": "index", "record_calls": True}
+    defaults |= {"num_queries": 1, "agents": {}}
     return gym.make(name, **{**defaults, "background": "none", **arguments})
 
 
@@ -95,6 +99,8 @@ def refer(
     budget_s: float,
     actions: NDArray[np.int64],
     protocol: Any,
+    *,
+    role_calls: bool = False,
 ) -> QueryResult:
     """The same query by the reference, with the latencies that the environment's calls had."""
     latency_s = {}
@@ -111,6 +117,8 @@ def refer(
     def call_latency(node: int, repeat: int, model: int, strategy: int) -> float:
         return latency_s.pop((node, repeat))
 
-    result = run_query(topology, num_agents, budget_s, decide, call_latency, protocol)
+    roles = episode.query["role"][:num_agents]
+    twice = [agent for agent, role in enumerate(roles) if role_calls and ROLES[role].calls == 2]
+    result = run_query(topology, num_agents, budget_s, decide, call_latency, protocol, twice)
     assert not latency_s, "the environment made calls that the reference does not know"
     return result

@@ -26,6 +26,12 @@ def lone(request: pytest.FixtureRequest) -> tuple[str, gym.Env[Any, Any]]:
     return request.param, make_lone(protocol=request.param)
 
 
+@pytest.fixture(scope="module", params=PROTOCOLS)
+def answers_twice(request: pytest.FixtureRequest) -> tuple[str, gym.Env[Any, Any]]:
+    """Some roles make two calls."""
+    return request.param, make_lone(protocol=request.param, agents={"role_calls": True})
+
+
 def routes(seed: int) -> NDArray[np.int64]:
     """Routes to two or three models, so that the most used model is often a tie."""
     rng = np.random.default_rng(seed)
@@ -44,7 +50,11 @@ def both(
     protocol, env = lone
     actions = routes(seed) if actions is None else actions
     episode = play(env, topology, count, seed, budget_s, actions)
-    return episode, refer(episode, topology, count, budget_s, actions, protocol)
+    agents: Any = env.unwrapped
+    role_calls = agents.simulation.config.agents.role_calls
+    return episode, refer(
+        episode, topology, count, budget_s, actions, protocol, role_calls=role_calls
+    )
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -59,6 +69,23 @@ def test_a_query_goes_the_way_of_the_reference(
         check_budget(ours, theirs)
         check_outcome(ours, theirs, budget_s)
         check_costs(ours, theirs, budget_s, parallel=lone[0] == "parallel")
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_roles_that_answer_twice_go_the_way_of_the_reference(
+    answers_twice: tuple[str, gym.Env[Any, Any]], topology: str
+) -> None:
+    more = 0
+    for seed in range(6):
+        ours, theirs = both(answers_twice, topology, 4, seed, 300.0)
+        check_calls(ours, theirs)
+        check_decisions(ours, theirs)
+        check_budget(ours, theirs)
+        check_outcome(ours, theirs, 300.0)
+        check_costs(ours, theirs, 300.0, parallel=answers_twice[0] == "parallel")
+        per_node = 2 if topology == "Reflection" else 1
+        more += len(ours.calls) - 1 - per_node * len(theirs.decisions)
+    assert more > 0 or topology == "Reflection"
 
 
 def check_calls(ours: Episode, theirs: QueryResult) -> None:

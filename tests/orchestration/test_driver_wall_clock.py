@@ -83,6 +83,7 @@ def test_a_slow_agent_on_the_wall_clock(protocol: str) -> None:
             "record_calls": True,
             "protocol": protocol,
             "planner": {"topology": "Chain", "num_agents": 2},
+            "agents": {},
         }
     )
     opened: list[WallClock] = []

@@ -71,13 +71,6 @@ def test_difficulty_lowers_accuracy(
     assert easy["solved"].mean() > hard["solved"].mean() + 0.15
 
 
-# The penalty of a cut (3 logits) is less than DeepSeek's ability on these two: about half and two
-# thirds of its cut answers are right. Strict, so that the mark goes when the profiles are fitted.
-TOO_LENIENT = pytest.mark.xfail(
-    strict=True, reason="the profile's truncated_logit_penalty is less than DeepSeek's ability"
-)
-
-
 @pytest.fixture(scope="module")
 def deep_calls() -> Callable[[str], NDArray[Any]]:
     """First calls of 1500 queries that DeepSeek answers thinking deeply, by workload."""
@@ -110,17 +103,11 @@ def test_a_cut_makes_an_answer_much_less_likely_to_be_right(
 ) -> None:
     calls = deep_calls(workload)
     cut = calls["truncated"] == 1
-    assert 0.02 < cut.mean() < 0.5
+    assert 0.005 < cut.mean() < 0.5
     assert calls["right"][cut].mean() < calls["right"][~cut].mean() - 0.2
 
 
-@pytest.mark.parametrize(
-    "workload",
-    [
-        pytest.param(name, marks=TOO_LENIENT) if name in ("math", "humaneval") else name
-        for name in WORKLOADS
-    ],
-)
+@pytest.mark.parametrize("workload", WORKLOADS)
 def test_cut_answers_are_usually_wrong(
     deep_calls: Callable[[str], NDArray[Any]], workload: str
 ) -> None:

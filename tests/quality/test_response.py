@@ -189,14 +189,14 @@ def test_discrimination_steepens_the_curve(tables: ResponseTables, profile: Task
     )
 
 
-def test_a_cut_answer_pays_the_penalty_and_is_usually_wrong(
+def test_a_cut_answer_keeps_its_share_and_is_usually_wrong(
     tables: ResponseTables, profile: TaskProfile
 ) -> None:
     strongest = profile.models["deepseek-32b"].ability
     cut = answers(tables, model=0, truncated=True)
-    logit = strongest - profile.quality.truncated_logit_penalty
-    assert cut.mean() == pytest.approx(logistic(logit), abs=5 * SE)
-    assert cut.mean() < 0.25 < 0.75 < answers(tables, model=0).mean()
+    expected = profile.quality.truncated_right_frac * logistic(strongest)
+    assert cut.mean() == pytest.approx(expected, abs=5 * SE)
+    assert cut.mean() < 0.4 < 0.7 < answers(tables, model=0).mean()
     # A cut turns right answers into wrong ones, and never the reverse.
     assert not np.any(cut & ~answers(tables, model=0))
 

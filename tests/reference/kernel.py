@@ -1,9 +1,9 @@
 """The serving kernel, one engine step at a time, in plain Python.
 
 This is the yardstick for the compiled event-jump kernel of `inframind_gym.serving.surrogate`. It
-follows the scheduler of vLLM V1 (priority policy, chunked prefill, no prefix cache, eviction by
-recompute) rule by rule, and prefers being obvious to being fast. Nothing is imported from
-`inframind_gym`.
+follows the scheduler of vLLM V1 (priority policy, chunked prefill, eviction by recompute; async
+scheduling and prefix caching as options) rule by rule, and prefers being obvious to being fast.
+Nothing is imported from `inframind_gym`.
 
 How to read it, top to bottom:
 
@@ -35,13 +35,23 @@ class RefServer:
     per_kv_token_s: float = 0.0  # ... of each token computed earlier that must be read
     per_new_token_s: float = 0.0  # ... of each token computed in it
     per_attention_unit_s: float = 0.0  # ... of prefill: new tokens x context after them
+    sparse_s: float = 0.0  # ... at most, for reading the experts that its tokens are sent to
+    sparse_tokens: float = 16.0  # tokens that reach all but a share 1/e of them
     peers: tuple[int, ...] = ()  # indices of the other servers on the same GPU
     slowdown: float = 0.0  # a step takes (1 + slowdown * busy peers) times as long
+    shared_prefix_tokens: int = 0  # head of every prompt, in blocks that are never freed
+    prefix_caching: bool = False  # freed blocks keep their content until they are taken again
+    async_scheduling: bool = False  # a step is scheduled when the one before it starts
 
     @property
     def usable_blocks(self) -> int:
-        """KV blocks that requests can hold."""
-        return self.num_kv_blocks - 1
+        """KV blocks that requests can hold on their own."""
+        return self.num_kv_blocks - 1 - self.shared_prefix_tokens // self.block_size
+
+    def own_prompt(self, tokens: int) -> int:
+        """What is left of a prompt without its shared head; the last token is always computed."""
+        whole_blocks = (tokens - 1) // self.block_size * self.block_size
+        return tokens - min(self.shared_prefix_tokens, whole_blocks)
 
     def blocks_for(self, tokens: int) -> int:
         """KV blocks that hold `tokens` tokens: the quotient, rounded up."""
@@ -71,6 +81,7 @@ class RefRequest:
     computed: int = 0  # tokens whose KV is in the cache; lost by an eviction
     prefill_target: int = 0  # prompt, plus the tokens emitted before the last eviction
     blocks: int = 0  # KV blocks held
+    full_blocks: int = 0  # blocks that were full when it was last evicted
 
     @property
     def rank(self) -> tuple[float, int]:
@@ -116,6 +127,9 @@ class _Engine:
     waiting: list[RefRequest] = field(default_factory=list)
     running: list[RefRequest] = field(default_factory=list)  # in order of admission
     batch: dict[RefRequest, int] = field(default_factory=dict)  # request -> its new tokens
+    # What the free blocks contain, in the order in which they will be taken: a request and which of
+    # its blocks it was. Blocks that nobody has used yet come first and have no entry.
+    left_over: list[tuple[RefRequest, int]] = field(default_factory=list)
     evicted: list[RefRequest] = field(default_factory=list)  # in this step
     admitted: list[RefRequest] = field(default_factory=list)  # in this step
     in_step: bool = False
@@ -126,6 +140,26 @@ class _Engine:
 
     def free_blocks(self) -> int:
         return self.server.usable_blocks - sum(request.blocks for request in self.running)
+
+    def take_blocks(self, request: RefRequest, blocks: int) -> None:
+        """Let a running request hold `blocks` blocks; new ones come from the head of the queue."""
+        request.blocks = blocks
+        while len(self.left_over) > self.free_blocks():
+            self.left_over.pop(0)
+
+    def free_all_blocks(self, request: RefRequest) -> None:
+        """Give back what a request holds, the last block first."""
+        if self.server.prefix_caching:
+            self.left_over += [(request, block) for block in reversed(range(request.blocks))]
+        request.blocks = 0
+
+    def find_again(self, request: RefRequest) -> int:
+        """Take back the blocks, from its first on, that it had filled and nobody has taken."""
+        found = 0
+        while found < request.full_blocks and (request, found) in self.left_over:
+            self.left_over.remove((request, found))
+            found += 1
+        return found
 
     def remaining_token_budget(self) -> int:
         return self.server.max_num_batched_tokens - sum(self.batch.values())
@@ -167,32 +201,39 @@ class _Engine:
                 self.evict(victim)
                 if victim is request:
                     return  # the requests behind it are not scheduled in this step
-            request.blocks = blocks
+            self.take_blocks(request, blocks)
             self.batch[request] = tokens
 
     def evict(self, victim: RefRequest) -> None:
         """Throw a running request back to the queue; it will prefill all it had from scratch."""
         self.running.remove(victim)
         self.batch.pop(victim, None)  # if scheduled in this step: its tokens return to the budget
-        victim.blocks = 0
+        self.free_all_blocks(victim)
+        victim.full_blocks = victim.computed // self.server.block_size
         victim.computed = 0
-        victim.prefill_target = victim.prompt_tokens + victim.emitted
+        victim.prefill_target = self.server.own_prompt(victim.prompt_tokens) + victim.emitted
         victim.evictions += 1
         self.evicted.append(victim)
         self.waiting.append(victim)
 
     def admit_waiting(self, now_s: float) -> None:
         """Admit by rank while slots and tokens last; a head that does not fit blocks the rest."""
+        scheduled_s = now_s
+        if self.server.async_scheduling and self.running:
+            scheduled_s = self.steps[-1].start_s  # when the step before this one started
         for request in sorted(self.waiting, key=lambda r: r.rank):
             if len(self.running) == self.server.max_num_seqs or self.remaining_token_budget() == 0:
                 return
+            if request.submit_s > scheduled_s:
+                return  # it came too late for this step
             if self.server.blocks_for(request.prefill_target) > self.free_blocks():
                 return  # the whole sequence must fit, though only the chunk's blocks are taken
-            tokens = min(request.prefill_target, self.remaining_token_budget())
-            request.blocks = self.server.blocks_for(tokens)
+            request.computed = self.find_again(request) * self.server.block_size
+            tokens = min(request.prefill_target - request.computed, self.remaining_token_budget())
             self.batch[request] = tokens
             self.waiting.remove(request)
             self.running.append(request)
+            self.take_blocks(request, self.server.blocks_for(request.computed + tokens))
             self.admitted.append(request)
             if math.isnan(request.admitted_s):
                 request.admitted_s = now_s
@@ -212,6 +253,7 @@ class _Engine:
             + self.server.per_kv_token_s * kv_tokens
             + self.server.per_new_token_s * new_tokens
             + self.server.per_attention_unit_s * attention_units
+            + self.server.sparse_s * (1.0 - math.exp(-new_tokens / self.server.sparse_tokens))
         )
         return alone_s * (1.0 + self.server.slowdown * busy_peers)
 
@@ -229,8 +271,8 @@ class _Engine:
                 request.first_token_s = now_s
             if request.emitted == request.output_tokens:
                 request.finish_s = now_s
-                request.blocks = 0
                 self.running.remove(request)
+                self.free_all_blocks(request)
                 finished.append(request)
         self.in_step = False
         return finished
@@ -276,7 +318,8 @@ class ReferenceKernel:
             raise ValueError(f"request {request.id} needs at least one token in and one out")
         if request.prefill_target:
             raise ValueError(f"request {request.id} was submitted before")
-        request.prefill_target = request.prompt_tokens
+        own_prompt = self._engines[request.server].server.own_prompt
+        request.prefill_target = own_prompt(request.prompt_tokens)
         insort(self._pending, request, key=lambda r: r.submit_s)
 
     def run(

@@ -18,8 +18,8 @@ call goes to the most used model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -106,6 +106,7 @@ def run_query(
     decide: Decide,
     call_latency: CallLatency,
     protocol: Protocol,
+    twice: Collection[int] = (),
 ) -> QueryResult:
     """Carry one query out.
 
@@ -116,8 +117,12 @@ def run_query(
         decide: The policy, called once per node in the order of the decisions.
         call_latency: Seconds from the start to the end of a call.
         protocol: `parallel` or `published`.
+        twice: Agents whose role makes two calls in every node, whatever the topology.
     """
-    nodes = build_nodes(topology, num_agents)
+    nodes = [
+        replace(node, num_calls=2) if node.agent in twice else node
+        for node in build_nodes(topology, num_agents)
+    ]
     decisions: list[Decision] = []
     calls: list[Call] = []
 

@@ -32,7 +32,8 @@ def random_load(seed: int) -> Load:
     for m in range(num_servers):
         slots = int(rng.choice([1, 2, 4, 16, 32]))
         block_size = int(rng.choice([1, 4, 16]))
-        fits_one = -(-2 * largest // block_size) + 1
+        shared = int(rng.choice([0, 0, 0, 1, 3]))
+        fits_one = -(-2 * largest // block_size) + 1 + shared
         servers.append(
             RefServer(
                 max_num_seqs=slots,
@@ -44,8 +45,13 @@ def random_load(seed: int) -> Load:
                 per_kv_token_s=float(rng.choice([0.0, 1e-6, 1e-5])),
                 per_new_token_s=float(rng.uniform(0, 1e-4)),
                 per_attention_unit_s=float(rng.choice([0.0, 1e-8])),
+                sparse_s=float(rng.choice([0.0, 0.02])),
+                sparse_tokens=float(rng.choice([4.0, 16.0])),
                 peers=tuple(o for o in range(num_servers) if o != m and gpu[o] == gpu[m]),
                 slowdown=float(rng.choice([0.0, 0.3])),
+                shared_prefix_tokens=shared * block_size,
+                prefix_caching=bool(shared or rng.random() < 0.4),
+                async_scheduling=bool(rng.random() < 0.4),
             )
         )
     count = int(rng.integers(1, 60))
@@ -75,12 +81,17 @@ def cards(servers: list[RefServer]) -> np.ndarray:
             s.per_kv_token_s,
             s.per_new_token_s,
             s.per_attention_unit_s,
+            s.sparse_s,
+            s.sparse_tokens,
             s.slowdown,
             s.max_num_seqs,
             s.max_num_batched_tokens,
-            s.num_kv_blocks - 1,
+            s.usable_blocks,
             s.block_size,
             sum(1 << p for p in s.peers),
+            s.shared_prefix_tokens,
+            s.prefix_caching,
+            s.async_scheduling,
         )
     return out
 

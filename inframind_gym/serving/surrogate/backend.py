@@ -89,6 +89,8 @@ class SurrogateBackend:
 
     def submit(self, call: Call) -> None:
         """Put the call into its server's queue; what it will answer is drawn at once."""
+        known = self._right.get(call.query, 0)
+        sources = zip(call.reads, call.sources, strict=True)
         tokens, truncated, right = _send(
             self._cluster,
             self._tables,
@@ -106,7 +108,7 @@ class SurrogateBackend:
             call.priority,
             call.prompt_tokens,
             np.uint32(sum(1 << node for node in call.reads)),
-            np.uint32(self._right.get(call.query, 0)),
+            np.uint32(sum((known >> source & 1) << node for node, source in sources)),
         )
         self._outcome[call.id] = call, tokens, truncated, right
 

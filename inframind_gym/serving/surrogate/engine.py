@@ -22,8 +22,10 @@ from inframind_gym._jit import inner
 from inframind_gym.serving.surrogate.queue import push
 from inframind_gym.serving.surrogate.scheduler import (
     admit_waiting,
+    blocks_for,
     blocks_held,
     blocks_held_at_most,
+    in_sight,
     remove_running,
     serve_running,
     serve_running_contended,
@@ -52,6 +54,7 @@ def reset_cluster(cluster: Cluster, e: int) -> None:
         server.lead = 0
         server.lead_s = 0.0
         server.lead_tokens = 0
+        server.last_step_s = 0.0
         server.decoders = 0
         server.clock = 0
         server.running = 0
@@ -62,6 +65,7 @@ def reset_cluster(cluster: Cluster, e: int) -> None:
         server.finished = 0
         server.e2e_sum_s = 0.0
         server.evictions = 0
+        server.freed_blocks = 0
         server.polled_finished = 0
         server.polled_e2e_sum_s = 0.0
         cluster.end_s[e, m] = NEVER_S
@@ -108,13 +112,15 @@ def submit(
     identity = new_request(cluster, e)
     request = cluster.request[e, identity]
     counts = cluster.counts[e]
+    card = cluster.card[m]
     request.priority = priority
     request.submit_s = now_s
     request.admitted_s = np.nan
     request.first_token_s = np.nan
     request.seq = counts[NEXT_SEQ]
     counts[NEXT_SEQ] += 1
-    request.prompt_tokens = prompt_tokens
+    whole_blocks = (prompt_tokens - 1) // card.block_size * card.block_size
+    request.prompt_tokens = prompt_tokens - min(card.shared_prefix_tokens, whole_blocks)
     request.output_tokens = output_tokens
     request.generated = 0
     request.computed = 0
@@ -126,9 +132,17 @@ def submit(
     if server.running + server.waiting == 1:  # idle until now: its step starts at this instant
         cluster.end_s[e, m] = NEVER_S
         counts[DIRTY] |= 1 << m
-    elif server.running < cluster.card[m].max_num_seqs and not counts[DIRTY] >> m & 1:
-        cut_short(cluster, e, m, now_s)
+    elif server.running < card.max_num_seqs and not counts[DIRTY] >> m & 1:
+        cut_short(cluster, e, m, now_s, card.async_scheduling)
     return identity
+
+
+@inner
+def sparse_weights_s(card: Any, tokens: int) -> float:
+    """Time to read the experts that a step of `tokens` tokens needs (`StepCost.sparse_s`)."""
+    if card.sparse_s == 0.0:
+        return 0.0
+    return float(card.sparse_s * (1.0 - math.exp(-tokens / card.sparse_tokens)))
 
 
 @inner
@@ -159,11 +173,11 @@ def steps_begun(server: Any, now_s: float) -> int:
 
 
 @inner
-def cut_short(cluster: Cluster, e: int, m: int, now_s: float) -> None:
-    """End the server's stretch at the boundary of the step that is under way at `now_s`."""
+def cut_short(cluster: Cluster, e: int, m: int, now_s: float, more: int) -> None:
+    """End the server's stretch `more` steps after the one that is under way at `now_s`."""
     server = cluster.server[e, m]
     if server.steps > 1:
-        server.steps = steps_begun(server, now_s)
+        server.steps = min(steps_begun(server, now_s) + more, server.steps)
         cluster.end_s[e, m] = server.start_s + stretch_s(server, server.steps)
 
 
@@ -221,10 +235,13 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
     served = decoders + (1 if prefill > 0 else 0)
     if evictions == 0 and server.waiting > 0:
         budget = card.max_num_batched_tokens - decoders - prefill
-        more, units, admitted = admit_waiting(cluster, e, m, now_s, budget, decoders, prefill)
+        more, units, admitted, cached = admit_waiting(
+            cluster, e, m, now_s, budget, decoders, prefill
+        )
         prefill += more
         attention += units
         served += admitted
+        kv_tokens += cached
     if served == 0 and server.running == 0:  # the head of the queue can never be admitted
         cluster.end_s[e, m] = NEVER_S
         return
@@ -242,6 +259,7 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
             + card.per_kv_token_s * kv_tokens
             + card.per_new_token_s * tokens
             + card.per_attention_unit_s * attention
+            + sparse_weights_s(card, tokens)
         )
         if prefill > 0:
             note_first_tokens(cluster, e, m, now_s + server.lead_s)
@@ -258,9 +276,13 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
         + card.per_seq_s * decoders
         + card.per_kv_token_s * kv_tokens
         + card.per_new_token_s * decoders
+        + sparse_weights_s(card, decoders)
     )
     server.growth_s = factor * card.per_kv_token_s * decoders
     if not server.lead:
+        free_slots = card.max_num_seqs - server.running
+        if server.waiting > 0 and free_slots > 0 and not in_sight(cluster, e, m, True):
+            steps = 1
         server.steps = steps_within_cache(cluster, e, m, steps)
     cluster.end_s[e, m] = now_s + stretch_s(server, server.steps)
 
@@ -306,6 +328,11 @@ def finish_stretch(cluster: Cluster, e: int, m: int, now_s: float) -> int:
         How many ended; their ids stand in `cluster.done`. Release them after use.
     """
     server = cluster.server[e, m]
+    card = cluster.card[m]
+    if card.async_scheduling and server.waiting > 0:
+        server.last_step_s = server.start_s
+        if server.steps > 1:
+            server.last_step_s += stretch_s(server, server.steps - 1)
     server.clock += server.steps
     server.kv_tokens += server.lead_tokens + (server.steps - server.lead) * server.decoders
     server.steps = 0
@@ -319,6 +346,9 @@ def finish_stretch(cluster: Cluster, e: int, m: int, now_s: float) -> int:
         if cluster.finish_clock[e, m, i] <= server.clock:
             identity = int(cluster.running[e, m, i])
             server.kv_tokens -= cluster.base_tokens[e, m, i] + server.clock
+            if card.prefix_caching:
+                computed = cluster.base_tokens[e, m, i] + server.clock
+                server.freed_blocks += blocks_for(computed, card.block_size)
             remove_running(cluster, e, m, i)
             server.finished += 1
             server.e2e_sum_s += now_s - cluster.request[e, identity].submit_s
@@ -349,7 +379,7 @@ def flush(cluster: Cluster, e: int, now_s: float) -> None:
         if dirty & bit:
             start_step(cluster, e, m, now_s, bits(busy & cluster.card[m].peers))
         elif changed & cluster.card[m].peers:
-            cut_short(cluster, e, m, now_s)
+            cut_short(cluster, e, m, now_s, 0)
 
 
 @inner

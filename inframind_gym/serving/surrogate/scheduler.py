@@ -10,6 +10,11 @@ recomputed; a step that evicts admits nobody. Source: vLLM 0.33 `v1/core/sched/s
 Time advances by the *clock*, the number of engine steps a server has done. A decoding request is
 described by two numbers that do not change while it runs: the clock at which it ends and its
 computed tokens less the clock; a whole stretch of steps therefore needs no update per request.
+
+Two of vLLM's options change what a step serves. *Async scheduling* plans a step while the one
+before it runs: a request that arrives during a step is served by the next but one. *Prefix caching*
+keeps freed blocks until they are overwritten, the longest unused first: an evicted request that
+returns finds again those of its blocks that were not, and only computes the others.
 """
 
 from __future__ import annotations
@@ -71,19 +76,25 @@ def last_served(cluster: Cluster, e: int, m: int) -> int:
 
 
 @inner
-def evict(cluster: Cluster, e: int, m: int, index: int) -> None:
-    """Send the running request at `index` back to the queue; its cache is lost."""
+def evict(cluster: Cluster, e: int, m: int, index: int, blocks: int) -> None:
+    """Send the running request at `index`, which holds `blocks` blocks, back to the queue."""
     server = cluster.server[e, m]
     identity = cluster.running[e, m, index]
     request = cluster.request[e, identity]
     if cluster.finish_clock[e, m, index] == FAR_CLOCK:
-        server.kv_tokens -= request.computed
         server.partial = NO_REQUEST
     else:
-        server.kv_tokens -= cluster.base_tokens[e, m, index] + server.clock
+        request.computed = cluster.base_tokens[e, m, index] + server.clock
         still_to_emit = cluster.finish_clock[e, m, index] - server.clock
         request.generated = request.output_tokens - still_to_emit
-    request.computed = 0
+    server.kv_tokens -= request.computed
+    if cluster.card[m].prefix_caching:
+        # Its last block is overwritten first; one that it was given in this step holds nothing.
+        empty = blocks - blocks_for(request.computed, cluster.card[m].block_size)
+        cluster.freed_before[e, identity] = server.freed_blocks + empty
+        server.freed_blocks += blocks
+    else:
+        request.computed = 0
     request.evictions += 1
     server.evictions += 1
     remove_running(cluster, e, m, index)
@@ -159,7 +170,7 @@ def serve_running_contended(cluster: Cluster, e: int, m: int) -> tuple[int, int,
                 index -= 1
             itself = victim == index and cluster.running[e, m, victim] == identity
             held -= lost
-            evict(cluster, e, m, victim)
+            evict(cluster, e, m, victim, lost)
             evictions += 1
             if itself:
                 break
@@ -213,9 +224,37 @@ def blocks_new_in_step(cluster: Cluster, e: int, m: int, index: int) -> int:
 
 
 @inner
+def found_again(cluster: Cluster, e: int, m: int, identity: int, held: int) -> int:
+    """Blocks of an evicted request that are still in the cache, when `held` blocks are in use.
+
+    Freed blocks are overwritten in the order in which they were freed. Of those freed since the
+    eviction and of its own, as many were taken again as are neither free nor counted as freed.
+    """
+    server = cluster.server[e, m]
+    card = cluster.card[m]
+    request = cluster.request[e, identity]
+    freed = server.freed_blocks - cluster.freed_before[e, identity]
+    overwritten = max(freed - (card.usable_blocks - held), 0)
+    left = blocks_for(request.computed, card.block_size) - overwritten
+    return int(max(min(left, request.computed // card.block_size), 0))
+
+
+@inner
+def in_sight(cluster: Cluster, e: int, m: int, busy: bool) -> bool:
+    """Whether the head of the queue arrived in time for the step that is being planned.
+
+    With async scheduling a step of a busy server was scheduled when the one before it started.
+    """
+    if not (busy and cluster.card[m].async_scheduling):
+        return True
+    request = cluster.request[e, cluster.waiting[e, m, 0].request]
+    return bool(request.submit_s <= cluster.server[e, m].last_step_s)
+
+
+@inner
 def admit_waiting(
     cluster: Cluster, e: int, m: int, now_s: float, budget: int, decoders: int, chunked: int
-) -> tuple[int, float, int]:
+) -> tuple[int, float, int, int]:
     """Admit waiting requests while the budget, the slots and the cache last.
 
     Args:
@@ -224,41 +263,53 @@ def admit_waiting(
         chunked: prompt tokens that the step computes for a running request.
 
     Returns:
-        (prefill tokens, attention units, requests admitted).
+        (prefill tokens, attention units, requests admitted, tokens found in the cache).
     """
     server = cluster.server[e, m]
     card = cluster.card[m]
     tokens = 0
     attention = 0.0
     admitted = 0
+    cached = 0
+    busy = server.running > 0
     held = blocks_held_at_most(cluster, e, m, decoders + chunked)
     exact = False
     while server.waiting > 0 and budget > 0 and server.running < card.max_num_seqs:
-        request = cluster.request[e, cluster.waiting[e, m, 0].request]
+        if not in_sight(cluster, e, m, busy):
+            break
+        identity = cluster.waiting[e, m, 0].request
+        request = cluster.request[e, identity]
         total = request.prompt_tokens + request.generated
         needed = blocks_for(total, card.block_size)
-        if held + needed > card.usable_blocks and not exact:
+        if (held + needed > card.usable_blocks or request.computed > 0) and not exact:
             held = blocks_held(cluster, e, m, server.clock + 1)
             exact = True
         if held + needed > card.usable_blocks:
             break
-        identity = pop(cluster.waiting[e, m], server.waiting)
+        found = 0
+        if request.computed > 0:
+            again = found_again(cluster, e, m, identity, held)
+            server.freed_blocks -= again
+            found = again * card.block_size
+            server.kv_tokens += found
+            cached += found
+        pop(cluster.waiting[e, m], server.waiting)
         server.waiting -= 1
         if request.admitted_s != request.admitted_s:  # NaN: never admitted before
             request.admitted_s = now_s
-        chunk = min(total, budget)
+        chunk = min(total - found, budget)
         budget -= chunk
         tokens += chunk
-        attention += float(chunk) * chunk
+        attention += float(chunk) * (found + chunk)
         index = int(server.running)
         server.running += 1
         cluster.running[e, m, index] = identity
-        request.computed = chunk
-        if chunk == total:
+        request.computed = found + chunk
+        if request.computed == total:
             start_decoding(cluster, e, m, index, total)
         else:
             cluster.finish_clock[e, m, index] = FAR_CLOCK
             server.partial = identity
-        held += blocks_for(chunk, card.block_size)
+        held += blocks_for(request.computed, card.block_size)
         admitted += 1
-    return tokens, attention, admitted
+    return tokens, attention, admitted, cached

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.serving.pool import PoolConfig
+from inframind_gym.serving.pool import PoolConfig, ServerCard
 
 NO_REQUEST: Final = -1
 FAR_CLOCK: Final = 2**31 - 1  # finish clock of a request that doesn't decode yet
@@ -26,12 +26,17 @@ CARD: Final = np.dtype(
         ("per_kv_token_s", "f8"),
         ("per_new_token_s", "f8"),
         ("per_attention_unit_s", "f8"),
+        ("sparse_s", "f8"),
+        ("sparse_tokens", "f8"),
         ("slowdown", "f8"),  # relative, per co-located model that has work
         ("max_num_seqs", "i4"),
         ("max_num_batched_tokens", "i4"),
-        ("usable_blocks", "i4"),  # KV blocks less the reserved one
+        ("usable_blocks", "i4"),  # KV blocks less the reserved one and the shared prefix
         ("block_size", "i4"),
         ("peers", "u4"),  # bit mask of the other servers on the same GPU
+        ("shared_prefix_tokens", "i4"),  # head of every prompt that is in the cache already
+        ("prefix_caching", "i4"),  # 1: what an evicted request leaves in the cache, it finds again
+        ("async_scheduling", "i4"),  # 1: a step is scheduled while the one before it runs
     ],
     align=True,
 )
@@ -45,6 +50,7 @@ SERVER: Final = np.dtype(
         ("lead_s", "f8"),
         ("step_s", "f8"),
         ("growth_s", "f8"),
+        ("last_step_s", "f8"),  # start of the last step completed (async scheduling, if any wait)
         ("steps", "i4"),
         ("lead", "i4"),
         ("lead_tokens", "i4"),  # tokens computed in the leading step
@@ -58,6 +64,7 @@ SERVER: Final = np.dtype(
         ("finished", "i8"),  # totals since the start, as vLLM's histogram counts them
         ("e2e_sum_s", "f8"),
         ("evictions", "i8"),
+        ("freed_blocks", "i8"),  # given back so far, less those found again (prefix caching)
         ("polled_finished", "i8"),  # the same at the last poll
         ("polled_e2e_sum_s", "f8"),
     ],
@@ -75,7 +82,7 @@ REQUEST: Final = np.dtype(
         ("prompt_tokens", "i4"),
         ("output_tokens", "i4"),
         ("generated", "i4"),  # tokens emitted before it was last (re)admitted
-        ("computed", "i4"),  # prefilled tokens while its prefill is under way
+        ("computed", "i4"),  # tokens in the cache: while it is prefilled, when it was evicted
         ("query", "i4"),  # whose call it is, for the orchestration: query slot, node, phase
         ("node", "i2"),
         ("phase", "i1"),
@@ -96,6 +103,7 @@ class Cluster(NamedTuple):
     end_s: NDArray[np.float64]  # (E, M) end of the stretch, infinity when idle
     request: NDArray[Any]  # (E, R) REQUEST, a pool
     free: NDArray[np.int32]  # (E, R) stack of returned request ids
+    freed_before: NDArray[np.int64]  # (E, R) the server's freed_blocks at the request's eviction
     counts: NDArray[np.int32]  # (E, 4): ids on the stack, ids ever used, next seq, dirty servers
     busy: NDArray[np.uint32]  # (E,) bit mask of servers that had work at the last flush
     seen: NDArray[np.float32]  # (E, 3, M) telemetry of the last poll, normalised: QUEUE, E2E, KV
@@ -112,31 +120,49 @@ NEXT_SEQ: Final = 2
 DIRTY: Final = 3
 
 
+def card_record(card: ServerCard, slowdown: float = 0.0, peers: int = 0) -> NDArray[Any]:
+    """A server card as an array (1,) of CARD records.
+
+    Args:
+        card: The card.
+        slowdown: Of a step, relative, per co-located model that has work.
+        peers: Bit mask of the other servers on the same GPU.
+    """
+    step = card.step
+    out = np.zeros(1, CARD)
+    out[0] = (
+        step.base_s,
+        step.per_seq_s,
+        step.per_kv_token_s,
+        step.per_new_token_s,
+        step.per_attention_unit_s,
+        step.sparse_s,
+        step.sparse_tokens,
+        slowdown,
+        card.max_num_seqs,
+        card.max_num_batched_tokens,
+        card.num_kv_blocks - 1 - card.shared_prefix_tokens // card.block_size,
+        card.block_size,
+        peers,
+        card.shared_prefix_tokens,
+        card.prefix_caching,
+        card.async_scheduling,
+    )
+    return out
+
+
 def cards(pool: PoolConfig) -> NDArray[Any]:
     """The pool's server cards as an array (M,) of CARD records."""
-    out = np.zeros(len(pool.models), CARD)
     slowdown = {gpu.name: gpu.colocation_slowdown for gpu in pool.gpus}
+    records = []
     for m, model in enumerate(pool.models):
-        card, step = model.server, model.server.step
         peers = sum(
             1 << other
             for other, neighbour in enumerate(pool.models)
             if other != m and neighbour.gpu == model.gpu
         )
-        out[m] = (
-            step.base_s,
-            step.per_seq_s,
-            step.per_kv_token_s,
-            step.per_new_token_s,
-            step.per_attention_unit_s,
-            slowdown[model.gpu],
-            card.max_num_seqs,
-            card.max_num_batched_tokens,
-            card.num_kv_blocks - 1,
-            card.block_size,
-            peers,
-        )
-    return out
+        records.append(card_record(model.server, slowdown[model.gpu], peers))
+    return np.concatenate(records)
 
 
 def allocate(card: NDArray[Any], num_envs: int, max_requests: int) -> Cluster:
@@ -149,6 +175,7 @@ def allocate(card: NDArray[Any], num_envs: int, max_requests: int) -> Cluster:
         end_s=np.full((num_envs, models), NEVER_S),
         request=np.zeros((num_envs, max_requests), REQUEST),
         free=np.zeros((num_envs, max_requests), np.int32),
+        freed_before=np.zeros((num_envs, max_requests), np.int64),
         counts=np.zeros((num_envs, 4), np.int32),
         busy=np.zeros(num_envs, np.uint32),
         seen=np.zeros((num_envs, 3, models), np.float32),

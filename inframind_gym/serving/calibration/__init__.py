@@ -1,0 +1,1 @@
+"""Calibration: server cards fitted to request logs, and measured runs replayed."""

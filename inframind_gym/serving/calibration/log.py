@@ -1,0 +1,171 @@
+"""Request logs: one JSON object a line, the times that vLLM notes of every request.
+
+Fields of a line (FACTS §4): `request_id`; `input_toks` and `output_toks`; `arrival_time`, when the
+front end took the request, in epoch seconds; and, in seconds of the engine's monotonic clock,
+`queued_ts` (the engine read it from its input queue, which it does between two steps),
+`scheduled_ts` (a step was planned that serves it), `first_token_ts` and `last_token_ts` (the steps
+that emitted those tokens had ended). Other fields are ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.errors import InfraMindError, did_you_mean
+
+_COUNTS: Final = ("input_toks", "output_toks")
+_TIMES: Final = ("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
+_FIELDS: Final = ("request_id", *_COUNTS, *_TIMES)
+_NUMBERED: Final = re.compile(r"(.*?)(\d{1,9})\Z", re.DOTALL)
+
+
+class LogError(InfraMindError):
+    """A request log cannot be read, or says something that cannot be."""
+
+
+@dataclass(frozen=True)
+class RequestLog:
+    """A request log of n requests in order of arrival.
+
+    Times are seconds since the first arrival; those of the arrivals on the front end's clock, the
+    others on the engine's, which differ by a constant: see `submit_s`.
+    """
+
+    name: str
+    sha256: str
+    ids: tuple[str, ...]
+    prompt_tokens: NDArray[np.int64]  # (n,)
+    output_tokens: NDArray[np.int64]  # (n,)
+    arrival_s: NDArray[np.float64]  # (n,) on the front end's clock
+    queued_s: NDArray[np.float64]  # (n,) on the engine's clock, as the following
+    scheduled_s: NDArray[np.float64]  # (n,)
+    first_token_s: NDArray[np.float64]  # (n,)
+    last_token_s: NDArray[np.float64]  # (n,)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def submit_s(self, requests: int) -> NDArray[np.float64]:
+        """Arrivals (n,) on the engine's clock, where latencies start.
+
+        `queued_ts` itself is no arrival: it waits for the end of the step under way. The clocks are
+        matched by the request that waited least among the first `requests`.
+        """
+        offset_s = float(np.min(self.queued_s[:requests] - self.arrival_s[:requests]))
+        return self.arrival_s + offset_s
+
+
+def read_log(path: str | Path) -> RequestLog:
+    """Read and check a request log.
+
+    Raises:
+        LogError: The file cannot be read, is empty, or a line of it is wrong: no JSON object, a
+            field missing or not a number, negative or contradictory times, a repeated id, an order
+            other than that of arrival. The message names the line and the remedy.
+    """
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+        lines = raw.decode("utf-8").split("\n")
+    except OSError as error:
+        raise LogError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise LogError(f"{path}: is not a text file in UTF-8") from None
+    rows: list[dict[str, Any]] = []
+    seen: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            row = _row(line, f"{path.name}, line {number}")
+            first = seen.setdefault(row["request_id"], number)
+            if first != number:
+                raise LogError(
+                    f"{path.name}, line {number}: request_id {row['request_id']!r} was used on "
+                    f"line {first} already; give every request an id of its own"
+                )
+            if rows and row["arrival_time"] < rows[-1]["arrival_time"]:
+                raise LogError(
+                    f"{path.name}, line {number}: request {row['request_id']!r} arrived before the "
+                    "one on the line above; sort the lines by arrival_time"
+                )
+            rows.append(row)
+    if not rows:
+        raise LogError(f"{path.name}: holds no request; expected one JSON object a line")
+    ids = tuple(row["request_id"] for row in rows)
+    _check_numbering(ids, path.name)
+    columns = {name: np.array([row[name] for row in rows]) for name in (*_COUNTS, *_TIMES)}
+    start_s = columns["queued_ts"][0]
+    return RequestLog(
+        name=path.name,
+        sha256=hashlib.sha256(raw).hexdigest(),
+        ids=ids,
+        prompt_tokens=columns["input_toks"].astype(np.int64),
+        output_tokens=columns["output_toks"].astype(np.int64),
+        arrival_s=columns["arrival_time"] - columns["arrival_time"][0],
+        queued_s=columns["queued_ts"] - start_s,
+        scheduled_s=columns["scheduled_ts"] - start_s,
+        first_token_s=columns["first_token_ts"] - start_s,
+        last_token_s=columns["last_token_ts"] - start_s,
+    )
+
+
+def _row(line: str, where: str) -> dict[str, Any]:
+    """Check one line and return its fields: the id as text, the others as numbers."""
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise LogError(f"{where}: is not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise LogError(f'{where}: expected a JSON object, such as {{"request_id": ...}}')
+    missing = [name for name in _FIELDS if record.get(name) is None]
+    if missing:
+        spare = [name for name in record if name not in _FIELDS]
+        raise LogError(
+            f"{where}: {missing[0]!r} is missing.{did_you_mean(missing[0], spare)} "
+            f"A line needs {', '.join(_FIELDS)}"
+        )
+    row: dict[str, Any] = {"request_id": str(record["request_id"])}
+    for name in _COUNTS + _TIMES:
+        value = record[name]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise LogError(f"{where}: {name} must be a number, not {value!r}")
+        if not math.isfinite(value):
+            raise LogError(f"{where}: {name} is {value}; it must be a finite number")
+        if name in _COUNTS and (value < 1 or value != int(value)):
+            raise LogError(f"{where}: {name} is {value}; it must be a whole number, at least 1")
+        if value < 0:
+            raise LogError(f"{where}: {name} is {value}; times must not be negative")
+        row[name] = value
+    for before, after in pairwise(_TIMES[1:]):
+        if row[after] < row[before]:
+            raise LogError(
+                f"{where}: {after} ({row[after]}) comes before {before} ({row[before]}): a time "
+                "between them would be negative"
+            )
+    return row
+
+
+def _check_numbering(ids: tuple[str, ...], name: str) -> None:
+    """Ids that number the requests through must do so in order; others may be anything."""
+    matches = [_NUMBERED.match(identity) for identity in ids]
+    stems = {match[1] if match else None for match in matches}
+    if None in stems or len(stems) != 1:
+        return
+    numbers = [int(match[2]) for match in matches if match]
+    if sorted(numbers) != list(range(min(numbers), min(numbers) + len(numbers))):
+        return
+    for i in range(1, len(numbers)):
+        if numbers[i] < numbers[i - 1]:
+            raise LogError(
+                f"{name}: the ids are not in order: {ids[i]!r} comes after {ids[i - 1]!r}, though "
+                "the lines are in order of arrival; were lines or ids mixed up?"
+            )

@@ -1,0 +1,185 @@
+"""The fit finds what is to be found, and writes what it found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.fit_constants import (
+    ACCURACY,
+    BASE_S,
+    PER_SEQ_S,
+    Layout,
+    ability_of,
+    check_known,
+    middle_cost_rate,
+    outcomes,
+    quality_prior,
+    time_prior,
+    with_constants,
+    with_facts,
+)
+from benchmarks.fit_measured import Fit, write
+from benchmarks.fit_solver import Problem, huber, minimise
+from inframind_gym.serving.calibration.measured import MeasuredCell
+from inframind_gym.serving.calibration.replay_runs import Constants, load_constants, predict
+
+DATASETS = ("math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro")
+
+
+@pytest.fixture(scope="module")
+def start() -> Constants:
+    return load_constants("b200-2gpu", DATASETS)
+
+
+def cell(
+    rate: float = 20.0, *, cost_rate: float = 10.0, latency_s: dict[str, float] | None = None
+) -> MeasuredCell:
+    return MeasuredCell(
+        source="f: c",
+        method="mas",
+        dataset="math",
+        arrival_rate_per_min=rate,
+        num_queries=80,
+        accuracy=0.5,
+        latency_s=latency_s or {"mean": 1.0},
+        cost_rate=cost_rate,
+        model_share={"deepseek-32b": 0.25, "qwen-14b": 0.75},
+        topology_share={"IO": 0.6, "Chain": 0.4},
+        num_agents=3.0,
+    )
+
+
+def test_outliers_pull_no_harder_than_one_standard_deviation() -> None:
+    np.testing.assert_allclose(huber(np.array([0.5, -1.0, 3.0])), [0.125, 0.5, 2.5])
+
+
+@pytest.mark.parametrize("central", [False, True])
+def test_the_solver_finds_the_weighted_middle(central: bool) -> None:
+    """Two parameters that touch different residuals, moved together; one outlier; a prior."""
+    target = np.array([1.0, 1.2, 9.0, -2.0])
+    touches = np.array([[True, True, True, False], [False, False, False, True]])
+    problem = Problem(
+        residuals=lambda x: touches.T @ x - target,
+        weights=np.array([1.0, 1.0, 1.0, 3.0]),
+        prior_mean=np.zeros(2),
+        prior_precision=np.diag([1e-9, 1.0]),
+        together=[[0, 1]],
+        touches=touches,
+        step=0.1,
+        central=central,
+        longest_step=0.5,
+    )
+    x, loss = minimise(problem, np.zeros(2), iterations=60)
+    # First: 2 x = 2.2 + 1, the outlier's pull. Second: 3 (x + 2) + x = 0 within one sd.
+    np.testing.assert_allclose(x, [1.6, -1.5], atol=0.35)
+    assert loss < minimise(problem, np.zeros(2), iterations=2)[1]
+
+
+def test_ability_is_that_of_the_accuracy_over_all_difficulties() -> None:
+    assert ability_of(0.5, 1.43) == pytest.approx(0.0, abs=1e-6)
+    z = np.random.default_rng(0).standard_normal(200_000)
+    right = 1.0 / (1.0 + np.exp(-(ability_of(0.8, 1.43) - 1.43 * z)))
+    assert right.mean() == pytest.approx(0.8, abs=0.003)
+
+
+def test_every_constant_has_a_name_and_a_place(start: Constants) -> None:
+    layout = Layout(DATASETS, start.pool.aliases)
+    names = layout.names()
+    assert len(names) == len(set(names)) == layout.num_time + layout.num_quality == 65
+    time, time_precision = time_prior(layout)
+    able, able_precision = quality_prior(layout)
+    assert len(time) == len(time_precision) == layout.num_time
+    assert len(able) == len(able_precision) == layout.num_quality
+    x = np.concatenate([time, able])
+    assert list(layout.values(x)) == names
+    made = with_constants(start, layout, x)
+    step = {model.alias: model.server.step for model in made.pool.models}
+    for alias in start.pool.aliases:
+        assert step[alias].base_s == pytest.approx(BASE_S[alias])
+        assert step[alias].per_seq_s == pytest.approx(PER_SEQ_S[alias])
+    moved = x.copy()
+    moved[names.index("mbpp: qwen-14b: output_tokens_median")] = np.log(77.0)
+    moved[names.index("gsm_hard: llama-3b: ability")] = -3.0
+    moved[names.index("humaneval: difficulty_sd")] = np.log(0.9)
+    moved[names.index("colocation_slowdown")] = np.log(0.5)
+    moved[names.index("sigma_call")] = np.log(0.6)
+    made = with_constants(start, layout, moved)
+    assert made.profiles["mbpp"].models["qwen-14b"].output_tokens_median == pytest.approx(77.0)
+    published = ability_of(ACCURACY["gsm_hard"][4], outcomes()["difficulty_sd"])
+    assert made.profiles["gsm_hard"].models["llama-3b"].ability == pytest.approx(published - 3.0)
+    assert layout.values(moved)["gsm_hard: llama-3b: ability"] == pytest.approx(published - 3.0)
+    humaneval = made.profiles["humaneval"]
+    assert humaneval.quality.difficulty_sd == pytest.approx(0.9)
+    # At every spread, an ability that is not moved gives the published accuracy.
+    assert humaneval.models["qwen-14b"].ability == pytest.approx(
+        ability_of(ACCURACY["humaneval"][2], 0.9)
+    )
+    assert {gpu.colocation_slowdown for gpu in made.pool.gpus} == {0.5}
+    assert {profile.output.sigma_call for profile in made.profiles.values()} == {0.6}
+    assert made.profiles["math"].models["qwen-14b"].ability == pytest.approx(
+        ability_of(ACCURACY["math"][2], outcomes()["difficulty_sd"])
+    )
+
+
+def test_starting_points_are_needed() -> None:
+    check_known(list(ACCURACY), list(BASE_S))
+    with pytest.raises(ValueError, match="no starting points for chess, gpt"):
+        check_known(["chess"], ["gpt"])
+
+
+def test_facts_are_the_mixes_of_the_middle_cost_rate(start: Constants) -> None:
+    cells = [cell(cost_rate=rate) for rate in (5.0, 15.0)] + [cell(20.0), cell(50.0)]
+    assert [c.arrival_rate_per_min for c in middle_cost_rate(cells)] == [20.0, 50.0]
+    math = with_facts(Constants(start.pool, {"math": start.profiles["math"]}), cells).profiles[
+        "math"
+    ]
+    assert math.models["qwen-14b"].share == 0.75
+    assert math.planner.topologies["IO"] == 0.6
+    assert math.planner.num_agents == {3: 1.0}
+    assert math.agents.role_calls
+    assert math.quality.latent_correlation == outcomes()["latent_correlation"]
+    assert math.quality.truncated_right_frac == outcomes()["truncated_right_frac"]
+    assert math.output.difficulty_slope == outcomes()["difficulty_slope"]
+
+
+def test_what_is_written_is_what_is_read(start: Constants, tmp_path: Path) -> None:
+    math = Constants(start.pool, {"math": start.profiles["math"]})
+    cells = [cell()]
+    facts = with_facts(math, cells)
+    layout = Layout(("math",), start.pool.aliases)
+    start_from = np.concatenate([time_prior(layout)[0], quality_prior(layout)[0]])
+    made = with_constants(facts, layout, start_from)
+    read = write(made, cells, tmp_path)
+    assert read.pool.model_dump(exclude={"models"}) == made.pool.model_dump(exclude={"models"})
+    for ours, theirs in zip(made.pool.models, read.pool.models, strict=True):
+        step = theirs.server.step.model_dump()
+        assert step == pytest.approx(ours.server.step.model_dump(), rel=1e-3)
+        assert theirs.server.model_copy(update={"step": ours.server.step}) == ours.server
+    ours_profile, theirs_profile = made.profiles["math"], read.profiles["math"]
+    for field in ("planner", "prompt", "agents", "quality"):
+        assert getattr(theirs_profile, field) == getattr(ours_profile, field), field
+    for alias, of in theirs_profile.models.items():
+        assert of.ability == pytest.approx(ours_profile.models[alias].ability, abs=0.006)
+        assert of.share == pytest.approx(ours_profile.models[alias].share, abs=0.001)
+
+
+def test_the_fit_returns_to_the_truth(start: Constants) -> None:
+    """Cells made by the simulation itself, with slower servers than the fit starts from."""
+    math = Constants(start.pool, {"math": start.profiles["math"]})
+    layout = Layout(("math",), start.pool.aliases)
+    truth = np.concatenate([time_prior(layout)[0], quality_prior(layout)[0]])
+    truth[:5] += 0.3
+    plain = [cell(rate) for rate in (5.0, 60.0)]
+    said = predict(plain, with_constants(math, layout, truth), 3)
+    cells = [
+        cell(c.arrival_rate_per_min, latency_s=p.latency_s)
+        for c, p in zip(plain, said, strict=True)
+    ]
+    fit = Fit(cells, math, 3)
+    x = fit.run()
+    found = predict(cells, with_constants(math, fit.layout, x), 3)
+    for c, p in zip(cells, found, strict=True):
+        assert p.latency_s["mean"] == pytest.approx(c.latency_s["mean"], rel=0.05)

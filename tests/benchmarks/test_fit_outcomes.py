@@ -1,0 +1,173 @@
+"""What is measured from outcomes is what they were made with."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import fit_outcomes
+from benchmarks.fit_constants import outcomes as shipped
+from benchmarks.fit_outcomes import (
+    Outcomes,
+    Rasch,
+    cross_validated_r2,
+    cut_right_frac,
+    fit_rasch,
+    log_lengths,
+    measure,
+    read_outcomes,
+    ridge,
+    same_model_correlation,
+)
+from inframind_gym.errors import ConfigError
+from inframind_gym.tasks.difficulty import VISIBLE_R2
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "mmlu_pro_outcomes.csv.gz"
+QUESTIONS = 4000
+ABILITY = np.array([-1.0, 0.0, 0.5, 1.0, 2.0, 0.2])
+SD = 1.6
+LATENT = 0.6  # between the last two models, as if they were siblings
+CUT_RIGHT = 0.3
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Outcomes, np.ndarray]:
+    rng = np.random.default_rng(0)
+    difficulty = SD * rng.standard_normal(QUESTIONS)
+    logit = ABILITY[:, None] - difficulty
+    z = rng.standard_normal(logit.shape)
+    z[5] = LATENT * z[4] + math.sqrt(1.0 - LATENT**2) * z[5]
+    uniform = 0.5 * np.vectorize(math.erfc)(-z / math.sqrt(2.0))
+    chars = np.exp(5.0 + 0.2 * difficulty / SD + 0.1 * rng.standard_normal(logit.shape))
+    cut = rng.random(logit.shape) < 0.03
+    chars[cut] = fit_outcomes.CUT_CHARS + 1.0
+    share = np.where(cut, CUT_RIGHT, 1.0)
+    right = (uniform < share / (1.0 + np.exp(-logit))).astype(float)
+    right[0, :50] = np.nan
+    names = ("a", "b", "c", "d", "one", "other")
+    return Outcomes(names, tuple(map(str, range(QUESTIONS))), right, chars), difficulty
+
+
+@pytest.fixture(scope="module")
+def rasch(made: tuple[Outcomes, np.ndarray]) -> Rasch:
+    return fit_rasch(made[0])
+
+
+def test_the_spread_of_difficulty_is_found(made: tuple[Outcomes, np.ndarray], rasch: Rasch) -> None:
+    # The siblings and the cut answers are beyond the model: the margins leave room for them.
+    assert rasch.difficulty_sd == pytest.approx(SD, rel=0.15)
+    np.testing.assert_allclose(rasch.ability, ABILITY, atol=0.2)
+    assert np.corrcoef(rasch.difficulty, made[1])[0, 1] > 0.8
+
+
+def test_correlations_are_those_of_simulated_outcomes() -> None:
+    rasch = Rasch(np.array([0.3, -0.5]), 1.5, np.zeros(0))
+    rng = np.random.default_rng(1)
+    n = 400_000
+    difficulty = 1.5 * rng.standard_normal(n)
+    for latent in (0.0, 0.7):
+        first = rng.standard_normal(n)
+        second = latent * first + math.sqrt(1 - latent**2) * rng.standard_normal(n)
+        right = [
+            0.5 * np.vectorize(math.erfc)(-z / math.sqrt(2)) < 1 / (1 + np.exp(difficulty - skill))
+            for z, skill in ((first, 0.3), (second, -0.5))
+        ]
+        assert rasch.correlation(0, 1, latent) == pytest.approx(
+            np.corrcoef(*right)[0, 1], abs=0.006
+        )
+
+
+def test_the_agreement_of_siblings_is_found(
+    made: tuple[Outcomes, np.ndarray], rasch: Rasch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_outcomes, "SIBLINGS", (("one", "other"),))
+    assert same_model_correlation(made[0], rasch) == pytest.approx(LATENT, abs=0.1)
+    monkeypatch.setattr(fit_outcomes, "SIBLINGS", (("b", "c"),))
+    assert same_model_correlation(made[0], rasch) < 0.15
+
+
+def test_cut_answers_are_compared_with_what_was_expected_of_them(
+    made: tuple[Outcomes, np.ndarray], rasch: Rasch
+) -> None:
+    frac, cuts = cut_right_frac(made[0], rasch)
+    assert cuts == pytest.approx(0.03 * 6 * QUESTIONS, rel=0.1)
+    assert frac == pytest.approx(CUT_RIGHT, abs=0.08)
+
+
+def test_lengths_are_taken_less_each_models_own_mean() -> None:
+    chars = np.array([[10.0, 20.0], [100.0, 200.0]])
+    found = log_lengths(Outcomes(("a", "b"), ("0", "1"), np.zeros((2, 2)), chars))
+    np.testing.assert_allclose(found, [-0.5 * math.log(2), 0.5 * math.log(2)])
+
+
+def test_regression_explains_what_features_show_and_nothing_else() -> None:
+    rng = np.random.default_rng(2)
+    features = rng.standard_normal((1500, 20)) + 3.0
+    direction = rng.standard_normal(20)
+    shown = features @ direction
+    target = shown + shown.std() * rng.standard_normal(1500) + 7.0
+    assert cross_validated_r2(features, target)[0] == pytest.approx(0.5, abs=0.06)
+    assert abs(cross_validated_r2(features, rng.standard_normal(1500))[0]) < 0.05
+    found = ridge(features, target, 1.0)
+    assert found @ direction / np.linalg.norm(found) / np.linalg.norm(direction) > 0.97
+
+
+def test_questions_are_matched_by_id(made: tuple[Outcomes, np.ndarray]) -> None:
+    outcomes, difficulty = made
+    rng = np.random.default_rng(3)
+    embeddings = rng.standard_normal((QUESTIONS, 8))
+    embeddings[:, 0] = difficulty
+    ids = [*map(str, range(QUESTIONS)), "unknown"]
+    order = rng.permutation(QUESTIONS + 1)
+    rows = np.vstack([embeddings, np.zeros(8)])[order]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit_outcomes, "SIBLINGS", (("one", "other"),))
+        table, direction = measure(outcomes, [ids[i] for i in order], rows)
+    assert table["embedding_difficulty_r2"]["value"] > 0.5
+    assert direction[0] > 0.99
+    assert table["difficulty_slope"]["value"] > 0.05
+    with pytest.raises(ConfigError, match="no id in common"):
+        measure(outcomes, ["x"], np.zeros((1, 8)))
+
+
+def test_outcomes_are_read_with_their_gaps(tmp_path: Path) -> None:
+    path = tmp_path / "o.csv"
+    path.write_text("id,model,correct,output_chars\nq1,m,1,10\nq2,m,0,20\nq1,n,0,30\n")
+    read = read_outcomes(path)
+    assert read.models == ("m", "n") and read.questions == ("q1", "q2")
+    np.testing.assert_array_equal(read.right, [[1, 0], [0, np.nan]])
+    path.write_text("id,model,correct\nq1,m,1\n")
+    with pytest.raises(ConfigError, match="output_chars"):
+        read_outcomes(path)
+    path.write_text("id,model,correct,output_chars\n")
+    with pytest.raises(ConfigError, match="no outcome"):
+        read_outcomes(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_outcomes(tmp_path / "none.csv")
+
+
+def test_two_models_agree_in_the_data_as_the_fitted_spread_implies() -> None:
+    """The check that was not fitted: the quality model's one difficulty explains the agreement."""
+    said = shipped()
+    assert said["model_correlation_predicted"] == pytest.approx(
+        said["model_correlation_measured"], abs=0.03
+    )
+    assert abs(said["embedding_difficulty_r2"] - VISIBLE_R2) < 0.05
+
+
+@pytest.mark.skipif(not DATA.is_file(), reason="../shared is not beside the repository")
+def test_the_shipped_quantities_are_those_of_the_data() -> None:
+    said = json.loads((Path(fit_outcomes.__file__).parent / "results/outcomes.json").read_text())
+    outcomes = read_outcomes(DATA)
+    rasch = fit_rasch(outcomes)
+    assert rasch.difficulty_sd == pytest.approx(said["difficulty_sd"]["value"], rel=2e-3)
+    assert same_model_correlation(outcomes, rasch) == pytest.approx(
+        said["latent_correlation"]["value"], abs=2e-3
+    )
+    assert cut_right_frac(outcomes, rasch)[0] == pytest.approx(
+        said["truncated_right_frac"]["value"], abs=2e-3
+    )

@@ -1,0 +1,62 @@
+"""`inframind calibrate` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from inframind_gym.cli import app
+from inframind_gym.configs import load_yaml_model
+from inframind_gym.serving.pool import ServerCard
+from tests.calibration.synthetic import card, rows, write
+
+RUNNER = CliRunner()
+
+
+def arguments(log: Path, folder: Path) -> list[str]:
+    return [
+        *("calibrate", str(log), "--max-num-seqs", "16", "--max-num-batched-tokens", "1024"),
+        *("--out", str(folder / "cards" / "card.yaml"), "--report", str(folder / "report.json")),
+    ]
+
+
+def test_a_log_becomes_a_card_and_a_report(tmp_path: Path) -> None:
+    log = write(tmp_path, rows(card()))
+    done = RUNNER.invoke(app, [*arguments(log, tmp_path), "--fit-fraction", "0.4"])
+    assert done.exit_code == 0, done.output
+    assert "the 72 requests not fitted" in " ".join(done.output.split())
+    found = load_yaml_model(tmp_path / "cards" / "card.yaml", ServerCard)
+    assert (found.max_num_seqs, found.max_num_batched_tokens) == (16, 1024)
+    figures = json.loads((tmp_path / "report.json").read_text())
+    assert abs(figures["unseen"]["e2e_s"]["mean"]["error_pct"]) < 1.0
+    assert figures["log"]["fitted"] == 48
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"queued_ts": -1.0}, "must not be negative"),
+        ({"request_id": "r-0"}, "was used on line 1"),
+    ],
+)
+def test_errors_are_said_in_words(
+    tmp_path: Path, change: dict[str, float | str], message: str
+) -> None:
+    lines = rows(card())
+    lines[5] |= change
+    done = RUNNER.invoke(app, arguments(write(tmp_path, lines), tmp_path))
+    assert done.exit_code == 2
+    assert "error: log.jsonl, line 6" in done.output
+    assert message in done.output
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    log = write(tmp_path, rows(card(), requests=40))
+    (tmp_path / "cards").write_text("a file, not a folder")
+    done = RUNNER.invoke(app, arguments(log, tmp_path))
+    assert done.exit_code == 2
+    assert "cannot be written" in done.output

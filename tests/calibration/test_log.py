@@ -1,0 +1,115 @@
+"""Request logs are read, and wrong ones refused in words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inframind_gym.serving.calibration.log import LogError, read_log
+from tests.calibration.synthetic import write
+
+
+def line(number: int, **changes: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "request_id": f"bench-{number}",
+        "input_toks": 100 + number,
+        "output_toks": 20,
+        "arrival_time": 1.7e9 + number,
+        "queued_ts": 500.0 + number + 0.25 / (1 + number),
+        "scheduled_ts": 500.5 + number,
+        "first_token_ts": 501.0 + number,
+        "last_token_ts": 502.0 + number,
+    }
+    return fields | changes
+
+
+def without(number: int, field: str) -> dict[str, Any]:
+    return {name: value for name, value in line(number).items() if name != field}
+
+
+def test_a_log_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path, [line(0), line(1, comment="ignored"), line(2)])
+    path.write_text(path.read_text() + "\n  \n")  # blank lines are passed over
+    log = read_log(path)
+    assert len(log) == 3
+    assert log.ids == ("bench-0", "bench-1", "bench-2")
+    assert log.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert log.prompt_tokens.tolist() == [100, 101, 102]
+    assert log.arrival_s.tolist() == [0.0, 1.0, 2.0]
+    np.testing.assert_allclose(log.first_token_s - log.scheduled_s, 0.5)
+
+
+def test_clocks_are_matched_by_the_request_that_waited_least(tmp_path: Path) -> None:
+    log = read_log(write(tmp_path, [line(i) for i in range(4)]))
+    waited_s = log.queued_s - log.submit_s(3)
+    # Among the first three, the last waited least; the fourth, which waited less, is not asked.
+    np.testing.assert_allclose(waited_s, [0.25 - 0.25 / 3, 0.125 - 0.25 / 3, 0.0, -0.25 / 12])
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], "holds no request"),
+        ([line(0), without(1, "output_toks")], "line 2: 'output_toks' is missing"),
+        ([without(0, "queued_ts") | {"queued_tss": 1.0}], "Did you mean 'queued_tss'"),
+        ([line(0, first_token_ts=None)], "'first_token_ts' is missing"),
+        ([line(0, queued_ts=-1.0)], "must not be negative"),
+        ([line(0), line(1, last_token_ts=501.5)], r"line 2: last_token_ts \(501.5\) comes before"),
+        ([line(0, scheduled_ts=500.1)], "would be negative"),
+        ([line(0, arrival_time=math.nan)], "arrival_time is nan"),
+        ([line(0, last_token_ts=math.inf)], "last_token_ts is inf"),
+        ([line(0, input_toks="12")], "input_toks must be a number"),
+        ([line(0, input_toks=True)], "input_toks must be a number"),
+        ([line(0, output_toks=0)], "output_toks is 0"),
+        ([line(0, output_toks=1.5)], "whole number"),
+        ([line(0), line(0)], "line 2: request_id 'bench-0' was used on line 1"),
+        ([line(1), line(0)], "sort the lines by arrival_time"),
+        ([line(0, request_id="bench-1"), line(1, request_id="bench-0")], "not in order"),
+    ],
+)
+def test_wrong_logs_are_refused(tmp_path: Path, lines: list[Any], message: str) -> None:
+    with pytest.raises(LogError, match=message):
+        read_log(write(tmp_path, lines))
+
+
+def test_ids_that_are_no_numbering_may_come_in_any_order(tmp_path: Path) -> None:
+    names = ("chat-81", "chat-7", "chat-900")
+    log = read_log(write(tmp_path, [line(i, request_id=name) for i, name in enumerate(names)]))
+    assert log.ids == names
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"request_id": ', "line 1: is not JSON"),
+        (b"[1, 2]", "expected a JSON object"),
+        (b"\xff\xfe", "not a text file"),
+    ],
+)
+def test_files_that_are_no_log(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(LogError, match=message):
+        read_log(path)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="cannot be read"):
+        read_log(tmp_path / "nowhere.jsonl")
+
+
+def test_numbers_of_json_are_exact(tmp_path: Path) -> None:
+    exact = 1787267980.0827403
+    path = tmp_path / "log.jsonl"
+    path.write_text(
+        json.dumps(line(0, arrival_time=exact))
+        + "\n"
+        + json.dumps(line(1, arrival_time=exact + 0.5))
+    )
+    assert read_log(path).arrival_s[1] == pytest.approx(0.5, abs=1e-6)

@@ -1,0 +1,43 @@
+"""Real vLLM logs: what was not fitted is predicted as closely as the issue asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inframind_gym.serving.calibration.fit import calibrate
+from inframind_gym.serving.calibration.log import read_log
+from inframind_gym.serving.calibration.report import report
+from inframind_gym.serving.calibration.trial import Limits
+
+LOGS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "vllm_traces"
+pytestmark = pytest.mark.skipif(
+    not LOGS.is_dir(), reason="the folder shared/data/vllm_traces is not beside the repository"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "mean_pct", "percentile_pct", "ttft_pct"),
+    [
+        ("RTXPRO6000_Llama-3.1-8B", Limits(128, 2048), 1.0, 3.0, 5.0),
+        ("RTX4090_Llama-3.1-8B", Limits(256, 2048, 2588), 2.0, 5.0, 5.0),
+    ],
+)
+def test_the_unseen_half(
+    name: str, limits: Limits, mean_pct: float, percentile_pct: float, ttft_pct: float
+) -> None:
+    figures = report(calibrate(read_log(LOGS / f"{name}.jsonl"), limits))
+    e2e = figures["unseen"]["e2e_s"]
+    assert abs(e2e["mean"]["error_pct"]) <= mean_pct
+    for percentile in ("p50", "p90", "p95", "p99"):
+        assert abs(e2e[percentile]["error_pct"]) <= percentile_pct, percentile
+    assert abs(figures["unseen"]["ttft_s"]["mean"]["error_pct"]) <= ttft_pct
+    assert figures["parameters"]["count"] <= 8
+    assert figures["warnings"] == []
+
+
+def test_the_full_cache_shows() -> None:
+    log = read_log(LOGS / "RTX4090_Llama-3.1-8B.jsonl")
+    (warning, *_) = report(calibrate(log, Limits(256, 2048)))["warnings"]
+    assert "Give --num-kv-blocks" in warning

@@ -1,0 +1,451 @@
+"""Measured cells are read with care, re-run as they were run, and compared by honest figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from inframind_gym.cli import app
+from inframind_gym.errors import ConfigError
+from inframind_gym.serving.calibration.measured import MeasuredCell, read_runs
+from inframind_gym.serving.calibration.replay_choices import (
+    GRAPHS,
+    ROUTE_AFFINITY,
+    choose,
+    mean_agents,
+    own_graphs,
+    quota,
+)
+from inframind_gym.serving.calibration.replay_report import compare, summarise
+from inframind_gym.serving.calibration.replay_runs import (
+    Constants,
+    Prediction,
+    RunBatch,
+    load_constants,
+    predict,
+)
+from inframind_gym.topology import STRATEGIES, TOPOLOGIES
+
+MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "measured_runs.json"
+NAMES = [
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
+    "mistralai/Mistral-Small-24B-Instruct-2501",
+    "Qwen/Qwen2.5-Coder-14B-Instruct",
+    "meta-llama/Llama-3.1-8B-Instruct",
+    "meta-llama/Llama-3.2-3B-Instruct",
+]
+QUERIES = 60
+
+
+@pytest.fixture(scope="module")
+def constants() -> Constants:
+    return load_constants("b200-2gpu", ["math", "mbpp"])
+
+
+def latencies(mean: float = 30.0) -> dict[str, float]:
+    shape = {"min": 0.1, "p5": 0.3, "p25": 0.6, "median": 0.9, "p75": 1.3, "p95": 2.0, "max": 3.0}
+    return {"mean": mean, "std": mean, **{key: mean * factor for key, factor in shape.items()}}
+
+
+def raw_cell(**changes: Any) -> dict[str, Any]:
+    """A cell of `mas` on MATH, as it is published."""
+    cell: dict[str, Any] = {
+        "arrival_rate": 10.0,
+        "cost_rate": 10.0,
+        "n_episodes": QUERIES,
+        "accuracy": 0.7,
+        "latency": latencies(),
+        "tokens_per_episode": {"prompt": None, "completion": None, "steps_per_episode": 5.5},
+        "model_distribution": dict(zip(NAMES, (0.2, 0.3, 0.3, 0.1, 0.1), strict=True)),
+        "topology_distribution": {"Math/IO": 0.5, "Math/Debate": 0.1, "Math/Chain": 0.4},
+        "num_agents": {"mean": 5, "median": 5.0},
+    }
+    return {k: v for k, v in {**cell, **changes}.items() if v is not ...}
+
+
+def raw_agent_cell(**changes: Any) -> dict[str, Any]:
+    """A cell of the adaptive agent."""
+    joint = {f"{name}|{strategy}": 1 / 15 for name in NAMES for strategy in STRATEGIES}
+    own = {"budget": 30.0, "cost_rate": ..., "num_agents": ..., "model_strategy_joint": joint}
+    return raw_cell(**{**own, **changes})
+
+
+def written(folder: Path, content: object) -> Path:
+    path = folder / "runs.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def read_cell(tmp_path: Path, method: str = "mas", dataset: str = "math", **changes: Any) -> Any:
+    raw = raw_agent_cell if method == "inframind" else raw_cell
+    return read_runs(written(tmp_path, {method: {dataset: [raw(**changes)]}}))[0]
+
+
+# Reading
+
+
+def test_a_cell_is_read_as_it_stands(tmp_path: Path) -> None:
+    path = written(tmp_path, {"metadata": {"note": "x"}, "mas": {"math": [raw_cell()]}})
+    (cell,) = read_runs(path)
+    assert (cell.method, cell.dataset, cell.source) == ("mas", "math", "runs.json: mas.math[0]")
+    assert (cell.arrival_rate_per_min, cell.num_queries, cell.accuracy) == (10.0, QUERIES, 0.7)
+    assert (cell.cost_rate, cell.budget_s, cell.num_agents, cell.steps) == (10.0, None, 5.0, 5.5)
+    assert cell.topology_share == {"IO": 0.5, "Debate": 0.1, "Chain": 0.4}
+    assert cell.model_share is not None and cell.model_share[NAMES[1]] == pytest.approx(0.3)
+    assert cell.latency_s["p95"] == 60.0
+    assert cell.prompt_tokens is None and cell.edges is None
+
+
+def test_what_a_method_has_no_use_for_can_be_missing(tmp_path: Path) -> None:
+    bare = {"arrival_rate_per_min": 50, "accuracy": 0.5, "latency_s": {"mean": 9.0, "p50": 8.0}}
+    edges = {**bare, "edges_per_episode": {"mean": 5.2, "p5": 4}}
+    path = written(tmp_path, {"moa": {"math": [bare]}, "gptswarm": {"math": [edges]}})
+    moa, swarm = read_runs(path)
+    assert moa.num_queries is None and moa.model_share is None and moa.edges is None
+    assert moa.latency_s == {"mean": 9.0, "median": 8.0}
+    assert swarm.edges == 5.2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"accuracy": ...}, r"mas\.math\[0\]: lacks accuracy"),
+        ({"accuracy": 70}, r"accuracy is 70; it must be between 0 and 1"),
+        ({"accuracy": "high"}, r"accuracy is 'high'; wanted a number"),
+        ({"arrival_rate": ...}, r"lacks arrival_rate"),
+        ({"arrival_rate": -1}, r"arrival_rate is -1"),
+        ({"latency": ...}, r"lacks latency"),
+        ({"latency": {"p5": 1.0}}, r"latency lacks its mean"),
+        ({"latency": {**latencies(), "p5": 99.0}}, r"p5 \(99\) exceeds p25 \(18\)"),
+        ({"model_distribution": {"a": 0.3}}, r"model_distribution: the shares sum to 0\.3"),
+        ({"n_episodes": 0}, r"n_episodes is 0; it must be at least 1"),
+    ],
+)
+def test_a_wrong_cell_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_cell(tmp_path, **changes)
+
+
+def test_a_wrong_file_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_runs(tmp_path / "none.json")
+    bad = tmp_path / "bad.json"
+    bad.write_text("{", encoding="utf-8")
+    with pytest.raises(ConfigError, match="is not JSON"):
+        read_runs(bad)
+    with pytest.raises(ConfigError, match="no measured cell"):
+        read_runs(written(tmp_path, {"metadata": {}}))
+    with pytest.raises(ConfigError, match=r"mas\.math: wanted a list of cells"):
+        read_runs(written(tmp_path, {"mas": {"math": 3}}))
+    with pytest.raises(ConfigError, match=r"unknown method 'mass'.*Did you mean 'mas'"):
+        read_runs(written(tmp_path, {"mas": {"math": [raw_cell()]}}), ["mass"])
+
+
+def test_share_within_a_limit_is_read_off_the_quantiles(tmp_path: Path) -> None:
+    cell = read_cell(tmp_path, latency=latencies(100.0))
+    assert cell.share_within(5.0) == 0.0
+    assert cell.share_within(90.0) == pytest.approx(0.5)
+    assert cell.share_within(45.0) == pytest.approx(0.15)
+    assert cell.share_within(300.0) == cell.share_within(1e9) == 1.0
+    assert read_cell(tmp_path, latency={"mean": 5.0}).share_within(9.0) is None
+
+
+# Choices
+
+
+def test_quota_counts_are_as_near_to_the_shares_as_can_be() -> None:
+    drawn = quota([0.5, 0.0, 0.3, 0.2], 101, np.random.default_rng(1))
+    counts = np.bincount(drawn, minlength=4)
+    assert counts[1] == 0
+    assert np.abs(counts - 101 * np.array([0.5, 0.0, 0.3, 0.2])).max() <= 1.0
+
+
+def test_mas_has_one_model_an_agent(tmp_path: Path, constants: Constants) -> None:
+    cell = read_cell(tmp_path)
+    choices = choose(
+        cell, constants.pool, constants.profiles["math"], 500, np.random.default_rng(2)
+    )
+    model, strategy = np.divmod(choices.route, len(STRATEGIES))
+    assert set(strategy.ravel()) == {1}
+    assert set(choices.num_agents) == {5}
+    debate = choices.topology == TOPOLOGIES.index("Debate")
+    assert debate.sum() == 50
+    np.testing.assert_array_equal(model[debate, :5], model[debate, 5:10])
+    share = np.bincount(model[:, :5].ravel(), minlength=5) / 2500
+    np.testing.assert_allclose(share, (0.2, 0.3, 0.3, 0.1, 0.1), atol=0.02)
+
+
+def test_inframind_keeps_the_joint_shares(tmp_path: Path, constants: Constants) -> None:
+    joint = {f"{NAMES[0]}|Flash": 0.7, f"{NAMES[4]}|DeepThink": 0.3}
+    cell = read_cell(tmp_path, "inframind", model_strategy_joint=joint)
+    choices = choose(
+        cell, constants.pool, constants.profiles["math"], 200, np.random.default_rng(3)
+    )
+    counts = np.bincount(choices.route.ravel(), minlength=15)
+    assert counts.sum() == counts[[0, 14]].sum() == 2400
+    assert counts[0] == pytest.approx(1680, abs=60)  # quotas of calls and of queries, mixed
+    same = (choices.route == choices.route[:, :1]).mean()
+    alone = 0.7**2 + 0.3**2
+    assert same > alone + 0.5 * ROUTE_AFFINITY**2 * (1.0 - alone)
+    assert set(choices.num_agents) == {5}  # 5.5 steps with a tenth of Debate
+
+
+def test_agents_come_from_steps_unless_these_are_broken(
+    tmp_path: Path, constants: Constants
+) -> None:
+    profile = constants.profiles["math"]
+    steps = {"steps_per_episode": 3.85}
+    told = read_cell(tmp_path, num_agents=..., tokens_per_episode=steps)
+    assert mean_agents(told, profile) == pytest.approx(3.5)
+    broken = read_cell(tmp_path, num_agents=..., tokens_per_episode={"steps_per_episode": 171.0})
+    assert mean_agents(broken, profile) == 5.0
+
+
+def test_gptswarm_draws_forward_edges(tmp_path: Path, constants: Constants) -> None:
+    cell = read_cell(tmp_path, "gptswarm", edges=4.6)
+    graphs = own_graphs(cell, constants.pool)
+    assert len(graphs) == GRAPHS
+    assert len({g.predecessors for g in graphs}) > GRAPHS // 2
+    assert all(mask >> node == 0 for g in graphs for node, mask in enumerate(g.predecessors))
+    edges = [sum(mask.bit_count() for mask in g.predecessors) for g in graphs]
+    assert np.mean(edges) == pytest.approx(4.6, abs=0.1)
+    choices = choose(
+        cell, constants.pool, constants.profiles["math"], 240, np.random.default_rng(0)
+    )
+    counts = np.bincount(choices.topology - len(TOPOLOGIES), minlength=GRAPHS)
+    assert (counts == 2).all()
+    assert (choices.route[:, :5] // len(STRATEGIES) == np.arange(5)).all()
+    with pytest.raises(ConfigError, match="11 edges; 5 nodes have at most 10"):
+        own_graphs(read_cell(tmp_path, "gptswarm", edges=11), constants.pool)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topology_distribution": {"Star": 1.0}}, "unknown topology 'Star'"),
+        ({"model_distribution": {"Qwen/Qwen2.5-Coder-14B": 1.0}}, "Did you mean 'Qwen/Qwen2.5-C"),
+    ],
+)
+def test_unknown_names_are_told_with_the_cell(
+    tmp_path: Path, constants: Constants, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"mas\.math\[0\].*{message}"):
+        predict([read_cell(tmp_path, **changes)], constants, 1)
+
+
+# Runs
+
+
+def test_the_same_run_twice_and_other_constants_between(
+    tmp_path: Path, constants: Constants
+) -> None:
+    batch = RunBatch([read_cell(tmp_path, arrival_rate=100.0)], constants, 2)
+    (first,) = batch.run()
+    slow = [
+        model.model_copy(
+            update={
+                "server": model.server.model_copy(
+                    update={
+                        "step": model.server.step.model_copy(
+                            update={"base_s": 2.0 * model.server.step.base_s}
+                        )
+                    }
+                )
+            }
+        )
+        for model in constants.pool.models
+    ]
+    pool = constants.pool.model_copy(update={"models": tuple(slow)})
+    batch.set_constants(Constants(pool, constants.profiles))
+    (slower,) = batch.run()
+    assert slower.latency_s["mean"] > 1.5 * first.latency_s["mean"]
+    assert slower.accuracy == first.accuracy
+    batch.set_constants(constants)
+    assert batch.run() == [first]
+
+
+def test_accuracy_of_an_oblivious_cell_does_not_depend_on_load(
+    tmp_path: Path, constants: Constants
+) -> None:
+    cells = [read_cell(tmp_path, arrival_rate=rate) for rate in (5.0, 100.0, 1000.0)]
+    light, busy, jam = predict(cells, constants, 3)
+    assert light.accuracy == busy.accuracy == jam.accuracy
+    assert light.latency_s["mean"] < busy.latency_s["mean"] < jam.latency_s["mean"]
+
+
+def test_math_accuracy_rises_with_the_share_of_deepseek(
+    tmp_path: Path, constants: Constants
+) -> None:
+    cells = []
+    for share in (0.12, 0.18, 0.58):
+        rest = (1.0 - share) / 4
+        shares = dict(zip(NAMES, (share, rest, rest, rest, rest), strict=True))
+        cells.append(read_cell(tmp_path, model_distribution=shares, n_episodes=500))
+    low, middle, high = predict(cells, constants, 4)
+    assert low.accuracy < middle.accuracy < high.accuracy
+    assert high.accuracy > low.accuracy + 0.05
+
+
+def test_moa_is_as_slow_as_its_slowest_proposal_and_the_aggregator(
+    tmp_path: Path, constants: Constants
+) -> None:
+    """On empty servers: two calls of DeepSeek, one after the other."""
+    moa = read_cell(tmp_path, "moa", arrival_rate=0.01)
+    shares = dict.fromkeys(NAMES[:1], 1.0)
+    alone = read_cell(
+        tmp_path,
+        arrival_rate=0.01,
+        model_distribution=shares,
+        topology_distribution={"IO": 1.0},
+        num_agents=1,
+    )
+    both, one = predict([moa, alone], constants, 4)
+    assert both.calls == 6.0
+    assert both.latency_s["mean"] == pytest.approx(2.0 * one.latency_s["mean"], rel=0.15)
+
+
+def test_gptswarm_waits_for_more_where_it_has_more_edges(
+    tmp_path: Path, constants: Constants
+) -> None:
+    cells = [read_cell(tmp_path, "gptswarm", arrival_rate=0.01, edges=n) for n in (0, 5, 10)]
+    free, some, all_ = predict(cells, constants, 2)
+    assert free.calls == some.calls == all_.calls == 6.0
+    assert free.latency_s["mean"] < some.latency_s["mean"] < all_.latency_s["mean"]
+    # One node after the other: the sum of five calls, not the longest of them.
+    assert all_.latency_s["mean"] > 1.2 * free.latency_s["mean"]
+
+
+def test_attainment_is_of_the_budget(tmp_path: Path, constants: Constants) -> None:
+    cells = [read_cell(tmp_path, "inframind", budget=budget) for budget in (1.0, 30.0, 1e4)]
+    tight, middle, loose = predict(cells, constants, 2)
+    assert tight.within_limit < middle.within_limit < loose.within_limit == 1.0
+
+
+# Report
+
+
+def prediction(mean: float, p95: float, accuracy: float) -> Prediction:
+    latency = {"mean": mean, "p5": 1.0, "p25": 2.0, "median": 3.0, "p75": 4.0, "p95": p95}
+    return Prediction(accuracy, latency, 0.5, 6.0, 100.0, 50.0, 0.01, 0.01)
+
+
+def test_errors_are_absolute_and_summed_up_by_method() -> None:
+    def cell(method: str, **latency_s: float) -> MeasuredCell:
+        return MeasuredCell("f: x", method, "math", 10.0, 500, 0.7, latency_s)
+
+    cells = [
+        cell("mas", mean=10.0, p95=40.0),
+        cell("mas", mean=20.0, p95=40.0),
+        cell("mas", mean=10.0),
+        cell("inframind", mean=10.0, p95=20.0),
+    ]
+    said = [
+        prediction(11.0, 30.0, 0.71),
+        prediction(14.0, 50.0, 0.69),
+        prediction(10.0, 30.0, 0.75),
+        prediction(20.0, 20.0, 0.7),
+    ]
+    rows = compare(cells, said)
+    assert [row["adaptive"] for row in rows] == [False, False, False, True]
+    assert rows[0]["errors"]["latency_mean_abs_pct"] == pytest.approx(10.0)
+    assert rows[2]["errors"]["latency_p95_abs_pct"] is None
+    assert rows[2]["latency_s"]["p95"] == {"measured": None, "predicted": 30.0}
+    summary = summarise(rows)
+    assert list(summary) == ["mas", "inframind"]
+    assert summary["mas"] == {
+        "cells": 3,
+        "latency_mean_abs_pct_median": pytest.approx(10.0),
+        "latency_mean_abs_pct_p90": pytest.approx(26.0),
+        "latency_p95_abs_pct_median": pytest.approx(25.0),
+        "latency_p95_abs_pct_p90": pytest.approx(25.0),
+        "accuracy_abs_points_median": pytest.approx(1.0),
+        "accuracy_abs_points_p90": pytest.approx(4.2),
+    }
+
+
+# Command
+
+
+def run_replay(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["replay", *arguments])
+
+
+def test_the_command_writes_a_report(tmp_path: Path) -> None:
+    runs = written(
+        tmp_path,
+        {
+            "metadata": {},
+            "mas": {"math": [raw_cell()], "mbpp": [raw_cell()]},
+            "moa": {"math": [raw_cell(model_distribution=...)]},
+            "gptswarm": {"math": [raw_cell(edges=5)]},
+            "inframind": {"math": [raw_agent_cell()]},
+            "other": {"math": [raw_cell()]},
+        },
+    )
+    out = tmp_path / "deep" / "report.json"
+    done = run_replay(str(runs), "--pool", "b200-2gpu", "--out", str(out), "--seeds", "2")
+    assert done.exit_code == 0, done.output
+    assert "unknown method 'other'" in done.output
+    report = json.loads(out.read_text(encoding="utf-8"))
+    assert {name: of["cells"] for name, of in report["summary"].items()} == {
+        "mas": 2,
+        "moa": 1,
+        "gptswarm": 1,
+        "inframind": 1,
+    }
+    assert len(report["cells"]) == 5
+    for row in report["cells"]:
+        assert row["adaptive"] == (row["method"] == "inframind")
+        assert set(row["latency_s"]) == {"mean", "p5", "p25", "median", "p75", "p95"}
+        assert row["slo"]["limit_s"] == (30.0 if row["adaptive"] else 100.0)
+        assert 0.0 <= row["slo"]["predicted"] <= 1.0
+        assert 0.0 < row["slo"]["measured"] <= 1.0
+    only = run_replay(
+        str(runs), "--pool", "b200-2gpu", "--out", str(out), "--methods", "moa,mas", "--seeds", "1"
+    )
+    assert only.exit_code == 0, only.output
+    assert set(json.loads(out.read_text(encoding="utf-8"))["summary"]) == {"mas", "moa"}
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "message"),
+    [
+        ({"mas": {"math": [raw_cell()]}}, ["--methods", "mass"], "Did you mean 'mas'"),
+        ({"mas": {"math": [raw_cell()]}}, ["--methods", "moa"], "unknown method 'moa'"),
+        ({"mas": {"maths": [raw_cell()]}}, [], "Did you mean 'math'"),
+        ({"mine": {"math": [raw_cell()]}}, [], "no cell of a method that can be replayed"),
+        ({"mas": {"math": [raw_cell(accuracy=2)]}}, [], "it must be between 0 and 1"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    tmp_path: Path, content: dict[str, Any], arguments: list[str], message: str
+) -> None:
+    out = str(tmp_path / "report.json")
+    done = run_replay(
+        str(written(tmp_path, content)), "--pool", "b200-2gpu", "--out", out, *arguments
+    )
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())
+    assert "Traceback" not in done.output
+
+
+# Figures
+
+
+@pytest.mark.skipif(
+    not MEASURED.is_file(), reason="the measured runs are not beside the repository"
+)
+@pytest.mark.slow
+def test_the_measured_runs_are_met() -> None:
+    cells = read_runs(MEASURED, ["mas"])
+    constants = load_constants("b200-2gpu", [cell.dataset for cell in cells])
+    errors = summarise(compare(cells, predict(cells, constants)))["mas"]
+    assert errors["cells"] == len(cells) == 45
+    assert float(errors["latency_mean_abs_pct_median"] or 0.0) <= 10.0
+    assert float(errors["latency_p95_abs_pct_median"] or 0.0) <= 20.0
+    assert float(errors["accuracy_abs_points_median"] or 0.0) <= 2.0
