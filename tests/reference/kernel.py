@@ -80,8 +80,9 @@ class RefRequest:
     emitted: int = 0  # output tokens so far; never lost
     computed: int = 0  # tokens whose KV is in the cache; lost by an eviction
     prefill_target: int = 0  # prompt, plus the tokens emitted before the last eviction
+    known_tokens: int = 0  # prompt and output as far as the scheduler has seen them
     blocks: int = 0  # KV blocks held
-    full_blocks: int = 0  # blocks that were full when it was last evicted
+    cached_tokens: int = 0  # tokens that can be found again in the blocks it holds or last held
 
     @property
     def rank(self) -> tuple[float, int]:
@@ -128,8 +129,10 @@ class _Engine:
     running: list[RefRequest] = field(default_factory=list)  # in order of admission
     batch: dict[RefRequest, int] = field(default_factory=dict)  # request -> its new tokens
     # What the free blocks contain, in the order in which they will be taken: a request and which of
-    # its blocks it was. Blocks that nobody has used yet come first and have no entry.
+    # its blocks it was. Blocks in which nothing can be found come first and have no entry.
     left_over: list[tuple[RefRequest, int]] = field(default_factory=list)
+    # Requests that ended with the last step. With async scheduling, this one is scheduled before.
+    leaving: list[RefRequest] = field(default_factory=list)
     evicted: list[RefRequest] = field(default_factory=list)  # in this step
     admitted: list[RefRequest] = field(default_factory=list)  # in this step
     in_step: bool = False
@@ -139,7 +142,8 @@ class _Engine:
         return bool(self.waiting or self.running)
 
     def free_blocks(self) -> int:
-        return self.server.usable_blocks - sum(request.blocks for request in self.running)
+        held = sum(request.blocks for request in self.running + self.leaving)
+        return self.server.usable_blocks - held
 
     def take_blocks(self, request: RefRequest, blocks: int) -> None:
         """Let a running request hold `blocks` blocks; new ones come from the head of the queue."""
@@ -150,13 +154,15 @@ class _Engine:
     def free_all_blocks(self, request: RefRequest) -> None:
         """Give back what a request holds, the last block first."""
         if self.server.prefix_caching:
-            self.left_over += [(request, block) for block in reversed(range(request.blocks))]
+            full_blocks = request.cached_tokens // self.server.block_size
+            self.left_over += [(request, block) for block in reversed(range(full_blocks))]
         request.blocks = 0
 
     def find_again(self, request: RefRequest) -> int:
-        """Take back the blocks, from its first on, that it had filled and nobody has taken."""
+        """Take back its blocks, from the first on, while they are there; one token is computed."""
         found = 0
-        while found < request.full_blocks and (request, found) in self.left_over:
+        at_most = (request.prefill_target - 1) // self.server.block_size
+        while found < at_most and (request, found) in self.left_over:
             self.left_over.remove((request, found))
             found += 1
         return found
@@ -168,10 +174,16 @@ class _Engine:
 
     def start_step(self, now_s: float, busy_peers: int) -> None:
         self.batch, self.evicted, self.admitted = {}, [], []
-        self.schedule_running()
-        if not self.evicted:
-            self.admit_waiting(now_s)
-        if not self.batch and not self.running:
+        # With async scheduling a step is scheduled when the one before it starts. Nothing that
+        # happens in the meantime is known to it, unless there is nothing to do without it.
+        last = self.steps[-1] if self.steps else None
+        if self.server.async_scheduling and last and last.scheduled and last.end_s == now_s:
+            self.schedule(now_s, seen_s=last.start_s)
+        if not self.batch and not self.evicted:
+            self.see_what_happened()
+            self.schedule(now_s, seen_s=now_s)
+        self.see_what_happened()
+        if not self.batch and not self.running and not self.evicted:
             raise RequestTooLargeError(
                 f"at {now_s} s request {min(self.waiting, key=lambda r: r.rank).id} does not fit "
                 f"an empty cache of {self.server.usable_blocks} blocks"
@@ -187,6 +199,30 @@ class _Engine:
         )
         self.in_step = True
 
+    def schedule(self, now_s: float, seen_s: float) -> None:
+        """Fill the batch, knowing of the requests that were submitted by `seen_s`."""
+        self.schedule_running()
+        if not self.evicted:
+            self.admit_waiting(now_s, seen_s)
+
+    def see_what_happened(self) -> None:
+        """Learn what the steps that are over have computed, and who ended with the last one."""
+        for request in self.leaving:
+            request.cached_tokens = request.computed
+            self.free_all_blocks(request)
+        self.leaving = []
+        for request in self.running:
+            request.cached_tokens = max(request.cached_tokens, request.computed)
+        for request in self.running + self.waiting:
+            request.known_tokens = self.server.own_prompt(request.prompt_tokens) + request.emitted
+
+    def serve(self, request: RefRequest, tokens: int) -> None:
+        """Let a running request compute `tokens` tokens; its blocks can be found at once."""
+        self.take_blocks(request, self.server.blocks_for(request.computed + tokens))
+        self.batch[request] = tokens
+        cached_tokens = min(request.computed + tokens, request.known_tokens)
+        request.cached_tokens = max(request.cached_tokens, cached_tokens)
+
     def schedule_running(self) -> None:
         """Serve the running requests in order, evicting the least urgent where blocks run out."""
         for request in list(self.running):
@@ -197,49 +233,49 @@ class _Engine:
             tokens = min(request.wanted_tokens, self.remaining_token_budget())
             blocks = self.server.blocks_for(request.computed + tokens)
             while blocks - request.blocks > self.free_blocks():
-                victim = max(self.running, key=lambda r: r.rank)
+                victim = max(self.running + self.leaving, key=lambda r: r.rank)
                 self.evict(victim)
                 if victim is request:
                     return  # the requests behind it are not scheduled in this step
-            self.take_blocks(request, blocks)
-            self.batch[request] = tokens
+            self.serve(request, tokens)
 
     def evict(self, victim: RefRequest) -> None:
         """Throw a running request back to the queue; it will prefill all it had from scratch."""
+        self.free_all_blocks(victim)
+        self.evicted.append(victim)
+        if victim in self.leaving:  # after its last step, so it gives up what it needs no more
+            self.leaving.remove(victim)
+            return
+        victim.evictions += 1
         self.running.remove(victim)
         self.batch.pop(victim, None)  # if scheduled in this step: its tokens return to the budget
-        self.free_all_blocks(victim)
-        victim.full_blocks = victim.computed // self.server.block_size
         victim.computed = 0
         victim.prefill_target = self.server.own_prompt(victim.prompt_tokens) + victim.emitted
-        victim.evictions += 1
-        self.evicted.append(victim)
         self.waiting.append(victim)
 
-    def admit_waiting(self, now_s: float) -> None:
+    def admit_waiting(self, now_s: float, seen_s: float) -> None:
         """Admit by rank while slots and tokens last; a head that does not fit blocks the rest."""
-        scheduled_s = now_s
-        if self.server.async_scheduling and self.running:
-            scheduled_s = self.steps[-1].start_s  # when the step before this one started
-        for request in sorted(self.waiting, key=lambda r: r.rank):
-            if len(self.running) == self.server.max_num_seqs or self.remaining_token_budget() == 0:
+        seen = [request for request in self.waiting if request.submit_s <= seen_s]
+        for request in sorted(seen, key=lambda r: r.rank):
+            taken_slots = len(self.running) + len(self.leaving)
+            if taken_slots == self.server.max_num_seqs or self.remaining_token_budget() == 0:
                 return
-            if request.submit_s > scheduled_s:
-                return  # it came too late for this step
             if self.server.blocks_for(request.prefill_target) > self.free_blocks():
                 return  # the whole sequence must fit, though only the chunk's blocks are taken
             request.computed = self.find_again(request) * self.server.block_size
             tokens = min(request.prefill_target - request.computed, self.remaining_token_budget())
-            self.batch[request] = tokens
+            request.cached_tokens = request.computed
             self.waiting.remove(request)
             self.running.append(request)
-            self.take_blocks(request, self.server.blocks_for(request.computed + tokens))
+            self.serve(request, tokens)
             self.admitted.append(request)
             if math.isnan(request.admitted_s):
                 request.admitted_s = now_s
 
     def step_duration_s(self, busy_peers: int) -> float:
-        """Linear step cost; a step that only evicted still costs `base_s`."""
+        """Linear step cost; a step that only evicts computes nothing and takes no time."""
+        if not self.batch:
+            return 0.0
         kv_tokens = sum(request.computed for request in self.batch)
         new_tokens = sum(self.batch.values())
         attention_units = sum(
@@ -272,7 +308,7 @@ class _Engine:
             if request.emitted == request.output_tokens:
                 request.finish_s = now_s
                 self.running.remove(request)
-                self.free_all_blocks(request)
+                self.leaving.append(request)
                 finished.append(request)
         self.in_step = False
         return finished

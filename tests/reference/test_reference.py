@@ -230,7 +230,7 @@ def test_a_request_that_evicts_itself_ends_the_scheduling_of_running_ones() -> N
     # 0: B 7                                                     2
     # 1: B 1 (8 tokens), A 6                                     2, 2
     # 2: B's 9th token needs a block; B is the victim itself;    -, 2
-    #    A behind it is not scheduled: an empty step of base_s
+    #    A behind it is not scheduled: an empty step, over at once
     # 3: A 1, done; B (7 + 2 tokens) needs 3, free are 2         -, 2
     # 4: B 9, emits its third token, done
     kernel = ReferenceKernel([make_server(usable_blocks=4)])
@@ -240,8 +240,8 @@ def test_a_request_that_evicts_itself_ends_the_scheduling_of_running_ones() -> N
     steps = kernel.steps[0]
     assert scheduled(steps) == [[(0, 7)], [(0, 1), (1, 6)], [], [(1, 1)], [(0, 9)]]
     assert steps[2].evicted == [0]
-    assert steps[2].duration_s == 1.0
-    assert (a.finish_s, b.finish_s) == (4.0, 5.0)
+    assert steps[2].duration_s == 0.0
+    assert (a.finish_s, b.finish_s) == (3.0, 4.0)
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 
 from inframind_gym._jit import inner
+from inframind_gym.serving.surrogate.async_scheduling import join_leaving, see_the_last_step
+from inframind_gym.serving.surrogate.kv_blocks import blocks_for, blocks_held, blocks_held_at_most
+from inframind_gym.serving.surrogate.prefix_cache import keep_blocks
 from inframind_gym.serving.surrogate.queue import push
 from inframind_gym.serving.surrogate.scheduler import (
     admit_waiting,
-    blocks_for,
-    blocks_held,
-    blocks_held_at_most,
-    in_sight,
     remove_running,
     serve_running,
     serve_running_contended,
@@ -54,7 +53,7 @@ def reset_cluster(cluster: Cluster, e: int) -> None:
         server.lead = 0
         server.lead_s = 0.0
         server.lead_tokens = 0
-        server.last_step_s = 0.0
+        server.seen_s = NEVER_S
         server.decoders = 0
         server.clock = 0
         server.running = 0
@@ -64,7 +63,11 @@ def reset_cluster(cluster: Cluster, e: int) -> None:
         server.kv_tokens = 0
         server.finished = 0
         server.e2e_sum_s = 0.0
+        server.leaving = 0
+        server.leaving_blocks = 0
         server.evictions = 0
+        server.evicted = 0
+        server.cached_blocks = 0
         server.freed_blocks = 0
         server.polled_finished = 0
         server.polled_e2e_sum_s = 0.0
@@ -218,31 +221,39 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
     server.lead_s = 0.0
     server.lead_tokens = 0
     if server.running + server.waiting == 0:
+        see_the_last_step(cluster, e, m)
         cluster.end_s[e, m] = NEVER_S
         return
 
     evictions = 0
-    room = blocks_held_at_most(cluster, e, m, 0) + server.running
+    room = blocks_held_at_most(cluster, e, m, 0) + server.running + server.leaving_blocks
     if server.partial != NO_REQUEST:
         room += card.max_num_batched_tokens // card.block_size + 1
     if room <= card.usable_blocks or (
         server.partial == NO_REQUEST
-        and blocks_held(cluster, e, m, server.clock + 1) <= card.usable_blocks
+        and blocks_held(cluster, e, m, server.clock + 1) + server.leaving_blocks
+        <= card.usable_blocks
     ):
         decoders, prefill, attention, kv_tokens = serve_running(cluster, e, m)
     else:
         decoders, prefill, attention, kv_tokens, evictions = serve_running_contended(cluster, e, m)
     served = decoders + (1 if prefill > 0 else 0)
-    if evictions == 0 and server.waiting > 0:
+    sees_all = server.leaving == 0
+    while evictions == 0 and server.waiting > 0:
         budget = card.max_num_batched_tokens - decoders - prefill
-        more, units, admitted, cached = admit_waiting(
+        more, units, admitted, cached, blind = admit_waiting(
             cluster, e, m, now_s, budget, decoders, prefill
         )
         prefill += more
         attention += units
         served += admitted
         kv_tokens += cached
-    if served == 0 and server.running == 0:  # the head of the queue can never be admitted
+        sees_all &= not blind
+        if served > 0 or server.seen_s == NEVER_S:
+            break
+        see_the_last_step(cluster, e, m)  # there is nothing to compute in the meantime
+    see_the_last_step(cluster, e, m)
+    if served + evictions == 0 and server.running == 0:  # the head of the queue never fits
         cluster.end_s[e, m] = NEVER_S
         return
 
@@ -253,13 +264,18 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
         tokens = decoders + prefill
         server.lead = 1
         server.lead_tokens = tokens
-        server.lead_s = factor * (
-            card.base_s
-            + card.per_seq_s * served
-            + card.per_kv_token_s * kv_tokens
-            + card.per_new_token_s * tokens
-            + card.per_attention_unit_s * attention
-            + sparse_weights_s(card, tokens)
+        server.lead_s = (
+            0.0
+            if tokens == 0
+            else factor
+            * (
+                card.base_s
+                + card.per_seq_s * served
+                + card.per_kv_token_s * kv_tokens
+                + card.per_new_token_s * tokens
+                + card.per_attention_unit_s * attention
+                + sparse_weights_s(card, tokens)
+            )
         )
         if prefill > 0:
             note_first_tokens(cluster, e, m, now_s + server.lead_s)
@@ -281,7 +297,7 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
     server.growth_s = factor * card.per_kv_token_s * decoders
     if not server.lead:
         free_slots = card.max_num_seqs - server.running
-        if server.waiting > 0 and free_slots > 0 and not in_sight(cluster, e, m, True):
+        if server.waiting > 0 and free_slots > 0 and not sees_all:
             steps = 1
         server.steps = steps_within_cache(cluster, e, m, steps)
     cluster.end_s[e, m] = now_s + stretch_s(server, server.steps)
@@ -329,10 +345,10 @@ def finish_stretch(cluster: Cluster, e: int, m: int, now_s: float) -> int:
     """
     server = cluster.server[e, m]
     card = cluster.card[m]
-    if card.async_scheduling and server.waiting > 0:
-        server.last_step_s = server.start_s
-        if server.steps > 1:
-            server.last_step_s += stretch_s(server, server.steps - 1)
+    if card.async_scheduling and not (server.lead and server.lead_tokens == 0):
+        server.seen_s = server.start_s  # or later, which matters only to those that wait
+        if server.waiting > 0 and server.steps > 1:
+            server.seen_s += stretch_s(server, server.steps - 1)
     server.clock += server.steps
     server.kv_tokens += server.lead_tokens + (server.steps - server.lead) * server.decoders
     server.steps = 0
@@ -341,14 +357,18 @@ def finish_stretch(cluster: Cluster, e: int, m: int, now_s: float) -> int:
     ended = 0
     if server.next_finish > server.clock:
         return ended
+    held = blocks_held(cluster, e, m, server.clock) if server.evicted > 0 else 0
     i = 0
     while i < server.running:
         if cluster.finish_clock[e, m, i] <= server.clock:
             identity = int(cluster.running[e, m, i])
-            server.kv_tokens -= cluster.base_tokens[e, m, i] + server.clock
-            if card.prefix_caching:
-                computed = cluster.base_tokens[e, m, i] + server.clock
-                server.freed_blocks += blocks_for(computed, card.block_size)
+            computed = cluster.base_tokens[e, m, i] + server.clock
+            server.kv_tokens -= computed
+            if card.async_scheduling:
+                join_leaving(cluster, e, m, i, computed)
+            elif server.evicted > 0:
+                keep_blocks(cluster, e, m, held, computed // card.block_size)
+                held -= blocks_for(computed, card.block_size)
             remove_running(cluster, e, m, i)
             server.finished += 1
             server.e2e_sum_s += now_s - cluster.request[e, identity].submit_s

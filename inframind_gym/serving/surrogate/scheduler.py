@@ -5,51 +5,42 @@ token budget and the slots last. Prefill is chunked, so at most one request, the
 running, is ever partly prefilled. A waiting request is admitted only if all it has to prefill fits
 the free KV blocks, and the head of the queue blocks those behind it. If a running request cannot
 get a block, the running request with the largest (priority, submission) is evicted and later
-recomputed; a step that evicts admits nobody. Source: vLLM 0.33 `v1/core/sched/scheduler.py`.
+recomputed; a step that evicts admits nobody. With one priority for all, that is vLLM's policy
+`fcfs`, too. Source: vLLM 0.32 `v1/core/sched/scheduler.py`, whose own decisions the tests hold this
+against (`tests/serving/vllm_scheduler`).
 
 Time advances by the *clock*, the number of engine steps a server has done. A decoding request is
 described by two numbers that do not change while it runs: the clock at which it ends and its
 computed tokens less the clock; a whole stretch of steps therefore needs no update per request.
 
-Two of vLLM's options change what a step serves. *Async scheduling* plans a step while the one
-before it runs: a request that arrives during a step is served by the next but one. *Prefix caching*
-keeps freed blocks until they are overwritten, the longest unused first: an evicted request that
-returns finds again those of its blocks that were not, and only computes the others.
+Two of vLLM's options change what a step serves: *async scheduling* (`async_scheduling.py`) plans a
+step while the one before it runs; *prefix caching* (`prefix_cache.py`) lets an evicted request find
+again those of its blocks that were not overwritten, and compute only the others.
 """
 
 from __future__ import annotations
 
 from inframind_gym._jit import inner
+from inframind_gym.serving.surrogate.async_scheduling import (
+    hide_unseen,
+    last_leaving,
+    release_leaving,
+    show_hidden,
+)
+from inframind_gym.serving.surrogate.kv_blocks import (
+    blocks_for,
+    blocks_held,
+    blocks_held_at_most,
+    blocks_held_by,
+    blocks_new_in_step,
+)
+from inframind_gym.serving.surrogate.prefix_cache import (
+    findable_tokens,
+    leave_blocks,
+    take_blocks_back,
+)
 from inframind_gym.serving.surrogate.queue import pop, push
-from inframind_gym.serving.surrogate.state import FAR_CLOCK, NO_REQUEST, Cluster
-
-
-@inner
-def blocks_for(tokens: int, block_size: int) -> int:
-    """KV blocks that hold `tokens` tokens."""
-    return (tokens + block_size - 1) // block_size
-
-
-@inner
-def blocks_held(cluster: Cluster, e: int, m: int, clock: int) -> int:
-    """Blocks of the running requests when the clock stands at `clock`, counted one by one."""
-    server = cluster.server[e, m]
-    size = cluster.card[m].block_size
-    held = 0
-    for i in range(server.running):
-        if cluster.finish_clock[e, m, i] == FAR_CLOCK:
-            held += blocks_for(cluster.request[e, cluster.running[e, m, i]].computed, size)
-        else:
-            held += blocks_for(cluster.base_tokens[e, m, i] + clock, size)
-    return held
-
-
-@inner
-def blocks_held_at_most(cluster: Cluster, e: int, m: int, more_tokens: int) -> int:
-    """A bound on the blocks of the running requests, each one rounded up by a whole block."""
-    server = cluster.server[e, m]
-    blocks = (server.kv_tokens + more_tokens) // cluster.card[m].block_size
-    return int(blocks + server.running)
+from inframind_gym.serving.surrogate.state import FAR_CLOCK, NEVER_S, NO_REQUEST, Cluster
 
 
 @inner
@@ -76,23 +67,26 @@ def last_served(cluster: Cluster, e: int, m: int) -> int:
 
 
 @inner
-def evict(cluster: Cluster, e: int, m: int, index: int, blocks: int) -> None:
-    """Send the running request at `index`, which holds `blocks` blocks, back to the queue."""
+def evict(cluster: Cluster, e: int, m: int, index: int, held: int, served: bool) -> None:
+    """Send the running request at `index` back to the queue.
+
+    Args:
+        held: Blocks in use, its own included.
+        served: Whether it was given its token of the step being planned.
+    """
     server = cluster.server[e, m]
     identity = cluster.running[e, m, index]
     request = cluster.request[e, identity]
     if cluster.finish_clock[e, m, index] == FAR_CLOCK:
         server.partial = NO_REQUEST
+        server.kv_tokens -= request.computed
     else:
-        request.computed = cluster.base_tokens[e, m, index] + server.clock
+        server.kv_tokens -= cluster.base_tokens[e, m, index] + server.clock
+        request.computed = findable_tokens(cluster, e, m, index, served)
         still_to_emit = cluster.finish_clock[e, m, index] - server.clock
         request.generated = request.output_tokens - still_to_emit
-    server.kv_tokens -= request.computed
     if cluster.card[m].prefix_caching:
-        # Its last block is overwritten first; one that it was given in this step holds nothing.
-        empty = blocks - blocks_for(request.computed, cluster.card[m].block_size)
-        cluster.freed_before[e, identity] = server.freed_blocks + empty
-        server.freed_blocks += blocks
+        leave_blocks(cluster, e, m, identity, held)
     else:
         request.computed = 0
     request.evictions += 1
@@ -144,7 +138,7 @@ def serve_running_contended(cluster: Cluster, e: int, m: int) -> tuple[int, int,
     """
     server = cluster.server[e, m]
     card = cluster.card[m]
-    held = blocks_held(cluster, e, m, server.clock)
+    held = blocks_held(cluster, e, m, server.clock) + server.leaving_blocks
     budget = card.max_num_batched_tokens
     evictions = 0
     index = 0
@@ -162,16 +156,22 @@ def serve_running_contended(cluster: Cluster, e: int, m: int) -> tuple[int, int,
         more = blocks_for(computed + chunk, card.block_size) - blocks_for(computed, card.block_size)
         itself = False
         while held + more > card.usable_blocks:
+            evictions += 1
             victim = last_served(cluster, e, m)
+            leaving = last_leaving(cluster, e, m, victim)
+            if leaving >= 0:  # in its last step: it loses only what it needs no more
+                server.evictions += 1
+                held -= release_leaving(cluster, e, m, leaving, held, False)
+                continue
             lost = blocks_held_by(cluster, e, m, victim)
-            if victim < index:  # it had its tokens already: they go back to the budget
+            served = victim < index
+            if served:  # it had its tokens already: they go back to the budget
                 lost += blocks_new_in_step(cluster, e, m, victim)
                 budget += 1
                 index -= 1
             itself = victim == index and cluster.running[e, m, victim] == identity
+            evict(cluster, e, m, victim, held, served)
             held -= lost
-            evict(cluster, e, m, victim, lost)
-            evictions += 1
             if itself:
                 break
         if itself:
@@ -201,60 +201,17 @@ def serve_running_contended(cluster: Cluster, e: int, m: int) -> tuple[int, int,
             decoders += 1
             computed_served += cluster.base_tokens[e, m, i] + server.clock
         else:
+            request = cluster.request[e, cluster.running[e, m, i]]
+            request.computed = cluster.base_tokens[e, m, i] + server.clock  # and all findable
             cluster.finish_clock[e, m, i] += 1
             cluster.base_tokens[e, m, i] -= 1
     return decoders, partial_chunk, attention, computed_served, evictions
 
 
 @inner
-def blocks_held_by(cluster: Cluster, e: int, m: int, index: int) -> int:
-    """Blocks that the running request at `index` held before the step being planned."""
-    size = cluster.card[m].block_size
-    if cluster.finish_clock[e, m, index] == FAR_CLOCK:
-        return blocks_for(cluster.request[e, cluster.running[e, m, index]].computed, size)
-    return blocks_for(cluster.base_tokens[e, m, index] + cluster.server[e, m].clock, size)
-
-
-@inner
-def blocks_new_in_step(cluster: Cluster, e: int, m: int, index: int) -> int:
-    """Blocks that an already served decoding request was given in the step being planned."""
-    size = cluster.card[m].block_size
-    computed = int(cluster.base_tokens[e, m, index]) + cluster.server[e, m].clock
-    return blocks_for(computed + 1, size) - blocks_for(computed, size)
-
-
-@inner
-def found_again(cluster: Cluster, e: int, m: int, identity: int, held: int) -> int:
-    """Blocks of an evicted request that are still in the cache, when `held` blocks are in use.
-
-    Freed blocks are overwritten in the order in which they were freed. Of those freed since the
-    eviction and of its own, as many were taken again as are neither free nor counted as freed.
-    """
-    server = cluster.server[e, m]
-    card = cluster.card[m]
-    request = cluster.request[e, identity]
-    freed = server.freed_blocks - cluster.freed_before[e, identity]
-    overwritten = max(freed - (card.usable_blocks - held), 0)
-    left = blocks_for(request.computed, card.block_size) - overwritten
-    return int(max(min(left, request.computed // card.block_size), 0))
-
-
-@inner
-def in_sight(cluster: Cluster, e: int, m: int, busy: bool) -> bool:
-    """Whether the head of the queue arrived in time for the step that is being planned.
-
-    With async scheduling a step of a busy server was scheduled when the one before it started.
-    """
-    if not (busy and cluster.card[m].async_scheduling):
-        return True
-    request = cluster.request[e, cluster.waiting[e, m, 0].request]
-    return bool(request.submit_s <= cluster.server[e, m].last_step_s)
-
-
-@inner
 def admit_waiting(
     cluster: Cluster, e: int, m: int, now_s: float, budget: int, decoders: int, chunked: int
-) -> tuple[int, float, int, int]:
+) -> tuple[int, float, int, int, bool]:
     """Admit waiting requests while the budget, the slots and the cache last.
 
     Args:
@@ -263,7 +220,8 @@ def admit_waiting(
         chunked: prompt tokens that the step computes for a running request.
 
     Returns:
-        (prefill tokens, attention units, requests admitted, tokens found in the cache).
+        (prefill tokens, attention units, requests admitted, tokens found in the cache, whether
+        there are requests that the step does not see).
     """
     server = cluster.server[e, m]
     card = cluster.card[m]
@@ -271,26 +229,27 @@ def admit_waiting(
     attention = 0.0
     admitted = 0
     cached = 0
-    busy = server.running > 0
-    held = blocks_held_at_most(cluster, e, m, decoders + chunked)
+    hidden = 0
+    held = blocks_held_at_most(cluster, e, m, decoders + chunked) + server.leaving_blocks
     exact = False
-    while server.waiting > 0 and budget > 0 and server.running < card.max_num_seqs:
-        if not in_sight(cluster, e, m, busy):
-            break
+    while server.waiting > 0 and budget > 0 and server.running + server.leaving < card.max_num_seqs:
+        if server.seen_s < NEVER_S:
+            hidden = hide_unseen(cluster, e, m, hidden)
+            if server.waiting == 0:
+                break
         identity = cluster.waiting[e, m, 0].request
         request = cluster.request[e, identity]
         total = request.prompt_tokens + request.generated
         needed = blocks_for(total, card.block_size)
-        if (held + needed > card.usable_blocks or request.computed > 0) and not exact:
-            held = blocks_held(cluster, e, m, server.clock + 1)
+        returns = card.prefix_caching and request.evictions > 0
+        if not exact and (returns or held + needed > card.usable_blocks):
+            held = blocks_held(cluster, e, m, server.clock + 1) + server.leaving_blocks
             exact = True
         if held + needed > card.usable_blocks:
             break
         found = 0
-        if request.computed > 0:
-            again = found_again(cluster, e, m, identity, held)
-            server.freed_blocks -= again
-            found = again * card.block_size
+        if returns:
+            found = take_blocks_back(cluster, e, m, identity, held) * card.block_size
             server.kv_tokens += found
             cached += found
         pop(cluster.waiting[e, m], server.waiting)
@@ -312,4 +271,6 @@ def admit_waiting(
             server.partial = identity
         held += blocks_for(request.computed, card.block_size)
         admitted += 1
-    return tokens, attention, admitted, cached
+    if hidden > 0:
+        show_hidden(cluster, e, m, hidden)
+    return tokens, attention, admitted, cached, hidden > 0

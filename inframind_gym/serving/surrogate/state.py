@@ -50,7 +50,7 @@ SERVER: Final = np.dtype(
         ("lead_s", "f8"),
         ("step_s", "f8"),
         ("growth_s", "f8"),
-        ("last_step_s", "f8"),  # start of the last step completed (async scheduling, if any wait)
+        ("seen_s", "f8"),  # the step planned next serves what was submitted until then
         ("steps", "i4"),
         ("lead", "i4"),
         ("lead_tokens", "i4"),  # tokens computed in the leading step
@@ -60,11 +60,15 @@ SERVER: Final = np.dtype(
         ("waiting", "i4"),
         ("partial", "i4"),  # request whose prefill is under way (always the last of running)
         ("next_finish", "i4"),  # least finish clock among the running
+        ("leaving", "i4"),  # ended with the last step, while the next was scheduled (async)
+        ("leaving_blocks", "i4"),  # that they hold
+        ("evicted", "i4"),  # evicted requests that wait (prefix caching; likewise the next two)
+        ("cached_blocks", "i4"),  # at the end of the queue of free blocks: full of known tokens
         ("kv_tokens", "i8"),  # tokens of the running requests in the cache
         ("finished", "i8"),  # totals since the start, as vLLM's histogram counts them
         ("e2e_sum_s", "f8"),
         ("evictions", "i8"),
-        ("freed_blocks", "i8"),  # given back so far, less those found again (prefix caching)
+        ("freed_blocks", "i8"),  # put there so far, less those found again
         ("polled_finished", "i8"),  # the same at the last poll
         ("polled_e2e_sum_s", "f8"),
     ],
@@ -82,7 +86,7 @@ REQUEST: Final = np.dtype(
         ("prompt_tokens", "i4"),
         ("output_tokens", "i4"),
         ("generated", "i4"),  # tokens emitted before it was last (re)admitted
-        ("computed", "i4"),  # tokens in the cache: while it is prefilled, when it was evicted
+        ("computed", "i4"),  # tokens in the cache: while it is prefilled; findable, when evicted
         ("query", "i4"),  # whose call it is, for the orchestration: query slot, node, phase
         ("node", "i2"),
         ("phase", "i1"),
@@ -93,6 +97,11 @@ REQUEST: Final = np.dtype(
 )
 
 WAITING: Final = np.dtype([("priority", "f8"), ("seq", "i4"), ("request", "i4")], align=True)
+
+# A call that ended with the last step, while the next one was scheduled already.
+LEAVING: Final = np.dtype(
+    [("priority", "f8"), ("seq", "i4"), ("computed", "i4"), ("findable", "i4")], align=True
+)
 
 
 class Cluster(NamedTuple):
@@ -111,6 +120,7 @@ class Cluster(NamedTuple):
     finish_clock: NDArray[np.int32]  # (E, M, S) engine step at which each one ends
     base_tokens: NDArray[np.int32]  # (E, M, S) computed tokens less the clock
     waiting: NDArray[Any]  # (E, M, R) WAITING, binary heaps
+    leaving: NDArray[Any]  # (E, M, S) LEAVING, with async scheduling
     done: NDArray[np.int32]  # (S,) scratch: requests that ended with the last stretch
 
 
@@ -183,5 +193,6 @@ def allocate(card: NDArray[Any], num_envs: int, max_requests: int) -> Cluster:
         finish_clock=np.zeros((num_envs, models, slots), np.int32),
         base_tokens=np.zeros((num_envs, models, slots), np.int32),
         waiting=np.zeros((num_envs, models, max_requests), WAITING),
+        leaving=np.zeros((num_envs, models, slots), LEAVING),
         done=np.zeros(slots, np.int32),
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from inframind_gym._jit import inner
 from inframind_gym.serving.surrogate.engine import steps_begun
-from inframind_gym.serving.surrogate.scheduler import blocks_held
+from inframind_gym.serving.surrogate.kv_blocks import blocks_held
 from inframind_gym.serving.surrogate.state import NEVER_S, Cluster
 from inframind_gym.serving.telemetry import KV, note
 
