@@ -217,14 +217,19 @@ def _single(repeats: int) -> dict[str, float]:
 
 
 def _kernel(repeats: int) -> dict[str, float]:
-    """The kernel under an open load of 70 % of every server's slots, in the order of deadlines."""
+    """The kernel under an open load of 70 % of every server's slots, in the order of deadlines.
+
+    That is 70 % beside busy neighbours on the same GPU: no queue grows without end.
+    """
     from inframind_gym.serving.pool import load_pool
     from inframind_gym.serving.surrogate import cards, replay_requests
 
     card = cards(load_pool("b200-2gpu"))
     rng = np.random.default_rng(0)
     n, mean_tokens = KERNEL_REQUESTS, 300
+    busy_peers = np.array([int(peers).bit_count() for peers in card["peers"]])
     step_s = card["base_s"] + card["max_num_seqs"] * card["per_seq_s"]
+    step_s *= 1.0 + card["slowdown"] * busy_peers
     rate_per_s = 0.7 * card["max_num_seqs"] / (mean_tokens * step_s)
     server = rng.choice(len(card), size=n, p=rate_per_s / rate_per_s.sum())
     submit_s = np.cumsum(rng.exponential(1.0 / rate_per_s.sum(), size=n))

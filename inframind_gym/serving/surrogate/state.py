@@ -51,6 +51,10 @@ SERVER: Final = np.dtype(
         ("step_s", "f8"),
         ("growth_s", "f8"),
         ("seen_s", "f8"),  # the step planned next serves what was submitted until then
+        ("e2e_sum_s", "f8"),  # totals since the start, as vLLM's histogram counts them
+        ("polled_e2e_sum_s", "f8"),  # the same at the last poll
+        ("finished", "i4"),
+        ("polled_finished", "i4"),
         ("steps", "i4"),
         ("lead", "i4"),
         ("lead_tokens", "i4"),  # tokens computed in the leading step
@@ -60,20 +64,16 @@ SERVER: Final = np.dtype(
         ("waiting", "i4"),
         ("partial", "i4"),  # request whose prefill is under way (always the last of running)
         ("next_finish", "i4"),  # least finish clock among the running
+        ("kv_tokens", "i4"),  # tokens of the running requests in the cache
+        ("evictions", "i4"),
         ("leaving", "i4"),  # ended with the last step, while the next was scheduled (async)
         ("leaving_blocks", "i4"),  # that they hold
         ("evicted", "i4"),  # evicted requests that wait (prefix caching; likewise the next two)
         ("cached_blocks", "i4"),  # at the end of the queue of free blocks: full of known tokens
-        ("kv_tokens", "i8"),  # tokens of the running requests in the cache
-        ("finished", "i8"),  # totals since the start, as vLLM's histogram counts them
-        ("e2e_sum_s", "f8"),
-        ("evictions", "i8"),
-        ("freed_blocks", "i8"),  # put there so far, less those found again
-        ("polled_finished", "i8"),  # the same at the last poll
-        ("polled_e2e_sum_s", "f8"),
+        ("freed_blocks", "i4"),  # put there so far, less those found again
     ],
     align=True,
-)
+)  # 128 bytes: two lines of a processor's cache
 
 # One call in a server, waiting or running.
 REQUEST: Final = np.dtype(
@@ -112,7 +112,7 @@ class Cluster(NamedTuple):
     end_s: NDArray[np.float64]  # (E, M) end of the stretch, infinity when idle
     request: NDArray[Any]  # (E, R) REQUEST, a pool
     free: NDArray[np.int32]  # (E, R) stack of returned request ids
-    freed_before: NDArray[np.int64]  # (E, R) the server's freed_blocks at the request's eviction
+    freed_before: NDArray[np.int32]  # (E, R) the server's freed_blocks at the request's eviction
     counts: NDArray[np.int32]  # (E, 4): ids on the stack, ids ever used, next seq, dirty servers
     busy: NDArray[np.uint32]  # (E,) bit mask of servers that had work at the last flush
     seen: NDArray[np.float32]  # (E, 3, M) telemetry of the last poll, normalised: QUEUE, E2E, KV
@@ -175,24 +175,35 @@ def cards(pool: PoolConfig) -> NDArray[Any]:
     return np.concatenate(records)
 
 
+_CACHE_LINE: Final = 64  # bytes
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Zeros that begin at a line of the processor's cache, so that small records span few lines."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + _CACHE_LINE, np.uint8)
+    start = -raw.ctypes.data % _CACHE_LINE
+    return np.asarray(raw[start : start + size].view(dtype).reshape(shape))
+
+
 def allocate(card: NDArray[Any], num_envs: int, max_requests: int) -> Cluster:
     """Arrays for `num_envs` clusters with at most `max_requests` calls in flight in each."""
     models = len(card)
     slots = int(card["max_num_seqs"].max())
     return Cluster(
         card=card,
-        server=np.zeros((num_envs, models), SERVER),
+        server=aligned((num_envs, models), SERVER),
         end_s=np.full((num_envs, models), NEVER_S),
-        request=np.zeros((num_envs, max_requests), REQUEST),
+        request=aligned((num_envs, max_requests), REQUEST),
         free=np.zeros((num_envs, max_requests), np.int32),
-        freed_before=np.zeros((num_envs, max_requests), np.int64),
+        freed_before=np.zeros((num_envs, max_requests), np.int32),
         counts=np.zeros((num_envs, 4), np.int32),
         busy=np.zeros(num_envs, np.uint32),
         seen=np.zeros((num_envs, 3, models), np.float32),
-        running=np.zeros((num_envs, models, slots), np.int32),
-        finish_clock=np.zeros((num_envs, models, slots), np.int32),
-        base_tokens=np.zeros((num_envs, models, slots), np.int32),
-        waiting=np.zeros((num_envs, models, max_requests), WAITING),
+        running=aligned((num_envs, models, slots), np.int32),
+        finish_clock=aligned((num_envs, models, slots), np.int32),
+        base_tokens=aligned((num_envs, models, slots), np.int32),
+        waiting=aligned((num_envs, models, max_requests), WAITING),
         leaving=np.zeros((num_envs, models, slots), LEAVING),
         done=np.zeros(slots, np.int32),
     )
