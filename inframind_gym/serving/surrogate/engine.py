@@ -122,8 +122,10 @@ def submit(
     request.first_token_s = np.nan
     request.seq = counts[NEXT_SEQ]
     counts[NEXT_SEQ] += 1
-    whole_blocks = (prompt_tokens - 1) // card.block_size * card.block_size
-    request.prompt_tokens = prompt_tokens - min(card.shared_prefix_tokens, whole_blocks)
+    request.prompt_tokens = prompt_tokens
+    if card.shared_prefix_tokens > 0:
+        whole_blocks = (prompt_tokens - 1) // card.block_size * card.block_size
+        request.prompt_tokens -= min(card.shared_prefix_tokens, whole_blocks)
     request.output_tokens = output_tokens
     request.generated = 0
     request.computed = 0
