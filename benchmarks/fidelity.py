@@ -116,7 +116,7 @@ def blocks(evidence: Evidence) -> dict[str, str]:
     values = fit.get("values") or {}
     left_out = fit.get("left_out") or {}
     adaptive = [method for method in runs.summary if HARNESSES[method].adaptive]
-    fits = {"before the fit": fit["before"]} if fit.get("before") else {}
+    fits = {"where the fit starts": fit["prior"]} if fit.get("prior") else {}
     return {
         **_numbers(evidence),
         "targets_table": tables.targets_table(evidence),

@@ -64,6 +64,10 @@ CALL_S: Final = {
 TOKEN_S: Final = (0.031, 0.018, 0.018, 0.010, 0.0075)
 MEDIAN_OF_MEAN: Final = 0.86  # of a log-normal with the sigmas above
 TOKENS_SD: Final = 0.5
+# Where a rate is left out: §2 is derived from all measured runs, so nothing of it may be known.
+# Orders of magnitude instead: a reasoning model's answers and the others', on every dataset.
+NEUTRAL_TOKENS: Final = (1000.0, 250.0, 250.0, 250.0, 250.0)
+NEUTRAL_TOKENS_SD: Final = 1.0
 # Accuracy of one call: the published ones (§8) and, where there are none, in their order. All
 # models of a dataset move together by OFFSET_SD logits (other prompts, other subsets), each alone
 # by ABILITY_SD.
@@ -152,13 +156,23 @@ def outcomes() -> dict[str, float]:
     return {name: float(of["value"]) for name, of in table.items()}
 
 
-def time_prior(layout: Layout) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Means and inverse covariance of the constants of time."""
+def time_prior(
+    layout: Layout, *, neutral: bool = False
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Means and inverse covariance of the constants of time.
+
+    Args:
+        layout: Places of the constants.
+        neutral: Take nothing from the measured runs, not even where the lengths start.
+    """
     of = outcomes()
     hidden = of["length_sd_between_questions"] ** 2 - of["difficulty_slope"] ** 2
     sigma_query = math.sqrt(hidden)  # what difficulty does not explain
     light = np.array(TOKEN_S)
-    tokens = [np.array(CALL_S[d]) / light * MEDIAN_OF_MEAN for d in layout.datasets]
+    tokens = [
+        np.array(NEUTRAL_TOKENS if neutral else np.array(CALL_S[d]) / light) * MEDIAN_OF_MEAN
+        for d in layout.datasets
+    ]
     mean = np.log(
         [
             *(BASE_S[model] for model in layout.models),
@@ -172,7 +186,8 @@ def time_prior(layout: Layout) -> tuple[NDArray[np.float64], NDArray[np.float64]
     )
     sd = [BASE_SD] * len(layout.models)
     sd += [PER_SEQ_SD, COLOCATION_SD, SIGMA_SD, SIGMA_SD, OVERHEAD_SD]
-    sd += [TOKENS_SD] * (layout.num_time - layout.shared)
+    tokens_sd = NEUTRAL_TOKENS_SD if neutral else TOKENS_SD
+    sd += [tokens_sd] * (layout.num_time - layout.shared)
     return mean, np.diag(1.0 / np.array(sd) ** 2)
 
 

@@ -66,11 +66,20 @@ class Fit:
         cells: oblivious ones to be fitted, and adaptive ones for their tokens.
         start: constants whose fitted places are overwritten.
         seeds: sweeps of an oblivious cell; adaptive ones have one.
+        neutral: let the priors know nothing of the measured runs.
     """
 
-    def __init__(self, cells: Sequence[MeasuredCell], start: Constants, seeds: int) -> None:
+    def __init__(
+        self,
+        cells: Sequence[MeasuredCell],
+        start: Constants,
+        seeds: int,
+        *,
+        neutral: bool = False,
+    ) -> None:
         self.cells = list(cells)
         self.start = start
+        self.neutral = neutral
         self.layout = Layout(tuple(start.profiles), start.pool.aliases)
         self._adaptive = [HARNESSES[cell.method].adaptive for cell in self.cells]
         self._batches = []
@@ -81,7 +90,7 @@ class Fit:
 
     def run(self) -> Vector:
         """Fit all constants; returns them (`Layout`)."""
-        mean, precision = time_prior(self.layout)
+        mean, precision = time_prior(self.layout, neutral=self.neutral)
         able, able_precision = quality_prior(self.layout)
         x = np.concatenate([mean, able])
         places, n = self.layout.names(), self.layout.num_time
@@ -184,16 +193,34 @@ class Fit:
         return residuals, [cell.dataset for cell in self.cells], weights
 
 
-def fitted(cells: Sequence[MeasuredCell], start: Constants, seeds: int) -> tuple[Constants, Any]:
-    """Fit to some cells.
+def fitted(
+    cells: Sequence[MeasuredCell], start: Constants, seeds: int, *, neutral: bool = False
+) -> tuple[Constants, dict[str, float]]:
+    """Fit to some cells, with priors that know the measured runs or are `neutral`.
 
     Returns:
         The constants, and the values of the fitted ones by name.
     """
-    fit = Fit(cells, start, seeds)
+    fit = Fit(cells, start, seeds, neutral=neutral)
     x = fit.run()
     named = {name: float(f"{value:.4g}") for name, value in fit.layout.values(x).items()}
     return with_constants(start, fit.layout, x), named
+
+
+def prior(start: Constants) -> Constants:
+    """Where the fit starts: the means of the priors, whatever constants `start` has."""
+    layout = Layout(tuple(start.profiles), start.pool.aliases)
+    means = [time_prior(layout)[0], quality_prior(layout)[0]]
+    return with_constants(start, layout, np.concatenate(means))
+
+
+def left_out(
+    cells: Sequence[MeasuredCell], start: Constants, seeds: int, rate_per_min: float
+) -> dict[str, Any]:
+    """Errors on the cells of a rate, of constants that are fitted to all others."""
+    rest = [cell for cell in cells if cell.arrival_rate_per_min != rate_per_min]
+    constants, _ = fitted(rest, with_facts(start, rest), seeds, neutral=True)
+    return errors([cell for cell in cells if cell.arrival_rate_per_min == rate_per_min], constants)
 
 
 def write(constants: Constants, cells: Sequence[MeasuredCell], out: Path) -> Constants:
@@ -232,20 +259,18 @@ def main(
         report: dict[str, Any] = {
             "parameters": len(values),
             "values": values,
-            "before": errors(cells, before),
+            "prior": errors(cells, prior(start)),
             "fit": errors(cells, constants),
             "left_out": {},
         }
         for rate in sorted({c.arrival_rate_per_min for c in cells}) if cross_validate else ():
             say(f"without {rate:g} queries/min")
-            rest, _ = fitted([c for c in cells if c.arrival_rate_per_min != rate], start, seeds)
-            left = [c for c in cells if c.arrival_rate_per_min == rate]
-            report["left_out"][f"{rate:g}"] = errors(left, rest)
+            report["left_out"][f"{rate:g}"] = left_out(cells, before, seeds, rate)
     except (InfraMindError, ValueError) as error:
         say(f"error: {error}")
         raise typer.Exit(2) from None
     (out / "fit.json").write_text(json.dumps(report, indent=1) + "\n", "utf-8")
-    print(json.dumps({key: report[key] for key in ("before", "fit", "left_out")}, indent=1))
+    print(json.dumps({key: report[key] for key in ("prior", "fit", "left_out")}, indent=1))
     say(f"{len(values)} constants fitted in {time.monotonic() - began:.0f} s")
 
 

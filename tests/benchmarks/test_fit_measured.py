@@ -21,7 +21,7 @@ from benchmarks.fit_constants import (
     with_constants,
     with_facts,
 )
-from benchmarks.fit_measured import Fit, write
+from benchmarks.fit_measured import Fit, prior, write
 from benchmarks.fit_solver import Problem, huber, minimise
 from inframind_gym.serving.calibration.measured import MeasuredCell
 from inframind_gym.serving.calibration.replay_runs import Constants, load_constants, predict
@@ -183,3 +183,44 @@ def test_the_fit_returns_to_the_truth(start: Constants) -> None:
     found = predict(cells, with_constants(math, fit.layout, x), 3)
     for c, p in zip(cells, found, strict=True):
         assert p.latency_s["mean"] == pytest.approx(c.latency_s["mean"], rel=0.05)
+
+
+def test_where_the_fit_starts_does_not_depend_on_the_shipped_constants(start: Constants) -> None:
+    slow = [
+        model.model_copy(
+            update={
+                "server": model.server.model_copy(
+                    update={"step": model.server.step.model_copy(update={"base_s": 1.0})}
+                )
+            }
+        )
+        for model in start.pool.models
+    ]
+    others = Constants(
+        start.pool.model_copy(update={"models": tuple(slow)}),
+        {
+            name: profile.model_copy(
+                update={
+                    "quality": profile.quality.model_copy(update={"difficulty_sd": 9.0}),
+                    "prompt": profile.prompt.model_copy(update={"overhead_tokens": 9}),
+                }
+            )
+            for name, profile in start.profiles.items()
+        },
+    )
+    assert prior(others) == prior(start) != start
+
+
+def test_a_neutral_prior_knows_nothing_of_a_dataset(start: Constants) -> None:
+    layout = Layout(DATASETS, start.pool.aliases)
+    names = layout.names()
+    mean, precision = time_prior(layout, neutral=True)
+    places = [
+        [names.index(f"{dataset}: {model}: output_tokens_median") for dataset in DATASETS]
+        for model in start.pool.aliases
+    ]
+    for of_model in places:
+        assert len(set(mean[of_model])) == 1
+    known, known_precision = time_prior(layout)
+    assert np.all(precision[places[0], places[0]] < known_precision[places[0], places[0]])
+    np.testing.assert_array_equal(mean[: layout.shared], known[: layout.shared])

@@ -103,9 +103,9 @@ def test_too_few_requests(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (Limits(0, 1024), "max-num-seqs must be at least 1"),
+        (Limits(0, 1024), "max-num-seqs must be between 1 and"),
         (Limits(16, 8), "must be at least max-num-seqs"),
-        (Limits(16, 1024, 0), "num-kv-blocks must be at least 1"),
+        (Limits(16, 1024, 0), "num-kv-blocks must be between 1 and"),
         (Limits(16, 1024, 20), r"request 'r-\d+' needs \d+ KV blocks and num-kv-blocks is 20"),
     ],
 )

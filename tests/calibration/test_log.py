@@ -63,6 +63,11 @@ def test_clocks_are_matched_by_the_request_that_waited_least(tmp_path: Path) -> 
         ([line(0), line(1, last_token_ts=501.5)], r"line 2: last_token_ts \(501.5\) comes before"),
         ([line(0, scheduled_ts=500.1)], "would be negative"),
         ([line(0, arrival_time=math.nan)], "arrival_time is nan"),
+        ([line(0, arrival_time=10**400)], "arrival_time is 1000000"),
+        ([line(0, arrival_time=-(10**400))], "must not be negative"),
+        ([line(0, input_toks=10**12)], "number of at most 16,777,216"),
+        ([line(0, output_toks=1e30)], "number of at most 16,777,216"),
+        ([line(0, output_toks=math.nan)], "output_toks is nan"),
         ([line(0, last_token_ts=math.inf)], "last_token_ts is inf"),
         ([line(0, input_toks="12")], "input_toks must be a number"),
         ([line(0, input_toks=True)], "input_toks must be a number"),
@@ -89,6 +94,7 @@ def test_ids_that_are_no_numbering_may_come_in_any_order(tmp_path: Path) -> None
     [
         (b'{"request_id": ', "line 1: is not JSON"),
         (b"[1, 2]", "expected a JSON object"),
+        (b"[" * 100_000, "line 1: is not JSON"),
         (b"\xff\xfe", "not a text file"),
     ],
 )
@@ -97,6 +103,12 @@ def test_files_that_are_no_log(tmp_path: Path, content: bytes, message: str) -> 
     path.write_bytes(content)
     with pytest.raises(LogError, match=message):
         read_log(path)
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    path = write(tmp_path, [line(0), line(1)])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert len(read_log(path)) == 2
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

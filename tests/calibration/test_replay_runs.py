@@ -115,7 +115,7 @@ def test_what_a_method_has_no_use_for_can_be_missing(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"accuracy": ...}, r"mas\.math\[0\]: lacks accuracy"),
-        ({"accuracy": 70}, r"accuracy is 70; it must be between 0 and 1"),
+        ({"accuracy": 70}, r"accuracy is 70; it must be a number, between 0 and 1"),
         ({"accuracy": "high"}, r"accuracy is 'high'; wanted a number"),
         ({"arrival_rate": ...}, r"lacks arrival_rate"),
         ({"arrival_rate": -1}, r"arrival_rate is -1"),
@@ -123,7 +123,7 @@ def test_what_a_method_has_no_use_for_can_be_missing(tmp_path: Path) -> None:
         ({"latency": {"p5": 1.0}}, r"latency lacks its mean"),
         ({"latency": {**latencies(), "p5": 99.0}}, r"p5 \(99\) exceeds p25 \(18\)"),
         ({"model_distribution": {"a": 0.3}}, r"model_distribution: the shares sum to 0\.3"),
-        ({"n_episodes": 0}, r"n_episodes is 0; it must be at least 1"),
+        ({"n_episodes": 0}, r"n_episodes is 0; it must be a number, between 1 and 100000"),
     ],
 )
 def test_a_wrong_cell_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -384,7 +384,7 @@ def test_the_command_writes_a_report(tmp_path: Path) -> None:
             "moa": {"math": [raw_cell(model_distribution=...)]},
             "gptswarm": {"math": [raw_cell(edges=5)]},
             "inframind": {"math": [raw_agent_cell()]},
-            "other": {"math": [raw_cell()]},
+            "other": {"math": ["no cell at all"]},
         },
     )
     out = tmp_path / "deep" / "report.json"
@@ -409,17 +409,29 @@ def test_the_command_writes_a_report(tmp_path: Path) -> None:
         str(runs), "--pool", "b200-2gpu", "--out", str(out), "--methods", "moa,mas", "--seeds", "1"
     )
     assert only.exit_code == 0, only.output
+    assert "warning" not in only.output
     assert set(json.loads(out.read_text(encoding="utf-8"))["summary"]) == {"mas", "moa"}
+
+
+def test_a_method_without_cells_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    runs, out = written(tmp_path, {"mas": {"math": [raw_cell()]}}), tmp_path / "report.json"
+    everything = ("--methods", "mas,moa,gptswarm,inframind", "--seeds", "1")
+    done = run_replay(str(runs), "--pool", "b200-2gpu", "--out", str(out), *everything)
+    assert done.exit_code == 0, done.output
+    assert "holds no cell of 'gptswarm'" in done.output
+    assert set(json.loads(out.read_text(encoding="utf-8"))["summary"]) == {"mas"}
 
 
 @pytest.mark.parametrize(
     ("content", "arguments", "message"),
     [
         ({"mas": {"math": [raw_cell()]}}, ["--methods", "mass"], "Did you mean 'mas'"),
-        ({"mas": {"math": [raw_cell()]}}, ["--methods", "moa"], "unknown method 'moa'"),
+        ({"mas": {"math": [raw_cell()]}}, ["--methods", "moa"], "no cell of a method"),
+        ({"mas": {"math": [raw_cell(arrival_rate=1e-8)]}}, [], "between 0.01 and 1e+06"),
+        ({"mas": {"math": [raw_cell(n_episodes=10**400)]}}, [], "between 1 and 100000"),
         ({"mas": {"maths": [raw_cell()]}}, [], "Did you mean 'math'"),
         ({"mine": {"math": [raw_cell()]}}, [], "no cell of a method that can be replayed"),
-        ({"mas": {"math": [raw_cell(accuracy=2)]}}, [], "it must be between 0 and 1"),
+        ({"mas": {"math": [raw_cell(accuracy=2)]}}, [], "it must be a number, between 0 and 1"),
     ],
 )
 def test_the_command_says_what_is_wrong(

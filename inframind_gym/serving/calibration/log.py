@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,6 +25,8 @@ from inframind_gym.errors import InfraMindError, did_you_mean
 _COUNTS: Final = ("input_toks", "output_toks")
 _TIMES: Final = ("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
 _FIELDS: Final = ("request_id", *_COUNTS, *_TIMES)
+_MOST_TOKENS: Final = 1 << 24
+_MOST_S: Final = 10**11  # epoch seconds of the year 5138: milliseconds are beyond
 _NUMBERED: Final = re.compile(r"(.*?)(\d{1,9})\Z", re.DOTALL)
 
 
@@ -76,7 +77,7 @@ def read_log(path: str | Path) -> RequestLog:
     path = Path(path)
     try:
         raw = path.read_bytes()
-        lines = raw.decode("utf-8").split("\n")
+        lines = raw.decode("utf-8-sig").split("\n")
     except OSError as error:
         raise LogError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
@@ -122,7 +123,7 @@ def _row(line: str, where: str) -> dict[str, Any]:
     """Check one line and return its fields: the id as text, the others as numbers."""
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LogError(f"{where}: is not JSON: {error}") from None
     if not isinstance(record, dict):
         raise LogError(f'{where}: expected a JSON object, such as {{"request_id": ...}}')
@@ -138,12 +139,15 @@ def _row(line: str, where: str) -> dict[str, Any]:
         value = record[name]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise LogError(f"{where}: {name} must be a number, not {value!r}")
-        if not math.isfinite(value):
-            raise LogError(f"{where}: {name} is {value}; it must be a finite number")
+        if value < 0:
+            raise LogError(f"{where}: {name} is {value!r:.40}; it must not be negative")
+        most = _MOST_TOKENS if name in _COUNTS else _MOST_S
+        if not value <= most:  # infinity and NaN, too
+            raise LogError(
+                f"{where}: {name} is {value!r:.40}; it must be a number of at most {most:,}"
+            )
         if name in _COUNTS and (value < 1 or value != int(value)):
             raise LogError(f"{where}: {name} is {value}; it must be a whole number, at least 1")
-        if value < 0:
-            raise LogError(f"{where}: {name} is {value}; times must not be negative")
         row[name] = value
     for before, after in pairwise(_TIMES[1:]):
         if row[after] < row[before]:

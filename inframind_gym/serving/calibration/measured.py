@@ -23,6 +23,9 @@ from typing import Any, Final
 from inframind_gym.errors import ConfigError, unknown
 
 QUANTILES: Final = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
+LEAST_RATE_PER_MIN: Final = 0.01  # a sweep that lasts for weeks is polled every few seconds
+MOST_RATE_PER_MIN: Final = 1e6
+MOST_QUERIES: Final = 100_000.0  # of one sweep
 _NOT_METHODS: Final = ("metadata",)
 _SPELLINGS: Final = {
     "arrival_rate": ("arrival_rate", "arrival_rate_per_min", "rate_per_min"),
@@ -122,15 +125,8 @@ def read_runs(path: str | Path, methods: Sequence[str] | None = None) -> list[Me
             lacks what every cell has, or holds an impossible number; says where.
     """
     path = Path(path)
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: is not JSON ({error}).") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: wanted {{method: {{dataset: [cell, ...]}}}} at the top.")
-    present = [key for key in data if key not in _NOT_METHODS]
+    data = _read_json(path)
+    present = _methods(data)
     for method in methods or ():
         if method not in present:
             raise ConfigError(f"{path}: {unknown('method', method, present)}")
@@ -142,6 +138,31 @@ def read_runs(path: str | Path, methods: Sequence[str] | None = None) -> list[Me
     if not cells:
         raise ConfigError(f"{path}: holds no measured cell.")
     return cells
+
+
+def read_methods(path: str | Path) -> list[str]:
+    """The methods that a file has cells of, whatever these are.
+
+    Raises:
+        ConfigError: the file cannot be read or is no JSON object.
+    """
+    return _methods(_read_json(Path(path)))
+
+
+def _methods(data: Mapping[str, Any]) -> list[str]:
+    return [key for key in data if key not in _NOT_METHODS]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: is not JSON ({error}).") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: wanted {{method: {{dataset: [cell, ...]}}}} at the top.")
+    return data
 
 
 def _method_cells(datasets: object, method: str, source: str) -> Iterable[MeasuredCell]:
@@ -160,13 +181,13 @@ def _read_cell(cell: object, method: str, dataset: str, source: str) -> Measured
     tokens = cell.get("tokens_per_episode") or {}
     routes = _shares(cell, "routes", source)
     topologies = _shares(cell, "topologies", source)
-    rate = _number(cell, "arrival_rate", source, least=1e-9)
+    rate = _number(cell, "arrival_rate", source, least=LEAST_RATE_PER_MIN, most=MOST_RATE_PER_MIN)
     if rate is None:
         raise ConfigError(f"{source}: lacks arrival_rate (queries a minute).")
     accuracy = _number(cell, "accuracy", source, most=1.0)
     if accuracy is None:
         raise ConfigError(f"{source}: lacks accuracy (a share between 0 and 1).")
-    episodes = _number(cell, "episodes", source, least=1.0)
+    episodes = _number(cell, "episodes", source, least=1.0, most=MOST_QUERIES)
     return MeasuredCell(
         source=source,
         method=method,
@@ -215,10 +236,13 @@ def _number(
         return None
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ConfigError(f"{source}: {name} is {value!r}; wanted a number.")
-    number = float(value)
-    if not least <= number <= most:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not (least <= number <= most and math.isfinite(number)):
         bounds = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
-        raise ConfigError(f"{source}: {name} is {number:g}; it must be {bounds}.")
+        raise ConfigError(f"{source}: {name} is {number:g}; it must be a number, {bounds}.")
     return number
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
-from inframind_gym.serving.calibration.measured import MeasuredCell, read_runs
+from inframind_gym.serving.calibration.measured import MeasuredCell, read_methods, read_runs
 
 # The replay compiles the closed loop; it is imported when the command runs.
 
@@ -64,22 +64,24 @@ def _known_cells(runs: Path, methods: str | None) -> list[MeasuredCell]:
     """The cells of the methods that were asked for, or of all that can be replayed."""
     from inframind_gym.serving.calibration.replay_choices import HARNESSES
 
-    if methods is not None:
-        names = [name.strip() for name in methods.split(",") if name.strip()]
-        for name in names:
+    present = read_methods(runs)
+    if methods is None:
+        wanted = present
+        for name in [name for name in present if name not in HARNESSES]:
+            typer.echo(f"warning: left out: {unknown('method', name, HARNESSES)}", err=True)
+    else:
+        wanted = [name.strip() for name in methods.split(",") if name.strip()]
+        if not wanted:
+            raise ConfigError(f"--methods names none. Known: {', '.join(HARNESSES)}.")
+        for name in wanted:
             if name not in HARNESSES:
                 raise ConfigError(f"--methods: {unknown('method', name, HARNESSES)}")
-        if not names:
-            raise ConfigError(f"--methods names none. Known: {', '.join(HARNESSES)}.")
-        return read_runs(runs, list(dict.fromkeys(names)))
-    cells = read_runs(runs)
-    others = dict.fromkeys(cell.method for cell in cells if cell.method not in HARNESSES)
-    for name in others:
-        typer.echo(f"warning: left out: {unknown('method', name, HARNESSES)}", err=True)
-    known = [cell for cell in cells if cell.method in HARNESSES]
-    if not known:
+            if name not in present:
+                typer.echo(f"warning: {runs.name} holds no cell of {name!r}", err=True)
+    chosen = [name for name in dict.fromkeys(wanted) if name in HARNESSES and name in present]
+    if not chosen:
         raise ConfigError(f"{runs}: no cell of a method that can be replayed.")
-    return known
+    return read_runs(runs, chosen)
 
 
 def _write(out: Path, report: dict[str, Any]) -> None:

@@ -81,9 +81,9 @@ def warnings(calibration: Calibration) -> list[str]:
     if limits.num_kv_blocks is None and starved_s > max(1.0, 0.1 * span_s):
         found.append(
             f"requests waited for {starved_s:.0f} s of {span_s:.0f} s while fewer than "
-            f"{limits.max_num_seqs} ran: the KV cache was probably full. Give --num-kv-blocks; the "
-            f"requests that ran at once held up to about {_most_blocks(calibration)} blocks of "
-            f"{limits.block_size} tokens"
+            f"{limits.max_num_seqs} ran: the KV cache was probably full, unless the log begins on "
+            "a busy server. Give --num-kv-blocks; the requests that ran at once held up to about "
+            f"{_most_blocks(calibration)} blocks of {limits.block_size} tokens"
         )
     most = int(_running_at(log.scheduled_s, log.last_token_s, log.scheduled_s).max())
     if most > limits.max_num_seqs:

@@ -23,7 +23,9 @@ from inframind_gym.serving.surrogate import card_record, replay_requests
 BASIC: Final = ("base_s", "per_kv_token_s", "per_new_token_s")
 _WIDTH: Final = 4096
 _EXPLAINED: Final = 0.002  # mismatch that asks for no better explanation
-_EVALUATIONS: Final = 2000  # of a search in a log of 300 requests; fewer in a longer one
+_EVALUATIONS: Final = 2000  # of a search; fewer in a log of more than so many requests:
+_LONG_LOG: Final = 2000
+_MOST: Final = 1 << 24  # a limit or a length beyond is no server's
 _JITTER: Final = 20  # steps; a request that just misses one is late by that much of TTFT's scale
 _LEAST: Final = {"base_s": 1e-7, "sparse_tokens": 1.0}
 
@@ -139,7 +141,7 @@ class Trial:
 
     def search(self, options: Options, start: dict[str, float], *, spread: float) -> Candidate:
         """Find constants near `start` under which the fitted requests are met."""
-        evaluations = max(200, _EVALUATIONS * 300 // max(len(self._server), 300))
+        evaluations = max(200, _EVALUATIONS * _LONG_LOG // max(len(self._server), _LONG_LOG))
         names = list(start)
         values = np.array([start[name] for name in names])
         scale = np.maximum(values, [0.2 * self._typical.get(name, 0.0) for name in names])
@@ -216,8 +218,10 @@ def check_sizes(log: RequestLog, limits: Limits) -> None:
     """Refuse limits that are out of range or that a request of the log exceeds."""
     for name in ("max_num_seqs", "max_num_batched_tokens", "num_kv_blocks", "block_size"):
         value = getattr(limits, name)
-        if value is not None and value < 1:
-            raise InfraMindError(f"{name.replace('_', '-')} must be at least 1, not {value}")
+        if value is not None and not 1 <= value <= _MOST:
+            raise InfraMindError(
+                f"{name.replace('_', '-')} must be between 1 and {_MOST:,}, not {value}"
+            )
     if limits.max_num_batched_tokens < limits.max_num_seqs:
         raise InfraMindError(
             f"max-num-batched-tokens ({limits.max_num_batched_tokens}) must be at least "
