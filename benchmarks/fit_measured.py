@@ -35,6 +35,7 @@ from benchmarks.fit_constants import (
 from benchmarks.fit_solver import Problem, minimise
 from benchmarks.fit_yaml import pool_yaml, workload_yaml
 from inframind_gym.errors import InfraMindError
+from inframind_gym.files import replace_text
 from inframind_gym.serving.calibration.measured import MeasuredCell, read_runs
 from inframind_gym.serving.calibration.replay_choices import HARNESSES
 from inframind_gym.serving.calibration.replay_report import compare, summarise
@@ -263,13 +264,14 @@ def main(
             "fit": errors(cells, constants),
             "left_out": {},
         }
+        replace_text(out / "fit.json", json.dumps(report, indent=1) + "\n")
         for rate in sorted({c.arrival_rate_per_min for c in cells}) if cross_validate else ():
             say(f"without {rate:g} queries/min")
             report["left_out"][f"{rate:g}"] = left_out(cells, before, seeds, rate)
+            replace_text(out / "fit.json", json.dumps(report, indent=1) + "\n")
     except (InfraMindError, ValueError) as error:
         say(f"error: {error}")
         raise typer.Exit(2) from None
-    (out / "fit.json").write_text(json.dumps(report, indent=1) + "\n", "utf-8")
     print(json.dumps({key: report[key] for key in ("prior", "fit", "left_out")}, indent=1))
     say(f"{len(values)} constants fitted in {time.monotonic() - began:.0f} s")
 

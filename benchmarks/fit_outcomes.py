@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.files import replace_text
 from inframind_gym.tasks import load_tasks
 
 Array = NDArray[np.float64]
@@ -300,11 +301,10 @@ def main(
     try:
         questions = load_tasks(tasks, datasets=["mmlu_pro"], split="all")
         table, weights = measure(read_outcomes(outcomes), questions.ids, questions.embeddings)
+        replace_text(out, json.dumps(table, indent=1) + "\n")
     except InfraMindError as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(table, indent=1) + "\n", "utf-8")
     np.save(direction, weights.astype(np.float16), allow_pickle=False)
     for name, of in table.items():
         print(f"{name:<28} {of['value']:>8.3f}  {of['what']}")

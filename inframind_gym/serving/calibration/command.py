@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.files import replace_text
 
 if TYPE_CHECKING:
     from inframind_gym.serving.calibration.fit import Calibration
@@ -42,8 +43,8 @@ def calibrate(
         limits = Limits(max_num_seqs, max_num_batched_tokens, num_kv_blocks, block_size)
         calibration = fit.calibrate(read_log(log), limits, fit_fraction=fit_fraction)
         figures = figures_of(calibration)
-        _write(out, card_yaml(calibration))
-        _write(report, json.dumps(figures, indent=2, allow_nan=False) + "\n")
+        replace_text(out, card_yaml(calibration))
+        replace_text(report, json.dumps(figures, indent=2, allow_nan=False) + "\n")
     except InfraMindError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
@@ -51,14 +52,6 @@ def calibrate(
         typer.echo(f"warning: {warning}", err=True)
     Console().print(_table(calibration, figures))
     typer.echo(f"card: {out}\nreport: {report}")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InfraMindError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _table(calibration: Calibration, figures: dict[str, Any]) -> Table:

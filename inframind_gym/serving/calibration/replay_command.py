@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
+from inframind_gym.files import replace_text
 from inframind_gym.serving.calibration.measured import MeasuredCell, read_methods, read_runs
 
 # The replay compiles the closed loop; it is imported when the command runs.
@@ -52,7 +53,7 @@ def replay(
             "summary": summary,
             "cells": rows,
         }
-        _write(out, report)
+        replace_text(out, json.dumps(report, indent=1, allow_nan=False) + "\n")
     except InfraMindError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
@@ -82,14 +83,6 @@ def _known_cells(runs: Path, methods: str | None) -> list[MeasuredCell]:
     if not chosen:
         raise ConfigError(f"{runs}: no cell of a method that can be replayed.")
     return read_runs(runs, chosen)
-
-
-def _write(out: Path, report: dict[str, Any]) -> None:
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{out}: cannot be written ({error.strerror}).") from None
 
 
 def _table(summary: dict[str, dict[str, float | int | None]]) -> Table:

@@ -1,0 +1,42 @@
+"""Files are replaced whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.files import replace_text
+
+
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.json"
+    replace_text(path, "one")
+    replace_text(path, "two")
+    assert path.read_text() == "two"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    replace_text(path, "one")
+
+    def full_disk(self: Path, data: str, encoding: str) -> int:
+        self.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(InfraMindError, match=r"a\.json: cannot be written: No space left"):
+        replace_text(path, "two")
+    monkeypatch.undo()
+    assert path.read_text() == "one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_no_plain_file_stays_what_it_is(tmp_path: Path) -> None:
+    replace_text(Path("/dev/null"), "nothing")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(InfraMindError, match="cannot be written"):
+        replace_text(tmp_path, "a folder")
+    assert tmp_path.is_dir()
