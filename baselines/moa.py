@@ -44,7 +44,7 @@ class MixtureOfAgentsPolicy(Heuristic):
         self.name = "moa" if arguments == ["Concise"] else named("moa", *arguments)
         if not 1 <= num_agents <= MAX_AGENTS:
             raise ConfigError(f"num_agents is {num_agents}; it must be between 1 and {MAX_AGENTS}")
-        self.plan = {"topology": "IO", "num_agents": num_agents}
+        self.requires = {"planner": {"topology": "IO", "num_agents": num_agents}}
         self._order: NDArray[np.int64] = np.zeros(0, np.int64)  # (M,) aggregator first
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:

@@ -29,9 +29,10 @@ from benchmarks.records import Names
 from benchmarks.suite import SuiteConfig
 from inframind_gym.envs.vector import StreamVectorEnv
 from inframind_gym.orchestration.state import COMPLETED
-from inframind_gym.policy import Policy, PolicySpec, feedback_of, plan_of
+from inframind_gym.policy import Policy, PolicySpec, feedback_of, requires_of
 from inframind_gym.tasks.taskset import DOMAINS, TaskSet
 from inframind_gym.topology import TOPOLOGIES
+from inframind_gym.topology.graphs import CUSTOM
 
 ENV_ID = "InfraMind-Stream-v0"
 
@@ -62,10 +63,9 @@ def env_kwargs(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, A
         "scheduler": suite.scheduler,
         "protocol": suite.protocol,
         "system_features": list(suite.system_features),
-        "observation": getattr(policy, "observation", "index"),
+        "observation": "index",
     }
-    plan = plan_of(policy)
-    return kwargs if plan is None else {**kwargs, "planner": plan}
+    return kwargs | requires_of(policy)
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Simulator:
             policy.reset(env.policy_spec(), [c.policy_seed for c in cells])
         done = np.zeros((len(cells), env.simulation.num_queries), COMPLETED)
         running = np.ones(len(cells), dtype=np.bool_)
-        actions = np.zeros(len(cells), dtype=np.int64)
+        actions = np.zeros_like(env.action_space.sample(), dtype=np.int64)
         while running.any():
             if self.stop():
                 raise StoppedError
@@ -131,7 +131,7 @@ class Simulator:
         """Take one step as in a cell, so that compiled code is in the cache."""
         env = self._environment(baselines.resolve_policy(cell.policy), cell.workload, 1)
         env.reset(seed=0)
-        env.step(np.zeros(1, dtype=np.int64))
+        env.step(np.zeros_like(env.action_space.sample()))
 
     def _completed(
         self,
@@ -182,5 +182,8 @@ def _blame(policy: str) -> Iterator[None]:
 
 def _names(spec: PolicySpec, tasks: TaskSet) -> Names:
     return Names(
-        Columns(spec.models, spec.strategies, TOPOLOGIES), DOMAINS, tasks.ids, tasks.datasets
+        Columns(spec.models, spec.strategies, (*TOPOLOGIES, CUSTOM)),
+        DOMAINS,
+        tasks.ids,
+        tasks.datasets,
     )

@@ -28,6 +28,7 @@ from inframind_gym.errors import unknown
 from inframind_gym.serving.pool import load_pool
 from inframind_gym.tasks import load_tasks
 from inframind_gym.topology import STRATEGIES, TOPOLOGIES
+from inframind_gym.topology.graphs import CUSTOM
 from inframind_gym.workload.arrivals import make_arrivals
 from inframind_gym.workload.config import load_workload
 
@@ -170,7 +171,7 @@ def _header(suite: SuiteConfig, command: Sequence[str]) -> dict[str, Any]:
         "names": {
             "models": [model.alias for model in load_pool(suite.pool).models],
             "strategies": list(STRATEGIES),
-            "topologies": list(TOPOLOGIES),
+            "topologies": [*TOPOLOGIES, CUSTOM],
         },
         **origin,
         "runs": [{"started": started, "command": list(command), "git": origin["git"]}],

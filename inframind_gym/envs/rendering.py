@@ -29,6 +29,7 @@ from inframind_gym.serving.surrogate.telemetry import kv_frac
 from inframind_gym.serving.telemetry import E2E, LOG_SCALE, QUEUE
 from inframind_gym.tasks import DOMAINS
 from inframind_gym.topology import ROLES, STRATEGIES, TOPOLOGIES
+from inframind_gym.topology.graphs import CUSTOM
 
 
 class DecisionLog:
@@ -204,12 +205,13 @@ def _servers(simulation: Simulation, kv: NDArray[np.float64]) -> tuple[ServerVie
 def _waiting(context: np.void, remaining_s: float) -> WaitingView:
     plan = context["kind"] == PLAN
     agents = int(context["num_agents"])
+    topology = (*TOPOLOGIES, CUSTOM)[context["topology"]]
     return WaitingView(
         query=int(context["query"]) + 1,
         domain=DOMAINS[context["domain"]],
         workflow="needs a plan"
         if plan
-        else f"{TOPOLOGIES[context['topology']]}, {agents} agent{'s' if agents > 1 else ''}",
+        else f"{topology}, {agents} agent{'s' if agents > 1 else ''}",
         progress=""
         if plan
         else f"call {context['node'] + 1} of {context['num_nodes']}, "

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from inframind_gym.configs import PositiveInt, StrictModel, validate
 from inframind_gym.errors import ConfigError, require_positive, unknown
 from inframind_gym.topology import MAX_AGENTS, TOPOLOGIES
+from inframind_gym.topology.graphs import Graph, custom_graph
 from inframind_gym.workload.config import AgentProfile
 
 DEFAULT_POOL: Final = "b200-2gpu"
@@ -17,10 +18,35 @@ DEFAULT_WORKLOAD: Final = "mixed"
 
 
 class FixedPlan(StrictModel):
-    """One plan for every query."""
+    """One plan for every query: one of the six topologies, or a graph of one's own.
 
-    topology: str
+    Attributes:
+        topology: name of a topology; None where `edges` are given.
+        num_agents: number of agents.
+        edges: pairs [i, j] with i < j: agent j reads the answer of agent i.
+    """
+
+    topology: str | None = None
     num_agents: Annotated[int, Field(ge=1, le=MAX_AGENTS)]
+    edges: tuple[tuple[int, int], ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_graph(self) -> FixedPlan:
+        if (self.topology is None) == (self.edges is None):
+            raise ValueError("give either a topology or edges")
+        if self.topology is not None and self.topology not in TOPOLOGIES:
+            raise ValueError(unknown("topology", self.topology, TOPOLOGIES))
+        for first, second in self.edges or ():
+            if not 0 <= first < second < self.num_agents:
+                raise ValueError(
+                    f"edge [{first}, {second}] must go from an agent to a later one of the "
+                    f"{self.num_agents} (0 to {self.num_agents - 1})"
+                )
+        return self
+
+    def graph(self) -> Graph | None:
+        """The plan's own graph, or None where it is one of the six topologies."""
+        return None if self.edges is None else custom_graph(self.num_agents, self.edges)
 
 
 class EnvConfig(StrictModel):
@@ -62,7 +88,7 @@ class EnvConfig(StrictModel):
     background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix"
     level: Literal["executor", "planner", "joint"] = "executor"
     observation: Literal["full", "index"] = "full"
-    system_features: tuple[Literal["queue", "e2e", "kv"], ...] = ("queue", "e2e")
+    system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
     record_calls: bool = False
     down_models: tuple[str, ...] = ()
 
@@ -80,8 +106,6 @@ def env_config(arguments: Mapping[str, Any]) -> EnvConfig:
     for key in ("arrival_rate_per_min", "budget_s"):
         if getattr(config, key) is not None:  # as it was given: "100" and True are no rates
             require_positive(key, given.get(key, getattr(config, key)))
-    if config.planner is not None and config.planner.topology not in TOPOLOGIES:
-        raise ConfigError(f"planner: {unknown('topology', config.planner.topology, TOPOLOGIES)}")
     if len(set(config.system_features)) != len(config.system_features):
         raise ConfigError(f"system_features names one twice: {list(config.system_features)}")
     if config.level == "planner" and config.background == "none":

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.orchestration.config import EnvConfig
+from inframind_gym.orchestration.config import EnvConfig, FixedPlan
 from inframind_gym.orchestration.decisions import (
     BEGIN,
     DECISION,
@@ -91,6 +91,7 @@ class Simulation:
         self._alone = one_query and config.background == "none"
 
         ready = MAX_NODES * (self._open_servers() + 1)
+        own_graph = config.planner.graph() if config.planner else None
         self.world: World = build_world(
             self.pool,
             self.profiles,
@@ -108,12 +109,11 @@ class Simulation:
                 "router": ROUTERS.index(config.background),
                 "level": LEVELS.index(config.level),
                 "one_query": int(one_query),
-                "fixed_topology": TOPOLOGIES.index(config.planner.topology)
-                if config.planner
-                else -1,
+                "fixed_topology": _topology_of(config.planner),
                 "fixed_agents": config.planner.num_agents if config.planner else -1,
                 "embeddings": int(config.observation == "full"),
             },
+            [] if own_graph is None else [own_graph],
         )
         self.flows: Workflows = allocate_workflows(
             num_envs, self.num_queries, 1 << (ready - 1).bit_length(), config.record_calls
@@ -279,6 +279,7 @@ class Simulation:
             models=self.pool.aliases,
             strategies=STRATEGIES,
             layout=self.layout,
+            level=self.config.level,
             workload=self.workload.name,
             budget_tiers_s=np.asarray(budgets),
             model_share=_shares(weights @ np.diff(world.model_cdf, prepend=0.0, axis=1)),
@@ -289,6 +290,8 @@ class Simulation:
             queue_norm=self.pool.queue_norm,
             scheduler=self.scheduler,
             metrics_poll_s=self.pool.metrics_poll_s,
+            task_embeddings=world.task_embedding,
+            role_embeddings=world.role_embedding,
         )
 
     def _expected_call_s(self) -> NDArray[np.float64]:
@@ -328,6 +331,13 @@ class Simulation:
             if order:
                 out[which == p] = np.concatenate(order)[:wanted]
         return out
+
+
+def _topology_of(plan: FixedPlan | None) -> int:
+    """Index of the topology that every query has; -1 where they differ."""
+    if plan is None:
+        return -1
+    return len(TOPOLOGIES) if plan.topology is None else TOPOLOGIES.index(plan.topology)
 
 
 def _shares(values: NDArray[np.float64]) -> NDArray[np.float64]:

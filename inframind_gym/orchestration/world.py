@@ -14,7 +14,7 @@ from inframind_gym.quality.tables import ResponseTables, response_tables
 from inframind_gym.serving.pool import PoolConfig
 from inframind_gym.tasks import DOMAINS, TaskSet, load_role_embeddings
 from inframind_gym.topology import MAX_AGENTS, ROLES, STRATEGIES, TOPOLOGIES, roles_of
-from inframind_gym.topology.graphs import GraphTables, graph_tables
+from inframind_gym.topology.graphs import Graph, GraphTables, graph_tables
 from inframind_gym.workload.config import TaskProfile
 
 PROTOCOLS: Final = ("parallel", "published")
@@ -77,6 +77,7 @@ def build_world(
     budget_tiers_s: Sequence[float],
     features: Sequence[int],
     settings: Mapping[str, float],
+    graphs: Sequence[Graph] = (),
 ) -> World:
     """Assemble the constants of a run.
 
@@ -88,6 +89,7 @@ def build_world(
         budget_tiers_s: budgets that queries draw from when none is fixed.
         features: observed telemetry, indices into SYSTEM_FEATURES.
         settings: values of the SETTINGS fields.
+        graphs: graphs beyond the six topologies, with the indices that follow theirs.
 
     Raises:
         ConfigError: a profile lacks one of the pool's models, or the pool has too many.
@@ -137,7 +139,7 @@ def build_world(
         ).reshape(-1, len(ROLES)),
         role_codes=np.array([role.writes_code for role in ROLES], np.int32),
         visible_tests=np.array([p.agents.visible_tests for p in profiles], np.float64),
-        graphs=graph_tables(),
+        graphs=graph_tables(graphs),
     )
 
 

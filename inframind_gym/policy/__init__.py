@@ -1,6 +1,8 @@
 """Policies: the protocol, what a policy is told and sees, and how one is found by name or path."""
 
 from inframind_gym.policy.base import (
+    REQUIRABLE,
+    Action,
     BasePolicy,
     Completed,
     Context,
@@ -8,7 +10,7 @@ from inframind_gym.policy.base import (
     Policy,
     feedback_of,
     models_up,
-    plan_of,
+    requires_of,
 )
 from inframind_gym.policy.layout import ObservationLayout
 from inframind_gym.policy.loading import (
@@ -23,6 +25,8 @@ from inframind_gym.policy.loading import (
 from inframind_gym.policy.spec import PolicySpec
 
 __all__ = [
+    "REQUIRABLE",
+    "Action",
     "BasePolicy",
     "Completed",
     "Context",
@@ -36,8 +40,8 @@ __all__ = [
     "feedback_of",
     "load_policy",
     "models_up",
-    "plan_of",
     "register_policy",
     "registered_policies",
+    "requires_of",
     "resolve_policy",
 ]

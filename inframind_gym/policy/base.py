@@ -9,18 +9,27 @@ the same actions whether it runs alone or in a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policy.spec import PolicySpec
+
+REQUIRABLE: Final = ("level", "observation", "planner", "scheduler", "system_features")
+"""Arguments of an environment that belong to the router: how it plans, what it looks at, in which
+order it asks the servers to serve. All others are the world's, the same for every policy."""
 
 Context: TypeAlias = np.void
 """One row of the CONTEXT dtype of `inframind_gym.orchestration.state`: `context["budget_s"]`."""
 
 Contexts: TypeAlias = NDArray[np.void]
 """(n,) structured array of the CONTEXT dtype."""
+
+Action: TypeAlias = int | NDArray[np.int64]
+"""A route, or an array of 8 or 9 numbers at the levels "planner" and "joint"."""
 
 Completed: TypeAlias = NDArray[np.void]
 """(k,) structured array of the COMPLETED dtype: queries that finished during one step."""
@@ -30,12 +39,19 @@ Completed: TypeAlias = NDArray[np.void]
 class Policy(Protocol):
     """Chooses the model and the strategy of every call.
 
-    Two members are optional and are looked up with `feedback_of` and `plan_of`:
+    At level "executor" an action is a route (`PolicySpec.action`). At level "planner" it is a plan,
+    eight numbers: topology, agents less one, and the role of each of six agents within the query's
+    domain. At level "joint" it is a plan and a route, nine numbers, of which only those that the
+    decision's kind needs are read: `contexts["kind"]` is PLAN or ROUTE
+    (`inframind_gym.orchestration.state`).
+
+    Two members are optional and are looked up with `feedback_of` and `requires_of`:
 
     - `observe(completed, row)`: called after every step with the queries of `row` that finished in
       it, for policies that learn online.
-    - `plan`: `{"topology": "IO", "num_agents": 5}` where a policy insists on one plan for every
-      query.
+    - `requires`: arguments of the environment that a policy insists on, some of REQUIRABLE:
+      `{"planner": {"topology": "IO", "num_agents": 5}}`, `{"level": "joint"}`,
+      `{"observation": "full"}`.
     """
 
     name: str
@@ -43,7 +59,7 @@ class Policy(Protocol):
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Forget everything and prepare for `len(seeds)` rows, one seed each."""
 
-    def act(self, observation: NDArray[np.float32], context: Context) -> int:
+    def act(self, observation: NDArray[np.float32], context: Context) -> Action:
         """The action of row 0, from its observation (d,) and its context."""
 
     def act_batch(
@@ -57,7 +73,8 @@ class Policy(Protocol):
             rows: (n,) which of the rows given to `reset` these are, each at most once.
 
         Returns:
-            (n,) actions, what `act` would give for each row on its own.
+            (n,) routes, or (n, 8) and (n, 9) numbers at the levels "planner" and "joint": what
+            `act` would give for each row on its own.
         """
 
 
@@ -71,12 +88,12 @@ class BasePolicy:
 
     Attributes:
         name: unique name, under which results are filed.
-        plan: fixed plan for every query, or None.
+        requires: arguments of the environment that the policy insists on.
         row: the row that `act` is asked for.
     """
 
     name: str = "policy"
-    plan: Mapping[str, Any] | None = None
+    requires: Mapping[str, Any] = MappingProxyType({})
     row: int = 0
     spec: PolicySpec
     seeds: NDArray[np.uint64]
@@ -87,13 +104,14 @@ class BasePolicy:
         self.seeds = np.array([int(seed) % 2**64 for seed in seeds], np.uint64)
         self.row = 0
 
-    def act(self, observation: NDArray[np.float32], context: Context) -> int:
+    def act(self, observation: NDArray[np.float32], context: Context) -> Action:
         """The action of `self.row` (row 0 unless set)."""
         if type(self).act_batch is BasePolicy.act_batch:
             raise TypeError(f"{type(self).__name__} must define act or act_batch")
         contexts = np.asarray(context).reshape(1)
         rows = np.array([self.row], np.int64)
-        return int(self.act_batch(np.asarray(observation)[None], contexts, rows)[0])
+        action = self.act_batch(np.asarray(observation)[None], contexts, rows)[0]
+        return action if np.ndim(action) else int(action)
 
     def act_batch(
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
@@ -101,12 +119,12 @@ class BasePolicy:
         """The actions of `rows`, one call of `act` each."""
         if type(self).act is BasePolicy.act:
             raise TypeError(f"{type(self).__name__} must define act or act_batch")
-        actions = np.empty(len(rows), np.int64)
+        actions = []
         for i, row in enumerate(rows.tolist()):
             self.row = row
-            actions[i] = self.act(observations[i], contexts[i])
+            actions.append(self.act(observations[i], contexts[i]))
         self.row = 0
-        return actions
+        return np.array(actions, np.int64)
 
 
 def models_up(contexts: Contexts, num_models: int) -> NDArray[np.bool_]:
@@ -131,7 +149,15 @@ def feedback_of(policy: Policy) -> Callable[[Completed, int], None] | None:
     return observe
 
 
-def plan_of(policy: Policy) -> dict[str, Any] | None:
-    """The fixed plan that the policy insists on, or None."""
-    plan: Mapping[str, Any] | None = getattr(policy, "plan", None)
-    return None if plan is None else dict(plan)
+def requires_of(policy: Policy) -> dict[str, Any]:
+    """Arguments of the environment that the policy insists on.
+
+    Raises:
+        ConfigError: an argument that is not a policy's to choose.
+    """
+    requires: Mapping[str, Any] = getattr(policy, "requires", {})
+    for argument in requires:
+        if argument not in REQUIRABLE:
+            problem = unknown("argument", argument, REQUIRABLE)
+            raise ConfigError(f"policy {policy.name!r}: requires: {problem}")
+    return dict(requires)

@@ -2,11 +2,13 @@
 
 Source: `spec/inframind.md` §2.2. The observation is
 
-    "full"   [e_q 384 | e_r 384     | b_rem 1 | d_queue M | d_e2e M | (kv M)]
-    "index"  [query index | role index | b_rem 1 | d_queue M | d_e2e M | (kv M)]
+    "full"   [e_q 384 | e_r 384     | b_rem 1 | d_queue M | d_e2e M | (kv M) | (in_flight M)]
+    "index"  [query index | role index | b_rem 1 | d_queue M | d_e2e M | (kv M) | (in_flight M)]
 
 with b_rem = log(max(b, 1)) / log(300), d_queue = depth / 16, d_e2e = log(1 + e2e) / log(300), and
-the KV-cache use as a fraction of the cache. M is the number of models.
+the KV-cache use as a fraction of the cache. A further feature, `in_flight`, is the number of calls
+that the router itself has sent to each model and that are not answered, / 16: unlike the others it
+is not polled and never old. M is the number of models.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from inframind_gym.errors import ConfigError, unknown
 
 EMBED_DIM: Final = 384
 LOG_SCALE_S: Final = 300.0  # seconds at which the log-scaled features are 1
-SYSTEM_FEATURES: Final = ("queue", "e2e", "kv")
+SYSTEM_FEATURES: Final = ("queue", "e2e", "kv", "in_flight")
 
 _LOG_SCALE: Final = math.log(LOG_SCALE_S)
 
@@ -87,7 +89,7 @@ class ObservationLayout:
         return slice(self.budget, self.size)
 
     def has(self, feature: str) -> bool:
-        """Whether the observation holds `feature` ("queue", "e2e" or "kv")."""
+        """Whether the observation holds `feature` ("queue", "e2e", "kv" or "in_flight")."""
         return feature in self.system_features
 
     def system(self, feature: str) -> slice:
@@ -128,6 +130,10 @@ class ObservationLayout:
     def kv_frac(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
         """Share of each model's KV cache in use at the last poll, shape (..., M)."""
         return _float64(observation[..., self.system("kv")])
+
+    def in_flight_req(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Calls of the router's own at each model, sent and not answered, now, shape (..., M)."""
+        return _float64(observation[..., self.system("in_flight")]) * self.queue_norm
 
     def _index(self, observation: NDArray[np.float32], position: int) -> NDArray[np.int64]:
         if self.embedding != "index":

@@ -21,7 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError, did_you_mean, unknown
-from inframind_gym.policy.base import BasePolicy, Completed, Context, Contexts, Policy, feedback_of
+from inframind_gym.policy.base import (
+    Action,
+    BasePolicy,
+    Completed,
+    Context,
+    Contexts,
+    Policy,
+    feedback_of,
+)
 from inframind_gym.policy.spec import PolicySpec
 
 
@@ -153,8 +161,7 @@ class PerRowPolicy(BasePolicy):
 
     def __init__(self, first: Any, cls: type[Any], kwargs: dict[str, Any]) -> None:
         self.name = first.name
-        self.plan = getattr(first, "plan", None)
-        for optional in ("observation", "fingerprint"):  # what the benchmark asks a policy for
+        for optional in ("requires", "fingerprint"):  # what the benchmark asks a policy for
             if hasattr(first, optional):
                 setattr(self, optional, getattr(first, optional))
         self._make = cls
@@ -169,9 +176,10 @@ class PerRowPolicy(BasePolicy):
         for instance, seed in zip(self.instances, seeds, strict=False):
             instance.reset(spec, [seed])
 
-    def act(self, observation: NDArray[np.float32], context: Context) -> int:
+    def act(self, observation: NDArray[np.float32], context: Context) -> Action:
         """The action of the row's own instance."""
-        return int(self.instances[self.row].act(observation, context))
+        action: Action = self.instances[self.row].act(observation, context)
+        return action
 
     def act_batch(
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.policy.layout import ObservationLayout
+from inframind_gym.policy.layout import EMBED_DIM, ObservationLayout
+
+
+def _no_embeddings() -> NDArray[np.float32]:
+    return np.zeros((0, EMBED_DIM), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +38,9 @@ class PolicySpec:
         queue_norm: requests at which the feature d_queue is 1.
         scheduler: "edf", "edf_late_last" or "fcfs".
         metrics_poll_s: seconds between two polls of the telemetry.
+        level: whose decisions are the policy's: "executor", "planner" or "joint".
+        task_embeddings: (T, 384) float32, what the query index of an "index" observation points to.
+        role_embeddings: (R, 384) float32, what its role index points to.
 
     Raises:
         ConfigError: an array of the wrong length or with a value that is not finite, a share that
@@ -53,6 +60,9 @@ class PolicySpec:
     queue_norm: float = 16.0
     scheduler: str = "edf"
     metrics_poll_s: float = 5.0
+    level: str = "executor"
+    task_embeddings: NDArray[np.float32] = field(default_factory=_no_embeddings)
+    role_embeddings: NDArray[np.float32] = field(default_factory=_no_embeddings)
 
     def __post_init__(self) -> None:
         """Convert and check every field."""
@@ -60,13 +70,17 @@ class PolicySpec:
         object.__setattr__(self, "strategies", tuple(self.strategies))
         self._freeze("budget_tiers_s", np.float64, None)
         self._freeze("strategy_share", np.float64, self.num_strategies)
-        for field in ("model_share", "expected_call_s", "ability"):
-            self._freeze(field, np.float64, self.num_models)
+        for name in ("model_share", "expected_call_s", "ability"):
+            self._freeze(name, np.float64, self.num_models)
         self._freeze("max_num_seqs", np.int64, self.num_models)
-        for field in ("model_share", "strategy_share"):
-            share = getattr(self, field)
+        for name in ("task_embeddings", "role_embeddings"):
+            view = np.asarray(getattr(self, name), np.float32).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+        for name in ("model_share", "strategy_share"):
+            share = getattr(self, name)
             if np.any(share < 0.0) or abs(float(share.sum()) - 1.0) > 1e-6:
-                raise ConfigError(f"PolicySpec.{field} is {share.tolist()}; shares sum to 1")
+                raise ConfigError(f"PolicySpec.{name} is {share.tolist()}; shares sum to 1")
         if self.layout.num_models != self.num_models:
             raise ConfigError(
                 f"PolicySpec has {self.num_models} models and a layout for {self.layout.num_models}"
@@ -127,13 +141,13 @@ class PolicySpec:
             raise ConfigError(unknown("strategy", strategy, self.strategies))
         return self.strategies.index(strategy)
 
-    def _freeze(self, field: str, dtype: type[np.generic], length: int | None) -> None:
-        values = np.array(getattr(self, field), dtype)
+    def _freeze(self, name: str, dtype: type[np.generic], length: int | None) -> None:
+        values = np.array(getattr(self, name), dtype)
         if values.ndim != 1 or (length is not None and len(values) != length):
             raise ConfigError(
-                f"PolicySpec.{field} has shape {values.shape}; expected ({length or 'any'},)"
+                f"PolicySpec.{name} has shape {values.shape}; expected ({length or 'any'},)"
             )
         if not np.all(np.isfinite(values.astype(np.float64))):
-            raise ConfigError(f"PolicySpec.{field} is {values.tolist()}; all must be finite")
+            raise ConfigError(f"PolicySpec.{name} is {values.tolist()}; all must be finite")
         values.flags.writeable = False
-        object.__setattr__(self, field, values)
+        object.__setattr__(self, name, values)

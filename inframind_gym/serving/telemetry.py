@@ -1,7 +1,8 @@
-"""What a router is shown of the servers' metrics: three numbers a model, normalised as in the spec.
+"""What a router is shown of the servers: a few numbers a model, normalised as in the spec.
 
 Whoever reads the metrics, simulated or those of real servers, notes them here; observations are
-written from what was noted last (`spec/inframind.md` §3).
+written from what was noted last (`spec/inframind.md` §3), and from the router's own count of the
+calls it has in flight, which needs no metrics and is never old.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ LOG_SCALE = math.log(300.0)  # the spec's normalisation of seconds
 QUEUE = 0  # telemetry features, by position in `inframind_gym.policy.layout.SYSTEM_FEATURES`
 E2E = 1
 KV = 2
+IN_FLIGHT = 3  # not noted but counted
 
 
 @inner
@@ -51,16 +53,24 @@ def note(
 
 
 @inner
-def write_system(out: Any, seen: Any, e: int, features: Any) -> None:
-    """Write what was noted last into `out`, a float32 array, M numbers a feature.
+def write_system(
+    out: Any, seen: Any, e: int, features: Any, in_flight: Any, queue_norm: float
+) -> None:
+    """Write what is known of the servers into `out`, a float32 array, M numbers a feature.
 
     Args:
         out: (F · M,) at least.
         seen: (E, 3, M).
         e: environment of the batch.
-        features: (F,) which features, in order: QUEUE, E2E or KV.
+        features: (F,) which features, in order: QUEUE, E2E, KV or IN_FLIGHT.
+        in_flight: (M,) at least: calls sent to each model and not answered.
+        queue_norm: calls at which IN_FLIGHT is 1.
     """
     models = seen.shape[2]
     for f in range(features.shape[0]):
-        for m in range(models):
-            out[f * models + m] = seen[e, features[f], m]
+        if features[f] == IN_FLIGHT:
+            for m in range(models):
+                out[f * models + m] = np.float32(in_flight[m] / queue_norm)
+        else:
+            for m in range(models):
+                out[f * models + m] = seen[e, features[f], m]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TOPOLOGIES: Final = ("IO", "CoT", "Chain", "Debate", "Reflection", "FullConnected")
+CUSTOM: Final = "custom"  # in records: a graph beyond the six, which a fixed plan brought
 MAX_AGENTS: Final = 6
 MAX_NODES: Final = 2 * MAX_AGENTS
 DEBATE_ROUNDS: Final = 2
@@ -74,6 +75,14 @@ def graph(topology: str, num_agents: int) -> Graph:
         first_round = (1 << num_agents) - 1
         return Graph((0,) * num_agents + (first_round,) * num_agents, agents * DEBATE_ROUNDS, 1)
     return Graph((0,) * num_agents, agents, 2 if topology == "Reflection" else 1)
+
+
+def custom_graph(num_agents: int, edges: Sequence[tuple[int, int]]) -> Graph:
+    """A graph of one's own: agent j reads the answer of agent i for every pair (i, j), i < j."""
+    predecessors = [0] * num_agents
+    for first, second in edges:
+        predecessors[second] |= 1 << first
+    return Graph(tuple(predecessors), tuple(range(num_agents)), 1)
 
 
 class GraphTables(NamedTuple):

@@ -209,7 +209,7 @@ def test_moa_asks_every_model_once_the_aggregator_first() -> None:
     spec = make_spec()
     contexts = make_contexts(5, node=range(5), num_nodes=5, num_agents=5)
     policy = ready("moa", rows=5)
-    assert policy.plan == {"topology": "IO", "num_agents": 5}
+    assert policy.requires == {"planner": {"topology": "IO", "num_agents": 5}}
     models, strategies = models_and_strategies(policy, observe(spec, n=5), contexts)
     assert models.tolist() == [DEEPSEEK, MISTRAL, QWEN, LLAMA_8B, LLAMA_3B]
     assert (strategies == 1).all()

@@ -9,7 +9,7 @@ import pytest
 
 import baselines
 from inframind_gym.errors import ConfigError
-from inframind_gym.policy import Policy, feedback_of, load_policy, models_up, plan_of
+from inframind_gym.policy import Policy, feedback_of, load_policy, models_up, requires_of
 from tests.policy.synthetic import (
     act_all,
     make_completed,
@@ -82,7 +82,7 @@ def test_name_protocol_and_round_trip(name) -> None:
     assert isinstance(policy, Policy)
     assert baselines.resolve_policy(policy.name).name == policy.name
     assert policy.name.startswith(name.split(":")[0])
-    json.dumps(plan_of(policy))
+    json.dumps(requires_of(policy))
 
 
 def test_class_by_path_is_the_same_policy(run, seeds) -> None:

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 import baselines
-from inframind_gym.orchestration.state import FIRST
+from inframind_gym.errors import ConfigError
+from inframind_gym.orchestration.state import FINAL, FIRST
 from inframind_gym.serving.pool import load_pool
 from inframind_gym.tasks import DOMAINS
 from inframind_gym.topology import ROLES, TOPOLOGIES
@@ -188,3 +189,54 @@ def test_expected_call_seconds_are_those_of_an_idle_server(model: int) -> None:
     calls = calls[calls["phase"] == FIRST]
     measured_s = (calls["finish_s"] - calls["submit_s"]).mean()
     assert env.policy_spec().expected_call_s[model] == pytest.approx(measured_s, rel=0.2)
+
+
+def test_a_graph_of_ones_own_is_carried_out() -> None:
+    """0 and 1 are read by 2, and 3 reads nobody: two waves, then the decision."""
+    plan = {"num_agents": 4, "edges": [[0, 2], [1, 2]]}
+    own: Any = gym.make(STREAM, num_queries=1, planner=plan, record_calls=True).unwrapped
+    own.reset(seed=0)
+    while not own.step(13)[2]:
+        pass
+    (record,) = own.completed()
+    assert (record["num_nodes"], record["topology"]) == (4, len(TOPOLOGIES))
+    calls = own.calls()
+    calls = calls[calls["phase"] != FINAL]
+    first = [calls[calls["node"] == n]["submit_s"].min() for n in range(4)]
+    ends = [calls[calls["node"] == n]["finish_s"].max() for n in range(3)]
+    assert first[0] == first[1] == first[3] == record["arrival_s"]
+    assert first[2] == max(ends[:2])
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"num_agents": 3, "edges": [[2, 1]]}, r"edge \[2, 1\] must go from an agent to a later"),
+        ({"num_agents": 3, "edges": [[0, 3]]}, r"edge \[0, 3\].*\(0 to 2\)"),
+        ({"num_agents": 3}, "either a topology or edges"),
+        ({"num_agents": 3, "topology": "IO", "edges": []}, "either a topology or edges"),
+        ({"num_agents": 3, "topology": "Ring"}, "unknown topology 'Ring'"),
+    ],
+)
+def test_a_plan_that_is_none(plan: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_batch(1, planner=plan)
+
+
+def test_in_flight_is_the_routers_own_count_and_never_old() -> None:
+    features = ["queue", "e2e", "in_flight"]
+    own: Any = gym.make(STREAM, num_queries=60, record_calls=True, system_features=features)
+    layout = own.unwrapped.policy_spec().layout
+    observation, info = own.reset(seed=3)
+    seen = []
+    over = False
+    while not over:
+        seen.append((info["time_s"], layout.in_flight_req(observation)))
+        observation, _, over, _, info = own.step(len(seen) % 15)
+    calls = own.unwrapped.calls()
+    for time_s, counted in seen:
+        for m, count in enumerate(counted):
+            mine = calls[calls["model"] == m]
+            done = mine["finish_s"] <= time_s
+            assert ((mine["submit_s"] < time_s) & ~done).sum() <= count
+            assert count <= ((mine["submit_s"] <= time_s) & ~done).sum()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,8 +19,8 @@ from inframind_gym.policy import (
     check_policy,
     feedback_of,
     load_policy,
-    plan_of,
     register_policy,
+    requires_of,
     resolve_policy,
 )
 from tests.policy.synthetic import act_all, make_completed, make_contexts, make_spec, random_run
@@ -59,7 +60,7 @@ def test_ten_line_policy_from_the_working_directory(directory) -> None:
     policy = resolve_policy("lucky_policy:Lucky", offset=2)
     assert isinstance(policy, Policy)
     assert policy.name == "lucky"
-    assert plan_of(policy) is None
+    assert requires_of(policy) == {}
     seeds = [11, 12, 13]
     policy.reset(spec, seeds)
     run = random_run(spec, 3, 6)
@@ -77,12 +78,12 @@ def test_a_wrapped_policy_keeps_the_observation_it_asks_for(directory) -> None:
     (directory / "embedding_reader.py").write_text(
         "class Reader:\n"
         "    name = 'reader'\n"
-        "    observation = 'full'\n"
+        "    requires = {'observation': 'full'}\n"
         "    def reset(self, spec, seeds): ...\n"
         "    def act(self, observation, context): return 0\n"
     )
     policy = load_policy("embedding_reader:Reader")
-    assert getattr(policy, "observation", "index") == "full"
+    assert requires_of(policy) == {"observation": "full"}
     assert not hasattr(policy, "fingerprint")
 
 
@@ -92,20 +93,20 @@ def test_module_in_a_package_of_the_working_directory(directory) -> None:
     assert load_policy("my_package.routing:Lucky").name == "lucky"
 
 
-def test_feedback_and_plan_reach_the_row(directory) -> None:
+def test_feedback_and_requirements_reach_the_row(directory) -> None:
     write(
         directory,
         "learning_policy",
         """
         class Learning:
-            name, plan = "learning", {"topology": "Chain", "num_agents": 2}
+            name, requires = "learning", {"planner": {"topology": "Chain", "num_agents": 2}}
             def reset(self, spec, seeds): self.seen = 0
             def act(self, observation, context): return self.seen
             def observe(self, completed, row): self.seen += len(completed)
         """,
     )
     policy = load_policy("learning_policy:Learning")
-    assert plan_of(policy) == {"topology": "Chain", "num_agents": 2}
+    assert requires_of(policy) == {"planner": {"topology": "Chain", "num_agents": 2}}
     policy.reset(make_spec(), [1, 2])
     observe = feedback_of(policy)
     assert observe is not None
@@ -238,3 +239,12 @@ def test_registration_is_idempotent_and_names_are_unique() -> None:
         register_policy(PolicyEntry("random", "elsewhere:Random"))
     with pytest.raises(ConfigError, match="without a colon"):
         register_policy(PolicyEntry("a:b", "elsewhere:Random"))
+
+
+def test_a_policy_cannot_choose_the_world(directory) -> None:
+    class Cheat(BasePolicy):
+        name = "cheat"
+        requires: ClassVar = {"arrival_rate_per_min": 1.0}
+
+    with pytest.raises(ConfigError, match=r"cheat.*arrival_rate_per_min.*level"):
+        requires_of(Cheat())
