@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class FullObservation(BasePolicy):
     """Acts on the embedding of the query."""
 
     name = "full"
-    observation = "full"
+    requires: ClassVar = {"observation": "full"}
 
     def act_batch(self, observations, contexts, rows):
         assert observations.shape[1] > 2 * 384
