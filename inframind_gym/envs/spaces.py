@@ -31,8 +31,9 @@ def observation_space(simulation: Simulation) -> spaces.Box:
         high[layout.role] = len(ROLES) - 1
     longest = np.log(LONGEST_S) / np.log(LOG_SCALE_S)
     high[layout.budget] = longest
-    if layout.has("queue"):
-        high[layout.system("queue")] = simulation.max_queue
+    for counted in ("queue", "in_flight"):
+        if layout.has(counted):
+            high[layout.system(counted)] = simulation.max_queue
     if layout.has("e2e"):
         high[layout.system("e2e")] = longest
     return spaces.Box(low, high, dtype=np.float32)
