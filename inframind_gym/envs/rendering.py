@@ -157,7 +157,7 @@ def look(simulation: Simulation, context: np.void, log: DecisionLog, rate_per_mi
     ended = simulation.flows.completed[0, : sweep["finished"]]
     ended = ended[ended["agents"] == 1]
     return View(
-        title="InfraMind Executor" if simulation.one_query else "InfraMind Stream",
+        title=simulation.title,
         setting=(
             simulation.pool.name,
             simulation.workload.name,

@@ -74,6 +74,7 @@ def start_sweep(world: World, flows: Workflows, e: int, start: Any) -> None:
     sweep.ready_tail = 0
     sweep.recorded_calls = 0
     sweep.routed = 0
+    sweep.own_routed = 0
     sweep.own_slot = NO_SLOT
     sweep.expecting = 1 if world.settings[0].one_query else 0
     sweep.live = IS_OVER
@@ -132,18 +133,24 @@ def next_turn(world: World, flows: Workflows, e: int) -> tuple[int, int, int]:
 
 @inner
 def route_by_rule(world: World, flows: Workflows, e: int, slot: int, node: int) -> None:
-    """Route an execution that isn't the agent's by the built-in router of the settings."""
+    """Route an execution that isn't the agent's by the built-in router of the settings.
+
+    The agent's queries have a router of their own at level "planner"; where both are the same kind
+    they are one router, which takes turns with one count.
+    """
     sweep = flows.sweep[e]
     query = flows.query[e, slot]
     p = int(query.profile)
-    router = world.settings[0].router
+    settings = world.settings[0]
+    own = query.agents == 1 and settings.own_router != settings.router
+    router = settings.own_router if own else settings.router
     place = int(query.ordinal) * 64 + node
     strategy = draw(world.strategy_cdf[p], uniform(sweep.key, STREAM_BACKGROUND, place, 1))
     models = world.max_prompt_tokens.shape[0]
     if router == STATIC_MIX:
         model = draw(world.model_cdf[p], uniform(sweep.key, STREAM_BACKGROUND, place, 0))
     elif router == ROUND_ROBIN:
-        model = int(sweep.routed) % models
+        model = int(sweep.own_routed if own else sweep.routed) % models
     else:
         model = int(uniform(sweep.key, STREAM_BACKGROUND, place, 2) * models)
         for other in range(models):
@@ -152,7 +159,10 @@ def route_by_rule(world: World, flows: Workflows, e: int, slot: int, node: int) 
                 or not sweep.models_up >> np.uint32(model) & _ONE
             ):
                 model = other
-    sweep.routed += 1
+    if own:
+        sweep.own_routed += 1
+    else:
+        sweep.routed += 1
     decide(flows, e, slot, node, model, strategy)
 
 

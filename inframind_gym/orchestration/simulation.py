@@ -53,7 +53,9 @@ class Simulation:
         config: what to simulate.
         num_envs: E.
         one_query: the agent has one query at a time and a built-in router sends the rest
-            (Executor); otherwise every query is the agent's (Stream).
+            (Executor, Planner); otherwise every query is the agent's (Stream).
+        own_router: one of ROUTERS: routes the calls of the agent's queries at level "planner";
+            None: the `background` router does.
 
     Attributes:
         tasks: the queries that sweeps draw from.
@@ -66,7 +68,14 @@ class Simulation:
         ConfigError: the pool, the workload or the tasks cannot be used together.
     """
 
-    def __init__(self, config: EnvConfig, num_envs: int, *, one_query: bool) -> None:
+    def __init__(
+        self,
+        config: EnvConfig,
+        num_envs: int,
+        *,
+        one_query: bool,
+        own_router: str | None = None,
+    ) -> None:
         self.config = config
         self.num_envs = num_envs
         self.one_query = one_query
@@ -107,6 +116,7 @@ class Simulation:
                 "protocol": PROTOCOLS.index(self.protocol),
                 "scheduler": SCHEDULERS.index(self.scheduler),
                 "router": ROUTERS.index(config.background),
+                "own_router": ROUTERS.index(own_router or config.background),
                 "level": LEVELS.index(config.level),
                 "one_query": int(one_query),
                 "fixed_topology": _topology_of(config.planner),
@@ -131,6 +141,16 @@ class Simulation:
         in_flight = self.num_queries * MAX_AGENTS + 1
         self.cluster: Cluster = allocate(card, self.num_envs, in_flight)
         return int(card["max_num_seqs"].sum())
+
+    @property
+    def level(self) -> str:
+        """Which decisions are the agent's: "executor", "planner" or "joint"."""
+        return self.config.level
+
+    @property
+    def title(self) -> str:
+        """What a person calls these environments."""
+        return "InfraMind Executor" if self.one_query else "InfraMind Stream"
 
     @property
     def action_size(self) -> int:

@@ -173,6 +173,7 @@ SWEEP: Final = np.dtype(
         ("polls", "i4"),
         ("recorded_calls", "i4"),
         ("routed", "i4"),  # decisions of the background router
+        ("own_routed", "i4"),  # those of the agent's own built-in router, where it is another one
         ("slot", "i4"),  # the agent's present or last decision
         ("node", "i4"),
         ("own_slot", "i4"),  # one-agent mode: the agent's query in flight, or NO_SLOT

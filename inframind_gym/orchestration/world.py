@@ -30,7 +30,8 @@ SETTINGS: Final = np.dtype(
         ("max_output_tokens", "i4"),
         ("protocol", "i4"),  # index into PROTOCOLS
         ("scheduler", "i4"),  # index into SCHEDULERS
-        ("router", "i4"),  # index into ROUTERS: routes what the agent does not
+        ("router", "i4"),  # index into ROUTERS: routes the queries that are not the agent's
+        ("own_router", "i4"),  # the same for the agent's queries, at level "planner"
         ("level", "i4"),  # index into LEVELS
         ("one_query", "i4"),  # 1: the agent has one query at a time, the rest is background
         ("fixed_topology", "i4"),  # -1: drawn from the workload's mix
