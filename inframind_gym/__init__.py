@@ -1,6 +1,7 @@
 """InfraMind as Gymnasium environments: routing multi-agent LLM calls over servers that queue.
 
-Importing the package registers `InfraMind-Executor-v0` and `InfraMind-Stream-v0`:
+Importing the package registers `InfraMind-Executor-v0`, `InfraMind-Planner-v0` and
+`InfraMind-Stream-v0`:
 
     import gymnasium as gym
     import inframind_gym

@@ -18,6 +18,9 @@ ENVIRONMENTS: Final = {
     "InfraMind-Executor-v0": Entry(
         "inframind_gym.envs.executor:ExecutorEnv", "inframind_gym.envs.vector:ExecutorVectorEnv"
     ),
+    "InfraMind-Planner-v0": Entry(
+        "inframind_gym.envs.planner:PlannerEnv", "inframind_gym.envs.vector:PlannerVectorEnv"
+    ),
     "InfraMind-Stream-v0": Entry(
         "inframind_gym.envs.stream:StreamEnv", "inframind_gym.envs.vector:StreamVectorEnv"
     ),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+IDS = ("InfraMind-Executor-v0", "InfraMind-Planner-v0", "InfraMind-Stream-v0")
 HEAVY = ("torch", "numba", "sentence_transformers", "matplotlib")
 OPTIONAL = ("torch", "sentence_transformers", "matplotlib", "stable_baselines3", "wandb", "ray")
 
@@ -53,11 +54,14 @@ def test_import_takes_less_than_a_second_and_loads_nothing_heavy() -> None:
 
 
 def test_import_works_where_nothing_heavy_is_installed() -> None:
-    ids = {"InfraMind-Executor-v0", "InfraMind-Stream-v0"}
+    ids = set(IDS)
     run(WITHOUT.format(names=(*HEAVY, *OPTIONAL), ids=ids, then=""))
 
 
-@pytest.mark.parametrize("name", ["InfraMind-Executor-v0", "InfraMind-Stream-v0"])
+@pytest.mark.parametrize("name", IDS)
 def test_an_environment_runs_without_any_optional_package(name: str) -> None:
-    then = f"env = gym.make({name!r}, num_queries=3); env.reset(seed=0); env.step(1)"
+    then = (
+        f"env = gym.make({name!r}, num_queries=3); env.reset(seed=0); "
+        "env.step(env.action_space.sample())"
+    )
     run(WITHOUT.format(names=OPTIONAL, ids={name}, then=then))

@@ -33,8 +33,8 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         if render_mode is not None and render_mode not in RENDER_MODES:
             raise ConfigError(unknown("render_mode", render_mode, RENDER_MODES))
         self.render_mode = render_mode
-        self.config = env_config(arguments)
-        self.simulation = Simulation(self.config, 1, one_query=self.one_query)
+        self.simulation = self._simulate(arguments)
+        self.config = self.simulation.config
         self.observation_space = cast(
             "gym.Space[NDArray[np.float32]]", observation_space(self.simulation)
         )
@@ -42,7 +42,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         self._highs = np.atleast_1d(
             np.asarray(getattr(self.action_space, "nvec", getattr(self.action_space, "n", None)))
         )
-        self._num_routes = self.simulation.num_routes if self.config.level == "executor" else 0
+        self._num_routes = self.simulation.num_routes if self.simulation.level == "executor" else 0
         self._mask_of = -1
         self._mask = np.zeros(0, np.bool_)
         self._rate = self.config.arrival_rate_per_min
@@ -55,6 +55,10 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         self._running = False
         self._log = DecisionLog(6)
         _, self._contexts = self.simulation.buffers()
+
+    def _simulate(self, arguments: dict[str, Any]) -> Simulation:
+        """Check the arguments and make the closed loop."""
+        return Simulation(env_config(arguments), 1, one_query=self.one_query)
 
     # What a policy may know
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from inframind_gym.envs.base import InfraMindEnv
-from inframind_gym.orchestration.simulation import SWEEP_OVER
+from inframind_gym.envs.one_query import OneQueryEnv
 
 
-class ExecutorEnv(InfraMindEnv):
+class ExecutorEnv(OneQueryEnv):
     """Route every agent call of one query while other queries load the servers.
 
     ## Description
@@ -68,34 +62,3 @@ class ExecutorEnv(InfraMindEnv):
 
     * v0: first version.
     """
-
-    one_query = True
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start the episode of the next query; see Starting State."""
-        super().reset(seed=seed)
-        self._set_options(options)
-        fresh = seed is not None or bool(options) or self._running or not self._begun
-        self._begun = True
-        if fresh:
-            observation = self._begin(inside=True)
-        else:
-            observations, self._contexts = self.simulation.buffers()
-            self.simulation.resume(self._row, observations, self._contexts)
-            if self.simulation.status[0] == SWEEP_OVER:
-                observation = self._begin(inside=False)
-            else:
-                observation = self._episode_starts(observations)
-        return observation, self._info(0.0)
-
-    _begun = False
-
-    def _summary(self) -> dict[str, Any]:
-        query = self.completed()[-1]
-        return {
-            "solved": int(query["solved"]),
-            "latency_s": float(query["latency_s"]),
-            "budget_s": float(query["budget_s"]),
-        }

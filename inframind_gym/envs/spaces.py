@@ -23,14 +23,13 @@ def observation_space(simulation: Simulation) -> spaces.Box:
     layout = simulation.layout
     low = np.zeros(simulation.observation_size, np.float32)
     high = np.ones(simulation.observation_size, np.float32)
-    if layout.embedding == "full":
-        low[layout.query] = low[layout.role] = -1.0
-    else:
-        low[layout.query] = low[layout.role] = -1.0
+    low[layout.query] = low[layout.role] = -1.0
+    if layout.embedding == "index":
         high[layout.query] = len(simulation.tasks) - 1
         high[layout.role] = len(ROLES) - 1
     longest = np.log(LONGEST_S) / np.log(LOG_SCALE_S)
-    high[layout.budget] = longest
+    if layout.scope != "query":
+        high[layout.budget] = longest
     for counted in ("queue", "in_flight"):
         if layout.has(counted):
             high[layout.system(counted)] = simulation.max_queue
@@ -46,7 +45,7 @@ def action_space(simulation: Simulation) -> spaces.Discrete | spaces.MultiDiscre
     topology, agents - 1 and a role for each of six agents. "joint": the same and a route at the
     end; a step reads the part that its kind of decision needs.
     """
-    level = simulation.config.level
+    level = simulation.level
     if level == "executor":
         return spaces.Discrete(simulation.num_routes)
     plan = [len(TOPOLOGIES), MAX_AGENTS] + [MOST_ROLES] * MAX_AGENTS
@@ -106,7 +105,7 @@ def action_mask(
     """
     up = [bool(models_up >> m & 1) for m in range(simulation.layout.num_models)]
     routes = np.repeat(np.array(up, np.bool_), len(STRATEGIES))
-    level = simulation.config.level
+    level = simulation.level
     if level == "executor":
         return routes
     plan = np.ones(int(highs[:PLAN_ACTIONS].sum()), np.bool_)

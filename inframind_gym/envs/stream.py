@@ -21,16 +21,24 @@ class StreamEnv(InfraMindEnv):
 
     ## Action Space
 
-    `level="executor"` (default): `Discrete(M·3)` as in `InfraMind-Executor-v0`. `level="planner"`:
-    `MultiDiscrete([6, 6, 12, 12, 12, 12, 12, 12])`, the topology, the number of agents less one,
-    and the role of each agent (taken modulo the number of roles of the query's domain); the
-    `background` router routes the calls. `level="joint"`: `MultiDiscrete([6, 6, 12 × 6, M·3])`:
-    both kinds of decision are the agent's, and each step reads the part it needs.
+    | `level` | plans | routes | action |
+    |---|---|---|---|
+    | "executor" (default) | the workload's mix, or `planner` | the agent | `Discrete(M·3)` |
+    | "planner" | the agent | the `background` router | `MultiDiscrete([6, 6, 12 × 6])` |
+    | "joint" | the agent | the agent | `MultiDiscrete([6, 6, 12 × 6, M·3])` |
+
+    A route is an action of `InfraMind-Executor-v0`, a plan one of `InfraMind-Planner-v0`: the
+    topology, the number of agents less one, and the role of each agent, taken modulo the number of
+    roles of the query's domain. At the joint level a query's plan is due when it arrives and its
+    routes follow; each step reads the part of the action that its decision needs.
+    `env.unwrapped.context()["kind"]` tells which it is, PLAN or ROUTE
+    (`inframind_gym.orchestration.state`).
 
     ## Observation Space
 
-    As in `InfraMind-Executor-v0`; where a plan is due the part of the role is 0 (index -1). At the
-    joint level one more number follows: 1 where a plan is due, 0 where a route is.
+    As in `InfraMind-Executor-v0`, at every level; where a plan is due the part of the role is 0
+    (index -1). At the joint level one more number follows: 1 where a plan is due, 0 where a route
+    is.
 
     ## Rewards and costs
 

@@ -12,9 +12,10 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from inframind_gym.envs.base import RESET_OPTIONS
+from inframind_gym.envs.execution import PlannerSimulation
 from inframind_gym.envs.spaces import action_mask, action_space, check_actions, observation_space
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.orchestration.config import env_config
+from inframind_gym.orchestration.config import env_config, planner_config
 from inframind_gym.orchestration.simulation import DECISION, SWEEP_OVER, Simulation
 from inframind_gym.policy import PolicySpec
 
@@ -28,7 +29,7 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
 
     Args:
         num_envs: E.
-        one_query: Executor (one query is an episode) or Stream (a sweep is).
+        one_query: Executor and Planner (one query is an episode) or Stream (a sweep is).
         arguments: as of the single environments.
 
     `reset(seed=…, options=…)`: the options `arrival_rate_per_min` and `budget_s` are numbers, or
@@ -43,8 +44,9 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         if arguments.pop("render_mode", None) is not None:
             raise ConfigError("a vector environment is not rendered; make a single one to look at")
         self.num_envs = num_envs
-        self.config = env_config(arguments)
-        self.simulation = Simulation(self.config, num_envs, one_query=one_query)
+        self._one_query = one_query
+        self.simulation = self._simulate(arguments)
+        self.config = self.simulation.config
         self.single_observation_space = observation_space(self.simulation)
         self.single_action_space = action_space(self.simulation)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -56,7 +58,6 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
                 )
             )
         )
-        self._one_query = one_query
         self._rates = np.full(num_envs, self.config.arrival_rate_per_min)
         budget = np.nan if self.config.budget_s is None else self.config.budget_s
         self._budgets = np.full(num_envs, budget)
@@ -66,6 +67,10 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         self._seed: int | None = None
         _, self._contexts = self.simulation.buffers()
         self._completed: tuple[NDArray[np.int64], NDArray[Any]] | None = None
+
+    def _simulate(self, arguments: dict[str, Any]) -> Simulation:
+        """Check the arguments and make the closed loops."""
+        return Simulation(env_config(arguments), self.num_envs, one_query=self._one_query)
 
     def contexts(self) -> NDArray[Any]:
         """(E,) CONTEXT: the decisions that wait."""
@@ -256,3 +261,26 @@ class StreamVectorEnv(InfraMindVectorEnv):
 
     def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
         super().__init__(num_envs, one_query=False, **arguments)
+
+
+class PlannerVectorEnv(InfraMindVectorEnv):
+    """`InfraMind-Planner-v0` in a batch: the calls of all rows are routed together."""
+
+    simulation: PlannerSimulation
+
+    def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
+        super().__init__(num_envs, one_query=True, **arguments)
+
+    def _simulate(self, arguments: dict[str, Any]) -> PlannerSimulation:
+        return PlannerSimulation(planner_config(arguments), self.num_envs)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Start a new sweep everywhere; with a seed the executor forgets what it has learned."""
+        if seed is not None:
+            self.simulation.forget()
+        return super().reset(seed=seed, options=options)

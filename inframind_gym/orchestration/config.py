@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -93,21 +93,49 @@ class EnvConfig(StrictModel):
     down_models: tuple[str, ...] = ()
 
 
+class PlannerConfig(EnvConfig):
+    """Keyword arguments of `InfraMind-Planner-v0`: those of the others, and two more.
+
+    Attributes:
+        level: always "planner".
+        executor: who routes the calls of the agent's workflows: a built-in router, or a policy's
+            name or path (`inframind_gym.policy.resolve_policy`).
+        observe: "query", or "infra": with the remaining budget and the `system_features`.
+    """
+
+    level: Literal["planner"] = "planner"
+    executor: str = "static_mix"
+    observe: Literal["query", "infra"] = "query"
+
+
+ConfigT = TypeVar("ConfigT", bound=EnvConfig)
+
+
 def env_config(arguments: Mapping[str, Any]) -> EnvConfig:
     """Check an environment's keyword arguments.
 
     Raises:
         ConfigError: an argument that is unknown or has an impossible value; says what is possible.
     """
+    config = _checked(arguments, EnvConfig)
+    if config.level == "planner" and config.background == "none":
+        raise ConfigError('level "planner" needs a `background` router that routes the calls')
+    return config
+
+
+def planner_config(arguments: Mapping[str, Any]) -> PlannerConfig:
+    """The same for `InfraMind-Planner-v0`; whether there is such an executor shows when it runs."""
+    return _checked(arguments, PlannerConfig)
+
+
+def _checked(arguments: Mapping[str, Any], model: type[ConfigT]) -> ConfigT:
     given = dict(arguments)
     if given.get("planner") == "mix":
         given["planner"] = None
-    config = validate(given, EnvConfig, source="environment")
+    config = validate(given, model, source="environment")
     for key in ("arrival_rate_per_min", "budget_s"):
         if getattr(config, key) is not None:  # as it was given: "100" and True are no rates
             require_positive(key, given.get(key, getattr(config, key)))
     if len(set(config.system_features)) != len(config.system_features):
         raise ConfigError(f"system_features names one twice: {list(config.system_features)}")
-    if config.level == "planner" and config.background == "none":
-        raise ConfigError('level "planner" needs a `background` router that routes the calls')
     return config

@@ -1,4 +1,25 @@
-"""Policies: the protocol, what a policy is told and sees, and how one is found by name or path."""
+"""Policies: the protocol, what a policy is told and sees, and how one is found by name or path.
+
+A router gives one number a call, `spec.action(model, strategy)`. A planner says that its level is
+another, and gives eight numbers a query: topology, agents less one, and six roles, of which those
+of the first agents are read, modulo the number of roles of the query's domain.
+
+    class DebateIfThereIsTime(BasePolicy):
+        name = "debate_if_there_is_time"
+        requires = {"level": "planner"}
+
+        def act_batch(self, observations, contexts, rows):
+            plans = np.zeros((len(rows), 8), np.int64)
+            plans[:, 0] = np.where(contexts["budget_s"] > 100.0, TOPOLOGIES.index("Debate"), 0)
+            plans[:, 1] = 2  # three agents
+            plans[:, 2:] = np.arange(6)
+            return plans
+
+At level "joint" a policy does both: it gives nine numbers, a plan and a route. Where
+`contexts["kind"]` is PLAN (`inframind_gym.orchestration.state`) a query has arrived and the first
+eight are read; where it is ROUTE a call is ready and the last one is read. Such a policy also
+serves as the `executor` of `InfraMind-Planner-v0`, where it is asked for routes alone.
+"""
 
 from inframind_gym.policy.base import (
     REQUIRABLE,

@@ -1,4 +1,4 @@
-"""Where each quantity lies in an executor's observation, and how to turn it back into its unit.
+"""Where each quantity lies in an observation, and how to turn it back into its unit.
 
 Source: `spec/inframind.md` §2.2. The observation is
 
@@ -9,6 +9,9 @@ with b_rem = log(max(b, 1)) / log(300), d_queue = depth / 16, d_e2e = log(1 + e2
 the KV-cache use as a fraction of the cache. A further feature, `in_flight`, is the number of calls
 that the router itself has sent to each model and that are not answered, / 16: unlike the others it
 is not polled and never old. M is the number of models.
+
+That is the scope "call". `InfraMind-Planner-v0` shows less: no role (scope "plan", with
+`observe="infra"`), or nothing but the query (scope "query").
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from inframind_gym.errors import ConfigError, unknown
 EMBED_DIM: Final = 384
 LOG_SCALE_S: Final = 300.0  # seconds at which the log-scaled features are 1
 SYSTEM_FEATURES: Final = ("queue", "e2e", "kv", "in_flight")
+SCOPES: Final = ("call", "plan", "query")
 
 _LOG_SCALE: Final = math.log(LOG_SCALE_S)
 
@@ -40,15 +44,17 @@ class ObservationLayout:
         embedding: "full" (768 numbers of query and role) or "index" (two indices).
         system_features: which per-model telemetry follows the budget, in this order.
         queue_norm: requests at which `d_queue` is 1 (`queue_norm` of the pool).
+        scope: "call": everything; "plan": without the role; "query": the query alone.
 
     Raises:
-        ConfigError: an unknown embedding mode, or an unknown or repeated system feature.
+        ConfigError: an unknown embedding mode or scope, or an unknown or repeated system feature.
     """
 
     num_models: int
     embedding: Literal["full", "index"] = "full"
     system_features: tuple[str, ...] = ("queue", "e2e")
     queue_norm: float = 16.0
+    scope: Literal["call", "plan", "query"] = "call"
 
     def __post_init__(self) -> None:
         """Check the arguments and make `system_features` a tuple (JSON gives lists)."""
@@ -57,6 +63,10 @@ class ObservationLayout:
             raise ConfigError(f"num_models is {self.num_models}; a pool has at least one model")
         if self.embedding not in ("full", "index"):
             raise ConfigError(unknown("embedding mode", self.embedding, ("full", "index")))
+        if self.scope not in SCOPES:
+            raise ConfigError(unknown("scope", self.scope, SCOPES))
+        if self.scope == "query":
+            object.__setattr__(self, "system_features", ())
         for feature in self.system_features:
             if feature not in SYSTEM_FEATURES:
                 raise ConfigError(unknown("system feature", feature, SYSTEM_FEATURES))
@@ -66,6 +76,8 @@ class ObservationLayout:
     @property
     def size(self) -> int:
         """Width of an observation: 779 for five models, "full", queue and e2e."""
+        if self.scope == "query":
+            return int(self.query.stop)
         return self.budget + 1 + self.num_models * len(self.system_features)
 
     @property
@@ -75,18 +87,28 @@ class ObservationLayout:
 
     @property
     def role(self) -> slice:
-        """The role: its embedding ("full") or its index ("index")."""
-        return slice(EMBED_DIM, 2 * EMBED_DIM) if self.embedding == "full" else slice(1, 2)
+        """The role: its embedding ("full") or its index ("index"); empty beyond scope "call"."""
+        end = self.query.stop
+        return slice(end, 2 * end if self.scope == "call" else end)
 
     @property
     def budget(self) -> int:
-        """Position of b_rem."""
-        return 2 * EMBED_DIM if self.embedding == "full" else 2
+        """Position of b_rem.
+
+        Raises:
+            ConfigError: the observation holds the query alone.
+        """
+        if self.scope == "query":
+            raise ConfigError(
+                "the observation holds the query alone, no budget and no telemetry; make the "
+                'environment with observe="infra"'
+            )
+        return int(self.role.stop)
 
     @property
     def resource(self) -> slice:
         """Everything that is not the query or the role: b_rem and the telemetry."""
-        return slice(self.budget, self.size)
+        return slice(self.role.stop, self.size)
 
     def has(self, feature: str) -> bool:
         """Whether the observation holds `feature` ("queue", "e2e", "kv" or "in_flight")."""
@@ -112,7 +134,9 @@ class ObservationLayout:
         return self._index(observation, 0)
 
     def role_index(self, observation: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Index of the role, shape (...). Only in "index" observations."""
+        """Index of the role, shape (...). Only in "index" observations of scope "call"."""
+        if self.scope != "call":
+            raise ConfigError("the observation is a planner's: it holds no role")
         return self._index(observation, 1)
 
     def remaining_budget_s(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:

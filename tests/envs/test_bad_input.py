@@ -14,7 +14,7 @@ from gymnasium.error import NameNotFound, ResetNeeded
 
 from inframind_gym import ENVIRONMENTS
 from inframind_gym.errors import ActionError, ConfigError, InfraMindError, TaskError
-from tests.envs.sweeps import STREAM
+from tests.envs.sweeps import EXECUTOR, STREAM
 
 IDS = tuple(ENVIRONMENTS)
 EVERY_MODEL = ["deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b"]
@@ -112,7 +112,7 @@ def test_a_batch_has_environments_and_is_not_rendered() -> None:
         gym.make_vec(STREAM, num_envs=1, render_mode="ansi")
 
 
-@pytest.fixture(scope="module", params=IDS)
+@pytest.fixture(scope="module", params=[EXECUTOR, STREAM])
 def made(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     """A single environment and a batch of three."""
     single = gym.make(request.param, num_queries=4, observation="index").unwrapped

@@ -6,7 +6,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from inframind_gym import ENVIRONMENTS
+from tests.envs.sweeps import for_ids
 
 VARIANTS = [
     {},
@@ -16,11 +16,18 @@ VARIANTS = [
     {"background": "none", "budget_s": 30.0},
     {"level": "planner"},
     {"level": "joint", "planner": "mix"},
+    {"system_features": ["in_flight"], "arrival_rate_per_min": 900.0},
+]
+POLICY = "baselines.queue_aware:LowestExpectedLatencyPolicy"
+PLANNERS = [
+    {"observe": "infra"},
+    {"observe": "infra", "observation": "index", "executor": "round_robin", "background": "none"},
+    {"observe": "infra", "system_features": ["kv", "in_flight"], "executor": POLICY},
+    {"executor": POLICY, "protocol": "published", "level": "planner"},
 ]
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize(("name", "variant"), for_ids(VARIANTS, PLANNERS))
 def test_gymnasium_check_env_passes_without_a_warning(name: str, variant: dict[str, object]):
     env = gym.make(name, num_queries=6, render_mode="rgb_array", **variant)
     with warnings.catch_warnings():
@@ -28,8 +35,7 @@ def test_gymnasium_check_env_passes_without_a_warning(name: str, variant: dict[s
         check_env(env.unwrapped)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize(("name", "variant"), for_ids(VARIANTS, PLANNERS))
 def test_stable_baselines3_check_env_passes_without_a_warning(
     name: str, variant: dict[str, object]
 ):

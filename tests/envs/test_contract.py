@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from inframind_gym import ENVIRONMENTS, register_all
 from inframind_gym.topology import ROLES
-from tests.envs.sweeps import EXECUTOR, STREAM
+from tests.envs.sweeps import EXECUTOR, PLANNER, STREAM, for_ids
 
 IDS = tuple(ENVIRONMENTS)
 PLAN = [6, 6] + [12] * 6
@@ -38,10 +38,14 @@ VARIANTS: tuple[dict[str, Any], ...] = (
         "observation": "index",
     },
 )
+POLICY = "baselines.q_learning_policy:QLearningLoadTrackerPolicy"
+PLANNERS: tuple[dict[str, Any], ...] = (
+    {"observe": "infra", "executor": "least_loaded", "system_features": ["in_flight", "queue"]},
+    {"executor": POLICY, "observation": "index", "scheduler": "fcfs", "record_calls": True},
+)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, list(v)[:3])))
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize(("name", "variant"), for_ids(VARIANTS, PLANNERS))
 def test_check_env_passes_without_a_warning(name: str, variant: dict[str, Any]) -> None:
     env = gym.make(name, num_queries=6, **variant)
     with warnings.catch_warnings():
@@ -55,7 +59,7 @@ def test_registering_again_is_harmless() -> None:
         warnings.simplefilter("error")
         register_all()
     assert {name: gym.registry[name] for name in IDS} == before
-    assert set(IDS) == {EXECUTOR, STREAM}
+    assert set(IDS) == {EXECUTOR, PLANNER, STREAM}
 
 
 def episode(env: gym.Env[Any, Any], seed: int) -> list[tuple[Any, ...]]:
@@ -79,8 +83,7 @@ def assert_same(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]]) -> Non
         assert all(np.array_equal(info_a[key], info_b[key]) for key in info_a)
 
 
-@pytest.mark.parametrize("variant", [VARIANTS[3], VARIANTS[4]], ids=["joint", "planned"])
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize(("name", "variant"), for_ids(VARIANTS[3:], PLANNERS))
 def test_a_spec_survives_json(name: str, variant: dict[str, Any]) -> None:
     env = gym.make(name, num_queries=5, **variant)
     assert env.spec is not None
@@ -92,7 +95,7 @@ def test_a_spec_survives_json(name: str, variant: dict[str, Any]) -> None:
     assert_same(episode(env, 3), episode(again, 3))
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", [EXECUTOR, STREAM])
 @pytest.mark.parametrize(
     ("arguments", "size", "actions"),
     [
@@ -106,6 +109,27 @@ def test_a_spec_survives_json(name: str, variant: dict[str, Any]) -> None:
     ids=["full", "kv", "no telemetry", "index", "planner", "joint"],
 )
 def test_spaces(name: str, arguments: dict[str, Any], size: int, actions: Any) -> None:
+    check_spaces(name, arguments, size, actions)
+
+
+@pytest.mark.parametrize("executor", ["static_mix", POLICY])
+@pytest.mark.parametrize(
+    ("arguments", "size"),
+    [
+        ({}, 384),
+        ({"observation": "index"}, 1),
+        ({"observe": "infra"}, 395),
+        ({"observe": "infra", "system_features": []}, 385),
+        ({"observe": "infra", "system_features": ["kv", "queue", "in_flight"]}, 400),
+        ({"observe": "infra", "observation": "index"}, 12),
+    ],
+    ids=str,
+)
+def test_spaces_of_the_planner(executor: str, arguments: dict[str, Any], size: int) -> None:
+    check_spaces(PLANNER, {"executor": executor, **arguments}, size, MultiDiscrete(PLAN))
+
+
+def check_spaces(name: str, arguments: dict[str, Any], size: int, actions: Any) -> None:
     env = gym.make(name, num_queries=8, arrival_rate_per_min=600.0, **arguments)
     assert env.action_space == actions
     space = env.observation_space
@@ -160,8 +184,9 @@ def test_types_of_a_step(name: str) -> None:
 @pytest.mark.parametrize("name", IDS)
 def test_the_arrays_are_the_caller_s(name: str) -> None:
     """Writing into everything that was returned changes nothing that is returned later."""
-    plain = gym.make(name, num_queries=6, level="joint")
-    scribbled = gym.make(name, num_queries=6, level="joint").unwrapped
+    arguments = {"executor": POLICY} if name == PLANNER else {"level": "joint"}
+    plain = gym.make(name, num_queries=6, **arguments)
+    scribbled = gym.make(name, num_queries=6, **arguments).unwrapped
     expected = episode(plain, 5)
 
     scribbled.action_space.seed(5)
@@ -212,7 +237,7 @@ def test_the_batch_hands_out_no_memory_twice(name: str) -> None:
     assert all(array.tobytes() == before for array, before in kept)
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", [EXECUTOR, STREAM])
 def test_index_and_full_observations_tell_the_same(name: str) -> None:
     full = gym.make(name, num_queries=10)
     index = gym.make(name, num_queries=10, observation="index")
@@ -241,7 +266,7 @@ def test_gymnasium_s_own_vectorisation_works_too(name: str) -> None:
     assert infos["cost"].shape == (2,)
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", [EXECUTOR, STREAM])
 def test_masks_name_the_routes_to_models_that_are_up(name: str) -> None:
     arguments: dict[str, Any] = {"num_queries": 3, "down_models": ["mistral-24b"]}
     routes = np.repeat([True, False, True, True, True], 3)

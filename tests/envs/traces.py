@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
-from tests.envs.sweeps import EXECUTOR, STREAM
+from tests.envs.sweeps import EXECUTOR, PLANNER, STREAM
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "stream": (STREAM, {"num_queries": 8}),
@@ -23,6 +23,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "executor": (EXECUTOR, {"num_queries": 9, "observation": "index"}),
     "executor-planner": (EXECUTOR, {"num_queries": 5, "level": "planner"}),
     "executor-alone": (EXECUTOR, {"background": "none", "observation": "index"}),
+    "planner": (PLANNER, {"num_queries": 9, "executor": "least_loaded", "observe": "infra"}),
+    "planner-policy": (
+        PLANNER,
+        {
+            "num_queries": 9,
+            "observation": "index",
+            "executor": "baselines.q_learning_policy:QLearningLoadTrackerPolicy",
+        },
+    ),
 }
 
 

@@ -31,6 +31,26 @@ def test_size(embedding, features, size) -> None:
     assert layout.resource == slice(layout.budget, size)
 
 
+@pytest.mark.parametrize(("embedding", "query"), [("full", 384), ("index", 1)])
+def test_a_planner_sees_no_role(embedding, query) -> None:
+    plan = ObservationLayout(5, embedding, ("e2e", "queue"), scope="plan")
+    assert plan.size == query + 11
+    assert (plan.query, plan.budget) == (slice(0, query), query)
+    assert plan.resource == slice(query, plan.size)
+    assert plan.role == slice(query, query)
+    assert (plan.system("e2e").start, plan.system("queue").stop) == (query + 1, plan.size)
+    with pytest.raises(ConfigError, match="holds no role"):
+        plan.role_index(np.zeros(plan.size, np.float32))
+
+    alone = ObservationLayout(5, embedding, ("e2e", "queue"), scope="query")
+    assert alone.size == query
+    assert alone.resource == slice(query, query)
+    assert not alone.has("e2e")
+    for asked in (lambda: alone.budget, lambda: alone.remaining_budget_s(np.zeros(query))):
+        with pytest.raises(ConfigError, match='make the environment with observe="infra"'):
+            asked()
+
+
 @pytest.mark.parametrize("embedding", ["full", "index"])
 @pytest.mark.parametrize("leading", [(), (4,), (2, 3)])
 def test_inverse_of_the_normalisation(embedding, leading) -> None:
@@ -76,6 +96,8 @@ def test_indices() -> None:
 def test_errors() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'queue'"):
         ObservationLayout(5, "full", ("queu",))
+    with pytest.raises(ConfigError, match="Did you mean 'query'"):
+        ObservationLayout(5, scope="querry")
     with pytest.raises(ConfigError, match="twice"):
         ObservationLayout(5, "full", ("queue", "queue"))
     with pytest.raises(ConfigError, match="embedding mode"):

@@ -1,0 +1,417 @@
+"""InfraMind-Planner-v0: one plan is an episode, and an executor of one's choice carries it out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from inframind_gym.errors import ActionError, ConfigError
+from inframind_gym.orchestration.state import PLAN
+from inframind_gym.policy import PolicyEntry, register_policy
+from inframind_gym.topology import TOPOLOGIES, graph
+from tests.envs import executors_under_test as probes
+from tests.envs.sweeps import EXECUTOR, PLANNER
+
+HERE = "tests.envs.executors_under_test:"
+POLICY = "baselines.queue_aware:LowestExpectedLatencyPolicy"
+BUILT_IN = ("static_mix", "round_robin", "least_loaded")
+HIGHS = np.array([6, 6] + [12] * 6)
+
+register_policy(PolicyEntry("probe_of_planner", HERE + "Probe", ("salt",)))
+
+
+def make(**arguments: Any) -> Any:
+    """The environment itself, with index observations."""
+    return gym.make(PLANNER, **{"observation": "index", **arguments}).unwrapped
+
+
+def plans(count: int, seed: int = 0) -> NDArray[np.int64]:
+    return np.random.default_rng(seed).integers(0, HIGHS, (count, 8))
+
+
+def play(env: Any, count: int, seed: int = 0) -> list[tuple[Any, ...]]:
+    """Some episodes with random plans: first observation, reward, info and record of each."""
+    out = []
+    observation, _ = env.reset(seed=seed)
+    for plan in plans(count, seed):
+        context = env.context()
+        assert context["kind"] == PLAN
+        _, reward, over, truncated, info = env.step(plan)
+        assert over and not truncated
+        (query,) = env.completed()
+        out.append((observation, reward, info, query, context))
+        observation, _ = env.reset()
+    return out
+
+
+@pytest.mark.parametrize("protocol", ["parallel", "published"])
+@pytest.mark.parametrize("executor", [*BUILT_IN, POLICY])
+def test_an_episode_is_one_plan(executor: str, protocol: str) -> None:
+    env = make(executor=executor, protocol=protocol, num_queries=40)
+    world = env.simulation.world
+    run = play(env, 12, seed=4)
+    for plan, (_, reward, info, query, context) in zip(plans(12, 4), run, strict=True):
+        topology, agents = plan[0], plan[1] + 1
+        assert (query["topology"], query["num_agents"]) == (topology, agents)
+        assert query["num_nodes"] == graph(TOPOLOGIES[topology], agents).num_nodes
+        start, count = (
+            int(table[query["domain"]]) for table in (world.role_start, world.role_count)
+        )
+        expected = [start + role % count for role in plan[2 : 2 + agents]]
+        assert query["role"][:agents].tolist() == expected
+        assert query["query"] == context["query"]
+        assert reward == query["solved"] == info["solved"]
+        assert info["latency_s"] == query["latency_s"]
+        assert info["budget_s"] == query["budget_s"] == context["budget_s"]
+        assert info["cost"] == info["episode_cost"]
+        assert info["cost"] == pytest.approx(query["latency_s"] / query["budget_s"], rel=1e-9)
+    solved = {float(reward) for _, reward, *_ in run}
+    assert solved == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("background", ["static_mix", "least_loaded"])
+def test_a_built_in_executor_is_the_planner_level_of_the_executor_environment(
+    background: str,
+) -> None:
+    """Where executor and background are the same, that environment has it too."""
+    arguments = {"background": background, "num_queries": 15}
+    ours = make(executor=background, **arguments)
+    theirs = gym.make(EXECUTOR, level="planner", observation="index", **arguments).unwrapped
+    for one, other in zip(play(ours, 25), play(theirs, 25), strict=True):
+        assert one[0][0] == other[0][0]
+        assert one[1] == other[1]
+        assert one[2]["cost"] == other[2]["cost"]
+        assert one[2]["time_s"] == other[2]["time_s"]
+        assert one[3] == other[3]
+
+
+@pytest.mark.parametrize("name", ["Probe", "Joint"])
+def test_a_policy_does_what_it_does_by_hand(name: str) -> None:
+    """The policy, asked call by call at the joint level, gives the same episodes."""
+    ours = make(executor=HERE + name, num_queries=15)
+    probe = probes.made[-1]
+    by_hand: Any = getattr(probes, name)()
+    requires = {"observation": "index", **by_hand.requires}
+    theirs: Any = gym.make(EXECUTOR, num_queries=15, **{**requires, "level": "joint"}).unwrapped
+    width = theirs.simulation.layout.size + (name == "Joint")
+    ours.reset(seed=5)
+    theirs.reset(seed=5)
+    for plan in plans(10):
+        probe.asked.clear()
+        _, reward, _, _, info = ours.step(plan)
+        observation, *_ = theirs.step([*plan, 0])
+        costs, over = 0.0, False
+        for seen, contexts, rows in probe.asked:
+            assert not over
+            assert rows.tolist() == [0]
+            assert contexts[0] == theirs.context()
+            assert np.array_equal(seen[0], observation[:width])
+            route = by_hand.routes(contexts)[0]
+            observation, by_hand_reward, over, _, by_hand_info = theirs.step([*plan, route])
+            costs += by_hand_info["cost"]
+        assert over
+        assert (reward, info["cost"]) == (by_hand_reward, costs)
+        assert ours.completed() == theirs.completed()
+        assert ours.context() == theirs.context()
+        ours.reset()
+        theirs.reset()
+        assert ours.context() == theirs.context()
+
+
+def test_an_executor_sees_what_it_requires_whatever_the_planner_sees() -> None:
+    for arguments in (
+        {"observation": "index"},
+        {"observation": "full", "observe": "infra", "system_features": ["e2e", "queue"]},
+    ):
+        env = make(executor=HERE + "Joint", num_queries=5, **arguments)
+        probe = probes.made[-1]
+        play(env, 3)
+        assert probe.spec.level == "joint"
+        assert probe.spec.scheduler == "fcfs"
+        assert probe.spec.layout.system_features == probes.FEATURES
+        assert probe.spec.layout.embedding == "full"
+        (observation,), (context,), _ = probe.asked[-1]
+        assert observation.shape == (768 + 1 + 15 + 1,)
+        embedding = probe.spec.task_embeddings[context["task"]]
+        assert np.array_equal(observation[probe.spec.layout.query], embedding)
+    make(executor=HERE + "Probe", num_queries=5, system_features=["kv"]).reset(seed=0)
+    plain = probes.made[-1].spec
+    assert (plain.level, plain.layout.embedding) == ("executor", "index")
+    assert plain.layout.system_features == ("queue", "e2e", "kv")
+    assert plain.layout.size == 3 + 15
+
+
+@pytest.mark.parametrize("executor", ["round_robin", HERE + "Probe", HERE + "Joint"])
+@pytest.mark.parametrize("features", [("queue", "e2e"), ("in_flight", "e2e", "kv")])
+def test_infra_is_the_stream_s_observation_without_the_role(
+    executor: str, features: tuple[str, ...]
+) -> None:
+    arguments = {
+        "arrival_rate_per_min": 200.0,
+        "num_queries": 60,
+        "system_features": list(features),
+        "scheduler": "fcfs",
+    }
+    ours = make(executor=executor, observe="infra", observation="full", **arguments)
+    theirs: Any = gym.make(EXECUTOR, level="planner", **arguments).unwrapped
+    query_alone = make(executor=executor, observation="full", **arguments)
+    index = make(executor=executor, observe="infra", **arguments)
+    shown = np.zeros(12 + 5 * (len(features) == 3), int)
+    for seed in range(5):
+        seen, _ = ours.reset(seed=seed)
+        wide, _ = theirs.reset(seed=seed)
+        assert np.array_equal(seen, np.delete(wide, np.arange(384, 768)))
+        assert np.array_equal(query_alone.reset(seed=seed)[0], wide[:384])
+        narrow, _ = index.reset(seed=seed)
+        assert np.array_equal(narrow[1:], seen[384:])
+        assert np.array_equal(theirs.simulation.tasks.embeddings[int(narrow[0])], seen[:384])
+        shown += narrow > 0.0
+        spec = ours.policy_spec()
+        assert spec.level == "planner"
+        assert spec.layout.system_features == features
+        budget_s = ours.context()["budget_s"]
+        assert spec.layout.remaining_budget_s(seen) == pytest.approx(budget_s, rel=1e-5)
+    assert shown[1:].all(), "every number of the load was seen at least once"
+    observation = ours.step(plans(1)[0])[0]
+    assert not observation[:385].any(), "the query is over"
+    assert observation[385:].any()
+    assert index.step(plans(1)[0])[0][0] == -1.0
+
+
+def test_round_robin_takes_turns_among_the_agent_s_own_calls() -> None:
+    env = make(executor="round_robin", protocol="published", arrival_rate_per_min=5.0)
+    env.reset(seed=1)
+    own: list[int] = []
+    for _ in range(5):
+        assert env.simulation.flows.sweep[0]["routed"] > 0, "the background's do not count"
+        env.step([2, 3, 0, 1, 2, 3, 4, 5])  # a chain of four: no call overtakes another
+        (query,) = env.completed()
+        own += query["model"][:4].tolist()
+        env.reset()
+    assert own == [turn % 5 for turn in range(20)]
+
+
+def test_the_executor_matters_and_so_does_the_background() -> None:
+    def latency_s(**arguments: Any) -> float:
+        env = make(num_queries=150, arrival_rate_per_min=150.0, **arguments)
+        out = []
+        for seed in range(15):
+            env.reset(seed=seed)
+            out.append(env.step([0, 1] + [0] * 6)[4]["latency_s"])
+        return float(np.mean(out))
+
+    blind = latency_s()
+    assert latency_s(executor="least_loaded") < 0.5 * blind
+    assert latency_s(executor=POLICY) < 0.5 * blind
+    alone = latency_s(background="none")
+    assert alone < 0.5 * blind
+    assert latency_s(executor="least_loaded", background="least_loaded") > latency_s(
+        executor="least_loaded", background="none"
+    )
+
+
+@pytest.mark.parametrize("executor", ["round_robin", POLICY])
+def test_without_background_the_query_is_alone(executor: str) -> None:
+    env = make(executor=executor, background="none", observe="infra", record_calls=True)
+    layout = env.policy_spec().layout
+    for seed in range(3):
+        observation, _ = env.reset(seed=seed)
+        assert not layout.queue_depth_req(observation).any()
+        env.step(plans(1)[0])
+        (query,) = env.completed()
+        assert set(env.calls()["query"].tolist()) == {query["query"]} == {0}
+
+
+def test_names_with_arguments_and_policies_of_ones_own() -> None:
+    def models(executor: str) -> list[Any]:
+        return [tuple(query["model"]) for *_, query, _ in play(make(executor=executor), 6)]
+
+    assert models("probe_of_planner:3") == models("probe_of_planner:3")
+    assert models("probe_of_planner:3") != models("probe_of_planner:4")
+    assert probes.made[-1].salt == 4
+    assert models("probe_of_planner") == models(HERE + "Probe")
+    assert len(set(models(HERE + "Single"))) > 1
+
+
+def test_feedback_and_forgetting() -> None:
+    """A seed makes everything begin anew; otherwise what was learned stays, over sweeps too."""
+    env = make(executor=HERE + "Probe", num_queries=4)
+    probe = probes.made[-1]
+    run = play(env, 6, seed=1)
+    assert len(probe.resets) == 1
+    assert [row for row, _ in probe.finished] == [0] * 6
+    assert [records["query"][0] for _, records in probe.finished] == [
+        q["query"] for *_, q, _ in run
+    ]
+    env.reset(options={"budget_s": 20.0})
+    assert len(probe.resets) == 1
+    env.reset(seed=2)
+    env.reset(seed=1)
+    assert len(probe.resets) == 3
+    assert probe.resets[2] == probe.resets[0] != probe.resets[1]
+    key = int(env.simulation.flows.sweep[0]["key"])
+    assert key not in probe.resets[2], "the executor can't draw what the sweep draws"
+
+    batch: Any = gym.make_vec(PLANNER, num_envs=3, executor=HERE + "Probe", num_queries=4)
+    probe = probes.made[-1]
+    batch.reset(seed=1)
+    assert probe.resets[0][0] == probes.made[-2].resets[0][0]
+    for plan in plans(6):
+        batch.step(np.tile(plan, (3, 1)))
+    assert len(probe.resets) == 1
+    assert sorted(row for row, _ in probe.finished) == sorted([0, 1, 2] * 6)
+    batch.reset()
+    assert len(probe.resets) == 1
+    batch.reset(seed=[1, 2, 3])
+    assert probe.resets[1] == probe.resets[0]
+
+
+def test_a_batch_asks_for_all_rows_that_still_run() -> None:
+    batch: Any = gym.make_vec(
+        PLANNER, num_envs=6, executor=HERE + "Probe", num_queries=20, background="none"
+    )
+    probe = probes.made[-1]
+    batch.reset(seed=0)
+    actions = plans(6)
+    actions[:, 0], actions[:, 1] = 2, np.arange(6)  # chains of one to six agents
+    batch.step(actions)
+    asked = [rows.tolist() for *_, rows in probe.asked]
+    assert asked == [list(range(first, 6)) for first in range(6)]
+    owners, records = batch.completed()
+    assert owners.tolist() == list(range(6))
+    assert records["num_nodes"].tolist() == list(range(1, 7))
+
+
+def test_the_batch_resets_by_itself() -> None:
+    batch: Any = gym.make_vec(PLANNER, num_envs=4, num_queries=6, executor=POLICY)
+    observations, _ = batch.reset(seed=3)
+    assert batch.action_masks().all() and batch.action_masks().shape == (4, HIGHS.sum())
+    for plan in plans(8):
+        contexts = batch.contexts()
+        assert (contexts["kind"] == PLAN).all()
+        following, rewards, over, cut, infos = batch.step(np.tile(plan, (4, 1)))
+        assert over.all() and not cut.any()
+        final = infos["final_info"]
+        np.testing.assert_array_equal(final["budget_s"], contexts["budget_s"])
+        np.testing.assert_allclose(final["episode_cost"], final["latency_s"] / final["budget_s"])
+        np.testing.assert_array_equal(final["episode_cost"], infos["cost"])
+        np.testing.assert_array_equal(final["solved"], rewards)
+        assert not any(observation.any() for observation in infos["final_obs"])
+        assert not np.array_equal(following, observations)
+        observations = following
+
+
+def test_masks_allow_every_plan_that_fits_the_space() -> None:
+    env = make(num_queries=3, down_models=["mistral-24b"])
+    _, info = env.reset(seed=0)
+    assert info["action_mask"].all() and info["action_mask"].shape == (HIGHS.sum(),)
+    assert env.action_masks().all()
+
+
+def test_a_model_that_is_down_gets_no_calls() -> None:
+    for executor in ("round_robin", HERE + "Probe"):
+        env = make(executor=executor, down_models=["llama-8b"], record_calls=True)
+        env.reset(seed=0)
+        env.step(plans(1)[0])
+        calls = env.calls()
+        assert len(calls)
+        assert 3 not in calls["model"]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"executor": "static_mxi"}, r"executor: unknown policy 'static_mxi'.*Built in: static_mix"),
+    ({"executor": "no.module:X"}, r"executor: .*no module named 'no.module'"),
+    ({"executor": HERE + "Nobody"}, r"executor: .*unknown class 'Nobody'"),
+    ({"executor": "probe_of_planner:1:2"}, r"executor: .*too many arguments; write probe_of"),
+    ({"executor": HERE + "Insists"}, r"insists on a plan of its own, \{'topology': 'IO'"),
+    ({"executor": HERE + "PlansOnly"}, "plans and does not route"),
+    ({"executor": HERE + "Joint", "scheduler": "edf"}, "insists on scheduler='fcfs'"),
+    ({"executor": None}, "executor: input should be a valid string"),
+    ({"executor": ["static_mix"]}, "executor: input should be a valid string"),
+    ({"observe": "infa"}, "observe: 'infa' is not valid. Did you mean 'infra'"),
+    ({"level": "joint"}, "level: 'joint' is not valid. Valid: planner"),
+    ({"exekutor": "static_mix"}, "exekutor: unknown key. Did you mean 'executor'"),
+    ({"observe": "infra", "system_features": ["kv", "kv"]}, "names one twice"),
+    ({"budget_s": -1.0}, "budget_s must be a positive, finite number"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=lambda v: str(v)[:40])
+def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){message}"):
+        gym.make(PLANNER, **arguments)
+    with pytest.raises(ConfigError, match=f"(?s){message}"):
+        gym.make_vec(PLANNER, num_envs=2, **arguments)
+
+
+@pytest.mark.parametrize(
+    "action", [3, [0] * 7, [0] * 9, [6] + [0] * 7, [0, 6] + [0] * 6, [-1] * 8, [0.0] * 8, None]
+)
+def test_bad_actions(action: Any) -> None:
+    env = make(num_queries=3)
+    env.reset(seed=0)
+    with pytest.raises(ActionError):
+        env.step(action)
+    env.step([5, 5] + [11] * 6)  # what was refused has changed nothing
+
+
+@pytest.mark.parametrize("answer", ["15", "-1", "1.5", "short"])
+def test_an_executor_that_gives_no_route(answer: str) -> None:
+    register_policy(PolicyEntry("faulty_of_planner", HERE + "Faulty", ("answer",)))
+    env = make(num_queries=3, executor=f"faulty_of_planner:{answer}")
+    env.reset(seed=0)
+    with pytest.raises(
+        ActionError, match=rf"executor 'faulty_of_planner:{answer}' gave .*"
+    ) as told:
+        env.step(plans(1)[0])
+    assert "0..14" in str(told.value) or "expected integers of shape (1,)" in str(told.value)
+    with pytest.raises(ConfigError, match=r"failed in the middle of a workflow: call reset\(\)"):
+        env.step(plans(1)[0])
+
+
+def test_an_executor_that_fails_is_named_and_a_reset_helps() -> None:
+    batch: Any = gym.make_vec(PLANNER, num_envs=2, num_queries=3, executor=HERE + "Faulty")
+    batch.reset(seed=0)
+    with pytest.raises(KeyError, match="no such thing") as failed:
+        batch.step(plans(2))
+    (note,) = failed.value.__notes__
+    assert note == f"raised by executor '{HERE}Faulty' of InfraMind-Planner-v0"
+    with pytest.raises(ConfigError, match="call reset"):
+        batch.step(plans(2))
+    batch.reset()
+    with pytest.raises(KeyError):
+        batch.step(plans(2))
+
+
+@pytest.mark.parametrize("executor", ["static_mix", POLICY])
+def test_it_can_be_looked_at(executor: str) -> None:
+    env = make(executor=executor, num_queries=5, render_mode="ansi")
+    env.reset(seed=0)
+    before = env.render()
+    assert before.startswith("InfraMind Planner · b200-2gpu")
+    assert "needs a plan" in before
+    env.step([3, 1] + [0] * 6)
+    after = env.render()
+    assert "episode over" in after
+    assert "Debate" in after and "2 agents" in after
+    assert "solved in" in after
+    image = make(executor=executor, num_queries=5, render_mode="rgb_array")
+    image.reset(seed=0)
+    image.step(plans(1)[0])
+    assert image.render().shape == (540, 960, 3)
+
+
+def test_stable_baselines3_learns_on_it() -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    from inframind_gym.envs.sb3 import SB3VecEnv
+
+    envs = SB3VecEnv(gym.make_vec(PLANNER, num_envs=4, num_queries=12, observe="infra"))
+    model = sb3.PPO("MlpPolicy", envs, n_steps=8, batch_size=16, n_epochs=1, device="cpu")
+    model.learn(64)
+    assert len(envs.costs.cost_queue) >= 64
+    action, _ = model.predict(envs.reset())
+    assert action.shape == (4, 8)
