@@ -10,6 +10,7 @@ BENCH_ARGS ?=
 SPEED_ARGS ?=
 DATA ?= ../shared/data
 FIDELITY_ARGS ?=
+RESULTS_ARGS ?=
 LIVE_ARGS ?=
 TEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
@@ -28,7 +29,7 @@ export PYTHONUNBUFFERED := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup test lint format bench speed fidelity live clean
+.PHONY: help setup test lint format bench speed fidelity results live clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## */\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -55,6 +56,9 @@ speed: $(CORE)  ## Measure the speed figures of the README (SPEED_ARGS=--json)
 
 fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs (DATA=folder)
 	$(PY) -m benchmarks fidelity $(DATA) $(FIDELITY_ARGS)
+
+results: $(FULL)  ## Train and run what is missing and write docs/results.md (RESULTS_ARGS="--only a,b")
+	$(PY) -m benchmarks results $(RESULTS_ARGS)
 
 live: $(FULL) $(VLLM)  ## Compare with vLLM itself; installs it first, 3 GB (LIVE_ARGS="-k scheduler")
 	VLLM_VENV=$(VLLM_VENV) $(PY) -m pytest -m live $(LIVE_ARGS)

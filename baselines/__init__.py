@@ -1,4 +1,4 @@
-"""Heuristic baselines behind the `Policy` protocol of `inframind_gym.policy`.
+"""Heuristic and learned baselines behind the `Policy` protocol of `inframind_gym.policy`.
 
 Importing this package registers every baseline under its name:
 
@@ -75,15 +75,57 @@ BASELINES: Final = (
         (),
         "tabular Q-learning with a load penalty, online",
     ),
+    PolicyEntry(
+        "linucb",
+        "baselines.linucb:LinUCBPolicy",
+        (),
+        "contextual bandit over the routes, online",
+    ),
+    PolicyEntry(
+        "gptswarm",
+        "baselines.gptswarm:GPTSwarmPolicy",
+        ("edges", "strategy"),
+        "a fixed graph of all models with learned edges",
+    ),
+    PolicyEntry(
+        "sb3_ppo", "baselines.sb3.policy:PpoPolicy", ("folder",), "Stable-Baselines3's PPO"
+    ),
+    PolicyEntry(
+        "sb3_a2c", "baselines.sb3.policy:A2cPolicy", ("folder",), "Stable-Baselines3's A2C"
+    ),
+    PolicyEntry(
+        "sb3_dqn", "baselines.sb3.policy:DqnPolicy", ("folder",), "Stable-Baselines3's DQN"
+    ),
+    PolicyEntry(
+        "sb3_maskable_ppo",
+        "baselines.sb3.policy:MaskablePpoPolicy",
+        ("folder",),
+        "sb3-contrib's PPO that knows which models are down",
+    ),
 )
 
-for _entry in BASELINES:
+# They know what no router can know: shown beside the contestants, never ranked with them.
+BOUNDS: Final = (
+    PolicyEntry(
+        "clairvoyant",
+        "baselines.clairvoyant:ClairvoyantPolicy",
+        ("safety",),
+        "a bound: knows all luck beforehand and plans greedily",
+    ),
+)
+
+for _entry in (*BASELINES, *BOUNDS):
     register_policy(_entry)
 
 
 def names() -> tuple[str, ...]:
-    """The names of the baselines."""
+    """The names of the baselines; the bounds are not among them."""
     return tuple(entry.name for entry in BASELINES)
+
+
+def is_bound(policy: str) -> bool:
+    """Whether a name, with or without arguments, is that of a bound."""
+    return policy.split(":")[0] in {entry.name for entry in BOUNDS}
 
 
 def make(name: str, **kwargs: Any) -> Policy:
@@ -104,4 +146,4 @@ def make(name: str, **kwargs: Any) -> Policy:
     return resolve_policy(name, **kwargs)
 
 
-__all__ = ["BASELINES", "make", "names", "resolve_policy"]
+__all__ = ["BASELINES", "BOUNDS", "is_bound", "make", "names", "resolve_policy"]

@@ -1,4 +1,4 @@
-"""Command line: ``python -m benchmarks run | leaderboard | compare | speed | fidelity``.
+"""Command line: ``python -m benchmarks run | leaderboard | compare | speed | fidelity | results``.
 
 Tables go to standard output, progress and errors to standard error. With ``--json`` standard output
 is one JSON object and nothing else. What a person can mend ends with one line and status 2, an
@@ -33,6 +33,15 @@ Json = Annotated[
     bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Tables as markdown.")]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Run on a Ray cluster: ray://host:port, host:port, auto, or local (extra `ray`)."
+    ),
+]
+Fluid = Annotated[
+    bool, typer.Option("--fluid", help="Compute fluid bounds (seconds a cell; extra `bounds`).")
+]
 BootstrapSeed = Annotated[int, typer.Option(help="Seed of the intervals.")]
 
 
@@ -93,9 +102,12 @@ def run(
     scheduler: Annotated[str | None, typer.Option(help="edf, edf_late_last or fcfs.")] = None,
     protocol: Annotated[str | None, typer.Option(help="parallel or published.")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; default: one for each core.")
+        int | None,
+        typer.Option(min=1, help="Processes, or actors on Ray; default: one for each core."),
     ] = None,
+    ray_address: RayAddress = None,
     max_rows: Annotated[int, typer.Option(min=1, help="Most sweeps that run in lock-step.")] = 128,
+    fluid: Fluid = False,
     as_json: Json = False,
 ) -> None:
     """Run a suite and show its leaderboard; the same command again continues a stopped run."""
@@ -104,6 +116,7 @@ def run(
     from benchmarks.runner import continue_command, resolve
     from benchmarks.runner import run as run_suite
     from benchmarks.suite import load_suite, parse_arrivals, parse_numbers, parse_seeds, split_list
+    from benchmarks.workers import default_workers
 
     with _friendly():
         chosen = load_suite(
@@ -128,7 +141,8 @@ def run(
             summary = run_suite(
                 resolve(chosen),
                 folder,
-                workers=workers or available_cores(),
+                workers=workers or default_workers(ray_address),
+                ray_address=ray_address,
                 max_rows=max_rows,
                 command=command,
             )
@@ -140,7 +154,7 @@ def run(
             say(f"stopped: {done} of {summary.cells} cells are in {folder}.")
             say(f"Continue with: {continue_command(command)}")
             raise typer.Exit(130)
-        board = compute(load_results(folder))
+        board = compute(load_results(folder), fluid=fluid)
         if as_json:
             counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
             _print_json({"out": str(folder), **counted, **board})
@@ -153,6 +167,7 @@ def run(
 def leaderboard(
     folder: Annotated[Path, typer.Argument(help="Folder of results.")],
     bootstrap_seed: BootstrapSeed = 0,
+    fluid: Fluid = False,
     markdown: Markdown = False,
     as_json: Json = False,
 ) -> None:
@@ -161,7 +176,7 @@ def leaderboard(
     from benchmarks.results import load_results
 
     with _friendly():
-        board = compute(load_results(folder), bootstrap_seed=bootstrap_seed)
+        board = compute(load_results(folder), bootstrap_seed=bootstrap_seed, fluid=fluid)
         if as_json:
             _print_json(board)
         else:
@@ -334,4 +349,76 @@ def fidelity(
             _print_json(page.as_json(evidence, written))
             return
         show([page.sheet(evidence)])
+        print(f"{written.page} and {len(written.figures)} figures beside it")
+
+
+@app.command()
+def results(
+    plan: Annotated[
+        Path | None, typer.Option(help="What the page is made of; benchmarks/results.yaml.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder of results.md and its figures, results/*.svg.")
+    ] = Path("docs"),
+    folder: Annotated[Path, typer.Option(help="Folder of the results folders.")] = Path("results"),
+    only: Annotated[
+        str | None, typer.Option(help="Entries of the plan, with commas between; default: all.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Sweeps of every cell: how many, or which.")
+    ] = None,
+    queries: Annotated[int | None, typer.Option(help="Queries of one sweep.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes, or actors on Ray, for the sweeps.")
+    ] = None,
+    trainings: Annotated[
+        int | None,
+        typer.Option(min=1, help="Trainings side by side; default: one for each core."),
+    ] = None,
+    ray_address: RayAddress = None,
+    page_only: Annotated[
+        bool, typer.Option("--page-only", help="Write the page from what is there.")
+    ] = False,
+    redo: Annotated[
+        bool, typer.Option("--redo", help="Delete results of other code or settings.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Train and run what is missing and write the results page; continues where it was stopped."""
+    from benchmarks.fidelity_plots import check_matplotlib
+    from benchmarks.results_page import page
+    from benchmarks.results_page.evidence import gather
+    from benchmarks.results_page.plan import PLAN, load_plan, suites_of
+    from benchmarks.results_page.produce import produce
+    from benchmarks.rollout import StoppedError
+    from benchmarks.runner import continue_command
+    from benchmarks.suite import parse_seeds, split_list
+    from benchmarks.workers import default_workers
+
+    with _friendly():
+        check_matplotlib()
+        chosen = load_plan(plan or PLAN)
+        entries = chosen.only(split_list(only))
+        suites = suites_of(chosen, {"seeds": parse_seeds(seeds), "num_queries": queries})
+        if not page_only:
+            try:
+                produce(
+                    entries,
+                    suites,
+                    folder,
+                    workers=workers or default_workers(ray_address),
+                    trainings_at_once=trainings or available_cores(),
+                    ray_address=ray_address,
+                    redo=redo,
+                )
+            except (KeyboardInterrupt, StoppedError):
+                say(f"stopped. Continue with: {continue_command(sys.argv[1:])}")
+                raise typer.Exit(130) from None
+        evidence = gather(chosen, entries, suites, folder)
+        written = page.write(evidence, out)
+        if as_json:
+            _print_json(page.as_json(evidence, written))
+            return
+        for line in page.lines(evidence):
+            print(line)
         print(f"{written.page} and {len(written.figures)} figures beside it")

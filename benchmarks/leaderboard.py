@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.fluid import fluid_averages
 from benchmarks.metrics import METRICS, Columns
 from benchmarks.results import Results, Stratum, StratumKey, Sweep
 from benchmarks.stats import CONFIDENCE, NUM_RESAMPLES, interval, iqm
@@ -18,7 +19,11 @@ Draws = dict[str, NDArray[np.float64]]
 
 
 def leaderboard(
-    results: Results, *, bootstrap_seed: int = 0, num_resamples: int = NUM_RESAMPLES
+    results: Results,
+    *,
+    bootstrap_seed: int = 0,
+    num_resamples: int = NUM_RESAMPLES,
+    fluid: bool = False,
 ) -> dict[str, Any]:
     """Compute a leaderboard as JSON content.
 
@@ -30,12 +35,16 @@ def leaderboard(
         results: A results folder.
         bootstrap_seed: Seed of the intervals.
         num_resamples: Resamples of the bootstrap.
+        fluid: Whether fluid bounds that have not been computed yet are.
 
     Returns:
         ``rows``; ``ranking``, ``by_workload``, ``by_rate`` and ``by_budget`` (averages, best
-        goodput first); ``notes`` for the reader; and how the intervals were made. Every metric has
-        its interval under ``<metric>_ci95``.
+        goodput first); ``fluid`` (bounds on goodput, or None); ``notes`` for the reader; and how
+        the intervals were made. Every metric has its interval under ``<metric>_ci95``. Policies
+        that cannot be beaten (``bound`` is true) are listed, but hold no place; what the others
+        reach of the best of them is ``of_bound``.
     """
+    bounds = set(results.header.get("bounds", ()))
     strata = {policy: results.strata(policy) for policy in results.policies}
     common = [
         key for key in next(iter(strata.values())) if all(key in own for own in strata.values())
@@ -43,6 +52,7 @@ def leaderboard(
     tables: dict[str, list[dict[str, Any]]] = {
         name: [] for name in ("rows", "ranking", "by_workload", "by_rate", "by_budget")
     }
+    groups: dict[tuple[str, Any], dict[str, Average]] = {}
     for policy, own in strata.items():
         averages: dict[tuple[str, Any], Average] = {}
         for key, sweeps in own.items():
@@ -50,19 +60,24 @@ def leaderboard(
             row, estimate, draws = _row(
                 results.columns, policy, key, sweeps, stratum, bootstrap_seed, num_resamples
             )
-            tables["rows"].append(row)
+            tables["rows"].append({**row, "bound": policy in bounds})
             if key not in common:
                 continue
             for group in _groups(key):
                 averages.setdefault(group, Average(results.columns)).add(stratum, estimate, draws)
         for (table, value), average in averages.items():
             where = {} if table == "ranking" else {_AXIS[table]: value}
-            tables[table].append({"policy": policy, **where, **average.summary()})
+            row = {"policy": policy, "bound": policy in bounds, **where, **average.summary()}
+            tables[table].append(row)
+            groups.setdefault((table, value), {})[policy] = average
         if ("ranking", None) in averages:
             tables["ranking"][-1].update(
                 _iqm(own, common, results.columns, bootstrap_seed, num_resamples)
             )
     for table in ("ranking", "by_workload", "by_rate", "by_budget"):
+        for row in tables[table]:
+            peers = groups[table, row[_AXIS[table]] if table in _AXIS else None]
+            row.update(_of_bound(peers, row["policy"], bounds))
         tables[table].sort(key=_rank(_AXIS.get(table)))
     return {
         "folder": str(results.folder),
@@ -76,6 +91,7 @@ def leaderboard(
             "num_resamples": num_resamples,
             "seed": bootstrap_seed,
         },
+        "fluid": fluid_averages(results, common, compute=fluid),
         "notes": _notes(strata, common),
         **tables,
     }
@@ -110,6 +126,25 @@ class Average:
         self._shares.append(self._columns.shares(stratum.sums.sum(axis=0)))
         self._episodes += stratum.latency_s.size
 
+    def ratio(self, other: Average) -> dict[str, Any]:
+        """Goodput over that of another policy on the same strata, ``of_bound`` as JSON."""
+        if not other._estimate["goodput"]:
+            return {}
+        draws = np.divide(
+            self._draws["goodput"],
+            other._draws["goodput"],
+            out=np.zeros_like(self._draws["goodput"]),
+            where=other._draws["goodput"] > 0,
+        )
+        ends = interval(draws, np.asarray(self._units, dtype=np.int64))
+        value = self._estimate["goodput"] / other._estimate["goodput"]
+        return {"of_bound": value, "of_bound_ci95": [float(ends[0]), float(ends[1])]}
+
+    @property
+    def goodput(self) -> float:
+        """Mean goodput."""
+        return self._estimate["goodput"] / len(self._units)
+
     def summary(self) -> dict[str, Any]:
         """The averages as JSON."""
         n = len(self._units)
@@ -142,6 +177,14 @@ def with_intervals(
         result[name] = values[name]
         result[f"{name}_ci95"] = [float(ends[0, i]), float(ends[1, i])]
     return result
+
+
+def _of_bound(group: dict[str, Average], policy: str, bounds: set[str]) -> dict[str, Any]:
+    """What a policy reaches of the best bound's goodput; nothing where there is no bound."""
+    known = [group[name] for name in group if name in bounds]
+    if not known:
+        return {}
+    return group[policy].ratio(max(known, key=lambda average: average.goodput))
 
 
 def _row(

@@ -58,6 +58,7 @@ def settings(suite: SuiteConfig) -> dict[str, Any]:
         "protocol": suite.protocol,
         "scheduler": suite.scheduler,
         "system_features": list(suite.system_features),
+        "metrics_poll_s": suite.metrics_poll_s,
     }
 
 

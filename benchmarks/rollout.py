@@ -20,6 +20,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+import agents  # noqa: F401
 import baselines
 import inframind_gym  # noqa: F401
 from benchmarks.cells import Cell
@@ -63,6 +64,7 @@ def env_kwargs(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, A
         "scheduler": suite.scheduler,
         "protocol": suite.protocol,
         "system_features": list(suite.system_features),
+        "metrics_poll_s": suite.metrics_poll_s,
         "observation": "index",
     }
     return kwargs | requires_of(policy)
@@ -109,6 +111,9 @@ class Simulator:
         observations, _ = env.reset(seed=[c.sweep_seed for c in cells], options=options)
         with _blame(first.policy):
             policy.reset(env.policy_spec(), [c.policy_seed for c in cells])
+            foresee = getattr(policy, "foresee", None)
+            if foresee is not None:  # a bound: it is shown what no contestant sees
+                foresee(env.simulation)
         done = np.zeros((len(cells), env.simulation.num_queries), COMPLETED)
         running = np.ones(len(cells), dtype=np.bool_)
         actions = np.zeros_like(env.action_space.sample(), dtype=np.int64)

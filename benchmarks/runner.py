@@ -104,6 +104,7 @@ def run(
     folder: Path,
     *,
     workers: int = 1,
+    ray_address: str | None = None,
     max_rows: int = MAX_ROWS,
     command: Sequence[str] = (),
 ) -> RunSummary:
@@ -115,7 +116,8 @@ def run(
     Args:
         suite: A resolved suite.
         folder: Where results go.
-        workers: Processes.
+        workers: Processes, or actors on Ray.
+        ray_address: Address of a Ray cluster, see `agents.ray_hosts.connect`; None for processes.
         max_rows: Most cells in lock-step.
         command: The command line, for the record.
 
@@ -137,12 +139,13 @@ def run(
             say(f"{folder}: {kept} of {len(ids)} cells are there, {len(todo)} to go")
         stopped = False
         computed = 0
-        with _ctrl_c() as stop, ProgressReport(total, total - left, suite.name) as report:
+        with ctrl_c() as stop, ProgressReport(total, total - left, suite.name) as report:
             try:
                 for results in run_cells(
                     suite,
                     todo,
                     workers=workers,
+                    ray_address=ray_address,
                     max_rows=max_rows,
                     stop=lambda: stop.asked,
                     progress=report.advance,
@@ -166,6 +169,7 @@ def _header(suite: SuiteConfig, command: Sequence[str]) -> dict[str, Any]:
         "settings": shared,
         "settings_hash": content_hash(shared),
         "policies": {name: policy_fingerprint(name) for name in suite.policies},
+        "bounds": [name for name, made in policies.items() if getattr(made, "bound", False)],
         "workloads": {name: workload_fingerprint(name) for name in suite.workloads},
         "suite": suite.model_dump(mode="json"),
         "names": {
@@ -202,7 +206,8 @@ class _Stop:
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[_Stop]:
+def ctrl_c() -> Iterator[_Stop]:
+    """Take note of Ctrl-C for the time of a block."""
     stop = _Stop()
     try:
         old = signal.signal(signal.SIGINT, stop)

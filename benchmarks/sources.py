@@ -10,7 +10,7 @@ from pathlib import Path
 
 import inframind_gym
 
-_WHOLE_PACKAGES = ("baselines", "agents")  # their modules share code freely
+_WHOLE_PACKAGES = ("baselines",)  # its modules share code freely
 _PATHS = sysconfig.get_paths()
 _INSTALLED = tuple(
     Path(_PATHS[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -22,9 +22,10 @@ def policy_sources(kind: type) -> set[Path]:
     """The source files on which a policy's class rests.
 
     These are the files of the class and of its bases, those of its own project that they import,
-    one through the other, and whole packages of this repository. Imports are read from the source,
-    not from what happens to be loaded, so other policies of the same process make no difference.
-    Left out are the simulator, which the settings of a run cover, and what is installed.
+    one through the other, and all baselines for a baseline. Of `agents` only what a policy imports
+    counts: how it is trained shows in its weights. Imports are read from the source, not from
+    what happens to be loaded, so other policies of the same process make no difference. Left out
+    are the simulator, which the settings of a run cover, and what is installed.
 
     Args:
         kind: The policy's class.

@@ -10,7 +10,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,8 @@ class Figure:
         unit: Of the figure.
         target: What it must reach; None for a figure that is only reported.
         at_most: Whether the target is an upper bound.
+        cores: Cores that it is measured on.
+        needs: Package without which it is left out.
     """
 
     key: str
@@ -48,6 +52,8 @@ class Figure:
     unit: str
     target: float | None = None
     at_most: bool = False
+    cores: int = 1
+    needs: str | None = None
 
     def reached(self, value: float) -> bool | None:
         """Whether a value reaches the target."""
@@ -81,6 +87,14 @@ FIGURES: dict[str, Figure] = {
         Figure("kernel_rps", "Kernel alone, five servers", "requests/s", 2_000_000),
         Figure("import_s", "import inframind_gym", "s", 1.0, at_most=True),
         Figure("compile_s", "First use, nothing compiled yet", "s", 45.0, at_most=True),
+        Figure(
+            "train_dps",
+            "Training of InfraMind on two cores, rollouts and updates",
+            "decisions/s",
+            20_000,
+            cores=2,
+            needs="torch",
+        ),
     )
 }
 _REPORTED = {
@@ -97,14 +111,15 @@ Measurement = Callable[[int], dict[str, float]]
 
 
 def measure(only: Sequence[str] | None = None, *, repeats: int = 5) -> dict[str, Any]:
-    """Measure speed figures on one core.
+    """Measure speed figures, each on as many cores as it says.
 
     Args:
         only: Keys of `FIGURES`; None measures all.
         repeats: Measurements of each figure; the median is kept. The compilation is measured once.
 
     Returns:
-        The figures by key, ``targets``, ``repeats`` and where they were measured.
+        The figures by key, ``targets``, ``repeats``, where they were measured, and ``skipped``:
+        why a figure was left out.
 
     Raises:
         BenchmarkError: A figure is unknown.
@@ -114,13 +129,20 @@ def measure(only: Sequence[str] | None = None, *, repeats: int = 5) -> dict[str,
         if key not in FIGURES:
             raise BenchmarkError(unknown("figure", key, FIGURES))
     figures: dict[str, float] = {}
-    with keep_to_one_core():
-        for key in keys:
-            say(f"measuring {FIGURES[key].what} ...")
+    skipped: dict[str, str] = {}
+    for key in keys:
+        figure = FIGURES[key]
+        if figure.needs is not None and find_spec(figure.needs) is None:
+            skipped[key] = f"{figure.needs} is not installed (extra `agents`)"
+            say(f"{figure.what}: left out, {skipped[key]}")
+            continue
+        say(f"measuring {figure.what} ...")
+        with keep_to_one_core() if figure.cores == 1 else nullcontext():
             figures |= _MEASUREMENTS[key](repeats)
     return {
         **figures,
-        "targets": {key: FIGURES[key].target for key in keys},
+        "targets": {key: FIGURES[key].target for key in keys if key not in skipped},
+        "skipped": skipped,
         "repeats": repeats,
         **provenance(),
     }
@@ -144,7 +166,7 @@ def speed_sheet(figures: dict[str, Any]) -> Sheet:
     machine, packages = figures["machine"], figures["packages"]
     versions = ", ".join(f"{name} {version}" for name, version in packages.items())
     return Sheet(
-        f"Speed, one core of {machine['processor']}",
+        f"Speed, one core of {machine['processor']} where no other number is given",
         ["", "median", "target", "reached"],
         body,
         f"Medians of {figures['repeats']}, compilation once. "
@@ -290,6 +312,12 @@ def _import(repeats: int) -> dict[str, float]:
     }
 
 
+def _training(repeats: int) -> dict[str, float]:
+    from agents.speed import training_rates
+
+    return {"train_dps": statistics.median(training_rates(repeats))}
+
+
 def _compile(repeats: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as cache:
         compiled = _seconds_in_fresh_process(_FIRST_USE, NUMBA_CACHE_DIR=cache)
@@ -322,4 +350,5 @@ _MEASUREMENTS: dict[str, Measurement] = {
     "kernel_rps": _kernel,
     "import_s": _import,
     "compile_s": _compile,
+    "train_dps": _training,
 }

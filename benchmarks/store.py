@@ -31,6 +31,10 @@ HEADER, EPISODES, CELLS = "run.json", "episodes.jsonl", "cells.jsonl"
 _SORTED = ".sorted"  # suffix of the files that replace the logs when a run is complete
 
 
+class OtherSettingsError(BenchmarkError):
+    """A folder holds results that other code or settings have made."""
+
+
 @dataclass(frozen=True, slots=True)
 class CellResult:
     """A finished cell.
@@ -161,8 +165,8 @@ class ResultStore:
     Args:
         folder: Created if needed.
         header: Content of ``run.json``. Its "settings" must equal those of an existing folder;
-            entries of "policies" and "workloads" (name to fingerprint) and of "env_specs" are
-            merged with the existing ones.
+            entries of "policies" and "workloads" (name to fingerprint), of "bounds" (policies
+            that cannot be beaten) and of "env_specs" are merged with the existing ones.
 
     Raises:
         BenchmarkError: The folder belongs to other settings, is in use, or cannot be written.
@@ -278,14 +282,16 @@ class ResultStore:
                 if old[kind].get(name, fingerprint) != fingerprint
             ]
         if differences:
-            raise BenchmarkError(
+            raise OtherSettingsError(
                 f"{self.folder} holds results of other settings: {'; '.join(differences)}. "
                 "Choose another --out, or delete the folder to start over."
             )
         merged = {
             key: {**old[key], **header[key]} for key in ("policies", "workloads", "env_specs")
         }
-        return {**header, **merged, "runs": [*old["runs"], *header["runs"]]}
+        bounds = sorted({*old.get("bounds", ()), *header.get("bounds", ())})
+        runs = [*old["runs"], *header["runs"]]
+        return {**header, **merged, "bounds": bounds, "runs": runs}
 
     def _open_at(self, name: str, end: int) -> int:
         """Open a log for appending, without what follows its last finished cell."""

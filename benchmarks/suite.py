@@ -44,6 +44,7 @@ class SuiteConfig(StrictModel):
         tasks: "builtin", or a folder of questions.
         split: Which part of the tasks is asked.
         system_features: What of the servers' telemetry a policy observes.
+        metrics_poll_s: Seconds between two polls of it; null takes the pool's.
     """
 
     name: str
@@ -61,6 +62,7 @@ class SuiteConfig(StrictModel):
     tasks: str = "builtin"
     split: Literal["train", "val", "test", "all"] = "test"
     system_features: tuple[str, ...] = ("queue", "e2e")
+    metrics_poll_s: Positive | None = None
 
     @field_validator("seeds", mode="before")
     @classmethod

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.fluid import KINDS
 from benchmarks.metrics import METRICS
 
 _MAIN = (
@@ -110,12 +111,15 @@ def leaderboard_sheets(board: dict[str, Any]) -> list[Sheet]:
             board["ranking"],
             f"Means over {cells} (workload x rate x budget) ± half of the 95 % interval. "
             "Goodput: solved within the query's own budget; SLO: answered within it; lat./β: "
-            "latency over budget.",
+            f"latency over budget.{_about_bounds(board)}",
         )
     ]
     workloads = list(dict.fromkeys(row["workload"] for row in board["by_workload"]))
     if len(workloads) > 1:
-        sheets.append(_matrix("by workload", board["by_workload"], "workload", policies, str))
+        limits = (board.get("fluid") or {}).get("by_workload", ())
+        sheets.append(
+            _matrix("by workload", board["by_workload"], "workload", policies, str, limits)
+        )
     rates = list(dict.fromkeys(row["rate_per_min"] for row in board["by_rate"]))
     for rate in rates:
         rows = [row for row in board["by_rate"] if row["rate_per_min"] == rate]
@@ -158,17 +162,40 @@ def _budget(value: float | str) -> str:
 
 
 def _metrics_sheet(title: str, rows: Sequence[dict[str, Any]], caption: str = "") -> Sheet:
+    bounded = any("of_bound" in row for row in rows)
     headings = ["#", "policy", *(METRICS[name].label for name in _MAIN)]
-    body = [
-        [str(place), short(row["policy"]), *(with_margin(row, name) for name in _MAIN)]
-        for place, row in enumerate(rows, start=1)
-    ]
+    headings += ["of bound %"] if bounded else []
+    ranked = [row for row in rows if not row.get("bound")]
+    body = []
+    for row in rows:
+        place = "" if row.get("bound") else str(ranked.index(row) + 1)
+        extra = [_of_bound(row)] if bounded else []
+        body.append([place, short(row["policy"]), *(with_margin(row, n) for n in _MAIN), *extra])
     best = set()
     for c, name in enumerate(_MAIN, start=2):
         pick = max if METRICS[name].higher_is_better else min
-        top = pick(row[name] for row in rows)
-        best |= {(r, c) for r, row in enumerate(rows) if row[name] == top}
+        top = pick((row[name] for row in ranked), default=None)
+        best |= {(r, c) for r, row in enumerate(rows) if row in ranked and row[name] == top}
     return Sheet(title, headings, body, caption, left=2, best=best)
+
+
+def _of_bound(row: dict[str, Any]) -> str:
+    if row.get("bound") or "of_bound" not in row:
+        return ""
+    low, high = row["of_bound_ci95"]
+    return f"{100 * row['of_bound']:.1f}±{50 * (high - low):.1f}"
+
+
+def _about_bounds(board: dict[str, Any]) -> str:
+    """What the caption says of what cannot be beaten."""
+    names = [row["policy"] for row in board["ranking"] if row.get("bound")]
+    text = f" Not ranked, because it is a bound: {', '.join(names)}." if names else ""
+    if board.get("fluid"):
+        values = [
+            f"{100 * board['fluid']['mean'][kind]:.1f} ({what})" for kind, what in KINDS.items()
+        ]
+        text += f" Fluid bounds on goodput %: {', '.join(values)}."
+    return text
 
 
 def _matrix(
@@ -177,19 +204,29 @@ def _matrix(
     axis: str,
     policies: Sequence[str],
     label: Callable[[Any], str],
+    fluid: Sequence[dict[str, Any]] = (),
 ) -> Sheet:
     values = list(dict.fromkeys(row[axis] for row in rows))
     found = {(row["policy"], row[axis]): row for row in rows}
     best = set()
     for c, value in enumerate(values, start=1):
-        goodput = [found[policy, value]["goodput"] for policy in policies]
-        best |= {(r, c) for r, one in enumerate(goodput) if one == max(goodput)}
+        goodput = [
+            -1.0 if found[policy, value].get("bound") else found[policy, value]["goodput"]
+            for policy in policies
+        ]
+        best |= {(r, c) for r, one in enumerate(goodput) if one == max(goodput) >= 0}
+    limits = {row[axis]: row for row in fluid}
     return Sheet(
         f"Goodput % {title} (solved %)",
         ["policy", *(label(value) for value in values)],
         [
             [short(policy), *(_goodput_text(found[policy, value]) for value in values)]
             for policy in policies
+        ]
+        + [
+            [f"fluid bound, {what}", *(f"{100 * limits[value][kind]:.1f}" for value in values)]
+            for kind, what in KINDS.items()
+            if limits
         ],
         best=best,
     )

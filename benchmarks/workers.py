@@ -1,30 +1,31 @@
-"""Spreads batches of cells over processes; a process that dies costs a retry, never a result."""
+"""Spreads batches of cells over processes or a Ray cluster; a dead worker never costs a result."""
 
 from __future__ import annotations
 
 import math
-import multiprocessing
-import signal
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any, cast
 
+from agents.crew import MAX_ATTEMPTS, run_jobs, site
+from agents.hosts import Emit, HostDiedError
+from agents.ray_hosts import LOCAL
 from benchmarks.cells import Cell, batches
+from benchmarks.cores import available_cores
 from benchmarks.errors import BenchmarkError
 from benchmarks.records import encode_cell
 from benchmarks.rollout import Simulator, StoppedError
 from benchmarks.store import CellResult
 from benchmarks.suite import SuiteConfig
-from inframind_gym.errors import InfraMindError
 
 MAX_ROWS = 128  # of one batch: enough to hide the cost of a step in Python
-MAX_ATTEMPTS = 3
 _REPORT_EVERY_S = 0.5
-_POLL_S = 0.2
+_ALL_OF_A_CLUSTER = 1_000_000
+
+
+def default_workers(ray_address: str | None = None) -> int:
+    """One worker for each core: of this machine, or of a cluster that is there already."""
+    return available_cores() if ray_address in (None, LOCAL) else _ALL_OF_A_CLUSTER
 
 
 def run_cells(
@@ -32,16 +33,18 @@ def run_cells(
     ids: Mapping[Cell, str],
     *,
     workers: int = 1,
+    ray_address: str | None = None,
     max_rows: int = MAX_ROWS,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Iterator[list[CellResult]]:
-    """Run cells; the results are the same for any number of workers and any size of batch.
+    """Run cells; the results are the same for any number of workers, wherever, and any batch size.
 
     Args:
         suite: What the cells share.
         ids: The cells to run and their ids.
-        workers: Processes; 1 runs everything in this one.
+        workers: Processes, or actors on Ray; one process is this one.
+        ray_address: Address of a Ray cluster, see `agents.ray_hosts.connect`; None for processes.
         max_rows: Most cells that run in lock-step.
         stop: Asked several times a second; "yes" ends the run.
         progress: Told how many queries have finished since it was told last.
@@ -51,18 +54,49 @@ def run_cells(
 
     Raises:
         StoppedError: `stop` said so.
-        BenchmarkError: A policy failed, or worker processes keep dying.
+        BenchmarkError: A policy failed, or workers keep dying.
     """
-    rows = min(max_rows, math.ceil(len(ids) / workers)) or 1
-    work = batches(list(ids), rows)
-    if min(workers, len(work)) > 1:
-        Simulator(suite).warm_up(work[0][0])  # compiles once, not once a process
-        pool = _Pool(suite, ids, min(workers, len(work)))
-        yield from pool.run(work, stop, progress)
+    if not ids:
         return
-    simulator = Simulator(suite, stop, progress)
-    for batch in work:
-        yield from _run_batch(simulator, batch, ids)
+    if ray_address is None:
+        work = _cut(ids, workers, max_rows)
+        workers = min(workers, len(work))
+        if workers <= 1:
+            simulator = Simulator(suite, stop, progress)
+            for batch in work:
+                yield from _run_batch(simulator, batch, ids)
+            return
+        Simulator(suite).warm_up(work[0][0])  # compiles once, not once a process
+    with site(workers, ray_address) as where:
+        jobs = [_Job({cell: ids[cell] for cell in b}) for b in _cut(ids, where.size, max_rows)]
+        for job, (kind, content) in run_jobs(
+            where,
+            "benchmarks.workers:CellWorker",
+            {"suite": suite},
+            jobs,
+            request=lambda job: job.owed,
+            retry=_Halves(),
+            stop=lambda: _raise_if(stop),
+        ):
+            if kind == "progress":
+                progress(content)
+                continue
+            job.forget(content)
+            yield content
+
+
+def _cut(ids: Mapping[Cell, str], workers: int, max_rows: int) -> list[list[Cell]]:
+    return batches(list(ids), min(max_rows, math.ceil(len(ids) / workers)))
+
+
+def _raise_if(stop: Callable[[], bool]) -> None:
+    """Ask whether the run shall end.
+
+    Raises:
+        StoppedError: It shall.
+    """
+    if stop():
+        raise StoppedError
 
 
 def _run_batch(
@@ -74,139 +108,61 @@ def _run_batch(
         ]
 
 
-class _Progress:
-    """Sends the count of finished queries to the parent, not more than twice a second."""
+class CellWorker:
+    """Runs batches of cells; emits results and counts of finished queries.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._count = 0
-        self._sent_at = time.monotonic()
-
-    def __call__(self, queries: int) -> None:
-        self._count += queries
-        if time.monotonic() - self._sent_at > _REPORT_EVERY_S:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what has not been sent."""
-        if self._count:
-            self._connection.send(("progress", self._count))
-        self._count, self._sent_at = 0, time.monotonic()
-
-
-def _work(connection: Connection, suite: SuiteConfig) -> None:
-    """Body of a worker process: batches in, results out, until the connection ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    report = _Progress(connection)
-    simulator = Simulator(suite, progress=report)
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
-        while True:
-            ids: dict[Cell, str] = connection.recv()
-            try:
-                for results in _run_batch(simulator, list(ids), ids):
-                    connection.send(("results", results))
-                report.flush()
-                connection.send(("idle", None))
-            except InfraMindError as error:
-                connection.send(("error", str(error)))
-
-
-class _Worker:
-    """A process and the cells that it still owes."""
+    Args:
+        suite: What the cells share.
+    """
 
     def __init__(self, suite: SuiteConfig) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_work, args=(theirs, suite), daemon=True)
-        self.process.start()
-        theirs.close()
-        self.owed: dict[str, Cell] = {}
+        self._simulator = Simulator(suite, progress=self._count)
+        self._queries, self._sent_at = 0, time.monotonic()
+        self._emit: Emit = lambda item: None
 
-    def give(self, batch: Sequence[Cell], ids: Mapping[Cell, str]) -> None:
-        """Hand out a batch."""
-        self.owed = {ids[cell]: cell for cell in batch}
-        with suppress(BrokenPipeError, ConnectionResetError):  # it has died: reading will tell
-            self.connection.send({cell: ids[cell] for cell in batch})
+    def __call__(self, emit: Emit, ids: Mapping[Cell, str]) -> None:
+        """Run the cells; a count is emitted not more than twice a second."""
+        self._emit = emit
+        for results in _run_batch(self._simulator, list(ids), ids):
+            emit(("results", results))
+        self._report()
 
-    def end(self) -> int | None:
-        """Stop the process.
+    def _count(self, queries: int) -> None:
+        self._queries += queries
+        if time.monotonic() - self._sent_at > _REPORT_EVERY_S:
+            self._report()
 
-        Returns:
-            Its exit code, if it had ended by itself.
-        """
-        self.process.join(timeout=0.1)
-        code = self.process.exitcode
-        self.process.kill()
-        self.process.join()
-        self.connection.close()
-        return code
+    def _report(self) -> None:
+        self._emit(("progress", self._queries))
+        self._queries, self._sent_at = 0, time.monotonic()
 
 
-class _Pool:
-    """Worker processes, refilled as they become idle and replaced when they die."""
+class _Job:
+    """A batch of cells, less those whose results have arrived."""
 
-    def __init__(self, suite: SuiteConfig, ids: Mapping[Cell, str], size: int) -> None:
-        self._suite, self._ids, self._size = suite, ids, size
+    def __init__(self, owed: dict[Cell, str]) -> None:
+        self.owed = owed
+
+    def forget(self, results: Sequence[CellResult]) -> None:
+        arrived = {result.line["cell"] for result in results}
+        self.owed = {cell: name for cell, name in self.owed.items() if name not in arrived}
+
+
+class _Halves:
+    """Gives a dead worker's unfinished cells back, in halves in case they were too many."""
+
+    def __init__(self) -> None:
         self._attempts: Counter[Cell] = Counter()
-        self._workers: dict[Connection, _Worker] = {}
 
-    def run(
-        self,
-        work: Sequence[Sequence[Cell]],
-        stop: Callable[[], bool],
-        progress: Callable[[int], None],
-    ) -> Iterator[list[CellResult]]:
-        queue = deque(work)
-        try:
-            while queue or self._workers:
-                while queue and len(self._workers) < self._size:
-                    worker = _Worker(self._suite)
-                    self._workers[worker.connection] = worker
-                    worker.give(queue.popleft(), self._ids)
-                if stop():
-                    raise StoppedError
-                for ready in wait(list(self._workers), timeout=_POLL_S):
-                    worker = self._workers[cast(Connection, ready)]
-                    try:
-                        kind, content = worker.connection.recv()
-                    except (EOFError, ConnectionResetError):
-                        queue.extend(self._bury(worker))
-                        continue
-                    if kind == "results":
-                        for result in content:
-                            del worker.owed[result.line["cell"]]
-                        yield content
-                    elif kind == "idle":
-                        self._next(worker, queue)
-                    else:
-                        self._handle(kind, content, progress)
-        finally:
-            for worker in self._workers.values():
-                worker.end()
-
-    def _next(self, worker: _Worker, queue: deque[Sequence[Cell]]) -> None:
-        if queue:
-            worker.give(queue.popleft(), self._ids)
-        else:
-            del self._workers[worker.connection]
-            worker.end()
-
-    def _handle(self, kind: str, content: Any, progress: Callable[[int], None]) -> None:
-        if kind == "error":
-            raise BenchmarkError(content)
-        progress(content)
-
-    def _bury(self, worker: _Worker) -> list[list[Cell]]:
-        """Take a dead worker's unfinished cells back, in halves in case they were too many."""
-        del self._workers[worker.connection]
-        code = worker.end()
-        cells = list(worker.owed.values())
+    def __call__(self, job: _Job, death: HostDiedError) -> list[_Job]:
+        cells = list(job.owed)
         self._attempts.update(cells)
         lost = [cell for cell in cells if self._attempts[cell] >= MAX_ATTEMPTS]
         if lost:
             raise BenchmarkError(
-                f"a worker process died {MAX_ATTEMPTS} times (last exit code {code}), last with "
-                f"{lost[0]}. If memory ran out, use fewer --workers; what has finished is kept."
+                f"a worker died {MAX_ATTEMPTS} times (last {death}), last with {lost[0]}. If "
+                "memory ran out, use fewer --workers; what has finished is kept."
             )
         middle = math.ceil(len(cells) / 2)
-        return [half for half in (cells[:middle], cells[middle:]) if half]
+        halves = (cells[:middle], cells[middle:])
+        return [_Job({cell: job.owed[cell] for cell in half}) for half in halves if half]

@@ -69,6 +69,7 @@ class EnvConfig(StrictModel):
         level: which decisions are the agent's.
         observation: "full" (embeddings) or "index".
         system_features: observed telemetry.
+        metrics_poll_s: seconds between two polls of it; without it the pool's.
         record_calls: keep a record of every call.
         down_models: aliases of models that are down.
     """
@@ -89,6 +90,7 @@ class EnvConfig(StrictModel):
     level: Literal["executor", "planner", "joint"] = "executor"
     observation: Literal["full", "index"] = "full"
     system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
+    metrics_poll_s: float | None = None
     record_calls: bool = False
     down_models: tuple[str, ...] = ()
 
@@ -133,7 +135,7 @@ def _checked(arguments: Mapping[str, Any], model: type[ConfigT]) -> ConfigT:
     if given.get("planner") == "mix":
         given["planner"] = None
     config = validate(given, model, source="environment")
-    for key in ("arrival_rate_per_min", "budget_s"):
+    for key in ("arrival_rate_per_min", "budget_s", "metrics_poll_s"):
         if getattr(config, key) is not None:  # as it was given: "100" and True are no rates
             require_positive(key, given.get(key, getattr(config, key)))
     if len(set(config.system_features)) != len(config.system_features):

@@ -80,6 +80,8 @@ class Simulation:
         self.num_envs = num_envs
         self.one_query = one_query
         self.pool = load_pool(config.pool)
+        if config.metrics_poll_s is not None:
+            self.pool = self.pool.model_copy(update={"metrics_poll_s": config.metrics_poll_s})
         self.workload = load_workload(config.workload)
         weighted = load_profiles(self.workload)
         rules = {} if config.agents is None else {"agents": config.agents}

@@ -77,3 +77,15 @@ class AlwaysDies(Cheapest):
 
     def act(self, observation, context):
         os._exit(9)
+
+
+class Trained(BasePolicy):
+    """Always asks the model that its checkpoint names."""
+
+    name = "trained"
+
+    def __init__(self, folder):
+        self.fingerprint = (Path(folder) / "model").read_text()
+
+    def act(self, observation, context):
+        return self.spec.action(int(self.fingerprint), 0)

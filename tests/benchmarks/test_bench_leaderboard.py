@@ -1,6 +1,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.leaderboard import leaderboard
 from benchmarks.metrics import METRICS, imbalance
 from benchmarks.results import Stratum, load_results
+from benchmarks.suite import load_suite
 from benchmarks.tables import leaderboard_sheets, to_markdown
 from tests.benchmarks.synthetic_results import COLUMNS, completed, drawn, write_folder
 
@@ -196,3 +198,37 @@ def test_tables_show_every_policy(folder: Path, board: dict[str, Any]) -> None:
     overall, cells = comparison_sheets(compare(Side(results, "bad"), Side(results, "good")))
     assert any(row[-1] == "better" for row in overall.rows)
     assert len(cells.rows) == 4
+
+
+def test_a_bound_holds_no_place_and_measures_the_others(tmp_path: Path) -> None:
+    write_folder(tmp_path, CELLS, make, bounds=["good"])
+    board = leaderboard(load_results(tmp_path), num_resamples=500)
+    bound, other = board["ranking"]
+    assert (bound["policy"], bound["bound"], other["bound"]) == ("good", True, False)
+    assert other["of_bound"] == pytest.approx(other["goodput"] / bound["goodput"])
+    assert other["of_bound_ci95"][0] < other["of_bound"] < other["of_bound_ci95"][1] < 1.0
+    assert board["fluid"] is None
+    sheet, *_ = leaderboard_sheets(board)
+    assert [row[0] for row in sheet.rows] == ["", "1"]
+    assert sheet.headings[-1] == "of bound %"
+    assert {row for row, _ in sheet.best} == {1}
+    assert "Not ranked, because it is a bound: good." in sheet.caption
+
+
+def test_fluid_bounds_are_shown_once_they_have_been_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fluid_bounds(suite: Any, workload: str, rate: float, budget: Any, *, cache: Path) -> Any:
+        cache.mkdir(exist_ok=True)
+        return SimpleNamespace(informed=0.5 + 0.001 * rate, clairvoyant=0.9)
+
+    monkeypatch.setattr("benchmarks.bounds.fluid_bounds", fluid_bounds)
+    suite = load_suite("quick").model_dump(mode="json")
+    write_folder(tmp_path, CELLS, make, suite=suite)
+    results = load_results(tmp_path)
+    assert leaderboard(results, num_resamples=100)["fluid"] is None
+    for compute in (True, False):
+        board = leaderboard(results, num_resamples=100, fluid=compute)
+        assert board["fluid"]["mean"] == pytest.approx({"informed": 0.555, "clairvoyant": 0.9})
+        assert [row["informed"] for row in board["fluid"]["by_rate"]] == pytest.approx([0.51, 0.6])
+    assert "Fluid bounds on goodput %: 55.5 (knows dist" in leaderboard_sheets(board)[0].caption

@@ -240,3 +240,19 @@ def test_in_flight_is_the_routers_own_count_and_never_old() -> None:
             done = mine["finish_s"] <= time_s
             assert ((mine["submit_s"] < time_s) & ~done).sum() <= count
             assert count <= ((mine["submit_s"] <= time_s) & ~done).sum()
+
+
+def test_telemetry_can_be_polled_more_often() -> None:
+    ages = {}
+    for poll_s in (None, 0.5):
+        own: Any = gym.make(STREAM, num_queries=40, metrics_poll_s=poll_s)
+        own.reset(seed=1)
+        over, found = False, []
+        while not over:
+            found.append(own.unwrapped.context()["telemetry_age_s"])
+            over = own.step(13)[2]
+        ages[poll_s] = max(found)
+        assert own.unwrapped.policy_spec().metrics_poll_s == (poll_s or 5.0)
+    assert ages[0.5] <= 0.5 < ages[None] <= 5.0
+    with pytest.raises(ConfigError, match="metrics_poll_s must be a positive"):
+        make_batch(1, metrics_poll_s=0.0)

@@ -37,7 +37,7 @@ def refused(folder: Path, data: dict[str, Any]) -> str:
 
 
 def test_what_is_shipped() -> None:
-    assert set(list_configs("workloads")) == {*DATASETS, "mixed"}
+    assert set(list_configs("workloads")) == {*DATASETS, "all", "mixed"}
 
 
 @pytest.mark.parametrize("name", list_configs("workloads"))

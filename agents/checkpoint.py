@@ -1,0 +1,152 @@
+"""Weights on disk: `model.safetensors` and `config.json` in one folder, whole or not at all.
+
+Nothing here is pickled, so a checkpoint from anywhere can be opened. The weights file carries a
+copy of the configuration: two files that do not belong together, or were edited, are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.errors import ConfigError, InfraMindError, did_you_mean
+
+MODEL_FILE: Final = "model.safetensors"
+CONFIG_FILE: Final = "config.json"
+MAX_BYTES: Final = 256 * 2**20  # of a weights file; ours take about 1 MB
+_KEY: Final = "config"  # of the copy in the weights file's metadata
+
+Tensors = Mapping[str, NDArray[Any]]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def save(folder: str | Path, tensors: Tensors, config: Mapping[str, Any]) -> None:
+    """Write a checkpoint in place of what the folder held.
+
+    It is written beside the folder and then renamed: whoever reads finds the old or the new one.
+
+    Args:
+        folder: where to; made with its parents.
+        tensors: name -> array.
+        config: JSON values that say how to use them.
+
+    Raises:
+        InfraMindError: the folder cannot be written.
+    """
+    from safetensors.numpy import save as encode
+
+    folder = Path(folder)
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    data = encode(arrays, metadata={_KEY: text})
+    new = folder.with_name(f".{folder.name}.{os.getpid()}.new")
+    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    try:
+        new.mkdir(parents=True)
+        (new / MODEL_FILE).write_bytes(data)
+        (new / CONFIG_FILE).write_text(text, encoding="utf-8")
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(new, folder)
+    except OSError as error:
+        raise InfraMindError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read a checkpoint.
+
+    Returns:
+        Name -> array, floats as float32 or what was saved, and the configuration.
+
+    Raises:
+        ConfigError: there is no checkpoint, or one that is damaged, too large, holds numbers that
+            are not finite, or whose two files do not belong together.
+    """
+    folder = Path(folder)
+    model, config = folder / MODEL_FILE, folder / CONFIG_FILE
+    for path in (model, config):
+        if not path.is_file():
+            raise ConfigError(f"{folder}: is no checkpoint, {_what_is_missing(path)}")
+    if model.stat().st_size > MAX_BYTES:
+        raise ConfigError(f"{model}: has {model.stat().st_size} bytes, more than {MAX_BYTES}.")
+    tensors, copy = _read_tensors(model)
+    text = config.read_text(encoding="utf-8", errors="replace")
+    if copy != text:
+        raise ConfigError(
+            f"{config}: is not the configuration that {model.name} was saved with. "
+            "Copy both files of a checkpoint together and edit neither."
+        )
+    for name, array in tensors.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ConfigError(f"{model}: {name} holds numbers that are not finite.")
+    return tensors, dict(json.loads(text))
+
+
+def check_shapes(folder: str | Path, tensors: Tensors, shapes: Shapes) -> None:
+    """Check that a checkpoint holds what a network needs.
+
+    Args:
+        folder: named in the errors.
+        tensors: what was loaded; more than is needed is fine.
+        shapes: name -> shape of every tensor that is needed.
+
+    Raises:
+        ConfigError: a tensor is missing or has another shape.
+    """
+    model = Path(folder) / MODEL_FILE
+    for name, shape in shapes.items():
+        if name not in tensors:
+            raise ConfigError(f"{model}: has no tensor {name!r}.{did_you_mean(name, tensors)}")
+        found = tensors[name].shape
+        if found != tuple(shape):
+            raise ConfigError(
+                f"{model}: {name} has shape {found}, wanted {tuple(shape)}. The checkpoint is of "
+                "another network or pool."
+            )
+
+
+def fingerprint(folder: str | Path) -> str:
+    """Hash of a checkpoint: its weights file, which has the configuration in it."""
+    return hashlib.sha256((Path(folder) / MODEL_FILE).read_bytes()).hexdigest()
+
+
+def part(tensors: Tensors, prefix: str) -> dict[str, NDArray[Any]]:
+    """The tensors whose name starts with `prefix`, without it."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def prefixed(tensors: Tensors, prefix: str) -> dict[str, NDArray[Any]]:
+    """The tensors with `prefix` before every name."""
+    return {prefix + name: array for name, array in tensors.items()}
+
+
+def _read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], str]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            names = list(file.keys())
+            tensors = {name: np.asarray(file.get_tensor(name)) for name in names}
+    except (OSError, SafetensorError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as safetensors: {error}.") from None
+    return tensors, metadata.get(_KEY, "")
+
+
+def _what_is_missing(path: Path) -> str:
+    folder = path.parent
+    if folder.is_dir():
+        return f"it has no {path.name}."
+    siblings = [p.name for p in folder.parent.glob("*")] if folder.parent.is_dir() else []
+    return f"there is no such folder.{did_you_mean(folder.name, siblings)}"

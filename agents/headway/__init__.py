@@ -1,0 +1,21 @@
+"""Headway: every server has a price.
+
+A query is answered by a *recipe*: a topology, a team of agents with their models, a strategy.
+Headway surveys recipes at idle servers, learns what load does to calls, and puts a price on every
+second of every server's slots, which rises with the load. When a query arrives it picks the recipe
+whose chance of a right answer within the budget, less the price of the work, is best. The prices
+are what makes many queries share the servers: they are searched for on whole sweeps, so that what a
+call costs the others is in them (congestion pricing; the Lagrange multipliers of the servers'
+capacities, in the terms of `spec/inframind.md` §4.1, where one multiplier prices latency).
+
+    recipes.py    what can be chosen
+    survey.py     playing it, and what is seen
+    study.py      what is learned from that
+    choice.py     the choice, compiled
+    policy.py     the agent
+    training.py   the stages of a training
+"""
+
+from agents.headway.training import train
+
+__all__ = ["train"]

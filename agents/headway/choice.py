@@ -1,0 +1,128 @@
+"""The choice itself, compiled: the recipe of the best expected balance of success and price."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+_SQRT_HALF = math.sqrt(0.5)
+
+
+class Knowledge(NamedTuple):
+    """What was learned of R recipes in D domains on M models, at idle servers, and of load.
+
+    Times are wall-clock seconds of single calls under the workload's lengths.
+    """
+
+    logit: NDArray[np.float64]  # (D, R) log odds of a right answer to a question of no difficulty
+    log_latency: NDArray[np.float64]  # (D, R) mean of the log of the latency in s
+    spread: NDArray[np.float64]  # (D, R) standard deviation of the same
+    path_s: NDArray[np.float64]  # (D, R, M) seconds of each model on the slowest line of calls
+    path_calls: NDArray[np.float64]  # (D, R, M) calls of each model on it
+    work_s: NDArray[np.float64]  # (D, R, M) seconds of all calls: how long slots are taken
+    call_s: NDArray[np.float64]  # (M,) seconds of one call
+    slots: NDArray[np.float64]  # (M,) calls that a server runs at once
+    slowdown: NDArray[np.float64]  # (M, M + 1) log slowdown by every busy model, and by the batch
+    turns: NDArray[np.float64]  # (M,) waiting per round of slots that is ahead, in calls
+
+
+class Prices(NamedTuple):
+    """What the search tunes; each (C, ...) for C candidates, C = 1 when playing.
+
+    A second of a slot of model m costs exp(base + rate · log(arrivals per minute / 50) +
+    load · calls in flight / slots).
+    """
+
+    base: NDArray[np.float64]  # (C, M)
+    rate: NDArray[np.float64]  # (C, M)
+    load: NDArray[np.float64]  # (C, M)
+    late_value: NDArray[np.float64]  # (C,) what a right answer is worth that comes too late
+    caution: NDArray[np.float64]  # (C,) log of the factor by which latencies are overestimated
+    patience_s: NDArray[np.float64]  # (C,) budgets above are taken for this
+    doubt: NDArray[np.float64]  # (C,) variance added to that of log latency
+
+
+MOST_LOAD = 3.0  # rounds of slots in flight beyond which a price rises no further
+RATE_UNIT_PER_MIN = 50.0
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def choose(
+    known: Knowledge,
+    prices: Prices,
+    needs: NDArray[np.uint32],
+    candidate: NDArray[np.int64],
+    in_flight: NDArray[np.float64],
+    rate_per_min: NDArray[np.float64],
+    budget_s: NDArray[np.float64],
+    domain: NDArray[np.int64],
+    ease: NDArray[np.float64],
+    models_up: NDArray[np.uint32],
+) -> NDArray[np.int64]:
+    """The best recipe for each of n queries.
+
+    Args:
+        known: what was learned.
+        prices: of C candidates.
+        needs: (R,) bit masks of models that recipes use.
+        candidate: (n,) whose prices are paid.
+        in_flight: (n, M) calls at each model.
+        rate_per_min: (n,) arrivals lately.
+        budget_s: (n,) seconds that are left.
+        domain: (n,).
+        ease: (n,) log odds by which the question looks easier than others of its domain.
+        models_up: (n,) bit masks.
+
+    Returns:
+        (n,) recipes: the cheapest where all need a model that is down.
+    """
+    n, models = in_flight.shape
+    recipes = needs.shape[0]
+    out = np.zeros(n, np.int64)
+    price = np.zeros(models)
+    slow = np.zeros(models)
+    wait = np.zeros(models)
+    for i in range(n):
+        c = candidate[i]
+        d = domain[i]
+        busy = math.log(rate_per_min[i] / RATE_UNIT_PER_MIN)
+        for m in range(models):
+            load = in_flight[i, m] / known.slots[m]
+            price[m] = math.exp(
+                prices.base[c, m]
+                + prices.rate[c, m] * busy
+                + prices.load[c, m] * min(load, MOST_LOAD)
+            )
+            log_slow = known.slowdown[m, models] * min(load, 1.0)
+            for other in range(models):
+                if other != m:
+                    log_slow += known.slowdown[m, other] * min(0.5 * in_flight[i, other], 1.0)
+            slow[m] = math.exp(log_slow)
+            rounds = max(in_flight[i, m] + 1.0 - known.slots[m], 0.0) / known.slots[m]
+            wait[m] = known.turns[m] * rounds * known.call_s[m] * slow[m]
+        log_budget = math.log(min(budget_s[i], prices.patience_s[c])) - prices.caution[c]
+        late = prices.late_value[c]
+        best = -np.inf
+        for r in range(recipes):
+            if needs[r] & ~models_up[i]:
+                continue
+            idle_s = 0.0
+            path_s = 0.0
+            cost = 0.0
+            for m in range(models):
+                idle_s += known.path_s[d, r, m]
+                path_s += slow[m] * known.path_s[d, r, m] + wait[m] * known.path_calls[d, r, m]
+                cost += price[m] * known.work_s[d, r, m]
+            log_latency = known.log_latency[d, r] + math.log(path_s / idle_s)
+            sigma = math.sqrt(known.spread[d, r] ** 2 + prices.doubt[c])
+            on_time = 0.5 * math.erfc((log_latency - log_budget) / sigma * _SQRT_HALF)
+            right = 1.0 / (1.0 + math.exp(-(known.logit[d, r] + ease[i])))
+            score = right * (late + (1.0 - late) * on_time) - cost
+            if score > best:
+                best = score
+                out[i] = r
+    return out

@@ -1,0 +1,137 @@
+"""What workers do for a training: play sweeps and send back what is needed of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.headway.lessons import Lessons
+from agents.headway.policy import PricedPolicy, RecipePolicy
+from agents.headway.recipes import RecipeBook
+from agents.headway.survey import Played, RandomRecipes, play, summed
+from inframind_gym.envs.vector import StreamVectorEnv
+from inframind_gym.policy import PolicySpec
+
+MEASURES: Final = (
+    "goodput",
+    "solved",
+    "within",
+    "shortfall",
+    "on_time",
+    "latency_s",
+    "decisions",
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Sweeps to play in lockstep.
+
+    Attributes:
+        env: arguments of the environment.
+        seeds: (rows,).
+        rates_per_min: (rows,).
+        budget_s: of every query; None draws it from the tiers.
+        book: recipes.
+        lessons: what to choose by; None plays recipes at random.
+        candidate: (rows,) whose prices each row pays.
+        result: "sums" (`Sums`), "played" (`Played` and `Sums`) or "measures" (C, measures).
+        within: for the measures `within` and `shortfall`: a latency in s, and the share of each
+            sweep's queries that it is promised for.
+    """
+
+    env: dict[str, Any]
+    seeds: list[int]
+    rates_per_min: list[float]
+    budget_s: float | None
+    book: RecipeBook
+    lessons: Lessons | None
+    candidate: list[int] | None
+    result: Literal["sums", "played", "measures"]
+    within: tuple[float, float] = (100.0, 1.0)
+
+
+class Environments:
+    """Keeps the environment that was used last: most jobs want the same again."""
+
+    @staticmethod
+    @lru_cache(maxsize=2)
+    def get(num_envs: int, arguments: tuple[tuple[str, Any], ...]) -> StreamVectorEnv:
+        """An environment of so many rows."""
+        return StreamVectorEnv(num_envs, **{k: _thawed(v) for k, v in arguments})
+
+    @classmethod
+    def of(cls, num_envs: int, arguments: dict[str, Any]) -> StreamVectorEnv:
+        """The same from a dictionary."""
+        return cls.get(num_envs, tuple((k, _frozen(v)) for k, v in sorted(arguments.items())))
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return ("dict", tuple((k, _frozen(v)) for k, v in sorted(value.items())))
+    return ("list", tuple(value)) if isinstance(value, list | tuple) else value
+
+
+def _thawed(value: Any) -> Any:
+    if not isinstance(value, tuple):
+        return value
+    kind, content = value
+    return {k: _thawed(v) for k, v in content} if kind == "dict" else list(content)
+
+
+def facts(env: dict[str, Any]) -> tuple[PolicySpec, frozenset[int]]:
+    """What a policy is told in such an environment, and the domains of its tasks."""
+    made = Environments.of(1, env)
+    return made.policy_spec(), frozenset(made.simulation.tasks.domain.tolist())
+
+
+def run(job: Job) -> Any:
+    """Play the sweeps of a job."""
+    env = Environments.of(len(job.seeds), job.env)
+    policy: RecipePolicy = RandomRecipes(job.book)
+    if job.lessons is not None:
+        of_row = None if job.candidate is None else np.array(job.candidate, np.int64)
+        policy = PricedPolicy(job.lessons, of_row)
+    budget_s = np.nan if job.budget_s is None else job.budget_s
+    played = play(env, policy, job.seeds, np.array(job.rates_per_min), budget_s)
+    if job.result == "measures":
+        return measured(played, np.array(job.candidate, np.int64), *job.within)
+    sums = summed(job.book, played, env.policy_spec().num_models)
+    return sums if job.result == "sums" else (played, sums)
+
+
+def measured(
+    played: Played, candidate: NDArray[np.int64], within_s: float, within_share: float
+) -> NDArray[np.float64]:
+    """Means of MEASURES over the sweeps of each candidate, (C, measures).
+
+    Args:
+        played: whole sweeps.
+        candidate: (rows,) of each sweep.
+        within_s: a promised latency.
+        within_share: the share of a sweep's queries that it is promised for.
+    """
+    records, row = played.records, played.row
+    solved = records["solved"] == 1
+    on_time = records["latency_s"] <= records["budget_s"]
+    queries = np.bincount(row)
+
+    def share(column: Any) -> NDArray[np.float64]:
+        return np.asarray(np.bincount(row, column) / queries, np.float64)
+
+    within = share(records["latency_s"] <= within_s)
+    sweeps = {
+        "goodput": share(solved & on_time),
+        "solved": share(solved),
+        "within": within,
+        "shortfall": np.maximum(within_share - within, 0.0),
+        "on_time": share(on_time),
+        "latency_s": share(records["latency_s"]),
+        "decisions": share(records["num_nodes"] + 1.0),
+    }
+    count = np.bincount(candidate)
+    return np.column_stack([np.bincount(candidate, sweeps[name]) / count for name in MEASURES])

@@ -1,0 +1,181 @@
+"""Training of Headway: survey the recipes, learn what load does, search the prices.
+
+1. *Survey*. Recipes are played at idle servers, at random; those that no circumstances call for are
+   dropped, and the rest is surveyed again, so that what is known of the last ones is known well.
+2. *Load*. The recipes that are left are played at all rates and under random prices, and what load
+   does to the time of calls is fitted.
+3. *Search*. CMA-ES looks for the prices under which whole sweeps, at all rates and budgets, do
+   best: what a call costs everybody else is in them, which no reward of single queries can tell.
+
+Nothing is known but the records of queries that the agent has played itself. All random numbers are
+functions of the seed and the place: a training that is stopped goes on from its last finished stage
+or generation, to the same result, on any number of workers.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents import checkpoint
+from agents.fleet import Fleet
+from agents.headway.config import HeadwayConfig
+from agents.headway.jobs import MEASURES
+from agents.headway.lessons import Lessons, from_tensors, save_lessons, to_tensors
+from agents.headway.recipes import RecipeBook, book_from_tensors
+from agents.headway.stages import SEARCH, VALIDATION, Trainer, dimensions, prices_of, worth
+from agents.tracking import Tracker
+from inframind_gym.errors import ConfigError
+from inframind_gym.serving.calibration.search import CMAES
+
+BEST: Final = "best"  # folder of the trained agent within that of the training
+FINISHED: Final = "finished"
+CHARTS: Final = tuple(f"charts/{name}" for name in MEASURES)
+STATE: Final = "state"  # folder of what a training that was stopped goes on from
+
+
+def train(
+    config: HeadwayConfig,
+    *,
+    seed: int,
+    out: Path,
+    workers: int = 1,
+    ray_address: str | None = None,
+    resume: bool = False,
+    wandb: bool = False,
+    tensorboard: bool = False,
+) -> dict[str, Any]:
+    """Train Headway on one workload.
+
+    Args:
+        config: of the training.
+        seed: of all random numbers.
+        out: folder of the training; the agent is written to `out/best`.
+        workers: processes that play.
+        ray_address: a Ray cluster that plays instead.
+        resume: go on where the training in `out` ended.
+        wandb: log to W&B too.
+        tensorboard: log for TensorBoard too.
+
+    Returns:
+        What the agent reaches on the validation split, and where it is.
+
+    Raises:
+        ConfigError: `out` holds another training, or one while `resume` is off.
+    """
+    about: dict[str, Any] = {"config": config.model_dump(mode="json"), "seed": seed}
+    state = _open_state(out, about, resume=resume)
+    if state[1].get("stage") == FINISHED:
+        return {**state[1]["validation"], "checkpoint": str(out / BEST)}
+    tracker = Tracker(out, about["config"], wandb=wandb, tensorboard=tensorboard)
+    with Fleet("builtins:dict", [], workers=workers, ray_address=ray_address) as fleet, tracker:
+        training = _Training(Trainer(config, seed, fleet), out, about, tracker)
+        return training.run(state)
+
+
+class _Training:
+    """Carries a training from stage to stage, and keeps what is finished."""
+
+    def __init__(
+        self, trainer: Trainer, out: Path, about: dict[str, Any], tracker: Tracker
+    ) -> None:
+        self._trainer = trainer
+        self._config = trainer.config
+        self._out = out
+        self._about = about
+        self._tracker = tracker
+        self._decisions = 0.0
+        self._began = time.monotonic()
+
+    def run(self, state: tuple[dict[str, NDArray[Any]], dict[str, Any]]) -> dict[str, Any]:
+        tensors, progress = state
+        trainer, spec = self._trainer, self._trainer.spec
+        rounds = len(self._config.survey)
+        stage = int(progress.get("stage", 0))
+        book = trainer.first_book()
+        if 0 < stage < rounds:
+            book = book_from_tensors(tensors, spec.num_strategies)
+        for number in range(stage, rounds - 1):
+            book = self._survey(book, number)
+        if stage < rounds:
+            lessons = trainer.study_load(*trainer.learn(book))
+            self._keep(to_tensors(lessons), rounds)
+            self._log({"study/recipes": len(lessons.book)})
+            strategy = self._strategy()
+        else:
+            lessons = from_tensors(tensors, spec.models, spec.num_strategies)
+            strategy = self._strategy()
+            if "search.mean" in tensors:
+                strategy.restore(checkpoint.part(tensors, "search."))
+        return self._search(lessons, strategy)
+
+    def _survey(self, book: RecipeBook, number: int) -> RecipeBook:
+        kept = self._trainer.survey(book, number)
+        self._keep(kept.to_tensors(), number + 1)
+        self._log({"survey/recipes": len(kept)})
+        return kept
+
+    def _strategy(self) -> CMAES:
+        search = self._config.search
+        size = dimensions(self._trainer.num_models)
+        return CMAES(np.zeros(size), search.spread, search.candidates)
+
+    def _search(self, lessons: Lessons, strategy: CMAES) -> dict[str, Any]:
+        config, trainer = self._config, self._trainer
+        self._tracker.rewind(strategy.generation)
+        for generation in range(strategy.generation, config.search.generations):
+            points = strategy.ask(np.random.default_rng([trainer.seed, SEARCH, generation]))
+            measures = trainer.judge(lessons, points, SEARCH, generation, "train")
+            values = worth(measures, config.objective)
+            strategy.tell(-values)
+            found = checkpoint.prefixed(strategy.state(), "search.")
+            self._keep(to_tensors(lessons) | found, len(config.survey))
+            sweeps = len(config.rates_per_min) * config.search.sweeps_per_rate
+            self._decisions += measures[:, -1].sum() * sweeps * config.search.queries
+            self._log(
+                dict(zip(CHARTS, measures.mean(axis=0), strict=True))
+                | {"charts/objective": values.mean(), "search/best": values.max()}
+                | {"search/step": strategy.step},
+                generation + 1,
+            )
+        last = trainer.judge(lessons, strategy.mean[None], VALIDATION, 0, "val")[0]
+        result = dict(zip(MEASURES, (round(float(v), 6) for v in last), strict=True))
+        prices = prices_of(strategy.mean, trainer.num_models)
+        about = {**self._about, "validation": result}
+        save_lessons(self._out / BEST, lessons.priced(prices), about)
+        self._log({f"validation/{name}": value for name, value in result.items()})
+        checkpoint.save(self._out / STATE, {}, {**about, "stage": FINISHED})
+        return {**result, "checkpoint": str(self._out / BEST)}
+
+    def _keep(self, tensors: dict[str, NDArray[Any]], stage: int) -> None:
+        checkpoint.save(self._out / STATE, tensors, {**self._about, "stage": stage})
+
+    def _log(self, metrics: dict[str, float], generation: int = 0) -> None:
+        seconds = time.monotonic() - self._began
+        rates = {"charts/SPS": self._decisions / seconds} if self._decisions else {}
+        self._tracker.log(generation, {k: float(v) for k, v in (metrics | rates).items()})
+        self._tracker.flush()
+
+
+def _open_state(
+    out: Path, about: dict[str, Any], *, resume: bool
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """What was kept of the training in `out`; nothing if there was none."""
+    if not (out / STATE).exists():
+        return {}, {}
+    if not resume:
+        raise ConfigError(
+            f"{out}: holds a training; add --resume to go on with it, or choose another --out."
+        )
+    tensors, progress = checkpoint.load(out / STATE)
+    for key, value in about.items():
+        if progress.get(key) != value:
+            raise ConfigError(
+                f"{out}: the training there has another {key}; resume it with its own, or choose "
+                "another --out."
+            )
+    return tensors, progress

@@ -1,0 +1,106 @@
+"""Lagrange multipliers: how much a query's cost weighs against solving it.
+
+The cost of a query is its latency over its budget; the constraint is that its mean stays at or
+below `limit` (1: `spec/inframind.md` §4.1). A multiplier sees the mean cost of batch after batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Multiplier:
+    """A weight that nothing changes; 0 is training without the constraint.
+
+    Args:
+        value: λ.
+    """
+
+    value: float = 0.0
+
+    def update(self, mean_cost: float) -> None:
+        """Take the mean cost of a batch into account."""
+
+    def state(self) -> dict[str, Any]:
+        """All its numbers, as JSON; `type(multiplier)(**state)` makes it again."""
+        return dict(vars(self))
+
+
+@dataclass
+class Paper(Multiplier):
+    """λ ← clip(λ + η·(C̄ − limit), 0, max) (`spec/inframind.md` §4.1).
+
+    Args:
+        value: λ at the start.
+        lr: η.
+        limit: mean cost that is allowed.
+        max_value: largest λ.
+    """
+
+    value: float = 0.2
+    lr: float = 0.001
+    limit: float = 1.0
+    max_value: float = 1.0
+
+    def update(self, mean_cost: float) -> None:
+        """One step of dual ascent."""
+        stepped = self.value + self.lr * (mean_cost - self.limit)
+        self.value = min(max(stepped, 0.0), self.max_value)
+
+
+@dataclass
+class Dual(Multiplier):
+    """λ ← max(λ + η·(C̄ − limit), 0): the same without an upper bound."""
+
+    value: float = 0.2
+    lr: float = 0.001
+    limit: float = 1.0
+
+    def update(self, mean_cost: float) -> None:
+        """One step of dual ascent."""
+        self.value = max(self.value + self.lr * (mean_cost - self.limit), 0.0)
+
+
+@dataclass
+class PID(Multiplier):
+    """PID-controlled multiplier (Stooke, Achiam, Abbeel, ICML 2020, Algorithm 2).
+
+    Δ = C̄ − limit, I ← max(I + K_I·Δ, 0), ∂ = max(C̄ − C̄_before, 0) and
+    λ = max(K_P·Δ + I + K_D·∂, 0), with Δ and C̄ smoothed exponentially, for a batch is noisy. K_I
+    stands inside of the integral, which is the same as outside and lets I start at λ.
+
+    Args:
+        value: λ at the start.
+        kp: K_P.
+        ki: K_I.
+        kd: K_D.
+        limit: mean cost that is allowed.
+        smoothing: share of the old value that smoothing keeps, in [0, 1).
+        integral: I; None starts it at `value`.
+        smooth_error: Δ, smoothed.
+        smooth_cost: C̄, smoothed; None before the first batch.
+    """
+
+    value: float = 0.2
+    kp: float = 0.05
+    ki: float = 0.001
+    kd: float = 0.05
+    limit: float = 1.0
+    smoothing: float = 0.9
+    integral: float | None = None
+    smooth_error: float = 0.0
+    smooth_cost: float | None = None
+
+    def update(self, mean_cost: float) -> None:
+        """One step of the controller."""
+        keep = self.smoothing
+        error = mean_cost - self.limit
+        before = mean_cost if self.smooth_cost is None else self.smooth_cost
+        self.smooth_cost = keep * before + (1.0 - keep) * mean_cost
+        self.smooth_error = keep * self.smooth_error + (1.0 - keep) * error
+        start = self.value if self.integral is None else self.integral
+        self.integral = max(start + self.ki * error, 0.0)
+        rising = max(self.smooth_cost - before, 0.0)
+        self.value = max(self.kp * self.smooth_error + self.integral + self.kd * rising, 0.0)

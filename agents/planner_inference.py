@@ -1,0 +1,250 @@
+"""The planner and MasRouter's model router in NumPy: shipped policies act without torch.
+
+The same arithmetic as `agents/planner_net.py` and `agents/masrouter_net.py`, in float64, with every
+latent at its mean. `tests/agents/test_planner_net.py` holds the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.tasks import DOMAINS
+from inframind_gym.topology import MAX_AGENTS, ROLES, roles_of
+
+Weights = Mapping[str, NDArray[np.floating[Any]]]
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+TASK_TEMPERATURE: Final = 0.5
+MODE_TEMPERATURE: Final = 0.8
+ROLE_TEMPERATURE: Final = 0.5
+COUNT_SPREAD: Final = 0.7  # agents: standard deviation of the count around 6 * sigmoid
+
+DRAW_MODE: Final = 0  # columns of `uniforms`
+DRAW_COUNT: Final = 1
+DRAW_ROLE: Final = 2  # and the five that follow
+PLAN_DRAWS: Final = DRAW_ROLE + MAX_AGENTS
+
+ROLE_START: Final = np.array([roles_of(domain)[0] for domain in DOMAINS])
+ROLE_DOMAIN: Final = np.array([DOMAINS.index(role.domain) for role in ROLES])
+
+
+def subset(weights: Weights, prefix: str) -> dict[str, Floats]:
+    """The weights whose names start with `prefix`, without it, as float64.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    found = {
+        name.removeprefix(prefix): np.asarray(value, np.float64)
+        for name, value in weights.items()
+        if name.startswith(prefix)
+    }
+    if not found:
+        raise ConfigError(
+            f"the checkpoint has no weights named {prefix}*; it belongs to another agent. Its "
+            f"names begin with {', '.join(sorted({name.split('.')[0] for name in weights}))}."
+        )
+    return found
+
+
+class Candidates:
+    """A selector: candidates given by texts, and the cosine of each with a fused context.
+
+    Args:
+        weights: of the torch module of the same name.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self.latents: Floats = encode(weights, "vae.", weights["texts"])  # (n, 64)
+        self._keys = linear(weights, "fusion.key", self.latents)
+        self._values = linear(weights, "fusion.value", self.latents)
+        self._units = unit(self.latents)
+
+    def scores(self, context: Floats, mask: NDArray[np.bool_] | None = None) -> Floats:
+        """Cosines (B, n) of contexts (B, 64) and the candidates, -inf where `mask` is false."""
+        attention = linear(self._weights, "fusion.query", context) @ self._keys.T
+        attention /= np.sqrt(context.shape[-1])
+        if mask is not None:
+            attention[~mask] = -np.inf
+        fused = linear(self._weights, "fusion.output", softmax(attention) @ self._values)
+        scores: Floats = unit(context + fused) @ self._units.T
+        if mask is not None:
+            scores[~mask] = -np.inf
+        return scores
+
+    def context(self, *parts: Floats) -> Floats:
+        """The context (B, 64) made of latents (B, 64) of what is known."""
+        return linear(self._weights, "context", np.concatenate(parts, axis=-1))
+
+
+class NumpyPlanner:
+    """The planner of a checkpoint.
+
+    Args:
+        weights: `PlannerNet`'s, without the prefix "planner."
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
+        self.modes = Candidates(subset(self._weights, "collab_mode."))
+        self.roles = Candidates(subset(self._weights, "role_selector."))
+        classifier = subset(self._weights, "task_classifier.")
+        self._classifier = classifier
+        self._tasks = unit(linear(classifier, "task", classifier["texts"]))
+
+    def encode(self, query: NDArray[np.floating[Any]]) -> Floats:
+        """Latents (B, 64) of queries (B, 384)."""
+        return encode(self._weights, "query_encoder.", np.asarray(query, np.float64))
+
+    def task_logits(self, query: NDArray[np.floating[Any]]) -> Floats:
+        """Logits (B, 3) of the task classes."""
+        mapped = linear(self._classifier, "query", np.asarray(query, np.float64))
+        logits: Floats = unit(mapped) @ self._tasks.T / TASK_TEMPERATURE
+        return logits
+
+    def mode_logits(self, latent: Floats) -> Floats:
+        """Logits (B, 6) of the topologies."""
+        return self.modes.scores(latent) / MODE_TEMPERATURE
+
+    def count_logits(self, latent: Floats) -> Floats:
+        """Logits (B, 6) of 1..6 agents."""
+        score = linear(self._weights, "num_agents.difficulty", latent)[:, 0]
+        mean = MAX_AGENTS / (1.0 + np.exp(-score))
+        counts = np.arange(1, MAX_AGENTS + 1)
+        logits: Floats = -0.5 * ((counts - mean[:, None]) / COUNT_SPREAD) ** 2
+        return logits
+
+    def plan(
+        self,
+        latent: Floats,
+        domain: Indices,
+        uniforms: Floats | None = None,
+        *,
+        draw_count: bool = True,
+    ) -> tuple[Indices, Indices, Indices]:
+        """Plans of B queries.
+
+        Args:
+            latent: (B, 64) of `encode`.
+            domain: (B,) whose roles are chosen from.
+            uniforms: (B, 8) numbers in (0, 1), as in `PlannerNet.choose`; None: nothing is drawn.
+            draw_count: False: the most likely agent count even where the rest is drawn.
+
+        Returns:
+            Topology (B,), agent count (B,) and roles (B, 6), counted within the domain's; 0 beyond
+            the count.
+        """
+        u = None if uniforms is None else uniforms.T
+        topology = pick(self.mode_logits(latent), None if u is None else u[DRAW_MODE])
+        counts = self.count_logits(latent)
+        count = 1 + pick(counts, None if u is None or not draw_count else u[DRAW_COUNT])
+        mode = self.modes.latents[topology]
+        mask = domain[:, None] == ROLE_DOMAIN
+        history = np.broadcast_to(self._weights["role_selector.start"], mode.shape)
+        total = np.zeros_like(mode)
+        roles = np.zeros((len(latent), MAX_AGENTS), np.int64)
+        for k in range(int(count.max(initial=0))):
+            context = self.roles.context(latent, mode, history)
+            logits = self.roles.scores(context, mask) / ROLE_TEMPERATURE
+            role = pick(logits, None if u is None else u[DRAW_ROLE + k])
+            roles[:, k] = np.where(k < count, role - ROLE_START[domain], 0)
+            total = total + self.roles.latents[role]
+            history = total / (k + 1)
+        return topology, count, roles
+
+    def mean_role(self, domain: Indices, count: Indices, roles: Indices) -> Floats:
+        """Mean latent (B, 64) of the roles of plans."""
+        chosen = self.roles.latents[roles + ROLE_START[domain][:, None]]
+        present = np.arange(MAX_AGENTS) < count[:, None]
+        mean: Floats = (chosen * present[..., None]).sum(axis=1) / count[:, None]
+        return mean
+
+
+class NumpyModelRouter:
+    """MasRouter's router of models.
+
+    Args:
+        weights: of a whole MasRouter checkpoint.
+
+    Raises:
+        ConfigError: the checkpoint has no planner or no router.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.planner = NumpyPlanner(subset(weights, "planner."))
+        self.models = Candidates(subset(weights, "llm_router."))
+
+    def probabilities(
+        self, latent: Floats, domain: Indices, topology: Indices, count: Indices, roles: Indices
+    ) -> Floats:
+        """Of each model (B, M), for every agent of a planned query."""
+        mode = self.planner.modes.latents[topology]
+        mean_role = self.planner.mean_role(domain, count, roles)
+        return softmax(self.models.scores(self.models.context(latent, mode, mean_role)))
+
+
+def numpy_plan(
+    weights: Weights,
+    query: NDArray[np.floating[Any]],
+    domain: Indices,
+    uniforms: Floats | None = None,
+) -> tuple[Indices, Indices, Indices]:
+    """Plans of B queries in one call; see `NumpyPlanner`, which prepares the weights once."""
+    planner = NumpyPlanner(weights)
+    return planner.plan(planner.encode(query), domain, uniforms)
+
+
+def encode(weights: Weights, prefix: str, x: Floats) -> Floats:
+    """Mean latent (n, 64) of the variational encoder `prefix` for embeddings (n, 384)."""
+    hidden = np.maximum(linear(weights, f"{prefix}encoder", x), 0.0)
+    return linear(weights, f"{prefix}mu", hidden)
+
+
+def linear(weights: Weights, name: str, x: Floats) -> Floats:
+    """The linear layer `name`."""
+    out: Floats = x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+    return out
+
+
+def unit(x: Floats) -> Floats:
+    """Rows of length 1 (shorter ones than 1e-12 stay short, as in torch)."""
+    out: Floats = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+    return out
+
+
+def softmax(logits: Floats) -> Floats:
+    """Softmax over the last axis."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    out: Floats = powers / powers.sum(axis=-1, keepdims=True)
+    return out
+
+
+def pick(logits: Floats, uniforms: Floats | None) -> Indices:
+    """One index a row of logits (B, n): drawn with `uniforms` (B,), or the most likely."""
+    if uniforms is None:
+        return np.asarray(logits.argmax(axis=-1), np.int64)
+    edges = softmax(logits).cumsum(axis=-1)
+    last = np.isfinite(logits).cumsum(axis=-1).argmax(axis=-1)  # the sum may end just below 1
+    return np.minimum((edges <= uniforms[:, None]).sum(axis=-1), last).astype(np.int64)
+
+
+def pick_all(probabilities: Floats, uniforms: Floats) -> Indices:
+    """Several independent draws a row.
+
+    Args:
+        probabilities: (B, n), not negative, with a positive sum in every row.
+        uniforms: (B, k) numbers in (0, 1).
+
+    Returns:
+        (B, k) indices; none of probability 0.
+    """
+    edges = probabilities.cumsum(axis=-1)
+    below = edges[:, None, :] <= (uniforms * edges[:, -1:])[:, :, None]
+    return below.sum(axis=-1).astype(np.int64)

@@ -1,0 +1,106 @@
+"""`python -m agents.train --config inframind --seed 0 --out runs/inframind/seed0`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+import typing
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from agents.config import algorithm_of, find, override
+from inframind_gym.configs import StrictModel, validate
+from inframind_gym.errors import ConfigError, InfraMindError
+
+app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
+
+
+@app.command()
+def main(
+    config: Annotated[str, typer.Option(help="YAML file, or the name of one in agents/configs.")],
+    out: Annotated[Path, typer.Option(help="Folder of the training.")],
+    seed: Annotated[int, typer.Option(help="Same seed, same result.", min=0)] = 0,
+    workers: Annotated[int, typer.Option(help="Processes that play.", min=1)] = 1,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Ray cluster whose actors play instead.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on where the training in --out ended.")] = False,
+    wandb: Annotated[
+        bool, typer.Option(help="Log to W&B too: offline, unless WANDB_MODE says otherwise.")
+    ] = False,
+    tensorboard: Annotated[bool, typer.Option(help="Log for TensorBoard too.")] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a key of the configuration: executor.lr=1e-4."),
+    ] = None,
+) -> None:
+    """Train a policy: the best one is written to OUT/best, metrics to OUT/metrics.jsonl."""
+    try:
+        train, checked = read_config(config, set_ or [])
+        options = {
+            "workers": workers,
+            "ray_address": ray_address,
+            "resume": resume,
+            "wandb": wandb,
+            "tensorboard": tensorboard,
+        }
+        known = inspect.signature(train).parameters
+        for name, value in options.items():
+            if name not in known and value not in (None, False, 1):
+                raise ConfigError(f"--{name.replace('_', '-')}: {config} trains without it.")
+        used = {name: value for name, value in options.items() if name in known}
+        result = train(checked, seed=seed, out=out, **used)
+    except KeyboardInterrupt:
+        print(f"stopped; --resume goes on from the last round in {out}.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except InfraMindError as error:
+        print(f"train: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    print(json.dumps(result, default=str))
+
+
+def read_config(name_or_path: str, changes: list[str]) -> tuple[Callable[..., Any], StrictModel]:
+    """An algorithm, `agents.<algorithm>:train`, and the configuration that it is to be given.
+
+    The annotation of its argument `config` is the pydantic model that checks it.
+
+    Args:
+        name_or_path: of the YAML file.
+        changes: "key=value", the value as in YAML.
+
+    Raises:
+        ConfigError: there is no such file, algorithm or key, or a value is wrong.
+    """
+    path = find(name_or_path)
+    algorithm = algorithm_of(path)
+    if not algorithm.isidentifier() or find_spec(f"agents.{algorithm}") is None:
+        raise ConfigError(f"{path}: algorithm: there is no agents/{algorithm}.py.")
+    train = importlib.import_module(f"agents.{algorithm}").train
+    model = typing.get_type_hints(train)["config"]
+    values = {}
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {change}: write KEY=VALUE, for example executor.lr=1e-4.")
+        values[key] = _value(value)
+    data = override(path.read_text(encoding="utf-8"), values)
+    return train, validate(data, model, source=str(path))
+
+
+def _value(text: str) -> Any:
+    """A value as YAML reads it, and 1e-4 as a number."""
+    try:
+        return float(text) if "e" in text.lower() else yaml.safe_load(text)
+    except ValueError:
+        return yaml.safe_load(text)
+
+
+if __name__ == "__main__":
+    app()

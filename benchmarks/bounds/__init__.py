@@ -1,0 +1,15 @@
+"""How far one could get: fluid bounds on the goodput of a cell, by linear programming.
+
+    from benchmarks.bounds import fluid_bounds
+    bound = fluid_bounds(suite, "math", 100.0, "tiers", cache=Path("runs/bounds"))
+    bound.informed, bound.clairvoyant
+
+Two bounds. *Informed* knows every distribution but no luck: what a perfect router could hope for
+(`informed.py`). *Clairvoyant* knows all luck, too, and no scheduler can beat it (`clairvoyant.py`);
+the policy `clairvoyant` of `baselines` shows how much of it greedy planning reaches. Both say what
+servers can do at most by `capacity.py`. They need SciPy (extra `bounds`).
+"""
+
+from benchmarks.bounds.fluid import FluidBound, fluid_bounds
+
+__all__ = ["FluidBound", "fluid_bounds"]

@@ -1,0 +1,1 @@
+"""The results page: ``python -m benchmarks results`` trains, runs and writes `docs/results.md`."""

@@ -1,0 +1,150 @@
+"""What the runs of a plan have scored: a matrix of training seeds x sweeps for every cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.cells import grid
+from benchmarks.errors import BenchmarkError
+from benchmarks.metrics import Metric
+from benchmarks.results_page.bootstrap import Draws, draw, mean
+from benchmarks.results_page.plan import EntryConfig, EntryRun, Protocol
+from benchmarks.store import read_blocks, read_header
+from benchmarks.suite import SuiteConfig
+
+COLUMNS: Final = tuple(  # of the full tables
+    Metric(*column)
+    for column in (
+        ("accuracy", "solved %", 100.0, True),
+        ("latency_mean_s", "mean s", 1.0, False),
+        ("slo_100s", "≤100 s %", 100.0, True),
+        ("slo_own", "in budget %", 100.0, True),
+        ("goodput", "goodput %", 100.0, True),
+    )
+)
+Place = tuple[str, float]  # workload and rate
+
+
+@dataclass
+class Scores:
+    """Scores of one protocol.
+
+    Attributes:
+        suite: What was run, without policies.
+        cells: For each entry and (workload, rate): the lines of ``cells.jsonl``, ``[training
+            seed][sweep]``.
+        headers: Content of ``run.json`` of every run.
+    """
+
+    suite: SuiteConfig
+    cells: dict[str, dict[Place, list[list[dict[str, Any]]]]] = field(default_factory=dict)
+    headers: list[dict[str, Any]] = field(default_factory=list)
+    _draws: dict[tuple[str, Place], Draws] = field(default_factory=dict)
+
+    @property
+    def places(self) -> list[Place]:
+        """Workloads and rates, in the order of the suite."""
+        return [(w, float(rate)) for w in self.suite.workloads for rate in self.suite.rates_per_min]
+
+    def at_rate(self, rate: float | None) -> list[Place]:
+        """The places of one rate, or all."""
+        return [place for place in self.places if rate is None or place[1] == rate]
+
+    def has(self, entry: str) -> bool:
+        """Whether the entry has been run."""
+        return entry in self.cells
+
+    def matrix(self, entry: str, place: Place, metric: str) -> NDArray[np.float64]:
+        """Scores, ``(num_training_seeds, num_sweeps)``."""
+        return np.array([[line[metric] for line in row] for row in self.cells[entry][place]])
+
+    def draws(self, entry: str, place: Place, metric: str) -> Draws:
+        """A score with its bootstrap draws."""
+        key = (entry, place)
+        if metric == "goodput" and key in self._draws:  # most tables ask for it
+            return self._draws[key]
+        matrix = self.matrix(entry, place, metric)
+        draws = draw(matrix, entry, (*place, self.suite.budgets_s[0]))
+        if metric == "goodput":
+            self._draws[key] = draws
+        return draws
+
+    def mean(self, entry: str, metric: str, rate: float | None = None) -> Draws:
+        """The mean over workloads at one rate, or over all cells."""
+        return mean([self.draws(entry, place, metric) for place in self.at_rate(rate)])
+
+    def share(self, entry: str, share: str, name: str, rate: float) -> float:
+        """A share of decisions at a rate, averaged over workloads, training seeds and sweeps."""
+        return float(
+            np.mean(
+                [
+                    line[share][name]
+                    for place in self.at_rate(rate)
+                    for row in self.cells[entry][place]
+                    for line in row
+                ]
+            )
+        )
+
+
+def read_scores(
+    suites: Mapping[Protocol, SuiteConfig], runs: Iterable[EntryRun]
+) -> tuple[dict[Protocol, Scores], list[str]]:
+    """Read what has been run.
+
+    Args:
+        suites: The suite of each protocol.
+        runs: The runs of all entries.
+
+    Returns:
+        Scores of each protocol, and what is missing, in words. Entries that are not complete are
+        left out.
+
+    Raises:
+        BenchmarkError: A suite has several budgets or a single sweep a cell, or a folder is
+            damaged.
+    """
+    for suite in suites.values():
+        if len(suite.budgets_s) != 1 or len(suite.seed_list) < 2:
+            raise BenchmarkError(
+                f"suite {suite.name}: the results page needs one entry in budgets_s and at least "
+                f"2 seeds, got {len(suite.budgets_s)} and {len(suite.seed_list)}."
+            )
+    scores = {protocol: Scores(suite) for protocol, suite in suites.items()}
+    missing = []
+    by_entry: dict[tuple[Protocol, str], list[EntryRun]] = {}
+    for run in runs:
+        by_entry.setdefault((run.protocol, run.entry.name), []).append(run)
+    for (protocol, name), parts in by_entry.items():
+        cells: dict[Place, list[list[dict[str, Any]]]] = {}
+        lacking = sum(_read(run, cells) for run in parts)
+        if lacking:
+            missing.append(f"{name} ({protocol} protocol): {lacking} cells have not been run")
+            continue
+        scores[protocol].cells[name] = cells
+        scores[protocol].headers += [read_header(run.folder) for run in parts]
+    return scores, missing
+
+
+def _read(run: EntryRun, cells: dict[Place, list[list[dict[str, Any]]]]) -> int:
+    """Add the cells of a run; returns how many are lacking."""
+    lines = {block.cell: block.line for block in read_blocks(run.folder)}
+    wanted = grid(run.suite)
+    lacking = sum(cell not in lines for cell in wanted)
+    if lacking:
+        return lacking
+    seeds = list(run.seed_of.values())
+    for cell in wanted:
+        rows = cells.setdefault((cell.workload, cell.rate_per_min), [[] for _ in seeds])
+        rows[seeds.index(run.seed_of[cell.policy])].append(lines[cell])
+    return 0
+
+
+def kinds(entries: Sequence[EntryConfig], *wanted: str) -> list[EntryConfig]:
+    """The entries of some kinds."""
+    return [entry for entry in entries if entry.kind in wanted]

@@ -1,0 +1,321 @@
+"""Tables of the results page, in GitHub's markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from benchmarks.fidelity_tables import NONE, number, table
+from benchmarks.metrics import Metric
+from benchmarks.results_page.bootstrap import Draws, mean
+from benchmarks.results_page.evidence import Evidence
+from benchmarks.results_page.plan import EntryConfig, Protocol
+from benchmarks.results_page.scores import COLUMNS, Place, Scores
+from benchmarks.results_page.targets import effect_there
+
+DATASETS: Final = {
+    "math": "MATH",
+    "mbpp": "MBPP",
+    "gsm_hard": "GSM-Hard",
+    "humaneval": "HumanEval",
+    "mmlu_pro": "MMLU-Pro",
+}
+ELSEWHERE: Final = "measured elsewhere"
+_RANKED: Final = ("agent", "baseline")
+_GOODPUT: Final = next(column for column in COLUMNS if column.name == "goodput")
+
+
+def title(workload: str) -> str:
+    """A workload's name as it is written."""
+    return DATASETS.get(workload, workload)
+
+
+def targets_table(evidence: Evidence) -> str:
+    """Every target with what was reached."""
+    verdicts = {True: "met", False: "**missed**", None: "not known"}
+    return table(
+        ("Target", "Reached", "", "Where it is missed"),
+        [(t.name, t.reached, verdicts[t.met], t.short or NONE) for t in evidence.targets],
+        left=4,
+    )
+
+
+def entries_table(evidence: Evidence) -> str:
+    """What the rows are."""
+    rows = []
+    for entry in evidence.entries:
+        seeds = str(len(entry.training_seeds)) if entry.training else NONE
+        rows.append((f"`{entry.name}`", entry.kind, entry.what or NONE, seeds))
+    return table(("Name", "", "What it is", "training seeds"), rows, left=3)
+
+
+def summary_table(evidence: Evidence, protocol: Protocol) -> str:
+    """Goodput by rate, averaged over the datasets, and how much of the possible that is."""
+    scores = evidence.scores[protocol]
+    rates = [float(rate) for rate in scores.suite.rates_per_min]
+    bound = evidence.plan.bound if scores.has(evidence.plan.bound) else None
+    body, values = [], []
+    for entry in evidence.shown(protocol, *_RANKED, "bound"):
+        draws = [scores.mean(entry.name, "goodput", rate) for rate in (*rates, None)]
+        of = NONE
+        if bound is not None:
+            of = margin(draws[-1] / scores.mean(bound, "goodput"), _GOODPUT)
+        body.append([_name(entry), *(margin(one, _GOODPUT) for one in draws), of])
+        values.append([one.value if entry.kind in _RANKED else -1.0 for one in draws])
+    _embolden(body, values)
+    fluid = evidence.fluid[protocol]
+    for name, get in _FLUID.items():
+        means = [
+            np.mean([get(fluid[place]) for place in scores.at_rate(rate)])
+            for rate in (*rates, None)
+        ]
+        body.append([f"*{name}*", *(f"*{100 * value:.1f}*" for value in means), NONE])
+    headings = ["Goodput %", *(f"{rate:g}/min" for rate in rates), "all", "of the bound %"]
+    return table(headings, body)
+
+
+_FLUID: Final[dict[str, Callable[..., float]]] = {
+    "fluid bound, knows the sweeps": lambda bound: bound.clairvoyant,
+    "fluid bound, knows distributions": lambda bound: bound.informed,
+}
+
+
+def dataset_tables(evidence: Evidence, protocol: Protocol) -> str:
+    """Every metric of every entry at every rate, a folded section for each dataset."""
+    scores = evidence.scores[protocol]
+    sections = []
+    for workload in scores.suite.workloads:
+        parts = [f"<details><summary>{title(workload)}</summary>"]
+        for rate in scores.suite.rates_per_min:
+            parts += [f"{title(workload)} at {rate:g} queries/min:"]
+            parts += [_place_table(evidence, protocol, (workload, float(rate)))]
+        sections.append("\n\n".join([*parts, "</details>"]))
+    return "\n\n".join(sections)
+
+
+def _place_table(evidence: Evidence, protocol: Protocol, place: Place) -> str:
+    scores = evidence.scores[protocol]
+    body, values = [], []
+    for entry in evidence.shown(protocol, *_RANKED, "bound"):
+        draws = [scores.draws(entry.name, place, column.name) for column in COLUMNS]
+        body.append([_name(entry), *map(margin, draws, COLUMNS)])
+        signs = [1.0 if column.higher_is_better else -1.0 for column in COLUMNS]
+        ranked = entry.kind in _RANKED
+        values.append(
+            [s * d.value if ranked else -np.inf for s, d in zip(signs, draws, strict=True)]
+        )
+    _embolden(body, values)
+    for name, get in _FLUID.items():
+        blank = [NONE] * (len(COLUMNS) - 1)
+        body.append([f"*{name}*", *blank, f"*{100 * get(evidence.fluid[protocol][place]):.1f}*"])
+    if protocol == "published":
+        for system in evidence.published.systems:
+            cell = evidence.published.cell(system, *place)
+            if cell is None:
+                continue
+            shown = [cell.value(column.name) for column in COLUMNS]
+            texts = [
+                NONE if value is None else _text(value, column)
+                for value, column in zip(shown, COLUMNS, strict=True)
+            ]
+            body.append([f"`{system}`, {ELSEWHERE}", *texts])
+    return table(["", *(column.label for column in COLUMNS)], body)
+
+
+def beside_table(evidence: Evidence) -> str:
+    """The published table with ours beside it: solved % / mean s / SLO at 100 s %."""
+    scores = evidence.scores["published"]
+    ours = [evidence.plan.paper, evidence.plan.oblivious, evidence.plan.agent]
+    ours = [name for name in dict.fromkeys(ours) if scores.has(name)]
+    columns = COLUMNS[:3]
+    headings = ["", *(f"`{system}`, {ELSEWHERE}" for system in evidence.published.systems)]
+    body = []
+    for place in scores.places:
+        cells = [evidence.published.cell(s, *place) for s in evidence.published.systems]
+        if None in cells:
+            continue
+        row = [f"{title(place[0])}, {place[1]:g}/min"]
+        row += [
+            f"{cell.accuracy:.1f} / {cell.latency_mean_s:.0f} / {cell.slo_100s:.1f}"
+            for cell in cells
+            if cell is not None
+        ]
+        for name in ours:
+            values = [scores.draws(name, place, column.name).value for column in columns]
+            row.append(" / ".join(_text(v, c) for v, c in zip(values, columns, strict=True)))
+        body.append(row)
+    return table([*headings, *(f"`{name}`, here" for name in ours)], body)
+
+
+def effects_table(evidence: Evidence) -> str:
+    """Published agent − MasRouter: there and here, with intervals of ours."""
+    scores, plan = evidence.scores["published"], evidence.plan
+    columns = COLUMNS[:3]
+    if not (scores.has(plan.paper) and scores.has(plan.oblivious)):
+        return f"`{plan.paper}` or `{plan.oblivious}` has not been run."
+    headings = [""]
+    for column in columns:
+        headings += [f"{column.label}, {ELSEWHERE}", f"{column.label}, here"]
+    body = []
+    for place in scores.places:
+        row = [f"{title(place[0])}, {place[1]:g}/min"]
+        for column in columns:
+            there = effect_there(evidence.published, place, column.name)
+            own = scores.draws(plan.paper, place, column.name)
+            here = own - scores.draws(plan.oblivious, place, column.name)
+            row += [NONE if there is None else _signed(there, column), difference(here, column)]
+        if row[1] != NONE:
+            body.append(row)
+    return table(headings, body)
+
+
+def differences_tables(evidence: Evidence, protocol: Protocol) -> str:
+    """Paired differences in goodput, default agent − every other entry, dataset by dataset."""
+    scores, agent = evidence.scores[protocol], evidence.plan.agent
+    if not scores.has(agent):
+        return f"`{agent}` has not been run."
+    rates = [float(rate) for rate in scores.suite.rates_per_min]
+    others = [e for e in evidence.shown(protocol, *_RANKED, "bound") if e.name != agent]
+    parts = [_differences(scores, agent, others, scores.at_rate(rate)) for rate in rates]
+    body = [[_name(other), *(column[i] for column in parts)] for i, other in enumerate(others)]
+    sections = [
+        "Mean over the datasets:",
+        table(["", *(f"{rate:g}/min" for rate in rates)], body),
+    ]
+    for workload in scores.suite.workloads:
+        columns = [_differences(scores, agent, others, [(workload, r)]) for r in rates]
+        rows = [[_name(o), *(column[i] for column in columns)] for i, o in enumerate(others)]
+        inner = table(["", *(f"{rate:g}/min" for rate in rates)], rows)
+        sections.append(f"<details><summary>{title(workload)}</summary>\n\n{inner}\n\n</details>")
+    return "\n\n".join(sections)
+
+
+def _differences(
+    scores: Scores, agent: str, others: Sequence[EntryConfig], places: Sequence[Place]
+) -> list[str]:
+    return [
+        difference(
+            mean(
+                [
+                    scores.draws(agent, place, "goodput")
+                    - scores.draws(other.name, place, "goodput")
+                    for place in places
+                ]
+            ),
+            _GOODPUT,
+        )
+        for other in others
+    ]
+
+
+def ablations_tables(evidence: Evidence) -> str:
+    """What each part of an agent is worth: a table for each agent that was ablated."""
+    ablated = {e.of or evidence.plan.agent: None for e in evidence.shown("default", "ablation")}
+    tables = [_ablations_of(evidence, agent) for agent in ablated]
+    return "\n\n".join(filter(None, tables)) or "No ablation has been run."
+
+
+def _ablations_of(evidence: Evidence, agent: str) -> str:
+    """Ablation − agent, mean over the datasets; "" if the agent itself has not been run."""
+    scores = evidence.scores["default"]
+    shown = [
+        entry
+        for entry in evidence.shown("default", "ablation")
+        if (entry.of or evidence.plan.agent) == agent
+    ]
+    if not scores.has(agent):
+        return ""
+    rates: list[float | None] = [*(float(rate) for rate in scores.suite.rates_per_min), None]
+    body = []
+    for entry in shown:
+        cells = [
+            difference(
+                scores.mean(entry.name, "goodput", rate) - scores.mean(agent, "goodput", rate),
+                _GOODPUT,
+            )
+            for rate in rates
+        ]
+        solved = scores.mean(entry.name, "accuracy") - scores.mean(agent, "accuracy")
+        in_time = scores.mean(entry.name, "slo_own") - scores.mean(agent, "slo_own")
+        extra = [difference(solved, COLUMNS[0]), difference(in_time, COLUMNS[3])]
+        body.append([entry.what or f"`{entry.name}`", *cells, *extra])
+    headings = [f"`{agent}`", *(f"{rate:g}/min" for rate in rates if rate is not None)]
+    return table([*headings, "all loads", "solved, all", "in budget, all"], body)
+
+
+def load_table(evidence: Evidence, protocol: Protocol) -> str:
+    """Shares of decisions for queries that kept and that missed their budget."""
+    shares = evidence.published.shares
+    headings = [""]
+    for model in shares:
+        headings += [f"{model}, ratio ≤ 1", f"{model}, ratio > 1"]
+    body = [
+        [
+            f"published agent, {ELSEWHERE}",
+            *(f"{100 * shares[m][side]:.1f}" for m in shares for side in ("below", "above")),
+            NONE,
+        ]
+    ]
+    for name, sides in evidence.sides[protocol].items():
+        cells = []
+        for model in shares:
+            for side in (sides.below, sides.above):
+                cells.append(f"{100 * side.get(model, 0.0):.1f}" if side else NONE)
+        body.append([f"`{name}`", *cells, f"{100 * sides.late:.1f}"])
+    return table([*headings, "queries with ratio > 1, %"], body)
+
+
+def shares_table(evidence: Evidence, protocol: Protocol, share: str) -> str:
+    """Shares of decisions against load, %, averaged over the datasets."""
+    scores = evidence.scores[protocol]
+    rates = [float(rate) for rate in scores.suite.rates_per_min]
+    body = []
+    for entry in evidence.sides[protocol]:
+        names = list(scores.cells[entry][scores.places[0]][0][0][share])
+        for name in names:
+            values = [100 * scores.share(entry, share, name, rate) for rate in rates]
+            body.append([f"`{entry}`", name, *(number(value) for value in values)])
+    return table(["", "share, %", *(f"{rate:g}/min" for rate in rates)], body, left=2)
+
+
+def margin(draws: Draws, column: Metric) -> str:
+    """A score and half of the width of its interval."""
+    low, high = draws.interval()
+    half = (high - low) / 2 * column.scale
+    return f"{_text(draws.value, column)}±{half:,.{_decimals(half, column)}f}"
+
+
+def difference(draws: Draws, column: Metric) -> str:
+    """A difference with its interval; bold where the interval leaves 0 out."""
+    low, high = draws.interval()
+    text = f"{_signed(draws.value, column)} [{_signed(low, column)}, {_signed(high, column)}]"
+    return f"**{text}**" if low > 0 or high < 0 else text
+
+
+def _name(entry: EntryConfig) -> str:
+    return f"*`{entry.name}`*" if entry.kind == "bound" else f"`{entry.name}`"
+
+
+def _decimals(shown: float, column: Metric) -> int:
+    return 1 if column.scale != 1.0 or abs(shown) < 100 else 0
+
+
+def _text(value: float, column: Metric) -> str:
+    shown = value * column.scale
+    return f"{shown:,.{_decimals(shown, column)}f}"
+
+
+def _signed(value: float, column: Metric) -> str:
+    shown = value * column.scale
+    text = f"{shown:+,.{_decimals(shown, column)}f}"
+    return text[1:] if float(text.replace(",", "")) == 0.0 else text
+
+
+def _embolden(body: list[list[str]], values: list[list[float]]) -> None:
+    """Make the best of every column bold."""
+    for c, column in enumerate(zip(*values, strict=True), start=1):
+        best = int(np.argmax(column))
+        if np.isfinite(column[best]):
+            body[best][c] = f"**{body[best][c]}**"

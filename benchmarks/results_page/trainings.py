@@ -1,0 +1,202 @@
+"""Trains what has no checkpoint yet, several at a time; a killed one is continued."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TextIO
+
+from benchmarks.errors import BenchmarkError
+from benchmarks.progress import say
+from benchmarks.results_page.plan import EntryConfig
+from benchmarks.rollout import StoppedError
+from inframind_gym.files import replace_text
+
+FINISHED: Final = "trained.txt"  # in a checkpoint's folder: the command that has finished there
+LOG: Final = "train.log"
+_POLL_S: Final = 0.2
+_REPORT_EVERY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One training.
+
+    Attributes:
+        entry: Name of its entry.
+        title: What it is called in messages.
+        command: Its command line.
+        folder: What it writes.
+        after: Entries whose trainings must be finished before.
+    """
+
+    entry: str
+    title: str
+    command: str
+    folder: Path
+    after: tuple[str, ...]
+
+    @property
+    def finished(self) -> bool:
+        """Whether this very command has run to its end."""
+        with suppress(OSError):
+            return (self.folder / FINISHED).read_text(encoding="utf-8").strip() == self.command
+        return False
+
+
+def trainings_of(entries: Sequence[EntryConfig], workloads: Sequence[str]) -> list[Training]:
+    """Every training of the entries, in their order; entries may share one."""
+    result: dict[str, Training] = {}
+    for entry in entries:
+        if entry.training is None:
+            continue
+        for workload in workloads if entry.by_workload else ("",):
+            for seed in entry.training_seeds:
+                folder = entry.folder(seed, workload)
+                names = {"seed": seed, "folder": folder, "workload": workload}
+                title = " ".join(filter(None, (entry.name, workload, f"seed {seed}")))
+                command = entry.training.command.format(**names)
+                after = entry.training.after
+                result.setdefault(folder, Training(entry.name, title, command, Path(folder), after))
+                if result[folder].command != command:
+                    raise BenchmarkError(
+                        f"{entry.name} and {result[folder].entry} train different policies into "
+                        f"{folder}: give each a folder of its own."
+                    )
+    return list(result.values())
+
+
+def train(
+    trainings: Sequence[Training],
+    *,
+    at_once: int,
+    root: Path,
+    stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Run the trainings that have not finished.
+
+    Args:
+        trainings: What is to be trained, in this order as far as `after` allows.
+        at_once: Most that run side by side; each is kept to one thread.
+        root: Folder in which the commands run.
+        stop: Asked several times a second; "yes" ends all of them (they are continued by the next
+            call).
+
+    Returns:
+        How many have been run.
+
+    Raises:
+        BenchmarkError: A training has failed; shows the end of its log.
+        StoppedError: `stop` said so.
+    """
+    waiting = [training for training in trainings if not training.finished]
+    total, done = len(waiting), 0
+    if total:
+        kept = len(trainings) - total
+        say(f"training: {total} to go, {kept} finished before, {at_once} at a time")
+    running: list[_Running] = []
+    reported = time.monotonic()
+    try:
+        while waiting or running:
+            owed = {training.entry for training in (*waiting, *(r.training for r in running))}
+            for training in list(waiting):
+                if len(running) < at_once and not owed & set(training.after):
+                    waiting.remove(training)
+                    running.append(_Running(training, root))
+            if not running:
+                stuck = ", ".join(training.title for training in waiting)
+                raise BenchmarkError(f"these trainings wait for each other: {stuck}.")
+            if stop():
+                raise StoppedError
+            time.sleep(_POLL_S)
+            for one in [one for one in running if one.ended]:
+                running.remove(one)
+                one.conclude()
+                done += 1
+                say(f"training: {one.training.title} took {one.spent_s:.0f} s ({done} of {total})")
+            if time.monotonic() - reported > _REPORT_EVERY_S:
+                reported = time.monotonic()
+                for one in running:
+                    say(f"training: {one.training.title}, {one.spent_s:.0f} s: {one.last_line}")
+    finally:
+        for one in running:
+            one.kill()
+    return done
+
+
+class _Running:
+    """A training's process, with its output in the log of its folder."""
+
+    def __init__(self, training: Training, root: Path) -> None:
+        self.training = training
+        self._began = time.monotonic()
+        training.folder.mkdir(parents=True, exist_ok=True)
+        self._log: TextIO = (training.folder / LOG).open("a", encoding="utf-8")
+        words = shlex.split(training.command)
+        if words and words[0] == "python":
+            words[0] = sys.executable
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+        say(f"training: {training.title} begins, log: {training.folder / LOG}")
+        try:
+            self._process = subprocess.Popen(
+                words,
+                cwd=root,
+                env={**os.environ, **threads},
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches us alone: we decide
+            )
+        except OSError as error:
+            self._log.close()
+            raise BenchmarkError(
+                f"{training.title}: {words[:1]} cannot be started: {error.strerror}."
+            ) from None
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def last_line(self) -> str:
+        return (self._tail(1) or ["nothing yet"])[-1]
+
+    def _tail(self, lines: int) -> list[str]:
+        with suppress(OSError):
+            text = (self.training.folder / LOG).read_text(encoding="utf-8", errors="replace")
+            return [line for line in text.splitlines() if line.strip()][-lines:]
+        return []
+
+    def conclude(self) -> None:
+        """Note that it has finished.
+
+        Raises:
+            BenchmarkError: It has failed.
+        """
+        self._log.close()
+        if self._process.returncode:
+            end = "\n".join(self._tail(12))
+            raise BenchmarkError(
+                f"the training of {self.training.title} ended with status "
+                f"{self._process.returncode} ({self.training.command}). The end of "
+                f"{self.training.folder / LOG}:\n{end}"
+            )
+        replace_text(self.training.folder / FINISHED, self.training.command + "\n")
+
+    def kill(self) -> None:
+        """End it with all that it has started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, 9)
+        self._process.wait()
+        self._log.close()

@@ -1,0 +1,144 @@
+"""The executor: sizes of the specification, torch = NumPy, and its ablations."""
+
+import numpy as np
+import pytest
+import torch
+
+from agents.executor_net import ExecutorNet
+from agents.inference import Executor, ExecutorShape, draw, log_softmax
+
+ROLES = np.random.default_rng(1).standard_normal((25, 384)).astype(np.float32) / 20
+VARIANTS = [
+    ExecutorShape(),
+    ExecutorShape(num_models=3, num_features=4),
+    ExecutorShape(joint_head=False),
+    ExecutorShape(dual_pathway=False),
+    ExecutorShape(joint_head=False, dual_pathway=False, num_features=3, cost_critic=True),
+]
+
+
+def weights_of(net):
+    return {name: tensor.detach().numpy() for name, tensor in net.state_dict().items()}
+
+
+def inputs(shape, n=7, queries=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return (
+        rng.standard_normal((queries, 384)).astype(np.float32) / 20,
+        rng.integers(0, queries, n),
+        rng.integers(0, 25, n),
+        rng.random((n, shape.resource_size)).astype(np.float32),
+    )
+
+
+def run_torch(net, queries, of, role, resource):
+    return net(
+        torch.from_numpy(queries),
+        torch.from_numpy(of),
+        torch.from_numpy(ROLES),
+        torch.from_numpy(role),
+        torch.from_numpy(resource),
+    )
+
+
+def test_layers_are_those_of_the_specification():
+    shapes = ExecutorShape().shapes()
+    weights = {name: shape for name, shape in shapes.items() if len(shape) == 2}
+    assert weights == {
+        "semantic.weight": (128, 768),
+        "budget.weight": (16, 1),
+        "system.weight": (16, 10),
+        "resource.weight": (64, 32),
+        "merge.weight": (128, 192),
+        "policy.weight": (15, 128),
+        "value.weight": (1, 128),
+    }
+    assert {name for name in shapes if "norm" in name and name.endswith("weight")} == {
+        "semantic_norm.weight",
+        "resource_norm.weight",
+    }
+
+
+@pytest.mark.parametrize("shape", VARIANTS, ids=str)
+def test_torch_has_the_shapes_that_a_checkpoint_is_checked_for(shape):
+    found = {name: tuple(p.shape) for name, p in ExecutorNet(shape).named_parameters()}
+    assert found == shape.shapes()
+
+
+def test_number_of_parameters_by_hand():
+    dual = (768 * 128 + 128) + 2 * 128 + (16 + 16) + (160 + 16) + (32 * 64 + 64) + 2 * 64
+    dual += 192 * 128 + 128
+    heads = (128 * 15 + 15) + (128 + 1)
+    assert sum(p.numel() for p in ExecutorNet(ExecutorShape()).parameters()) == dual + heads
+    single = ExecutorNet(ExecutorShape(dual_pathway=False))
+    assert sum(p.numel() for p in single.parameters()) == pytest.approx(dual + heads, rel=0.01)
+
+
+@pytest.mark.parametrize("shape", VARIANTS, ids=str)
+def test_numpy_says_what_torch_says(shape):
+    net = ExecutorNet(shape, seed=3)
+    with torch.no_grad():  # larger heads: differences would show
+        net.policy.weight.mul_(100.0)
+    queries, of, role, resource = inputs(shape)
+    expected = run_torch(net, queries, of, role, resource).log_probs.detach().numpy()
+    executor = Executor(weights_of(net), shape, ROLES)
+    logits = executor(executor.project(queries)[of], role, resource)
+    assert log_softmax(logits) == pytest.approx(expected, abs=1e-5)
+    single = Executor(weights_of(net), shape, ROLES, np.float32)
+    logits32 = single(single.project(queries)[of], role, resource)
+    assert logits32.dtype == np.float32
+    assert log_softmax(logits32) == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_forward_pass_written_out():
+    """The text of §2.2, line by line, without the shortcuts of either implementation."""
+    shape = ExecutorShape()
+    net = ExecutorNet(shape, seed=5)
+    queries, of, role, resource = inputs(shape)
+    resource_t = torch.from_numpy(resource)
+    semantic = torch.from_numpy(np.concatenate([queries[of], ROLES[role]], axis=1))
+    first = net.semantic_norm(torch.relu(net.semantic(semantic)))
+    budget = torch.relu(net.budget(resource_t[:, :1]))
+    system = torch.relu(net.system(resource_t[:, 1:]))
+    second = net.resource_norm(torch.relu(net.resource(torch.cat([budget, system], 1))))
+    h = torch.relu(net.merge(torch.cat([first, second], 1)))
+    out = run_torch(net, queries, of, role, resource)
+    assert torch.allclose(out.log_probs, torch.log_softmax(net.policy(h), 1), atol=1e-6)
+    assert torch.allclose(out.value, net.value(h)[:, 0], atol=1e-6)
+
+
+def test_independent_heads_make_independent_choices():
+    shape = ExecutorShape(joint_head=False)
+    queries, of, role, resource = inputs(shape)
+    log_probs = run_torch(ExecutorNet(shape), queries, of, role, resource).log_probs.detach()
+    pairs = log_probs.exp().reshape(-1, 5, 3)
+    product = pairs.sum(2)[:, :, None] * pairs.sum(1)[:, None, :]
+    assert torch.allclose(pairs, product, atol=1e-6)
+
+
+def test_only_the_seed_decides_the_first_weights():
+    shape = ExecutorShape()
+    a, b, c = (weights_of(ExecutorNet(shape, seed)) for seed in (1, 1, 2))
+    assert all(np.array_equal(a[name], b[name]) for name in a)
+    assert not np.array_equal(a["merge.weight"], c["merge.weight"])
+
+
+def test_a_row_does_not_depend_on_its_neighbours():
+    shape = ExecutorShape()
+    executor = Executor(weights_of(ExecutorNet(shape)), shape, ROLES)
+    queries, of, role, resource = inputs(shape, n=64, queries=40)
+    projected = executor.project(queries)[of]
+    together = executor(projected, role, resource).argmax(1)
+    alone = [
+        executor(projected[i : i + 1], role[i : i + 1], resource[i : i + 1]).argmax()
+        for i in range(64)
+    ]
+    assert together.tolist() == alone
+
+
+def test_draws_follow_the_probabilities():
+    log_probs = np.log(np.array([[0.5, 0.25, 0.25]]))
+    picked = [draw(log_probs, np.array([u]))[0] for u in (0.0, 0.49, 0.51, 0.76, 0.999999)]
+    assert picked == [0, 0, 1, 2, 2]
+    never = log_softmax(np.array([[-np.inf, 0.0, -np.inf]]))
+    assert [draw(never, np.array([u]))[0] for u in (0.0, 0.5, 0.999999)] == [1, 1, 1]

@@ -1,0 +1,210 @@
+"""Training Headway: the same result whatever interrupts it and wherever it is played."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import agents
+import inframind_gym  # noqa: F401
+from agents import checkpoint
+from agents.config import EnvChoice
+from agents.headway import train
+from agents.headway.config import HeadwayConfig, SearchConfig, SurveyRound
+from agents.headway.lessons import load_lessons
+from agents.headway.policy import MODES, HeadwayPolicy, RecipePolicy
+from agents.headway.stages import Trainer
+from agents.tracking import METRICS_FILE, read_metrics
+from inframind_gym.errors import ConfigError
+from inframind_gym.orchestration.state import PLAN
+
+TINY = HeadwayConfig(
+    env=EnvChoice(workload="mmlu_pro"),
+    rates_per_min=(20.0, 200.0),
+    rows=8,
+    survey=(SurveyRound(queries=12_000, keep=20), SurveyRound(queries=4_000)),
+    load_sweeps=8,
+    load_queries=120,
+    search=SearchConfig(generations=3, candidates=4, sweeps_per_rate=1, queries=60),
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("headway") / "whole"
+    train(TINY, seed=5, out=out)
+    return out
+
+
+def tensors(out: Path) -> dict[str, Any]:
+    return checkpoint.load(out / "best")[0]
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+def test_a_training_that_is_stopped_anywhere_ends_the_same(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped in the survey, before the search, and in each of its generations."""
+    played = Trainer._play
+    allowed = 0
+
+    def stops(self: Trainer, jobs: Any) -> list[Any]:
+        nonlocal allowed
+        if allowed == 0:
+            raise KeyboardInterrupt
+        allowed -= 1
+        return played(self, jobs)
+
+    monkeypatch.setattr(Trainer, "_play", stops)
+    out = tmp_path / "often_stopped"
+    for steps in (0, 1, 2, 1, 1):
+        allowed = steps
+        with pytest.raises(KeyboardInterrupt):
+            train(TINY, seed=5, out=out, resume=True)
+    allowed = 100
+    train(TINY, seed=5, out=out, resume=True)
+    assert same(tensors(out), tensors(trained))
+    steps = [line["global_step"] for line in read_metrics(out / METRICS_FILE)]
+    assert [step for step in steps if step] == [1, 2, 3]
+
+
+@pytest.mark.slow
+def test_any_number_of_workers_gives_the_same(trained: Path, tmp_path: Path) -> None:
+    train(TINY, seed=5, out=tmp_path / "two", workers=2)
+    assert same(tensors(tmp_path / "two"), tensors(trained))
+
+
+def test_another_seed_gives_another_agent(trained: Path, tmp_path: Path) -> None:
+    train(TINY, seed=6, out=tmp_path / "other")
+    assert not same(tensors(tmp_path / "other"), tensors(trained))
+
+
+def test_a_folder_that_holds_another_training_is_left_alone(trained: Path) -> None:
+    with pytest.raises(ConfigError, match="add --resume"):
+        train(TINY, seed=5, out=trained)
+    with pytest.raises(ConfigError, match="another seed"):
+        train(TINY, seed=6, out=trained, resume=True)
+    other = TINY.model_copy(update={"rows": 4})
+    with pytest.raises(ConfigError, match="another config"):
+        train(other, seed=5, out=trained, resume=True)
+
+
+def test_what_it_learned_makes_sense(trained: Path) -> None:
+    lessons = load_lessons(trained / "best")
+    assert len(lessons.book) <= 20
+    assert (lessons.known.work_s >= 0).all()
+    assert lessons.models[0] == "deepseek-32b"
+    assert lessons.known.call_s[0] == lessons.known.call_s.max()  # the slowest model
+    metrics = read_metrics(trained / METRICS_FILE)
+    assert metrics[-1]["validation/goodput"] > 0.3  # round robin: 0.1
+
+
+def test_the_agent_plays_alone_as_in_a_batch(trained: Path) -> None:
+    seeds, n = [11, 12, 13], 3
+    arguments = {"workload": "mmlu_pro", "num_queries": 12, "observation": "index"}
+    arguments |= {"arrival_rate_per_min": 100.0, **RecipePolicy.requires}
+    batch: Any = gym.make_vec("InfraMind-Stream-v0", num_envs=n, **arguments).unwrapped
+    policy = HeadwayPolicy(str(trained / "best"))
+    observations, _ = batch.reset(seed=seeds)
+    policy.reset(batch.policy_spec(), seeds)
+    together: list[list[list[int]]] = [[] for _ in seeds]
+    running = np.ones(n, bool)
+    while running.any():
+        rows = np.flatnonzero(running)
+        actions = np.zeros((n, 9), np.int64)
+        actions[rows] = policy.act_batch(observations[rows], batch.contexts()[rows], rows)
+        for row in rows:
+            together[row].append(actions[row].tolist())
+        observations, _, over, _, _ = batch.step(actions)
+        running &= ~over
+    single: Any = gym.make("InfraMind-Stream-v0", **arguments)
+    for row, seed in enumerate(seeds):
+        observation, _ = single.reset(seed=seed)
+        policy.reset(single.unwrapped.policy_spec(), [seed])
+        alone, over = [], False
+        while not over:
+            action = policy.act(observation, single.unwrapped.context())
+            alone.append(np.asarray(action).tolist())
+            observation, _, over, _, _ = single.step(action)
+        assert alone == together[row]
+
+
+def test_a_model_that_is_down_gets_nothing(trained: Path) -> None:
+    arguments = {"workload": "mmlu_pro", "num_queries": 20, "observation": "index"}
+    env: Any = gym.make(
+        "InfraMind-Stream-v0", down_models=["qwen-14b"], **arguments, **RecipePolicy.requires
+    )
+    policy = HeadwayPolicy(str(trained / "best"))
+    observation, _ = env.reset(seed=0)
+    policy.reset(env.unwrapped.policy_spec(), [0])
+    over = False
+    while not over:
+        context = env.unwrapped.context()
+        action = policy.act(observation, context)
+        if context["kind"] != PLAN:
+            assert action[-1] // 3 != 2
+        observation, _, over, _, _ = env.step(action)
+
+
+def test_checkpoints_are_found_by_workload_and_what_is_missing_is_said(
+    trained: Path, tmp_path: Path
+) -> None:
+    for name in ("all", "math"):
+        (tmp_path / name).symlink_to(trained / "best")
+    policy = HeadwayPolicy(str(tmp_path))
+    assert policy.folder("math").name == "math"
+    assert policy.folder("mbpp").name == "all"
+    with pytest.raises(ConfigError, match="no checkpoint for workload 'mbpp'"):
+        HeadwayPolicy(str(tmp_path / "nowhere")).folder("mbpp")
+    env: Any = gym.make("InfraMind-Stream-v0", level="joint", observation="index")
+    with pytest.raises(ConfigError, match="in_flight"):
+        HeadwayPolicy(str(trained / "best")).reset(env.unwrapped.policy_spec(), [0])
+    damaged = tmp_path / "damaged"
+    config = json.loads((trained / "best" / checkpoint.CONFIG_FILE).read_text())
+    kept, _ = checkpoint.load(trained / "best")
+    checkpoint.save(damaged, {k: v for k, v in kept.items() if k != "known.turns"}, config)
+    with pytest.raises(ConfigError, match=r"no tensor 'known\.turns'"):
+        load_lessons(damaged)
+    assert "headway" in {entry.name for entry in agents.AGENTS}
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_ablations_take_away_what_they_say(trained: Path, mode: str) -> None:
+    agent, ablated = (HeadwayPolicy(str(trained / "best"), m) for m in (None, mode))
+    arguments = {"workload": "mmlu_pro", "num_queries": 40, "observation": "index"}
+    arguments |= {"arrival_rate_per_min": 600.0, **ablated.requires}
+    env: Any = gym.make("InfraMind-Stream-v0", **arguments)
+    observation, _ = env.reset(seed=2)
+    for policy in (agent, ablated):
+        policy.reset(env.unwrapped.policy_spec(), [2])
+    over, differ = False, 0
+    while not over:
+        context = env.unwrapped.context()
+        if context["kind"] == PLAN:
+            inner = ablated._policy
+            load = inner.calls_at_servers(observation[None])
+            if mode == "blind":
+                assert not load.any()
+            if mode == "stale":
+                assert (
+                    load[0].tolist()
+                    == env.unwrapped.policy_spec().layout.queue_depth_req(observation).tolist()
+                )
+            if mode == "unread":
+                assert not inner._ease.any()
+            if mode == "free":
+                assert np.isneginf(inner.lessons.prices.base).all()
+        ours = agent.act(observation, context)
+        differ += list(ablated.act(observation, context)) != list(ours)
+        observation, _, over, _, _ = env.step(ours)
+    assert differ or mode in ("unread", "free")  # which this small book may not show
+    with pytest.raises(ConfigError, match="unknown mode 'deaf'"):
+        HeadwayPolicy(mode="deaf")

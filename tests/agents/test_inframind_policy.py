@@ -1,0 +1,176 @@
+"""The policy of a checkpoint: acts like the shards it was trained in, without torch."""
+
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import inframind_gym  # noqa: F401
+from agents.checkpoint import load, save
+from agents.config import InfraMindConfig
+from agents.inframind import Learner
+from agents.policies import InfraMindPolicy
+from agents.rollouts import Shard
+from agents.rounds import shard_config
+from inframind_gym.errors import ConfigError
+from inframind_gym.orchestration.state import COMPLETED
+
+CONFIG = InfraMindConfig.model_validate(
+    {"env": {"workload": "mixed", "num_queries": 12}, "rows_per_shard": 4, "shards": 1}
+)
+RATES = [30.0, 60.0, 100.0, 200.0]
+
+
+@pytest.fixture(scope="module")
+def shard():
+    return Shard(**(shard_config(CONFIG, 0, 0) | {"deterministic": True}))
+
+
+@pytest.fixture(scope="module")
+def weights(shard):
+    found = Learner(CONFIG, 0, shard.facts()).weights()
+    found["executor.policy.weight"] *= 100.0  # opinions: with the first weights all are even
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(shard, weights, tmp_path_factory):
+    out = tmp_path_factory.mktemp("policy") / "best"
+    config = {
+        "agent": "inframind",
+        "network": CONFIG.network(),
+        "models": list(shard.spec.models),
+        "strategies": list(shard.spec.strategies),
+        "system_features": ["queue", "e2e"],
+        "system_state": True,
+    }
+    save(out, weights, config)
+    return out
+
+
+def make_env(rows, policy, **changes):
+    arguments = CONFIG.env.arguments("train") | {"observation": "index"} | policy.requires
+    return gym.make_vec("InfraMind-Stream-v0", num_envs=rows, **(arguments | changes)).unwrapped
+
+
+def play(policy, rows=4, seeds=range(4), **changes):
+    """One sweep a row; (rows, queries) COMPLETED."""
+    env = make_env(rows, policy, **changes)
+    observations, _ = env.reset(
+        seed=list(seeds)[:rows], options={"arrival_rate_per_min": RATES[:rows]}
+    )
+    policy.reset(env.policy_spec(), list(range(rows)))
+    done = np.zeros((rows, 12), COMPLETED)
+    running = np.ones(rows, np.bool_)
+    actions = np.zeros((rows, 9), np.int64)
+    while running.any():
+        at = np.flatnonzero(running)
+        actions[at] = policy.act_batch(observations[at], env.contexts()[at], at)
+        observations, _, over, _, _ = env.step(actions)
+        of, records = env.completed()
+        alive = running[of]
+        done[of[alive], records["query"][alive]] = records[alive]
+        running &= ~over
+    return done
+
+
+def test_it_decides_as_in_training(shard, weights, folder):
+    """The shard acts in float32, the policy in float64: the same argmax on the same sweeps."""
+    expected = shard.evaluate(weights, 0, RATES)
+    keys = [[0, 0, 0, 0, row] for row in range(4)]
+    seeds = [int(np.random.SeedSequence(key).generate_state(1)[0]) for key in keys]
+    done = play(InfraMindPolicy(str(folder)), seeds=seeds).ravel()
+    action = np.where(done["model"] >= 0, done["model"] * 3 + done["strategy"], 0)
+    one = np.lexsort((expected.latency_s, expected.task))
+    two = np.lexsort((done["latency_s"], done["task"]))
+    assert np.array_equal(expected.task[one], done["task"][two])
+    assert np.array_equal(expected.action[one], action[two])
+    assert len(np.unique(expected.action[expected.decisions()])) > 1
+
+
+def test_a_row_alone_does_the_same(folder):
+    for mode in (None, "sample"):
+        together = play(InfraMindPolicy(str(folder), mode))
+        alone = play(InfraMindPolicy(str(folder), mode), rows=1)
+        assert np.array_equal(together[0]["model"], alone[0]["model"])
+        assert np.array_equal(together[0]["topology"], alone[0]["topology"])
+
+
+def test_sampling_draws(folder):
+    likely = play(InfraMindPolicy(str(folder)))
+    drawn = play(InfraMindPolicy(str(folder), "sample"))
+    assert len(np.unique(drawn["topology"])) > len(np.unique(likely["topology"]))
+
+
+def test_models_that_are_down_are_not_chosen(folder):
+    policy = InfraMindPolicy(str(folder))
+    used = np.unique(play(policy)["model"])
+    down = int(used[used >= 0][0])
+    alias = policy.config["models"][down]
+    assert down not in play(policy, down_models=[alias])["model"]
+
+
+def test_its_name_tells_its_checkpoint(folder):
+    assert InfraMindPolicy(str(folder), "sample").name == f"inframind:{folder}:sample"
+    assert InfraMindPolicy(str(folder)).requires["level"] == "joint"
+
+
+def test_other_weights_are_another_policy(folder, tmp_path):
+    tensors, config = load(folder)
+    tensors["executor.value.bias"] = tensors["executor.value.bias"] + 1.0
+    save(tmp_path / "more", tensors, config)
+    one, two = InfraMindPolicy(str(folder)), InfraMindPolicy(str(tmp_path / "more"))
+    assert one.fingerprint != two.fingerprint == InfraMindPolicy(str(two.folder)).fingerprint
+
+
+def test_acting_needs_no_torch(folder):
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from agents.policies import InfraMindPolicy\n"
+        f"InfraMindPolicy({str(folder)!r})\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"executor.merge.weight": np.zeros((128, 191), np.float32)}, r"\(128, 191\), wanted"),
+        ({"executor.merge.weight": None}, "no tensor 'merge.weight'"),
+    ],
+)
+def test_wrong_shapes_are_refused(folder, tmp_path, changes, says):
+    tensors, config = load(folder)
+    tensors = {k: v for k, v in (tensors | changes).items() if v is not None}
+    save(tmp_path / "wrong", tensors, config)
+    with pytest.raises(ConfigError, match=says):
+        InfraMindPolicy(str(tmp_path / "wrong"))
+
+
+def test_another_agents_checkpoint_is_refused(folder, tmp_path):
+    tensors, _ = load(folder)
+    save(tmp_path / "other", tensors, {"agent": "other"})
+    with pytest.raises(ConfigError, match="not that of an InfraMind checkpoint"):
+        InfraMindPolicy(str(tmp_path / "other"))
+
+
+def test_another_pool_is_refused(folder, tmp_path):
+    tensors, config = load(folder)
+    save(tmp_path / "pool", tensors, config | {"models": [*config["models"][:-1], "gpt-oss-20b"]})
+    policy = InfraMindPolicy(str(tmp_path / "pool"))
+    env = make_env(1, policy)
+    with pytest.raises(ConfigError, match="gpt-oss-20b"):
+        policy.reset(env.policy_spec(), [0])
+
+
+def test_the_level_is_checked(folder):
+    policy = InfraMindPolicy(str(folder))
+    with pytest.raises(ConfigError, match='level="joint"'):
+        policy.reset(make_env(1, policy, level="executor").policy_spec(), [0])
+
+
+def test_an_unknown_mode_is_refused(folder):
+    with pytest.raises(ConfigError, match="mode is 'draw'"):
+        InfraMindPolicy(str(folder), "draw")

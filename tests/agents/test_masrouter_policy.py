@@ -1,0 +1,146 @@
+"""MasRouter as a policy: the same alone and in a batch, text alone, no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from agents import checkpoint
+from agents.masrouter_net import MasRouterNet
+from agents.masrouter_policy import DEFAULT_CHECKPOINT, MasRouterPolicy
+from agents.planner_net import weights_of
+from inframind_gym.envs.vector import StreamVectorEnv
+from inframind_gym.errors import ConfigError
+from inframind_gym.orchestration.state import PLAN
+from inframind_gym.policy import check_policy, requires_of
+from inframind_gym.topology import TOPOLOGIES
+from tests.policy.synthetic import make_spec
+
+QUERIES = 15
+SEEDS = (11, 12, 13)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    """An untrained router, in which every choice is about as likely."""
+    torch.manual_seed(0)
+    models = make_spec().models
+    path = tmp_path_factory.mktemp("masrouter") / "seed0"
+    net = MasRouterNet(models)
+    checkpoint.save(path, weights_of(net), {"algorithm": "masrouter", "models": list(models)})
+    return str(path)
+
+
+def play(policy, rows, rate=100.0, **arguments):
+    """Completed queries of some rows of a sweep, by row and query."""
+    env = StreamVectorEnv(
+        len(rows), level="joint", observation="index", num_queries=QUERIES, **arguments
+    )
+    observations, _ = env.reset(
+        seed=[100 + row for row in rows], options={"arrival_rate_per_min": rate}
+    )
+    policy.reset(env.policy_spec(), [SEEDS[row] for row in rows])
+    running = np.ones(len(rows), bool)
+    done = {}
+    actions = np.zeros((len(rows), 9), np.int64)
+    while running.any():
+        at = np.flatnonzero(running)
+        actions[at] = policy.act_batch(observations[at], env.contexts()[at], at)
+        observations, _, terminated, _, _ = env.step(actions)
+        of, records = env.completed()
+        for i, record in zip(of.tolist(), records, strict=True):
+            if running[i]:
+                done[rows[i], int(record["query"])] = record.copy()
+        running &= ~terminated
+    return done
+
+
+def test_it_is_a_policy_that_wants_all_decisions(folder):
+    policy = MasRouterPolicy(folder)
+    check_policy(policy)
+    assert requires_of(policy) == {"level": "joint"}
+    assert policy.name == f"masrouter:{folder}"
+
+
+def test_a_row_is_the_same_alone_and_in_a_batch(folder):
+    together = play(MasRouterPolicy(folder), [0, 1, 2])
+    assert len(together) == 3 * QUERIES
+    for row in range(3):
+        alone = play(MasRouterPolicy(folder), [row])
+        assert len(alone) == QUERIES
+        for key, record in alone.items():
+            assert record == together[key]
+
+
+def test_choices_do_not_depend_on_load_or_budget(folder):
+    calm = play(MasRouterPolicy(folder), [0], rate=1.0, budget_s=1000.0)
+    busy = play(MasRouterPolicy(folder), [0], rate=600.0, budget_s=10.0)
+    for key, record in calm.items():
+        for field in ("task", "topology", "num_agents", "role", "model", "strategy"):
+            np.testing.assert_array_equal(record[field], busy[key][field], err_msg=field)
+
+
+def test_an_agent_keeps_its_model_and_queries_differ(folder):
+    done = list(play(MasRouterPolicy(folder), [0, 1, 2]).values())
+    assert len({int(record["topology"]) for record in done}) > 3
+    assert len({int(m) for r in done for m in r["model"][: r["num_nodes"]]}) == 5
+    assert len({int(s) for r in done for s in r["strategy"][: r["num_nodes"]]}) == 3
+    debates = [r for r in done if r["topology"] == TOPOLOGIES.index("Debate")]
+    assert debates
+    for record in debates:
+        k = int(record["num_agents"])
+        np.testing.assert_array_equal(record["model"][:k], record["model"][k : 2 * k])
+
+
+def test_models_that_are_down_are_never_chosen(folder):
+    down = ("deepseek-32b", "llama-3b")
+    for record in play(MasRouterPolicy(folder), [0, 1], down_models=down).values():
+        assert not {0, 4} & set(record["model"][: record["num_nodes"]].tolist())
+
+
+def test_the_pool_may_order_its_models_otherwise(folder):
+    """A model's probabilities follow its name."""
+    policy = MasRouterPolicy(folder)
+    contexts = np.zeros(1, StreamVectorEnv(1, level="joint").contexts().dtype)
+    contexts["kind"], contexts["models_up"] = PLAN, 31
+    embeddings = np.random.default_rng(0).normal(size=(1, 384)).astype(np.float32)
+    spec = make_spec(level="joint", task_embeddings=embeddings)
+    turned = make_spec(spec.models[::-1], level="joint", task_embeddings=embeddings)
+    found = []
+    for each in (spec, turned):
+        policy.reset(each, [1])
+        policy.act_batch(np.zeros((1, 14), np.float32), contexts, np.zeros(1, np.int64))
+        found.append(policy._probabilities[0, 0])
+    np.testing.assert_array_equal(found[0], found[1][::-1])
+    assert found[0].sum() == pytest.approx(1.0) and len(set(found[0].tolist())) == 5
+
+
+def test_errors_say_what_to_do(folder, tmp_path):
+    policy = MasRouterPolicy(folder)
+    with pytest.raises(ConfigError, match="level='joint'"):
+        policy.reset(make_spec(), [0])
+    with pytest.raises(ConfigError, match="phi-4"):
+        policy.reset(make_spec(("qwen-14b", "phi-4"), level="joint"), [0])
+    checkpoint.save(tmp_path / "other", {"x": np.zeros(1)}, {"algorithm": "inframind"})
+    with pytest.raises(ConfigError, match="not of a MasRouter"):
+        MasRouterPolicy(str(tmp_path / "other"))
+
+
+def test_it_acts_without_torch(folder):
+    code = (
+        "import sys; from agents.masrouter_policy import MasRouterPolicy; "
+        f"MasRouterPolicy({folder!r}); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_shipped_router_is_small_and_plays():
+    size = sum(path.stat().st_size for path in DEFAULT_CHECKPOINT.iterdir())
+    assert size < 2_000_000
+    policy = MasRouterPolicy()
+    assert policy.name == "masrouter"
+    assert len(play(policy, [0], workload="math")) == QUERIES

@@ -1,0 +1,230 @@
+"""The planner's network: shapes, distributions, gradients, and its twin in NumPy."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+
+from agents import texts
+from agents.planner_inference import PLAN_DRAWS, ROLE_START, NumpyPlanner, numpy_plan
+from agents.planner_net import PlannerNet, count_logits, weights_of
+from inframind_gym.tasks import DOMAINS, load_tasks
+from inframind_gym.topology import MAX_AGENTS, ROLES, roles_of
+
+ROLE_COUNT = [len(roles_of(domain)) for domain in DOMAINS]
+
+
+@pytest.fixture(scope="module")
+def net() -> PlannerNet:
+    """A planner whose distributions are far from uniform."""
+    torch.manual_seed(3)
+    planner = PlannerNet()
+    with torch.no_grad():
+        for parameter in planner.parameters():
+            parameter.mul_(2.0)
+    return planner
+
+
+@pytest.fixture(scope="module")
+def queries():
+    """Embeddings (300, 384) and domains (300,) of built-in tasks of all domains."""
+    tasks = load_tasks("builtin", split="train")
+    rows = np.random.default_rng(0).choice(len(tasks), 300, replace=False)
+    return tasks.embeddings[rows], tasks.domain[rows].astype(np.int64)
+
+
+def tensors(queries, n=None):
+    return torch.tensor(queries[0][:n]), torch.tensor(queries[1][:n])
+
+
+def test_shapes_and_number_of_parameters(net, queries):
+    query, domain = tensors(queries, 5)
+    output = net(query, domain)
+    assert output.task_logits.shape == (5, 3)
+    assert output.mode_logits.shape == output.count_logits.shape == (5, 6)
+    assert output.count_mean.shape == (5,)
+    assert ((output.count_mean > 0) & (output.count_mean < 6)).all()
+    assert output.modes.shape == (6, 64) and output.roles.shape == (len(ROLES), 64)
+    assert output.vae_loss.shape == () and output.vae_loss > 0
+
+    def linear(inputs, outputs):
+        return (inputs + 1) * outputs
+
+    vae = linear(384, 64) + 3 * linear(64, 64) + linear(64, 384)
+    fusion = 4 * linear(64, 64)
+    expected = (
+        3 * vae  # queries, modes, roles
+        + 2 * fusion  # modes, roles
+        + 2 * linear(384, 64)  # task classifier
+        + linear(64, 1)  # agent count
+        + linear(3 * 64, 64)  # context of a role
+        + 64  # in place of the roles before the first
+    )
+    assert sum(p.numel() for p in net.parameters()) == expected
+
+
+def test_plans_are_in_range_and_say_their_own_probability(net, queries):
+    query, domain = tensors(queries)
+    u = torch.rand(len(query), PLAN_DRAWS, generator=torch.Generator().manual_seed(0))
+    plan = net.sample(query, domain, u)
+    assert plan.topology.unique().tolist() == list(range(6))
+    assert ((plan.num_agents >= 1) & (plan.num_agents <= MAX_AGENTS)).all()
+    assert (plan.roles < torch.tensor(ROLE_COUNT)[domain][:, None]).all()
+    assert (plan.roles >= 0).all()
+    beyond = torch.arange(MAX_AGENTS) >= plan.num_agents[:, None]
+    assert (plan.roles[beyond] == 0).all()
+    again = net.log_prob(query, domain, plan.topology, plan.num_agents, plan.roles)
+    torch.testing.assert_close(again, plan.log_prob)
+
+
+def test_probabilities_of_all_plans_of_one_and_two_agents_sum_to_those_of_the_counts(net, queries):
+    query = torch.tensor(queries[0][:1])
+    code = DOMAINS.index("Code")
+    output = net(query, torch.tensor([code]))
+    of_counts = torch.softmax(output.count_logits, dim=-1)[0]
+    n = ROLE_COUNT[code]
+    for agents in (1, 2):
+        grid = torch.cartesian_prod(*[torch.arange(6), *[torch.arange(n)] * agents])
+        roles = torch.zeros(len(grid), MAX_AGENTS, dtype=torch.int64)
+        roles[:, :agents] = grid[:, 1:]
+        log_prob = net.log_prob(
+            query.expand(len(grid), -1),
+            torch.full((len(grid),), code),
+            grid[:, 0],
+            torch.full((len(grid),), agents),
+            roles,
+        )
+        torch.testing.assert_close(log_prob.exp().sum(), of_counts[agents - 1])
+
+
+def test_frequencies_of_samples_are_their_probabilities(net, queries):
+    n = 20_000
+    query, domain = torch.tensor(queries[0][:1]).expand(n, -1), torch.full((n,), 2)
+    u = torch.rand(n, PLAN_DRAWS, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        plan = net.sample(query, domain, u)
+        single = net(query[:1], domain[:1])
+        expected = {
+            "mode": torch.softmax(single.mode_logits[0], -1),
+            "count": torch.softmax(single.count_logits[0], -1),
+        }
+    found = {
+        "mode": torch.bincount(plan.topology, minlength=6) / n,
+        "count": torch.bincount(plan.num_agents - 1, minlength=6) / n,
+    }
+    for name, p in expected.items():
+        assert ((found[name] - p).abs() < 4 * (p * (1 - p) / n).sqrt() + 1e-4).all(), name
+
+    # Whole plans: the most frequent ones of two agents are as frequent as they say.
+    two = plan.num_agents == 2
+    keys = torch.cat([plan.topology[:, None], plan.roles[:, :2]], dim=1)[two]
+    unique, inverse, times = keys.unique(dim=0, return_inverse=True, return_counts=True)
+    for index in times.argsort(descending=True)[:20]:
+        p = plan.log_prob[two][inverse == index][0].exp()
+        frequency = times[index] / n
+        assert (frequency - p).abs() < 4.5 * (p * (1 - p) / n).sqrt(), unique[index]
+
+
+def test_gradients_reach_every_head(net, queries):
+    query, domain = tensors(queries, 32)
+    u = torch.rand(32, PLAN_DRAWS, generator=torch.Generator().manual_seed(2))
+    output = net(query, domain, torch.Generator().manual_seed(0))
+    plan = net.choose(output, u)
+    weights = torch.linspace(-1, 1, 32)
+    task_loss = torch.nn.functional.cross_entropy(output.task_logits, domain)
+    net.zero_grad()
+    (task_loss - (plan.log_prob * weights).mean() + 0.001 * output.vae_loss).backward()
+    for name, parameter in net.named_parameters():
+        # The key's bias shifts all of a softmax's scores alike.
+        if name.endswith("fusion.key.bias"):
+            continue
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
+    net.zero_grad()
+
+
+def test_rewarded_counts_become_likelier(queries):
+    torch.manual_seed(0)
+    planner = PlannerNet()
+    query, domain = tensors(queries, 64)
+    before = planner(query).count_mean.mean()
+    optimizer = torch.optim.Adam(planner.parameters(), lr=0.01)
+    for step in range(20):
+        u = torch.rand(64, PLAN_DRAWS, generator=torch.Generator().manual_seed(step))
+        plan = planner.sample(query, domain, u)
+        advantage = (plan.num_agents - plan.num_agents.float().mean()).float()
+        optimizer.zero_grad()
+        (-(plan.log_prob * advantage).mean()).backward()
+        optimizer.step()
+    assert planner(query).count_mean.mean() > before + 1.0
+
+
+def test_the_likeliest_count_is_masrouters():
+    mean = torch.linspace(0.01, 5.99, 600)
+    mean = mean[(mean % 1 - 0.5).abs() > 1e-3]
+    expected = torch.clamp(torch.round(mean), 1, MAX_AGENTS).long()
+    assert torch.equal(count_logits(mean).argmax(dim=-1) + 1, expected)
+
+
+def test_the_noise_of_the_latents_comes_from_its_generator(net, queries):
+    query, domain = tensors(queries, 4)
+    first = net(query, domain, torch.Generator().manual_seed(1))
+    same = net(query, domain, torch.Generator().manual_seed(1))
+    other = net(query, domain, torch.Generator().manual_seed(2))
+    assert torch.equal(first.mode_logits, same.mode_logits)
+    assert not torch.equal(first.mode_logits, other.mode_logits)
+
+
+def test_without_a_domain_the_classifier_chooses_it(net, queries):
+    output = net(torch.tensor(queries[0]))
+    assert torch.equal(output.domain, output.task_logits.argmax(dim=-1))
+
+
+def test_numpy_agrees_with_torch(net, queries):
+    query, domain = tensors(queries)
+    planner = NumpyPlanner(weights_of(net))
+    with torch.no_grad():
+        output = net(query, domain)
+    latent = planner.encode(queries[0])
+    for found, expected in (
+        (latent, output.query),
+        (planner.task_logits(queries[0]), output.task_logits),
+        (planner.mode_logits(latent), output.mode_logits),
+        (planner.count_logits(latent), output.count_logits),
+    ):
+        np.testing.assert_allclose(found, expected.numpy(), atol=2e-5)
+    u = np.random.default_rng(0).random((len(query), PLAN_DRAWS))
+    for uniforms in (None, u):
+        plan = net.choose(output, None if uniforms is None else torch.tensor(uniforms))
+        found = numpy_plan(weights_of(net), *queries, uniforms)
+        for mine, theirs in zip(found, plan[:3], strict=True):
+            np.testing.assert_array_equal(mine, theirs.numpy())
+
+
+def test_numpy_plans_do_not_depend_on_the_batch(net, queries):
+    planner = NumpyPlanner(weights_of(net))
+    u = np.random.default_rng(0).random((len(queries[0]), PLAN_DRAWS))
+    latent = planner.encode(queries[0])
+    together = planner.plan(latent, queries[1], u)
+    for i in range(0, len(latent), 29):
+        row = slice(i, i + 1)
+        alone = planner.plan(planner.encode(queries[0][row]), queries[1][row], u[row])
+        for mine, theirs in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(mine[0], theirs[i])
+
+
+def test_roles_of_a_domain_lie_together():
+    for domain, start in zip(DOMAINS, ROLE_START, strict=True):
+        assert roles_of(domain) == tuple(range(start, start + len(roles_of(domain))))
+
+
+def test_shipped_embeddings_are_those_of_the_texts():
+    if importlib.util.find_spec("sentence_transformers") is None:
+        pytest.skip("the encoder is not installed")
+    from inframind_gym.tasks import embed_texts
+
+    fresh = embed_texts(list(texts.all_texts().values()))
+    shipped = np.load(texts.FILE, allow_pickle=False).astype(np.float32)
+    assert (fresh * shipped).sum(axis=1).min() > 0.999

@@ -1,0 +1,71 @@
+"""The command line of the trainings, and the shipped configurations."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from agents.config import CONFIGS
+from agents.tracking import Tracker, read_metrics
+from agents.train import app, read_config
+from inframind_gym.errors import ConfigError
+
+TINY = [
+    "env.num_queries=4",
+    "rates_per_min=[100]",
+    "rows_per_shard=2",
+    "shards=1",
+    "epochs=1",
+    "validation.rows=1",
+]
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_configuration_is_valid(path):
+    train, config = read_config(path.stem, [])
+    assert callable(train) and config.algorithm
+
+
+def test_it_trains_and_logs_and_resumes(tmp_path):
+    out = tmp_path / "run"
+    sets = [part for change in TINY for part in ("--set", change)]
+    first = call("--config", "inframind", "--out", out, "--tensorboard", *sets)
+    assert first.exit_code == 0, first.output
+    assert json.loads(first.stdout.splitlines()[-1])["round"] == 1
+    assert list(out.glob("events.out.tfevents*")) and (out / "best").is_dir()
+    again = call("--config", "inframind", "--out", out, *sets)
+    assert again.exit_code == 2 and "--resume" in again.output
+    assert call("--config", "inframind", "--out", out, "--resume", *sets).exit_code == 0
+
+
+def test_keys_can_be_changed_and_are_checked():
+    _, config = read_config("inframind", ["executor.lr=1e-4", "env.workload=math"])
+    assert config.executor.lr == 1e-4 and config.env.workload == "math"
+    with pytest.raises(ConfigError, match="Did you mean 'clip'"):
+        read_config("inframind", ["executor.clap=1"])
+    with pytest.raises(ConfigError, match="KEY=VALUE"):
+        read_config("inframind", ["epochs"])
+    with pytest.raises(ConfigError, match="epochs is a value"):
+        read_config("inframind", ["epochs=3", "epochs.more=1"])
+
+
+def test_unknown_names_are_errors(tmp_path):
+    with pytest.raises(ConfigError, match="Did you mean 'inframind'"):
+        read_config("inframnd", [])
+    (tmp_path / "mine.yaml").write_text("algorithm: nothing\n")
+    with pytest.raises(ConfigError, match=r"no agents/nothing\.py"):
+        read_config(str(tmp_path / "mine.yaml"), [])
+
+
+def test_metrics_are_rewound_and_cut_lines_left_out(tmp_path):
+    with Tracker(tmp_path, {}) as tracker:
+        tracker.log(1, {"charts/SPS": 5.0})
+        tracker.log(3, {"charts/SPS": 6.0})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"global_step": 4, "charts')
+    tracker.rewind(2)
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"global_step": 1, "charts/SPS": 5.0}]

@@ -1,0 +1,162 @@
+"""GPTSwarm: what its training learns, the files it reads, and that it plays its graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import baselines
+import inframind_gym  # noqa: F401
+from baselines.gptswarm import SHIPPED, edges_of, load_swarm
+from baselines.gptswarm_training import PlayedUtility, learn_edges, train
+from baselines.hyperparameters import load_hyperparameters
+from inframind_gym.errors import ConfigError
+from tests.policy.synthetic import act_all, make_contexts, make_spec, observe
+
+SETTINGS = load_hyperparameters().gptswarm
+SMALL = SETTINGS.model_copy(
+    update={"rows": 4, "queries_per_row": 5, "iterations": 2, "graphs_per_iteration": 2}
+)
+
+
+def test_ten_edges_for_five_nodes() -> None:
+    assert len(edges_of(5)) == 10
+    assert edges_of(3) == ((0, 1), (0, 2), (1, 2))
+
+
+def test_reinforce_finds_a_planted_edge_and_drops_a_harmful_one() -> None:
+    rng = np.random.default_rng(0)
+
+    def utility(edges, _seed) -> float:
+        return 0.5 + 0.1 * ((0, 2) in edges) - 0.1 * ((1, 2) in edges) + 0.02 * rng.normal()
+
+    log = []
+    settings = SETTINGS.model_copy(update={"iterations": 60})
+    probabilities = learn_edges(utility, 3, settings, seed=0, log=log.append)
+    by_edge = dict(zip(edges_of(3), probabilities, strict=True))
+    assert by_edge[0, 2] > 0.9
+    assert by_edge[1, 2] < 0.1
+    assert 0.1 < by_edge[0, 1] < 0.9, "an edge that does nothing is not decided"
+    assert len(log) == 60
+    assert log[-1]["charts/utility"] > log[0]["charts/utility"]
+    again = learn_edges(lambda edges, _: float((0, 2) in edges), 3, SMALL, seed=4)
+    np.testing.assert_array_equal(
+        again, learn_edges(lambda edges, _: float((0, 2) in edges), 3, SMALL, seed=4)
+    )
+
+
+def test_one_update_by_hand() -> None:
+    """Graphs that are all worth the same move nothing; two that differ move as the formula says."""
+    settings = SMALL.model_copy(update={"iterations": 1, "learning_rate": 1.0})
+    np.testing.assert_array_equal(learn_edges(lambda *_: 0.7, 3, settings, seed=1), 0.5)
+    rng = np.random.default_rng(1)
+    drawn = rng.random((2, 3)) < 0.5
+    worth = {tuple(row): float(i) for i, row in enumerate(drawn.tolist())}
+    assert len(worth) == 2
+
+    def utility(edges, _seed) -> float:
+        return worth[tuple(edge in edges for edge in edges_of(3))]
+
+    # Utilities 0 and 1: baseline 0.5, spread 0.5, so the advantages are -1 and 1.
+    logits = 0.5 * (-(drawn[0] - 0.5) + (drawn[1] - 0.5))
+    found = learn_edges(utility, 3, settings, seed=1)
+    np.testing.assert_allclose(found, 1.0 / (1.0 + np.exp(-logits)))
+
+
+def test_the_utility_is_a_function_of_graph_and_seed() -> None:
+    utility = PlayedUtility(SMALL)
+    chain = ((0, 1), (1, 2), (2, 3), (3, 4))
+    first = utility(chain, 7)
+    assert 0.0 < first <= 1.0
+    assert (first * 20) % 1 == pytest.approx(0.0, abs=1e-9), "a share of 4 x 5 queries"
+    utility((), 7)
+    assert utility(chain, 7) == first
+    env = utility._environment(chain)
+    assert (env.simulation.flows.sweep["finished"] == 0).all(), "a sweep is played to its end"
+    assert PlayedUtility(SMALL)(chain, 7) == first
+    assert len({utility(chain, seed) for seed in range(6)}) > 1
+
+
+def test_a_training_makes_a_file_that_can_be_played(tmp_path: Path) -> None:
+    swarm = train(0, SMALL)
+    assert swarm == train(0, SMALL)
+    assert len(swarm.models) == 5
+    assert len(swarm.probabilities) == 10
+    kept = [edge for edge, p in zip(edges_of(5), swarm.probabilities, strict=True) if p > 0.5]
+    assert list(swarm.edges) == kept
+    assert 0 < len(kept) < 10
+    path = tmp_path / "swarm.json"
+    path.write_text(swarm.model_dump_json(), encoding="utf-8")
+    assert load_swarm(path) == swarm
+    policy = baselines.make(f"gptswarm:{path}:Flash")
+    assert policy.name == f"gptswarm:{path}:Flash"
+    assert policy.requires["planner"]["edges"] == [list(edge) for edge in swarm.edges]
+
+
+def test_what_is_shipped() -> None:
+    swarm = load_swarm(SHIPPED)
+    assert 4 <= len(swarm.edges) <= 7, "as many as in the published comparison"
+    kept = [edge for edge, p in zip(edges_of(5), swarm.probabilities, strict=True) if p > 0.5]
+    assert list(swarm.edges) == kept
+    assert swarm.training["hyperparameters"] == SETTINGS.model_dump(mode="json")
+
+
+def test_every_node_asks_its_model_or_the_next_that_is_up() -> None:
+    policy = baselines.make("gptswarm")
+    spec = make_spec()
+    policy.reset(spec, range(5))
+    contexts = make_contexts(5, node=range(5), num_nodes=5, num_agents=5)
+    actions = np.array(act_all(policy, observe(spec, n=5), contexts))
+    assert (actions // 3).tolist() == [0, 1, 2, 3, 4]
+    assert (actions % 3 == spec.strategy_index("Concise")).all()
+    contexts["models_up"] = 0b01110
+    actions = np.array(act_all(policy, observe(spec, n=5), contexts))
+    assert (actions // 3).tolist() == [1, 1, 2, 3, 1]
+
+
+def test_it_plays_its_graph_in_the_environment() -> None:
+    policy = baselines.make("gptswarm")
+    env = gym.make_vec(
+        "InfraMind-Stream-v0", num_envs=2, num_queries=3, observation="index", **policy.requires
+    ).unwrapped
+    observations, _ = env.reset(seed=0)
+    policy.reset(env.policy_spec(), [0, 1])
+    finished = 0
+    for _ in range(15):
+        contexts = env.contexts()
+        assert (contexts["num_nodes"] == 5).all()
+        observations, *_ = env.step(policy.act_batch(observations, contexts, np.arange(2)))
+        _, records = env.completed()
+        finished += len(records)
+        for record in records:
+            assert record["model"][:5].tolist() == [0, 1, 2, 3, 4]
+            assert record["final_model"] == 0, "used as often as the others, and first"
+    assert finished == 6
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"cannot be read .*python -m baselines\.gptswarm_training"),
+        ("{", "is not JSON"),
+        ({"models": ["a", "b"]}, "edges: this key is required"),
+        ({"models": ["a", "b"], "edges": [[1, 0]]}, r"\[1, 0\] must go from a node to a later"),
+        ({"models": ["a", "b"], "edges": [[0, 2]]}, r"\[0, 2\] must go .* of the 2"),
+        ({"models": ["a"], "edges": [], "edge": []}, "edge: unknown key.*'edges'"),
+    ],
+)
+def test_wrong_files(tmp_path: Path, content, message: str) -> None:
+    path = tmp_path / "swarm.json"
+    if content is not None:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(ConfigError, match=message):
+        baselines.make(f"gptswarm:{path}")
+
+
+def test_another_pool_lacks_its_models() -> None:
+    with pytest.raises(ConfigError, match="unknown model 'deepseek-32b'"):
+        baselines.make("gptswarm").reset(make_spec(("a", "b", "c", "d", "e")), [0])

@@ -1,0 +1,36 @@
+"""The file of hyperparameters: complete, and a typo in it is an error that says where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from baselines.hyperparameters import DEFAULT_FILE, Hyperparameters, load_hyperparameters
+from inframind_gym.errors import ConfigError
+
+
+def test_one_block_an_algorithm() -> None:
+    blocks = set(Hyperparameters.model_fields)
+    assert blocks >= {"ppo", "a2c", "dqn", "maskable_ppo", "linucb", "gptswarm", "lagrangian"}
+    shipped = load_hyperparameters()
+    assert shipped.sb3_environment.rates_per_min == (10, 30, 50, 100, 150, 200)
+    assert shipped.ppo == shipped.maskable_ppo
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "message"),
+    [
+        ("  clip_range: 0.2", "  clip_rage: 0.2", r"ppo\.clip_rage: unknown key.*'clip_range'"),
+        ("  largest: 1.0", "  largest: -1", r"lagrangian\.largest: .*greater than or equal to 0"),
+        ("  alpha: 0.02", "", r"linucb\.alpha: this key is required"),
+        ("  start_probability: 0.5", "  start_probability: 1", r"start_probability: .*less than 1"),
+    ],
+)
+def test_a_wrong_file_is_an_error(tmp_path: Path, line: str, changed: str, message: str) -> None:
+    text = DEFAULT_FILE.read_text(encoding="utf-8")
+    assert line in text
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace(line, changed, 1), encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        load_hyperparameters(path)

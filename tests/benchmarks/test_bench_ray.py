@@ -1,0 +1,153 @@
+"""Cells and shards on a local Ray cluster of two nodes: the same results, whoever dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.crew import map_jobs
+from agents.fleet import Fleet, WorkerDiedError
+from agents.ray_hosts import RayError, checkout_env
+from benchmarks.errors import BenchmarkError
+from benchmarks.runner import resolve, run
+from benchmarks.store import CELLS, EPISODES, read_blocks
+from benchmarks.suite import SuiteConfig
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: the extra `ray` brings it")
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+
+ROOT = Path(__file__).resolve().parents[2]
+MINE = "tests.benchmarks.policies_under_test"
+SHARDS = "tests.agents.shards_under_test"
+NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ray")
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[Any]:
+    """Two nodes of one core each; its workers see DIES_ONCE, a flag of the policy of that name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DIES_ONCE", str(folder / "flag"))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        made = cluster_utils.Cluster(initialize_head=True, head_node_args=NODE)
+        try:
+            made.add_node(**NODE)
+            yield made
+        finally:
+            made.shutdown()
+
+
+def suite(*policies: str) -> SuiteConfig:
+    content = {
+        "name": "small",
+        "policies": policies,
+        "workloads": ["mixed"],
+        "rates_per_min": [200],
+        "budgets_s": [30, "tiers"],
+        "seeds": 2,
+        "num_queries": 12,
+    }
+    return resolve(SuiteConfig.model_validate(content))
+
+
+def files(folder: Path) -> tuple[bytes, bytes]:
+    return (folder / EPISODES).read_bytes(), (folder / CELLS).read_bytes()
+
+
+def test_the_same_bytes_as_in_one_process_and_a_death_costs_a_retry(
+    cluster: Any, folder: Path
+) -> None:
+    config = suite("random", f"{MINE}:Learner", f"{MINE}:DiesOnce")
+    run(config, folder / "two", workers=2, ray_address=cluster.address, max_rows=2)
+    assert (folder / "flag").exists()
+    os.environ["DIES_ONCE"] = str(folder / "flag")
+    run(config, folder / "one", workers=1)
+    assert files(folder / "two") == files(folder / "one")
+    assert not ray.is_initialized()
+
+
+def test_a_policy_that_fails_or_always_dies_is_an_error(cluster: Any, folder: Path) -> None:
+    where = {"workers": 2, "ray_address": cluster.address}
+    with pytest.raises(BenchmarkError, match=r"(?s)Raises' failed with KeyError.*my own mistake"):
+        run(suite(f"{MINE}:Raises"), folder / "raises", **where)
+    with pytest.raises(BenchmarkError, match="a worker died 3 times"):
+        run(suite(f"{MINE}:AlwaysDies"), folder / "dies", max_rows=4, **where)
+
+
+def test_a_node_that_goes_takes_its_shards_and_no_one_else(cluster: Any) -> None:
+    configs = [{"seed": i} for i in range(3)]
+    with (
+        Fleet(f"{SHARDS}:Counter", configs, workers=1) as inline,
+        Fleet(f"{SHARDS}:Counter", configs, 2, cluster.address) as fleet,
+    ):
+        assert fleet.call("add", 1.0, each=[1, 2, 3]) == inline.call("add", 1.0, each=[1, 2, 3])
+        assert fleet.call("folder") == inline.call("folder")  # checkpoints may be relative
+        pids = fleet.call("where")
+        assert len(set(pids)) == 2
+        os.kill(pids[1], signal.SIGKILL)
+        with pytest.raises(WorkerDiedError, match="worker 1 died"):
+            fleet.call("add", 1.0)
+        fleet.restart()
+        assert [total for total, _ in fleet.call("add", 0.0)] == [3.0, 1.0, 7.0]
+
+
+def test_jobs_outlive_a_node(cluster: Any, folder: Path) -> None:
+    jobs = [(i, str(folder)) for i in range(6)]
+    where = {"workers": 2, "ray_address": cluster.address}
+    assert dict(map_jobs(f"{SHARDS}:dies_once", jobs, **where)) == {i: i for i in range(6)}
+    assert (folder / "died-2").exists()
+    node = cluster.add_node(**NODE)
+    results = map_jobs(f"{SHARDS}:slow_square", range(6), workers=3, ray_address=cluster.address)
+    seen = [next(results)]
+    cluster.remove_node(node, allow_graceful=False)
+    assert dict([*seen, *results]) == {i: i * i for i in range(6)}
+
+
+def test_ctrl_c_keeps_what_has_finished_and_a_run_without_ray_continues(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "benchmarks", "run", "--policies", "random,least_loaded,moa"]
+    line += ["--rates", "20,200", "--budgets", "30,tiers", "--seeds", "3", "--queries", "100"]
+    cut = [*line, "--max-rows", "2", "--ray-address", "local", "--workers", "2"]
+    cut += ["--out", str(tmp_path / "cut")]
+    process = subprocess.Popen(cut, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    cells = tmp_path / "cut" / CELLS
+    while not cells.exists() or not cells.stat().st_size:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Continue with: " in err
+    kept = len(read_blocks(tmp_path / "cut"))
+    here = [*line, "--out", str(tmp_path / "cut"), "--workers", "2", "--json"]
+    done = subprocess.run(here, cwd=ROOT, capture_output=True, check=True)
+    assert json.loads(done.stdout)["kept"] == kept > 0
+    whole = [*line, "--workers", "1", "--out", str(tmp_path / "whole")]
+    subprocess.run(whole, cwd=ROOT, check=True, capture_output=True)
+    assert files(tmp_path / "cut") == files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "locl"])
+def test_nobody_at_the_address_is_said(address: str) -> None:
+    with pytest.raises(RayError, match=f"no Ray cluster can be reached at '{address}'"):
+        Fleet(f"{SHARDS}:Counter", [{"seed": 0}], 1, address)
+
+
+def test_other_machines_get_the_packages_and_nothing_else() -> None:
+    excluded = {name.strip("/") for name in checkout_env()["excludes"]}
+    kept = {path.name for path in ROOT.iterdir()} - excluded
+    assert {"agents", "baselines", "benchmarks", "envs_configs", "inframind_gym"} <= kept
+    assert not kept & {".git", ".venv", "results", "runs", "docs"}

@@ -1,0 +1,257 @@
+"""The fluid bounds hold: toys by hand, and everything that the simulator can do."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+pytest.importorskip("scipy")
+
+from benchmarks.bounds import FluidBound, fluid, fluid_bounds, informed, library
+from benchmarks.bounds.capacity import Resources, resources_of
+from benchmarks.bounds.clairvoyant import least_work, most_solved, undominated
+from benchmarks.bounds.informed import solve
+from benchmarks.bounds.library import Tables, first_recipes, neighbours
+from benchmarks.cells import Cell
+from benchmarks.errors import BenchmarkError
+from benchmarks.rollout import Simulator
+from benchmarks.suite import SuiteConfig
+from inframind_gym.envs.vector import StreamVectorEnv
+from inframind_gym.orchestration.state import COMPLETED
+from inframind_gym.serving.pool import load_pool
+from inframind_gym.topology import TOPOLOGIES
+from tests.baselines.recipes import carry_out, random_recipes
+from tests.baselines.test_foresight import foreseen
+
+ONE = Resources(("server",), np.ones((1, 1)), np.ones(1))
+N = 40
+
+
+def suite(**changes: Any) -> SuiteConfig:
+    content: dict[str, Any] = {
+        "name": "test",
+        "policies": ["clairvoyant"],
+        "workloads": ["mmlu_pro"],
+        "rates_per_min": [10, 200],
+        "budgets_s": ["tiers"],
+        "seeds": 2,
+        "num_queries": N,
+    }
+    return SuiteConfig.model_validate({**content, **changes})
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fewer recipes, and less luck to average over."""
+    monkeypatch.setattr(informed, "SEARCH_DRAWS", 1)
+    monkeypatch.setattr(informed, "SEARCH_ROUNDS", 1)
+    monkeypatch.setattr(informed, "SEARCH_WIDTH", 50)
+    monkeypatch.setattr(informed, "FINAL_DRAWS", 6)
+    fluid._informed.cache_clear()
+    yield
+    fluid._informed.cache_clear()
+
+
+# Capacity.
+
+
+def test_models_that_share_a_gpu_share_its_time() -> None:
+    pool = load_pool("b200-2gpu")  # 1.19: together they do less than one alone
+    resources = resources_of(pool)
+    assert resources.names == ("gpu0", "gpu1")
+    np.testing.assert_array_equal(resources.rate, [1.0, 1.0])
+    np.testing.assert_array_equal(resources.uses[:, 0], np.array(pool.gpu_index) == 0)
+
+
+def test_models_that_hardly_slow_each_other_are_bounded_one_by_one_too() -> None:
+    pool = load_pool("b200-2gpu")
+    gpus = tuple(gpu.model_copy(update={"colocation_slowdown": 0.25}) for gpu in pool.gpus)
+    resources = resources_of(pool.model_copy(update={"gpus": gpus}))
+    assert resources.names == (*pool.aliases, "gpu0", "gpu1")
+    np.testing.assert_allclose(resources.rate, [1, 1, 1, 1, 1, 2 / 1.25, 3 / 1.5])
+
+
+# The program of the clairvoyant bound.
+
+
+def test_what_fits_into_time_by_hand() -> None:
+    arrivals = np.array([0.0, 0.0, 0.5])
+    of, work = np.arange(3), np.ones((3, 1))
+    assert most_solved(arrivals, of, work, np.ones(3), ONE) == pytest.approx(1.5)
+    assert most_solved(arrivals, of, work, np.array([1.0, 2.0, 2.5]), ONE) == pytest.approx(3.0)
+    assert most_solved(arrivals, of, work, np.array([2.0, 2.0, 1.5]), ONE) == pytest.approx(2.0)
+    # A second way of the last query that takes no time.
+    more = most_solved(
+        arrivals, np.array([0, 1, 2, 2]), np.array([[1.0], [1.0], [1.0], [0.0]]),
+        np.array([2.0, 2.0, 1.5, 1.5]), ONE,
+    )  # fmt: skip
+    assert more == pytest.approx(3.0)
+    assert most_solved(arrivals, of[:0], work[:0], np.zeros(0), ONE) == 0.0
+
+
+def test_only_what_is_worse_in_every_way_is_dropped() -> None:
+    work = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0], [2.0, 2.0]])
+    window = np.array([1.0, 1.0, 1.0, 1.0, 3.0])
+    assert undominated(work, window).tolist() == [True, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("workload", "protocol"),
+    [("math", "parallel"), ("mbpp", "parallel"), ("humaneval", "published")],
+)
+def test_no_recipe_solves_a_query_for_less_than_is_necessary(workload: str, protocol: str) -> None:
+    env = stream(workload, protocol)
+    budgets = np.full(N, 1e6)
+    of, work, _ = least_work(env.simulation, 0, budgets)
+    cheaper = 0
+    for seed in range(12):
+        outcomes, spent = foreseen(env, random_recipes(N, env.simulation.num_routes, seed))
+        for q in np.flatnonzero(outcomes["solved"]).tolist():
+            assert (work[of == q] <= spent[q] + 1e-12).all(axis=1).any(), (q, seed)
+            cheaper += 1
+    assert cheaper > 100
+
+
+def test_budgets_are_those_that_the_queries_draw() -> None:
+    env = stream("math", "parallel")
+    world = env.simulation.world
+    key = int(env.simulation.flows.sweep[0]["key"])
+    drawn = fluid.drawn_budgets(key, N, world.budget_tiers_s)
+    records, _ = carry_out(env, random_recipes(N, env.simulation.num_routes, 0))
+    np.testing.assert_array_equal(drawn, records["budget_s"])
+
+
+@pytest.mark.parametrize("policy", ["clairvoyant", "least_loaded", "static:qwen-14b:DeepThink"])
+@pytest.mark.parametrize("budget_s", ["tiers", 8.0])
+def test_nobody_beats_the_clairvoyant_bound(policy: str, budget_s: Any) -> None:
+    shared = suite(budgets_s=[budget_s], seeds=2)
+    env = fluid._environment(fluid._key_of(shared), "mmlu_pro")
+    cells = [Cell(policy, "mmlu_pro", rate, budget_s, s) for rate in (60.0, 3000.0) for s in (0, 1)]
+    for over in Simulator(shared).run(cells):
+        for cell, records, _ in over:
+            bound = fluid._sweep(env, "mmlu_pro", cell.rate_per_min, budget_s, cell.seed)
+            assert goodput(records) <= bound + 1e-9 <= 1.0 + 2e-9
+            assert bound > 0.5
+
+
+# The informed bound.
+
+
+def test_the_informed_program_by_hand() -> None:
+    cheap, dear = (0, 1, 0, (0,)), (0, 1, 0, (1,))
+    tables = Tables(
+        [cheap, dear],
+        good=np.array([[[0.5]], [[0.9]]]),
+        solved=np.array([[0.5], [0.9]]),
+        work_s=np.array([[[1.0]], [[4.0]]]),
+        latency_s=np.zeros((2, 1)),
+    )
+
+    def at(span_s: float) -> informed.Plan:
+        whole = np.ones(1)
+        return solve(tables, whole, whole, np.array([10.0]), span_s, 10, ONE)
+
+    assert at(1000.0).goodput == pytest.approx(0.9)
+    assert at(0.0).goodput == pytest.approx(0.5)  # 10 seconds for 10 queries
+    half = at(15.0)  # 25 seconds: half of them may cost 4
+    assert half.goodput == pytest.approx(0.7)
+    assert half.used == pytest.approx({(0, 0, cheap): 0.5, (0, 0, dear): 0.5})
+    assert half.price[0, 0] == pytest.approx(0.4 / 3.0)
+
+
+def test_queries_of_short_budgets_must_fit_before_the_others() -> None:
+    tables = Tables(
+        [(0, 1, 0, (0,))],
+        good=np.ones((1, 1, 2)),
+        solved=np.ones((1, 1)),
+        work_s=np.ones((1, 1, 1)),
+        latency_s=np.zeros((1, 1)),
+    )
+    whole = np.ones(1)
+    plan = solve(tables, whole, np.array([0.5, 0.5]), np.array([2.0, 100.0]), 0.0, 10, ONE)
+    assert plan.goodput == pytest.approx(0.7)  # 2 of the 5 urgent ones, and all others
+
+
+def test_a_static_router_stays_below_the_informed_bound(quick: None) -> None:
+    shared = suite(seeds=6)
+    bound, bounds_cells = fluid_bounds(suite(), "mmlu_pro", 10.0, "tiers"), []
+    policy = "static:qwen-14b:DeepThink"
+    cells = [Cell(policy, "mmlu_pro", 10.0, "tiers", s) for s in shared.seed_list]
+    for over in Simulator(shared).run(cells):
+        bounds_cells += [goodput(records) for _, records, _ in over]
+    noise = 3 * np.std(bounds_cells, ddof=1) / np.sqrt(len(bounds_cells))
+    assert np.mean(bounds_cells) <= bound.informed + noise
+    assert 0.5 < bound.informed < bound.clairvoyant
+    assert bound.informed <= bound.informed_accuracy_cap
+
+
+def test_more_load_and_less_time_allow_less(quick: None) -> None:
+    at = {
+        (rate, budget): fluid_bounds(suite(num_queries=200), "mmlu_pro", rate, budget).informed
+        for rate in (10.0, 6000.0)
+        for budget in (10.0, 100.0)
+    }
+    assert at[10.0, 10.0] >= at[6000.0, 10.0] + 0.1
+    assert at[6000.0, 100.0] > at[6000.0, 10.0]
+    assert at[10.0, 100.0] > at[10.0, 10.0]
+
+
+def test_neighbours_are_other_recipes_of_the_right_length() -> None:
+    for recipe in first_recipes(6, (0, 2)):
+        found = neighbours(recipe, 6, (0, 2))
+        assert recipe not in found and len(set(found)) == len(found)
+        for topology, agents, kind, routes in found:
+            assert len(routes) == library._NODES[topology, agents]
+            assert kind in (0, 2) and max(routes) < 6
+            assert TOPOLOGIES[topology] != "CoT"
+
+
+# What is kept.
+
+
+def test_a_bound_is_computed_once(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = fluid_bounds(suite(), "mmlu_pro", 60.0, 30.0, cache=tmp_path)
+    assert found.clairvoyant == pytest.approx(np.mean(found.clairvoyant_sweeps))
+    assert len(found.clairvoyant_sweeps) == 2
+    assert FluidBound.from_json(found.to_json()) == found
+
+    def fail(*_: object) -> NDArray[np.float64]:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(fluid, "clairvoyant_goodput", fail)
+    assert fluid_bounds(suite(), "mmlu_pro", 60.0, 30.0, cache=tmp_path) == found
+    with pytest.raises(AssertionError, match="again"):
+        fluid_bounds(suite(seeds=1), "mmlu_pro", 60.0, 30.0, cache=tmp_path)
+    (file,) = tmp_path.glob("*.json")
+    file.write_text("{}")
+    with pytest.raises(BenchmarkError, match="Delete it"):
+        fluid_bounds(suite(), "mmlu_pro", 60.0, 30.0, cache=tmp_path)
+
+
+def goodput(records: NDArray[Any]) -> float:
+    assert records.dtype == COMPLETED
+    in_time = records["latency_s"] <= records["budget_s"]
+    return float(((records["solved"] == 1) & in_time).mean())
+
+
+def stream(workload: str, protocol: str) -> StreamVectorEnv:
+    made = gym.make_vec(
+        "InfraMind-Stream-v0",
+        num_envs=1,
+        workload=workload,
+        protocol=protocol,
+        level="joint",
+        observation="index",
+        num_queries=N,
+        arrival_rate_per_min=60.0,
+        record_calls=True,
+    ).unwrapped
+    assert isinstance(made, StreamVectorEnv)
+    made.reset(seed=3)
+    return made

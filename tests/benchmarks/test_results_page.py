@@ -1,0 +1,264 @@
+"""The results page, on results whose right numbers are known, and once through everything."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from benchmarks.cells import Cell, grid
+from benchmarks.cli import app
+from benchmarks.errors import BenchmarkError
+from benchmarks.results_page import evidence as evidence_module
+from benchmarks.results_page.evidence import Evidence, gather
+from benchmarks.results_page.page import TEMPLATE, blocks, write
+from benchmarks.results_page.plan import PLAN, PlanConfig, load_plan, runs_of, suites_of
+from benchmarks.results_page.plots import goodput_figure
+from benchmarks.results_page.published import load_published
+from inframind_gym.errors import ConfigError
+from inframind_gym.policy import PolicyEntry, register_policy
+from tests.benchmarks.synthetic_results import drawn, write_folder
+
+TRAINED = "python -c pass"
+SOLVES = {"good": 0.9, "paper": 0.6, "mas": 0.5, "oracle": 0.95, "worse": 0.7}
+SCALE = {"good": 0.5, "paper": 0.8, "mas": 2.0, "oracle": 0.4, "worse": 0.6}
+
+
+def suite(folder: Path, name: str, **changes: Any) -> str:
+    content = {
+        "name": name,
+        "policies": ["random"],
+        "workloads": ["math", "mbpp"],
+        "rates_per_min": [10, 100],
+        "budgets_s": ["tiers"],
+        "seeds": 3,
+        "num_queries": 50,
+        **changes,
+    }
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return str(path)
+
+
+def plan(folder: Path, **changes: Any) -> PlanConfig:
+    def entry(name: str, kind: str, seeds: int = 0, **more: Any) -> dict[str, Any]:
+        policy = f"{name}:{{folder}}" if seeds else name
+        training = {"command": TRAINED, "folder": f"runs/{name}/{{seed}}", "seeds": seeds}
+        own = {"training": training} if seeds else {}
+        return {"name": name, "kind": kind, "policy": policy, **own, **more}
+
+    content = {
+        "agent": "good",
+        "paper": "paper",
+        "oblivious": "mas",
+        "bound": "oracle",
+        "suites": {
+            "default": suite(folder, "d"),
+            "published": suite(folder, "p", protocol="published"),
+        },
+        "entries": [
+            entry("good", "agent", 3),
+            entry("paper", "baseline", 2),
+            entry("mas", "baseline"),
+            entry("oracle", "bound"),
+            entry("worse", "ablation", 2, what="no EDF", changes={"scheduler": "fcfs"}),
+        ],
+        **changes,
+    }
+    return PlanConfig.model_validate(content)
+
+
+def fluid(*_: Any, cache: Path) -> Any:
+    return SimpleNamespace(informed=0.91, clairvoyant=0.97)
+
+
+def fill_results(chosen: PlanConfig, folder: Path, leave_out: str = "") -> None:
+    def make(cell: Cell) -> np.ndarray:
+        name, _, place = cell.policy.partition(":")
+        luck = 0.02 * int(place[-1]) if place else 0.0
+        return drawn(cell, SOLVES[name] - luck, SCALE[name])
+
+    for entry in chosen.entries:
+        for run in runs_of(entry, suites_of(chosen, {}), folder):
+            if entry.name != leave_out:
+                fingerprints = dict.fromkeys(run.suite.policies, "1")
+                settings = {"code of inframind_gym": "1"}
+                write_folder(
+                    run.folder, grid(run.suite), make, policies=fingerprints, settings=settings
+                )
+
+
+@pytest.fixture
+def gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evidence:
+    monkeypatch.setattr(evidence_module, "fluid_bounds", fluid)
+    chosen = plan(tmp_path)
+    fill_results(chosen, tmp_path / "results")
+    return gather(chosen, chosen.entries, suites_of(chosen, {}), tmp_path / "results")
+
+
+def test_targets_say_what_is_reached_and_where_it_is_missed(gathered: Evidence) -> None:
+    beats, in_time, accurate, near, *effects = gathered.targets
+    assert beats.met
+    assert beats.reached == "8 of 8 paired differences are above 0"
+    assert in_time.met
+    assert accurate.met
+    assert near.met is not None
+    assert near.reached.endswith("]")
+    assert [effect.reached[:27] for effect in effects][1:] == ["same direction in 4 of 4 ce"] * 2
+    scores = gathered.scores["default"]
+    assert scores.matrix("good", ("math", 10.0), "goodput").shape == (3, 3)
+    assert scores.matrix("mas", ("math", 10.0), "goodput").shape == (1, 3)
+    expected = np.mean([scores.draws("good", place, "goodput").value for place in scores.places])
+    assert scores.mean("good", "goodput").value == pytest.approx(expected)
+
+
+def test_a_missed_target_names_the_cells_and_by_how_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence_module, "fluid_bounds", fluid)
+    chosen = plan(tmp_path, agent="paper")
+    chosen = chosen.model_copy(
+        update={
+            "entries": tuple(
+                e.model_copy(
+                    update={"kind": {"good": "baseline", "paper": "agent"}.get(e.name, e.kind)}
+                )
+                for e in chosen.entries
+            )
+        }
+    )
+    fill_results(chosen, tmp_path / "results")
+    shown = gather(chosen, chosen.entries, suites_of(chosen, {}), tmp_path / "results")
+    beats, _, accurate, near, *_ = shown.targets
+    assert (beats.met, accurate.met, near.met) == (False, False, False)
+    assert beats.short.startswith("good on ")
+    assert near.short.endswith("points short")
+
+
+def test_the_page_has_every_table_and_figure(gathered: Evidence, tmp_path: Path) -> None:
+    written = write(gathered, tmp_path / "docs")
+    text = written.page.read_text()
+    assert "{{" not in text
+    assert [path.name for path in written.figures] == [
+        "goodput-default.svg",
+        "goodput-published.svg",
+    ]
+    assert "| MATH, 10/min | 70.8 / 27 / 98.7 | 70.0 / 50 / 89.6 |" in text
+    assert "`inframind`, measured elsewhere" in text
+    assert "| no EDF |" in text
+    assert "*fluid bound, knows the sweeps*" in text
+    assert "Not run:\n\nNothing." in text
+    names = blocks(gathered)
+    bold = [line for line in names["summary"].splitlines() if "**" in line]
+    assert len(bold) == 1
+    assert bold[0].startswith("| `good` |")  # not the bound, which is higher
+    assert names["differences"].count("| `paper` |") == 3
+    assert "worse" not in names["summary"]
+    again = write(gathered, tmp_path / "again")
+    assert [p.read_bytes() for p in again.figures] == [p.read_bytes() for p in written.figures]
+    assert len(goodput_figure(gathered, "default").axes) == 2
+
+
+def test_what_has_not_been_run_is_listed_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence_module, "fluid_bounds", fluid)
+    chosen = plan(tmp_path)
+    fill_results(chosen, tmp_path / "results", leave_out="good")
+    shown = gather(chosen, chosen.entries, suites_of(chosen, {}), tmp_path / "results")
+    assert shown.missing == [
+        "good (default protocol): 36 cells have not been run",
+        "good (published protocol): 36 cells have not been run",
+    ]
+    assert [target.met for target in shown.targets[:4]] == [None] * 4
+    assert "has not been run" in blocks(shown)["differences"]
+
+
+def test_intervals_need_several_sweeps_of_one_kind(tmp_path: Path) -> None:
+    chosen = plan(tmp_path)
+    with pytest.raises(BenchmarkError, match="at least 2 seeds"):
+        gather(chosen, chosen.entries, suites_of(chosen, {"seeds": 1}), tmp_path / "results")
+
+
+def test_plans_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown entry 'goood'"):
+        plan(tmp_path, agent="goood")
+    with pytest.raises(BenchmarkError, match="--only"):
+        plan(tmp_path).only(("nobody",))
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
+        load_plan(tmp_path / "nowhere.yaml")
+
+
+def test_the_shipped_plan_its_suites_and_the_published_table_can_be_read() -> None:
+    shipped = load_plan(PLAN)
+    suites = suites_of(shipped, {})
+    assert {protocol: s.protocol for protocol, s in suites.items()} == {
+        "default": None,
+        "published": "published",
+    }
+    for entry in shipped.entries:
+        if entry.training is not None:
+            assert len(entry.training_seeds) >= 5
+    table = load_published()
+    for system in table.systems.values():
+        assert set(system) == set(suites["default"].workloads)
+    cell = table.cell("masrouter", "mmlu_pro", 100.0)
+    assert cell is not None
+    assert (cell.value("accuracy"), cell.value("latency_mean_s")) == pytest.approx((0.577, 908.0))
+    assert cell.value("goodput") is None
+    assert "{{targets_table}}" in TEMPLATE.read_text()
+
+
+def test_one_command_trains_runs_and_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence_module, "fluid_bounds", fluid)
+    made = "import pathlib, sys; (pathlib.Path(sys.argv[1]) / 'model').write_text(sys.argv[2])"
+    register_policy(
+        PolicyEntry("faked", "tests.benchmarks.policies_under_test:Trained", ("folder",), "faked")
+    )
+    training = {
+        "command": f'python -c "{made}" {{folder}} {{seed}}',
+        "folder": f"{tmp_path}/runs/{{seed}}",
+        "seeds": 2,
+    }
+    small = {"workloads": ["math"], "rates_per_min": [20, 200], "seeds": 2, "num_queries": 10}
+    content = {
+        "agent": "faked",
+        "paper": "faked",
+        "oblivious": "random",
+        "bound": "random",
+        "suites": {"default": suite(tmp_path, "d", **small)},
+        "entries": [
+            {"name": "faked", "kind": "agent", "policy": "faked:{folder}", "training": training},
+            {"name": "random", "kind": "baseline", "policy": "random"},
+            {
+                "name": "fcfs",
+                "kind": "ablation",
+                "policy": "random",
+                "changes": {"scheduler": "fcfs"},
+            },
+        ],
+    }
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content))
+    line = ["results", "--plan", f"{tmp_path}/plan.yaml", "--out", f"{tmp_path}/docs"]
+    line += ["--folder", f"{tmp_path}/results", "--workers", "1", "--json"]
+    done = CliRunner().invoke(app, line)
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["missing"] == []
+    assert set(summary["goodput"]["default"]) == {"faked", "random", "fcfs"}
+    assert (tmp_path / "docs" / "results.md").exists()
+    again = CliRunner().invoke(app, line)
+    assert "training" not in again.stderr
+    assert json.loads(again.stdout.splitlines()[-1])["goodput"] == summary["goodput"]
+    for model in (tmp_path / "runs").glob("*/model"):
+        model.write_text("4")
+    refused = CliRunner().invoke(app, line)
+    assert refused.exit_code == 2
+    assert "--redo" in refused.stderr
+    assert CliRunner().invoke(app, [*line, "--redo"]).exit_code == 0

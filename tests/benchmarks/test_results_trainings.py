@@ -1,0 +1,82 @@
+"""Trainings: in order, side by side, once; what is stopped goes on, what fails is shown."""
+
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.errors import BenchmarkError
+from benchmarks.results_page.plan import EntryConfig
+from benchmarks.results_page.trainings import LOG, Training, train, trainings_of
+from benchmarks.rollout import StoppedError
+
+
+def entry(name: str, root: Path, body: str, **changes: object) -> EntryConfig:
+    content = {
+        "name": name,
+        "kind": "agent",
+        "policy": f"{name}:{{folder}}",
+        "training": {
+            "command": f"python -c {shlex.quote(body)} {{folder}} {{seed}}",
+            "folder": f"{root}/{name}/seed{{seed}}",
+            "seeds": 2,
+            **changes,
+        },
+    }
+    return EntryConfig.model_validate(content)
+
+
+NOTES = "import sys, pathlib; p = pathlib.Path(sys.argv[1]); print('seed', sys.argv[2]); "
+COUNTS = NOTES + "f = p / 'count'; f.write_text(str(int(f.read_text()) + 1) if f.exists() else '1')"
+
+
+def of(*entries: EntryConfig) -> list[Training]:
+    return trainings_of(entries, ["math", "mbpp"])
+
+
+def test_each_is_run_once_after_what_it_starts_from(tmp_path: Path) -> None:
+    needs = "assert len(list((p.parents[1] / 'first').glob('*/count'))) == 2"
+    first = entry("first", tmp_path, COUNTS)
+    second = entry("second", tmp_path, NOTES + needs, after=["first"])
+    assert train(of(second, first), at_once=3, root=tmp_path) == 4
+    assert train(of(second, first), at_once=3, root=tmp_path) == 0
+    assert (tmp_path / "first/seed1/count").read_text() == "1"
+    assert (tmp_path / "first/seed1" / LOG).read_text() == "seed 1\n"
+    other = entry("first", tmp_path, COUNTS + "; pass")
+    assert train(of(other), at_once=1, root=tmp_path) == 2  # another command: not finished
+
+
+def test_a_workload_in_the_folder_makes_a_training_for_each(tmp_path: Path) -> None:
+    one = entry("a", tmp_path, NOTES, folder="runs/{workload}/seed{seed}", seeds=[3])
+    assert one.by_workload
+    assert [str(training.folder) for training in of(one)] == ["runs/math/seed3", "runs/mbpp/seed3"]
+    assert one.policy_of(3, "mbpp") == "a:runs/mbpp/seed3"
+    with pytest.raises(ValueError, match=r"\{folder\}"):
+        EntryConfig(name="b", kind="agent", policy="b:{folder}")
+
+
+def test_a_failure_shows_the_end_of_the_log_and_ends_the_others(tmp_path: Path) -> None:
+    bad = entry("bad", tmp_path, "raise SystemExit('no such config')", seeds=1)
+    slow = entry("slow", tmp_path, "import time; time.sleep(60)", seeds=1)
+    began = time.monotonic()
+    with pytest.raises(BenchmarkError, match=r"(?s)bad seed 0 ended with status 1.*no such config"):
+        train(of(slow, bad), at_once=2, root=tmp_path)
+    assert time.monotonic() - began < 50
+    assert not of(slow)[0].finished
+    with pytest.raises(BenchmarkError, match="wait for each other"):
+        train(of(entry("x", tmp_path, "", after=["x"])), at_once=1, root=tmp_path)
+
+
+def test_a_stopped_training_is_run_again_by_the_next_call(tmp_path: Path) -> None:
+    wait = f"{COUNTS}; import time; time.sleep(60 if f.read_text() == '1' else 0)"
+    slow = entry("slow", tmp_path, wait, seeds=1)
+    count = tmp_path / "slow/seed0/count"
+
+    def has_begun() -> bool:
+        return count.exists() and count.stat().st_size > 0
+
+    with pytest.raises(StoppedError):
+        train(of(slow), at_once=1, root=tmp_path, stop=has_begun)
+    assert train(of(slow), at_once=1, root=tmp_path) == 1
+    assert count.read_text() == "2"
