@@ -31,7 +31,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 def save(folder: str | Path, tensors: Tensors, config: Mapping[str, Any]) -> None:
     """Write a checkpoint in place of what the folder held.
 
-    It is written beside the folder and then renamed: whoever reads finds the old or the new one.
+    It is written beside the folder and then renamed. Whatever happens on the way, the old or the
+    new one is there for `load` and `exists`.
 
     Args:
         folder: where to; made with its parents.
@@ -47,9 +48,10 @@ def save(folder: str | Path, tensors: Tensors, config: Mapping[str, Any]) -> Non
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     data = encode(arrays, metadata={_KEY: text})
-    new = folder.with_name(f".{folder.name}.{os.getpid()}.new")
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    new, old = _beside(folder, "new"), _beside(folder, "old")
     try:
+        _recover(folder)
+        shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         (new / MODEL_FILE).write_bytes(data)
         (new / CONFIG_FILE).write_text(text, encoding="utf-8")
@@ -59,8 +61,26 @@ def save(folder: str | Path, tensors: Tensors, config: Mapping[str, Any]) -> Non
     except OSError as error:
         raise InfraMindError(f"{folder}: cannot be written: {error.strerror or error}") from None
     finally:
+        _recover(folder)
         shutil.rmtree(new, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def exists(folder: str | Path) -> bool:
+    """Whether a folder holds a checkpoint, or held one when a `save` was killed."""
+    _recover(Path(folder))
+    return (Path(folder) / MODEL_FILE).is_file()
+
+
+def _beside(folder: Path, ending: str) -> Path:
+    return folder.with_name(f".{folder.name}.{ending}")
+
+
+def _recover(folder: Path) -> None:
+    """Put the old checkpoint back where a `save` ended between its two renames."""
+    old = _beside(folder, "old")
+    if old.is_dir() and not folder.exists():
+        os.replace(old, folder)
 
 
 def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -74,6 +94,7 @@ def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
             are not finite, or whose two files do not belong together.
     """
     folder = Path(folder)
+    _recover(folder)
     model, config = folder / MODEL_FILE, folder / CONFIG_FILE
     for path in (model, config):
         if not path.is_file():

@@ -114,7 +114,7 @@ class InfraMindConfig(StrictModel):
 
     Attributes:
         algorithm: "inframind".
-        lagrangian: "paper" is `spec/inframind.md` §4 to the letter. "dual_critic" has a critic for
+        lagrangian: "paper" is that of `spec/inframind.md` §4. "dual_critic" has a critic for
             the cost, GAE for reward and cost over a query's decisions and an unbounded λ; "pid" is
             the same with a PID-controlled λ. "none" is "paper" with λ = 0.
         reward: what counts as 1: a query that is solved, or one that is solved in its budget.

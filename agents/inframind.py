@@ -1,9 +1,20 @@
 """InfraMind: a PPO-Lagrangian executor and a REINFORCE planner on the closed loop.
 
-Source: `spec/inframind.md` §4. `lagrangian: paper` is that text to the letter; `dual_critic` and
-`pid` replace its advantage and its multiplier. From top to bottom: `Learner` holds the networks and
-learns from 64 finished queries at a time; `train` plays rounds, feeds the learner, validates, saves
-and resumes.
+Source: `spec/inframind.md` §4. `lagrangian: paper` has that text's networks, losses, multiplier and
+schedules; `dual_critic` and `pid` replace its advantage and its multiplier. From top to bottom:
+`Learner` holds the networks and learns from 64 finished queries at a time; `train` plays rounds,
+feeds the learner, validates, saves and resumes.
+
+What the text leaves open, or where this differs from it:
+
+- Sweeps run side by side, and rows that run together are at different rates, so that a batch mixes
+  them; the text sweeps one rate after the other.
+- The weights that act are up to a phase older than those that learn (`losses/lag_kl`).
+- Adam's learning rates, its epsilon, gradient norms clipped at 0.5 and orthogonal initial weights
+  are ours. With the few epochs of the shipped configuration its early stopping cannot be reached.
+- The planner chooses among the roles of a query's true domain; what its task classifier finds is
+  learned (the task loss) and not used.
+- The last batch of a round takes what is left over, up to 127 queries.
 
 A run that is killed goes on from its last round, and a round from which a worker is lost is played
 again: the result is the same, bit for bit, for any number of workers.
@@ -28,11 +39,12 @@ from agents.advantages import costs, gae, last_only, paper_rewards, quality, ste
 from agents.checkpoint import check_shapes, load, part, prefixed, save
 from agents.config import CHECKPOINTS, InfraMindConfig
 from agents.executor_net import ExecutorNet
+from agents.flat_adam import FlatAdam
 from agents.fleet import Fleet, WorkerDiedError
 from agents.inference import ExecutorShape
 from agents.lagrangian import PID, Dual, Multiplier, Paper
 from agents.planner_net import PlannerNet
-from agents.progress import Progress, load_adam, save_adam
+from agents.progress import Progress
 from agents.rollouts import Episodes, Shard, by_step, limit_threads
 from agents.rounds import cut, round_rates, shard_config, validation_shard
 from agents.tracking import Tracker
@@ -75,12 +87,10 @@ class Learner:
             self.planner = PlannerNet()
         if config.planner.init is not None:
             take_over_planner(self.planner, config.planner.init)
-        self.executor_adam = torch.optim.Adam(
-            self.executor.parameters(), lr=config.executor.lr, eps=1e-5, fused=True
+        self.executor_adam = FlatAdam(
+            self.executor, config.executor.lr, config.executor.max_grad_norm
         )
-        self.planner_adam = torch.optim.Adam(
-            self.planner.parameters(), lr=config.planner.lr, eps=1e-5, fused=True
-        )
+        self.planner_adam = FlatAdam(self.planner, config.planner.lr, config.planner.max_grad_norm)
         self.multiplier = make_multiplier(config)
         self._beside = ThreadPoolExecutor(1)  # the planner learns while the executor does
 
@@ -134,7 +144,6 @@ class Learner:
             loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
             self.executor_adam.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.executor.parameters(), config.max_grad_norm)
             self.executor_adam.step()
         return {
             "losses/policy_loss": policy_loss.item(),
@@ -160,10 +169,8 @@ class Learner:
         noise = torch.Generator().manual_seed(_draw(self.seed, NOISE, self.updates))
         domain = torch.from_numpy(batch.domain)
         queries = self.tasks[torch.from_numpy(batch.task)]
-        # Plans are drawn from latents without noise, and so are their log-probabilities; the noise
-        # belongs to the loss of the autoencoder.
-        out = self.planner(queries, domain)
-        vae_loss = self.planner.vae_loss(queries, noise)
+        # Plans were drawn from latents without noise, so their log-probabilities are of these too.
+        out = self.planner(queries, domain, noise, quiet=True)
         log_prob = self.planner.log_prob_of(
             out,
             torch.from_numpy(batch.topology),
@@ -173,15 +180,14 @@ class Learner:
         advantage = normalise(torch.from_numpy(np.asarray(q - weight * cost, np.float32)))
         policy_loss = -(log_prob * advantage).mean()
         task_loss = F.cross_entropy(out.task_logits, domain)
-        loss = policy_loss + config.task_weight * task_loss + config.vae_weight * vae_loss
+        loss = policy_loss + config.task_weight * task_loss + config.vae_weight * out.vae_loss
         self.planner_adam.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.planner.parameters(), config.max_grad_norm)
         self.planner_adam.step()
         return {
             "losses/planner_loss": policy_loss.item(),
             "losses/task_loss": task_loss.item(),
-            "losses/vae_loss": vae_loss.item(),
+            "losses/vae_loss": out.vae_loss.item(),
         }
 
     def _charts(self, batch: Episodes, q: NDArray[Any], cost: NDArray[Any]) -> dict[str, float]:
@@ -207,22 +213,22 @@ class Learner:
 
     def scale_lr(self, factor: float) -> None:
         """Set both learning rates to a multiple of those of the configuration."""
-        self.executor_adam.param_groups[0]["lr"] = self.config.executor.lr * factor
-        self.planner_adam.param_groups[0]["lr"] = self.config.planner.lr * factor
+        self.executor_adam.lr = self.config.executor.lr * factor
+        self.planner_adam.lr = self.config.planner.lr * factor
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that learning depends on, as arrays and JSON."""
         arrays = self.weights()
-        arrays |= save_adam(self.executor_adam, "executor_adam.")
-        arrays |= save_adam(self.planner_adam, "planner_adam.")
+        arrays |= self.executor_adam.state("executor_adam.")
+        arrays |= self.planner_adam.state("planner_adam.")
         return arrays, {"updates": self.updates, "multiplier": self.multiplier.state()}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, Any]) -> None:
         """Go back to a `state`."""
         _load(self.executor, part(arrays, EXECUTOR))
         _load(self.planner, part(arrays, PLANNER))
-        load_adam(self.executor_adam, arrays, "executor_adam.")
-        load_adam(self.planner_adam, arrays, "planner_adam.")
+        self.executor_adam.restore(arrays, "executor_adam.")
+        self.planner_adam.restore(arrays, "planner_adam.")
         self.updates = int(numbers["updates"])
         self.multiplier = type(self.multiplier)(**numbers["multiplier"])
 

@@ -228,7 +228,7 @@ def train(
     """
     torch.set_num_threads(1)
     training = Training(config, seed)
-    if (out / LAST).is_dir():
+    if checkpoint.exists(out / LAST):
         if not resume:
             raise ConfigError(f"{out}: holds a training. Go on with --resume, or choose another.")
         training.restore(out / LAST)

@@ -44,6 +44,8 @@ class MasRouterPolicy(BasePolicy):
         ConfigError: the folder holds no checkpoint of a MasRouter.
     """
 
+    carries_out_any_plan = False
+
     def __init__(self, checkpoint_folder: str | None = None) -> None:
         folder = DEFAULT_CHECKPOINT if checkpoint_folder is None else Path(checkpoint_folder)
         self.name = "masrouter" if checkpoint_folder is None else f"masrouter:{checkpoint_folder}"

@@ -27,12 +27,15 @@ class Vae(nn.Module):
         self.decoder = nn.Linear(hidden, hidden)
         self.output = nn.Linear(hidden, embed_dim)
 
-    def forward(self, x: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, generator: torch.Generator | None, *, quiet: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Encode embeddings.
 
         Args:
             x: (n, 384).
             generator: of the latent's noise; None: z is its mean.
+            quiet: z is its mean all the same, and the noise is in the loss alone.
 
         Returns:
             z (n, 64), and the loss (): mean squared error of the reconstruction plus the divergence
@@ -48,7 +51,7 @@ class Vae(nn.Module):
         prior_var = PRIOR_STD**2
         relative = (mu**2 + log_var.exp()) / prior_var
         divergence = 0.5 * (relative - 1.0 - log_var + math.log(prior_var))
-        return z, F.mse_loss(x_hat, x) + divergence.mean()
+        return mu if quiet else z, F.mse_loss(x_hat, x) + divergence.mean()
 
 
 class GFusion(nn.Module):
@@ -66,7 +69,8 @@ class GFusion(nn.Module):
         scores = self.query(x) @ self.key(y).T / x.shape[-1] ** 0.5
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
-        return x + self.output(torch.softmax(scores, dim=-1) @ self.value(y))
+        read: Tensor = self.output(torch.softmax(scores, dim=-1) @ self.value(y))
+        return x + read
 
 
 class TaskClassifier(nn.Module):
@@ -98,9 +102,11 @@ class Candidates(nn.Module):
             self.context = nn.Linear(context * hidden, hidden)
         self.register_buffer("texts", texts)
 
-    def encode(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Latents (n, 64) of the candidates and the loss of their encoder."""
-        latents, loss = self.vae(self.texts, generator)
+    def encode(
+        self, generator: torch.Generator | None, *, quiet: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Latents (n, 64) of the candidates and the loss of their encoder; see `Vae.forward`."""
+        latents, loss = self.vae(self.texts, generator, quiet=quiet)
         return latents, loss
 
     def scores(self, context: Tensor, candidates: Tensor, mask: Tensor | None = None) -> Tensor:

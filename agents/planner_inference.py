@@ -62,7 +62,9 @@ class Candidates:
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
-        self.latents: Floats = encode(weights, "vae.", weights["texts"])  # (n, 64)
+        self.latents: Floats = encode(
+            weights, "vae.", np.asarray(weights["texts"], np.float64)
+        )  # (n, 64)
         self._keys = linear(weights, "fusion.key", self.latents)
         self._values = linear(weights, "fusion.value", self.latents)
         self._units = unit(self.latents)
@@ -232,7 +234,8 @@ def pick(logits: Floats, uniforms: Floats | None) -> Indices:
         return np.asarray(logits.argmax(axis=-1), np.int64)
     edges = softmax(logits).cumsum(axis=-1)
     last = np.isfinite(logits).cumsum(axis=-1).argmax(axis=-1)  # the sum may end just below 1
-    return np.minimum((edges <= uniforms[:, None]).sum(axis=-1), last).astype(np.int64)
+    drawn = np.minimum((edges <= uniforms[:, None]).sum(axis=-1), last)
+    return np.asarray(drawn, np.int64)
 
 
 def pick_all(probabilities: Floats, uniforms: Floats) -> Indices:
@@ -247,4 +250,4 @@ def pick_all(probabilities: Floats, uniforms: Floats) -> Indices:
     """
     edges = probabilities.cumsum(axis=-1)
     below = edges[:, None, :] <= (uniforms * edges[:, -1:])[:, :, None]
-    return below.sum(axis=-1).astype(np.int64)
+    return np.asarray(below.sum(axis=-1), np.int64)

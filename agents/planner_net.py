@@ -120,6 +120,8 @@ class PlannerNet(nn.Module):
         query: Tensor,
         domain: Tensor | None = None,
         generator: torch.Generator | None = None,
+        *,
+        quiet: bool = False,
     ) -> PlannerOutput:
         """Encode B queries.
 
@@ -127,10 +129,12 @@ class PlannerNet(nn.Module):
             query: (B, 384) embeddings.
             domain: (B,) the known domains; None: those that the classifier finds.
             generator: of the noise of all latents, for training; None: latents are their means.
+            quiet: the heads see the means all the same, and the noise is in the VAE's loss alone:
+                for plans that were drawn without noise.
         """
-        z, query_loss = self.query_encoder(query, generator)
-        modes, mode_loss = self.collab_mode.encode(generator)
-        roles, role_loss = self.role_selector.encode(generator)
+        z, query_loss = self.query_encoder(query, generator, quiet=quiet)
+        modes, mode_loss = self.collab_mode.encode(generator, quiet=quiet)
+        roles, role_loss = self.role_selector.encode(generator, quiet=quiet)
         task_logits = self.task_classifier(query)
         count_mean = self.num_agents(z)
         return PlannerOutput(
@@ -144,13 +148,6 @@ class PlannerNet(nn.Module):
             roles=roles,
             vae_loss=query_loss + mode_loss + role_loss,
         )
-
-    def vae_loss(self, query: Tensor, generator: torch.Generator) -> Tensor:
-        """The loss () of all encoders under noise, as `forward` has it, without the heads."""
-        _, query_loss = self.query_encoder(query, generator)
-        _, mode_loss = self.collab_mode.encode(generator)
-        _, role_loss = self.role_selector.encode(generator)
-        return query_loss + mode_loss + role_loss
 
     def sample(
         self,

@@ -13,11 +13,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from agents.checkpoint import CONFIG_FILE, MODEL_FILE, load, part, save
+from agents.checkpoint import CONFIG_FILE, MODEL_FILE, load, save
 from agents.config import ValidationConfig
 from inframind_gym.errors import ConfigError
 
@@ -137,25 +135,6 @@ class Progress:
             for folder in self.out.glob(f"{_STATE}*")
             if (folder / MODEL_FILE).is_file() and (folder / CONFIG_FILE).is_file()
         )
-
-
-def save_adam(adam: torch.optim.Adam, prefix: str) -> dict[str, NDArray[Any]]:
-    """The moments and step counts of Adam, by the number of the parameter."""
-    out: dict[str, NDArray[Any]] = {}
-    for number, state in adam.state_dict()["state"].items():
-        for key, tensor in state.items():
-            out[f"{prefix}{number}.{key}"] = tensor.detach().numpy().copy()
-    return out
-
-
-def load_adam(adam: torch.optim.Adam, arrays: Arrays, prefix: str) -> None:
-    """Go back to what `save_adam` gave."""
-    states: dict[int, dict[str, torch.Tensor]] = {}
-    for name, array in part(arrays, prefix).items():
-        number, key = name.split(".", 1)
-        states.setdefault(int(number), {})[key] = torch.from_numpy(np.array(array))
-    groups = adam.state_dict()["param_groups"]
-    adam.load_state_dict({"state": states, "param_groups": groups})
 
 
 def _difference(saved: Any, given: Any, path: str = "") -> str:

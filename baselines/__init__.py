@@ -40,6 +40,12 @@ BASELINES: Final = (
         "always the same model and strategy",
     ),
     PolicyEntry(
+        "fixed_recipe",
+        "baselines.fixed_recipe:FixedRecipePolicy",
+        ("topology", "num_agents", "model", "strategy"),
+        "one plan, model and strategy for every query of a workload, the best on its val split",
+    ),
+    PolicyEntry(
         "static_mix",
         "baselines.oblivious:StaticMixPolicy",
         (),

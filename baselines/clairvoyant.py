@@ -48,6 +48,7 @@ class ClairvoyantPolicy(BasePolicy):
     name = "clairvoyant"
     bound: ClassVar[bool] = True  # shown beside the contestants, not ranked with them
     requires: Mapping[str, Any] = MappingProxyType({"level": "joint"})
+    carries_out_any_plan = False
 
     def __init__(self, safety: float = SAFETY) -> None:
         if not float(safety) >= 1.0:

@@ -11,7 +11,8 @@ A⁻¹ is kept and updated by Sherman and Morrison's formula, d² operations a d
 
 - Features of an arm: 1, b_rem, queue depth and end-to-end latency of the arm's model (each as
   normalised in the observation), the share of the workflow's waves that is done, the domain as
-  one-hot, and the first principal components of the query's embedding among the run's tasks.
+  one-hot, and the first principal components of the query's embedding, whose axes are those of
+  the built-in training tasks.
 - Every decision of a query is one pull, and each gets the query's reward when the query is done:
   solved - cost_weight·cost within the budget, -cost_weight after it, solved or not.
 - Under overload bad news comes as late as the queries do. There is no need to wait for it: a query
@@ -33,6 +34,7 @@ from baselines.hyperparameters import load_hyperparameters
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import Completed, Contexts, PolicySpec, models_up
 from inframind_gym.policy.layout import EMBED_DIM
+from inframind_gym.tasks import load_tasks
 from inframind_gym.tasks.taskset import DOMAINS
 
 TIE: Final = 1e-9  # scores that are closer than this are equal
@@ -126,7 +128,7 @@ class LinUCBPolicy(RowwiseDraws):
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Start one untaught learner for every row."""
         super().reset(spec, seeds)
-        self._fit_axes(spec.task_embeddings)
+        self._fit_axes(load_tasks("builtin", split="train").embeddings, spec.task_embeddings)
         size = 5 + len(DOMAINS) + self.components
         self.learners = [DisjointModels(spec.num_actions, size, self.ridge) for _ in seeds]
         self._open = [{} for _ in seeds]
@@ -217,14 +219,14 @@ class LinUCBPolicy(RowwiseDraws):
             axis=2,
         )
 
-    def _fit_axes(self, embeddings: NDArray[np.float32]) -> None:
-        """Principal axes of the run's tasks, each scaled to unit variance among them."""
+    def _fit_axes(self, known: NDArray[np.float32], asked: NDArray[np.float32]) -> None:
+        """Principal axes of known tasks, each scaled to unit variance, and where the asked lie."""
         self._axes = np.zeros((self.components, EMBED_DIM))
         self._scale = np.zeros(self.components)
         self._mean = np.zeros(EMBED_DIM)
-        if not len(embeddings) or not self.components:  # the spec tells of no tasks
+        if not len(asked) or not self.components:  # the spec tells of no tasks
             return
-        tasks = embeddings.astype(np.float64)
+        tasks = known.astype(np.float64)
         self._mean = tasks.mean(axis=0)
         centred = tasks - self._mean
         variances, axes = np.linalg.eigh(centred.T @ centred / len(tasks))
@@ -233,7 +235,7 @@ class LinUCBPolicy(RowwiseDraws):
         signs = np.sign(self._axes[np.arange(len(first)), np.abs(self._axes).argmax(axis=1)])
         self._axes *= signs[:, None]
         self._scale = 1.0 / np.sqrt(np.maximum(variances[first], 1e-12))
-        self._of_task = self._project(tasks)
+        self._of_task = self._project(asked.astype(np.float64))
 
     def _project(self, embeddings: NDArray[np.float64]) -> NDArray[np.float64]:
         """Components (n, components) of embeddings (n, 384)."""

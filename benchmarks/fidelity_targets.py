@@ -63,8 +63,8 @@ def targets(evidence: Evidence) -> list[Target]:
             for key, limit in LEFT_OUT.items():
                 what, _, unit = RUNS[key]
                 value = summary[OBLIVIOUS][f"{key}_median"]
-                of = f"`{OBLIVIOUS}`, {rate}/min left out"
-                found.append(Target(what, of, value, limit, unit))
+                place = f"`{OBLIVIOUS}`, {rate}/min left out"
+                found.append(Target(what, place, value, limit, unit))
     return found
 
 

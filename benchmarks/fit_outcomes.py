@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import NormalDist
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import numpy as np
 import typer
@@ -300,7 +300,9 @@ def main(
     """Measure difficulty, cut answers and agreement from the outcomes of many models."""
     try:
         questions = load_tasks(tasks, datasets=["mmlu_pro"], split="all")
-        table, weights = measure(read_outcomes(outcomes), questions.ids, questions.embeddings)
+        table, weights = measure(
+            read_outcomes(outcomes), questions.ids, cast(Array, questions.embeddings)
+        )
         replace_text(out, json.dumps(table, indent=1) + "\n")
     except InfraMindError as error:
         print(f"error: {error}", file=sys.stderr)

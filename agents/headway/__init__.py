@@ -2,11 +2,12 @@
 
 A query is answered by a *recipe*: a topology, a team of agents with their models, a strategy.
 Headway surveys recipes at idle servers, learns what load does to calls, and puts a price on every
-second of every server's slots, which rises with the load. When a query arrives it picks the recipe
-whose chance of a right answer within the budget, less the price of the work, is best. The prices
-are what makes many queries share the servers: they are searched for on whole sweeps, so that what a
-call costs the others is in them (congestion pricing; the Lagrange multipliers of the servers'
-capacities, in the terms of `spec/inframind.md` §4.1, where one multiplier prices latency).
+second of every server's slots, which never falls as load or arrivals rise. A query that arrives
+gets the recipe whose chance of a right answer within the budget, less the price of the work, is
+best. The prices are what makes many queries share the servers: they are searched for on whole
+sweeps, so that what a call costs the others is in them (congestion pricing; the Lagrange
+multipliers of the servers' capacities, in the terms of `spec/inframind.md` §4.1, where one
+multiplier prices latency).
 
     recipes.py    what can be chosen
     survey.py     playing it, and what is seen

@@ -78,7 +78,7 @@ def choose(
         models_up: (n,) bit masks.
 
     Returns:
-        (n,) recipes: the cheapest where all need a model that is down.
+        (n,) recipes; the first one where all need a model that is down.
     """
     n, models = in_flight.shape
     recipes = needs.shape[0]

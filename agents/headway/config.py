@@ -70,12 +70,15 @@ class Objective(StrictModel):
 class HeadwayConfig(StrictModel):
     """Headway.
 
+    Of `env`, sweeps have the lengths given here, and the agent sees what it needs: `num_queries`
+    and `system_features` are not read.
+
     Attributes:
         algorithm: "headway".
         env: the world.
         rates_per_min: arrival rates of the sweeps.
         rows: sweeps that run in lockstep.
-        idle_rate_per_min: arrival rate at which queries do not meet.
+        idle_rate_per_min: arrival rate at which queries hardly ever meet.
         survey: its rounds.
         load_sweeps: sweeps at each rate from which the effect of load is learned.
         load_queries: queries in each of them.
@@ -87,8 +90,9 @@ class HeadwayConfig(StrictModel):
     env: EnvChoice = EnvChoice()
     rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)] = RATES_PER_MIN
     rows: PositiveInt = 192
-    idle_rate_per_min: Positive = 0.5
+    idle_rate_per_min: Positive = 0.05
     survey: Annotated[tuple[SurveyRound, ...], Field(min_length=1)] = (
+        SurveyRound(queries=1_500_000, keep=1500),
         SurveyRound(queries=1_500_000, keep=400),
         SurveyRound(queries=800_000, keep=128),
         SurveyRound(queries=800_000),

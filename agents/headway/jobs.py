@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -55,43 +57,34 @@ class Job:
     within: tuple[float, float] = (100.0, 1.0)
 
 
-class Environments:
-    """Keeps the environment that was used last: most jobs want the same again."""
-
-    @staticmethod
-    @lru_cache(maxsize=2)
-    def get(num_envs: int, arguments: tuple[tuple[str, Any], ...]) -> StreamVectorEnv:
-        """An environment of so many rows."""
-        return StreamVectorEnv(num_envs, **{k: _thawed(v) for k, v in arguments})
-
-    @classmethod
-    def of(cls, num_envs: int, arguments: dict[str, Any]) -> StreamVectorEnv:
-        """The same from a dictionary."""
-        return cls.get(num_envs, tuple((k, _frozen(v)) for k, v in sorted(arguments.items())))
+@lru_cache(maxsize=2)
+def _environment(num_envs: int, arguments: str) -> StreamVectorEnv:
+    """The environment of so many rows: most jobs want the same again."""
+    return StreamVectorEnv(num_envs, **json.loads(arguments))
 
 
-def _frozen(value: Any) -> Any:
-    if isinstance(value, dict):
-        return ("dict", tuple((k, _frozen(v)) for k, v in sorted(value.items())))
-    return ("list", tuple(value)) if isinstance(value, list | tuple) else value
-
-
-def _thawed(value: Any) -> Any:
-    if not isinstance(value, tuple):
-        return value
-    kind, content = value
-    return {k: _thawed(v) for k, v in content} if kind == "dict" else list(content)
+def environment(num_envs: int, arguments: dict[str, Any]) -> StreamVectorEnv:
+    """An environment with these arguments, which are JSON values."""
+    return _environment(num_envs, json.dumps(arguments, sort_keys=True))
 
 
 def facts(env: dict[str, Any]) -> tuple[PolicySpec, frozenset[int]]:
     """What a policy is told in such an environment, and the domains of its tasks."""
-    made = Environments.of(1, env)
+    made = environment(1, env)
     return made.policy_spec(), frozenset(made.simulation.tasks.domain.tolist())
 
 
-def run(job: Job) -> Any:
+class Player:
+    """Plays jobs, wherever it is; remembers nothing but the environments that it has made."""
+
+    def run(self, jobs: Sequence[Job]) -> list[Any]:
+        """Results of jobs, in their order."""
+        return [play_job(job) for job in jobs]
+
+
+def play_job(job: Job) -> Any:
     """Play the sweeps of a job."""
-    env = Environments.of(len(job.seeds), job.env)
+    env = environment(len(job.seeds), job.env)
     policy: RecipePolicy = RandomRecipes(job.book)
     if job.lessons is not None:
         of_row = None if job.candidate is None else np.array(job.candidate, np.int64)

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from agents import checkpoint
 from agents.headway.choice import Knowledge, Prices
-from agents.headway.recipes import RecipeBook, book_from_tensors
+from agents.headway.recipes import ROLE_RULES, RecipeBook, book_from_tensors
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy.layout import EMBED_DIM
 from inframind_gym.tasks import DOMAINS
-from inframind_gym.topology import MAX_NODES
+from inframind_gym.topology import MAX_NODES, TOPOLOGIES
 
 ALGORITHM: Final = "headway"
 
@@ -121,6 +121,17 @@ def load_lessons(folder: str | Path) -> Lessons:
         )
     models, strategies = tuple(config["models"]), int(config["strategies"])
     checkpoint.check_shapes(folder, tensors, _shapes(tensors, len(models)))
+    for name, low, count in (
+        ("topology", 0, len(TOPOLOGIES)),
+        ("strategy", 0, strategies),
+        ("roles", 0, len(ROLE_RULES)),
+        ("models", -1, len(models)),
+    ):
+        array = tensors[f"recipes.{name}"]
+        if array.size == 0 or array.min() < low or array.max() >= count:
+            raise ConfigError(
+                f"{folder}: recipes.{name} must hold numbers from {low} to {count - 1}."
+            )
     return from_tensors(tensors, models, strategies)
 
 

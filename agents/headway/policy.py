@@ -42,6 +42,7 @@ class RecipePolicy(BasePolicy, ABC):
     """
 
     requires = MappingProxyType({"level": "joint", "system_features": ["in_flight"]})
+    carries_out_any_plan = False
     book: RecipeBook
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
@@ -162,6 +163,13 @@ class PricedPolicy(RecipePolicy):
                 f"policy {self.name!r} has learned of the models {', '.join(self.lessons.models)}; "
                 f"this pool has {', '.join(spec.models)}. Train one for it with agents.train"
             )
+        slots = spec.max_num_seqs.astype(np.float64)
+        if not np.array_equal(self.lessons.known.slots, slots):
+            raise ConfigError(
+                f"policy {self.name!r} has learned of servers with "
+                f"{self.lessons.known.slots.astype(int).tolist()} slots; these have "
+                f"{spec.max_num_seqs.tolist()}. Train one for this pool with agents.train"
+            )
         self._ease = self.lessons.ease(spec.task_embeddings)
         self._of_row = np.zeros(len(seeds), np.int64)
         if self._candidate is not None:
@@ -244,6 +252,8 @@ class HeadwayPolicy(BasePolicy):
     Raises:
         ConfigError: there is no such mode.
     """
+
+    carries_out_any_plan = False
 
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
         if mode is not None and mode not in MODES:

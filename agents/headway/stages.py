@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.fleet import Fleet
+from agents.fleet import Fleet, WorkerDiedError
 from agents.headway.choice import Prices
 from agents.headway.config import HeadwayConfig, Objective
 from agents.headway.jobs import MEASURES, Job, facts
@@ -31,6 +31,8 @@ from inframind_gym.tasks import DOMAINS
 # What random numbers are for: the second coordinate of every seed.
 SURVEY, LOAD, SEARCH, VALIDATION = range(4)
 CODE: Final = DOMAINS.index("Code")
+MAX_ATTEMPTS: Final = 3  # at jobs that cost workers their life
+NEVER_S: Final = 1e6  # between two polls of a telemetry that nobody looks at
 
 
 class Unit(NamedTuple):
@@ -40,11 +42,12 @@ class Unit(NamedTuple):
     step: float
 
 
-# In the search's own scale: logarithms, and log odds for the share.
+# In the search's own scale: logarithms, log odds for the share, and for the slopes the inverse of
+# softplus, so that a price never falls with the load.
 UNITS: Final[Mapping[str, Unit]] = {
     "base": Unit(float(np.log(0.003)), 1.0),
-    "rate": Unit(0.6, 0.6),
-    "load": Unit(0.8, 0.6),
+    "rate": Unit(0.0, 1.0),
+    "load": Unit(0.0, 1.0),
     "late_value": Unit(-2.0, 0.8),
     "caution": Unit(0.0, 0.2),
     "patience_s": Unit(float(np.log(90.0)), 0.15),
@@ -70,8 +73,8 @@ def prices_of(points: NDArray[np.float64], num_models: int) -> Prices:
     flat = {name: column[:, 0] for name, column in columns.items() if name not in _PER_MODEL}
     return Prices(
         base=columns["base"],
-        rate=columns["rate"],
-        load=columns["load"],
+        rate=np.logaddexp(0.0, columns["rate"]),
+        load=np.logaddexp(0.0, columns["load"]),
         late_value=1.0 / (1.0 + np.exp(-flat["late_value"])),
         caution=flat["caution"],
         patience_s=np.exp(flat["patience_s"]),
@@ -91,7 +94,7 @@ class Trainer:
     Args:
         config: of the training.
         seed: of all random numbers.
-        fleet: where sweeps are played.
+        fleet: of `jobs.Player`: where sweeps are played.
     """
 
     def __init__(self, config: HeadwayConfig, seed: int, fleet: Fleet) -> None:
@@ -114,8 +117,17 @@ class Trainer:
         return self.spec.num_models
 
     def _play(self, jobs: Sequence[Job]) -> list[Any]:
-        results: dict[int, Any] = dict(self._fleet.map("agents.headway.jobs:run", jobs))
-        return [results[i] for i in range(len(jobs))]
+        """Results of jobs, in their order; a worker that dies costs them another try."""
+        hands = len(self._fleet)
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            try:
+                parts = self._fleet.call("run", each=[jobs[hand::hands] for hand in range(hands)])
+                break
+            except WorkerDiedError:
+                if attempt == MAX_ATTEMPTS:
+                    raise
+                self._fleet.restart()
+        return [parts[i % hands][i // hands] for i in range(len(jobs))]
 
     # Survey
 
@@ -130,7 +142,7 @@ class Trainer:
         queries = 500
         return [
             Job(
-                env={**self._env, "num_queries": queries},
+                env={**self._env, "num_queries": queries, "metrics_poll_s": NEVER_S},
                 seeds=seeds_of(self.seed, SURVEY, 1000 * number + part, rows),
                 rates_per_min=[self.config.idle_rate_per_min] * rows,
                 budget_s=1e6,
@@ -176,9 +188,10 @@ class Trainer:
             first_calls(book, played), self.num_models, self.spec.num_strategies
         )
         models = self.num_models
-        with np.errstate(invalid="ignore"):
-            call_s = np.nanmean(idle_s, axis=(0, 2))
-        call_s = np.where(np.isfinite(call_s), call_s, self.spec.expected_call_s)
+        seen = np.isfinite(idle_s)
+        total_s = np.where(seen, idle_s, 0.0).sum(axis=(0, 2))
+        count = seen.sum(axis=(0, 2))
+        call_s = np.where(count > 0, total_s / np.maximum(count, 1), self.spec.expected_call_s)
         known = knowledge(
             sums,
             log_odds(played, right, ease),

@@ -37,7 +37,7 @@ def worth_keeping(
     rng: np.random.Generator,
     *,
     draws: int = 4000,
-    top: int = 3,
+    top: int | None = None,
 ) -> NDArray[np.int64]:
     """Recipes that are among the best for some prices, some load and some budget.
 
@@ -47,15 +47,17 @@ def worth_keeping(
     Args:
         sums: what was seen of R recipes.
         budgets_s: (B,) that queries have.
-        keep: at most so many, shared among the domains.
+        keep: at most so many, shared among the domains; at least one each.
         rng: of the draws.
         draws: how many.
-        top: votes in each.
+        top: votes in each; by default the more, the more are to be kept.
 
     Returns:
         (at most keep,) recipes, in their order.
     """
     right = success(sums)
+    votes_each = max(3, keep // 32) if top is None else top
+    most = min(votes_each, right.shape[1]) - 1
     seen = np.flatnonzero(sums.queries.sum(axis=1) > 0)
     models = sums.work_s.shape[2]
     chosen: set[int] = set()
@@ -74,8 +76,8 @@ def worth_keeping(
                 (np.log(budget_s) - mean - np.log(np.maximum(stretch, 1e-9))) / spread
             )
             score = np.where(sums.queries[d] > 0, right[d] * on_time - work_s @ price, -np.inf)
-            votes[np.argpartition(-score, top)[:top]] += 1
-        best = np.argsort(-votes, kind="stable")[: keep // len(seen)]
+            votes[np.argpartition(-score, most)[: most + 1]] += 1
+        best = np.argsort(-votes, kind="stable")[: max(1, keep // len(seen))]
         chosen |= set(best[votes[best] > 0].tolist())
     return np.array(sorted(chosen), np.int64)
 

@@ -72,7 +72,8 @@ def train(
     if state[1].get("stage") == FINISHED:
         return {**state[1]["validation"], "checkpoint": str(out / BEST)}
     tracker = Tracker(out, about["config"], wandb=wandb, tensorboard=tensorboard)
-    with Fleet("builtins:dict", [], workers=workers, ray_address=ray_address) as fleet, tracker:
+    players = Fleet("agents.headway.jobs:Player", [{}] * workers, workers, ray_address)
+    with players as fleet, tracker:
         training = _Training(Trainer(config, seed, fleet), out, about, tracker)
         return training.run(state)
 
@@ -165,7 +166,7 @@ def _open_state(
     out: Path, about: dict[str, Any], *, resume: bool
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """What was kept of the training in `out`; nothing if there was none."""
-    if not (out / STATE).exists():
+    if not checkpoint.exists(out / STATE):
         return {}, {}
     if not resume:
         raise ConfigError(

@@ -4,7 +4,8 @@
 
 The folder gets `progress.json` (JSON Lines: SB3's metrics, λ, costs) while the training runs, and
 at its end `checkpoint/` with the weights as safetensors and a JSON file, whole or not at all. A
-training that was stopped is started again; a folder that holds a finished one is refused.
+training that was stopped is started again, one that has finished is left as it is, and a folder
+that holds another one is refused.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def train(
         The checkpoint's configuration, with the last λ, mean cost and reward.
 
     Raises:
-        ConfigError: no such algorithm, or `out` holds a finished training.
+        ConfigError: no such algorithm, or `out` holds another finished training.
     """
     try:
         import torch
@@ -62,11 +63,24 @@ def train(
     from baselines.sb3.recipes import algorithm_class, make_algorithm
 
     algorithm_class(algorithm)
-    if (out / "checkpoint").exists():
-        raise ConfigError(f"{out}: holds a finished training; name another folder or delete it")
     torch.set_num_threads(1)
     settings = hyperparameters.sb3_environment
     steps = total_timesteps or getattr(hyperparameters, algorithm).total_timesteps
+    asked = {
+        "command": f"python -m baselines.sb3 --algorithm {algorithm} --seed {seed}",
+        "seed": seed,
+        "asked_timesteps": steps,
+        "hyperparameters": getattr(hyperparameters, algorithm).model_dump(mode="json"),
+        "environment": settings.model_dump(mode="json") | environment,
+        "lagrangian": hyperparameters.lagrangian.model_dump(mode="json"),
+    }
+    if checkpoint.exists(out / "checkpoint"):
+        _, finished = checkpoint.load(out / "checkpoint")
+        if asked.items() <= finished.get("training", {}).items():
+            return finished
+        raise ConfigError(
+            f"{out}: holds another finished training; name another folder or delete it"
+        )
     base = make_training_env(settings, **environment)
     envs = LagrangianVecEnv(base, hyperparameters.lagrangian)
     model = make_algorithm(algorithm, envs, hyperparameters, seed)
@@ -84,13 +98,9 @@ def train(
         "system_features": list(settings.system_features),
         "queue_norm": spec.queue_norm,
         "training": {
-            "command": f"python -m baselines.sb3 --algorithm {algorithm} --seed {seed}",
-            "seed": seed,
+            **asked,
             "timesteps": int(model.num_timesteps),
             "episodes": base.costs.episode_count,
-            "hyperparameters": getattr(hyperparameters, algorithm).model_dump(mode="json"),
-            "environment": settings.model_dump(mode="json") | environment,
-            "lagrangian": hyperparameters.lagrangian.model_dump(mode="json"),
             "last_lambda": envs.multiplier,
             "last_mean_cost": _mean(envs.cost_queue),
             "last_solve_rate": _mean(base.costs.return_queue),

@@ -50,6 +50,7 @@ def produce(
             trainings_of(entries, workloads),
             at_once=trainings_at_once,
             root=ROOT,
+            redo=redo,
             stop=lambda: stop.asked,
         )
     runs = [one for entry in entries for one in runs_of(entry, suites, results)]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -19,10 +22,22 @@ from benchmarks.results_page.plan import EntryConfig
 from benchmarks.rollout import StoppedError
 from inframind_gym.files import replace_text
 
-FINISHED: Final = "trained.txt"  # in a checkpoint's folder: the command that has finished there
+FINISHED: Final = "trained.txt"  # in a checkpoint's folder: what has finished there, see `mark`
 LOG: Final = "train.log"
 _POLL_S: Final = 0.2
 _REPORT_EVERY_S: Final = 60.0
+
+
+@cache
+def sources_digest() -> str:
+    """Digest of the code and configurations that trainings rest on."""
+    root = Path(__file__).resolve().parents[2]
+    digest = hashlib.sha256()
+    for folder in ("inframind_gym", "envs_configs", "agents", "baselines"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".py", ".yaml", ".npy", ".npz", ".gz"):
+                digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +60,15 @@ class Training:
 
     @property
     def finished(self) -> bool:
-        """Whether this very command has run to its end."""
+        """Whether this very command has run to its end, with the code and configurations of now."""
         with suppress(OSError):
-            return (self.folder / FINISHED).read_text(encoding="utf-8").strip() == self.command
+            return (self.folder / FINISHED).read_text(encoding="utf-8") == self.mark
         return False
+
+    @property
+    def mark(self) -> str:
+        """The command, and a digest of all that its result depends on."""
+        return f"{self.command}\n{sources_digest()}\n"
 
 
 def trainings_of(entries: Sequence[EntryConfig], workloads: Sequence[str]) -> list[Training]:
@@ -78,6 +98,7 @@ def train(
     *,
     at_once: int,
     root: Path,
+    redo: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
     """Run the trainings that have not finished.
@@ -86,6 +107,7 @@ def train(
         trainings: What is to be trained, in this order as far as `after` allows.
         at_once: Most that run side by side; each is kept to one thread.
         root: Folder in which the commands run.
+        redo: Whether trainings of another command or other code are deleted and made anew.
         stop: Asked several times a second; "yes" ends all of them (they are continued by the next
             call).
 
@@ -97,6 +119,15 @@ def train(
         StoppedError: `stop` said so.
     """
     waiting = [training for training in trainings if not training.finished]
+    for training in waiting:
+        if (training.folder / FINISHED).exists():
+            if not redo:
+                raise BenchmarkError(
+                    f"{training.folder} was trained by another command or by other code: let "
+                    "--redo train it anew, or delete it."
+                )
+            say(f"{training.folder} was trained by another command or code: trained anew")
+            shutil.rmtree(training.folder)
     total, done = len(waiting), 0
     if total:
         kept = len(trainings) - total
@@ -192,7 +223,7 @@ class _Running:
                 f"{self._process.returncode} ({self.training.command}). The end of "
                 f"{self.training.folder / LOG}:\n{end}"
             )
-        replace_text(self.training.folder / FINISHED, self.training.command + "\n")
+        replace_text(self.training.folder / FINISHED, self.training.mark)
 
     def kill(self) -> None:
         """End it with all that it has started."""

@@ -252,6 +252,11 @@ def _requirements(policy: Policy, config: PlannerConfig) -> dict[str, Any]:
             f"{name} insists on a plan of its own, {requires['planner']}, and cannot carry out "
             "those of another; choose one that routes the calls of any plan"
         )
+    if not getattr(policy, "carries_out_any_plan", True):
+        raise ConfigError(
+            f"{name} routes along plans of its own, and cannot carry out those of another; choose "
+            "one that routes the calls of any plan"
+        )
     if requires.get("level") == "planner":
         raise ConfigError(f"{name} plans and does not route; choose one that routes calls")
     scheduler = requires.get("scheduler", config.scheduler)

@@ -80,6 +80,7 @@ def start_sweep(world: World, flows: Workflows, e: int, start: Any) -> None:
     sweep.live = IS_OVER
     for m in range(MAX_MODELS):
         sweep.in_flight[m] = 0
+        sweep.own_in_flight[m] = 0
 
 
 @inner
@@ -260,7 +261,7 @@ def observe(world: World, flows: Workflows, seen: Any, e: int, row: Any, context
         row[0] = np.float32(task)
         row[1] = np.float32(role)
     row[head] = np.float32(math.log(max(budget_s, 1.0)) / LOG_SCALE)
-    write_system(row[head + 1 :], seen, e, world.features, sweep.in_flight, settings.queue_norm)
+    write_system(row[head + 1 :], seen, e, world.features, sweep.own_in_flight, settings.queue_norm)
     if settings.level > LEVEL_PLANNER:  # joint: which of the two kinds of decision it is
         row[row.shape[0] - 1] = np.float32(
             1.0 if sweep.live == IS_DUE and sweep.node == PLAN_NODE else 0.0

@@ -195,6 +195,7 @@ def prepare_call(
     prompt = min(prompt, world.max_prompt_tokens[model])
     query.prompt_tokens += prompt
     sweep.in_flight[model] += 1
+    sweep.own_in_flight[model] += query.agents
     rank = priority(world, query.arrival_s + query.budget_s, sweep.now_s)
     return model, strategy, int(prompt), rank
 
@@ -231,6 +232,7 @@ def end_call(
     query = flows.query[e, slot]
     model, strategy = route_of(query, node, phase)
     sweep.in_flight[model] -= 1
+    sweep.own_in_flight[model] -= query.agents
     if truncated:
         query.truncated_calls += 1
     if failed:

@@ -180,6 +180,7 @@ SWEEP: Final = np.dtype(
         ("own_from", "i4"),  # one-agent mode: the agent's query is none before this ordinal
         ("models_up", "u4"),
         ("in_flight", "i4", (MAX_MODELS,)),  # calls sent to each model and not done
+        ("own_in_flight", "i4", (MAX_MODELS,)),  # those of them that are the agent's
         ("expecting", "i1"),  # one-agent mode: the next arrival is the agent's
         ("live", "i1"),  # whether that decision IS_DUE or IS_TAKEN
     ],

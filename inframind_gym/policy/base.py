@@ -45,10 +45,12 @@ class Policy(Protocol):
     decision's kind needs are read: `contexts["kind"]` is PLAN or ROUTE
     (`inframind_gym.orchestration.state`).
 
-    Two members are optional and are looked up with `feedback_of` and `requires_of`:
+    Three members are optional:
 
     - `observe(completed, row)`: called after every step with the queries of `row` that finished in
       it, for policies that learn online.
+    - `carries_out_any_plan`: False where a policy routes only queries that it has planned itself;
+      such a one is no executor of InfraMind-Planner-v0.
     - `requires`: arguments of the environment that a policy insists on, some of REQUIRABLE:
       `{"planner": {"topology": "IO", "num_agents": 5}}`, `{"level": "joint"}`,
       `{"observation": "full"}`.
@@ -89,11 +91,13 @@ class BasePolicy:
     Attributes:
         name: unique name, under which results are filed.
         requires: arguments of the environment that the policy insists on.
+        carries_out_any_plan: whether it routes queries that somebody else has planned.
         row: the row that `act` is asked for.
     """
 
     name: str = "policy"
     requires: Mapping[str, Any] = MappingProxyType({})
+    carries_out_any_plan: bool = True
     row: int = 0
     spec: PolicySpec
     seeds: NDArray[np.uint64]

@@ -63,7 +63,7 @@ def write_system(
         seen: (E, 3, M).
         e: environment of the batch.
         features: (F,) which features, in order: QUEUE, E2E, KV or IN_FLIGHT.
-        in_flight: (M,) at least: calls sent to each model and not answered.
+        in_flight: (M,) at least: the agent's calls, sent to each model and not answered.
         queue_norm: calls at which IN_FLIGHT is 1.
     """
     models = seen.shape[2]

@@ -1,9 +1,10 @@
 import json
+import os
 
 import numpy as np
 import pytest
 
-from agents.checkpoint import CONFIG_FILE, MODEL_FILE, check_shapes, load, part, save
+from agents.checkpoint import CONFIG_FILE, MODEL_FILE, check_shapes, exists, load, part, save
 from inframind_gym.errors import ConfigError
 
 TENSORS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(1, np.float32)}
@@ -86,3 +87,30 @@ def test_shapes_are_checked(folder):
         check_shapes(folder, tensors, {"a.weight": (3, 2)})
     with pytest.raises(ConfigError, match=r"Did you mean 'a\.weight'"):
         check_shapes(folder, tensors, {"a.weights": (2, 3)})
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_save_that_is_interrupted_loses_nothing(tmp_path, monkeypatch, renames) -> None:
+    """Between its two renames, by Ctrl-C and by a kill that leaves no time to tidy up."""
+    folder = tmp_path / "c"
+    save(folder, {"a": np.zeros(2, np.float32)}, {"version": 1})
+    replace, left = os.replace, renames
+
+    def stops(source: object, target: object) -> None:
+        nonlocal left
+        if left == 0:
+            left = 100  # what tidies up works again
+            raise KeyboardInterrupt
+        left -= 1
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", stops)
+    with pytest.raises(KeyboardInterrupt):
+        save(folder, {"a": np.ones(2, np.float32)}, {"version": 2})
+    monkeypatch.undo()
+    assert load(folder)[1] == {"version": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    replace(folder, tmp_path / ".c.old")  # killed here: neither name is there
+    assert exists(folder)
+    assert load(folder)[1] == {"version": 1}
+    assert not exists(tmp_path / "nothing")

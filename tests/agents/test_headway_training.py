@@ -9,17 +9,19 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import yaml
 
 import agents
 import inframind_gym  # noqa: F401
 from agents import checkpoint
-from agents.config import EnvChoice
+from agents.config import EnvChoice, find
 from agents.headway import train
 from agents.headway.config import HeadwayConfig, SearchConfig, SurveyRound
 from agents.headway.lessons import load_lessons
 from agents.headway.policy import MODES, HeadwayPolicy, RecipePolicy
 from agents.headway.stages import Trainer
 from agents.tracking import METRICS_FILE, read_metrics
+from inframind_gym.configs import list_configs
 from inframind_gym.errors import ConfigError
 from inframind_gym.orchestration.state import PLAN
 
@@ -208,3 +210,28 @@ def test_ablations_take_away_what_they_say(trained: Path, mode: str) -> None:
     assert differ or mode in ("unread", "free")  # which this small book may not show
     with pytest.raises(ConfigError, match="unknown mode 'deaf'"):
         HeadwayPolicy(mode="deaf")
+
+
+def test_the_shipped_agent_plays_every_shipped_workload_and_any_other() -> None:
+    policy = HeadwayPolicy()
+    for workload in (*list_configs("workloads"), "a workload of one's own"):
+        folder = policy.folder(workload)
+        assert folder.name == (workload if workload in list_configs("workloads") else "all")
+        config = checkpoint.load(folder)[1]["config"]
+        shipped = HeadwayConfig.model_validate(yaml.safe_load(find("headway").read_text()))
+        own = shipped.env.model_copy(update={"workload": folder.name})
+        assert config == shipped.model_copy(update={"env": own}).model_dump(mode="json")
+        prices = load_lessons(folder).prices
+        assert (prices.rate >= 0).all() and (prices.load >= 0).all()
+
+
+def test_servers_of_another_pool_are_not_taken_for_ours() -> None:
+    env: Any = gym.make(
+        "InfraMind-Stream-v0",
+        pool="h100-5gpu",
+        level="joint",
+        observation="index",
+        system_features=["in_flight"],
+    )
+    with pytest.raises(ConfigError, match="slots; these have"):
+        HeadwayPolicy().reset(env.unwrapped.policy_spec(), [0])

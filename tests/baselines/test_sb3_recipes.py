@@ -92,8 +92,12 @@ def test_a_training_is_a_function_of_its_seed(trained, tmp_path: Path) -> None:
 
 def test_a_finished_training_is_not_overwritten(trained) -> None:
     algorithm, out, _ = trained
-    with pytest.raises(ConfigError, match="holds a finished training"):
-        train(algorithm, 1, out, short_hyperparameters(), 96)
+    weights = (out / "checkpoint" / checkpoint.MODEL_FILE).read_bytes()
+    with pytest.raises(ConfigError, match="holds another finished training"):
+        train(algorithm, 2, out, short_hyperparameters(), 96, num_queries=10)
+    again = train(algorithm, 1, out, short_hyperparameters(), 96, num_queries=10)  # the same
+    assert again["training"]["seed"] == 1
+    assert (out / "checkpoint" / checkpoint.MODEL_FILE).read_bytes() == weights
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

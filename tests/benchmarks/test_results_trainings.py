@@ -44,7 +44,9 @@ def test_each_is_run_once_after_what_it_starts_from(tmp_path: Path) -> None:
     assert (tmp_path / "first/seed1/count").read_text() == "1"
     assert (tmp_path / "first/seed1" / LOG).read_text() == "seed 1\n"
     other = entry("first", tmp_path, COUNTS + "; pass")
-    assert train(of(other), at_once=1, root=tmp_path) == 2  # another command: not finished
+    with pytest.raises(BenchmarkError, match="another command or by other code"):
+        train(of(other), at_once=1, root=tmp_path)
+    assert train(of(other), at_once=1, root=tmp_path, redo=True) == 2
 
 
 def test_a_workload_in_the_folder_makes_a_training_for_each(tmp_path: Path) -> None:

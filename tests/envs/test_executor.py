@@ -229,3 +229,20 @@ def test_calls_are_recorded_only_if_asked_for(busy: Any) -> None:
     busy.reset(seed=0)
     with pytest.raises(ValueError, match="make the environment with record_calls=True"):
         busy.calls()
+
+
+def test_calls_in_flight_are_the_agents_own_not_the_backgrounds() -> None:
+    env: Any = gym.make(
+        "InfraMind-Executor-v0",
+        arrival_rate_per_min=200.0,
+        planner={"topology": "IO", "num_agents": 3},
+        system_features=["queue", "in_flight"],
+    )
+    layout = env.unwrapped.policy_spec().layout
+    for seed in range(5):
+        observation, _ = env.reset(seed=seed)
+        assert not layout.in_flight_req(observation).any()
+        for sent in (1, 2):
+            observation, *_ = env.step(0)
+            assert layout.in_flight_req(observation).tolist() == [sent, 0, 0, 0, 0]
+    assert layout.queue_depth_req(observation).sum() > 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import gymnasium as gym
@@ -322,11 +323,18 @@ def test_a_model_that_is_down_gets_no_calls() -> None:
         assert 3 not in calls["model"]
 
 
+for package in ("agents", "baselines"):
+    importlib.import_module(package)  # which registers the names of their policies
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"executor": "static_mxi"}, r"executor: unknown policy 'static_mxi'.*Built in: static_mix"),
     ({"executor": "no.module:X"}, r"executor: .*no module named 'no.module'"),
     ({"executor": HERE + "Nobody"}, r"executor: .*unknown class 'Nobody'"),
     ({"executor": "probe_of_planner:1:2"}, r"executor: .*too many arguments; write probe_of"),
+    ({"executor": "headway"}, "'headway' routes along plans of its own"),
+    ({"executor": "masrouter"}, "'masrouter' routes along plans of its own"),
+    ({"executor": "fixed_recipe"}, "'fixed_recipe' routes along plans of its own"),
+    ({"executor": "clairvoyant"}, "'clairvoyant' routes along plans of its own"),
     ({"executor": HERE + "Insists"}, r"insists on a plan of its own, \{'topology': 'IO'"),
     ({"executor": HERE + "PlansOnly"}, "plans and does not route"),
     ({"executor": HERE + "Joint", "scheduler": "edf"}, "insists on scheduler='fcfs'"),
