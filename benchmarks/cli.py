@@ -390,6 +390,7 @@ def results(
     from benchmarks.results_page.evidence import gather
     from benchmarks.results_page.plan import PLAN, load_plan, suites_of
     from benchmarks.results_page.produce import produce
+    from benchmarks.results_page.scores import check_suites
     from benchmarks.rollout import StoppedError
     from benchmarks.runner import continue_command
     from benchmarks.suite import parse_seeds, split_list
@@ -400,6 +401,7 @@ def results(
         chosen = load_plan(plan or PLAN)
         entries = chosen.only(split_list(only))
         suites = suites_of(chosen, {"seeds": parse_seeds(seeds), "num_queries": queries})
+        check_suites(suites)
         if not page_only:
             try:
                 produce(

@@ -92,6 +92,20 @@ class Scores:
         )
 
 
+def check_suites(suites: Mapping[Protocol, SuiteConfig]) -> None:
+    """Check that intervals can be made of what suites run.
+
+    Raises:
+        BenchmarkError: A suite has several budgets, or a single sweep a cell.
+    """
+    for suite in suites.values():
+        if len(suite.budgets_s) != 1 or len(suite.seed_list) < 2:
+            raise BenchmarkError(
+                f"suite {suite.name}: the results page needs one entry in budgets_s and at least "
+                f"2 seeds, got {len(suite.budgets_s)} and {len(suite.seed_list)}."
+            )
+
+
 def read_scores(
     suites: Mapping[Protocol, SuiteConfig], runs: Iterable[EntryRun]
 ) -> tuple[dict[Protocol, Scores], list[str]]:
@@ -109,12 +123,7 @@ def read_scores(
         BenchmarkError: A suite has several budgets or a single sweep a cell, or a folder is
             damaged.
     """
-    for suite in suites.values():
-        if len(suite.budgets_s) != 1 or len(suite.seed_list) < 2:
-            raise BenchmarkError(
-                f"suite {suite.name}: the results page needs one entry in budgets_s and at least "
-                f"2 seeds, got {len(suite.budgets_s)} and {len(suite.seed_list)}."
-            )
+    check_suites(suites)
     scores = {protocol: Scores(suite) for protocol, suite in suites.items()}
     missing = []
     by_entry: dict[tuple[Protocol, str], list[EntryRun]] = {}

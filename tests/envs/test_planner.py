@@ -176,6 +176,9 @@ def test_infra_is_the_stream_s_observation_without_the_role(
         assert spec.layout.system_features == features
         budget_s = ours.context()["budget_s"]
         assert spec.layout.remaining_budget_s(seen) == pytest.approx(budget_s, rel=1e-5)
+    own = slice(2, 7) if features[0] == "in_flight" else slice(0)
+    assert not shown[own].any(), "a query that waits for its plan has no call in flight"
+    shown[own] = 1
     assert shown[1:].all(), "every number of the load was seen at least once"
     observation = ours.step(plans(1)[0])[0]
     assert not observation[:385].any(), "the query is over"
