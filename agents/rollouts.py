@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import gymnasium as gym
 import numpy as np
@@ -149,7 +149,7 @@ class Shard:
         made = gym.make_vec(
             ENV_ID, num_envs=rows, **{**env, "level": "joint", "observation": "index"}
         )
-        self.env: StreamVectorEnv = made.unwrapped  # type: ignore[assignment]
+        self.env = cast(StreamVectorEnv, made.unwrapped)
         self.spec = self.env.policy_spec()
         self.shape = ExecutorShape(self.spec.num_models, self.spec.num_strategies, **network)
         self.rows, self.shard, self.seed = rows, shard, seed
