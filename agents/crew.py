@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from agents.hosts import Emit, Host, HostDiedError, ProcessHost, load_object, ready_processes
+from agents.hosts import Host, HostDiedError, ProcessHost, ready_processes
 from agents.ray_hosts import RayHost, connect, disconnect, ready_actors
 from inframind_gym.errors import InfraMindError
 
@@ -127,80 +127,3 @@ def run_jobs(
     finally:
         for host in at_work:
             host.end()
-
-
-class Retries:
-    """Counts the attempts at each of numbered jobs; a `retry` of `run_jobs`.
-
-    Args:
-        remedy: Last sentence of the error.
-    """
-
-    def __init__(self, remedy: str = "If memory ran out, use fewer workers.") -> None:
-        self._remedy = remedy
-        self._attempts: dict[int, int] = {}
-
-    def __call__(self, job: tuple[int, J], death: HostDiedError) -> list[tuple[int, J]]:
-        """Once more, unless it was the third time.
-
-        Raises:
-            WorkerDiedError: It was.
-        """
-        index = job[0]
-        self._attempts[index] = self._attempts.get(index, 0) + 1
-        if self._attempts[index] >= MAX_ATTEMPTS:
-            raise WorkerDiedError(
-                f"a worker died {MAX_ATTEMPTS} times (last {death}), each time with job {index}. "
-                f"{self._remedy}"
-            )
-        return [job]
-
-
-class Caller:
-    """A worker that calls one function.
-
-    Args:
-        function: ``package.module:function``.
-    """
-
-    def __init__(self, function: str) -> None:
-        self._function = load_object(function)
-
-    def __call__(self, emit: Emit, request: Any) -> None:
-        """Emit the function's result."""
-        emit(self._function(request))
-
-
-def map_jobs(
-    function: str, jobs: Sequence[Any], *, workers: int = 1, ray_address: str | None = None
-) -> Iterator[tuple[int, Any]]:
-    """Call a function for every job, here if one worker is enough, else spread over workers.
-
-    Args:
-        function: ``package.module:function`` of one argument.
-        jobs: The arguments; they and the results must be picklable unless run here.
-        workers: Processes, or actors on Ray.
-        ray_address: Address of a Ray cluster, or None.
-
-    Yields:
-        Each job's index and result, in the order in which they finish.
-
-    Raises:
-        WorkerDiedError: A job has cost three workers their life.
-    """
-    numbered = list(enumerate(jobs))
-    size = min(workers, len(numbered))
-    if ray_address is None and size <= 1:
-        call = load_object(function)
-        yield from ((index, call(job)) for index, job in numbered)
-        return
-    with site(max(size, 1), ray_address) as where:
-        results = run_jobs(
-            where,
-            "agents.crew:Caller",
-            {"function": function},
-            numbered,
-            retry=Retries(),
-            request=lambda job: job[1],
-        )
-        yield from ((job[0], result) for job, result in results)

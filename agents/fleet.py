@@ -7,11 +7,11 @@ is. So the same seed gives the same bits for any number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from agents.crew import Site, WorkerDiedError, map_jobs
+from agents.crew import Site, WorkerDiedError
 from agents.hosts import Emit, Host, HostDiedError, load_object
 from inframind_gym.errors import InfraMindError
 
@@ -65,10 +65,10 @@ class Fleet:
         ray_address: str | None = None,
     ) -> None:
         self._factory, self._configs = factory, [dict(config) for config in configs]
-        self._workers, self._ray_address = workers, ray_address
         self._inline: Shards | None = None
         self._site: Site | None = None
         self._hosts: list[Host | None] = []  # None: dead
+        self._asked: tuple[str, Sequence[Any], Mapping[int, Sequence[Any]]] = ("", (), {})
         if ray_address is None and min(workers, len(configs)) <= 1:
             self._inline = Shards(factory, dict(enumerate(self._configs)))
         else:
@@ -90,42 +90,53 @@ class Fleet:
                 self._hosts[number] = self._site.host("agents.fleet:Shards", config)
 
     def call(self, method: str, *shared: Any, each: Sequence[Any] | None = None) -> list[Any]:
-        """Call a method on every shard.
+        """Call a method on every shard: `ask`, then `results`."""
+        self.ask(method, *shared, each=each)
+        return self.results()
+
+    def ask(self, method: str, *shared: Any, each: Sequence[Any] | None = None) -> None:
+        """Have a method called on every shard; `results` waits for what it returns.
+
+        Workers begin at once; without any, `results` makes the calls.
 
         Args:
             method: Its name.
             *shared: Arguments that are the same for all shards.
             each: If given, ``each[i]`` is the last argument of shard i.
 
-        Returns:
-            The results, in the order of the shards.
+        Raises:
+            WorkerDiedError: A worker has died before; `restart` makes its shards anew.
+        """
+        if each is not None and len(each) != len(self):
+            raise InfraMindError(f"each has {len(each)} items for {len(self)} shards.")
+        if (self._site is None and self._inline is None) or None in self._hosts:
+            raise WorkerDiedError("the fleet has dead or closed workers: call restart() first.")
+        own = {i: () if each is None else (each[i],) for i in range(len(self))}
+        self._asked = (method, shared, own)
+        for number, host in enumerate(self._hosts):
+            if host is not None:
+                mine = {i: own[i] for i in range(number, len(self), len(self._hosts))}
+                host.ask((method, shared, mine))
+
+    def results(self) -> list[Any]:
+        """What the shards have answered to `ask`, in their order.
 
         Raises:
             WorkerDiedError: A worker has died. The other shards have carried out the call;
                 `restart` makes the lost ones anew.
             Exception: What the method of a shard has raised.
         """
-        if each is not None and len(each) != len(self):
-            raise InfraMindError(f"each has {len(each)} items for {len(self)} shards.")
-        own = {i: () if each is None else (each[i],) for i in range(len(self))}
         results: dict[int, Any] = {}
-        request = (method, shared, own)
         if self._inline is not None:
-            self._inline(lambda item: results.__setitem__(*item), request)
+            self._inline(lambda item: results.__setitem__(*item), self._asked)
         else:
-            self._ask(request, results)
+            self._read(results)
         return [results[index] for index in range(len(self))]
 
-    def _ask(self, request: Any, results: dict[int, Any]) -> None:
-        if self._site is None or None in self._hosts:
-            raise WorkerDiedError("the fleet has dead or closed workers: call restart() first.")
+    def _read(self, results: dict[int, Any]) -> None:
         waiting = {host: number for number, host in enumerate(self._hosts) if host is not None}
-        method, shared, own = request
-        for host, number in waiting.items():
-            mine = {i: own[i] for i in range(number, len(self), len(self._hosts))}
-            host.ask((method, shared, mine))
         failure: Exception | None = None
-        while waiting:
+        while waiting and self._site is not None:
             for host in self._site.ready(list(waiting)):
                 try:
                     messages = host.read()
@@ -133,7 +144,9 @@ class Fleet:
                     number = waiting.pop(host)
                     self._hosts[number] = None
                     host.end()
-                    failure = WorkerDiedError(f"worker {number} died ({death}) in {method!r}.")
+                    failure = WorkerDiedError(
+                        f"worker {number} died ({death}) in {self._asked[0]!r}."
+                    )
                     continue
                 for kind, content in messages:
                     if kind == "item":
@@ -144,23 +157,6 @@ class Fleet:
                         failure = content
         if failure is not None:
             raise failure
-
-    def map(self, function: str, jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """Call a function without state for every job, on workers of its own.
-
-        A worker that dies costs its job a retry; three deaths with one job are an error.
-
-        Args:
-            function: ``package.module:function`` of one argument.
-            jobs: The arguments.
-
-        Yields:
-            Each job's index and result, in the order in which they finish.
-
-        Raises:
-            WorkerDiedError: A job has cost three workers their life.
-        """
-        return map_jobs(function, jobs, workers=self._workers, ray_address=self._ray_address)
 
     def close(self) -> None:
         """Stop all workers; the second time does nothing."""

@@ -178,8 +178,8 @@ class Executor:
 
 def log_softmax(logits: Array) -> Array:
     """Logarithms of the probabilities (n, A) that belong to logits (n, A)."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    out: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    shifted = logits - np.maximum.reduce(logits, axis=1, keepdims=True)
+    out: Array = shifted - np.log(np.add.reduce(np.exp(shifted), axis=1, keepdims=True))
     return out
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from agents import checkpoint
 from agents.idle_queries import agent_of
-from agents.planner_inference import PLAN_DRAWS, Indices, NumpyModelRouter, pick_all
+from agents.planner_inference import PLAN_DRAWS, Floats, Indices, NumpyModelRouter, pick_all
 from inframind_gym.errors import ConfigError
 from inframind_gym.orchestration.state import PLAN
 from inframind_gym.policy import BasePolicy, Contexts, PolicySpec, models_up
@@ -60,7 +60,7 @@ class MasRouterPolicy(BasePolicy):
         self.router = _router(folder, tensors)
         self.models: tuple[str, ...] = tuple(facts["models"])
         self._order: Indices = np.zeros(0, np.int64)  # (M,) the pool's models in the router's order
-        self._latents: NDArray[np.float64] = np.zeros((0, 0))  # (T, 64) of all tasks
+        self._latents: Floats = np.zeros((0, 0))  # (T, 64) of all tasks
         self._probabilities: NDArray[np.float64] = np.zeros((0, 0, 0))  # (rows, queries, M)
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:

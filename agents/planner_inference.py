@@ -1,11 +1,12 @@
 """The planner and MasRouter's model router in NumPy: shipped policies act without torch.
 
-The same arithmetic as `agents/planner_net.py` and `agents/masrouter_net.py`, in float64, with every
-latent at its mean. `tests/agents/test_planner_net.py` holds the two equal.
+The same arithmetic as `agents/planner_net.py` and `agents/masrouter_net.py`, with every latent at
+its mean. `tests/agents/test_planner_net.py` holds the two equal.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from inframind_gym.tasks import DOMAINS
 from inframind_gym.topology import MAX_AGENTS, ROLES, roles_of
 
 Weights = Mapping[str, NDArray[np.floating[Any]]]
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 
 TASK_TEMPERATURE: Final = 0.5
@@ -34,14 +35,16 @@ ROLE_START: Final = np.array([roles_of(domain)[0] for domain in DOMAINS])
 ROLE_DOMAIN: Final = np.array([DOMAINS.index(role.domain) for role in ROLES])
 
 
-def subset(weights: Weights, prefix: str) -> dict[str, Floats]:
-    """The weights whose names start with `prefix`, without it, as float64.
+def subset(
+    weights: Weights, prefix: str, dtype: type[np.floating[Any]] = np.float64
+) -> dict[str, Floats]:
+    """The weights whose names start with `prefix`, without it.
 
     Raises:
         ConfigError: there are none.
     """
     found = {
-        name.removeprefix(prefix): np.asarray(value, np.float64)
+        name.removeprefix(prefix): np.asarray(value, dtype)
         for name, value in weights.items()
         if name.startswith(prefix)
     }
@@ -62,9 +65,7 @@ class Candidates:
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
-        self.latents: Floats = encode(
-            weights, "vae.", np.asarray(weights["texts"], np.float64)
-        )  # (n, 64)
+        self.latents: Floats = encode(weights, "vae.", weights["texts"])  # (n, 64)
         self._keys = linear(weights, "fusion.key", self.latents)
         self._values = linear(weights, "fusion.value", self.latents)
         self._units = unit(self.latents)
@@ -72,7 +73,7 @@ class Candidates:
     def scores(self, context: Floats, mask: NDArray[np.bool_] | None = None) -> Floats:
         """Cosines (B, n) of contexts (B, 64) and the candidates, -inf where `mask` is false."""
         attention = linear(self._weights, "fusion.query", context) @ self._keys.T
-        attention /= np.sqrt(context.shape[-1])
+        attention /= math.sqrt(context.shape[-1])
         if mask is not None:
             attention[~mask] = -np.inf
         fused = linear(self._weights, "fusion.output", softmax(attention) @ self._values)
@@ -91,23 +92,25 @@ class NumpyPlanner:
 
     Args:
         weights: `PlannerNet`'s, without the prefix "planner."
+        dtype: of all arithmetic.
     """
 
-    def __init__(self, weights: Weights) -> None:
-        self._weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
-        self.modes = Candidates(subset(self._weights, "collab_mode."))
-        self.roles = Candidates(subset(self._weights, "role_selector."))
-        classifier = subset(self._weights, "task_classifier.")
+    def __init__(self, weights: Weights, dtype: type[np.floating[Any]] = np.float64) -> None:
+        self._dtype = dtype
+        self._weights = subset(weights, "", dtype)
+        self.modes = Candidates(subset(weights, "collab_mode.", dtype))
+        self.roles = Candidates(subset(weights, "role_selector.", dtype))
+        classifier = subset(weights, "task_classifier.", dtype)
         self._classifier = classifier
         self._tasks = unit(linear(classifier, "task", classifier["texts"]))
 
     def encode(self, query: NDArray[np.floating[Any]]) -> Floats:
         """Latents (B, 64) of queries (B, 384)."""
-        return encode(self._weights, "query_encoder.", np.asarray(query, np.float64))
+        return encode(self._weights, "query_encoder.", np.asarray(query, self._dtype))
 
     def task_logits(self, query: NDArray[np.floating[Any]]) -> Floats:
         """Logits (B, 3) of the task classes."""
-        mapped = linear(self._classifier, "query", np.asarray(query, np.float64))
+        mapped = linear(self._classifier, "query", np.asarray(query, self._dtype))
         logits: Floats = unit(mapped) @ self._tasks.T / TASK_TEMPERATURE
         return logits
 
@@ -119,7 +122,7 @@ class NumpyPlanner:
         """Logits (B, 6) of 1..6 agents."""
         score = linear(self._weights, "num_agents.difficulty", latent)[:, 0]
         mean = MAX_AGENTS / (1.0 + np.exp(-score))
-        counts = np.arange(1, MAX_AGENTS + 1)
+        counts = np.arange(1, MAX_AGENTS + 1, dtype=self._dtype)
         logits: Floats = -0.5 * ((counts - mean[:, None]) / COUNT_SPREAD) ** 2
         return logits
 
@@ -149,16 +152,17 @@ class NumpyPlanner:
         count = 1 + pick(counts, None if u is None or not draw_count else u[DRAW_COUNT])
         mode = self.modes.latents[topology]
         mask = domain[:, None] == ROLE_DOMAIN
-        history = np.broadcast_to(self._weights["role_selector.start"], mode.shape)
+        history = np.repeat(self._weights["role_selector.start"][None], len(mode), axis=0)
         total = np.zeros_like(mode)
         roles = np.zeros((len(latent), MAX_AGENTS), np.int64)
         for k in range(int(count.max(initial=0))):
-            context = self.roles.context(latent, mode, history)
-            logits = self.roles.scores(context, mask) / ROLE_TEMPERATURE
-            role = pick(logits, None if u is None else u[DRAW_ROLE + k])
-            roles[:, k] = np.where(k < count, role - ROLE_START[domain], 0)
-            total = total + self.roles.latents[role]
-            history = total / (k + 1)
+            more = np.flatnonzero(k < count)  # queries that have a further agent
+            context = self.roles.context(latent[more], mode[more], history[more])
+            logits = self.roles.scores(context, mask[more]) / ROLE_TEMPERATURE
+            role = pick(logits, None if u is None else u[DRAW_ROLE + k, more])
+            roles[more, k] = role - ROLE_START[domain[more]]
+            total[more] += self.roles.latents[role]
+            history[more] = total[more] / (k + 1)
         return topology, count, roles
 
     def mean_role(self, domain: Indices, count: Indices, roles: Indices) -> Floats:
@@ -217,15 +221,16 @@ def linear(weights: Weights, name: str, x: Floats) -> Floats:
 
 def unit(x: Floats) -> Floats:
     """Rows of length 1 (shorter ones than 1e-12 stay short, as in torch)."""
-    out: Floats = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+    squares = np.add.reduce(np.square(x), axis=-1, keepdims=True)
+    out: Floats = x / np.maximum(np.sqrt(squares), 1e-12)
     return out
 
 
 def softmax(logits: Floats) -> Floats:
     """Softmax over the last axis."""
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    out: Floats = powers / powers.sum(axis=-1, keepdims=True)
-    return out
+    powers = np.exp(logits - np.maximum.reduce(logits, axis=-1, keepdims=True))
+    powers /= np.add.reduce(powers, axis=-1, keepdims=True)
+    return powers
 
 
 def pick(logits: Floats, uniforms: Floats | None) -> Indices:

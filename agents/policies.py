@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from agents.checkpoint import check_shapes, fingerprint, load, part
 from agents.config import CHECKPOINTS
 from agents.inference import Executor, ExecutorShape, draw, log_softmax
-from agents.planner_inference import NumpyPlanner
+from agents.planner_inference import Floats, NumpyPlanner
 from baselines._heuristic import RowwiseDraws, named
 from inframind_gym.errors import ConfigError
 from inframind_gym.orchestration.state import PLAN
@@ -54,7 +54,7 @@ class InfraMindPolicy(RowwiseDraws):
         self._planner = NumpyPlanner(part(tensors, "planner."))
         self._executor: Executor | None = None
         self._projected = np.zeros((0, 0))  # (T, ·) queries, as far as the executor's first layer
-        self._latents = np.zeros((0, 0))  # (T, 64) queries, as the planner sees them
+        self._latents: Floats = np.zeros((0, 0))  # (T, 64) queries, as the planner sees them
         self._plans = np.zeros((0, PLAN_PARTS), np.int64)  # (T, 8) likeliest plans, once made
         self._is_planned = np.zeros(0, np.bool_)
 

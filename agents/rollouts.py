@@ -204,7 +204,7 @@ class Shard:
         executor = Executor(
             part(weights, "executor."), self.shape, self.spec.role_embeddings, np.float32
         )
-        planner = NumpyPlanner(part(weights, "planner."))
+        planner = NumpyPlanner(part(weights, "planner."), np.float32)
         self._planned = self._asked.copy()  # the weights have changed: plan the others anew
         finished: list[tuple[NDArray[np.int64], NDArray[Any], int]] = []
         decisions = 0
@@ -294,7 +294,8 @@ class Shard:
     def _gather(self, finished: Sequence[tuple[NDArray[np.int64], NDArray[Any], int]]) -> Episodes:
         """Finished queries, step by step, with what was noted of their decisions."""
         of = np.concatenate([rows for rows, _, _ in finished])
-        records = np.concatenate([records for _, records, _ in finished])
+        records = np.empty(len(of), finished[0][1].dtype)  # np.concatenate would copy by field
+        np.concatenate([part.view(np.uint8) for _, part, _ in finished], out=records.view(np.uint8))
         step = np.repeat([step for _, _, step in finished], [len(rows) for rows, _, _ in finished])
         query = records["query"]
         length = records["num_nodes"].astype(np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 from agents.config import InfraMindConfig
 from agents.rollouts import Episodes, concatenate
 
-# What the seeds of a training are for, beside those of `agents.rollouts` and `agents.inframind`.
+# What the seeds of a training are for, beside those of `agents.rollouts` and of the learner.
 RATES: Final = 4
 VALIDATION: Final = 5
 

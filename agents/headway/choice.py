@@ -110,17 +110,22 @@ def choose(
         for r in range(recipes):
             if needs[r] & ~models_up[i]:
                 continue
+            cost = 0.0
+            for m in range(models):
+                cost += price[m] * known.work_s[d, r, m]
+            if 1.0 - cost <= best:  # not even if it were right for sure
+                continue
+            right = 1.0 / (1.0 + math.exp(-(known.logit[d, r] + ease[i])))
+            if right - cost <= best:  # not even if it were on time for sure
+                continue
             idle_s = 0.0
             path_s = 0.0
-            cost = 0.0
             for m in range(models):
                 idle_s += known.path_s[d, r, m]
                 path_s += slow[m] * known.path_s[d, r, m] + wait[m] * known.path_calls[d, r, m]
-                cost += price[m] * known.work_s[d, r, m]
             log_latency = known.log_latency[d, r] + math.log(path_s / idle_s)
             sigma = math.sqrt(known.spread[d, r] ** 2 + prices.doubt[c])
             on_time = 0.5 * math.erfc((log_latency - log_budget) / sigma * _SQRT_HALF)
-            right = 1.0 / (1.0 + math.exp(-(known.logit[d, r] + ease[i])))
             score = right * (late + (1.0 - late) * on_time) - cost
             if score > best:
                 best = score

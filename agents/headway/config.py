@@ -42,9 +42,9 @@ class SearchConfig(StrictModel):
         spread: standard deviation of the first candidates, in the units of `training.UNITS`.
     """
 
-    generations: NonNegativeInt = 60
-    candidates: PositiveInt = 16
-    sweeps_per_rate: PositiveInt = 2
+    generations: NonNegativeInt = 240
+    candidates: PositiveInt = 20
+    sweeps_per_rate: PositiveInt = 1
     queries: PositiveInt = 500
     spread: Positive = 0.7
 
@@ -63,7 +63,7 @@ class Objective(StrictModel):
     goodput: NonNegative = 1.0
     solved: NonNegative = 0.15
     within_s: Positive = 100.0
-    within_share: Fraction = 0.97
+    within_share: Fraction = 0.96
     shortfall: NonNegative = 3.0
 
 

@@ -243,7 +243,8 @@ class Trainer:
         search, rates = self.config.search, self.config.rates_per_min
         sweeps = len(rates) * search.sweeps_per_rate
         seeds = seeds_of(self.seed, stage, place, sweeps)
-        together = max(1, self.config.rows // sweeps)  # candidates of a job
+        share = -(-len(points) // len(self._fleet))  # every worker has as many to judge
+        together = max(1, min(share, self.config.rows // sweeps))  # candidates of a job
         jobs = []
         for first in range(0, len(points), together):
             part = points[first : first + together]

@@ -1,12 +1,12 @@
-"""Shards and functions that do what a fleet must survive."""
+"""Shards and workers that do what a fleet must survive."""
 
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from agents.hosts import Emit
 from inframind_gym.errors import ConfigError
 
 
@@ -45,23 +45,21 @@ class Counter:
         return os.getpid()
 
 
-def square(job: int) -> int:
-    return job * job
+class Fragile:
+    """A worker that answers (number, folder) with the number; number 2 kills it the first time."""
+
+    def __call__(self, emit: Emit, job: tuple[int, str]) -> None:
+        number, folder = job
+        flag = Path(folder) / f"died-{number}"
+        if number == 2 and not flag.exists():
+            flag.touch()
+            os._exit(9)
+        emit(number)
 
 
-def dies_once(job: tuple[int, str]) -> int:
-    number, folder = job
-    flag = Path(folder) / f"died-{number}"
-    if number == 2 and not flag.exists():
-        flag.touch()
-        os._exit(9)
-    return number
+class SlowSquare:
+    """A worker that takes half a second to square a number."""
 
-
-def always_dies(job: Any) -> None:
-    os._exit(9)
-
-
-def slow_square(job: int) -> int:
-    time.sleep(0.5)
-    return job * job
+    def __call__(self, emit: Emit, job: int) -> None:
+        time.sleep(0.5)
+        emit(job * job)

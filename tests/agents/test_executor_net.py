@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from agents.executor_net import ExecutorNet
+from agents.executor_gradient import ExecutorGradient, initial_weights
 from agents.inference import Executor, ExecutorShape, draw, log_softmax
+from tests.agents.torch_executor import ExecutorNet
 
 ROLES = np.random.default_rng(1).standard_normal((25, 384)).astype(np.float32) / 20
 VARIANTS = [
@@ -15,6 +16,14 @@ VARIANTS = [
     ExecutorShape(dual_pathway=False),
     ExecutorShape(joint_head=False, dual_pathway=False, num_features=3, cost_critic=True),
 ]
+
+
+def make_net(shape, seed=0):
+    """The reference, with the first weights of a training."""
+    net = ExecutorNet(shape)
+    first = initial_weights(shape, seed)
+    net.load_state_dict({name: torch.from_numpy(array) for name, array in first.items()})
+    return net
 
 
 def weights_of(net):
@@ -35,7 +44,7 @@ def run_torch(net, queries, of, role, resource):
     return net(
         torch.from_numpy(queries),
         torch.from_numpy(of),
-        torch.from_numpy(ROLES),
+        torch.from_numpy(ROLES.astype(queries.dtype)),
         torch.from_numpy(role),
         torch.from_numpy(resource),
     )
@@ -76,7 +85,7 @@ def test_number_of_parameters_by_hand():
 
 @pytest.mark.parametrize("shape", VARIANTS, ids=str)
 def test_numpy_says_what_torch_says(shape):
-    net = ExecutorNet(shape, seed=3)
+    net = make_net(shape, seed=3)
     with torch.no_grad():  # larger heads: differences would show
         net.policy.weight.mul_(100.0)
     queries, of, role, resource = inputs(shape)
@@ -93,7 +102,7 @@ def test_numpy_says_what_torch_says(shape):
 def test_the_forward_pass_written_out():
     """The text of §2.2, line by line, without the shortcuts of either implementation."""
     shape = ExecutorShape()
-    net = ExecutorNet(shape, seed=5)
+    net = make_net(shape, seed=5)
     queries, of, role, resource = inputs(shape)
     resource_t = torch.from_numpy(resource)
     semantic = torch.from_numpy(np.concatenate([queries[of], ROLES[role]], axis=1))
@@ -110,7 +119,7 @@ def test_the_forward_pass_written_out():
 def test_independent_heads_make_independent_choices():
     shape = ExecutorShape(joint_head=False)
     queries, of, role, resource = inputs(shape)
-    log_probs = run_torch(ExecutorNet(shape), queries, of, role, resource).log_probs.detach()
+    log_probs = run_torch(make_net(shape), queries, of, role, resource).log_probs.detach()
     pairs = log_probs.exp().reshape(-1, 5, 3)
     product = pairs.sum(2)[:, :, None] * pairs.sum(1)[:, None, :]
     assert torch.allclose(pairs, product, atol=1e-6)
@@ -118,14 +127,69 @@ def test_independent_heads_make_independent_choices():
 
 def test_only_the_seed_decides_the_first_weights():
     shape = ExecutorShape()
-    a, b, c = (weights_of(ExecutorNet(shape, seed)) for seed in (1, 1, 2))
+    a, b, c = (initial_weights(shape, seed) for seed in (1, 1, 2))
     assert all(np.array_equal(a[name], b[name]) for name in a)
     assert not np.array_equal(a["merge.weight"], c["merge.weight"])
 
 
+def test_first_weights_are_orthogonal_with_the_gains_of_their_layers():
+    first = initial_weights(ExecutorShape(cost_critic=True), 0)
+    gains = {"policy": 1e-4, "value": 1.0, "cost_value": 1.0}  # squared; √2 elsewhere
+    for name, weight in first.items():
+        layer, kind = name.split(".")
+        if weight.ndim == 2:
+            short = weight if len(weight) <= weight.shape[1] else weight.T
+            expected = np.eye(len(short)) * gains.get(layer, 2.0)
+            assert short @ short.T == pytest.approx(expected, abs=1e-5), name
+        else:
+            assert (weight == (layer.endswith("norm") and kind == "weight")).all(), name
+
+
+@pytest.mark.parametrize("shape", VARIANTS, ids=str)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_gradient_is_that_of_torch(shape, dtype):
+    """Of an arbitrary loss: weighted sums of all outputs."""
+    rng = np.random.default_rng(4)
+    weights = {
+        name: (array + 0.1 * rng.standard_normal(array.shape)).astype(dtype)
+        for name, array in initial_weights(shape, 0).items()
+    }
+    queries, of, role, resource = inputs(shape, n=31, queries=9)
+    queries, resource = 20 * queries.astype(dtype), resource.astype(dtype)
+    pairs = shape.num_models * shape.num_strategies
+    d_log_probs, d_value, d_cost_value = (
+        rng.standard_normal(size).astype(dtype) for size in ((31, pairs), 31, 31)
+    )
+    net = ExecutorNet(shape).to(torch.float64 if dtype is np.float64 else torch.float32)
+    net.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+    out = run_torch(net, queries, of, role, resource)
+    loss = (out.log_probs * torch.from_numpy(d_log_probs)).sum()
+    loss = loss + (out.value * torch.from_numpy(d_value)).sum()
+    if shape.cost_critic:
+        loss = loss + (out.cost_value * torch.from_numpy(d_cost_value)).sum()
+    loss.backward()
+
+    mine = ExecutorGradient(shape, weights, ROLES, dtype)
+    mine.parameters.gradient[:] = np.nan  # all of it is written
+    found = mine.forward(mine.decisions(queries, of, role, resource))
+    near = 1e-10 if dtype is np.float64 else 1e-4
+    assert found.log_probs == pytest.approx(out.log_probs.detach().numpy(), abs=near)
+    assert found.value == pytest.approx(out.value.detach().numpy(), abs=near)
+    d_logits = d_log_probs - np.exp(found.log_probs) * d_log_probs.sum(axis=1, keepdims=True)
+    mine.backward(d_logits, d_value, d_cost_value if shape.cost_critic else None)
+    gradients = mine.parameters.gradients()
+    assert set(gradients) == {name for name, _ in net.named_parameters()}
+    for name, parameter in net.named_parameters():
+        expected = parameter.grad.numpy()
+        assert gradients[name].dtype == dtype
+        assert gradients[name] == pytest.approx(expected, abs=near * float(abs(expected).max())), (
+            name
+        )
+
+
 def test_a_row_does_not_depend_on_its_neighbours():
     shape = ExecutorShape()
-    executor = Executor(weights_of(ExecutorNet(shape)), shape, ROLES)
+    executor = Executor(weights_of(make_net(shape)), shape, ROLES)
     queries, of, role, resource = inputs(shape, n=64, queries=40)
     projected = executor.project(queries)[of]
     together = executor(projected, role, resource).argmax(1)

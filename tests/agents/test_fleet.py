@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.crew import map_jobs
+from agents.crew import run_jobs, site
 from agents.fleet import Fleet, WorkerDiedError
+from agents.hosts import HostDiedError
 from inframind_gym.errors import ConfigError, InfraMindError
 
 HERE = "tests.agents.shards_under_test"
@@ -70,16 +71,31 @@ def test_what_cannot_be_made_is_said() -> None:
         shards.call("add", 1.0)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_map_gives_every_result_with_its_index(workers: int) -> None:
-    results = dict(map_jobs(f"{HERE}:square", range(5), workers=workers))
-    assert results == {i: i * i for i in range(5)}
+def test_shards_play_while_their_results_are_not_yet_asked_for() -> None:
+    for workers in (1, 2):
+        with fleet(workers) as shards:
+            shards.ask("add", 1.0, each=[1.0, 2.0, 3.0])
+            assert [total for total, _ in shards.results()] == [2.0, 4.0, 6.0]
 
 
-def test_a_death_costs_a_job_a_retry_and_three_are_an_error(tmp_path: Path) -> None:
+def test_a_death_costs_a_job_a_retry(tmp_path: Path) -> None:
+    deaths: list[tuple[Any, str]] = []
+
+    def retry(job: Any, death: HostDiedError) -> list[Any]:
+        deaths.append((job, str(death)))
+        return [job]
+
     jobs = [(i, str(tmp_path)) for i in range(4)]
-    with fleet(2) as shards:
-        assert dict(shards.map(f"{HERE}:dies_once", jobs)) == {i: i for i in range(4)}
-        assert (tmp_path / "died-2").exists()
-        with pytest.raises(WorkerDiedError, match=r"died 3 times \(last exit code 9\).*job [01]"):
-            list(shards.map(f"{HERE}:always_dies", [0, 1]))
+    with site(2) as where:
+        done = dict(run_jobs(where, f"{HERE}:Fragile", {}, jobs, retry=retry))
+    assert done == {job: job[0] for job in jobs}
+    assert deaths == [(jobs[2], "exit code 9")]
+
+
+def test_a_retry_may_give_up(tmp_path: Path) -> None:
+    def give_up(job: Any, death: HostDiedError) -> list[Any]:
+        raise WorkerDiedError(f"job {job[0]}: {death}")
+
+    jobs = [(i, str(tmp_path)) for i in range(4)]
+    with site(2) as where, pytest.raises(WorkerDiedError, match="job 2: exit code 9"):
+        list(run_jobs(where, f"{HERE}:Fragile", {}, jobs, retry=give_up))

@@ -5,7 +5,13 @@ import pytest
 import torch
 
 from agents.advantages import costs, gae, last_only, paper_rewards, quality, step_costs
-from agents.inframind import approx_kl, normalise, ppo_loss
+from agents.inframind_learner import (
+    approx_kl,
+    mean_entropy,
+    normalise,
+    ppo_loss,
+    squared_error,
+)
 from agents.rollouts import Episodes
 from inframind_gym.topology import MAX_NODES
 
@@ -89,26 +95,49 @@ def test_gae_with_lambda_one_is_the_return_less_the_value():
 
 
 def test_ppo_loss_by_hand():
-    ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1])
-    advantage = torch.tensor([1.0, -1.0, 1.0, -1.0, 2.0])
+    ratio = np.array([1.5, 1.5, 0.5, 0.5, 1.1])
+    advantage = np.array([1.0, -1.0, 1.0, -1.0, 2.0])
     # min(1.5, 1.2), min(-1.5, -1.2), min(0.5, 0.8), min(-0.5, -0.8), min(2.2, 2.2)
     terms = [1.2, -1.5, 0.5, -0.8, 2.2]
-    assert ppo_loss(ratio.log(), advantage, 0.2).item() == pytest.approx(-sum(terms) / 5)
+    loss, gradient = ppo_loss(np.log(ratio), advantage, 0.2)
+    assert loss == pytest.approx(-sum(terms) / 5)
+    # d(ρ·A)/d log ρ = ρ·A, and nothing where the ratio is clipped
+    assert gradient == pytest.approx(np.array([0.0, -1.5, 0.5, 0.0, 2.2]) / -5)
 
 
-def test_ppo_stops_where_the_ratio_is_clipped():
-    log_ratio = torch.tensor([1.5, 1.5, 0.5, 0.5]).log().requires_grad_()
-    ppo_loss(log_ratio, torch.tensor([1.0, -1.0, 1.0, -1.0]), 0.2).backward()
-    assert (log_ratio.grad != 0.0).tolist() == [False, True, True, False]
+def test_gradients_of_the_losses_are_those_of_torch():
+    rng = np.random.default_rng(0)
+    log_ratio, advantage, targets = rng.standard_normal((3, 50))
+    logits = rng.standard_normal((50, 6))
+    x, y = (torch.tensor(array, requires_grad=True) for array in (log_ratio, logits))
+    ratio = x.exp()
+    clipped = ratio.clamp(0.8, 1.2) * torch.tensor(advantage)
+    loss = -torch.minimum(ratio * torch.tensor(advantage), clipped).mean()
+    loss.backward()
+    assert ppo_loss(log_ratio, advantage, 0.2)[0] == pytest.approx(loss.item())
+    assert ppo_loss(log_ratio, advantage, 0.2)[1] == pytest.approx(x.grad.numpy())
+
+    entropy = torch.distributions.Categorical(logits=y).entropy().mean()
+    entropy.backward()
+    log_probs = torch.log_softmax(y, dim=1).detach().numpy()
+    found, gradient = mean_entropy(log_probs, np.exp(log_probs))
+    assert found == pytest.approx(entropy.item())
+    assert gradient == pytest.approx(y.grad.numpy())
+
+    x.grad = None
+    loss = torch.nn.functional.mse_loss(x, torch.tensor(targets))
+    loss.backward()
+    assert squared_error(log_ratio, targets)[0] == pytest.approx(loss.item())
+    assert squared_error(log_ratio, targets)[1] == pytest.approx(x.grad.numpy())
 
 
 def test_advantages_are_normalised():
-    found = normalise(torch.tensor([1.0, 2.0, 3.0]))
+    found = normalise(np.array([1.0, 2.0, 3.0]))
     assert found.tolist() == pytest.approx([-1.2247449, 0.0, 1.2247449])
-    assert normalise(torch.ones(3)).tolist() == [0.0, 0.0, 0.0]
+    assert normalise(np.ones(3)).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_approx_kl_is_zero_only_without_a_change():
-    assert approx_kl(torch.zeros(4)) == 0.0
+    assert approx_kl(np.zeros(4)) == 0.0
     # ρ = 2: 2 - 1 - ln 2
-    assert approx_kl(torch.tensor([2.0]).log()) == pytest.approx(1.0 - np.log(2.0))
+    assert approx_kl(np.log([2.0])) == pytest.approx(1.0 - np.log(2.0))

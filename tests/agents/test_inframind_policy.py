@@ -10,7 +10,7 @@ import pytest
 import inframind_gym  # noqa: F401
 from agents.checkpoint import load, save
 from agents.config import InfraMindConfig
-from agents.inframind import Learner
+from agents.inframind_learner import Learner
 from agents.policies import InfraMindPolicy
 from agents.rollouts import Shard
 from agents.rounds import shard_config

@@ -7,7 +7,8 @@ import pytest
 
 from agents.checkpoint import load
 from agents.config import InfraMindConfig
-from agents.inframind import Learner, _play_round, train
+from agents.inframind import _play_round, train
+from agents.inframind_learner import Learner, approx_kl, normalise
 from agents.rollouts import Shard, by_step, concatenate
 from agents.rounds import cut, round_rates, shard_config
 from agents.tracking import read_metrics
@@ -217,32 +218,147 @@ def test_a_shard_notes_what_was_decided(weights):
     assert ((done.num_agents >= 1) & (done.num_agents <= 6)).all()
 
 
+def reference_nets(learner):
+    """The learner's networks in torch, with gradients."""
+    import torch
+
+    from agents.planner_net import PlannerNet
+    from tests.agents.torch_executor import ExecutorNet
+
+    nets = ExecutorNet(learner.shape), PlannerNet()
+    weights = learner.executor.parameters.copies(), learner.planner.weights()
+    for net, arrays in zip(nets, weights, strict=True):
+        net.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+    return nets
+
+
+def executor_says(net, learner, done):
+    """Output of the reference for all decisions of finished queries."""
+    import torch
+
+    mask = done.decisions()
+    return net(
+        torch.from_numpy(learner.tasks[done.task]),
+        torch.from_numpy(np.repeat(np.arange(len(done)), done.length)),
+        torch.from_numpy(np.array(learner.facts["role_embeddings"])),
+        torch.from_numpy(done.role[mask]),
+        torch.from_numpy(done.resource[mask]),
+    )
+
+
 def test_what_was_noted_is_what_the_network_says(weights):
     """log π of the noted action, from the noted observation, in torch."""
     import torch
 
     one = shard()
     learner = Learner(config(), 0, one.facts())
-    one.begin(0, [100.0] * 3)
     done = one.evaluate(weights, 0, [100.0] * 3)
     mask = done.decisions()
-    out = learner.executor(
-        learner.tasks[done.task],
-        torch.from_numpy(np.repeat(np.arange(len(done)), done.length)),
-        learner.roles,
-        torch.from_numpy(done.role[mask]),
-        torch.from_numpy(done.resource[mask]),
-    )
+    executor, planner = reference_nets(learner)
+    out = executor_says(executor, learner, done)
     said = out.log_probs.gather(1, torch.from_numpy(done.action[mask])[:, None])[:, 0]
     assert done.log_prob[mask] == pytest.approx(said.detach().numpy(), abs=1e-5)
-    plan = learner.planner.log_prob(
-        learner.tasks[done.task],
+    plan = planner.log_prob(
+        torch.from_numpy(learner.tasks[done.task]),
         torch.from_numpy(done.domain),
         torch.from_numpy(done.topology),
         torch.from_numpy(done.num_agents),
         torch.from_numpy(done.plan_roles),
     )
     assert torch.isfinite(plan).all()
+
+
+def test_a_shard_acts_alike_with_the_weights_that_it_is_sent():
+    learner = Learner(config(), 0, shard().facts())
+    assert len(learner.acting()) < len(learner.weights())
+    a = shard().evaluate(learner.weights(), 0, [100.0] * 3)
+    b = shard().evaluate(learner.acting(), 0, [100.0] * 3)
+    assert np.array_equal(a.action, b.action)
+    assert np.array_equal(a.plan_roles, b.plan_roles)
+
+
+@pytest.mark.parametrize("lagrangian", ["paper", "dual_critic"])
+def test_the_update_is_that_of_the_specification_in_torch(weights, lagrangian):
+    """Losses and gradients of the first step, from §4.3 written out with autograd."""
+    import torch
+
+    from agents.advantages import gae, last_only, paper_rewards, step_costs
+
+    one = shard(network=config(lagrangian=lagrangian).network())
+    learner = Learner(
+        config(lagrangian=lagrangian, executor={"mini_epochs": 1, "gae_lambda": 0.9}),
+        0,
+        one.facts(),
+    )
+    done = one.evaluate(weights, 0, [100.0] * 3)
+    rng = np.random.default_rng(0)
+    done.log_prob += rng.normal(0.0, 0.3, done.log_prob.shape).astype(np.float32)  # some clipped
+    mask, cost, q = done.decisions(), done.cost, done.solved
+    executor, _ = reference_nets(learner)
+    out = executor_says(executor, learner, done)
+    values = out.value.detach().numpy()
+    if lagrangian == "paper":
+        targets = paper_rewards(done, q, 0.2)[mask]
+        advantage = targets - values
+    else:
+        both = []
+        earned = (last_only(done, q), values), (step_costs(done, cost), out.cost_value)
+        for rewards, value in earned:
+            padded = np.zeros(mask.shape)
+            padded[mask] = value if value is values else value.detach().numpy()
+            both.append(gae(rewards, padded, done.length, 1.0, 0.9)[mask])
+        targets, advantage = both[0] + values, (both[0] - 0.2 * both[1]) / 1.2
+        cost_targets = both[1] + out.cost_value.detach().numpy()
+    advantage = torch.from_numpy((advantage - advantage.mean()) / advantage.std())
+    log_prob = out.log_probs.gather(1, torch.from_numpy(done.action[mask])[:, None])[:, 0]
+    ratio = (log_prob - torch.from_numpy(done.log_prob[mask])).exp()
+    policy = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+    assert 0.0 < ((ratio - 1.0).abs() > 0.2).float().mean() < 1.0
+    value_loss = ((out.value - torch.from_numpy(targets)) ** 2).mean()
+    if lagrangian == "dual_critic":
+        value_loss = value_loss + ((out.cost_value - torch.from_numpy(cost_targets)) ** 2).mean()
+    entropy = -(out.log_probs.exp() * out.log_probs).sum(1).mean()
+    (policy + 0.5 * value_loss - 0.10 * entropy).backward()
+
+    found = learner._update_executor(done, q, cost, 0.2)
+    assert found["losses/policy_loss"] == pytest.approx(policy.item(), abs=1e-5)
+    assert found["losses/value_loss"] == pytest.approx(value_loss.item(), rel=1e-4)
+    assert found["losses/entropy"] == pytest.approx(entropy.item(), rel=1e-4)
+    log_ratio = ratio.log().detach().numpy()
+    assert found["losses/lag_kl"] == pytest.approx(approx_kl(log_ratio), rel=1e-3)
+    for name, parameter in executor.named_parameters():
+        expected = parameter.grad.numpy()
+        mine = learner.executor.parameters.gradients()[name]
+        assert mine == pytest.approx(expected, abs=1e-3 * float(abs(expected).max())), name
+
+
+def test_the_planners_update_is_that_of_the_specification_in_torch(weights):
+    """REINFORCE with task loss of weight 1 and VAE loss of weight 0.001 (§4.2), without noise."""
+    import torch
+    import torch.nn.functional as F
+
+    one = shard()
+    learner = Learner(config(), 0, one.facts())
+    learner.planner.noise = lambda rng, n: tuple(np.zeros((k, 64), np.float32) for k in (n, 6, 25))
+    done = one.evaluate(weights, 0, [100.0] * 3)
+    _, planner = reference_nets(learner)
+    domain = torch.from_numpy(done.domain)
+    out = planner(torch.from_numpy(learner.tasks[done.task]), domain)
+    plans = (torch.from_numpy(a) for a in (done.topology, done.num_agents, done.plan_roles))
+    advantage = torch.from_numpy(normalise(done.solved - 0.2 * done.cost))
+    policy = -(planner.log_prob_of(out, *plans) * advantage).mean()
+    task = F.cross_entropy(out.task_logits, domain)
+    (policy + task + 0.001 * out.vae_loss).backward()
+
+    found = learner._update_planner(done, done.solved, done.cost, 0.2)
+    assert found["losses/planner_loss"] == pytest.approx(policy.item(), abs=1e-4)
+    assert found["losses/task_loss"] == pytest.approx(task.item(), rel=1e-4)
+    assert found["losses/vae_loss"] == pytest.approx(out.vae_loss.item(), rel=1e-4)
+    for name, parameter in planner.named_parameters():
+        expected = parameter.grad.numpy()
+        mine = learner.planner.parameters.gradients()[name]
+        scale = 1e-2 if name.endswith("key.bias") else float(abs(expected).max())
+        assert mine == pytest.approx(expected, abs=1e-3 * scale), name
 
 
 def test_without_system_state_nothing_of_the_servers_is_seen(weights):

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from agents.crew import map_jobs
+from agents.crew import run_jobs, site
 from agents.fleet import Fleet, WorkerDiedError
+from agents.hosts import HostDiedError
 from agents.ray_hosts import RayError, checkout_env
 from benchmarks.errors import BenchmarkError
 from benchmarks.runner import resolve, run
@@ -104,16 +105,22 @@ def test_a_node_that_goes_takes_its_shards_and_no_one_else(cluster: Any) -> None
         assert [total for total, _ in fleet.call("add", 0.0)] == [3.0, 1.0, 7.0]
 
 
+def again(job: Any, death: HostDiedError) -> list[Any]:
+    return [job]
+
+
 def test_jobs_outlive_a_node(cluster: Any, folder: Path) -> None:
     jobs = [(i, str(folder)) for i in range(6)]
-    where = {"workers": 2, "ray_address": cluster.address}
-    assert dict(map_jobs(f"{SHARDS}:dies_once", jobs, **where)) == {i: i for i in range(6)}
+    with site(2, cluster.address) as where:
+        done = dict(run_jobs(where, f"{SHARDS}:Fragile", {}, jobs, retry=again))
+    assert done == {job: job[0] for job in jobs}
     assert (folder / "died-2").exists()
     node = cluster.add_node(**NODE)
-    results = map_jobs(f"{SHARDS}:slow_square", range(6), workers=3, ray_address=cluster.address)
-    seen = [next(results)]
-    cluster.remove_node(node, allow_graceful=False)
-    assert dict([*seen, *results]) == {i: i * i for i in range(6)}
+    with site(3, cluster.address) as where:
+        results = run_jobs(where, f"{SHARDS}:SlowSquare", {}, range(6), retry=again)
+        seen = [next(results)]
+        cluster.remove_node(node, allow_graceful=False)
+        assert dict([*seen, *results]) == {i: i * i for i in range(6)}
 
 
 def test_ctrl_c_keeps_what_has_finished_and_a_run_without_ray_continues(tmp_path: Path) -> None:

@@ -1,8 +1,4 @@
-"""The executor in torch, for training: dual pathway, joint head, value head.
-
-Source: `spec/inframind.md` §2.2. `agents.inference.Executor` is the same in NumPy, for acting; the
-tests hold the two equal.
-"""
+"""The executor of `spec/inframind.md` §2.2 in torch, written to be read."""
 
 from __future__ import annotations
 
@@ -31,15 +27,9 @@ class ExecutorOutput(NamedTuple):
 
 
 class ExecutorNet(nn.Module):
-    """The executor.
+    """The executor, with the weights that torch gives it."""
 
-    Args:
-        shape: which executor.
-        seed: of the initial weights: orthogonal, √2 in the trunk, 0.01 in the policy head and 1 in
-            the value heads; biases 0.
-    """
-
-    def __init__(self, shape: ExecutorShape, seed: int = 0) -> None:
+    def __init__(self, shape: ExecutorShape) -> None:
         super().__init__()
         self.shape = shape
         resources = 0 if shape.dual_pathway else shape.resource_size
@@ -57,7 +47,6 @@ class ExecutorNet(nn.Module):
         self.value = nn.Linear(HIDDEN, 1)
         if shape.cost_critic:
             self.cost_value = nn.Linear(HIDDEN, 1)
-        self._initialise(torch.Generator().manual_seed(seed))
 
     def forward(
         self,
@@ -76,13 +65,10 @@ class ExecutorNet(nn.Module):
             role_index: (n,) which of them decides.
             resource: (n, 1 + M·F) remaining budget and telemetry.
         """
-        weight = self.semantic.weight
-        # [e_q | e_r] W = e_q W_q + e_r W_r: embeddings that decisions share are multiplied once.
-        of_query = F.linear(queries, weight[:, :EMBED_DIM])
-        of_role = F.linear(roles, weight[:, EMBED_DIM : 2 * EMBED_DIM], self.semantic.bias)
-        hidden = F.embedding(query_index, of_query) + F.embedding(role_index, of_role)
+        semantic = [queries[query_index], roles[role_index]]
         if not self.shape.dual_pathway:
-            hidden = hidden + F.linear(resource, weight[:, 2 * EMBED_DIM :])
+            semantic.append(resource)
+        hidden = self.semantic(torch.cat(semantic, dim=1))
         hidden = self.semantic_norm(F.relu(hidden))
         if self.shape.dual_pathway:
             budget = F.relu(self.budget(resource[:, :1]))
@@ -98,11 +84,3 @@ class ExecutorNet(nn.Module):
             logits = (models[:, :, None] + strategies[:, None, :]).flatten(1)
         cost_value = self.cost_value(hidden)[:, 0] if self.shape.cost_critic else None
         return ExecutorOutput(F.log_softmax(logits, dim=1), self.value(hidden)[:, 0], cost_value)
-
-    def _initialise(self, generator: torch.Generator) -> None:
-        gains = {"policy": 0.01, "value": 1.0, "cost_value": 1.0}
-        for name, module in self.named_children():
-            if isinstance(module, nn.Linear):
-                gain = gains.get(name, 2.0**0.5)
-                nn.init.orthogonal_(module.weight, gain, generator=generator)
-                nn.init.zeros_(module.bias)
