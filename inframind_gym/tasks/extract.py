@@ -9,12 +9,19 @@ from fractions import Fraction
 # After a word character or a closing bracket, "-" is an operator and no sign.
 _SIGN = r"(?<![\w)\]])[-+]?"
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
+# Exact fractions hold every digit: an exponent of nine digits would fill the memory.
+_EXPONENT = r"(?:[eE][-+]?\d{1,3}(?!\d))?"
+MAX_DIGITS = 400
+MAX_LINE = 400  # characters after "the answer is" in which the answer has to come
 _NUMBER = re.compile(
     rf"{_SIGN}(?P<whole>{_DIGITS})\s+(?P<top>\d+)/(?P<bottom>[1-9]\d*)(?![\d.])"
-    rf"|{_SIGN}(?:{_DIGITS}(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*[1-9]\d*(?!\.\d))?"
+    rf"|{_SIGN}(?:{_DIGITS}(?:\.\d+)?|\.\d+){_EXPONENT}(?:\s*/\s*[1-9]\d*(?!\.\d))?"
 )
 _FRAC = re.compile(r"\\[dt]?frac\s*\{\s*(-?[\d.]+)\s*\}\s*\{\s*(\d+)\s*\}")
 _SHORT_FRAC = re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)")
+_POWER_OF_TEN = re.compile(
+    r"(?<=\d)\s*(?:\\times|\\cdot|[×*·])\s*10\s*(?:\^|\*\*)\s*\{?\s*([-+]?\d{1,3})(?!\d)\s*\}?"
+)
 _MARKED = re.compile(r"answer\b[^\n\d\\$=:]{0,40}?(?:\bis\b|:|=)", re.IGNORECASE)
 
 
@@ -45,20 +52,24 @@ def _plain(text: str) -> str:
     text = text.replace("−", "-").replace("{,}", ",").replace("$", "").replace("€", "")
     text = re.sub(r"\\[!,;: ]", "", text)
     text = _FRAC.sub(r" \1/\2", _SHORT_FRAC.sub(r" \1/\2", text))
+    text = _POWER_OF_TEN.sub(r"e\1", text)
     return re.sub(r"(^|[=:(,])(\s*[-+])\s+(?=[\d.])", r"\1\2", text)
 
 
 def parse_number(text: str) -> Fraction | None:
-    """Return the first number in a text as an exact fraction, or None.
+    r"""Return the first number in a text as an exact fraction, or None.
 
-    Reads 1,234.5, -3, .5, 2e3, 3/7, 1 3/4 and LaTeX fractions; currency marks are ignored.
+    Reads 1,234.5, -3, .5, 2e3, 2 \times 10^3, 3/7, 1 3/4 and LaTeX fractions; currency marks are
+    ignored. Numbers of more than ``MAX_DIGITS`` digits are none.
     """
     match = _NUMBER.search(_plain(text))
     return None if match is None else _value(match)
 
 
-def _value(match: re.Match[str]) -> Fraction:
-    """Return the value of a match of ``_NUMBER``."""
+def _value(match: re.Match[str]) -> Fraction | None:
+    """Return the value of a match of ``_NUMBER``; None if it is too long for one."""
+    if len(match[0]) > MAX_DIGITS:
+        return None
     if match["whole"]:
         part = Fraction(int(match["top"]), int(match["bottom"]))
         sign = -1 if match[0].startswith("-") else 1
@@ -85,7 +96,7 @@ def final_number(text: str) -> Fraction | None:
         if found is not None:
             return found
     for match in reversed(list(_MARKED.finditer(text))):
-        line = text[match.end() :].split("\n", 1)[0]
+        line = text[match.end() : match.end() + MAX_LINE].split("\n", 1)[0]
         # "... is 3 + 4 = 7": what counts stands after the last sign of equality.
         found = parse_number(line.rpartition("=")[2]) or parse_number(line)
         if found is not None:
@@ -150,16 +161,28 @@ def _words(text: str) -> str:
     return " ".join(text.lower().split()).strip(" .:*_`\"'()")
 
 
+# "\$" inside of a formula is a price's sign.
+_FORMULA = re.compile(
+    r"(?<!\\)\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
+)
+
+
 def final_expression(text: str) -> str:
     r"""Return the expression that a response ends on.
 
     That is the content of the last ``\boxed{}``; else what follows the last "answer is" or
-    "answer:"; else the last formula between dollars of the last line; else the last line.
+    "answer:"; else the last formula of the last line, between dollars or in ``\(...\)`` or
+    ``\[...\]``; else the last line.
     """
     inside = boxed(text)
     if inside is not None:
         return inside
     marked = list(_MARKED.finditer(text))
     tail = text[marked[-1].end() :].strip().split("\n", 1)[0] if marked else last_line(text)
-    formulas = re.findall(r"\$([^$]+)\$", tail)
-    return str(formulas[-1]) if formulas else tail
+    formulas = _FORMULA.findall(tail)
+    return str(max(formulas[-1])) if formulas else tail
+
+
+def without_reasoning(text: str) -> str:
+    """Return what follows a model's train of thought, which ends on ``</think>``, or all of it."""
+    return text.rpartition("</think>")[2]

@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 
 from inframind_gym.errors import TaskError
-from inframind_gym.tasks.extract import final_expression, final_letter, final_number
+from inframind_gym.tasks.extract import MAX_DIGITS, final_expression, final_letter, final_number
 from inframind_gym.tasks.taskset import Answer
 
 # A whole number must be met; other numbers may be rounded to two decimals.
@@ -80,6 +80,7 @@ def expressions_agree(expected: str, found: str) -> bool:
 _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
+        (r"[.,;:\s]+$", ""),
         (r"\\(?:left|right|big|Big|bigg|Bigg)(?![a-zA-Z])", ""),
         (r"\\(?:[!,;: ]|quad|qquad)", ""),
         (r"\\[dt]frac", r"\\frac"),
@@ -119,7 +120,9 @@ def _plain_number(text: str) -> Fraction | None:
     """Return the value of a normalised number or fraction, or None for anything else."""
     match = re.fullmatch(r"(-?)\\frac\{(-?\d+)\}\{(\d+)\}", text)
     plain = f"{match[1]}{match[2]}/{match[3]}".replace("--", "") if match else text
-    if not re.fullmatch(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?(/[1-9]\d*)?", plain):
+    if len(plain) > MAX_DIGITS or not re.fullmatch(
+        r"[-+]?\d+(\.\d+)?([eE][-+]?\d{1,3})?(/[1-9]\d*)?", plain
+    ):
         return None
     top, _, bottom = plain.partition("/")
     return Fraction(top) / int(bottom or 1)

@@ -1,0 +1,58 @@
+"""Judging what a model wrote, of every kind of answer.
+
+Reading is safe and comes first (``graders.py``). Formulas that differ as texts are compared by
+math-verify, and code is run against the task's tests: both in the sandbox, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+
+from inframind_gym.tasks.code import final_code
+from inframind_gym.tasks.extract import boxed, final_expression, without_reasoning
+from inframind_gym.tasks.graders import grade
+from inframind_gym.tasks.sandbox import Sandbox
+from inframind_gym.tasks.sandbox.verifier import MAX_FORMULA
+from inframind_gym.tasks.taskset import Answer
+
+MAX_READ = 20_000  # characters at the end of a response, where final answers stand
+# What a plain number doesn't hold: a formula that has to be worked out.
+_FORMULA = re.compile(
+    r"\\(?:sqrt|times|cdot|pi|frac|dfrac|tfrac|left|pm|div|log|ln)|\^|\d\s*[*+]\s*\d"
+)
+
+
+def judge(answer: Answer, text: str, sandbox: Sandbox, question: str = "") -> bool:
+    """Return whether a response is right.
+
+    Takes microseconds for numbers and letters, a few milliseconds for formulas, about 25 ms of a
+    processor for code, and never longer than the sandbox's limits. Threads can call it.
+
+    Args:
+        answer: a task's answer.
+        text: the whole response of a model. A train of thought that ends on ``</think>`` does not
+            count. A response in which no answer is found is wrong.
+        sandbox: where code is run and formulas are compared.
+        question: the task's text (see :meth:`Sandbox.run_tests`).
+
+    Raises:
+        TaskError: the answer itself is not valid.
+        SandboxError: the sandbox cannot be had; nothing was run.
+    """
+    text = without_reasoning(text)
+    if answer.kind == "tests":
+        code = final_code(text, answer.entry_point)
+        return bool(code) and sandbox.run_tests(code, answer, question).passed
+    text = text[-MAX_READ:]
+    found = final_expression(text) if answer.kind == "expression" else ""
+    if len(found) > MAX_FORMULA:
+        return False
+    if grade(answer, text):
+        return True
+    if answer.kind == "expression":
+        return sandbox.same_formula(answer.value, found)
+    if answer.kind == "number":
+        inside = boxed(text)
+        if inside is not None and _FORMULA.search(inside):
+            return sandbox.same_formula(answer.value, inside)
+    return False

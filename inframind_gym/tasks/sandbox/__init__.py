@@ -1,0 +1,279 @@
+"""Running code that a model wrote, and nothing of it anywhere else.
+
+Who may be trusted with what:
+
+* An answer's code runs in a process of its own, made for this judgement. It gets the arguments of
+  the tests' calls and gives back results. It sees neither the tests nor the values they expect.
+* The tests run in a second process, which calls the answer's functions across a pipe; results
+  arrive as plain data. It alone writes the verdict, once, after the last test. An answer that
+  prints marks, leaves early, patches builtins, returns objects that claim to equal everything, or
+  searches the interpreter, therefore gains nothing: what it can do is return the right values.
+* Both are locked before they run anything (``jail/lockdown.py``), as root and as an ordinary user:
+  an allow-list of system calls (seccomp) without processes, threads, programs, sockets, signals to
+  others or changes to files; Landlock, so that only Python's standard library can be read, or,
+  where the kernel has none, no file at all; no capabilities, no environment, no standard streams;
+  limits of processor time, memory and open files; one limit of wall-clock time, after which both
+  are killed. Where one of these steps fails nothing is run, and that is an error, not a verdict.
+
+What is not guaranteed: a defect of the kernel, of its seccomp or of Landlock is not caught; the
+processes share the machine's caches and processor with everything else; whether files exist and
+how large they are can be found out, and the process ids that the kernel gives; an answer can tell
+what a test asks and so recognise published tests; tests that only compare two results of the
+answer with one another can be met by any answer. Answers can import the standard library only, and
+no threads.
+
+Linux on x86-64 and 64-bit ARM only.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from inframind_gym.errors import ConfigError, require_positive
+from inframind_gym.tasks.sandbox.jail.lockdown import landlock_version
+from inframind_gym.tasks.sandbox.jail.syscalls import this_machine
+from inframind_gym.tasks.sandbox.process import START_S, SandboxError, end, pipes, read_some, start
+from inframind_gym.tasks.sandbox.verifier import Verifier
+from inframind_gym.tasks.taskset import Answer
+
+__all__ = ["Isolation", "Limits", "Sandbox", "SandboxError", "Verdict", "isolation"]
+
+MAX_CODE = 1 << 20  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a judgement may use.
+
+    Attributes:
+        cpu_s: processor time of each of the two processes, whole seconds.
+        wall_s: time from when both are ready to the verdict.
+        memory_mb: address space of each of the two processes.
+    """
+
+    cpu_s: int = 4
+    wall_s: float = 8.0
+    memory_mb: int = 512
+
+    def __post_init__(self) -> None:
+        require_positive("wall_s", self.wall_s)
+        if self.cpu_s < 1:
+            raise ConfigError(f"cpu_s is {self.cpu_s!r}; it must be at least 1 (whole seconds)")
+        if self.memory_mb < 64:
+            raise ConfigError(f"memory_mb is {self.memory_mb!r}; Python needs at least 64")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether an answer passed, and why it did not: a text that is partly the answer's own."""
+
+    passed: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """How code is isolated on this machine.
+
+    Attributes:
+        landlock: version of the kernel's Landlock; 0: none, answers can open no file at all and
+            import only modules that are loaded beforehand.
+    """
+
+    landlock: int
+
+    def __str__(self) -> str:
+        files = (
+            f"only the standard library can be read (Landlock {self.landlock})"
+            if self.landlock
+            else "no file can be opened (no Landlock; imports are limited to common modules)"
+        )
+        return f"allow-list of system calls (seccomp); {files}"
+
+
+def isolation() -> Isolation:
+    """Return how code is isolated on this machine.
+
+    Raises:
+        SandboxError: it cannot be.
+    """
+    if sys.platform != "linux":
+        raise SandboxError(
+            f"code that a model wrote is only run on Linux, where it can be isolated; this is "
+            f"{sys.platform}. Judge code tasks on Linux (a container or a virtual machine will "
+            "do), or leave them out: datasets without code need no sandbox."
+        )
+    if this_machine() is None:
+        raise SandboxError(
+            f"code that a model wrote is only run where the sandbox knows the system calls: 64-bit "
+            f"x86_64 and aarch64; this machine is {os.uname().machine}."
+        )
+    return Isolation(landlock_version())
+
+
+class Sandbox:
+    """Where answers are judged that are code or formulas. Threads can share one.
+
+    Attributes:
+        limits: of one judgement.
+        isolation: how code is isolated here.
+
+    Raises:
+        SandboxError: code cannot be isolated on this machine.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        workers: int | None = None,
+        landlock: bool | None = None,
+    ) -> None:
+        """Make a sandbox.
+
+        Args:
+            limits: of one judgement; None: the defaults.
+            workers: judgements that run at a time, others wait; None: one a processor.
+            landlock: False does without it, as on a kernel that has none; None: as the kernel is.
+        """
+        self.limits = limits or Limits()
+        self.isolation = isolation()
+        if landlock is False:
+            self.isolation = Isolation(0)
+        elif landlock and not self.isolation.landlock:
+            raise SandboxError("this kernel has no Landlock; leave out landlock=True")
+        count = workers if workers is not None else os.cpu_count() or 1
+        if count < 1:
+            raise ConfigError(f"workers is {workers!r}; it must be at least 1")
+        self._slots = threading.BoundedSemaphore(count)
+        self._verifier = Verifier(landlock=self.isolation.landlock > 0, workers=count)
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes that wait for work. May be called twice."""
+        self._verifier.close()
+
+    def run_tests(self, code: str, answer: Answer, question: str = "") -> Verdict:
+        """Run an answer's code against a task's tests.
+
+        Args:
+            code: Python that a model wrote; never run in this process.
+            answer: of the kind "tests".
+            question: the task's text; where it is Python (as HumanEval's are), its imports and
+                helpers are there for the answer and for the tests. The tests have the imports of
+                the reference too.
+
+        Raises:
+            SandboxError: the code could not be isolated, and was not run.
+            ConfigError: the tests themselves cannot be run.
+        """
+        if len(code) > MAX_CODE:
+            return Verdict(False, "the code is too long")
+        preamble = question if _is_python(question) else ""
+        with self._slots:
+            return self._examine(code, answer, preamble)
+
+    def same_formula(self, expected: str, found: str) -> bool:
+        """Return whether two LaTeX formulas are equal, by math-verify; False after a time limit.
+
+        Raises:
+            SandboxError: math-verify is not installed, or cannot be isolated.
+        """
+        return self._verifier.same(expected, found)
+
+    def _examine(self, code: str, answer: Answer, preamble: str) -> Verdict:
+        """Start the two processes, wait for the verdict and end them."""
+        common = {
+            "landlock": self.isolation.landlock > 0,
+            "readable": [],
+            "cpu_s": self.limits.cpu_s,
+            "memory_mb": self.limits.memory_mb,
+            "parent": os.getpid(),
+        }
+        sources = [preamble, code] if preamble else [code]
+        running = []
+        verdict_r, verdict_w = os.pipe()
+        try:
+            try:
+                with pipes(2) as ((requests_r, requests_w), (results_r, results_w)):
+                    ends: dict[str, Any] = {"requests": requests_r, "results": results_w}
+                    job = {**common, **ends, "part": "candidate", "sources": sources}
+                    running.append(start(job, (requests_r, results_w)))
+                    ends = {"requests": requests_w, "results": results_r, "verdict": verdict_w}
+                    job = {
+                        **common,
+                        **ends,
+                        "part": "examiner",
+                        "tests": answer.value,
+                        "preamble": f"{_imports(answer.reference)}\n{preamble}",
+                        "entry_point": answer.entry_point,
+                    }
+                    running.append(start(job, (requests_w, results_r, verdict_w)))
+            finally:
+                os.close(verdict_w)
+            return self._verdict(verdict_r)
+        finally:
+            for process in running:
+                end(process)
+            os.close(verdict_r)
+
+    def _verdict(self, fd: int) -> Verdict:
+        """Read the verdict (``jail/examiner.py``)."""
+        first = _message(fd, time.monotonic() + START_S)
+        if first is None or first[:1] != b"R":
+            why = "not ready in time" if first is None else first[1:].decode("utf-8", "replace")
+            raise SandboxError(
+                f"the sandbox cannot be had, so no code is run: {why or 'its process ended'}. "
+                "Containers can forbid what it needs (the system calls prctl and seccomp)."
+            )
+        last = _message(fd, time.monotonic() + self.limits.wall_s)
+        if last is None:
+            return Verdict(False, f"no verdict within {self.limits.wall_s:g} s")
+        reason = last[1:].decode("utf-8", "replace")
+        if last[:1] == b"B":
+            raise ConfigError(f"the task's tests cannot be run: {reason}")
+        if last == b"P":
+            return Verdict(True)
+        return Verdict(False, reason or "the tests did not come to an end")
+
+
+def _message(fd: int, until: float) -> bytes | None:
+    """Read a message of the examiner; b"" at the end, None when time is up."""
+    head = read_some(fd, until, 4)
+    if not head or len(head) < 4:
+        return head
+    return read_some(fd, until, min(int.from_bytes(head, "little"), 4096))
+
+
+@functools.lru_cache(1024)
+def _imports(reference: str) -> str:
+    """Return the import statements of a reference: tests can count on them (MBPP's do)."""
+    try:
+        body = ast.parse(reference).body
+    except SyntaxError:
+        return ""
+    return "\n".join(ast.unparse(s) for s in body if isinstance(s, (ast.Import, ast.ImportFrom)))
+
+
+@functools.lru_cache(1024)
+def _is_python(text: str) -> bool:
+    """Return whether a question is a Python module that defines something."""
+    if "def " not in text:
+        return False
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(isinstance(node, ast.FunctionDef) for node in tree.body)

@@ -1,0 +1,343 @@
+"""The sandbox: what passes in it, and what hostile answers can do: nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.tasks import Answer
+from inframind_gym.tasks import sandbox as sandbox_module
+from inframind_gym.tasks.sandbox import Limits, Sandbox, SandboxError, isolation, process
+from inframind_gym.tasks.sandbox.jail import syscalls
+from tests.tasks.sandbox.hostile import FORBIDDEN, FORGED, GREEDY
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
+
+ROOT = Path(__file__).parents[3]
+ANSWER = Answer("tests", "assert sorted([f(1)]) == [2]\n", entry_point="f")
+RIGHT = "def f(x): return x + 1"
+SHORT = Limits(cpu_s=1, wall_s=1.5)
+MOST_S = 1.5 + 3.0  # with starting and ending, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox() as made:
+        yield made
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sessions of the processes that a test starts."""
+    started: list[int] = []
+    real = process.start
+
+    def start(*arguments: object) -> subprocess.Popen[bytes]:
+        made = real(*arguments)  # type: ignore[arg-type]
+        started.append(made.pid)
+        return made
+
+    monkeypatch.setattr(sandbox_module, "start", start)
+    return started
+
+
+def alive(sessions: list[int]) -> list[str]:
+    """The processes of these sessions, whoever their parent is."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(text.rpartition(")")[2].split()[3]) in sessions:
+            found.append(text)
+    return found
+
+
+def open_pipes() -> int:
+    return sum(os.readlink(f"/proc/self/fd/{fd}").startswith("pipe") for fd in _own_fds())
+
+
+def _own_fds() -> list[str]:
+    return [fd for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")]
+
+
+@pytest.mark.parametrize("code", FORGED.values(), ids=FORGED.keys())
+def test_no_verdict_can_be_forged(code: str, sessions: list[int]) -> None:
+    with Sandbox(SHORT) as box:
+        assert not box.run_tests(code, ANSWER).passed
+    assert len(sessions) == 2
+    assert alive(sessions) == []
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, str]:
+    """Files that hostile answers are after."""
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    (tmp_path / "link").symlink_to(victim)
+    return {
+        "repository": str(ROOT / "README.md"),
+        "home": str(Path.home()),
+        "folder": str(tmp_path),
+        "link": str(tmp_path / "link"),
+        "victim": str(victim),
+    }
+
+
+# How an attempt ends. An assertion fails where the attempt came to nothing without an error.
+REFUSED = re.compile(
+    "(PermissionError|ModuleNotFoundError|ImportError|EOFError|AssertionError"
+    "|RuntimeError: can't start new thread|ValueError: not allowed to raise)"
+)
+
+
+@pytest.mark.parametrize("landlock", [None, False], ids=["as the kernel is", "no Landlock"])
+@pytest.mark.parametrize("code", FORBIDDEN.values(), ids=FORBIDDEN.keys())
+def test_nothing_can_be_reached(
+    code: str,
+    landlock: bool | None,
+    places: dict[str, str],
+    sessions: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("INFRAMIND_SECRET", "token")
+    folder = Path(places["folder"])
+    before = sorted(folder.iterdir())
+    with Sandbox(landlock=landlock) as box:
+        verdict = box.run_tests(code.format(**places), ANSWER)
+    assert not verdict.passed
+    assert REFUSED.match(verdict.reason), verdict.reason
+    assert "token" not in verdict.reason
+    assert sorted(folder.iterdir()) == before
+    assert Path(places["victim"]).read_text() == "untouched"
+    assert Path(places["victim"]).stat().st_mode & 0o400
+    assert not Path("/dev/shm/a").exists()
+    assert alive(sessions) == []
+
+
+@pytest.mark.parametrize("code", GREEDY.values(), ids=GREEDY.keys())
+def test_nothing_can_be_used_up(code: str, sessions: list[int]) -> None:
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.monotonic()
+    with Sandbox(SHORT) as box:
+        assert not box.run_tests(code, ANSWER).passed
+    assert time.monotonic() - started < MOST_S
+    assert alive(sessions) == []
+    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
+    assert grown_kb < 20 << 10
+
+
+def test_a_right_answer_passes(sandbox: Sandbox) -> None:
+    assert sandbox.run_tests(RIGHT, ANSWER).passed
+    verdict = sandbox.run_tests("def f(x): return x", ANSWER)
+    assert (verdict.passed, verdict.reason) == (False, "AssertionError")
+
+
+def test_a_right_answer_passes_without_landlock() -> None:
+    code = "import re, math, collections, heapq, decimal, datetime\n" + RIGHT
+    with Sandbox(landlock=False) as box:
+        assert box.isolation.landlock == 0
+        assert box.run_tests(code, ANSWER).passed
+
+
+def test_all_of_the_standard_library_can_be_imported_where_files_can_be_read(
+    sandbox: Sandbox,
+) -> None:
+    if not sandbox.isolation.landlock:
+        pytest.skip("this kernel has no Landlock")
+    code = "def f(x):\n    import csv, email.message, xml.dom.minidom, zoneinfo\n    return 2"
+    assert sandbox.run_tests(code, ANSWER).passed
+
+
+@pytest.mark.parametrize(
+    ("code", "tests"),
+    [
+        ("def f(x): x.append(3)", "a = [1]\nf(a)\nassert a == [1, 3]"),
+        ("def f(x): x.update(b=2)", "a = {'a': 1}\nf(a)\nassert a == {'a': 1, 'b': 2}"),
+        ("def f(n): yield from range(n)", "assert list(f(3)) == [0, 1, 2]"),
+        ("def f(n): return range(n)", "assert f(3) == range(3)"),
+        ("def f(n): return {1, 2}, frozenset('a')", "assert f(0) == ({1, 2}, frozenset('a'))"),
+        ("def f(n): return n", "assert f(b'\\x00') == b'\\x00'"),
+        ("def f(n): return n", "assert f('\\udc80é') == '\\udc80é'"),
+        ("def f(n): return n", "assert f(-10**400) == -10**400\nassert f(1e-300) == 1e-300"),
+        ("def f(n): return n", "assert f(True) is True\nassert f(None) is None"),
+        ("def f(n): return n", "assert f(2j) == 2j"),
+        ("def f(n): return {n: {}}", "assert f((1, 'a')) == {(1, 'a'): {}}"),
+        ("def f(a, *, b): return a + b", "assert f(1, b=2) == 3"),
+        ("def f(n): raise ValueError(n)", "try: f(1)\nexcept ValueError: pass\nelse: assert 0"),
+        ("def f(n): return lambda x: x + n", "assert f(2)(3) == 5"),
+        (
+            "from collections import Counter, namedtuple\nP = namedtuple('P', 'x y')\n"
+            "def f(n): return Counter('aab'), P(1, 2)",
+            "assert f(0) == ({'a': 2, 'b': 1}, (1, 2))",
+        ),
+        (
+            "class Pair:\n    def __init__(self, a): self.a = a\ndef f(p): return p.a",
+            "assert f(Pair(4)) == 4",
+        ),
+        (
+            "from fractions import Fraction\nimport datetime\n"
+            "def f(n): return Fraction(1, 3), datetime.date(2024, 2, 29)",
+            "from fractions import Fraction\nfrom datetime import date\n"
+            "assert f(0) == (Fraction(1, 3), date(2024, 2, 29))",
+        ),
+        (
+            "from dataclasses import dataclass\n@dataclass\nclass A:\n    b: 'int'\n"
+            "def f(n): return A(n).b",
+            "assert f(1) == 1",
+        ),
+        ("def f(n): return float('nan')", "import math\nassert math.isnan(f(0))"),
+    ],
+)  # fmt: skip
+def test_values_cross_over_as_they_are(sandbox: Sandbox, code: str, tests: str) -> None:
+    verdict = sandbox.run_tests(code, Answer("tests", tests, entry_point="f"))
+    assert verdict.passed, verdict.reason
+
+
+def test_the_order_of_sets_is_the_same_in_every_run(sandbox: Sandbox) -> None:
+    code = "def f(x): raise ValueError(''.join({'alpha', 'beta', 'gamma', 'delta'}))"
+    reasons = {sandbox.run_tests(code, ANSWER).reason for _ in range(3)}
+    assert len(reasons) == 1
+
+
+QUESTION = 'import math\n\ndef helper(x):\n    return math.floor(x)\n\ndef f(x):\n    """Text."""\n'
+CHECK = "def check(candidate):\n    assert candidate(1) == helper(2.5)\n\ncheck(f)\n"
+
+
+def test_a_question_in_python_brings_its_helpers(sandbox: Sandbox) -> None:
+    answer = Answer("tests", CHECK, entry_point="f")
+    assert sandbox.run_tests("def f(x): return helper(x + 1.5)", answer, QUESTION).passed
+    assert sandbox.run_tests("def f(x): return math.ceil(1.5)", answer, QUESTION).passed
+    assert not sandbox.run_tests(RIGHT, answer, "Write f.").passed
+    # The tests use the question's helper, not what an answer makes of it.
+    forged = "def helper(x): return 0\ndef f(x): return 0"
+    assert not sandbox.run_tests(forged, answer, QUESTION).passed
+    # The question's own, empty function is no answer.
+    reason = sandbox.run_tests("x = 1", answer, QUESTION).reason
+    assert reason == "AssertionError"
+
+
+def test_the_tests_have_the_imports_of_the_reference(sandbox: Sandbox) -> None:
+    answer = Answer(
+        "tests", "assert f(1) == math.gcd(2, 4)\n", entry_point="f", reference="import math\n"
+    )
+    assert sandbox.run_tests(RIGHT, answer).passed
+
+
+def test_a_function_named_like_a_builtin_one_is_the_answers(sandbox: Sandbox) -> None:
+    answer = Answer("tests", "assert sum(10, 15) == 6\n", entry_point="sum")
+    assert sandbox.run_tests("def sum(a, b): return 6", answer).passed
+    assert not sandbox.run_tests("def other(a, b): return 6", answer).passed
+
+
+def test_without_a_known_name_the_answers_functions_are_found(sandbox: Sandbox) -> None:
+    answer = Answer("tests", "assert g(1) == 2\n")
+    assert sandbox.run_tests("def g(x): return 2", answer).passed
+    assert not sandbox.run_tests("def h(x): return 2", answer).passed
+
+
+def test_tests_that_never_call_the_answer_prove_nothing(sandbox: Sandbox) -> None:
+    verdict = sandbox.run_tests(RIGHT, Answer("tests", "assert True\n", entry_point="f"))
+    assert (verdict.passed, verdict.reason) == (False, "the tests never called the answer")
+
+
+def test_broken_tests_are_an_error_and_no_verdict(sandbox: Sandbox) -> None:
+    with pytest.raises(ConfigError, match="tests cannot be run: SyntaxError"):
+        sandbox.run_tests(RIGHT, Answer("tests", "assert f(1) ==\n", entry_point="f"))
+
+
+def test_threads_can_share_a_sandbox(sessions: list[int]) -> None:
+    codes = [RIGHT, "def f(x): return x", "import os\nos._exit(0)"] * 6
+    before = open_pipes()
+    with Sandbox(workers=3) as box, ThreadPoolExecutor(6) as pool:
+        passed = list(pool.map(lambda code: box.run_tests(code, ANSWER).passed, codes))
+    assert passed == [True, False, False] * 6
+    assert len(sessions) == 2 * len(codes)
+    assert alive(sessions) == []
+    assert open_pipes() == before
+
+
+def test_no_more_judgements_run_at_a_time_than_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most = 0, 0
+    lock = threading.Lock()
+    real = Sandbox._examine
+
+    def examine(self: Sandbox, *arguments: object) -> object:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        try:
+            return real(self, *arguments)  # type: ignore[arg-type]
+        finally:
+            with lock:
+                running -= 1
+
+    monkeypatch.setattr(Sandbox, "_examine", examine)
+    with Sandbox(workers=2) as box, ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda _: box.run_tests(RIGHT, ANSWER), range(12)))
+    assert most == 2
+
+
+def test_nothing_is_run_where_a_process_cannot_be_locked(
+    monkeypatch: pytest.MonkeyPatch, sessions: list[int]
+) -> None:
+    real = process.start
+
+    def start(job: dict[str, object], fds: object) -> subprocess.Popen[bytes]:
+        if job["part"] == "candidate":
+            job["parent"] = 1  # it takes its parent for gone
+        return real(job, fds)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sandbox_module, "start", start)
+    with Sandbox() as box, pytest.raises(SandboxError, match="no code is run: the parent has gone"):
+        box.run_tests(RIGHT, ANSWER)
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch, system: str) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    with pytest.raises(InfraMindError, match=f"only run on Linux.*this is {system}"):
+        Sandbox()
+
+
+def test_other_processors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syscalls, "MACHINES", {})
+    with pytest.raises(SandboxError, match="x86_64 and aarch64"):
+        isolation()
+
+
+def test_isolation_says_what_it_is() -> None:
+    text = str(isolation())
+    assert "seccomp" in text
+    assert "standard library" in text or "no file can be opened" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cpu_s": 0}, "cpu_s is 0"),
+        ({"wall_s": 0.0}, "wall_s must be"),
+        ({"memory_mb": 8}, "memory_mb is 8"),
+    ],
+)
+def test_limits_are_checked(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Limits(**arguments)  # type: ignore[arg-type]
+
+
+def test_workers_are_checked() -> None:
+    with pytest.raises(ConfigError, match="workers is 0"):
+        Sandbox(workers=0)

@@ -1,0 +1,278 @@
+"""Judging responses of every kind, and finding the code in them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from inframind_gym.tasks import Answer, load_tasks
+from inframind_gym.tasks.code import final_code
+from inframind_gym.tasks.extract import final_expression
+from inframind_gym.tasks.judging import judge
+from inframind_gym.tasks.loaders import read_folder
+from inframind_gym.tasks.sandbox import Sandbox, SandboxError
+from inframind_gym.tasks.sandbox import verifier as verifier_module
+from inframind_gym.tasks.sandbox.verifier import MAX_FORMULA, TIMEOUT_S
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "tasks"
+needs_data = pytest.mark.skipif(
+    not (DATA / "math500.jsonl.gz").is_file(), reason=f"benchmark questions are not in {DATA}"
+)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(workers=2) as made:
+        yield made
+
+
+@pytest.fixture
+def formulas(sandbox: Sandbox) -> Sandbox:
+    pytest.importorskip("math_verify", reason="math-verify is not installed (extra `live`)")
+    return sandbox
+
+
+TESTS = Answer("tests", "assert f(1) == 2", entry_point="f")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "right"),
+    [
+        (Answer("number", "42"), "It is \\boxed{42}.", True),
+        (Answer("number", "42"), "It is \\boxed{41}.", False),
+        (Answer("number", "42"), "<think>41? No.</think> 42", True),
+        (Answer("number", "41"), "<think>The answer is 41.</think> The answer is 42.", False),
+        (Answer("choice", "B", ("x", "y")), "Answer: B", True),
+        (Answer("choice", "B", ("x", "y")), "Answer: A", False),
+        (Answer("expression", "x+1"), "\\boxed{x + 1}", True),
+        (TESTS, "```python\ndef f(x): return 2\n```", True),
+        (TESTS, "```python\ndef f(x): return 3\n```", False),
+        (TESTS, "I cannot do that.", False),
+        (TESTS, "", False),
+    ],
+)  # fmt: skip
+def test_every_kind_is_judged(sandbox: Sandbox, answer: Answer, text: str, right: bool) -> None:
+    assert judge(answer, text, sandbox) is right
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "right"),
+    [
+        ("x^3+3x-6", "3x - 6 + x^3", True),
+        ("(a+5)(b+2)", "ab + 2a + 5b + 10", True),
+        (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}", True),
+        (r"2\sqrt{5}", r"\sqrt{20}", True),
+        ("3, 5, 7", "7, 3, 5", True),
+        (r"1 \pm \sqrt{19}", r"1+\sqrt{19}, 1-\sqrt{19}", True),
+        (r"\cot x", r"\frac{\cos x}{\sin x}", True),
+        ("8n^2 + 4n + 1", "8n**2 + 4*n + 1", True),
+        (r"(5,\infty)", "x > 5", True),
+        (
+            r"\begin{pmatrix} -1/3 \\ 2 \end{pmatrix}",
+            r"\begin{bmatrix} -\frac{1}{3} \\ 2 \end{bmatrix}",
+            True,
+        ),
+        (r"15\mbox{ cm}^2", r"15 \text{ cm}^2", True),
+        (r"137 \frac{1}{2}", r"\frac{275}{2}", True),
+        ("x^2", "x^3", False),
+        ("(6,31,-1)", "(31,6,-1)", False),
+        (r"\sqrt{53}", "7.28", False),
+        ("x", "y", False),
+        ("5", "", False),
+        ("5", "__import__('os').system('true')", False),
+        ("5", "\\", False),
+    ],
+)
+def test_formulas_are_compared_by_what_they_mean(
+    formulas: Sandbox, expected: str, found: str, right: bool
+) -> None:
+    assert judge(Answer("expression", expected), f"\\boxed{{{found}}}", formulas) is right
+
+
+def test_a_number_can_be_given_as_a_formula(formulas: Sandbox) -> None:
+    assert judge(Answer("number", "12"), r"\boxed{\sqrt{144}}", formulas)
+    assert not judge(Answer("number", "13"), r"\boxed{\sqrt{144}}", formulas)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1e999999999",
+        r"\boxed{1e-999999999}",
+        r"\boxed{1 \times 10^{999999999}}",
+        "9" * 100_000,
+        r"\boxed{" + "9" * 100_000 + "}",
+        r"\boxed{\frac{1}{" + "9" * 5000 + "}}",
+        "answer is " * 20_000,
+        r"\boxed{" * 20_000,
+        " " * 100_000 + ".",
+        r"\text{ " * 20_000,
+        "$" * 100_001,
+        "```" * 30_000,
+        "</think>" * 30_000,
+        "(" * 100_000,
+    ],
+)
+@pytest.mark.parametrize("kind", ["number", "expression", "choice", "tests"])
+def test_hostile_texts_are_wrong_in_time(formulas: Sandbox, kind: str, text: str) -> None:
+    value = {"choice": "B", "tests": "assert f(1) == 2"}.get(kind, "7")
+    answer = Answer(kind, value, ("x", "y"), "f")  # type: ignore[arg-type]
+    started = time.process_time()
+    assert not judge(answer, text, formulas)
+    assert time.process_time() - started < 1.0
+
+
+@pytest.mark.parametrize("hostile", ["10000000000!", r"5^{5^{5^{5^5}}}", "(" * 300])
+def test_formulas_that_never_end_are_wrong_in_time(
+    formulas: Sandbox, monkeypatch: pytest.MonkeyPatch, hostile: str
+) -> None:
+    monkeypatch.setattr(verifier_module, "TIMEOUT_S", 1)
+    with Sandbox(workers=1) as box:
+        started = time.monotonic()
+        assert not box.same_formula(r"\frac{1}{7}", hostile)
+        assert time.monotonic() - started < 1 + TIMEOUT_S
+        assert box.same_formula("x + 1", "1 + x")  # with another process
+
+
+def test_a_formula_that_is_too_long_is_wrong_at_once(formulas: Sandbox) -> None:
+    long = "x+" * MAX_FORMULA + "1"
+    assert not formulas.same_formula(long, long)
+
+
+def test_threads_share_the_processes_that_compare(formulas: Sandbox) -> None:
+    pairs = [("x+1", f"{n}+x") for n in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        same = list(pool.map(lambda pair: formulas.same_formula(*pair), pairs))
+    assert same == [n == 1 for n in range(12)]
+    assert 1 <= len(formulas._verifier._idle) <= 2
+
+
+def test_without_math_verify_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifier_module.importlib.util, "find_spec", lambda name: None)
+    with Sandbox() as box:
+        assert judge(Answer("expression", "x"), "\\boxed{x}", box)
+        with pytest.raises(SandboxError, match=r"inframind-gym\[live\]"):
+            judge(Answer("expression", "x"), "\\boxed{y}", box)
+
+
+CODE = "def f(x):\n    return 1\n"
+OTHER = "def g(x):\n    return 2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"```python\n{CODE}```", CODE),
+        (f"Here:\n```py\n{CODE}```\nDone.", CODE),
+        (f"```\n{CODE}```", CODE),
+        (f"```python\n{CODE}```\nUse it:\n```python\nprint(f(1))\n```", CODE),
+        (f"```python\n{CODE}```\nBetter:\n```python\n{CODE}# b\n```", f"{CODE}# b\n"),
+        (f"```python\n{CODE}```\nTests:\n```python\n{OTHER}```", CODE),
+        (f"```bash\npip install x\n```\n```python\n{CODE}```", CODE),
+        ("1. Write\n   ```python\n   def f(x):\n       return 1\n   ```", CODE),
+        (f"```python\n{CODE}", CODE),
+        (f"Sure!\n{CODE}\nThis works because it does.", CODE.rstrip()),
+        ("There is no code.", ""),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_the_code_of_a_response(text: str, expected: str) -> None:
+    assert final_code(text, "f").rstrip() == expected.rstrip()
+
+
+def test_code_whose_name_is_not_known_is_the_last_that_defines_something() -> None:
+    text = f"```python\n{CODE}```\n```python\n{OTHER}```\n```python\nprint(1)\n```"
+    assert final_code(text) == OTHER
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"The answer is $\$18.90$.", r"\$18.90"),
+        (r"Answer: \(x + 1\).", "x + 1"),
+        ("So\n\\[ x + 1 \\]", " x + 1 "),
+        ("from $x$ follows $y$", "y"),
+    ],
+)
+def test_formulas_in_sentences(text: str, expected: str) -> None:
+    assert final_expression(text) == expected
+
+
+def _spaced(answer: str) -> str:
+    return re.sub(r"([+\-,=])", r" \1 ", answer)
+
+
+WAYS: dict[str, Callable[[str], str]] = {
+    "boxed": lambda a: f"So \\boxed{{{a}}}.",
+    "boxed between dollars": lambda a: f"The final answer is: $\\boxed{{{a}}}$. I hope so.",
+    "displayed": lambda a: f"Thus\n\\[\n\\boxed{{{a}}}\n\\]",
+    "large fractions": lambda a: "\\boxed{" + a.replace("\\frac", "\\dfrac") + "}",
+    "spaced": lambda a: "\\boxed{ " + _spaced(a) + " }",
+    "without left and right": lambda a: (
+        "\\boxed{" + a.replace("\\left", "").replace("\\right", "") + "}"
+    ),
+    "in a sentence": lambda a: f"The answer is ${a}$.",
+    "in brackets": lambda a: f"Answer: \\({a}\\).",
+    "in bold": lambda a: f"**Answer:** ${a}$",
+    "plain": lambda a: f"Answer: {a}.",
+}
+
+
+@needs_data
+@pytest.mark.parametrize("way", WAYS)
+def test_the_true_answers_of_a_benchmark_are_right(formulas: Sandbox, way: str) -> None:
+    with gzip.open(DATA / "math500.jsonl.gz") as stream:
+        answers = {str(json.loads(line)["answer"]) for line in stream}
+    wrong = [
+        a for a in sorted(answers) if not judge(Answer("expression", a), WAYS[way](a), formulas)
+    ]
+    assert len(answers) > 100
+    assert wrong == []
+
+
+@needs_data
+@pytest.mark.parametrize("dataset", ["gsm_hard", "mmlu_pro"])
+def test_the_true_numbers_and_letters_of_benchmarks_are_right(
+    sandbox: Sandbox, dataset: str
+) -> None:
+    for record in read_folder(DATA, [dataset])[:500]:
+        value = record.answer.value
+        said = value.replace("e", " \\times 10^") if dataset == "gsm_hard" else value
+        texts = (f"\\boxed{{{said}}}", f"The answer is {said}.", f"Answer: {said}", f"**{value}**")
+        for text in texts:
+            assert judge(record.answer, text, sandbox), (record.id, text)
+
+
+@needs_data
+@pytest.mark.parametrize("dataset", ["mbpp", "humaneval"])
+def test_the_true_programs_of_benchmarks_pass(sandbox: Sandbox, dataset: str) -> None:
+    records = read_folder(DATA, [dataset])[::4]
+
+    def right(record: object) -> bool:
+        return judge(
+            record.answer,  # type: ignore[attr-defined]
+            f"```python\n{record.answer.reference}\n```",  # type: ignore[attr-defined]
+            sandbox,
+            record.text,  # type: ignore[attr-defined]
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        passed = list(pool.map(right, records))
+    assert [r.id for r, ok in zip(records, passed, strict=True) if not ok] == []
+
+
+def test_the_builtin_programs_pass_and_empty_ones_do_not(sandbox: Sandbox) -> None:
+    tasks = load_tasks("builtin")
+    code = [i for i, answer in enumerate(tasks.answers) if answer.kind == "tests"][::15]
+    for i in code:
+        answer = tasks.answers[i]
+        assert judge(answer, f"```python\n{answer.reference}```", sandbox, tasks.texts[i])
+        empty = f"```python\ndef {answer.entry_point}(*a):\n    return None\n```"
+        assert not judge(answer, empty, sandbox, tasks.texts[i])
