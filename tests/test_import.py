@@ -13,7 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 IDS = ("InfraMind-Executor-v0", "InfraMind-Planner-v0", "InfraMind-Stream-v0")
 HEAVY = ("torch", "numba", "sentence_transformers", "matplotlib")
-OPTIONAL = ("torch", "sentence_transformers", "matplotlib", "stable_baselines3", "wandb", "ray")
+OPTIONAL = (
+    *("torch", "sentence_transformers", "matplotlib", "stable_baselines3", "wandb", "ray"),
+    *("aiohttp", "prometheus_client"),
+)
 
 IMPORT = """
 import json, sys, time

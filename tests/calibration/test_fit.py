@@ -62,6 +62,25 @@ def test_what_made_the_log_is_recovered(tmp_path: Path, name: str) -> None:
         assert basic <= set(found.parameters) <= basic | {"per_attention_unit_s"}
 
 
+def test_a_clients_log_is_enough(tmp_path: Path) -> None:
+    """It doesn't know when requests were scheduled (`serving/vllm/log.py`)."""
+    server = SERVERS["slots"]
+    lines = [
+        line
+        | {"sent_ts": 5000.0 + line["arrival_time"] - 1.75e9, "status": "ok", "model": "small"}
+        | {"queued_ts": None, "scheduled_ts": None}
+        for line in rows(server)
+    ]
+    lines[0], lines[1] = lines[1], lines[0]  # in the order in which they ended
+    lines.append(lines[5] | {"request_id": "x", "status": "timeout"})
+    log = read_log(write(tmp_path, lines), "small")
+    figures = report(calibrate(log, limits(server, kv=False)))
+    assert abs(figures["unseen"]["e2e_s"]["mean"]["error_pct"]) < 2.0
+    assert figures["log"]["requests"] == 120
+    (warning,) = figures["warnings"]
+    assert warning.startswith("1 requests of the log were not answered")
+
+
 def test_the_unseen_part_is_not_looked_at(tmp_path: Path) -> None:
     server = SERVERS["slots"]
     lines = rows(server)

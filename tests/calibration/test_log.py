@@ -125,3 +125,62 @@ def test_numbers_of_json_are_exact(tmp_path: Path) -> None:
         + json.dumps(line(1, arrival_time=exact + 0.5))
     )
     assert read_log(path).arrival_s[1] == pytest.approx(0.5, abs=1e-6)
+
+
+def clients_line(number: int, **changes: Any) -> dict[str, Any]:
+    """As `serving/vllm/log.py` writes them."""
+    fields: dict[str, Any] = {
+        "request_id": f"run-0-{number}",
+        "model": "small",
+        "status": "ok",
+        "input_toks": 100 + number,
+        "output_toks": 20,
+        "arrival_time": 1.7e9 + number,
+        "submit_ts": 499.5 + number,
+        "sent_ts": 500.0 + number,
+        "queued_ts": None,
+        "scheduled_ts": None,
+        "first_token_ts": 501.0 + number,
+        "last_token_ts": 502.0 + number,
+    }
+    return fields | changes
+
+
+def test_a_clients_log(tmp_path: Path) -> None:
+    """In the order in which requests ended, of several models, some of them failed."""
+    lines = [
+        clients_line(2),
+        clients_line(0, status="truncated"),
+        clients_line(5, model="large"),
+        clients_line(3, status="timeout", first_token_ts=None, last_token_ts=None),
+        clients_line(4, status="down", sent_ts=None, arrival_time=None, input_toks=None),
+        clients_line(6, input_toks=None, output_toks=None),  # the server counts no tokens
+        clients_line(1, arrival_time=1.7e9 + 0.5),
+    ]
+    path = write(tmp_path, lines)
+    log = read_log(path, "small")
+    assert log.ids == ("run-0-0", "run-0-1", "run-0-2")
+    assert log.failed == 3
+    assert not log.tells_schedule
+    np.testing.assert_allclose(log.queued_s, [0.0, 1.0, 2.0])
+    np.testing.assert_allclose(log.first_token_s, [1.0, 2.0, 3.0])
+    assert len(read_log(path, "large")) == 1
+    for model, message in (
+        (None, "several models; choose one of large, small"),
+        ("smal", "Did you mean 'small'"),
+    ):
+        with pytest.raises(LogError, match=message):
+            read_log(path, model)
+    only = write(tmp_path, [clients_line(0, status="down")])
+    with pytest.raises(LogError, match="no request that was answered"):
+        read_log(only)
+
+
+def test_a_clients_log_of_a_server_that_tells_its_times(tmp_path: Path) -> None:
+    told = [clients_line(i, queued_ts=500.1 + i, scheduled_ts=500.6 + i) for i in (1, 0, 2)]
+    log = read_log(write(tmp_path, told))
+    assert log.tells_schedule
+    np.testing.assert_allclose(log.first_token_s - log.scheduled_s, 0.4)
+    mixed = read_log(write(tmp_path, [*told, clients_line(3)]))
+    assert not mixed.tells_schedule
+    assert np.isnan(mixed.scheduled_s).all()

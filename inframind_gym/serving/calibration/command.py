@@ -28,6 +28,9 @@ def calibrate(
         typer.Option(help="as the server reports at start-up; without it the cache never fills up"),
     ] = None,
     block_size: Annotated[int, typer.Option(help="tokens in a KV block")] = 16,
+    model: Annotated[
+        str | None, typer.Option(help="alias of the model, in a log of several")
+    ] = None,
     fit_fraction: Annotated[
         float, typer.Option(help="share of the log to fit; the rest checks the fit")
     ] = 0.5,
@@ -41,7 +44,7 @@ def calibrate(
 
     try:
         limits = Limits(max_num_seqs, max_num_batched_tokens, num_kv_blocks, block_size)
-        calibration = fit.calibrate(read_log(log), limits, fit_fraction=fit_fraction)
+        calibration = fit.calibrate(read_log(log, model), limits, fit_fraction=fit_fraction)
         figures = figures_of(calibration)
         replace_text(out, card_yaml(calibration))
         replace_text(report, json.dumps(figures, indent=2, allow_nan=False) + "\n")

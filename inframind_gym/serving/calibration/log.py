@@ -5,12 +5,18 @@ front end took the request, in epoch seconds; and, in seconds of the engine's mo
 `queued_ts` (the engine read it from its input queue, which it does between two steps),
 `scheduled_ts` (a step was planned that serves it), `first_token_ts` and `last_token_ts` (the steps
 that emitted those tokens had ended). Other fields are ignored.
+
+A client's log (`serving/vllm/log.py`), which has `sent_ts`, is read as well. Its times are those of
+the client: a request was queued when it was sent, unless the server told, and `scheduled_ts` may be
+unknown. Its lines come in the order in which the requests ended and may be of several models, and
+of requests that failed: those are left out.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,10 +26,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.errors import InfraMindError, did_you_mean
+from inframind_gym.errors import InfraMindError, did_you_mean, unknown
 
 _COUNTS: Final = ("input_toks", "output_toks")
 _TIMES: Final = ("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
+_ANSWERED: Final = ("ok", "truncated")
+_OF_ANSWERS: Final = ("input_toks", "output_toks", "first_token_ts", "last_token_ts")
 _FIELDS: Final = ("request_id", *_COUNTS, *_TIMES)
 _MOST_TOKENS: Final = 1 << 24
 _MOST_S: Final = 10**11  # epoch seconds of the year 5138: milliseconds are beyond
@@ -40,6 +48,9 @@ class RequestLog:
 
     Times are seconds since the first arrival; those of the arrivals on the front end's clock, the
     others on the engine's, which differ by a constant: see `submit_s`.
+
+    Attributes:
+        failed: requests of the log that have no answer and are left out.
     """
 
     name: str
@@ -49,12 +60,18 @@ class RequestLog:
     output_tokens: NDArray[np.int64]  # (n,)
     arrival_s: NDArray[np.float64]  # (n,) on the front end's clock
     queued_s: NDArray[np.float64]  # (n,) on the engine's clock, as the following
-    scheduled_s: NDArray[np.float64]  # (n,)
+    scheduled_s: NDArray[np.float64]  # (n,) all NaN where the log doesn't tell
     first_token_s: NDArray[np.float64]  # (n,)
     last_token_s: NDArray[np.float64]  # (n,)
+    failed: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def tells_schedule(self) -> bool:
+        """Whether it is known when the requests were scheduled."""
+        return not bool(np.isnan(self.scheduled_s).any())
 
     def submit_s(self, requests: int) -> NDArray[np.float64]:
         """Arrivals (n,) on the engine's clock, where latencies start.
@@ -66,13 +83,18 @@ class RequestLog:
         return self.arrival_s + offset_s
 
 
-def read_log(path: str | Path) -> RequestLog:
+def read_log(path: str | Path, model: str | None = None) -> RequestLog:
     """Read and check a request log.
+
+    Args:
+        path: The file.
+        model: Of a log whose lines name their `model`: take only this one's.
 
     Raises:
         LogError: The file cannot be read, is empty, or a line of it is wrong: no JSON object, a
             field missing or not a number, negative or contradictory times, a repeated id, an order
-            other than that of arrival. The message names the line and the remedy.
+            other than that of arrival. Or its requests are of several models and none was chosen.
+            The message names the line and the remedy.
     """
     path = Path(path)
     try:
@@ -84,26 +106,57 @@ def read_log(path: str | Path) -> RequestLog:
         raise LogError(f"{path}: is not a text file in UTF-8") from None
     rows: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
+    models: set[str] = set()
+    failed = 0
+    clients = False
     for number, line in enumerate(lines, 1):
-        if line.strip():
-            row = _row(line, f"{path.name}, line {number}")
-            first = seen.setdefault(row["request_id"], number)
-            if first != number:
-                raise LogError(
-                    f"{path.name}, line {number}: request_id {row['request_id']!r} was used on "
-                    f"line {first} already; give every request an id of its own"
-                )
-            if rows and row["arrival_time"] < rows[-1]["arrival_time"]:
-                raise LogError(
-                    f"{path.name}, line {number}: request {row['request_id']!r} arrived before the "
-                    "one on the line above; sort the lines by arrival_time"
-                )
-            rows.append(row)
+        if not line.strip():
+            continue
+        where = f"{path.name}, line {number}"
+        record = _record(line, where)
+        of = record.get("model")
+        if isinstance(of, str):
+            models.add(of)
+        if model is not None and of != model:
+            continue
+        if not _is_answered(record):
+            failed += 1
+            continue
+        row = _row(record, where)
+        first = seen.setdefault(row["request_id"], number)
+        if first != number:
+            raise LogError(
+                f"{where}: request_id {row['request_id']!r} was used on line {first} already; "
+                "give every request an id of its own"
+            )
+        in_order = not rows or row["arrival_time"] >= rows[-1]["arrival_time"]
+        if not in_order and not _is_clients(record):
+            raise LogError(
+                f"{where}: request {row['request_id']!r} arrived before the one on the line "
+                "above; sort the lines by arrival_time"
+            )
+        rows.append(row)
+        clients = clients or _is_clients(record)
+    if model is None and len(models) > 1:
+        raise LogError(
+            f"{path.name}: holds requests of several models; choose one of "
+            f"{', '.join(sorted(models))}"
+        )
     if not rows:
-        raise LogError(f"{path.name}: holds no request; expected one JSON object a line")
+        if model is not None and model not in models:
+            raise LogError(f"{path.name}: {unknown('model', model, sorted(models))}")
+        raise LogError(
+            f"{path.name}: holds no request{' that was answered' if failed else ''}; expected one "
+            "JSON object a line"
+        )
+    if clients:
+        rows.sort(key=lambda row: float(row["arrival_time"]))
+    else:
+        _check_numbering(tuple(row["request_id"] for row in rows), path.name)
     ids = tuple(row["request_id"] for row in rows)
-    _check_numbering(ids, path.name)
     columns = {name: np.array([row[name] for row in rows]) for name in (*_COUNTS, *_TIMES)}
+    if np.isnan(columns["scheduled_ts"]).any():
+        columns["scheduled_ts"] = np.full(len(rows), np.nan)
     start_s = columns["queued_ts"][0]
     return RequestLog(
         name=path.name,
@@ -116,17 +169,28 @@ def read_log(path: str | Path) -> RequestLog:
         scheduled_s=columns["scheduled_ts"] - start_s,
         first_token_s=columns["first_token_ts"] - start_s,
         last_token_s=columns["last_token_ts"] - start_s,
+        failed=failed,
     )
 
 
-def _row(line: str, where: str) -> dict[str, Any]:
-    """Check one line and return its fields: the id as text, the others as numbers."""
+def _record(line: str, where: str) -> dict[str, Any]:
+    """The JSON object of one line."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise LogError(f"{where}: is not JSON: {error}") from None
     if not isinstance(record, dict):
         raise LogError(f'{where}: expected a JSON object, such as {{"request_id": ...}}')
+    return record
+
+
+def _row(record: dict[str, Any], where: str) -> dict[str, Any]:
+    """Check one line and return its fields: the id as text, the others as numbers."""
+    unscheduled = _is_clients(record) and (
+        record.get("queued_ts") is None or record.get("scheduled_ts") is None
+    )
+    if unscheduled:
+        record = record | dict.fromkeys(("queued_ts", "scheduled_ts"), record["sent_ts"])
     missing = [name for name in _FIELDS if record.get(name) is None]
     if missing:
         spare = [name for name in record if name not in _FIELDS]
@@ -155,7 +219,23 @@ def _row(line: str, where: str) -> dict[str, Any]:
                 f"{where}: {after} ({row[after]}) comes before {before} ({row[before]}): a time "
                 "between them would be negative"
             )
+    if unscheduled:
+        row["scheduled_ts"] = math.nan
+    if unscheduled:
+        row["scheduled_ts"] = math.nan
     return row
+
+
+def _is_clients(record: dict[str, Any]) -> bool:
+    """Whether a line is of a client's log, not of a server's."""
+    return record.get("sent_ts") is not None
+
+
+def _is_answered(record: dict[str, Any]) -> bool:
+    """Whether a line is of a request that was answered and counted: in a server's log, all are."""
+    if record.get("status", "ok") not in _ANSWERED:
+        return False
+    return not _is_clients(record) or all(record.get(name) is not None for name in _OF_ANSWERS)
 
 
 def _check_numbering(ids: tuple[str, ...], name: str) -> None:

@@ -77,7 +77,12 @@ def warnings(calibration: Calibration) -> list[str]:
     """What in the log speaks against the options that were given."""
     found = []
     log, limits = calibration.log, calibration.limits
-    starved_s, span_s = starvation_s(calibration)
+    if log.failed:
+        found.append(
+            f"{log.failed} requests of the log were not answered and are left out, though the "
+            "server may have worked on them"
+        )
+    starved_s, span_s = starvation_s(calibration) if log.tells_schedule else (0.0, 0.0)
     if limits.num_kv_blocks is None and starved_s > max(1.0, 0.1 * span_s):
         found.append(
             f"requests waited for {starved_s:.0f} s of {span_s:.0f} s while fewer than "
@@ -85,7 +90,9 @@ def warnings(calibration: Calibration) -> list[str]:
             "a busy server. Give --num-kv-blocks; the requests that ran at once held up to about "
             f"{_most_blocks(calibration)} blocks of {limits.block_size} tokens"
         )
-    most = int(_running_at(log.scheduled_s, log.last_token_s, log.scheduled_s).max())
+    most = 0
+    if log.tells_schedule:
+        most = int(_running_at(log.scheduled_s, log.last_token_s, log.scheduled_s).max())
     if most > limits.max_num_seqs:
         found.append(
             f"up to {most} requests ran at once, more than max-num-seqs ({limits.max_num_seqs})"

@@ -107,7 +107,8 @@ class Trial:
                 "takes cannot be told"
             )
         self._ttft_scale_s = self._ttft_s.mean() + _JITTER * np.median(self._tpot_s[self._timed])
-        waited = np.maximum(self._first_token_s - log.scheduled_s[:fitted], 1e-6)
+        since_s = log.scheduled_s[:fitted] if log.tells_schedule else self.submit_s[:fitted]
+        waited = np.maximum(self._first_token_s - since_s, 1e-6)
         self._prefill_s = waited / log.prompt_tokens[:fitted]
         self._typical = next(self.starts())
 

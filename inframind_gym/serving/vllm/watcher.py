@@ -1,0 +1,452 @@
+"""The metrics watcher: reads the servers' metrics in the background, and knows which are up.
+
+    with MetricsWatcher(addresses(pool), poll_s=pool.metrics_poll_s) as watcher:
+        watcher.wait_looked()
+        for server in watcher.status():
+            print(server.alias, server.up, server.reason, server.age_s, server.waiting_req)
+
+A server is up when `/health` and `/metrics` answer with sense, it serves the model that it should,
+and it doesn't sleep. A sleeper says that it is healthy, but what is sent to it hangs (FACTS §3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.serving.backend import Telemetry
+from inframind_gym.serving.vllm.loop import LoopThread
+from inframind_gym.serving.vllm.metrics import Means, MetricsError, Reading, parse_metrics
+from inframind_gym.serving.vllm.settings import ServerAddress, require_live
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_MOST_BYTES: Final = 1 << 23  # of an answer
+_NOT_LOOKED: Final = "not looked at yet"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """What is known of one server, for people and exporters.
+
+    Times in s are means over the requests that finished between the last two readings between which
+    any did; NaN: none yet.
+    """
+
+    alias: str
+    url: str
+    up: bool
+    asleep: bool
+    reason: str  # why it is down, in words; empty where it is up
+    age_s: float  # of the metrics; inf: never read
+    running_req: float
+    waiting_req: float
+    kv_frac: float
+    mean_s: Mapping[str, float]  # e2e, ttft, itl, queue, prefill, decode, inference
+    counters: Mapping[str, float]  # since its start: preemptions, prompt_tokens, generation_tokens
+    finished: Mapping[str, float]  # requests since its start, by reason
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """When a sweep began: telemetry is counted from there."""
+
+    at_s: float  # on the monotonic clock
+    polls: int
+
+
+class _DownError(Exception):
+    """A server cannot be sent to."""
+
+    def __init__(self, reason: str, *, asleep: bool = False, at_once: bool = True) -> None:
+        super().__init__(reason)
+        self.asleep = asleep
+        self.at_once = at_once
+
+
+class _Server:
+    """State of one server."""
+
+    def __init__(self, address: ServerAddress) -> None:
+        self.address = address
+        self.up = False
+        self.asleep = False
+        self.reason = _NOT_LOOKED
+        self.held: str | None = None  # why nothing is to be sent to it, whatever it says
+        self.misses = {"look": 0, "poll": 0}  # in a row
+        self.tells_sleep = True  # answers to /is_sleeping: only in vLLM's developer mode
+        self.reading: Reading | None = None
+        self.means = Means()
+        self.look = asyncio.Event()  # now, not when it is due
+
+    @property
+    def usable(self) -> bool:
+        return self.up and self.held is None
+
+
+# Told of a server that goes up or down: which, whether it is up, whether it sleeps, why.
+OnChange = Callable[[int, bool, bool, str], None]
+
+
+class MetricsWatcher:
+    """Watches M servers from a thread.
+
+    Args:
+        servers: where they are, and what they should serve.
+        poll_s: interval at which the metrics are read.
+        health_s: interval at which it is looked whether they are up.
+        answer_s: for which an answer is waited.
+        misses: answers that fail to come in a row until a server that was up is down. One that
+            refuses the connection or answers nonsense is down at once.
+        on_change: called on the watcher's thread.
+        api_key: sent as a bearer token.
+        loop: a thread that runs already; without it the watcher has its own.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[ServerAddress],
+        *,
+        poll_s: float = 5.0,
+        health_s: float = 1.0,
+        answer_s: float = 2.0,
+        misses: int = 3,
+        on_change: OnChange | None = None,
+        api_key: str | None = None,
+        loop: LoopThread | None = None,
+    ) -> None:
+        self._poll_s = poll_s
+        self._health_s = health_s
+        self._answer_s = answer_s
+        self._most_misses = misses
+        self._on_change = on_change
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._polls = 0
+        self._up = 0
+        self._looked = threading.Event()
+        self._closed = False
+        self._session: aiohttp.ClientSession | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._servers = tuple(_Server(address) for address in servers)
+        self._again = asyncio.Event()  # the time of the next poll has changed
+        self._polling = asyncio.Lock()
+        self._next_s = time.monotonic() + poll_s
+        self._own_loop = loop is None
+        self._loop = loop or LoopThread("vllm-watcher")
+        try:
+            require_live()
+            self._loop.run(self._open())
+        except BaseException:
+            self.close()
+            raise
+
+    # For any thread
+
+    @property
+    def up(self) -> int:
+        """Bit mask of the servers that can be sent to."""
+        return self._up
+
+    @property
+    def polls(self) -> int:
+        """How often the metrics were read."""
+        return self._polls
+
+    def is_up(self, server: int) -> bool:
+        """Whether a server can be sent to."""
+        return bool(self._up >> server & 1)
+
+    def wait_looked(self, timeout_s: float = 30.0) -> int:
+        """Wait until every server was looked at once; the mask of those that are up."""
+        self._looked.wait(timeout_s)
+        return self._up
+
+    def wait_up(self, timeout_s: float, *, everyone: bool = True) -> int:
+        """Wait until all servers are up, or any.
+
+        Raises:
+            InfraMindError: they aren't in time; says which, and why.
+        """
+        over_s = time.monotonic() + timeout_s
+        everything = (1 << len(self._servers)) - 1
+        while True:
+            if self._up == everything or (self._up and not everyone):
+                return self._up
+            if time.monotonic() >= over_s:
+                break
+            time.sleep(0.05)
+        down = [
+            f"{s.address.alias} ({s.address.url}): {s.held or s.reason}"
+            for s in self._servers
+            if not s.usable
+        ]
+        raise InfraMindError(f"not up in {timeout_s:g} s: {'; '.join(down)}")
+
+    def status(self) -> list[ServerStatus]:
+        """What is known of each server."""
+        now_s = time.monotonic()
+        found = []
+        for server in self._servers:
+            reading = server.reading
+            found.append(
+                ServerStatus(
+                    alias=server.address.alias,
+                    url=server.address.url,
+                    up=server.usable,
+                    asleep=server.asleep,
+                    reason=server.held or server.reason,
+                    age_s=math.inf if reading is None else now_s - reading.taken_s,
+                    running_req=0.0 if reading is None else reading.running_req,
+                    waiting_req=0.0 if reading is None else reading.waiting_req,
+                    kv_frac=0.0 if reading is None else reading.kv_frac,
+                    mean_s=dict(server.means.of),
+                    counters={} if reading is None else dict(reading.counters),
+                    finished={} if reading is None else dict(reading.finished),
+                )
+            )
+        return found
+
+    def begin(self) -> Beginning:
+        """Look at all servers now, and let the polls count from here.
+
+        The next poll is due `poll_s` from now.
+        """
+        return self._loop.run(self._begin())
+
+    def telemetry(self, beginning: Beginning) -> Telemetry:
+        """The metrics as they were polled last since the beginning; doesn't block."""
+        count = len(self._servers)
+        polls = self._polls - beginning.polls
+        depth, e2e = [0.0] * count, [math.nan] * count
+        kv, taken = [0.0] * count, [0.0] * count
+        for m, server in enumerate(self._servers if polls > 0 else ()):
+            reading, means = server.reading, server.means
+            if reading is None or reading.taken_s < beginning.at_s:
+                continue
+            depth[m] = reading.running_req + reading.waiting_req
+            kv[m] = reading.kv_frac
+            taken[m] = reading.taken_s - beginning.at_s
+            if means.taken_s["e2e"] > beginning.at_s:
+                e2e[m] = means.of["e2e"]
+        return Telemetry(polls, taken, depth, e2e, kv)
+
+    def suspect(self, server: int) -> None:
+        """A request could not reach the server: look whether it is up, now."""
+        self._loop.call(self._servers[server].look.set)
+
+    def hold(self, server: int, reason: str) -> None:
+        """Send nothing to the server, whatever it says: for whoever puts it to sleep or stops it.
+
+        Returns when it is so. Requests in flight are not touched.
+        """
+        self._loop.run(self._hold(server, reason))
+
+    def release(self, server: int) -> None:
+        """Undo `hold`; the server is used again when it is seen to be up, which is looked at now.
+
+        Returns when that is done.
+        """
+        self._loop.run(self._hold(server, None))
+
+    def close(self) -> None:
+        """Stop watching. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(RuntimeError):
+            self._loop.run(self._close())
+        if self._own_loop:
+            self._loop.stop()
+
+    def __enter__(self) -> MetricsWatcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # On the loop
+
+    async def _open(self) -> None:
+        import aiohttp
+
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
+            timeout=aiohttp.ClientTimeout(total=self._answer_s),
+            headers=self._headers,
+        )
+        forever = [*map(self._watch, range(len(self._servers))), self._poll_forever()]
+        self._tasks = [asyncio.ensure_future(coroutine) for coroutine in forever]
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+            await asyncio.sleep(0)
+
+    async def _begin(self) -> Beginning:
+        await asyncio.gather(*(self._look(m) for m in range(len(self._servers))))
+        await self._poll()  # what finished until here belongs to the time before
+        beginning = Beginning(time.monotonic(), self._polls)
+        self._next_s = beginning.at_s + self._poll_s
+        self._again.set()
+        return beginning
+
+    async def _hold(self, m: int, reason: str | None) -> None:
+        self._servers[m].held = reason
+        self._publish()
+        if reason is None:
+            await self._look(m)
+        elif self._on_change is not None:
+            self._on_change(m, False, False, reason)
+
+    async def _watch(self, m: int) -> None:
+        """Look after one server for ever."""
+        server = self._servers[m]
+        while True:
+            await self._look(m)
+            server.look.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(server.look.wait(), self._health_s)
+
+    async def _poll_forever(self) -> None:
+        while True:
+            left_s = self._next_s - time.monotonic()
+            if left_s > 0:
+                self._again.clear()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._again.wait(), left_s)
+                continue
+            self._next_s += self._poll_s
+            await self._poll()
+
+    async def _poll(self) -> None:
+        """Read the metrics of the servers that are up, and show them all at once."""
+        async with self._polling:
+            up = [m for m, server in enumerate(self._servers) if server.up]
+            readings = await asyncio.gather(*(self._polled(m) for m in up))
+            for m, reading in zip(up, readings, strict=True):
+                if reading is not None:
+                    self._take(self._servers[m], reading)
+            self._polls += 1
+
+    async def _polled(self, m: int) -> Reading | None:
+        try:
+            reading = await self._metrics(self._servers[m])
+        except _DownError as error:
+            self._failed(m, error, "poll")
+            return None
+        self._servers[m].misses["poll"] = 0
+        return reading
+
+    @staticmethod
+    def _take(server: _Server, reading: Reading) -> None:
+        server.means.update(reading)
+        server.reading = reading
+
+    async def _look(self, m: int) -> None:
+        """Look whether a server is up."""
+        server = self._servers[m]
+        try:
+            status, _ = await self._get(server, "/health")
+            if status != 200:
+                raise _DownError(f"/health says {status}")
+            if server.tells_sleep:
+                await self._ask_sleep(server)
+            if not server.up:
+                reading = await self._metrics(server)
+                await self._ask_model(server)
+                self._take(server, reading)
+        except _DownError as error:
+            self._failed(m, error, "look")
+        else:
+            server.misses["look"] = 0
+            self._change(m, True, False, "")
+
+    async def _metrics(self, server: _Server) -> Reading:
+        status, text = await self._get(server, "/metrics")
+        if status != 200:
+            raise _DownError(f"/metrics says {status}")
+        try:
+            reading = parse_metrics(text, time.monotonic())
+        except MetricsError as error:
+            raise _DownError(str(error)) from None
+        if reading.asleep:
+            raise _DownError("asleep", asleep=True)
+        return reading
+
+    async def _ask_sleep(self, server: _Server) -> None:
+        status, text = await self._get(server, "/is_sleeping")
+        if status != 200:
+            server.tells_sleep = False
+            return
+        try:
+            asleep = bool(json.loads(text)["is_sleeping"])
+        except (ValueError, KeyError, TypeError):
+            raise _DownError(f"/is_sleeping answers {text[:80]!r}") from None
+        if asleep:
+            raise _DownError("asleep", asleep=True)
+
+    async def _ask_model(self, server: _Server) -> None:
+        """Whether it serves what it should; asked when it comes up."""
+        wanted = server.address.model
+        if wanted is None:
+            return
+        status, text = await self._get(server, "/v1/models")
+        if status != 200:
+            raise _DownError(f"/v1/models says {status}")
+        try:
+            served = [str(model["id"]) for model in json.loads(text)["data"]]
+        except (ValueError, KeyError, TypeError):
+            raise _DownError(f"/v1/models answers {text[:80]!r}") from None
+        if wanted not in served:
+            raise _DownError(f"serves {', '.join(served) or 'nothing'}, not {wanted}")
+
+    async def _get(self, server: _Server, path: str) -> tuple[int, str]:
+        import aiohttp
+
+        assert self._session is not None
+        try:
+            async with self._session.get(server.address.url + path) as response:
+                data = bytearray()
+                async for chunk in response.content.iter_any():
+                    data += chunk
+                    if len(data) > _MOST_BYTES:
+                        raise _DownError(f"the answer to {path} has no end")
+                return response.status, data.decode("utf-8", "replace")
+        except asyncio.TimeoutError:
+            reason = f"no answer to {path} in {self._answer_s:g} s"
+            raise _DownError(reason, at_once=False) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _DownError(f"{type(error).__name__}: {error}") from None
+
+    def _failed(self, m: int, error: _DownError, kind: str) -> None:
+        server = self._servers[m]
+        server.misses[kind] += 1
+        if error.at_once or not server.up or server.misses[kind] >= self._most_misses:
+            server.misses["poll"] = 0
+            server.tells_sleep = True  # ask anew: it may be another one when it is back
+            self._change(m, False, error.asleep, str(error))
+
+    def _change(self, m: int, up: bool, asleep: bool, reason: str) -> None:
+        server = self._servers[m]
+        changed = (up, asleep) != (server.up, server.asleep) or server.reason == _NOT_LOOKED
+        server.up, server.asleep, server.reason = up, asleep, reason
+        self._publish()
+        if all(s.reason != _NOT_LOOKED for s in self._servers):
+            self._looked.set()
+        if changed and self._on_change is not None:
+            self._on_change(m, server.usable, asleep, server.held or reason)
+
+    def _publish(self) -> None:
+        self._up = sum(1 << m for m, server in enumerate(self._servers) if server.usable)

@@ -1,0 +1,194 @@
+"""The watcher over servers that come, go, sleep and talk nonsense."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Any
+
+import pytest
+
+pytest.importorskip("aiohttp")
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.serving.vllm.settings import ServerAddress
+from inframind_gym.serving.vllm.watcher import MetricsWatcher
+from tests.serving.vllm_server.fake import FakeServer, until
+
+
+def watch(*servers: FakeServer, **options: Any) -> MetricsWatcher:
+    defaults: dict[str, Any] = {"poll_s": 0.05, "health_s": 0.02, "answer_s": 0.5, "misses": 2}
+    found = [ServerAddress(alias=f"s{i}", url=s.url, model="m") for i, s in enumerate(servers)]
+    return MetricsWatcher(found, **(defaults | options))
+
+
+def test_metrics_are_polled_and_counted_from_the_beginning_of_a_sweep() -> None:
+    with FakeServer() as one, FakeServer() as two, watch(one, two, poll_s=3600.0) as watcher:
+        assert watcher.wait_up(10.0) == 0b11
+        one.finished = [100.0, 50.0]  # before the sweep
+        beginning = watcher.begin()
+        empty = watcher.telemetry(beginning)
+        assert (empty.polls, list(empty.depth_req), list(empty.taken_s)) == (0, [0, 0], [0, 0])
+        assert all(math.isnan(e2e_s) for e2e_s in empty.e2e_s)
+        one.finished += [2.0, 4.0]
+        one.open = 5
+        watcher._loop.run(watcher._poll())
+        seen = watcher.telemetry(beginning)
+        assert seen.polls == 1
+        assert list(seen.depth_req) == [6.0, 1.0]  # running and waiting
+        assert list(seen.kv_frac) == [0.25, 0.25]
+        assert seen.e2e_s[0] == pytest.approx(3.0)  # nothing of the 150 s
+        assert math.isnan(seen.e2e_s[1])
+        assert all(taken_s > 0 for taken_s in seen.taken_s)
+        watcher._loop.run(watcher._poll())
+        assert watcher.telemetry(beginning).e2e_s[0] == pytest.approx(3.0)  # held
+        later = watcher.begin()
+        watcher._loop.run(watcher._poll())
+        assert math.isnan(watcher.telemetry(later).e2e_s[0])  # of a sweep, not of the last
+
+
+def test_the_first_poll_is_one_interval_after_the_beginning() -> None:
+    with FakeServer() as server, watch(server, poll_s=0.3) as watcher:
+        watcher.wait_up(10.0)
+        time.sleep(0.2)
+        beginning = watcher.begin()
+        until(lambda: watcher.telemetry(beginning).polls == 1)
+        assert time.monotonic() - beginning.at_s >= 0.3
+
+
+def test_a_server_that_is_killed_and_returns() -> None:
+    changes: list[tuple[int, bool]] = []
+    with (
+        FakeServer() as one,
+        FakeServer() as two,
+        watch(one, two, on_change=lambda m, up, asleep, why: changes.append((m, up))) as watcher,
+    ):
+        watcher.wait_up(10.0)
+        beginning = watcher.begin()
+        one.finished = [1.0] * 10
+        until(lambda: watcher.telemetry(beginning).e2e_s[0] == pytest.approx(1.0))
+        one.kill()
+        until(lambda: watcher.up == 0b10)
+        status = watcher.status()
+        assert [s.up for s in status] == [False, True]
+        assert "Connect" in status[0].reason
+        polls = watcher.polls
+        until(lambda: watcher.polls > polls + 2)
+        aged = watcher.status()
+        assert aged[0].age_s > aged[1].age_s  # the last metrics stay, and age
+        assert watcher.telemetry(beginning).e2e_s[0] == pytest.approx(1.0)
+        one.start()
+        until(lambda: watcher.up == 0b11)
+        one.finished = [3.0]
+        until(lambda: watcher.telemetry(beginning).e2e_s[0] == pytest.approx(3.0))
+        assert all(
+            s.mean_s["e2e"] >= 0 for s in watcher.status() if s.mean_s["e2e"] == s.mean_s["e2e"]
+        )
+    assert [change for change in changes if change[0] == 0] == [(0, True), (0, False), (0, True)]
+
+
+@pytest.mark.parametrize("how", ["garbage", "unhealthy", "asleep", "mute", "metrics", "other"])
+def test_what_makes_a_server_unusable(how: str) -> None:
+    reasons = {
+        "garbage": "num_requests_running",
+        "unhealthy": "/health says 503",
+        "asleep": "asleep",
+        "mute": "no answer to /health",
+        "metrics": "no answer to /metrics",
+        "other": "serves n, not m",
+    }
+    with FakeServer() as one, FakeServer() as two, watch(one, two, answer_s=0.1) as watcher:
+        watcher.wait_up(10.0)
+        if how == "garbage":
+            one.garbage = b"<html>It works!</html>"
+        elif how == "unhealthy":
+            one.health = 503
+        elif how == "asleep":
+            one.asleep = True
+        elif how == "mute":
+            one.mute = {"/health"}
+        elif how == "metrics":
+            one.mute = {"/metrics"}
+        else:
+            one.kill()
+            until(lambda: watcher.up == 0b10)
+            one.model = "n"
+            one.start()
+        until(lambda: watcher.up == 0b10)
+        until(lambda: reasons[how] in watcher.status()[0].reason)
+        assert watcher.status()[0].asleep == (how == "asleep")
+        with pytest.raises(InfraMindError, match=r"s0 .*: "):
+            watcher.wait_up(0.01)
+        assert watcher.wait_up(0.01, everyone=False) == 0b10
+        one.garbage, one.health, one.asleep, one.mute, one.model = None, 200, False, set(), "m"
+        until(lambda: watcher.up == 0b11)
+
+
+def test_a_sleeper_shows_in_its_metrics_too() -> None:
+    """Without developer mode there is no /is_sleeping."""
+    with FakeServer(dev=False) as server, watch(server) as watcher:
+        watcher.wait_up(10.0)
+        server.asleep = True
+        until(lambda: watcher.up == 0)
+        assert watcher.status()[0].asleep
+        server.asleep = False
+        until(lambda: watcher.up == 1)
+
+
+def test_one_missed_answer_is_forgiven() -> None:
+    changes: list[bool] = []
+    with (
+        FakeServer() as server,
+        watch(
+            server, answer_s=0.1, misses=3, on_change=lambda m, up, s, w: changes.append(up)
+        ) as watcher,
+    ):
+        watcher.wait_up(10.0)
+        server.mute = {"/health"}
+        asked = server.paths.count("/health")
+        until(lambda: server.paths.count("/health") > asked)
+        server.mute = set()
+        asked = len(server.paths)
+        until(lambda: len(server.paths) > asked + 6)
+        assert changes == [True]
+
+
+def test_hold_and_release() -> None:
+    changes: list[tuple[bool, str]] = []
+    with (
+        FakeServer() as server,
+        watch(server, on_change=lambda m, up, s, why: changes.append((up, why))) as watcher,
+    ):
+        watcher.wait_up(10.0)
+        watcher.hold(0, "will be put to sleep")
+        assert watcher.up == 0
+        assert watcher.status()[0].reason == "will be put to sleep"
+        polls = watcher.polls
+        until(lambda: watcher.polls > polls + 1)
+        assert watcher.up == 0
+        watcher.release(0)
+        assert watcher.up == 1
+    assert changes == [(True, ""), (False, "will be put to sleep")]
+
+
+def test_a_slow_server_does_not_hold_up_the_others_looks() -> None:
+    with FakeServer() as one, FakeServer() as two, watch(one, two, answer_s=1.0) as watcher:
+        watcher.wait_up(10.0)
+        one.mute = {"/health"}
+        two.kill()
+        until(lambda: watcher.up == 0b01, 0.9)  # before the first answer fails to come
+
+
+def test_nothing_is_left_behind() -> None:
+    before = threading.active_count()
+    with FakeServer() as server:
+        inside = threading.active_count()
+        watcher = watch(server)
+        watcher.wait_up(10.0)
+        assert threading.active_count() == inside + 1
+        watcher.close()
+        watcher.close()
+        until(lambda: threading.active_count() == inside)
+        until(lambda: not server._writers)
+    assert threading.active_count() == before
