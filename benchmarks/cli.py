@@ -99,6 +99,10 @@ def run(
     pool: Annotated[
         str | None, typer.Option(help="Pool of servers: a name or a YAML file.")
     ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(help="surrogate, or vllm: the pool's live servers, on the wall clock."),
+    ] = None,
     scheduler: Annotated[str | None, typer.Option(help="edf, edf_late_last or fcfs.")] = None,
     protocol: Annotated[str | None, typer.Option(help="parallel or published.")] = None,
     workers: Annotated[
@@ -131,6 +135,7 @@ def run(
                 "arrivals": parse_arrivals(arrivals),
                 "tasks": tasks,
                 "pool": pool,
+                "backend": backend,
                 "scheduler": scheduler,
                 "protocol": protocol,
             },

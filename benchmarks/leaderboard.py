@@ -83,6 +83,8 @@ def leaderboard(
         "folder": str(results.folder),
         "suite": results.header["suite"]["name"],
         "tasks": results.header["suite"]["tasks"],
+        "backend": results.header["suite"].get("backend", "surrogate"),
+        "pool": results.header["suite"]["pool"],
         "cells": len(results.sweeps),
         "episodes": results.episodes,
         "intervals": {

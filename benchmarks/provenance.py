@@ -25,6 +25,7 @@ FORMAT = 1  # of the results folder
 
 _ROLLOUT = (
     "cells.py",
+    "live.py",
     "metrics.py",
     "records.py",
     "rollout.py",
@@ -59,6 +60,8 @@ def settings(suite: SuiteConfig) -> dict[str, Any]:
         "scheduler": suite.scheduler,
         "system_features": list(suite.system_features),
         "metrics_poll_s": suite.metrics_poll_s,
+        "backend": suite.backend,
+        "live": suite.live.model_dump(mode="json"),
     }
 
 

@@ -35,7 +35,7 @@ from inframind_gym.tasks.taskset import DOMAINS, TaskSet
 from inframind_gym.topology import TOPOLOGIES
 from inframind_gym.topology.graphs import CUSTOM
 
-ENV_ID = "InfraMind-Stream-v0"
+ENV_IDS = {"surrogate": "InfraMind-Stream-v0", "vllm": "InfraMind-StreamLive-v0"}
 
 
 class StoppedError(Exception):
@@ -67,6 +67,8 @@ def env_kwargs(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, A
         "metrics_poll_s": suite.metrics_poll_s,
         "observation": "index",
     }
+    if suite.backend == "vllm":
+        kwargs["live"] = suite.live.model_dump(mode="json")
     return kwargs | requires_of(policy)
 
 
@@ -102,14 +104,14 @@ class Simulator:
         first = cells[0]
         policy = baselines.resolve_policy(first.policy)
         env = self._environment(policy, first.workload, len(cells))
-        names = _names(env.policy_spec(), env.simulation.tasks)
+        names = names_of(env.policy_spec(), env.simulation.tasks)
         observe = feedback_of(policy)
         options = {
             "arrival_rate_per_min": np.array([cell.rate_per_min for cell in cells]),
             "budget_s": np.array([nan if c.budget_s == "tiers" else c.budget_s for c in cells]),
         }
         observations, _ = env.reset(seed=[c.sweep_seed for c in cells], options=options)
-        with _blame(first.policy):
+        with blame(first.policy):
             policy.reset(env.policy_spec(), [c.policy_seed for c in cells])
             foresee = getattr(policy, "foresee", None)
             if foresee is not None:  # a bound: it is shown what no contestant sees
@@ -122,7 +124,7 @@ class Simulator:
                 raise StoppedError
             rows = np.flatnonzero(running)
             contexts = env.contexts()
-            with _blame(first.policy):
+            with blame(first.policy):
                 actions[rows] = policy.act_batch(observations[rows], contexts[rows], rows)
                 observations, _, terminated, truncated, _ = env.step(actions)
             of, records = self._completed(env, running, observe, first.policy)
@@ -153,7 +155,7 @@ class Simulator:
         if of.size:
             self.progress(of.size)
             if observe is not None:
-                with _blame(policy):
+                with blame(policy):
                     for row in np.unique(of).tolist():
                         observe(records[of == row], row)
         return of, records
@@ -164,20 +166,20 @@ class Simulator:
         if self._made is None or self._made[0] != kwargs:
             if self._made is not None:
                 self._made[1].close()
-            made = gym.make_vec(ENV_ID, **kwargs)
+            made = gym.make_vec(ENV_IDS["surrogate"], **kwargs)
             self._made = (kwargs, cast(StreamVectorEnv, made.unwrapped))
         return self._made[1]
 
 
 def env_spec(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, Any]:
     """The JSON spec of the single environment in which a policy meets a workload, as content."""
-    spec = copy.deepcopy(gym.spec(ENV_ID))
+    spec = copy.deepcopy(gym.spec(ENV_IDS[suite.backend]))
     spec.kwargs.update(env_kwargs(suite, workload, policy))
     return dict(json.loads(spec.to_json()))
 
 
 @contextmanager
-def _blame(policy: str) -> Iterator[None]:
+def blame(policy: str) -> Iterator[None]:
     """Turn whatever a policy raises, which is foreign code, into an error that names it."""
     try:
         yield
@@ -185,7 +187,8 @@ def _blame(policy: str) -> Iterator[None]:
         raise PolicyFailedError.of(policy, error) from error
 
 
-def _names(spec: PolicySpec, tasks: TaskSet) -> Names:
+def names_of(spec: PolicySpec, tasks: TaskSet) -> Names:
+    """The names of the numbers in a run's records."""
     return Names(
         Columns(spec.models, spec.strategies, (*TOPOLOGIES, CUSTOM)),
         DOMAINS,

@@ -17,6 +17,7 @@ from typing import Any
 import baselines
 from benchmarks.cells import Cell, cell_id, content_hash, grid
 from benchmarks.errors import BenchmarkError
+from benchmarks.live import REQUESTS
 from benchmarks.progress import ProgressReport, say
 from benchmarks.provenance import policy_fingerprint, provenance, settings, workload_fingerprint
 from benchmarks.rollout import StoppedError, env_spec
@@ -147,6 +148,7 @@ def run(
                     workers=workers,
                     ray_address=ray_address,
                     max_rows=max_rows,
+                    log=folder / REQUESTS,
                     stop=lambda: stop.asked,
                     progress=report.advance,
                 ):

@@ -19,6 +19,7 @@ from inframind_gym.configs import (
     validate,
 )
 from inframind_gym.errors import require_positive
+from inframind_gym.serving.vllm.settings import LiveSettings
 
 _SEEDS_RULE = "must be a count of at least 1 (5) or a list of seeds from 0 on (0,1,2), got {!r}"
 
@@ -45,6 +46,8 @@ class SuiteConfig(StrictModel):
         split: Which part of the tasks is asked.
         system_features: What of the servers' telemetry a policy observes.
         metrics_poll_s: Seconds between two polls of it; null takes the pool's.
+        backend: "surrogate", or "vllm": the pool's live servers, on the wall clock.
+        live: How live servers are called; see `inframind_gym.serving.vllm.settings.LiveSettings`.
     """
 
     name: str
@@ -63,6 +66,8 @@ class SuiteConfig(StrictModel):
     split: Literal["train", "val", "test", "all"] = "test"
     system_features: tuple[str, ...] = ("queue", "e2e")
     metrics_poll_s: Positive | None = None
+    backend: Literal["surrogate", "vllm"] = "surrogate"
+    live: LiveSettings = LiveSettings()
 
     @field_validator("seeds", mode="before")
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -105,9 +106,10 @@ def leaderboard_sheets(board: dict[str, Any]) -> list[Sheet]:
     policies = [row["policy"] for row in board["ranking"]]
     count = board["ranking"][0]["cells"]
     cells = "1 cell" if count == 1 else f"{count} cells"
+    live = f", live on {Path(board['pool']).stem}" if board["backend"] == "vllm" else ""
     sheets = [
         _metrics_sheet(
-            f"{board['suite']}: {board['episodes']:,} queries, {board['cells']:,} sweeps",
+            f"{board['suite']}: {board['episodes']:,} queries, {board['cells']:,} sweeps{live}",
             board["ranking"],
             f"Means over {cells} (workload x rate x budget) ± half of the 95 % interval. "
             "Goodput: solved within the query's own budget; SLO: answered within it; lat./β: "

@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from agents.crew import MAX_ATTEMPTS, run_jobs, site
 from agents.hosts import Emit, HostDiedError
@@ -13,6 +14,7 @@ from agents.ray_hosts import LOCAL
 from benchmarks.cells import Cell, batches
 from benchmarks.cores import available_cores
 from benchmarks.errors import BenchmarkError
+from benchmarks.live import LiveSimulator
 from benchmarks.records import encode_cell
 from benchmarks.rollout import Simulator, StoppedError
 from benchmarks.store import CellResult
@@ -35,6 +37,7 @@ def run_cells(
     workers: int = 1,
     ray_address: str | None = None,
     max_rows: int = MAX_ROWS,
+    log: Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Iterator[list[CellResult]]:
@@ -46,6 +49,7 @@ def run_cells(
         workers: Processes, or actors on Ray; one process is this one.
         ray_address: Address of a Ray cluster, see `agents.ray_hosts.connect`; None for processes.
         max_rows: Most cells that run in lock-step.
+        log: File that the calls to live servers are appended to.
         stop: Asked several times a second; "yes" ends the run.
         progress: Told how many queries have finished since it was told last.
 
@@ -57,6 +61,14 @@ def run_cells(
         BenchmarkError: A policy failed, or workers keep dying.
     """
     if not ids:
+        return
+    if suite.backend == "vllm":  # the servers are one, whoever asks
+        live = LiveSimulator(suite, stop, progress, log)
+        try:
+            for batch in batches(list(ids), 1):
+                yield from _run_batch(live, batch, ids)
+        finally:
+            live.close()
         return
     if ray_address is None:
         work = _cut(ids, workers, max_rows)
@@ -100,7 +112,7 @@ def _raise_if(stop: Callable[[], bool]) -> None:
 
 
 def _run_batch(
-    simulator: Simulator, batch: Sequence[Cell], ids: Mapping[Cell, str]
+    simulator: Simulator | LiveSimulator, batch: Sequence[Cell], ids: Mapping[Cell, str]
 ) -> Iterator[list[CellResult]]:
     for finished in simulator.run(batch):
         yield [

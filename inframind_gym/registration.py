@@ -11,7 +11,8 @@ class Entry(NamedTuple):
     """One id and the classes behind it, as `module:class` so that they load when first made."""
 
     single: str
-    vector: str
+    vector: str | None = None
+    nondeterministic: bool = False
 
 
 ENVIRONMENTS: Final = {
@@ -24,6 +25,12 @@ ENVIRONMENTS: Final = {
     "InfraMind-Stream-v0": Entry(
         "inframind_gym.envs.stream:StreamEnv", "inframind_gym.envs.vector:StreamVectorEnv"
     ),
+    "InfraMind-ExecutorLive-v0": Entry(
+        "inframind_gym.envs.live:ExecutorLiveEnv", nondeterministic=True
+    ),
+    "InfraMind-StreamLive-v0": Entry(
+        "inframind_gym.envs.live:StreamLiveEnv", nondeterministic=True
+    ),
 }
 
 
@@ -31,4 +38,9 @@ def register_all() -> None:
     """Register every id that is not registered yet."""
     for name, entry in ENVIRONMENTS.items():
         if name not in gym.registry:
-            gym.register(name, entry_point=entry.single, vector_entry_point=entry.vector)
+            gym.register(
+                name,
+                entry_point=entry.single,
+                vector_entry_point=entry.vector,
+                nondeterministic=entry.nondeterministic,
+            )

@@ -21,7 +21,7 @@ from benchmarks.bounds.informed import Informed, Plan
 from benchmarks.cells import Budget, Cell, content_hash
 from benchmarks.errors import BenchmarkError
 from benchmarks.provenance import settings, workload_fingerprint
-from benchmarks.rollout import ENV_ID
+from benchmarks.rollout import ENV_IDS
 from benchmarks.suite import SuiteConfig
 from inframind_gym.envs.vector import StreamVectorEnv
 from inframind_gym.files import replace_text
@@ -179,7 +179,7 @@ def _key_of(suite: SuiteConfig) -> str:
 
 @lru_cache(maxsize=8)
 def _environment(shared: str, workload: str) -> StreamVectorEnv:
-    made = gym.make_vec(ENV_ID, num_envs=1, workload=workload, **json.loads(shared))
+    made = gym.make_vec(ENV_IDS["surrogate"], num_envs=1, workload=workload, **json.loads(shared))
     return cast(StreamVectorEnv, made.unwrapped)
 
 

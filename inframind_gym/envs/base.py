@@ -106,7 +106,8 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         for key, value in (options or {}).items():
             if key not in RESET_OPTIONS:
                 raise ConfigError(f"reset: {unknown('option', key, RESET_OPTIONS)}")
-            numbers[key] = require_positive(key, value)
+            drawn = key == "budget_s" and isinstance(value, float) and np.isnan(value)
+            numbers[key] = value if drawn else require_positive(key, value)
         self._rate = numbers.get("arrival_rate_per_min", self._rate)
         self._budget = numbers.get("budget_s", self._budget)
 

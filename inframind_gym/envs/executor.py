@@ -56,7 +56,8 @@ class ExecutorEnv(OneQueryEnv):
     ## Arguments
 
     See `inframind_gym.orchestration.config.EnvConfig`; `reset(options=…)` takes
-    `arrival_rate_per_min` and `budget_s`, which hold from then on and start a new sweep.
+    `arrival_rate_per_min` and `budget_s` (NaN: drawn from the tiers), which hold from then on and
+    start a new sweep.
 
     ## Version History
 

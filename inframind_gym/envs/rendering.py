@@ -24,8 +24,6 @@ from inframind_gym.orchestration.machine import remaining_budget_s
 from inframind_gym.orchestration.simulation import Simulation
 from inframind_gym.orchestration.state import PLAN, Workflows
 from inframind_gym.orchestration.world import World
-from inframind_gym.serving.surrogate.state import Cluster
-from inframind_gym.serving.surrogate.telemetry import kv_frac
 from inframind_gym.serving.telemetry import E2E, LOG_SCALE, QUEUE
 from inframind_gym.tasks import DOMAINS
 from inframind_gym.topology import ROLES, STRATEGIES, TOPOLOGIES
@@ -129,17 +127,12 @@ class View:
 
 
 @jit
-def _gauges(
-    world: World, flows: Workflows, cluster: Cluster, e: int, out: NDArray[np.float64]
-) -> None:
-    """Write what only the kernel can tell into `out` (M + 1,): KV use by server, seconds left."""
-    models = cluster.card.shape[0]
-    sweep = flows.sweep[e]
-    for m in range(models):
-        out[m] = kv_frac(cluster, e, m, sweep.now_s)
-    out[models] = 0.0
+def _remaining_s(world: World, flows: Workflows) -> float:
+    """Seconds that the query whose decision waits has left of its budget; 0 if none does."""
+    sweep = flows.sweep[0]
     if sweep.live:
-        out[models] = remaining_budget_s(world, flows, e, sweep.slot, sweep.node)
+        return float(remaining_budget_s(world, flows, 0, sweep.slot, sweep.node))
+    return 0.0
 
 
 def look(simulation: Simulation, context: np.void, log: DecisionLog, rate_per_min: float) -> View:
@@ -152,8 +145,7 @@ def look(simulation: Simulation, context: np.void, log: DecisionLog, rate_per_mi
         rate_per_min: arrival rate of the sweep.
     """
     sweep = simulation.flows.sweep[0]
-    gauges = np.zeros(len(simulation.pool.models) + 1)
-    _gauges(simulation.world, simulation.flows, simulation.cluster, 0, gauges)
+    remaining_s = _remaining_s(simulation.world, simulation.flows)
     ended = simulation.flows.completed[0, : sweep["finished"]]
     ended = ended[ended["agents"] == 1]
     return View(
@@ -171,8 +163,8 @@ def look(simulation: Simulation, context: np.void, log: DecisionLog, rate_per_mi
         in_flight=int(sweep["arrived"] - sweep["finished"]),
         polls=int(sweep["polls"]),
         telemetry_age_s=float(sweep["now_s"] - sweep["last_poll_s"]),
-        waiting=_waiting(context, float(gauges[-1])) if sweep["live"] else None,
-        servers=_servers(simulation, gauges),
+        waiting=_waiting(context, remaining_s) if sweep["live"] else None,
+        servers=_servers(simulation),
         decisions=tuple(_decision(simulation, *entry) for entry in reversed(log.entries)),
         steps=log.steps,
         reward=log.reward,
@@ -184,21 +176,25 @@ def look(simulation: Simulation, context: np.void, log: DecisionLog, rate_per_mi
     )
 
 
-def _servers(simulation: Simulation, kv: NDArray[np.float64]) -> tuple[ServerView, ...]:
-    cluster = simulation.cluster
+def _servers(simulation: Simulation) -> tuple[ServerView, ...]:
+    seen = simulation.seen(0)
+    sweep = simulation.flows.sweep[0]
+    up = int(sweep["models_up"]) if sweep["num_queries"] else simulation.models_up
     return tuple(
         ServerView(
             model=model.alias,
             gpu=model.gpu,
-            up=bool(simulation.models_up >> m & 1),
+            up=bool(up >> m & 1),
             slots=model.server.max_num_seqs,
-            running=int(cluster.server[0, m]["running"]),
-            waiting=int(cluster.server[0, m]["waiting"]),
-            kv_frac=float(kv[m]),
-            polled_depth_req=float(cluster.seen[0, QUEUE, m]) * simulation.pool.queue_norm,
-            polled_e2e_s=float(np.expm1(cluster.seen[0, E2E, m] * LOG_SCALE)),
+            running=load.running,
+            waiting=load.waiting,
+            kv_frac=load.kv_frac,
+            polled_depth_req=float(seen[QUEUE, m]) * simulation.pool.queue_norm,
+            polled_e2e_s=float(np.expm1(seen[E2E, m] * LOG_SCALE)),
         )
-        for m, model in enumerate(simulation.pool.models)
+        for m, (model, load) in enumerate(
+            zip(simulation.pool.models, simulation.loads(0), strict=True)
+        )
     )
 
 

@@ -59,7 +59,7 @@ class StreamEnv(InfraMindEnv):
     ## Arguments
 
     See `inframind_gym.orchestration.config.EnvConfig`; `reset(options=…)` takes
-    `arrival_rate_per_min` and `budget_s`, which hold from then on.
+    `arrival_rate_per_min` and `budget_s` (NaN: drawn from the tiers), which hold from then on.
 
     ## Version History
 

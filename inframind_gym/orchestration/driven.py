@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from inframind_gym.orchestration.config import EnvConfig
 from inframind_gym.orchestration.decisions import BEGIN, STEP
 from inframind_gym.orchestration.driver import Driver
-from inframind_gym.orchestration.simulation import Simulation
+from inframind_gym.orchestration.simulation import Load, Simulation
 from inframind_gym.serving.backend import Backend
 from inframind_gym.serving.surrogate.backend import SurrogateBackend
 from inframind_gym.serving.surrogate.state import cards
@@ -60,6 +60,26 @@ class DrivenSimulation(Simulation):
         if self._driver is not None:
             self._driver.backend.close()
             self._driver = None
+
+    def loads(self, e: int) -> tuple[Load, ...]:
+        """What the servers had to do at the last poll: they tell no more."""
+        models = self.pool.models
+        if self._driver is None:
+            return tuple(Load(0, 0, 0.0) for _ in models)
+        telemetry = self._driver.backend.telemetry()
+        loads = []
+        for model, depth_req, kv_frac in zip(
+            models, telemetry.depth_req, telemetry.kv_frac, strict=True
+        ):
+            running = min(int(depth_req), model.server.max_num_seqs)
+            loads.append(Load(running, int(depth_req) - running, float(kv_frac)))
+        return tuple(loads)
+
+    def seen(self, e: int) -> NDArray[np.float32]:
+        """The metrics as they were polled last, (3, M)."""
+        if self._driver is None:
+            return np.zeros((3, len(self.pool.models)), np.float32)
+        return self._driver.seen
 
     def _open_servers(self) -> int:
         """The servers are the backend's; while all are down, every query can come to wait."""

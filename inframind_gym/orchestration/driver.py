@@ -112,6 +112,12 @@ class Driver:
         rules.show(self._world, self._flows, self._seen, observation, context, self._charged)
         self._charged = False
 
+    @property
+    def seen(self) -> NDArray[np.float32]:
+        """The metrics as they were read last, normalised (`serving/telemetry.py`), (3, M)."""
+        seen: NDArray[np.float32] = self._seen[0]
+        return seen
+
     # The loop
 
     def _enter(self, mode: int, action: NDArray[np.int64]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +38,21 @@ from inframind_gym.policy import ObservationLayout, PolicySpec
 from inframind_gym.policy.layout import SYSTEM_FEATURES
 from inframind_gym.serving.pool import load_pool
 from inframind_gym.serving.surrogate.state import Cluster, allocate, cards
+from inframind_gym.serving.surrogate.telemetry import kv_use
 from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
 from inframind_gym.topology import MAX_AGENTS, MAX_NODES, STRATEGIES, TOPOLOGIES
 from inframind_gym.workload.arrivals import make_arrivals
 from inframind_gym.workload.config import load_profiles, load_workload
 
 __all__ = ["DECISION", "OWN_QUERY_OVER", "SWEEP_OVER", "Simulation"]
+
+
+class Load(NamedTuple):
+    """What a server has to do."""
+
+    running: int  # requests
+    waiting: int
+    kv_frac: float  # share of the KV cache in use, 0..1
 
 
 class Simulation:
@@ -290,6 +299,19 @@ class Simulation:
         if not self.config.record_calls:
             raise ConfigError("calls are not recorded; make the environment with record_calls=True")
         return self.flows.call[e, : self.flows.sweep[e]["recorded_calls"]].copy()
+
+    def loads(self, e: int) -> tuple[Load, ...]:
+        """What the servers of environment `e` have to do now."""
+        now_s = float(self.flows.sweep[e]["now_s"])
+        return tuple(
+            Load(int(server["running"]), int(server["waiting"]), kv_use(self.cluster, e, m, now_s))
+            for m, server in enumerate(self.cluster.server[e])
+        )
+
+    def seen(self, e: int) -> NDArray[np.float32]:
+        """The metrics as environment `e` has polled them last (`serving/telemetry.py`), (3, M)."""
+        seen: NDArray[np.float32] = self.cluster.seen[e]
+        return seen
 
     def policy_spec(self) -> PolicySpec:
         """What a policy is told about this run."""

@@ -22,7 +22,7 @@ def header(**changes: Any) -> dict[str, Any]:
         "settings": {"num_queries": 50},
         "policies": {"good": "1", "bad": "1"},
         "workloads": {"w": "1"},
-        "suite": {"name": "synthetic", "tasks": "builtin"},
+        "suite": {"name": "synthetic", "pool": "b200-2gpu", "tasks": "builtin"},
         "names": {
             "models": list(COLUMNS.models),
             "strategies": list(STRATEGIES),

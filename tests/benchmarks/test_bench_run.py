@@ -19,7 +19,7 @@ from benchmarks import runner
 from benchmarks.cells import Cell, grid
 from benchmarks.errors import BenchmarkError
 from benchmarks.records import encode_cell
-from benchmarks.rollout import ENV_ID, Simulator, _names, env_kwargs
+from benchmarks.rollout import ENV_IDS, Simulator, env_kwargs, names_of
 from benchmarks.runner import resolve, run
 from benchmarks.store import CELLS, EPISODES, read_blocks
 from benchmarks.suite import SuiteConfig
@@ -49,7 +49,7 @@ def files(folder: Path) -> tuple[bytes, bytes]:
 def alone(config: SuiteConfig, cell: Cell) -> np.ndarray:
     """The cell on the single environment, with `policy.act`, as a user would write the loop."""
     policy = baselines.resolve_policy(cell.policy)
-    env = gym.make(ENV_ID, **env_kwargs(config, cell.workload, policy))
+    env = gym.make(ENV_IDS["surrogate"], **env_kwargs(config, cell.workload, policy))
     options = {"arrival_rate_per_min": cell.rate_per_min}
     if cell.budget_s != "tiers":
         options["budget_s"] = cell.budget_s
@@ -266,8 +266,8 @@ def test_names_follow_the_records(tmp_path: Path) -> None:
 
 
 def test_the_environment_has_the_names_that_results_need() -> None:
-    env = gym.make_vec(ENV_ID, num_envs=1)
-    names = _names(env.unwrapped.policy_spec(), env.unwrapped.simulation.tasks)
+    env = gym.make_vec(ENV_IDS["surrogate"], num_envs=1)
+    names = names_of(env.unwrapped.policy_spec(), env.unwrapped.simulation.tasks)
     assert len(names.task_ids) == len(names.datasets)
     assert os.path.sep not in names.columns.models[0]
 

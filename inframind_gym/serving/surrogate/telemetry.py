@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from inframind_gym._jit import inner
+from inframind_gym._jit import inner, jit
 from inframind_gym.serving.surrogate.engine import steps_begun
 from inframind_gym.serving.surrogate.kv_blocks import blocks_held
 from inframind_gym.serving.surrogate.state import NEVER_S, Cluster
@@ -72,3 +72,9 @@ def kv_frac(cluster: Cluster, e: int, m: int, now_s: float) -> float:
     if cluster.end_s[e, m] != NEVER_S and server.steps > 0:
         clock += steps_begun(server, now_s)
     return blocks_held(cluster, e, m, clock) / float(cluster.card[m].usable_blocks)
+
+
+@jit
+def kv_use(cluster: Cluster, e: int, m: int, now_s: float) -> float:
+    """`kv_frac` for those who are not compiled."""
+    return kv_frac(cluster, e, m, now_s)

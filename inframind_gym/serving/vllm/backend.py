@@ -44,7 +44,7 @@ class PromptMaker(Protocol):
         answers: Mapping[int, str],
         limit_tokens: int,
         count_tokens: CountTokens | None,
-    ) -> Sequence[Mapping[str, str]]:
+    ) -> Sequence[Mapping[str, Any]]:
         """Messages of a call, of at most `limit_tokens` in all.
 
         Args:

@@ -67,6 +67,7 @@ class VllmPool:
         self.run_id = f"{int(time.time() * 1e3):x}-{os.getpid():x}"  # begins the requests' ids
         self.log = None if log is None else RequestLogWriter(log)
         self._backend: VllmBackend | None = None
+        self._known = 0  # servers that have been up
         self._closed = False
         api_key = api_key or os.environ.get("VLLM_API_KEY")
         self.judges = ThreadPoolExecutor(self.settings.judges, "vllm-judge")
@@ -172,9 +173,11 @@ class VllmPool:
         """The watcher has seen a server go up or down; on the loop."""
         alias = self.config.models[server].alias
         if up:
+            self._known |= 1 << server
             _log.info("%s is up", alias)
         else:
-            _log.warning("%s is down: %s", alias, why)
+            news = self._known >> server & 1  # one that has never been up is waited for
+            _log.log(logging.WARNING if news else logging.INFO, "%s is down: %s", alias, why)
             self.client.server_down(server, f"{alias} is down: {why}", give_up=asleep)
 
 

@@ -189,7 +189,8 @@ class MetricsWatcher:
             for s in self._servers
             if not s.usable
         ]
-        raise InfraMindError(f"not up in {timeout_s:g} s: {'; '.join(down)}")
+        lines = "".join(f"\n  {line}" for line in down)
+        raise InfraMindError(f"not up in {timeout_s:g} s:{lines}")
 
     def status(self) -> list[ServerStatus]:
         """What is known of each server."""
@@ -427,6 +428,8 @@ class MetricsWatcher:
         except asyncio.TimeoutError:
             reason = f"no answer to {path} in {self._answer_s:g} s"
             raise _DownError(reason, at_once=False) from None
+        except aiohttp.ClientConnectorError as error:
+            raise _DownError(f"no connection ({error.os_error.strerror})") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _DownError(f"{type(error).__name__}: {error}") from None
 

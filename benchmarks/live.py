@@ -1,0 +1,107 @@
+"""Runs cells on live servers: one sweep after the other, on the wall clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+import baselines
+from benchmarks.cells import Cell
+from benchmarks.errors import BenchmarkError
+from benchmarks.records import Names
+from benchmarks.rollout import ENV_IDS, StoppedError, blame, env_kwargs, names_of
+from benchmarks.suite import SuiteConfig
+from inframind_gym.envs.live import StreamLiveEnv
+from inframind_gym.orchestration.state import COMPLETED, CONTEXT
+from inframind_gym.policy import Policy, feedback_of
+
+REQUESTS = "requests.jsonl"  # in a results folder: every call, as `inframind calibrate` reads them
+
+
+@dataclass
+class LiveSimulator:
+    """Plays sweeps on the servers of a suite's pool; the face of `rollout.Simulator`.
+
+    Every policy meets the same queries, arrivals and budgets; what the servers make of them is
+    theirs.
+
+    Args:
+        suite: What all cells share.
+        stop: Asked between decisions; a run ends with `StoppedError` once it says yes.
+        progress: Told how many queries have finished since it was told last.
+        log: File that every call is appended to; None: none.
+    """
+
+    suite: SuiteConfig
+    stop: Callable[[], bool] = lambda: False
+    progress: Callable[[int], None] = lambda _: None
+    log: Path | None = None
+    _made: tuple[Any, StreamLiveEnv] | None = field(default=None, init=False)
+
+    def run(self, cells: Sequence[Cell]) -> Iterator[list[tuple[Cell, NDArray[np.void], Names]]]:
+        """Run cells that share policy and workload, one by one.
+
+        Raises:
+            BenchmarkError: The policy is a bound: nobody knows what live servers will answer.
+            StoppedError: `stop` said so.
+            PolicyFailedError: The policy raised an error or gave no valid action.
+            InfraMindError: No server answers.
+        """
+        for cell in cells:
+            policy = baselines.resolve_policy(cell.policy)
+            if getattr(policy, "bound", False):
+                raise BenchmarkError(
+                    f"{cell.policy} knows what simulated servers will answer; live ones cannot be "
+                    "foreseen. Leave it out with --policies."
+                )
+            env = self._environment(policy, cell.workload)
+            names = names_of(env.policy_spec(), env.simulation.tasks)
+            yield [(cell, self._sweep(env, policy, cell), names)]
+
+    def close(self) -> None:
+        """Let go of the servers."""
+        if self._made is not None:
+            self._made[1].close()
+            self._made = None
+
+    def _sweep(self, env: StreamLiveEnv, policy: Policy, cell: Cell) -> NDArray[np.void]:
+        observe = feedback_of(policy)
+        budget_s = np.nan if cell.budget_s == "tiers" else cell.budget_s
+        options = {"arrival_rate_per_min": cell.rate_per_min, "budget_s": budget_s}
+        observation, _ = env.reset(seed=cell.sweep_seed, options=options)
+        with blame(cell.policy):
+            policy.reset(env.policy_spec(), [cell.policy_seed])
+        done = np.zeros(env.simulation.num_queries, COMPLETED)
+        row = np.zeros(1, np.int64)
+        over = False
+        while not over:
+            if self.stop():
+                raise StoppedError
+            with blame(cell.policy):
+                contexts = np.array([env.context()], CONTEXT)
+                action = policy.act_batch(observation[None], contexts, row)[0]
+            observation, _, over, _, _ = env.step(action)
+            records = env.completed()
+            if len(records):
+                done[records["query"]] = records
+                self.progress(len(records))
+                if observe is not None:
+                    with blame(cell.policy):
+                        observe(records, 0)
+        return done
+
+    def _environment(self, policy: Policy, workload: str) -> StreamLiveEnv:
+        """The last environment if it fits, else a new one."""
+        kwargs = env_kwargs(self.suite, workload, policy)
+        kwargs["log"] = None if self.log is None else str(self.log)
+        if self._made is None or self._made[0] != kwargs:
+            self.close()
+            made = gym.make(ENV_IDS["vllm"], disable_env_checker=True, **kwargs)
+            self._made = (kwargs, cast(StreamLiveEnv, made.unwrapped))
+        return self._made[1]

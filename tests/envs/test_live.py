@@ -1,0 +1,200 @@
+"""The live environments: scripted servers for the contract, servers over HTTP for the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import yaml
+from gymnasium.utils.env_checker import check_env
+
+import agents
+import baselines
+import inframind_gym
+from inframind_gym.configs import find_config
+from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.policy import requires_of
+from inframind_gym.serving.pool import load_pool
+
+LIVE_IDS = ("InfraMind-ExecutorLive-v0", "InfraMind-StreamLive-v0")
+assert agents and inframind_gym  # policies and ids are registered
+
+
+def twin(live_id: str) -> str:
+    """The surrogate's environment."""
+    return live_id.replace("Live", "")
+
+
+def play(env: gym.Env[Any, Any], policy_name: str, seed: int = 0) -> dict[str, Any]:
+    """One sweep of a Stream by a policy."""
+    policy = baselines.resolve_policy(policy_name)
+    raw: Any = env.unwrapped
+    observation, _ = env.reset(seed=seed)
+    policy.reset(raw.policy_spec(), [seed])
+    completed, row = [], np.zeros(1, np.int64)
+    over = False
+    while not over:
+        action = policy.act_batch(observation[None], raw.context()[None], row)[0]
+        observation, _, over, _, info = env.step(action)
+        completed.append(raw.completed())
+    return {"records": np.concatenate(completed), "info": info, "observation": observation}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("live_id", LIVE_IDS)
+def test_live_environments_pass_gymnasiums_checks(live_id: str) -> None:
+    env = gym.make(live_id, scripted_s=1.0, num_queries=8)
+    check_env(env.unwrapped)
+    env.close()
+    assert gym.spec(live_id).nondeterministic
+
+
+@pytest.mark.parametrize("live_id", LIVE_IDS)
+def test_spaces_are_the_surrogates(live_id: str) -> None:
+    live = gym.make(live_id, scripted_s=1.0)
+    simulated = gym.make(twin(live_id))
+    assert live.observation_space == simulated.observation_space
+    assert live.action_space == simulated.action_space
+    live.close()
+
+
+# One of each kind: by telemetry, online learner, network that plans, recipes that plan.
+@pytest.mark.parametrize("policy", ["least_loaded", "linucb", "inframind", "headway", "masrouter"])
+def test_any_policy_plays_both_and_gets_the_same_records(policy: str) -> None:
+    needs = requires_of(baselines.resolve_policy(policy))
+    arguments = {"num_queries": 6, "observation": "index", "workload": "math", **needs}
+    simulated = play(gym.make("InfraMind-Stream-v0", **arguments), policy)
+    env = gym.make("InfraMind-StreamLive-v0", scripted_s=0.5, **arguments)
+    live = play(env, policy)
+    env.close()
+    assert live["records"].dtype == simulated["records"].dtype
+    assert len(live["records"]) == len(simulated["records"]) == 6
+    assert live["observation"].shape == simulated["observation"].shape
+    assert set(live["info"]) == set(simulated["info"])
+    # The same tasks arrive at the same times with the same budgets, whoever serves them.
+    for records in (live["records"], simulated["records"]):
+        records.sort(order="query")
+    for field in ("task", "arrival_s", "budget_s"):
+        assert (live["records"][field] == simulated["records"][field]).all()
+    assert live["info"]["solve_rate"] == 1.0  # scripted answers are right
+
+
+def test_the_screen_tells_what_the_servers_have_to_do() -> None:
+    env = gym.make("InfraMind-StreamLive-v0", scripted_s=3.0, num_queries=20, render_mode="ansi")
+    env.reset(seed=0)
+    for _ in range(40):
+        env.step(0)
+    screen = env.render()
+    env.close()
+    assert "(live)" in screen
+    assert "deepseek-32b" in screen and "polled" in screen
+
+
+def test_no_servers_is_told_with_the_remedy(tmp_path: Path) -> None:
+    env = gym.make("InfraMind-StreamLive-v0", pool=pool_file(tmp_path, [9] * 5), reach_s=0.3)
+    with pytest.raises(InfraMindError, match=r"inframind pool up --pool .*pool.yaml"):
+        env.reset(seed=0)
+    env.close()
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"live": {"retrys": 3}}, "retries"),
+        ({"reach_s": 0}, "reach_s"),
+        ({"retries": -1}, "retries"),
+        ({"live": {"sampling": {"max_tokens": 3}}}, "max_tokens"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        gym.make("InfraMind-StreamLive-v0", **arguments)
+
+
+def pool_file(folder: Path, ports: list[int]) -> str:
+    """The measured pool's file, with its servers at ports of this machine."""
+    data = yaml.safe_load(Path(find_config("pools", "b200-2gpu")).read_text(encoding="utf-8"))
+    for model, port in zip(data["models"], ports, strict=True):
+        model.pop("port", None)
+        model["url"] = f"http://127.0.0.1:{port}"
+    data["metrics_poll_s"] = 0.2
+    path = folder / "pool.yaml"
+    path.write_text(yaml.safe_dump(data), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def knowing_servers(tmp_path: Path) -> Iterator[tuple[str, list[Any]]]:
+    """Servers over HTTP that know what the built-in questions' answers are."""
+    pytest.importorskip("aiohttp", reason="needs the extra `live`")
+    from inframind_gym.tasks import load_tasks
+    from tests.serving.vllm_server.fake import Answer, FakeServer
+
+    tasks = load_tasks("builtin", split="all")
+    known = {
+        text.strip(): answer.value
+        for text, answer in zip(tasks.texts, tasks.answers, strict=True)
+        if answer.kind in ("number", "expression", "choice")
+    }
+
+    def reply(request: dict[str, Any], _: int) -> Answer:
+        prompt = request["messages"][-1]["content"]
+        value = next(v for text, v in known.items() if text in prompt)
+        return Answer(f"So it is. \\boxed{{{value}}}")
+
+    servers = [FakeServer(reply, model=m.name) for m in load_pool("b200-2gpu").models]
+    for server in servers:
+        server.__enter__()
+    yield pool_file(tmp_path, [server.port for server in servers]), servers
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
+def test_a_sweep_over_http_is_prompted_graded_and_logged(
+    knowing_servers: tuple[str, list[Any]], tmp_path: Path
+) -> None:
+    pool, servers = knowing_servers
+    log = tmp_path / "requests.jsonl"
+    env = gym.make(
+        "InfraMind-StreamLive-v0",
+        pool=pool,
+        workload="math",
+        num_queries=8,
+        arrival_rate_per_min=1200.0,
+        log=str(log),
+    )
+    played = play(env, "round_robin")
+    env.close()
+    assert played["info"]["solve_rate"] == 1.0  # found, extracted and graded as right
+    requests = [body for server in servers for body in server.requests]
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == len(requests)
+    assert {line["status"] for line in lines} == {"ok"}
+    assert all(isinstance(body["priority"], int) for body in requests)
+    decided = int(played["records"]["num_nodes"].sum())
+    assert len(requests) >= decided + 8  # every decision, and a deciding call for every query
+
+
+def test_wrong_answers_are_not_solved(knowing_servers: tuple[str, list[Any]]) -> None:
+    from tests.serving.vllm_server.fake import Answer
+
+    pool, servers = knowing_servers
+    for server in servers:
+        server.script = lambda request, number: Answer("I do not know.")
+    env = gym.make(
+        "InfraMind-StreamLive-v0",
+        pool=pool,
+        workload="math",
+        num_queries=4,
+        arrival_rate_per_min=1200.0,
+    )
+    played = play(env, "round_robin")
+    env.close()
+    assert played["info"]["solve_rate"] == 0.0
+    assert len(played["records"]) == 4
