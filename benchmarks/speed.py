@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.cores import keep_to_one_core
 from benchmarks.errors import BenchmarkError
@@ -28,6 +29,9 @@ from inframind_gym.errors import unknown
 RATE_PER_MIN = 100.0
 NUM_ENVS = 1024
 EXECUTOR_ENVS = 64
+PLACEMENT_ENVS = 64
+PLACEMENT_GPUS = 8
+PLACEMENT_CLUSTER = f"h100-{PLACEMENT_GPUS}gpu"
 STATIC_ACTION = 7  # qwen-14b, Concise: the baseline `static`
 KERNEL_REQUESTS = 200_000
 _SECONDS = 1.0  # that one measurement takes about
@@ -85,6 +89,12 @@ FIGURES: dict[str, Figure] = {
             15_000,
         ),
         Figure("kernel_rps", "Kernel alone, five servers", "requests/s", 2_000_000),
+        Figure(
+            "placement_sps",
+            f"Placement vector, n = {PLACEMENT_ENVS}, 8 GPUs, 8 models, random actions",
+            "steps/s",
+            20_000,
+        ),
         Figure("import_s", "import inframind_gym", "s", 1.0, at_most=True),
         Figure("compile_s", "First use, nothing compiled yet", "s", 45.0, at_most=True),
         Figure(
@@ -102,6 +112,12 @@ _REPORTED = {
         "executor_vector_random_sps",
         "The same, random actions (a fifth of them wait for the overloaded model)",
         "steps/s",
+    ),
+    "placement_idle_sps": Figure(
+        "placement_idle_sps", "The same, all GPUs left alone (more calls are served)", "steps/s"
+    ),
+    "placement_single_sps": Figure(
+        "placement_single_sps", "Placement single, gym.make, random actions", "steps/s"
     ),
     "kernel_simulated_s_per_s": Figure("kernel_simulated_s_per_s", "Kernel, simulated time", "s/s"),
     "cached_start_s": Figure("cached_start_s", "First use, compiled before", "s"),
@@ -238,6 +254,51 @@ def _single(repeats: int) -> dict[str, float]:
     return {"stream_single_sps": rate}
 
 
+def _placement(repeats: int) -> dict[str, float]:
+    """Steps per second of the placement environment, episodes and autoresets counted."""
+    import gymnasium as gym
+
+    import inframind_gym  # noqa: F401
+
+    batch = gym.make_vec(
+        "InfraMind-Placement-v0", num_envs=PLACEMENT_ENVS, cluster=PLACEMENT_CLUSTER
+    )
+    shape = (256, PLACEMENT_ENVS, PLACEMENT_GPUS)
+    models = int(batch.single_action_space.nvec[0])  # type: ignore[attr-defined]
+    random = np.random.default_rng(0).integers(0, models, size=shape)
+
+    def steps(actions: NDArray[np.int64], count: int) -> int:
+        for i in range(count):
+            batch.step(actions[i % len(actions)])
+        return count * PLACEMENT_ENVS
+
+    rates = []
+    for actions in (random, np.zeros_like(random)):
+        batch.reset(seed=0)
+        steps(actions, 240)  # two episodes
+        rates.append(_median_rate(lambda chosen=actions: steps(chosen, 240), repeats))  # type: ignore[misc]
+    batch.close()
+
+    env = gym.make("InfraMind-Placement-v0", cluster=PLACEMENT_CLUSTER)
+    env.reset(seed=0)
+
+    def single_steps() -> int:
+        for action in random[:, :8].reshape(-1, PLACEMENT_GPUS):
+            _, _, _, truncated, _ = env.step(action)
+            if truncated:
+                env.reset()
+        return 8 * len(random)
+
+    single_steps()
+    single = _median_rate(single_steps, repeats)
+    env.close()
+    return {
+        "placement_sps": rates[0],
+        "placement_idle_sps": rates[1],
+        "placement_single_sps": single,
+    }
+
+
 def _kernel(repeats: int) -> dict[str, float]:
     """The kernel under an open load of 70 % of every server's slots, in the order of deadlines.
 
@@ -348,6 +409,7 @@ _MEASUREMENTS: dict[str, Measurement] = {
         ),
     },
     "kernel_rps": _kernel,
+    "placement_sps": _placement,
     "import_s": _import,
     "compile_s": _compile,
     "train_dps": _training,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,8 @@ from rich.table import Table
 from inframind_gym import ENVIRONMENTS, __version__
 from inframind_gym.configs import find_config, list_configs
 from inframind_gym.errors import InfraMindError
+from inframind_gym.placement.cards import load_cluster
+from inframind_gym.placement.demand import load_demand
 from inframind_gym.serving.calibration.command import calibrate
 from inframind_gym.serving.calibration.replay_command import replay
 from inframind_gym.serving.pool import load_pool
@@ -22,7 +25,12 @@ from inframind_gym.workload.config import load_workload
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.command()(calibrate)
 app.command()(replay)
-_LOADERS = {"pools": load_pool, "workloads": load_workload}
+_LOADERS: dict[str, Callable[[Path], object]] = {
+    "pools": load_pool,
+    "workloads": load_workload,
+    "placement/clusters": load_cluster,
+    "placement/demands": load_demand,
+}
 
 
 @app.command()
@@ -44,10 +52,12 @@ def info() -> None:
 
 @app.command()
 def check(
-    kind: Annotated[str, typer.Argument(help="pools or workloads")],
+    kind: Annotated[
+        str, typer.Argument(help="pools, workloads, placement/clusters or placement/demands")
+    ],
     name_or_path: Annotated[str, typer.Argument(help="a shipped name, or the path of a YAML file")],
 ) -> None:
-    """Check a pool's or a workload's file and say what is wrong with it."""
+    """Check a file of one's own, for example a pool's, and say what is wrong with it."""
     try:
         path = find_config(kind, name_or_path)
         _LOADERS[kind](Path(path))

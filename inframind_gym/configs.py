@@ -20,7 +20,14 @@ from inframind_gym.errors import ConfigError, did_you_mean, unknown
 
 _PACKAGE = Path(__file__).resolve().parent
 _ROOTS = (_PACKAGE / "_configs", _PACKAGE.parent / "envs_configs")  # in a wheel, in a checkout
-_SINGULAR = {"pools": "pool", "workloads": "workload", "suites": "suite"}
+_SINGULAR = {
+    "pools": "pool",
+    "workloads": "workload",
+    "suites": "suite",
+    "placement/catalogues": "catalogue of models",
+    "placement/clusters": "cluster",
+    "placement/demands": "demand",
+}
 _SUFFIXES = (".yaml", ".yml")
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -47,7 +54,7 @@ NonNegativeInt = Annotated[int, BeforeValidator(_reject_bool), Field(ge=0)]
 
 
 def list_configs(kind: str) -> tuple[str, ...]:
-    """Return the names of the shipped configurations of a kind ("pools", "workloads", "suites")."""
+    """Return the names of the shipped configurations of a kind, a folder of `envs_configs`."""
     _check_kind(kind)
     names = {
         path.stem for root in _ROOTS for path in (root / kind).glob("*") if path.suffix in _SUFFIXES
@@ -59,7 +66,7 @@ def find_config(kind: str, name_or_path: str | Path) -> Path:
     """Return the path of a configuration file.
 
     Args:
-        kind: "pools", "workloads" or "suites".
+        kind: a folder of `envs_configs`: "pools", "workloads", "suites", "placement/clusters", …
         name_or_path: Name of a shipped configuration, or a path: whatever ends with .yaml or .yml
             or contains a path separator. Relative paths start at the working directory.
 

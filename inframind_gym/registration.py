@@ -31,6 +31,10 @@ ENVIRONMENTS: Final = {
     "InfraMind-StreamLive-v0": Entry(
         "inframind_gym.envs.live:StreamLiveEnv", nondeterministic=True
     ),
+    "InfraMind-Placement-v0": Entry(
+        "inframind_gym.envs.placement:PlacementEnv",
+        "inframind_gym.envs.placement_vector:PlacementVectorEnv",
+    ),
 }
 
 

@@ -93,6 +93,31 @@ class BurstArrivals(ArrivalProcess):
         return times
 
 
+class DiurnalArrivals(ArrivalProcess):
+    """Poisson arrivals whose rate swings around the base rate as a sine, like day and night.
+
+    The rate is that of the middle of each of 48 steps of a period.
+    """
+
+    kind: Literal["diurnal"] = "diurnal"
+    amplitude: Fraction = 0.8
+    period_s: Positive = 600.0
+
+    def mean_rate_factor(self) -> float:
+        """Return mean rate over base rate: over whole periods they are the same."""
+        return 1.0
+
+    def _sample(self, rate_per_s: float, n: int, rng: np.random.Generator) -> Times:
+        steps = 48
+        knots = np.linspace(0.0, self.period_s, steps + 1)
+        middles = (np.arange(steps) + 0.5) / steps
+        rates = rate_per_s * (1.0 + self.amplitude * np.sin(2.0 * np.pi * middles))
+        counts = np.concatenate(([0.0], np.cumsum(rates * (self.period_s / steps))))
+        periods, rest = np.divmod(_unit_poisson(n, rng), counts[-1])
+        times: Times = periods * self.period_s + np.interp(rest, counts, knots)
+        return times
+
+
 class SustainedArrivals(ArrivalProcess):
     """Poisson arrivals with one stretch of `factor` times the base rate.
 
@@ -140,20 +165,31 @@ class TraceArrivals(ArrivalProcess):
     path: str = Field(min_length=1)
     rescale: bool = True
 
-    def _sample(self, rate_per_s: float, n: int, rng: np.random.Generator) -> Times:
+    def window(
+        self, rate_per_s: float, n: int, rng: np.random.Generator
+    ) -> tuple[Times, NDArray[np.int64]]:
+        """Draw a window of `n` consecutive arrivals.
+
+        Returns:
+            (n,) times in s and (n,) rows of the trace that they are the arrivals of.
+        """
         recorded = load_trace(self.path).times_s
         gaps = np.diff(recorded)
         gaps = np.append(gaps, gaps.mean())  # from the last arrival around to the first
-        start = int(rng.integers(len(gaps)))
-        times: Times = np.cumsum(gaps[(start + np.arange(n)) % len(gaps)])
+        steps = (int(rng.integers(len(gaps))) + np.arange(n)) % len(gaps)
+        times: Times = np.cumsum(gaps[steps])
         if self.rescale:
             times = times * (n / (rate_per_s * times[-1]))
-        return times
+        return times, (steps + 1) % len(gaps)
+
+    def _sample(self, rate_per_s: float, n: int, rng: np.random.Generator) -> Times:
+        return self.window(rate_per_s, n, rng)[0]
 
 
 _KINDS: Final[dict[str, type[ArrivalProcess]]] = {
     "poisson": PoissonArrivals,
     "burst": BurstArrivals,
+    "diurnal": DiurnalArrivals,
     "sustained": SustainedArrivals,
     "trace": TraceArrivals,
 }
@@ -163,8 +199,8 @@ def make_arrivals(spec: str | Mapping[str, Any] | ArrivalProcess) -> ArrivalProc
     """Build an arrival process from its JSON specification.
 
     Args:
-        spec: A kind by name ("poisson", "burst", "sustained"), the path of a trace (ends with
-            .csv), or a mapping with the key "kind" and that kind's fields, e.g.
+        spec: A kind by name ("poisson", "burst", "diurnal", "sustained"), the path of a trace (ends
+            with .csv), or a mapping with the key "kind" and that kind's fields, e.g.
             `{"kind": "burst", "factor": 10, "duration_s": 3, "period_s": 20}`.
 
     Returns:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym import ENVIRONMENTS
 from inframind_gym.policy import BasePolicy, Contexts, Policy
 
 STREAM = "InfraMind-Stream-v0"
 EXECUTOR = "InfraMind-Executor-v0"
 PLANNER = "InfraMind-Planner-v0"
+ROUTING = (EXECUTOR, PLANNER, STREAM)  # the ids whose agent routes the calls of queries
 
 
 def for_ids(
@@ -29,7 +29,7 @@ def for_ids(
     """
     every = [
         (name, variant)
-        for name in ENVIRONMENTS
+        for name in ROUTING
         for variant in variants
         if name != PLANNER or "level" not in variant
     ]

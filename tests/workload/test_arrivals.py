@@ -20,7 +20,7 @@ from inframind_gym.workload.arrivals import (
     make_arrivals,
 )
 
-SPECS: list[Any] = ["poisson", "burst", "sustained"]
+SPECS: list[Any] = ["poisson", "burst", "diurnal", "sustained"]
 
 
 def times_of(spec: Any, rate_per_min: float, n: int, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -85,6 +85,15 @@ def test_bursts_are_a_poisson_process_in_rescaled_time() -> None:
     rate = 1.5
     expected = rate * (periods * (6 + 4 * 2) + np.minimum(phase, 6) + 4 * np.maximum(phase - 6, 0))
     assert distance_to_exponential(np.diff(expected)) < 1.95  # p < 0.001 beyond
+
+
+def test_diurnal_rate_swings_around_the_base_rate() -> None:
+    """Amplitude 0.8: over a sine's upper half the mean rate is 1 + 0.8·2/π = 1.509 of the base."""
+    spec = {"kind": "diurnal", "amplitude": 0.8, "period_s": 100.0}
+    times = times_of(spec, 600.0, 100_000)
+    assert len(times) / times[-1] == pytest.approx(10.0, rel=0.02)
+    upper = times % 100.0 < 50.0
+    assert upper.mean() * 2.0 == pytest.approx(1.0 + 0.8 * 2.0 / math.pi, rel=0.01)
 
 
 def test_sustained_stretch_has_three_times_the_rate() -> None:

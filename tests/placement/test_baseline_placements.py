@@ -1,0 +1,159 @@
+"""Every placement policy plays whole episodes, row by row as in a batch, and does what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import inframind_gym  # noqa: F401
+from baselines import placement
+from baselines.placement.bound import optimistic
+from inframind_gym.errors import ConfigError
+from inframind_gym.placement.policy import PlacementPolicy
+from inframind_gym.placement.state import ACTIVE
+from tests.placement.toys import card, write_cluster, write_demand
+
+PLACEMENT = "InfraMind-Placement-v0"
+
+
+def make(num_envs: int, **arguments: Any) -> Any:
+    return gym.make_vec(PLACEMENT, num_envs=num_envs, **arguments)
+
+
+def play(env: Any, policy: PlacementPolicy, seeds: list[int]) -> tuple[NDArray[Any], Any]:
+    """(decisions, rows, G) actions and (rows,) summed rewards of one episode."""
+    observations, _ = env.reset(seed=seeds)
+    rows = np.arange(env.num_envs)
+    policy.reset(env.placement_spec(), seeds)
+    actions, rewards, illegal = [], np.zeros(env.num_envs), 0
+    for _ in range(env.config.num_decisions):
+        chosen = policy.act_batch(observations, env.contexts(), rows)
+        actions.append(chosen)
+        observations, reward, _, _, infos = env.step(chosen)
+        rewards += reward
+        illegal += int(infos["illegal"].sum())
+    if policy.name != "mcf_spec":  # its groups come together by accident only
+        assert illegal == 0
+    return np.array(actions), rewards
+
+
+@pytest.mark.parametrize("name", placement.names())
+def test_a_row_alone_is_a_row_of_a_batch(name: str) -> None:
+    arguments = {"cluster": "h100-8gpu", "demand": "shifting", "num_decisions": 30}
+    policy = placement.make(name)
+    assert isinstance(policy, PlacementPolicy)
+    assert policy.name == name
+    together, rewards = play(make(3, **arguments), policy, [5, 6, 7])
+    alone, reward = play(make(1, **arguments), policy, [6])
+    assert np.array_equal(together[:, 1], alone[:, 0])
+    assert rewards[1] == reward[0]
+    assert (together > 0).any()
+
+
+def test_random_and_static_are_worse_than_the_flow() -> None:
+    """Where there are fewer GPUs than models; a first check, not a benchmark."""
+    env = make(4, cluster="h100-4gpu", demand="shifting", num_decisions=60)
+    rewards = {
+        name: play(env, placement.make(name), [1, 2, 3, 4])[1].mean()
+        for name in ("random", "static", "mcf_spec", "mcf_plus")
+    }
+    assert rewards["mcf_plus"] > max(rewards[name] for name in rewards if name != "mcf_plus")
+
+
+def test_static_never_changes_what_it_has_built() -> None:
+    env = make(1, cluster="h100-8gpu", num_decisions=60)
+    actions, _ = play(env, placement.make("static"), [0])
+    assert not actions[30:].any()
+
+
+def test_lru_takes_the_gpu_that_was_used_longest_ago(tmp_path: Path) -> None:
+    """Two GPUs, three models. Whoever is asked for and not awake comes within a few decisions."""
+    cards = [card("a"), card("b"), card("c")]
+    env = make(
+        1,
+        cluster=write_cluster(tmp_path, cards, gpus=2),
+        demand=write_demand(tmp_path, jobs_per_gpu_per_min=2),
+        num_decisions=100,
+    )
+    policy = placement.make("lru")
+    observations, _ = env.reset(seed=0)
+    policy.reset(env.placement_spec(), [0])
+    last_used = np.full(2, -1.0)
+    swaps = 0
+    for _ in range(100):
+        context = env.contexts()
+        last_used[context.in_flight[0] > 0] = context.time_s[0]
+        action = policy.act_batch(observations, context, np.arange(1))[0]
+        taken = np.flatnonzero(action)
+        if len(taken) == 1 and context.stable[0].all() and len(set(last_used)) == 2:
+            assert last_used[taken[0]] == last_used.min()
+            assert context.waiting[0, action[taken[0]] - 1] > 0
+            swaps += 1
+        observations, _, _, _, _ = env.step(action[None])
+    assert swaps > 0
+
+
+def test_threshold_adds_copies_under_load(tmp_path: Path) -> None:
+    """One hot model, three GPUs: more than one instance of it comes."""
+    cards = [card("hot", slots=2, queue=0), card("cold")]
+    env = make(
+        1,
+        cluster=write_cluster(tmp_path, cards, gpus=3),
+        demand=write_demand(tmp_path, jobs_per_gpu_per_min=15, zipf=6.0),
+        num_decisions=40,
+        initial="empty",
+    )
+    policy = placement.make("threshold")
+    observations, _ = env.reset(seed=0)
+    policy.reset(env.placement_spec(), [0])
+    copies = []
+    for _ in range(39):
+        context = env.contexts()
+        copies.append(int((context.state[0, :, 0] == ACTIVE).sum()))
+        observations, _, _, _, _ = env.step(policy.act_batch(observations, context, np.arange(1)))
+    assert max(copies) >= 2
+
+
+def test_wrong_names_are_explained() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'mcf_plus'"):
+        placement.make("mcf_pluss")
+    with pytest.raises(ConfigError, match="unexpected keyword"):
+        placement.make("threshold", size=3)
+
+
+@pytest.mark.parametrize("cluster", ["h100-4gpu", "h100-16gpu"])
+def test_nobody_beats_the_bound(cluster: str) -> None:
+    """On the same jobs: reward, lateness, and the mean latency of the jobs that both end."""
+    arguments = {"cluster": cluster, "demand": "shifting", "num_decisions": 40}
+    seeds = [3, 4, 5]
+    bound = optimistic(arguments, seeds)
+    for name in placement.names():
+        env = make(len(seeds), **arguments)
+        _, rewards = play(env, placement.make(name), seeds)
+        for row, run in enumerate(bound):
+            assert run.reward > rewards[row] / 40
+            assert (run.jobs["latency_s"] >= run.jobs["ideal_s"] * (1 - 1e-9)).all()
+
+    env = make(len(seeds), **arguments)
+    observations, _ = env.reset(seed=seeds)
+    policy = placement.make("mcf_plus")
+    policy.reset(env.placement_spec(), seeds)
+    for _ in range(39):  # one short of the autoreset
+        actions = policy.act_batch(observations, env.contexts(), np.arange(3))
+        observations, *_ = env.step(actions)
+    for row, run in enumerate(bound):
+        real = {int(job["job"]): job for job in env.simulation.finished(row)}
+        best = {int(job["job"]): job for job in run.jobs}
+        common = sorted(set(real) & set(best))
+        assert len(common) > 20
+        # the same jobs, not others that look alike
+        assert all(real[j]["arrival_s"] == best[j]["arrival_s"] for j in common)
+        assert all(real[j]["ideal_s"] == best[j]["ideal_s"] for j in common)
+        latency = [np.mean([jobs[j]["latency_s"] for j in common]) for jobs in (real, best)]
+        assert latency[1] < latency[0]
+        assert run.late <= int(env.simulation.state.episode[row]["jobs_late"])

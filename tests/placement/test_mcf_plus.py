@@ -1,0 +1,160 @@
+"""What copies are worth, how groups are settled, and that nothing thrashes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import inframind_gym  # noqa: F401
+from baselines import placement
+from inframind_gym.placement.flow.plus_network import Plan
+from inframind_gym.placement.flow.relief import Load, copy_gains, request_seconds
+from inframind_gym.placement.state import ACTIVE, NONE, SLEPT
+
+PLACEMENT = "InfraMind-Placement-v0"
+
+
+def one_load(waiting: float, rate: float) -> Load:
+    """Calls of 100 steps; a step takes 0.01 s + 0.001 s a call; 10 slots: 2 s, 5 calls/s."""
+    return Load(
+        waiting=np.array([waiting]),
+        rate=np.array([rate]),
+        work=np.array([100.0]),
+        base_s=np.array([0.01]),
+        per_seq_s=np.array([0.001]),
+        slots=np.array([10]),
+    )
+
+
+def test_request_seconds_worked_out() -> None:
+    """n = 20, λ = 3/s, H = 10 s, T = 5 s.
+
+    k = 0: ∫ 20 + 3t = 200 + 150 = 350; q(10) = 50: 250 more. Nothing is served: 600.
+    k = 1: μ = 5: q falls by 2 a second and is empty at 10 s: 20·10/2 = 100, q(10) = 0. Served:
+    min(3 + 2, 5) = 5/s; S = 1 / (1 - 0.1·5) = 2 s (the full batch): 5·10·2 = 100. In all 200.
+    k = 2: empty after 20/7 s: 20·20/7/2 = 28.57. Served 5/s, 2.5 each: S = 1/0.75 = 1.333 s:
+    66.67. In all 95.24."""
+    cost = request_seconds(one_load(20.0, 3.0), 2, horizon_s=10.0, tail_s=5.0)
+    assert cost[0] == pytest.approx([600.0, 200.0, 28.5714 + 66.6667], rel=1e-5)
+    gains = copy_gains(one_load(20.0, 3.0), 2, horizon_s=10.0, tail_s=5.0)
+    assert gains[0] == pytest.approx([400.0, 104.762], rel=1e-5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(waiting=st.floats(0, 500), rate=st.floats(0, 50), horizon=st.floats(5, 100))
+def test_further_copies_are_worth_less(waiting: float, rate: float, horizon: float) -> None:
+    gains = copy_gains(one_load(waiting, rate), 20, horizon, 10.0)[0]
+    assert (gains >= 0.0).all()
+    assert (np.diff(gains) <= 1e-9).all()
+    assert np.isfinite(gains).all()
+
+
+def test_nobody_asks_nothing_is_worth_anything() -> None:
+    assert copy_gains(one_load(0.0, 0.0), 3, 30.0, 15.0).tolist() == [[0.0, 0.0, 0.0]]
+
+
+def make_plan(
+    tp: list[int], target: list[int], gains: list[list[float]], switch: float = 1.0, **changes: Any
+) -> Plan:
+    now = np.array(target)
+    widths = np.array(tp)
+    cost = np.full((len(target), len(tp)), switch)
+    cost[np.flatnonzero(now != NONE), now[now != NONE]] = 0.0
+    copies = (now[:, None] == np.arange(len(tp))).sum(axis=0) // widths
+    fields: dict[str, Any] = {
+        "tp": widths,
+        "free": np.ones(len(target), np.bool_),
+        "target": now,
+        "copies": copies,
+        "gains": np.array(gains),
+        "switch": cost,
+    }
+    return Plan(**{**fields, **changes})
+
+
+def test_a_gpu_that_nobody_needs_elsewhere_is_kept() -> None:
+    """The keep-arc: what would save less than a switch costs is not done."""
+    assert make_plan([1, 1], [0, 0], [[0.0, 0.0], [0.9, 0.0]]).solve().tolist() == [0, 0]
+    assert sorted(make_plan([1, 1], [0, 0], [[0.0, 0.0], [1.1, 0.0]]).solve().tolist()) == [0, 1]
+
+
+def test_copies_stop_where_they_are_not_worth_their_switch() -> None:
+    """The hot model's copies save 50, 20, 5 and 0.5 and switching costs 1; the other's second to
+    fourth copies save nothing: three GPUs change, the fourth keeps the other's only copy of 9."""
+    plan = make_plan([1, 1], [0, 0, 0, 0], [[9.0, 0.0, 0.0, 0.0], [50.0, 20.0, 5.0, 0.5]])
+    assert np.bincount(plan.solve(), minlength=2).tolist() == [1, 3]
+
+
+def test_a_group_comes_as_a_whole_where_it_costs_least() -> None:
+    """The pair saves 30. GPUs 0, 1 hold models of 40 and 0; GPUs 2, 3 of 5 and 6: the second block
+    gives up 11 and a switch of 1. Of these two, GPU 1, which is worth nothing, then takes the model
+    of 6, for 1."""
+    gains = [[40.0], [0.0], [5.0], [6.0], [30.0]]
+    plan = make_plan([1, 1, 1, 1, 2], [0, 1, 2, 3], gains)
+    assert plan.solve().tolist() == [0, 3, 4, 4]
+
+
+def test_a_group_that_is_worth_less_than_its_gpus_goes() -> None:
+    """The pair saves 3 by now, the two other models 20 and 10 each."""
+    plan = make_plan([1, 1, 2], [2, 2], [[20.0], [10.0], [3.0]])
+    assert sorted(plan.solve().tolist()) == [0, 1]
+    assert make_plan([1, 1, 2], [2, 2], [[20.0], [10.0], [30.0]]).solve().tolist() == [2, 2]
+
+
+def test_gpus_that_are_not_free_keep_what_they_have() -> None:
+    plan = make_plan([1, 1], [0, 0], [[0.0, 0.0], [50.0, 50.0]], free=np.array([False, True]))
+    assert plan.solve().tolist() == [0, 1]
+
+
+def test_what_may_not_come_does_not() -> None:
+    plan = make_plan([1, 1], [0], [[0.0], [50.0]])
+    plan.switch[0, 1] = np.inf
+    assert plan.solve().tolist() == [0]
+
+
+@pytest.mark.parametrize("cluster", ["h100-4gpu", "h100-8gpu", "h100-16gpu"])
+def test_nothing_is_woken_and_slept_in_alternate_cycles(cluster: str) -> None:
+    """Under constant demand, whatever became ACTIVE is ACTIVE in the two decisions after."""
+    env: Any = gym.make_vec(PLACEMENT, num_envs=3, cluster=cluster, demand="steady")
+    states, switches, _ = play(env, "mcf_plus", seed=11)
+    awake = states == ACTIVE  # (decisions, rows, G, M)
+    became = awake[1:] & ~awake[:-1]
+    for later in (1, 2):
+        kept = awake[1 + later :] | ~became[: len(became) - later]
+        assert kept.all()
+    asleep_again = (states[2:] == SLEPT) & became[:-1]
+    assert not asleep_again.any()
+    assert switches > 0 or cluster != "h100-4gpu"
+
+
+def test_with_room_for_all_it_comes_to_rest() -> None:
+    """Sixteen GPUs, twelve models, constant demand: in the last five minutes hardly one change."""
+    env: Any = gym.make_vec(PLACEMENT, num_envs=3, cluster="h100-16gpu", demand="steady")
+    _, _, moves = play(env, "mcf_plus", seed=5)
+    assert moves[60:].sum() <= 3 * 2
+    assert moves.sum() > 0
+
+
+def play(env: Any, name: str, seed: int) -> tuple[Any, int, Any]:
+    """States before each decision, transitions in all, and GPUs told to change per decision."""
+    policy = placement.make(name)
+    observations, _ = env.reset(seed=seed)
+    rows = np.arange(env.num_envs)
+    policy.reset(env.placement_spec(), rows.tolist())
+    states, moves = [], []
+    infos: dict[str, Any] = {}
+    for _ in range(env.config.num_decisions):
+        contexts = env.contexts()
+        states.append(contexts.state)
+        actions = policy.act_batch(observations, contexts, rows)
+        moves.append(int((actions > 0).sum()))
+        observations, _, _, _, infos = env.step(actions)
+        assert not infos["illegal"].any()
+    final = infos["final_info"]
+    switches = int(final["wakes"].sum() + final["loads"].sum() + final["sleeps"].sum())
+    return np.array(states), switches, np.array(moves)

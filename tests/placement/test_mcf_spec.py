@@ -1,0 +1,228 @@
+"""The specification's min-cost flow, its numbers worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inframind_gym.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.placement.flow.spec_network import SpecCosts, solve_spec, spec_costs
+from inframind_gym.placement.state import ABSENT, ACTIVE, SLEPT
+
+# Three models A, B, C: t_sleep 1, 2, 3; t_wake 2, 3, 4; t_load 20, 30, 40; t_offload 4, 5, 6;
+# slept memory 1,000, 1,500 and 2,000 MB. GPUs of 80,000 MB, alpha 0.05: 4,000 MB may sleep.
+
+
+def toy_spec(gpus: int) -> PlacementSpec:
+    slept = np.array([1000.0, 1500.0, 2000.0])
+    return PlacementSpec(
+        models=("A", "B", "C"),
+        tp=np.ones(3, np.int64),
+        slots=np.full(3, 8),
+        queue=np.full(3, 8),
+        active_mb=np.full(3, 50_000.0),
+        slept_mb=slept,
+        slept_tp1_mb=slept,
+        base_s=np.full(3, 0.01),
+        per_seq_s=np.full(3, 0.001),
+        vram_mb=np.full(gpus, 80_000.0),
+        slept_limit_mb=np.full(gpus, 4000.0),
+        decision_interval_s=5.0,
+        routing_interval_s=1.0,
+    )
+
+
+def toy_context(state: list[list[int]], **changes: Any) -> PlacementContext:
+    """One row; what is not given is idle."""
+    on_gpu = np.array([state], np.int8)
+    gpus = len(state)
+    active = np.where((on_gpu == ACTIVE).any(-1), (on_gpu == ACTIVE).argmax(-1), -1)
+
+    def row(name: str, default: Any) -> Any:
+        return np.array([changes.pop(name, default)])
+
+    context = PlacementContext(
+        time_s=np.array([100.0]),
+        state=on_gpu,
+        stable=row("stable", [True] * gpus),
+        active=active.astype(np.int64),
+        drain_s=row("drain_s", [0.0] * gpus),
+        drain_total_s=row("drain_total_s", [0.0] * gpus),
+        in_flight=row("in_flight", [0] * gpus),
+        free_mb=row("free_mb", [0.0] * gpus),
+        foreign_mb=row("foreign_mb", [0.0] * gpus),
+        waiting=row("waiting", [0, 0, 0]),
+        age_sum_s=row("age_sum_s", [0.0, 0.0, 0.0]),
+        outstanding=row("outstanding", [0, 0, 0]),
+        arrived=row("arrived", [0, 0, 0]),
+        loading=row("loading", [False, False, False]),
+        latency_s=row("latency_s", [1.0, 1.0, 1.0]),
+        wake_s=row("wake_s", [2.0, 3.0, 4.0]),
+        sleep_s=row("sleep_s", [1.0, 2.0, 3.0]),
+        load_s=row("load_s", [20.0, 30.0, 40.0]),
+        offload_s=row("offload_s", [4.0, 5.0, 6.0]),
+        mask=np.ones((1, gpus, 4), np.bool_),
+    )
+    assert not changes, changes
+    return context
+
+
+def test_case_1_sleep_fits() -> None:
+    """A ACTIVE, nothing asleep. For B: 0 + 1,000 + 1,500 = 2,500 <= 4,000: sleep. 3 requests need
+    A: t_sleep(A) + 3·t_wake(A) = 1 + 6 = 7. For C: 3,000 <= 4,000: 7 as well. For A itself: 0.
+    Sink: A is active: 0; B and C are not there: t_load = 30 and 40. Relief: ages 12 s for B."""
+    context = toy_context(
+        [[ACTIVE, ABSENT, ABSENT]], outstanding=[3, 2, 1], age_sum_s=[0.0, 12.0, 0.0]
+    )
+    costs = spec_costs(toy_spec(1), context, 0)
+    assert costs.switch.tolist() == [[0.0, 7.0, 7.0]]
+    assert costs.activate.tolist() == [[0.0, 30.0, 40.0]]
+    assert costs.relief.tolist() == [0.0, 12.0, 0.0]
+    # A: 0; B: 7 + 30 - 12 = 25; C: 47
+    assert solve_spec(costs) == {0: 0}
+
+
+def test_case_2_offload_required() -> None:
+    """A ACTIVE, C SLEPT. For B: 2,000 + 1,000 + 1,500 = 4,500 > 4,000: offload the one of least
+    t_offload + requests·t_load: A 4 + 2·20 = 44, C 6 + 0·40 = 6: C, so 6.
+    For C: 2,000 + 1,000 + 2,000 = 5,000 > 4,000, C itself counted twice, as the text has it: 6 too.
+    Sink: B t_load 30, C sleeps here: t_wake 4."""
+    context = toy_context([[ACTIVE, ABSENT, SLEPT]], outstanding=[2, 1, 0])
+    costs = spec_costs(toy_spec(1), context, 0)
+    assert costs.switch.tolist() == [[0.0, 6.0, 6.0]]
+    assert costs.activate.tolist() == [[0.0, 30.0, 4.0]]
+    assert costs.models.tolist() == [0, 1]
+
+
+def test_case_2_weights_by_demand() -> None:
+    """As before, but 5 requests need C: A 4 + 1·20 = 24, C 6 + 5·40 = 206: A goes, for 24."""
+    context = toy_context([[ACTIVE, ABSENT, SLEPT]], outstanding=[1, 1, 5])
+    assert spec_costs(toy_spec(1), context, 0).switch[0].tolist() == [0.0, 24.0, 24.0]
+
+
+def test_a_gpu_without_an_active_model_switches_for_nothing() -> None:
+    """Nothing ACTIVE, B SLEPT: for A 1,500 + 0 + 1,000 = 2,500: sleep, of nobody: 0."""
+    context = toy_context([[ABSENT, SLEPT, ABSENT]], outstanding=[1, 1, 0])
+    costs = spec_costs(toy_spec(1), context, 0)
+    assert costs.switch.tolist() == [[0.0, 0.0, 0.0]]
+    assert costs.activate.tolist() == [[20.0, 3.0, 40.0]]
+    assert solve_spec(costs) == {0: 1}
+
+
+def test_two_gpus_worked_out() -> None:
+    """GPU 0: A ACTIVE, B SLEPT. GPU 1: C ACTIVE. Requests: A 1, B 4, C 0; ages of B sum to 50 s.
+    C is not needed.
+
+    GPU 0 → A: 0 + 0 - 0 = 0. GPU 0 → B: sleepable 1,500 + 1,000 + 1,500 = 4,000 <= 4,000: sleep:
+    1 + 1·2 = 3; wake 3; relief 50: 3 + 3 - 50 = -44.
+    GPU 1 → A: 0 + 2,000 + 1,000 = 3,000: sleep 3 + 0·4 = 3; load 20: 23.
+    GPU 1 → B: 3,500: sleep 3; load 30; relief 50: -17.
+    Each GPU chooses for itself: both take B. The drain latencies are paid by every flow alike."""
+    context = toy_context(
+        [[ACTIVE, SLEPT, ABSENT], [ABSENT, ABSENT, ACTIVE]],
+        outstanding=[1, 4, 0],
+        age_sum_s=[0.0, 50.0, 0.0],
+        drain_total_s=[2.5, 0.5],
+    )
+    costs = spec_costs(toy_spec(2), context, 0)
+    assert costs.drain.tolist() == [2.5, 0.5]
+    total = costs.switch + costs.activate - costs.relief
+    assert total[:, costs.models].tolist() == [[0.0, -44.0], [23.0, -17.0]]
+    assert solve_spec(costs) == {0: 1, 1: 1}
+
+
+def test_defect_every_gpu_must_act() -> None:
+    """B is needed by one request that has not waited yet; A is ACTIVE and nobody needs it: the GPU
+    takes B for 1 + 0 + 30 = 31 s rather than nothing."""
+    context = toy_context([[ACTIVE, ABSENT, ABSENT]], outstanding=[0, 1, 0])
+    assert solve_spec(spec_costs(toy_spec(1), context, 0)) == {0: 1}
+
+
+def test_defect_gpus_pile_onto_one_hot_model() -> None:
+    """Four GPUs, each with A ACTIVE; B's calls have waited 100 s in all: each GPU for itself finds
+    1 + 2·2 + 30 - 100 = -65 < 0, and all four take B."""
+    context = toy_context(
+        [[ACTIVE, ABSENT, ABSENT]] * 4, outstanding=[2, 10, 0], age_sum_s=[0.0, 100.0, 0.0]
+    )
+    assert solve_spec(spec_costs(toy_spec(4), context, 0)) == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+def test_unstable_gpus_and_loading_models_stay_out() -> None:
+    context = toy_context(
+        [[ACTIVE, ABSENT, ABSENT], [ABSENT, ABSENT, ABSENT]],
+        outstanding=[1, 9, 1],
+        stable=[False, True],
+        loading=[False, True, False],
+        age_sum_s=[0.0, 900.0, 0.0],
+    )
+    costs = spec_costs(toy_spec(2), context, 0)
+    assert costs.gpus.tolist() == [1]
+    assert costs.models.tolist() == [0, 2]
+    assert solve_spec(costs) == {1: 0}  # load A 20 s, load C 40 s
+
+
+def test_nothing_needed_nothing_done() -> None:
+    assert solve_spec(spec_costs(toy_spec(1), toy_context([[ACTIVE, ABSENT, ABSENT]]), 0)) == {}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    gpus=st.integers(1, 3),
+    models=st.integers(1, 3),
+    data=st.data(),
+)
+def test_the_flow_is_the_cheapest(gpus: int, models: int, data: st.DataObject) -> None:
+    """Against all M^G assignments, with a total to a millisecond a term."""
+    number = st.integers(0, 50_000).map(lambda n: n * 1e-3)
+
+    def table(*shape: int) -> Any:
+        size = int(np.prod(shape))
+        return np.array(data.draw(st.lists(number, min_size=size, max_size=size))).reshape(shape)
+
+    costs = SpecCosts(
+        gpus=np.arange(gpus),
+        models=np.arange(models),
+        drain=table(gpus),
+        switch=table(gpus, models),
+        relief=table(models),
+        activate=table(gpus, models),
+    )
+
+    def total(choice: tuple[int, ...]) -> float:
+        return float(
+            sum(
+                costs.drain[g] + costs.switch[g, j] + costs.activate[g, j] - costs.relief[j]
+                for g, j in enumerate(choice)
+            )
+        )
+
+    flow = solve_spec(costs)
+    assert sorted(flow) == list(range(gpus))
+    best = min(total(choice) for choice in itertools.product(range(models), repeat=gpus))
+    assert total(tuple(flow[g] for g in range(gpus))) == pytest.approx(best, abs=1e-6)
+
+
+def test_costs_are_whole_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.0005 s rounds to even (0 ms), 0.0015 s to 2 ms."""
+    seen: list[Any] = []
+    original = nx.max_flow_min_cost
+
+    def spy(graph: Any, source: str, sink: str) -> Any:
+        seen.extend(weight for _, _, weight in graph.edges(data="weight"))
+        return original(graph, source, sink)
+
+    monkeypatch.setattr(nx, "max_flow_min_cost", spy)
+    zeros = np.zeros((1, 2))
+    solve_spec(
+        SpecCosts(
+            np.array([0]), np.array([0, 1]), np.array([0.0015]), zeros + 0.0005, np.zeros(2), zeros
+        )
+    )
+    assert sorted(seen) == [0, 0, 0, 0, 2]
+    assert all(type(weight) is int for weight in seen)

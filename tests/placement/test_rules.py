@@ -1,0 +1,295 @@
+"""Single rules, on clusters small enough to be worked out by hand (times in the docstrings)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inframind_gym.placement.config import placement_config
+from inframind_gym.placement.jobs import dag_table
+from inframind_gym.placement.simulation import PlacementSimulation
+from inframind_gym.placement.state import ABSENT, ACTIVE, DRAINING, MAX_CALLS, SLEPT
+from inframind_gym.topology import MAX_AGENTS, TOPOLOGIES
+from tests.placement.toys import card, write_cluster, write_demand
+
+ROW = np.zeros(1, np.int64)
+EXACT: dict[str, Any] = {
+    "timing_spread": 0.0,
+    "timing_noise": 0.0,
+    "foreign_memory": {"max_MB": 0},
+    "initial": "empty",
+}
+
+
+class Toy:
+    """A small cluster without chance in its times."""
+
+    def __init__(self, folder: Path, cards: list[dict[str, Any]], gpus: int = 2, **changes: Any):
+        group = {key: changes.pop(key) for key in ("alpha", "vram_total_MB") if key in changes}
+        demand = {key: changes.pop(key) for key in ("jobs_per_gpu_per_min",) if key in changes}
+        arguments = {
+            "cluster": write_cluster(folder, cards, gpus, **group),
+            "demand": write_demand(folder, **demand),
+            **EXACT,
+            **changes,
+        }
+        self.simulation = PlacementSimulation(placement_config(arguments), 1)
+        self.observations = self.simulation.observations()
+        self.simulation.start(ROW, [np.random.default_rng(0)], self.observations)
+
+    def step(self, *action: int, times: int = 1) -> None:
+        for _ in range(times):
+            self.simulation.step(np.array([action]), self.observations)
+
+    def state(self, g: int, m: int) -> int:
+        return int(self.simulation.state.instance[0, g, m]["state"])
+
+    def since(self, g: int, m: int) -> float:
+        return float(self.simulation.state.instance[0, g, m]["begun_s"])
+
+    @property
+    def illegal(self) -> int:
+        return int(self.simulation.state.episode[0]["illegal"])
+
+
+# Nobody comes within the horizon: the cluster is idle.
+IDLE = {"jobs_per_gpu_per_min": 1e-6}
+
+
+def test_a_switch_takes_the_sum_of_its_phases(tmp_path: Path) -> None:
+    """Load 10 s from 0: ACTIVE at 10. At 10 the other is chosen: first sleep 4 s, then load 10 s:
+    ACTIVE at 24. At 25 back: first sleep of the second 4 s, wake 2 s: ACTIVE at 31. At 35 again:
+    now both have slept before: 1 s and 2 s: ACTIVE at 38."""
+    toy = Toy(tmp_path, [card("a"), card("b")], gpus=1, **IDLE)
+    toy.step(1, times=2)
+    assert toy.state(0, 0) == ACTIVE
+    assert toy.since(0, 0) == 10.0
+    toy.step(2)
+    toy.step(0, times=2)
+    assert (toy.state(0, 0), toy.state(0, 1)) == (SLEPT, ACTIVE)
+    assert (toy.since(0, 0), toy.since(0, 1)) == (14.0, 24.0)
+    toy.step(1)
+    toy.step(0)
+    assert (toy.state(0, 0), toy.since(0, 0)) == (ACTIVE, 31.0)
+    toy.step(2)
+    assert (toy.state(0, 1), toy.since(0, 1)) == (ACTIVE, 38.0)
+    assert toy.simulation.counters(0) == {
+        "wakes": 2, "loads": 2, "sleeps": 3, "offloads": 0, "failed_wakes": 0, "failed_loads": 0,
+    }  # fmt: skip
+
+
+def test_without_room_to_sleep_the_cheapest_is_offloaded(tmp_path: Path) -> None:
+    """Alpha 0.05 of 80,000 MB lets 4,000 MB sleep: two of 2,000 MB, the one that comes counted.
+
+    `a` is replaced by `b`: a and b sleep within 4,000, so a sleeps. `b` is replaced by `c`: a, b
+    and c would be 6,000: with nobody waiting a and b cost the same offload time, and the first in
+    the list, a, goes: VANISHING from 25 on, while b falls asleep from 25 to 29."""
+    cards = [card("a"), card("b"), card("c")]
+    toy = Toy(tmp_path, cards, gpus=1, alpha=0.05, **IDLE)
+    toy.step(1, times=2)
+    toy.step(2)
+    toy.step(0, times=2)
+    assert (toy.state(0, 0), toy.state(0, 1)) == (SLEPT, ACTIVE)
+    toy.simulation.step(np.array([[3]]), toy.observations)
+    assert toy.state(0, 0) == ABSENT  # 25 + 3 s to offload
+    assert toy.since(0, 0) == 28.0
+    assert toy.state(0, 1) == SLEPT
+    assert toy.since(0, 1) == 29.0
+
+
+def test_one_that_cannot_sleep_vanishes(tmp_path: Path) -> None:
+    """Alpha 0.01 lets 800 MB sleep: nobody. 10 + 3 s to offload, then 10 s to load: 23."""
+    toy = Toy(tmp_path, [card("a"), card("b")], gpus=1, alpha=0.01, **IDLE)
+    toy.step(1, times=2)
+    toy.step(2)
+    assert toy.state(0, 0) == ABSENT
+    toy.step(0, times=2)
+    assert (toy.state(0, 1), toy.since(0, 1)) == (ACTIVE, 23.0)
+
+
+def test_a_group_needs_all_its_gpus(tmp_path: Path) -> None:
+    toy = Toy(tmp_path, [card("a"), card("pair", tp_min=2)], gpus=3, **IDLE)
+    mask = toy.simulation.state.mask[0]
+    assert mask[:, 2].tolist() == [True, True, False]  # GPU 2 is beyond the last pair
+    toy.step(2, 0, 0)
+    assert toy.illegal == 1
+    toy.step(2, 1, 0)
+    assert toy.illegal == 1  # the choice of `a` on GPU 1 is legal, the half pair is not
+    assert toy.state(1, 0) != ABSENT
+    toy.step(0, 0, 0, times=2)
+    toy.step(2, 2, 0)
+    assert toy.illegal == 0
+    toy.step(0, 0, 0, times=3)
+    assert toy.state(0, 1) == ACTIVE
+    assert toy.simulation.state.host[0].tolist() == [0, 0, -1]
+    assert toy.state(1, 0) == SLEPT
+
+
+def test_one_gpu_displaces_a_whole_group(tmp_path: Path) -> None:
+    """The pair is ACTIVE on 0 and 1; GPU 1 takes `a`: both are UNSTABLE while the pair leaves, GPU
+    0 is empty afterwards."""
+    toy = Toy(tmp_path, [card("a"), card("pair", tp_min=2)], gpus=2, **IDLE)
+    toy.step(2, 2, times=2)
+    toy.step(0, 0)
+    assert toy.state(0, 1) == ACTIVE
+    toy.step(0, 1)
+    assert toy.state(0, 1) == SLEPT
+    assert toy.simulation.state.host[0].tolist() == [-1, -1]
+    toy.step(0, 0, times=2)
+    assert toy.simulation.state.host[0].tolist() == [-1, 1]
+
+
+def test_a_model_that_loads_is_not_loaded_again(tmp_path: Path) -> None:
+    toy = Toy(tmp_path, [card("a"), card("b")], gpus=2, **IDLE)
+    toy.step(1, 0)
+    assert not toy.simulation.state.mask[0, 1, 1]
+    toy.step(0, 1)
+    assert toy.illegal == 1
+    toy.step(0, 1)
+    assert toy.illegal == 0
+
+
+def test_several_gpus_may_load_one_model_at_once(tmp_path: Path) -> None:
+    toy = Toy(tmp_path, [card("a"), card("b")], gpus=3, **IDLE)
+    toy.step(1, 1, 1)
+    assert toy.illegal == 0
+    toy.step(0, 0, 0)
+    assert [toy.state(g, 0) for g in range(3)] == [ACTIVE] * 3
+
+
+def test_unstable_gpus_take_no_choice(tmp_path: Path) -> None:
+    toy = Toy(tmp_path, [card("a"), card("b")], gpus=1, **IDLE)
+    toy.step(1)
+    assert toy.simulation.state.mask[0, 0].tolist() == [True, False, False]
+    toy.step(2)
+    assert toy.illegal == 1
+    assert toy.state(0, 1) == ABSENT
+
+
+def test_a_start_fails_when_memory_is_taken(tmp_path: Path) -> None:
+    """At the decision all is free; during the drain another process takes memory at tick 5: the
+    wake that is due then fails, and the sleeper goes on sleeping."""
+    toy = Toy(tmp_path, [card("a"), card("b", t_first_sleep_s=7.0)], gpus=1, **IDLE)
+    toy.step(1, times=2)
+    toy.step(2)
+    toy.step(0, times=2)  # b ACTIVE, a SLEPT at 25
+    toy.step(1)  # b falls asleep until 32
+    toy.simulation.state.foreign_mb[0, 0] = 19_000.0  # free beside b: 80,000 - 60,000 - 0
+    toy.step(0)
+    # others: b slept 2,000; a awake 60,000; foreign 19,000: 81,000 > 80,000
+    assert toy.simulation.counters(0)["failed_wakes"] == 1
+    assert toy.state(0, 0) == SLEPT
+    assert toy.simulation.state.moving[0, 0] == 0
+    assert toy.simulation.state.waiting[0, 0]["loading"] == 0
+
+
+def test_one_that_leaves_finishes_what_it_has_and_gets_nothing_new(tmp_path: Path) -> None:
+    """Calls of about 10 s: when `a` is told to leave, some run. None is added, all end."""
+    slow = card("a", base_s=0.06, slots=8, queue=4)
+    toy = Toy(tmp_path, [slow, card("b", active_mem_MB=61_000)], gpus=1, initial="spread")
+    state = toy.simulation.state
+    if toy.state(0, 0) != ACTIVE:  # the draw began with `b`
+        toy.step(1)
+    while state.server[0, 0]["model"] != 0 or state.server[0, 0]["running"] < 3:
+        toy.step(0)
+    server = state.server[0, 0]
+    in_flight = int(server["running"] + server["queued"])
+    finished = int(server["latency_count"])
+    waiting = int(state.waiting[0, 0]["count"] + state.waiting[0, 0]["potential"])
+    toy.step(2)
+    while toy.state(0, 0) == DRAINING:
+        left = int(server["running"] + server["queued"])
+        assert left == in_flight - (int(server["latency_count"]) - finished)
+        toy.step(0)
+    assert int(server["latency_count"]) - finished == in_flight
+    assert int(state.waiting[0, 0]["count"] + state.waiting[0, 0]["potential"]) >= waiting
+
+
+def test_a_batch_slows_its_calls(tmp_path: Path) -> None:
+    """One call of w steps takes w·(0.01 + 0.001·B) s."""
+    toy = Toy(tmp_path, [card("a", slots=3, queue=0)], gpus=1, initial="spread")
+    toy.step(0)
+    server = toy.simulation.state.server[0, 0]
+    while server["running"] != 3:
+        toy.step(0)
+    clock = float(server["clock"])
+    running = int(server["running"])
+    gap = float(server["next_finish"] - server["clock"])
+    toy.simulation.state.arrival_s[0] = np.inf
+    now_s = toy.simulation.now_s()[0]
+    done = int(toy.simulation.state.episode[0]["requests_done"])
+    end_s = now_s + gap * (0.01 + 0.001 * running)
+    while toy.simulation.state.episode[0]["requests_done"] == done:
+        toy.step(0)
+    assert float(server["clock"]) > clock
+    assert toy.simulation.now_s()[0] >= end_s > toy.simulation.now_s()[0] - 5.0
+
+
+def test_graphs_of_calls_have_the_calls_of_their_topologies() -> None:
+    """K agents: K + 1 calls; Debate and Reflection 2K + 1; the last reads what nobody else does."""
+    table = dag_table()
+    for t, topology in enumerate(TOPOLOGIES):
+        for agents in range(1, MAX_AGENTS + 1):
+            dag = table[t * MAX_AGENTS + agents - 1]
+            rounds = 2 if topology in ("Debate", "Reflection") else 1
+            calls = int(dag["calls"])
+            assert calls == rounds * agents + 1 <= MAX_CALLS
+            last = int(dag["predecessors"][calls - 1])
+            if topology in ("Chain", "FullConnected"):
+                assert last == 1 << (agents - 1)
+            elif rounds == 1:
+                assert last == (1 << agents) - 1
+            else:
+                assert last == ((1 << agents) - 1) << agents
+            for a in range(calls):
+                for b in range(calls):
+                    forth = int(dag["successors"][a]) >> b & 1
+                    assert forth == int(dag["predecessors"][b]) >> a & 1
+                    assert not forth or a < b
+
+
+def test_mean_reward_is_minus_mean_latency(tmp_path: Path) -> None:
+    """Little's law: over a long episode with light load the summed reward, scaled back, is the
+    summed time of all calls, and so close to calls times the mean time of a call."""
+    toy = Toy(tmp_path, [card("a", slots=64, queue=0)], gpus=1, initial="spread",
+              num_decisions=200)  # fmt: skip
+    total = 0.0
+    for _ in range(200):
+        toy.step(0)
+        total += float(toy.simulation.terms[0, :2].sum())
+    episode = toy.simulation.state.episode[0]
+    norm = float(toy.simulation.world.settings[0]["request_norm"])
+    server = toy.simulation.state.server[0, 0]
+    in_servers_s = float(server["latency_sum_s"])
+    calls = int(episode["requests_done"])
+    assert calls > 1000
+    # beside the time in the server a call waits up to 1 s for the next tick, half a second or so
+    spent_s = -total * norm
+    assert in_servers_s < spent_s < in_servers_s + 1.05 * calls
+    summary = toy.simulation.summary(0)
+    assert summary["mean_call_latency_s"] == pytest.approx(spent_s / episode["requests_made"])
+
+
+@pytest.mark.parametrize("kind", ["wake", "load"])
+def test_observed_times_move_towards_what_happened(tmp_path: Path, kind: str) -> None:
+    """EMA of weight 0.3: a phase that takes x against a belief of b gives 0.7·b + 0.3·x."""
+    toy = Toy(tmp_path, [card("a"), card("b")], gpus=1, timing_spread=0.5, **IDLE)
+    state = toy.simulation.state
+    index = {"wake": 0, "load": 2}[kind]
+    believed = {"wake": 2.0, "load": 10.0}[kind]
+    toy.step(1)
+    while toy.state(0, 0) != ACTIVE:
+        toy.step(0)
+    if kind == "wake":
+        toy.step(2)
+        while toy.state(0, 1) != ACTIVE:
+            toy.step(0)
+        toy.step(1)
+        while toy.state(0, 0) != ACTIVE:
+            toy.step(0)
+    true_s = believed * float(state.spread[0, 0, index])
+    assert true_s != pytest.approx(believed, rel=1e-3)
+    assert state.seen_s[0, 0, index] == pytest.approx(0.7 * believed + 0.3 * true_s)

@@ -1,0 +1,32 @@
+"""The solvers that are compared solve the same problem."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.placement_solver import SOLVERS, measure, problem
+
+
+def test_all_solvers_agree_and_are_timed() -> None:
+    """`measure` raises where two of them disagree."""
+    pytest.importorskip("scipy")
+    (line,) = measure(((12, 5),), repeats=1)
+    assert (line["gpus"], line["models"]) == (12, 5)
+    for name in SOLVERS:
+        if name != "ortools":  # not a dependency
+            took_ms = line[name]
+            assert took_ms is not None
+            assert took_ms > 0.0
+
+
+def test_a_wrong_solver_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SOLVERS, "networkx", lambda switch, gain, now: 0)
+    with pytest.raises(RuntimeError, match="networkx found 0"):
+        measure(((12, 5),), repeats=1)
+
+
+def test_the_problem_is_worth_solving() -> None:
+    switch, gain, now = problem(64, 16)
+    assert (gain[:, :-1] >= gain[:, 1:]).all()
+    assert (switch[range(64), now] == 0).all()
+    assert gain[:-1].min() >= 0

@@ -1,0 +1,99 @@
+"""Small clusters and demands, as files, for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+DEMAND: dict[str, Any] = {
+    "name": "toy",
+    "jobs_per_gpu_per_min": 20,
+    "topologies": {"Chain": 1, "Debate": 1, "Reflection": 1, "FullConnected": 1},
+    "num_agents": {1: 1, 2: 1, 3: 1},
+    "prompt_tokens": {"median": 300, "sigma": 0.5},
+    "output_tokens": {"median": 150, "sigma": 0.5},
+}
+
+
+def card(alias: str, **changes: Any) -> dict[str, Any]:
+    """A model card whose transitions take whole seconds."""
+    return {
+        "model_id": f"toy/{alias}",
+        "alias": alias,
+        "tp_min": 1,
+        "t_wake_s": 2.0,
+        "t_sleep_s": 1.0,
+        "t_first_sleep_s": 4.0,
+        "t_load_s": 10.0,
+        "t_offload_s": 3.0,
+        "active_mem_MB": 60_000,
+        "slept_mem_tp1_MB": 2_000,
+        "slept_mem_tpg1_MB": 2_000,
+        "slots": 4,
+        "queue": 2,
+        "base_s": 0.01,
+        "per_seq_s": 0.001,
+        "prefill_tokens_per_s": 10_000,
+        **changes,
+    }
+
+
+def write_cluster(folder: Path, cards: list[dict[str, Any]], gpus: int = 2, **group: Any) -> str:
+    """A cluster file; its path."""
+    catalogue = folder / "catalogue.yaml"
+    catalogue.write_text(yaml.safe_dump({"name": "toys", "models": cards}))
+    cluster = folder / "cluster.yaml"
+    groups = [{"count": gpus, "vram_total_MB": 80_000, "alpha": 0.06, **group}]
+    models = [c["alias"] for c in cards]
+    content = {"name": "toy", "catalogue": str(catalogue), "models": models, "gpus": groups}
+    cluster.write_text(yaml.safe_dump(content))
+    return str(cluster)
+
+
+def write_demand(folder: Path, **changes: Any) -> str:
+    """A demand file; its path."""
+    path = folder / "demand.yaml"
+    path.write_text(yaml.safe_dump({**DEMAND, **changes}))
+    return str(path)
+
+
+def tight_cluster(folder: Path, alpha: float = 0.06) -> str:
+    """Four GPUs, models of TP 1, 2 and 4, of which at most two sleep beside one that is awake."""
+    cards = [
+        card("one"),
+        card("two", active_mem_MB=70_000, slots=2, queue=0),
+        card("pair", tp_min=2, active_mem_MB=72_000, slept_mem_tpg1_MB=2_500),
+        card("four", tp_min=4, active_mem_MB=40_000, slept_mem_tpg1_MB=3_000),
+        card("big", active_mem_MB=76_000, slept_mem_tp1_MB=4_500),
+    ]
+    return write_cluster(folder, cards, gpus=4, alpha=alpha)
+
+
+def masked_action(
+    rng: np.random.Generator, mask: NDArray[np.bool_], gpus: int, tp: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """A random action that keeps to the mask and chooses whole blocks.
+
+    Args:
+        mask: (G·(M + 1),).
+        tp: (M,).
+    """
+    table = mask.reshape(gpus, -1)
+    action = np.zeros(gpus, np.int64)
+    taken = np.zeros(gpus, np.bool_)
+    for g in rng.permutation(gpus).tolist():
+        if taken[g] or rng.random() < 0.4:
+            continue
+        m = int(rng.choice(np.flatnonzero(table[g])))
+        if m == 0:
+            continue
+        first = g // tp[m - 1] * tp[m - 1]
+        block = slice(first, first + tp[m - 1])
+        if not taken[block].any():
+            action[block] = m
+            taken[block] = True
+    return action
