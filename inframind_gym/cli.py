@@ -20,11 +20,13 @@ from inframind_gym.placement.demand import load_demand
 from inframind_gym.serving.calibration.command import calibrate
 from inframind_gym.serving.calibration.replay_command import replay
 from inframind_gym.serving.pool import load_pool
+from inframind_gym.sim2real.command import sim2real
 from inframind_gym.workload.config import load_workload
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.command()(calibrate)
 app.command()(replay)
+app.command()(sim2real)
 _LOADERS: dict[str, Callable[[Path], object]] = {
     "pools": load_pool,
     "workloads": load_workload,

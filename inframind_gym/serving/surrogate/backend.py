@@ -7,6 +7,7 @@ wants to put something of their own between the workflows and the servers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -48,6 +49,10 @@ _ENDED: Final = np.dtype(
 )
 
 
+# Tokens of a call's prompt and of its answer.
+Lengths = Callable[[Call], tuple[int, int]]
+
+
 class SurrogateBackend:
     """Simulated servers in virtual time, which passes only in `wait`.
 
@@ -58,6 +63,7 @@ class SurrogateBackend:
         key: of the sweep's random numbers, 0..2**64 - 1.
         max_calls: most calls in flight.
         poll_s: interval at which the metrics are polled.
+        lengths: of prompts and answers, where they are known; None: as planned and drawn.
     """
 
     def __init__(
@@ -69,7 +75,9 @@ class SurrogateBackend:
         *,
         max_calls: int,
         poll_s: float = 5.0,
+        lengths: Lengths | None = None,
     ) -> None:
+        self._lengths = lengths
         self._cluster = allocate(card, 1, max_calls)
         self._tables = tables
         self._role_fit = role_fit
@@ -90,6 +98,7 @@ class SurrogateBackend:
     def submit(self, call: Call) -> None:
         """Put the call into its server's queue; what it will answer is drawn at once."""
         known = self._right.get(call.query, 0)
+        prompt, answer = (call.prompt_tokens, 0) if self._lengths is None else self._lengths(call)
         sources = zip(call.reads, call.sources, strict=True)
         tokens, truncated, right = _send(
             self._cluster,
@@ -106,7 +115,8 @@ class SurrogateBackend:
             call.strategy,
             call.role,
             call.priority,
-            call.prompt_tokens,
+            prompt,
+            answer,
             np.uint32(sum(1 << node for node in call.reads)),
             np.uint32(sum((known >> source & 1) << node for node, source in sources)),
         )
@@ -181,13 +191,19 @@ def _send(
     role: int,
     priority: float,
     prompt_tokens: int,
+    known_tokens: int,
     reads: Any,
     right: Any,
 ) -> tuple[int, bool, bool]:
-    """Submit a call; its length in tokens, whether it will be cut and whether it will be right."""
+    """Submit a call; its length in tokens, whether it will be cut and whether it will be right.
+
+    The length is `known_tokens`, or drawn where that is 0.
+    """
     place = call_id(node, phase, model, strategy)
     z = query_length_z(key, ordinal)
     tokens, _ = answer_tokens(tables, key, ordinal, task, z, place, model, strategy)
+    if known_tokens > 0:
+        tokens = known_tokens
     truncated = was_cut(tables, tokens)
     bonus = answer_bonus(tables, role_fit, task, role, node, phase, strategy, reads, right)
     is_right = answer_right(tables, key, ordinal, task, place, model, bonus, truncated)
