@@ -1,4 +1,4 @@
-"""`inframind`: what is installed here, and whether a configuration file is right."""
+"""`inframind`: what is installed, configuration files, calibration, and pools of servers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from inframind_gym.placement.demand import load_demand
 from inframind_gym.serving.calibration.command import calibrate
 from inframind_gym.serving.calibration.replay_command import replay
 from inframind_gym.serving.pool import load_pool
+from inframind_gym.serving.vllm.pool_cli import app as pool_app
 from inframind_gym.sim2real.command import sim2real
 from inframind_gym.workload.config import load_workload
 
@@ -27,6 +28,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.command()(calibrate)
 app.command()(replay)
 app.command()(sim2real)
+app.add_typer(pool_app, name="pool")
 _LOADERS: dict[str, Callable[[Path], object]] = {
     "pools": load_pool,
     "workloads": load_workload,

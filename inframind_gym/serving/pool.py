@@ -6,11 +6,12 @@ Read from YAML (`envs_configs/pools/`), shared by the surrogate, the live backen
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from inframind_gym.configs import (
     Fraction,
@@ -26,6 +27,38 @@ from inframind_gym.errors import ConfigError, unknown
 
 Scheduler = Literal["edf", "edf_late_last", "fcfs"]
 Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+def _number_as_text(value: Any) -> Any:
+    """Take 4 for "4": YAML makes numbers of what a command line and an environment hold."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Text = Annotated[str, BeforeValidator(_number_as_text)]
+
+# What `inframind pool up` says to vLLM by itself, and where it takes that from.
+_TAKEN_ARGS: Final = {
+    "--model": "`path`",
+    "--served-model-name": "`name`",
+    "--host": "`inframind pool up --host`",
+    "--port": "`port`",
+    "--gpu-memory-utilization": "`gpu_memory_frac`",
+    "--tensor-parallel-size": "`tensor_parallel`",
+    "-tp": "`tensor_parallel`",
+    "--load-format": "`load_format`",
+    "--enable-sleep-mode": "`sleep_mode`",
+    "--max-num-seqs": "`server.max_num_seqs`",
+    "--max-num-batched-tokens": "`server.max_num_batched_tokens`",
+    "--max-model-len": "`server.max_model_len`",
+    "--block-size": "`server.block_size`",
+    "--enable-prefix-caching": "`server.prefix_caching`",
+    "--no-enable-prefix-caching": "`server.prefix_caching`",
+    "--async-scheduling": "`server.async_scheduling`",
+    "--no-async-scheduling": "`server.async_scheduling`",
+    "--scheduling-policy": "nowhere: servers of a pool always run `priority`",
+}
+_TINY: Final = re.compile(r"tiny:[1-9]\d*x[1-9]\d*")
+_VARIABLE: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 class StepCost(StrictModel):
@@ -113,6 +146,11 @@ class GpuConfig(StrictModel):
     memory_gb: Positive | None = None  # 1e9 bytes
     colocation_slowdown: NonNegative = 0.0
 
+    @property
+    def is_cpu(self) -> bool:
+        """Whether there is no GPU: its servers are those of vLLM for CPUs."""
+        return self.device.upper() == "CPU"
+
 
 class ModelConfig(StrictModel):
     """One served model: what it is, where it lives, how fast it is."""
@@ -126,7 +164,21 @@ class ModelConfig(StrictModel):
     gpu_memory_frac: Annotated[Fraction, Field(gt=0)]
     port: Port | None = None
     url: str | None = None  # of a server that runs already; instead of a port
+    # How `inframind pool up` starts its server; nothing else takes notice.
+    path: str | None = None  # of the weights: a folder, a name on the Hugging Face hub, or
+    # tiny:LAYERSxWIDTH, made on the spot with random weights; without it the name
+    tensor_parallel: PositiveInt = 1  # GPUs that share its layers
+    gpus: tuple[str, ...] = ()  # their names if they are several; the first is `gpu`
+    load_format: str | None = None  # "dummy": random weights
+    sleep_mode: bool = False  # can be put to sleep and woken up
+    extra_args: tuple[Text, ...] = ()  # further ones of vLLM's command line
+    env: dict[str, Text] = Field(default_factory=dict)  # further environment variables
     server: ServerCard
+
+    @property
+    def all_gpus(self) -> tuple[str, ...]:
+        """Names of all GPUs that it is on."""
+        return self.gpus or (self.gpu,)
 
     @field_validator("url")
     @classmethod
@@ -134,6 +186,50 @@ class ModelConfig(StrictModel):
         if url is not None and not url.startswith(("http://", "https://")):
             raise ValueError(f"{url!r} must start with http:// or https://")
         return url
+
+    @field_validator("path")
+    @classmethod
+    def _check_path(cls, path: str | None) -> str | None:
+        wrong = path is not None and path.startswith("tiny:") and not _TINY.fullmatch(path)
+        if wrong or path == "":
+            raise ValueError(
+                f"{path!r} is no path: give a folder (/..., ~/..., ./...), a name on the Hugging "
+                "Face hub, or tiny:LAYERSxWIDTH (tiny:2x128)"
+            )
+        return path
+
+    @field_validator("extra_args")
+    @classmethod
+    def _check_extra_args(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        for argument in arguments:
+            flag = argument.partition("=")[0]
+            flag = flag.replace("_", "-") if flag.startswith("--") else flag
+            if flag in _TAKEN_ARGS:
+                raise ValueError(f"{argument!r} is set from {_TAKEN_ARGS[flag]}: remove it here")
+        return arguments
+
+    @field_validator("env")
+    @classmethod
+    def _check_env(cls, env: dict[str, str]) -> dict[str, str]:
+        for name in env:
+            if not _VARIABLE.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of an environment variable")
+        if "CUDA_VISIBLE_DEVICES" in env:
+            raise ValueError("CUDA_VISIBLE_DEVICES is set from the model's GPUs: remove it here")
+        return env
+
+    @model_validator(mode="after")
+    def _check_gpus(self) -> ModelConfig:
+        if len(self.all_gpus) != self.tensor_parallel:
+            raise ValueError(
+                f"tensor_parallel is {self.tensor_parallel}: name as many GPUs under `gpus`, "
+                f"not {len(self.all_gpus)}"
+            )
+        if len(set(self.all_gpus)) != len(self.all_gpus):
+            raise ValueError("gpus: names one twice")
+        if self.gpu != self.all_gpus[0]:
+            raise ValueError(f"gpus: the first must be the model's gpu, {self.gpu}")
+        return self
 
 
 class PoolConfig(StrictModel):
@@ -155,8 +251,9 @@ class PoolConfig(StrictModel):
         _unique("models", "alias", [model.alias for model in self.models])
         _unique("models", "port", [m.port for m in self.models if m.port is not None])
         for model in self.models:
-            if model.gpu not in gpus:
-                raise ValueError(f"models: {model.alias}: {unknown('gpu', model.gpu, gpus)}")
+            for name in model.all_gpus:
+                if name not in gpus:
+                    raise ValueError(f"models: {model.alias}: {unknown('gpu', name, gpus)}")
             if model.server.max_model_len <= self.max_output_tokens:
                 raise ValueError(
                     f"models: {model.alias}: max_model_len ({model.server.max_model_len}) must "
@@ -164,7 +261,7 @@ class PoolConfig(StrictModel):
                     "no room for a prompt"
                 )
         for name in gpus:
-            used = sum(model.gpu_memory_frac for model in self.models if model.gpu == name)
+            used = sum(model.gpu_memory_frac for model in self.models if name in model.all_gpus)
             if used > 1.0 + 1e-9:
                 raise ValueError(
                     f"models: the gpu_memory_frac on {name} add up to {used:.2f}: at most 1 fits"
@@ -175,6 +272,10 @@ class PoolConfig(StrictModel):
     def aliases(self) -> tuple[str, ...]:
         """Aliases of the models, in the order of the actions."""
         return tuple(model.alias for model in self.models)
+
+    def gpu_of(self, model: ModelConfig) -> GpuConfig:
+        """The GPU that a model is on, the first if it is on several."""
+        return next(gpu for gpu in self.gpus if gpu.name == model.gpu)
 
     @property
     def gpu_index(self) -> tuple[int, ...]:

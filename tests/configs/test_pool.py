@@ -33,7 +33,8 @@ def refused(folder: Path, data: dict[str, Any]) -> str:
 def test_shipped_pools_are_valid(name: str) -> None:
     pool = load_pool(name)
     assert pool.name == name
-    assert pool.aliases == ALIASES
+    assert set(pool.aliases) <= set(ALIASES)  # workloads have profiles of these
+    assert (pool.aliases == ALIASES) == (name in ("b200-2gpu", "h100-5gpu"))
     assert pool.scheduler == "edf"
     assert PoolConfig.model_validate_json(pool.model_dump_json()) == pool
 
@@ -165,3 +166,42 @@ def test_index_of_a_model() -> None:
     assert [pool.index(alias) for alias in ALIASES] == [0, 1, 2, 3, 4]
     with pytest.raises(ConfigError, match=r"'llama8b'\. Did you mean 'llama-8b'"):
         pool.index("llama8b")
+
+
+def test_how_servers_are_started_is_checked(tmp_path: Path) -> None:
+    def with_model(**keys: Any) -> dict[str, Any]:
+        data = plain()
+        data["models"][0] |= keys
+        return data
+
+    for keys, wanted in (
+        (
+            {"extra_args": ["--max-num-seqs=4"]},
+            "'--max-num-seqs=4' is set from `server.max_num_seqs`",
+        ),
+        ({"extra_args": ["--max_model_len", 4]}, "is set from `server.max_model_len`"),
+        ({"extra_args": ["--scheduling-policy"]}, "servers of a pool always run `priority`"),
+        ({"env": {"CUDA_VISIBLE_DEVICES": 1}}, "is set from the model's GPUs"),
+        ({"env": {"A B": "1"}}, "'A B' is no name of an environment variable"),
+        ({"env": {"A": True}}, "models.0.env.A: input should be a valid string"),
+        ({"path": "tiny:small"}, "tiny:LAYERSxWIDTH"),
+        ({"path": ""}, "'' is no path"),
+        ({"tensor_parallel": 2}, "tensor_parallel is 2: name as many GPUs under `gpus`, not 1"),
+        ({"gpus": ["gpu0", "gpu1"]}, "tensor_parallel is 1: name as many GPUs"),
+        ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu0"]}, "gpus: names one twice"),
+        ({"tensor_parallel": 2, "gpus": ["gpu1", "gpu0"]}, "the first must be the model's gpu"),
+        ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu2"]}, "unknown gpu 'gpu2'"),
+        ({"sleep_mod": True}, "Did you mean 'sleep_mode'?"),
+        # 0.50 on both GPUs, beside 0.30 + 0.15 + 0.12 on the second
+        ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu1"]}, "on gpu1 add up to 1.07"),
+    ):
+        assert wanted in refused(tmp_path, with_model(**keys)), keys
+
+
+def test_a_model_on_two_gpus() -> None:
+    data = plain()
+    data["models"][0] |= {"tensor_parallel": 2, "gpus": ["gpu0", "gpu1"], "gpu_memory_frac": 0.4}
+    pool = PoolConfig.model_validate(data)
+    assert pool.models[0].all_gpus == ("gpu0", "gpu1")
+    assert pool.gpu_index == (0, 1, 0, 1, 1)  # the surrogate has it on the first
+    assert pool.gpu_of(pool.models[0]).name == "gpu0"

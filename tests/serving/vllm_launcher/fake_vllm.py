@@ -1,0 +1,87 @@
+"""A stand-in for an interpreter that has vLLM: serves nothing, but starts, fails and ends like it.
+
+Called as `fake_vllm.py -m vllm.entrypoints.openai.api_server ...`; has an engine in a process of
+its own, which outlives an API server that is killed. `--fake=...` among the arguments:
+
+    fail     ends during its start, the cause some lines before the end
+    oom      is killed during its start
+    silent   never answers
+    stubborn ignores SIGTERM, and so does its engine
+    deaf     closes its port when its engine ends, and hangs
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+ENGINE = "import signal, sys, time\nif {}: signal.signal(15, signal.SIG_IGN)\ntime.sleep(600)"
+
+
+def main() -> None:
+    if sys.argv[1] == "-c":  # is there a vLLM?
+        return
+    if not sys.argv[1].startswith("-"):  # a script of ours
+        os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+    given = dict(zip(sys.argv[1:], sys.argv[2:], strict=False))
+    how = next((a.partition("=")[2] for a in sys.argv if a.startswith("--fake=")), "")
+    print("(APIServer pid=1) INFO 01-01 00:00:00 [x.py:1] loading", flush=True)
+    stubborn = how == "stubborn"
+    engine = subprocess.Popen([sys.executable, "-c", ENGINE.format(stubborn)])
+    if stubborn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    else:
+
+        def end(*_: object) -> None:
+            engine.kill()
+            engine.wait()
+            os._exit(0)
+
+        signal.signal(signal.SIGTERM, end)
+    if how == "fail":
+        speaker = "(EngineCore pid=2) ERROR 01-01 00:00:00 [x.py:1]"
+        print(f"{speaker} ValueError: No available memory for the cache blocks.", flush=True)
+        print("RuntimeError: Engine core initialization failed. See root cause above.", flush=True)
+        sys.exit(1)
+    if how == "oom":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "silent":
+        time.sleep(600)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answers: dict[str, Any] = {
+                "/health": "",
+                "/v1/models": {"data": [{"id": given["--served-model-name"]}]},
+                "/is_sleeping": {"is_sleeping": False},
+                "/metrics": "vllm:num_requests_running 2.0\nvllm:num_requests_waiting 1.0\n"
+                "vllm:kv_cache_usage_perc 0.25\n",
+            }
+            answer = answers.get(self.path)
+            self.send_response(404 if answer is None else 200)
+            self.end_headers()
+            text = answer if isinstance(answer, str) else json.dumps(answer)
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer((given["--host"], int(given["--port"])), Handler)
+    print("Application startup complete.", flush=True)
+    if how == "deaf":
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        engine.wait()
+        server.server_close()
+        time.sleep(600)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
