@@ -189,6 +189,7 @@ def policy_config(learner: Learner, progress: Progress, run: Mapping[str, Any]) 
         "strategies": list(learner.facts["strategies"]),
         "system_features": list(learner.config.env.system_features),
         "system_state": learner.config.executor.system_state,
+        "multiplier": learner.multiplier.value,
         "training": {**run, **progress.as_dict()},
     }
 

@@ -46,6 +46,7 @@ class InfraMindPolicy(RowwiseDraws):
         self.name = named(type(self).name, *arguments)
         self.sample = mode == SAMPLE
         tensors, self.config = load(self.folder)
+        self.multiplier = self.config.get("multiplier")  # λ; older checkpoints don't tell it
         self.fingerprint = fingerprint(self.folder)  # results of other weights are not these
         self.shape = self._shape(self.config)
         self.requires = {"level": "joint", "system_features": self.config["system_features"]}

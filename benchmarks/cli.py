@@ -103,6 +103,10 @@ def run(
         str | None,
         typer.Option(help="surrogate, or vllm: the pool's live servers, on the wall clock."),
     ] = None,
+    export_port: Annotated[
+        int | None,
+        typer.Option(help="Show metrics for Prometheus at this port (0: a free one), with vllm."),
+    ] = None,
     scheduler: Annotated[str | None, typer.Option(help="edf, edf_late_last or fcfs.")] = None,
     protocol: Annotated[str | None, typer.Option(help="parallel or published.")] = None,
     workers: Annotated[
@@ -149,6 +153,7 @@ def run(
                 workers=workers or default_workers(ray_address),
                 ray_address=ray_address,
                 max_rows=max_rows,
+                export_port=export_port,
                 command=command,
             )
         except KeyboardInterrupt:

@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 import baselines
 from benchmarks.cells import Cell
 from benchmarks.errors import BenchmarkError
+from benchmarks.progress import say
 from benchmarks.records import Names
 from benchmarks.rollout import ENV_IDS, StoppedError, blame, env_kwargs, names_of
 from benchmarks.suite import SuiteConfig
+from inframind_gym.envs.exporter import RouterExporter
 from inframind_gym.envs.live import StreamLiveEnv
 from inframind_gym.orchestration.state import COMPLETED, CONTEXT
 from inframind_gym.policy import Policy, feedback_of
+from inframind_gym.serving.pool import load_pool
 
 REQUESTS = "requests.jsonl"  # in a results folder: every call, as `inframind calibrate` reads them
 
@@ -36,12 +39,15 @@ class LiveSimulator:
         stop: Asked between decisions; a run ends with `StoppedError` once it says yes.
         progress: Told how many queries have finished since it was told last.
         log: File that every call is appended to; None: none.
+        export_port: Port at which metrics are shown (`docs/metrics.md`); None: they are not.
     """
 
     suite: SuiteConfig
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[int], None] = lambda _: None
     log: Path | None = None
+    export_port: int | None = None
+    _exporter: RouterExporter | None = field(default=None, init=False)
     _made: tuple[Any, StreamLiveEnv] | None = field(default=None, init=False)
 
     def run(self, cells: Sequence[Cell]) -> Iterator[list[tuple[Cell, NDArray[np.void], Names]]]:
@@ -51,8 +57,12 @@ class LiveSimulator:
             BenchmarkError: The policy is a bound: nobody knows what live servers will answer.
             StoppedError: `stop` said so.
             PolicyFailedError: The policy raised an error or gave no valid action.
-            InfraMindError: No server answers.
+            InfraMindError: No server answers, or the metrics' port is in use.
         """
+        if self.export_port is not None and self._exporter is None:
+            aliases = load_pool(self.suite.pool).aliases
+            self._exporter = RouterExporter(aliases, self.export_port)
+            say(f"metrics: {self._exporter.url}")
         for cell in cells:
             policy = baselines.resolve_policy(cell.policy)
             if getattr(policy, "bound", False):
@@ -65,6 +75,13 @@ class LiveSimulator:
             yield [(cell, self._sweep(env, policy, cell), names)]
 
     def close(self) -> None:
+        """Let go of the servers, and show no more metrics."""
+        if self._exporter is not None:
+            self._exporter.close()
+            self._exporter = None
+        self._leave()
+
+    def _leave(self) -> None:
         """Let go of the servers."""
         if self._made is not None:
             self._made[1].close()
@@ -72,9 +89,13 @@ class LiveSimulator:
 
     def _sweep(self, env: StreamLiveEnv, policy: Policy, cell: Cell) -> NDArray[np.void]:
         observe = feedback_of(policy)
+        metrics = None if self._exporter is None else self._exporter.metrics
         budget_s = np.nan if cell.budget_s == "tiers" else cell.budget_s
         options = {"arrival_rate_per_min": cell.rate_per_min, "budget_s": budget_s}
         observation, _ = env.reset(seed=cell.sweep_seed, options=options)
+        if metrics is not None:
+            metrics.watch(env, policy)
+            metrics.began()
         with blame(cell.policy):
             policy.reset(env.policy_spec(), [cell.policy_seed])
         done = np.zeros(env.simulation.num_queries, COMPLETED)
@@ -87,6 +108,8 @@ class LiveSimulator:
                 contexts = np.array([env.context()], CONTEXT)
                 action = policy.act_batch(observation[None], contexts, row)[0]
             observation, _, over, _, _ = env.step(action)
+            if metrics is not None:
+                metrics.stepped()
             records = env.completed()
             if len(records):
                 done[records["query"]] = records
@@ -100,8 +123,9 @@ class LiveSimulator:
         """The last environment if it fits, else a new one."""
         kwargs = env_kwargs(self.suite, workload, policy)
         kwargs["log"] = None if self.log is None else str(self.log)
+        kwargs["record_calls"] = self.export_port is not None
         if self._made is None or self._made[0] != kwargs:
-            self.close()
+            self._leave()
             made = gym.make(ENV_IDS["vllm"], disable_env_checker=True, **kwargs)
             self._made = (kwargs, cast(StreamLiveEnv, made.unwrapped))
         return self._made[1]

@@ -107,6 +107,7 @@ def run(
     workers: int = 1,
     ray_address: str | None = None,
     max_rows: int = MAX_ROWS,
+    export_port: int | None = None,
     command: Sequence[str] = (),
 ) -> RunSummary:
     """Compute the cells of a suite that a folder does not hold yet.
@@ -120,11 +121,15 @@ def run(
         workers: Processes, or actors on Ray.
         ray_address: Address of a Ray cluster, see `agents.ray_hosts.connect`; None for processes.
         max_rows: Most cells in lock-step.
+        export_port: Port at which metrics of live servers are shown while the run goes on.
         command: The command line, for the record.
 
     Raises:
-        BenchmarkError: The folder cannot be used, a policy fails, or the disk is full.
+        BenchmarkError: The folder cannot be used, a policy fails, the disk is full, or there are no
+            live servers to show metrics of.
     """
+    if export_port is not None and suite.backend != "vllm":
+        raise BenchmarkError("--export-port shows metrics of live servers; add --backend vllm.")
     began = time.monotonic()
     header = _header(suite, command)
     ids = {cell: _id(cell, header) for cell in grid(suite)}
@@ -149,6 +154,7 @@ def run(
                     ray_address=ray_address,
                     max_rows=max_rows,
                     log=folder / REQUESTS,
+                    export_port=export_port,
                     stop=lambda: stop.asked,
                     progress=report.advance,
                 ):

@@ -38,6 +38,7 @@ def run_cells(
     ray_address: str | None = None,
     max_rows: int = MAX_ROWS,
     log: Path | None = None,
+    export_port: int | None = None,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Iterator[list[CellResult]]:
@@ -50,6 +51,7 @@ def run_cells(
         ray_address: Address of a Ray cluster, see `agents.ray_hosts.connect`; None for processes.
         max_rows: Most cells that run in lock-step.
         log: File that the calls to live servers are appended to.
+        export_port: Port at which metrics of live servers are shown.
         stop: Asked several times a second; "yes" ends the run.
         progress: Told how many queries have finished since it was told last.
 
@@ -63,7 +65,7 @@ def run_cells(
     if not ids:
         return
     if suite.backend == "vllm":  # the servers are one, whoever asks
-        live = LiveSimulator(suite, stop, progress, log)
+        live = LiveSimulator(suite, stop, progress, log, export_port)
         try:
             for batch in batches(list(ids), 1):
                 yield from _run_batch(live, batch, ids)

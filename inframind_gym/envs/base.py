@@ -86,6 +86,11 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         """What a `Policy` is told before a run."""
         return self.simulation.policy_spec()
 
+    def models_up(self) -> int:
+        """Bit mask of the models that can be routed to now; may be asked on any thread."""
+        sweep = self.simulation.flows.sweep[0]
+        return int(sweep["models_up"]) if sweep["num_queries"] else self.simulation.models_up
+
     def action_masks(self) -> NDArray[np.bool_]:
         """Actions that make sense now: routes to models that are up.
 

@@ -131,6 +131,13 @@ class _LiveEnv(InfraMindEnv):
     def _simulate(self, arguments: dict[str, Any]) -> LiveSimulation:
         return LiveSimulation(live_config(arguments), one_query=self.one_query)
 
+    def models_up(self) -> int:
+        """Bit mask of the models that can be routed to, as their servers say, not the last step."""
+        servers = self.simulation.servers
+        if servers is None:
+            return super().models_up()
+        return servers.watcher.up & self.simulation.models_up
+
     def close(self) -> None:
         """Give up what is in flight and let go of the servers, which go on running."""
         self.simulation.shut()

@@ -31,6 +31,7 @@ from inframind_gym.policy.base import (
     Policy,
     feedback_of,
     models_up,
+    multiplier_of,
     requires_of,
 )
 from inframind_gym.policy.layout import ObservationLayout
@@ -61,6 +62,7 @@ __all__ = [
     "feedback_of",
     "load_policy",
     "models_up",
+    "multiplier_of",
     "register_policy",
     "registered_policies",
     "requires_of",

@@ -9,6 +9,7 @@ the same actions whether it runs alone or in a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
@@ -45,7 +46,7 @@ class Policy(Protocol):
     decision's kind needs are read: `contexts["kind"]` is PLAN or ROUTE
     (`inframind_gym.orchestration.state`).
 
-    Three members are optional:
+    Four members are optional:
 
     - `observe(completed, row)`: called after every step with the queries of `row` that finished in
       it, for policies that learn online.
@@ -54,6 +55,8 @@ class Policy(Protocol):
     - `requires`: arguments of the environment that a policy insists on, some of REQUIRABLE:
       `{"planner": {"topology": "IO", "num_agents": 5}}`, `{"level": "joint"}`,
       `{"observation": "full"}`.
+    - `multiplier`: the λ of the constraint that it was trained with, a number; shown to those who
+      watch a router.
     """
 
     name: str
@@ -151,6 +154,17 @@ def feedback_of(policy: Policy) -> Callable[[Completed, int], None] | None:
     """The policy's `observe(completed, row)`, or None where it does not learn online."""
     observe: Callable[[Completed, int], None] | None = getattr(policy, "observe", None)
     return observe
+
+
+def multiplier_of(owner: object) -> float | None:
+    """The λ of a policy or of what trains one, or None where it has none.
+
+    Args:
+        owner: its `multiplier` is a number, or has the number as its `value`.
+    """
+    multiplier = getattr(owner, "multiplier", None)
+    value = getattr(multiplier, "value", multiplier)
+    return float(value) if isinstance(value, Real) else None
 
 
 def requires_of(policy: Policy) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from inframind_gym.policy.base import (
     Contexts,
     Policy,
     feedback_of,
+    multiplier_of,
 )
 from inframind_gym.policy.spec import PolicySpec
 
@@ -167,6 +168,11 @@ class PerRowPolicy(BasePolicy):
         self._make = cls
         self._kwargs = kwargs
         self.instances = [first]
+
+    @property
+    def multiplier(self) -> float | None:
+        """That of the first row's instance, if it has one."""
+        return multiplier_of(self.instances[0])
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Reset one instance for every seed."""

@@ -16,6 +16,7 @@ from agents.rollouts import Shard
 from agents.rounds import shard_config
 from inframind_gym.errors import ConfigError
 from inframind_gym.orchestration.state import COMPLETED
+from inframind_gym.policy import multiplier_of
 
 CONFIG = InfraMindConfig.model_validate(
     {"env": {"workload": "mixed", "num_queries": 12}, "rows_per_shard": 4, "shards": 1}
@@ -174,3 +175,7 @@ def test_the_level_is_checked(folder):
 def test_an_unknown_mode_is_refused(folder):
     with pytest.raises(ConfigError, match="mode is 'draw'"):
         InfraMindPolicy(str(folder), "draw")
+
+
+def test_a_checkpoint_that_tells_no_multiplier_has_none(folder):
+    assert multiplier_of(InfraMindPolicy(str(folder))) is None

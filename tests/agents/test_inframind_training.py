@@ -9,10 +9,12 @@ from agents.checkpoint import load
 from agents.config import InfraMindConfig
 from agents.inframind import _play_round, train
 from agents.inframind_learner import Learner, approx_kl, normalise
+from agents.policies import InfraMindPolicy
 from agents.rollouts import Shard, by_step, concatenate
 from agents.rounds import cut, round_rates, shard_config
 from agents.tracking import read_metrics
 from inframind_gym.errors import ConfigError
+from inframind_gym.policy import multiplier_of
 
 TINY = {
     "env": {"workload": "mixed", "num_queries": 10},
@@ -73,6 +75,12 @@ def test_every_query_is_learned_from_once(reference):
     assert numbers["progress"]["round"] == 4
     assert 4 * 3 <= numbers["learner"]["updates"] <= 4 * 4
     assert lines[-1]["global_step"] == numbers["progress"]["decisions"]
+
+
+def test_the_policy_tells_the_multiplier_of_its_training(reference):
+    policy = InfraMindPolicy(str(reference / "best"))
+    value = state_of(reference)[1]["learner"]["multiplier"]["value"]
+    assert multiplier_of(policy) == value > 0
 
 
 def test_metrics_have_the_names_that_people_look_for(reference):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from benchmarks.cells import grid
+from benchmarks.cli import app
 from benchmarks.errors import BenchmarkError
 from benchmarks.leaderboard import leaderboard
+from benchmarks.live import LiveSimulator
 from benchmarks.results import load_results
 from benchmarks.runner import resolve, run
 from benchmarks.suite import SuiteConfig
@@ -20,6 +25,7 @@ from tests.envs.test_live import pool_file
 
 pytest.importorskip("aiohttp", reason="needs the extra `live`")
 
+from tests.envs.test_exporter import Samples, of, scrape
 from tests.serving.vllm_server.fake import Answer, FakeServer
 
 
@@ -93,3 +99,65 @@ def test_servers_that_are_not_there_are_told(tmp_path: Path) -> None:
     pool = pool_file(tmp_path, [9] * 5)
     with pytest.raises(InfraMindError, match="inframind pool up"):
         run(suite(pool, "random"), tmp_path / "results")
+
+
+def test_a_run_shows_its_metrics_while_it_goes_on(tmp_path: Path) -> None:
+    servers = [
+        FakeServer(lambda request, number: Answer("\\boxed{0}"), model=m.name)
+        for m in load_pool("b200-2gpu").models
+    ]
+    seen: list[Samples] = []
+    live = LiveSimulator(
+        suite(pool_file(tmp_path, [s.port for s in servers]), "round_robin", "headway", seeds=1),
+        progress=lambda count: seen.append(scrape(f"http://127.0.0.1:{live.export_port}")),
+        export_port=free_port(),
+    )
+    try:
+        cells = grid(live.suite)
+        played = {cell.policy: records for ((cell, records, _),) in live.run(cells)}
+        # The servers that the policies share are watched over both of them.
+        last = scrape(f"http://127.0.0.1:{live.export_port}")
+    finally:
+        live.close()
+        for server in servers:
+            server.__exit__(None, None, None)
+    with pytest.raises(OSError, match="refused"):
+        scrape(f"http://127.0.0.1:{live.export_port}")
+    shown = [labels[1] for s in seen for name, labels in s if name == "inframind_router_info"]
+    assert shown[0] == "round_robin" and shown[-1] == "headway"
+    nodes = sum(int(records["num_nodes"].sum()) for records in played.values())
+    assert sum(of(last, "inframind_decisions_total").values()) == nodes
+    assert sum(of(last, "inframind_plans_total").values()) == 5  # headway plans
+    assert sum(of(last, "inframind_queries_total").values()) == 10
+    calls = sum(int(records["calls"].sum()) for records in played.values())
+    assert sum(of(last, "inframind_calls_total").values()) == calls
+    assert last["inframind_episodes_total", ()] == 2
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def test_simulated_runs_have_no_metrics_to_show(tmp_path: Path) -> None:
+    arguments = ["--export-port", "0", "--policies", "random", "--out", str(tmp_path / "r")]
+    result = CliRunner().invoke(app, ["run", *arguments])
+    assert result.exit_code == 2
+    assert "--backend vllm" in result.stderr
+    assert not (tmp_path / "r").exists()
+
+
+def test_the_metrics_port_reaches_the_servers_run(tmp_path: Path) -> None:
+    pool = pool_file(tmp_path, [9] * 5)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        arguments = ["--backend", "vllm", "--pool", pool, "--policies", "random", "--seeds", "1"]
+        arguments += ["--export-port", str(port), "--out", str(tmp_path / "r")]
+        result = CliRunner().invoke(app, ["run", *arguments])
+    assert result.exit_code == 2
+    assert f"127.0.0.1:{port}: Address already in use" in result.stderr

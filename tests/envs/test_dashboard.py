@@ -1,0 +1,160 @@
+"""The Grafana dashboard: it can be imported, and asks for metrics that there are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import inframind_gym
+
+pytest.importorskip("prometheus_client", reason="needs the extra `live`")
+
+from inframind_gym.envs.metrics import RouterMetrics
+
+assert inframind_gym  # the ids are registered
+DASHBOARD = json.loads(
+    (Path(__file__).parents[2] / "docs" / "grafana" / "inframind.json").read_text(encoding="utf-8")
+)
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
+VARIABLES = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+# How often an environment was reset tells an operator nothing.
+NOT_SHOWN = {"inframind_episodes_total"}
+
+
+class Trained:
+    """A policy with a multiplier: every gauge has a value."""
+
+    name = "trained"
+    multiplier = 0.5
+
+
+@pytest.fixture(scope="module")
+def exposed() -> dict[str, set[str]]:
+    """The samples' names that there are, and the labels of each."""
+    env: Any = gym.make("InfraMind-Stream-v0", level="joint", num_queries=3, record_calls=True)
+    metrics = RouterMetrics(env.unwrapped.simulation.pool.aliases)
+    metrics.watch(env.unwrapped, Trained())
+    env.reset(seed=0)
+    metrics.began()
+    over = False
+    while not over:
+        _, _, over, _, _ = env.step(env.action_space.sample())
+        metrics.stepped()
+    return {
+        sample.name: set(sample.labels)
+        for family in metrics.registry.collect()
+        for sample in family.samples
+    }
+
+
+def names(text: str) -> set[str]:
+    """The metrics that an expression names."""
+    return set(re.findall(r"\binframind_\w+", text))
+
+
+def family(name: str) -> str:
+    """A histogram's name from that of its samples."""
+    return re.sub(r"_(bucket|count|sum)$", "", name)
+
+
+def test_every_metric_that_it_asks_for_is_exposed(exposed: dict[str, set[str]]) -> None:
+    asked = set().union(*map(names, EXPRESSIONS))
+    assert asked <= set(exposed)
+    for variable in VARIABLES.values():
+        assert names(variable["query"]["query"]) <= set(exposed)
+
+
+def test_every_exposed_metric_is_shown_or_left_out_on_purpose(
+    exposed: dict[str, set[str]],
+) -> None:
+    shown = {family(name) for text in EXPRESSIONS for name in names(text)}
+    assert {family(name) for name in exposed} - shown == NOT_SHOWN
+
+
+def test_every_label_that_it_names_is_one_of_the_metrics(exposed: dict[str, set[str]]) -> None:
+    added = {"instance"}  # by Prometheus
+    for text in EXPRESSIONS:
+        known = set().union(*(exposed[name] for name in names(text))) | added
+        for name, selector in re.findall(r"\b(inframind_\w+)\{([^}]*)\}", text):
+            selected = set(re.findall(r"(\w+)(?:=~|!=|!~|=)", selector))
+            assert selected <= exposed[name] | added, text
+        for grouped in re.findall(r"by \(([^)]*)\)", text):
+            assert set(grouped.split(", ")) <= known, text
+    for panel in PANELS:
+        for target in panel["targets"]:
+            known = set().union(*(exposed[name] for name in names(target["expr"]))) | added
+            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= known
+
+
+def test_the_selected_routers_and_models_hold_for_every_panel(
+    exposed: dict[str, set[str]],
+) -> None:
+    for text in EXPRESSIONS:
+        for name, selector in re.findall(r"\b(inframind_\w+)(?:\{([^}]*)\})?", text):
+            assert 'instance=~"$instance"' in selector, text
+            assert ("model" in exposed[name]) == ('model=~"$model"' in selector), text
+    used = set(re.findall(r"\$(\w+)", " ".join(EXPRESSIONS))) - {"__rate_interval"}
+    assert used == set(VARIABLES) == {"instance", "model"}
+
+
+def test_counters_are_read_as_rates(exposed: dict[str, set[str]]) -> None:
+    for text in EXPRESSIONS:
+        for name in names(text):
+            counted = name.endswith(("_total", "_bucket", "_count", "_sum"))
+            assert counted == (f"rate({name}{{" in text), text
+    assert any(name.endswith("_bucket") for name in exposed)
+
+
+def test_expressions_are_balanced() -> None:
+    closes = {")": "(", "]": "[", "}": "{"}
+    for text in EXPRESSIONS:
+        stack = []
+        for character in text:
+            if character in "([{":
+                stack.append(character)
+            elif character in closes:
+                assert stack and stack.pop() == closes[character], text
+        assert not stack, text
+        assert text.count('"') % 2 == 0
+
+
+def test_it_asks_for_its_data_source_when_imported() -> None:
+    (wanted,) = DASHBOARD["__inputs"]
+    assert (wanted["name"], wanted["type"], wanted["pluginId"]) == (
+        "DS_PROMETHEUS",
+        "datasource",
+        "prometheus",
+    )
+    source = {"type": "prometheus", "uid": "${DS_PROMETHEUS}"}
+    for panel in PANELS:
+        assert panel["datasource"] == source
+        assert all(target["datasource"] == source for target in panel["targets"])
+    assert all(variable["datasource"] == source for variable in VARIABLES.values())
+    assert DASHBOARD["id"] is None and DASHBOARD["uid"]
+    assert DASHBOARD["schemaVersion"] >= 38  # of Grafana 10
+    kinds = {entry["id"] for entry in DASHBOARD["__requires"] if entry["type"] == "panel"}
+    assert kinds == {panel["type"] for panel in PANELS}
+
+
+def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({panel["title"] for panel in panels}) == len(panels)
+    boxes = [panel["gridPos"] for panel in panels]
+    for box in boxes:
+        assert box["x"] >= 0 and box["w"] > 0 and box["x"] + box["w"] <= 24 and box["h"] > 0
+    for a, b in itertools.combinations(boxes, 2):
+        beside = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
+        above = a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
+        assert beside or above, (a, b)
+    for panel in PANELS:
+        references = [target["refId"] for target in panel["targets"]]
+        assert len(set(references)) == len(references)
+        assert panel["description"]

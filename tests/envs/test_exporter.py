@@ -1,0 +1,493 @@
+"""Metrics for Prometheus: they are what the records say, and their server ends cleanly."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import agents
+import baselines
+import inframind_gym
+from inframind_gym.envs import metrics as metrics_module
+from inframind_gym.envs.exporter import RouterExporter
+from inframind_gym.envs.wrappers import ExportMetrics
+from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.orchestration.state import PLAN
+from inframind_gym.serving.backend import Call
+from inframind_gym.serving.pool import load_pool
+from inframind_gym.serving.scripted import Outage, Reply, ScriptedBackend
+from inframind_gym.topology import STRATEGIES, TOPOLOGIES
+from tests.envs.test_live import pool_file
+
+pytest.importorskip("prometheus_client", reason="needs the extra `live`")
+
+from prometheus_client.parser import text_string_to_metric_families
+
+assert agents and inframind_gym  # policies and ids are registered
+MODELS = tuple(load_pool("b200-2gpu").aliases)
+STREAM, LIVE = "InfraMind-Stream-v0", "InfraMind-StreamLive-v0"
+DOCS = Path(__file__).parents[2] / "docs"
+Samples = dict[tuple[str, tuple[str, ...]], float]
+
+
+def scrape(url: str) -> Samples:
+    """Every sample over HTTP: name and the labels' values, in the order of their names -> value."""
+    with urllib.request.urlopen(url, timeout=10) as response:
+        assert response.headers["Content-Type"].startswith("text/plain")
+        text = response.read().decode()
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = sample.name, tuple(sample.labels[label] for label in sorted(sample.labels))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def of(samples: Samples, name: str) -> dict[tuple[str, ...], float]:
+    """The samples of one name that aren't 0."""
+    return {labels: value for (n, labels), value in samples.items() if n == name and value}
+
+
+class Played:
+    """Episodes with sampled actions, and what was decided in them."""
+
+    def __init__(self, env: Any, episodes: int = 1, seed: int = 0) -> None:
+        raw = env.unwrapped
+        env.action_space.seed(seed)
+        self.routes: Counter[tuple[str, str]] = Counter()
+        self.plans: Counter[str] = Counter()
+        self.remaining_s: list[float] = []
+        self.swept: dict[int, int] = {}  # calls of a sweep when its last episode was over, by key
+        records, calls = [], []
+        for episode in range(episodes):
+            env.reset(seed=seed if episode == 0 else None)
+            over = False
+            while not over:
+                context = raw.context()
+                passed_s = context["time_s"] - context["arrival_s"]
+                self.remaining_s.append(float(context["budget_s"] - passed_s))
+                action = env.action_space.sample()
+                if context["kind"] == PLAN:
+                    self.plans[TOPOLOGIES[action[0]]] += 1
+                else:
+                    model, strategy = divmod(int(np.ravel(action)[-1]), len(STRATEGIES))
+                    self.routes[MODELS[model], STRATEGIES[strategy]] += 1
+                _, _, over, _, _ = env.step(action)
+                records.append(raw.completed())
+            if raw.config.record_calls:
+                calls.append(raw.calls())
+                self.swept[int(raw.simulation.flows.sweep[0]["key"])] = len(calls[-1])
+        self.records = np.concatenate(records)
+        self.calls = np.concatenate(calls) if calls else np.zeros(0)
+
+
+def check(samples: Samples, played: Played) -> None:
+    """What was scraped is what the decisions and the records say."""
+    assert of(samples, "inframind_decisions_total") == played.routes
+    assert of(samples, "inframind_plans_total") == {(k,): n for k, n in played.plans.items()}
+    budget = "inframind_remaining_budget_seconds"
+    remaining_s = np.array(played.remaining_s)
+    assert samples[f"{budget}_count", ()] == len(remaining_s)
+    assert samples[f"{budget}_sum", ()] == pytest.approx(remaining_s.sum())
+    assert samples[f"{budget}_bucket", ("50.0",)] == (remaining_s <= 50).sum()
+    records = played.records
+    in_budget = np.where(records["latency_s"] <= records["budget_s"], "true", "false")
+    outcome = np.where(records["solved"] == 1, "solved", "wrong")
+    queries = Counter(zip(in_budget.tolist(), outcome.tolist(), strict=True))
+    assert of(samples, "inframind_queries_total") == queries
+    for name, values, edge in (
+        ("inframind_cost_ratio", records["cost"], 1.0),
+        ("inframind_query_latency_seconds", records["latency_s"], 30.0),
+    ):
+        assert samples[f"{name}_count", ()] == len(records)
+        assert samples[f"{name}_sum", ()] == pytest.approx(values.sum())
+        assert samples[f"{name}_bucket", (str(edge),)] == (values <= edge).sum()
+
+
+def check_calls(samples: Samples, calls: Any) -> None:
+    """The same for the records of calls."""
+    outcomes = np.where(
+        calls["failed"] == 1, "failed", np.where(calls["truncated"] == 1, "truncated", "answered")
+    )
+    by_model = Counter((MODELS[m], o) for m, o in zip(calls["model"], outcomes, strict=True))
+    assert of(samples, "inframind_calls_total") == by_model
+    for m, alias in enumerate(MODELS):
+        own = calls[calls["model"] == m]
+        for kind in ("prompt", "output"):
+            # The labels' values stand in the order of their names: kind, model.
+            assert samples["inframind_tokens_total", (kind, alias)] == own[f"{kind}_tokens"].sum()
+        latency_s = own["finish_s"] - own["submit_s"]
+        assert samples["inframind_call_latency_seconds_count", (alias,)] == len(own)
+        assert samples["inframind_call_latency_seconds_sum", (alias,)] == pytest.approx(
+            latency_s.sum()
+        )
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Any]]:
+    """Makes environments that export their metrics, and closes them."""
+    made: list[Any] = []
+
+    def one(env_id: str, **arguments: Any) -> ExportMetrics[Any, Any]:
+        arguments = {"num_queries": 12, "observation": "index"} | arguments
+        made.append(ExportMetrics(gym.make(env_id, **arguments), port=0))
+        return made[-1]
+
+    yield one
+    for env in made:
+        env.close()
+
+
+# A sweep in which many queries end and leave their place to others, late ones among them.
+@pytest.mark.parametrize("level", ["executor", "joint"])
+@pytest.mark.parametrize("env_id", [STREAM, LIVE])
+def test_counts_are_what_the_records_say(env_id: str, level: str, make: Any) -> None:
+    scripted = {"scripted_s": 9.0} if env_id == LIVE else {}
+    env = make(env_id, level=level, num_queries=60, record_calls=True, **scripted)
+    played = Played(env, episodes=2)
+    samples = scrape(env.exporter.url)
+    check(samples, played)
+    check_calls(samples, played.calls)
+    assert len(played.records) == 120
+    assert samples["inframind_episodes_total", ()] == 2
+    assert not of(samples, "inframind_call_retries_total")
+    nodes = int(played.records["num_nodes"].sum())
+    assert sum(of(samples, "inframind_decisions_total").values()) == nodes
+    if env_id == STREAM:
+        assert len(of(samples, "inframind_queries_total")) == 4  # all that can become of a query
+
+
+def test_a_query_whose_place_was_taken_in_the_same_step_is_counted(make: Any) -> None:
+    # A lone query ends before the next one comes, which takes its place in the same step.
+    plan = {"topology": "IO", "num_agents": 1}
+    env = make(STREAM, planner=plan, num_queries=30, arrival_rate_per_min=1.0)
+    played = Played(env)
+    check(scrape(env.exporter.url), played)
+    assert len(played.remaining_s) == 30 and len(played.routes) > 5
+
+
+def test_one_query_at_a_time_counts_the_agents_queries_and_everybodys_calls(make: Any) -> None:
+    env = make("InfraMind-Executor-v0", num_queries=400, record_calls=True)
+    played = Played(env, episodes=5)
+    env.reset(seed=1)  # a new sweep begins with calls of others
+    samples = scrape(env.exporter.url)
+    check(samples, played)
+    assert len(played.records) == 5
+    # Its calls are read episode after episode, and counted once.
+    counted = sum(of(samples, "inframind_calls_total").values())
+    assert counted > played.records["calls"].sum()
+    assert counted == sum(played.swept.values()) + len(env.unwrapped.calls())
+    assert len(played.swept) == 2
+
+
+@pytest.mark.parametrize("executor", ["least_loaded", "lowest_expected_latency"])
+def test_a_planner_is_counted_by_its_plans(executor: str, make: Any) -> None:
+    env = make("InfraMind-Planner-v0", executor=executor)
+    played = Played(env, episodes=9)
+    check(scrape(env.exporter.url), played)
+    assert sum(played.plans.values()) == 9 and not played.routes
+
+
+def test_counters_see_through_wrappers_that_change_actions(make: Any) -> None:
+    inner = gym.make(STREAM, num_queries=12, observation="index")
+    reversed_ = gym.wrappers.TransformAction(inner, lambda a: 14 - a, gym.spaces.Discrete(15))
+    env = ExportMetrics(reversed_, port=0)
+    env.reset(seed=0)
+    for _ in range(5):
+        env.step(0)
+    assert of(scrape(env.exporter.url), "inframind_decisions_total") == {
+        (MODELS[-1], STRATEGIES[-1]): 5
+    }
+    env.close()
+
+
+class Twice(gym.Wrapper[Any, Any, Any, Any]):
+    """Takes a step of its own after each."""
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        return result if result[2] else self.env.step(14)
+
+
+def test_steps_that_a_wrapper_takes_are_not_mistaken_for_others() -> None:
+    # Its own decision is of another query, which has taken the place of the first.
+    arguments = {"planner": {"topology": "IO", "num_agents": 1}, "arrival_rate_per_min": 1.0}
+    inner = gym.make(STREAM, num_queries=31, observation="index", **arguments)
+    env = ExportMetrics(Twice(inner), port=0)
+    env.reset(seed=0)
+    over = False
+    while not over:
+        _, _, over, _, _ = env.step(0)
+    counted = of(scrape(env.exporter.url), "inframind_decisions_total")
+    assert set(counted) == {(MODELS[0], STRATEGIES[0])}
+    env.close()
+
+
+def failing(call: Call) -> Reply:
+    """Every third query's first calls to its first node fail."""
+    return Reply(2.0, failed=call.query % 3 == 0 and call.node == 0)
+
+
+def test_failures_and_repeats_are_counted_by_model(make: Any) -> None:
+    env = make(LIVE, scripted_s=1.0, record_calls=True, retries=2)
+    backends = []
+
+    def open_backend() -> ScriptedBackend:
+        backends.append(ScriptedBackend(5, failing, outages=[Outage(1, 20.0, 60.0)]))
+        return backends[-1]
+
+    env.unwrapped.simulation._open = open_backend
+    played = Played(env)
+    samples = scrape(env.exporter.url)
+    check_calls(samples, played.calls)
+    sent = Counter((c.query, c.node, c.phase) for c in backends[0].calls)
+    repeats = sum(count - 1 for count in sent.values())
+    assert sum(of(samples, "inframind_call_retries_total").values()) == repeats > 0
+    failed = {k: v for k, v in of(samples, "inframind_calls_total").items() if k[1] == "failed"}
+    assert sum(failed.values()) == played.records["failed_calls"].sum() > repeats
+    assert len(failed) > 1
+
+
+def test_calls_that_are_not_recorded_are_absent(make: Any) -> None:
+    env = make(STREAM)
+    Played(env)
+    names = {name for name, _ in scrape(env.exporter.url)}
+    assert "inframind_decisions_total" in names
+    assert not {n for n in names if "call_" in n or "tokens" in n or "calls_total" in n}
+
+
+@pytest.mark.parametrize("env_id", [STREAM, LIVE])
+def test_the_present_is_what_the_router_was_told(env_id: str, make: Any) -> None:
+    scripted = {"scripted_s": 30.0} if env_id == LIVE else {}
+    env = make(
+        env_id,
+        num_queries=100,
+        down_models=("llama-8b",),
+        arrival_rate_per_min=200.0,
+        **scripted,
+    )
+    before = scrape(env.exporter.url)
+    assert ("inframind_telemetry_age_seconds", ()) not in before  # nobody has asked the servers yet
+    assert of(before, "inframind_server_up") == {(m,): 1 for m in MODELS if m != "llama-8b"}
+    observation, _ = env.reset(seed=0)
+    for _ in range(150):
+        observation, *_ = env.step(7)
+    samples, raw = scrape(env.exporter.url), env.unwrapped
+    depth_req = raw.policy_spec().layout.queue_depth_req(observation)
+    for m, alias in enumerate(MODELS):
+        seen = samples["inframind_queue_depth_seen_requests", (alias,)]
+        assert seen == pytest.approx(depth_req[m], abs=1e-4)
+        in_flight = raw.simulation.flows.sweep[0]["in_flight"][m]
+        assert samples["inframind_calls_in_flight", (alias,)] == in_flight
+    assert depth_req.max() > 10
+    assert of(samples, "inframind_server_up") == {(m,): 1 for m in MODELS if m != "llama-8b"}
+    age_s = samples["inframind_telemetry_age_seconds", ()]
+    assert 0 < age_s == float(raw.context()["telemetry_age_s"])
+    done = sum(of(samples, "inframind_queries_total").values())
+    arrived = raw.simulation.flows.sweep[0]["arrived"]
+    assert samples["inframind_queries_in_flight", ()] == arrived - done > 0
+
+
+def test_a_server_that_goes_down_shows_while_nothing_is_decided(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="needs the extra `live`")
+    from tests.serving.vllm_server.fake import Answer, FakeServer
+
+    servers = [
+        FakeServer(lambda _, __: Answer("0"), model=m.name) for m in load_pool("b200-2gpu").models
+    ]
+    pool = pool_file(tmp_path, [server.port for server in servers])
+    env = ExportMetrics(gym.make(LIVE, pool=pool, live={"health_s": 0.05}), port=0)
+    try:
+        env.reset(seed=0)
+        assert len(of(scrape(env.exporter.url), "inframind_server_up")) == 5
+        servers[2].__exit__(None, None, None)
+        over_s = time.monotonic() + 20
+        while len(up := of(scrape(env.exporter.url), "inframind_server_up")) == 5:
+            assert time.monotonic() < over_s
+            time.sleep(0.05)
+        assert up == {(m,): 1 for m in MODELS if m != "qwen-14b"}
+    finally:
+        env.close()
+        for server in servers:
+            server.__exit__(None, None, None)
+
+
+# Whose router it is
+
+
+class Trainer:
+    """What trains a policy: its multiplier moves."""
+
+    class Multiplier:
+        value = 0.25
+
+    def __init__(self) -> None:
+        self.multiplier = self.Multiplier()
+
+
+def test_lambda_is_shown_where_there_is_one_and_moves(make: Any) -> None:
+    env = make(STREAM)
+    assert ("inframind_lambda", ()) not in scrape(env.exporter.url)
+    policy = baselines.resolve_policy("least_loaded")
+    env.follow(policy)
+    samples = scrape(env.exporter.url)
+    assert ("inframind_lambda", ()) not in samples
+    # environment, policy, pool, workload
+    about = ("InfraMind Stream", "least_loaded", "b200-2gpu", "mixed")
+    assert of(samples, "inframind_router_info") == {about: 1}
+    policy.multiplier = 0.0  # type: ignore[attr-defined]
+    assert scrape(env.exporter.url)["inframind_lambda", ()] == 0.0
+    trainer = Trainer()
+    env.follow(trainer)
+    assert scrape(env.exporter.url)["inframind_lambda", ()] == 0.25
+    trainer.multiplier.value = 0.5
+    assert scrape(env.exporter.url)["inframind_lambda", ()] == 0.5
+
+
+# The server
+
+
+def test_two_exporters_side_by_side_count_their_own(make: Any) -> None:
+    first, second = make(STREAM), make(STREAM)
+    assert first.exporter.port != second.exporter.port
+    a, b = Played(first, seed=1), Played(second, episodes=2, seed=2)
+    check(scrape(first.exporter.url), a)
+    check(scrape(second.exporter.url), b)
+
+
+def test_a_port_in_use_is_told(make: Any) -> None:
+    port = make(STREAM).exporter.port
+    threads = threading.active_count()
+    with pytest.raises(InfraMindError, match=rf"127\.0\.0\.1:{port}: Address already in use.* 0 "):
+        ExportMetrics(gym.make(STREAM), port=port)
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "told"),
+    [
+        ({"port": -1}, ConfigError, "0..65535"),
+        ({"port": 70000}, ConfigError, "70000"),
+        ({"port": "9400"}, ConfigError, "'9400'"),
+        ({"port": 0, "host": "203.0.113.7"}, InfraMindError, "203.0.113.7:0"),
+    ],
+)
+def test_wrong_addresses_are_refused(arguments: Any, error: Any, told: str) -> None:
+    with pytest.raises(error, match=re.escape(told)):
+        RouterExporter(MODELS, **arguments)
+
+
+def test_without_prometheus_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_module, "find_spec", lambda _: None)
+    with pytest.raises(InfraMindError, match=r"prometheus_client.*inframind-gym\[live\]"):
+        ExportMetrics(gym.make(STREAM), port=0)
+
+
+def test_prometheus_client_is_imported_by_nobody_else() -> None:
+    code = "import sys, inframind_gym.envs.wrappers; assert 'prometheus_client' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_closing_frees_the_port_and_ends_every_thread() -> None:
+    before = set(threading.enumerate())
+    env = ExportMetrics(gym.make(STREAM), port=0)
+    port = env.exporter.port
+    scrape(env.exporter.url)
+    with socket.create_connection(("127.0.0.1", port)):  # a client that says nothing
+        time.sleep(0.2)
+        assert len(set(threading.enumerate()) - before) == 2
+        env.close()
+    env.close()
+    assert set(threading.enumerate()) == before
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    again = RouterExporter(MODELS, port)
+    assert again.port == port
+    again.close()
+
+
+def test_a_running_router_can_be_scraped_from_another_thread(make: Any) -> None:
+    env = make(STREAM, num_queries=60, record_calls=True)
+    totals: list[float] = []
+    done = threading.Event()
+
+    def keep_scraping() -> None:
+        while not done.is_set():
+            decisions = of(scrape(env.exporter.url), "inframind_decisions_total")
+            totals.append(sum(decisions.values()))
+
+    thread = threading.Thread(target=keep_scraping)
+    thread.start()
+    decided, over_s = 0, time.monotonic() + 60
+    try:
+        while len(totals) < 20 and time.monotonic() < over_s:
+            decided += sum(Played(env).routes.values())
+    finally:
+        done.set()
+        thread.join()
+    assert len(totals) >= 20 and totals == sorted(totals)
+    assert sum(of(scrape(env.exporter.url), "inframind_decisions_total").values()) == decided
+
+
+def test_other_environments_are_refused(make: Any) -> None:
+    with pytest.raises(InfraMindError, match="CartPoleEnv cannot be watched"):
+        ExportMetrics(gym.make("CartPole-v1"), port=0)
+    exporter = RouterExporter(("gpt-7",), port=0)
+    with pytest.raises(ConfigError, match="gpt-7; this environment has deepseek-32b"):
+        exporter.metrics.watch(gym.make(STREAM).unwrapped)
+    with pytest.raises(InfraMindError, match="watch"):
+        exporter.metrics.stepped()
+    exporter.close()
+
+
+def test_a_spec_makes_the_wrapper_again(make: Any) -> None:
+    spec = make(STREAM).spec
+    assert spec is not None
+    again = gym.make(gym.envs.registration.EnvSpec.from_json(spec.to_json()))
+    assert isinstance(again, ExportMetrics)
+    assert again.exporter.port > 0
+    again.close()
+
+
+def test_the_infos_are_the_same_with_and_without(make: Any) -> None:
+    env, plain = make(STREAM), gym.make(STREAM, num_queries=12, observation="index")
+    env.reset(seed=3), plain.reset(seed=3)
+    for step in range(40):
+        np.testing.assert_equal(env.step(step % 15), plain.step(step % 15))
+
+
+# What there is to see
+
+
+def test_the_number_of_series_is_bounded(make: Any) -> None:
+    env = make(STREAM, level="joint", num_queries=60, record_calls=True)
+    Played(env)
+    first = scrape(env.exporter.url)
+    Played(env, episodes=2, seed=7)
+    second = scrape(env.exporter.url)
+    assert set(first) == set(second)
+    assert len(first) < 250
+
+
+def test_every_metric_is_in_the_documentation(make: Any) -> None:
+    env = make(STREAM)
+    families = {
+        f.name + ("_total" if f.type == "counter" else "")
+        for f in env.exporter.metrics.registry.collect()
+    } | {"inframind_lambda", "inframind_telemetry_age_seconds"}
+    text = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(inframind_\w+)`", text, re.MULTILINE)) == families
