@@ -132,11 +132,14 @@ def test_ctrl_c_leaves_no_request_and_loses_no_record(rig: LiveRig, tmp_path: Pa
         text=True,
         env=rig.env,
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "waiting\n", process.communicate()
-    assert sum(rig.load(0)) > 10  # long answers are under way, and wait
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n", process.communicate()
+        until(lambda: sum(rig.load(0)) > 10)  # long answers are under way, and wait
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode != 0 and "KeyboardInterrupt" in errors
     lines = records(log)
     assert sorted(line["call"] for line in lines) == list(range(60))
