@@ -23,6 +23,7 @@ _HEAD: Final = """\
 # meanwhile for its own (vllm-project/vllm#55827). They answer on this machine's loopback alone.
 # Weights are kept in ~/.cache/huggingface. VLLM_IMAGE names another image.
 """
+_WEIGHTS: Final = "/weights"  # in a container: where the hub's cache is mounted
 _PASSED_ON: Final = ("HF_TOKEN", "VLLM_API_KEY")  # from the shell, if they are set there
 
 
@@ -61,9 +62,10 @@ def _service(pool: PoolConfig, model: ModelConfig, after: list[str]) -> dict[str
         "image": f"${{VLLM_IMAGE:-{IMAGE}}}",
         "entrypoint": entry,
         "command": _pairs(arguments),
-        "environment": [f"{name}={value}" for name, value in sorted(env.items())] + [*_PASSED_ON],
+        "environment": [f"{name}={value}" for name, value in sorted(env.items())]
+        + [f"HF_HOME={_WEIGHTS}", *_PASSED_ON],
         "ports": [f"127.0.0.1:{model.port}:{model.port}"],
-        "volumes": ["${HF_HOME:-~/.cache/huggingface}:/root/.cache/huggingface"],
+        "volumes": [f"${{HF_HOME:-~/.cache/huggingface}}:{_WEIGHTS}"],
         "ipc": "host",
         "deploy": {
             "resources": {
