@@ -30,15 +30,16 @@ from agents.idle_queries import Choices, IdleQueries, Outcome
 from agents.masrouter_net import ROUTED_DRAWS, MasRouterNet, Routed
 from agents.planner_inference import PLAN_DRAWS, NumpyModelRouter, pick_all
 from agents.planner_net import weights_of
+from agents.resume import check_resume
 from agents.tracking import Tracker
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
-from inframind_gym.errors import ConfigError
 from inframind_gym.topology import TOPOLOGIES
 
 LAST: Final = "last"  # folders of checkpoints: where to go on from, and what to use
 BEST: Final = "best"
 _OPTIMIZER: Final = "optimizer."  # prefix of Adam's state in `last`
 _MOMENTS: Final = ("exp_avg", "exp_avg_sq", "step")
+_DECISIVE: Final = ("models", "seed", "training")  # facts that decide a training's result
 _TRAINING, _VALIDATION, _NOISE = 0, 1, 2  # what a seed is for
 
 
@@ -159,20 +160,17 @@ class Training:
         }
         checkpoint.save(out / LAST, {**weights, **moments}, self.facts())
 
-    def restore(self, folder: Path) -> None:
-        """Go on from a checkpoint of this training.
+    def restore(self, out: Path, *, resume: bool) -> None:
+        """Go on from the last checkpoint of this training in `out`, if there is one.
 
         Raises:
-            ConfigError: it belongs to a training with another configuration or seed.
+            ConfigError: there is one and `resume` is false, or it belongs to another training.
         """
-        tensors, facts = checkpoint.load(folder)
-        wanted = self.facts()
-        for key in ("models", "seed", "training"):
-            if facts.get(key) != wanted[key]:
-                raise ConfigError(
-                    f"{folder}: was made with another {key} ({facts.get(key)!r}); train into an "
-                    "empty folder, or go on with the same configuration and seed."
-                )
+        if not checkpoint.exists(out / LAST):
+            return
+        tensors, facts = checkpoint.load(out / LAST)
+        own = self.facts()
+        check_resume(out, facts, {key: own[key] for key in _DECISIVE}, resume=resume)
         names = self.net.state_dict()
         self.net.load_state_dict({name: torch.tensor(tensors[name]) for name in names})
         for name, parameter in self.net.named_parameters():
@@ -228,10 +226,7 @@ def train(
     """
     torch.set_num_threads(1)
     training = Training(config, seed)
-    if checkpoint.exists(out / LAST):
-        if not resume:
-            raise ConfigError(f"{out}: holds a training. Go on with --resume, or choose another.")
-        training.restore(out / LAST)
+    training.restore(out, resume=resume)
     run = {"config": config.model_dump(mode="json"), "seed": seed}
     with Tracker(out, run, wandb=wandb, tensorboard=tensorboard) as tracker:
         tracker.rewind(training.updates if training.updates else -1)

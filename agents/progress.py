@@ -6,7 +6,6 @@ before the old one goes, so a training can be killed at any moment.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from agents.checkpoint import CONFIG_FILE, MODEL_FILE, load, save
 from agents.config import ValidationConfig
-from inframind_gym.errors import ConfigError
+from agents.resume import check_resume
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -73,14 +72,8 @@ class Progress:
         state = progress._last()
         if state is None:
             return progress
-        if not resume:
-            raise ConfigError(f"{out}: holds a training. Use --resume or another --out.")
         _, numbers = load(state)
-        if numbers[_RUN] != json.loads(json.dumps(run)):
-            raise ConfigError(
-                f"{out}: is a training with {_difference(numbers[_RUN], run)}. Resume it with the "
-                "same configuration and seed, or use another --out."
-            )
+        check_resume(out, numbers[_RUN], run, resume=resume)
         for key, value in numbers[_OWN].items():
             setattr(progress, key, value)
         return progress
@@ -135,13 +128,3 @@ class Progress:
             for folder in self.out.glob(f"{_STATE}*")
             if (folder / MODEL_FILE).is_file() and (folder / CONFIG_FILE).is_file()
         )
-
-
-def _difference(saved: Any, given: Any, path: str = "") -> str:
-    """The first key in which two configurations differ, with the saved value."""
-    if isinstance(saved, dict) and isinstance(given, dict):
-        for key in {**saved, **given}:
-            if saved.get(key) != json.loads(json.dumps(given.get(key))):
-                dotted = f"{path}.{key}" if path else str(key)
-                return _difference(saved.get(key), given.get(key), dotted)
-    return f"{path.removeprefix('config.')} = {saved!r}"

@@ -28,8 +28,8 @@ from agents.headway.jobs import MEASURES
 from agents.headway.lessons import Lessons, from_tensors, save_lessons, to_tensors
 from agents.headway.recipes import RecipeBook, book_from_tensors
 from agents.headway.stages import SEARCH, VALIDATION, Trainer, dimensions, prices_of, worth
+from agents.resume import check_resume
 from agents.tracking import Tracker
-from inframind_gym.errors import ConfigError
 from inframind_gym.serving.calibration.search import CMAES
 
 BEST: Final = "best"  # folder of the trained agent within that of the training
@@ -168,15 +168,6 @@ def _open_state(
     """What was kept of the training in `out`; nothing if there was none."""
     if not checkpoint.exists(out / STATE):
         return {}, {}
-    if not resume:
-        raise ConfigError(
-            f"{out}: holds a training; add --resume to go on with it, or choose another --out."
-        )
     tensors, progress = checkpoint.load(out / STATE)
-    for key, value in about.items():
-        if progress.get(key) != value:
-            raise ConfigError(
-                f"{out}: the training there has another {key}; resume it with its own, or choose "
-                "another --out."
-            )
+    check_resume(out, progress, about, resume=resume)
     return tensors, progress

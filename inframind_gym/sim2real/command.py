@@ -18,10 +18,10 @@ def sim2real(
     workload: Annotated[str, typer.Option(help="what is asked")] = "math",
     fit_rates: Annotated[
         str, typer.Option(help="queries a minute of the sweeps that are fitted")
-    ] = "40,160",
+    ] = "30,120",
     check_rates: Annotated[
         str, typer.Option(help="queries a minute of the sweeps that are predicted")
-    ] = "80,120",
+    ] = "60,90",
     queries: Annotated[int, typer.Option(min=1, help="in a sweep")] = 60,
     seed: Annotated[int, typer.Option(help="of the first sweep; the others count up")] = 0,
     out: Annotated[Path, typer.Option(help="folder of what is found")] = Path("results/sim2real"),
@@ -142,5 +142,5 @@ def _rates(option: str, text: str) -> tuple[float, ...]:
     except ValueError:
         rates = ()
     if not rates or not all(0 < rate < float("inf") for rate in rates):
-        raise InfraMindError(f"--{option}: {text!r} is no list of positive numbers (40,160)")
+        raise InfraMindError(f"--{option}: {text!r} is no list of positive numbers (30,120)")
     return rates
