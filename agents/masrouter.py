@@ -85,8 +85,9 @@ class Training:
         train, val = config.env.arguments("train"), config.env.arguments("val")
         self.queries = IdleQueries(train, config.batch_size, prices)
         self.validation = IdleQueries(val, config.validation_queries, prices)
-        torch.manual_seed(seed)
-        self.net = MasRouterNet(self.queries.models)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            self.net = MasRouterNet(self.queries.models)
         parameters = self.net.parameters()
         self.optimizer = torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
         self.embeddings = torch.tensor(self.queries.embeddings)

@@ -57,6 +57,7 @@ class MasRouterPolicy(BasePolicy):
                 f"{TRAIN}."
             )
         self.folder = folder
+        self.fingerprint = checkpoint.fingerprint(folder)  # results of other weights are not these
         self.router = _router(folder, tensors)
         self.models: tuple[str, ...] = tuple(facts["models"])
         self._order: Indices = np.zeros(0, np.int64)  # (M,) the pool's models in the router's order

@@ -13,10 +13,10 @@ from agents.checkpoint import check_shapes, fingerprint, load, part
 from agents.config import CHECKPOINTS
 from agents.inference import Executor, ExecutorShape, draw, log_softmax
 from agents.planner_inference import Floats, NumpyPlanner
-from baselines._heuristic import RowwiseDraws, named
 from inframind_gym.errors import ConfigError
 from inframind_gym.orchestration.state import PLAN
 from inframind_gym.policy import Contexts, PolicySpec, models_up
+from inframind_gym.policy.draws import RowwiseDraws, named
 from inframind_gym.topology import MAX_AGENTS
 
 PLAN_PARTS: Final = 2 + MAX_AGENTS  # topology, agents less one, roles
@@ -45,6 +45,11 @@ class InfraMindPolicy(RowwiseDraws):
         arguments = [a for a in (checkpoint, mode) if a is not None]
         self.name = named(type(self).name, *arguments)
         self.sample = mode == SAMPLE
+        if checkpoint is None and not self.folder.is_dir():
+            raise ConfigError(
+                f"no checkpoint of {self.name} is shipped. Train one: python -m agents.train "
+                f"--config {self.name} --out FOLDER, and play {self.name}:FOLDER/best"
+            )
         tensors, self.config = load(self.folder)
         self.multiplier = self.config.get("multiplier")  # λ; older checkpoints don't tell it
         self.fingerprint = fingerprint(self.folder)  # results of other weights are not these

@@ -8,11 +8,15 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from inframind_gym.errors import ConfigError
+
 METRICS_FILE: Final = "metrics.jsonl"
+WANDB_RUN: Final = "wandb-run.txt"  # id of the run, which a training that is resumed goes on with
 STEP: Final = "global_step"
 
 
@@ -25,6 +29,9 @@ class Tracker:
         wandb: also to Weights & Biases; offline unless the environment variable WANDB_MODE says
             otherwise.
         tensorboard: also as TensorBoard's event files, in `out`.
+
+    Raises:
+        ConfigError: a package that is asked for is not installed.
     """
 
     def __init__(
@@ -41,15 +48,17 @@ class Tracker:
         self._wandb: Any = None
         self._tensorboard: Any = None
         if wandb:
-            module: Any = importlib.import_module("wandb")
-            mode = os.environ.get("WANDB_MODE", "offline")
-            self._wandb = module.init(
-                project="inframind", name=out.name, dir=str(out), mode=mode, config=dict(config)
+            self._wandb = _needed("wandb", "track").init(
+                project="inframind",
+                name=out.name,
+                id=_run_id(out / WANDB_RUN),
+                resume="allow",
+                dir=str(out),
+                mode=os.environ.get("WANDB_MODE", "offline"),
+                config=dict(config),
             )
         if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._tensorboard = SummaryWriter(str(out))
+            self._tensorboard = _needed("torch.utils.tensorboard", "track").SummaryWriter(str(out))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Note metrics at a step; `flush` writes them."""
@@ -76,6 +85,10 @@ class Tracker:
 
     def rewind(self, step: int) -> None:
         """Drop the lines after a step, which a training that is resumed writes again."""
+        if self._tensorboard is not None:  # tells readers to forget what follows
+            self._tensorboard.close()
+            writer = type(self._tensorboard)
+            self._tensorboard = writer(str(self.path.parent), purge_step=step + 1)
         if not self.path.is_file():
             return
         kept = [line for line in read_metrics(self.path) if line[STEP] <= step]
@@ -96,6 +109,22 @@ class Tracker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _needed(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{error.name} is not installed: pip install -c constraints.txt -e '.[{extra}]'"
+        ) from None
+
+
+def _run_id(path: Path) -> str:
+    """The run's id, made up when it is first asked for."""
+    if not path.is_file():
+        path.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
+    return path.read_text(encoding="utf-8").strip()
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

@@ -82,7 +82,15 @@ def read_config(name_or_path: str, changes: list[str]) -> tuple[Callable[..., An
     algorithm = algorithm_of(path)
     if not algorithm.isidentifier() or find_spec(f"agents.{algorithm}") is None:
         raise ConfigError(f"{path}: algorithm: there is no agents/{algorithm}.py.")
-    train = importlib.import_module(f"agents.{algorithm}").train
+    try:
+        train = getattr(importlib.import_module(f"agents.{algorithm}"), "train", None)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"training {algorithm} needs {error.name}: make setup, or pip install -c "
+            "constraints.txt -e '.[agents]' after torch (README)"
+        ) from None
+    if train is None:
+        raise ConfigError(f"{path}: algorithm: agents/{algorithm}.py trains nothing.")
     model = typing.get_type_hints(train)["config"]
     values = {}
     for change in changes:

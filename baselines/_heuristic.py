@@ -1,4 +1,4 @@
-"""What the heuristics share: per-row decision counts, reproducible draws, masks, strategies."""
+"""What the heuristics share: a model first, then a strategy; masks and ties."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.policy import BasePolicy, Contexts, PolicySpec, models_up
-from inframind_gym.rng import STREAM_POLICY, uniform_array
+from inframind_gym.policy import Contexts, PolicySpec, models_up
+from inframind_gym.policy.draws import RowwiseDraws, draw_from
 
 MIX: Final = "mix"  # as a strategy: draw from the workload's measured mix of strategies
 
@@ -18,26 +18,6 @@ MIX: Final = "mix"  # as a strategy: draw from the workload's measured mix of st
 DRAW_MODEL: Final = 0
 DRAW_STRATEGY: Final = 1
 DRAW_TIE: Final = 2
-
-
-class RowwiseDraws(BasePolicy):
-    """A policy whose draws are functions of (seed of the row, decisions the row has made, use).
-
-    Neither the order nor the company in which rows are asked can change a draw. A subclass adds 1
-    to `decisions[rows]` at the end of its `act_batch`.
-    """
-
-    def __init__(self) -> None:
-        self.decisions: NDArray[np.int64] = np.zeros(0, np.int64)  # (rows,)
-
-    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Prepare for `len(seeds)` rows."""
-        super().reset(spec, seeds)
-        self.decisions = np.zeros(len(seeds), np.int64)
-
-    def uniform(self, rows: NDArray[np.int64], use: int) -> NDArray[np.float64]:
-        """One number in (0, 1) for each of `rows`, for its next decision."""
-        return uniform_array(self.seeds[rows], STREAM_POLICY, self.decisions[rows], use)
 
 
 class Heuristic(RowwiseDraws, ABC):
@@ -101,23 +81,3 @@ class Heuristic(RowwiseDraws, ABC):
         masked = np.where(up, score, np.inf)
         lowest = masked == masked.min(axis=1, keepdims=True)
         return draw_from(lowest.astype(np.float64), self.uniform(rows, DRAW_TIE))
-
-
-def draw_from(weights: NDArray[np.float64], u: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Draw one column a row.
-
-    Args:
-        weights: (n, k), not negative, with a positive sum in every row.
-        u: (n,) uniform numbers in (0, 1).
-
-    Returns:
-        (n,) columns; a column of weight 0 is never drawn.
-    """
-    edges = np.cumsum(weights, axis=1)
-    threshold = u * edges[:, -1]
-    return np.asarray((edges <= threshold[:, None]).sum(axis=1), np.int64)
-
-
-def named(name: str, *arguments: str) -> str:
-    """A policy's name with its arguments, as `resolve_policy` reads it."""
-    return ":".join((name, *arguments))

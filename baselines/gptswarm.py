@@ -22,12 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from baselines._heuristic import Heuristic, named
+from baselines._heuristic import Heuristic
 from baselines.hyperparameters import load_hyperparameters
 from baselines.oblivious import first_up
 from inframind_gym.configs import StrictModel, validate
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import Contexts, PolicySpec
+from inframind_gym.policy.draws import named
 from inframind_gym.topology import MAX_AGENTS
 
 SHIPPED: Final = Path(__file__).parent / "data" / "gptswarm.json"

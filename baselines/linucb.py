@@ -29,10 +29,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines._heuristic import DRAW_TIE, RowwiseDraws, draw_from
+from baselines._heuristic import DRAW_TIE
 from baselines.hyperparameters import load_hyperparameters
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import Completed, Contexts, PolicySpec, models_up
+from inframind_gym.policy.draws import RowwiseDraws, draw_from
 from inframind_gym.policy.layout import EMBED_DIM
 from inframind_gym.tasks import load_tasks
 from inframind_gym.tasks.taskset import DOMAINS

@@ -14,10 +14,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines._heuristic import Heuristic, named
+from baselines._heuristic import Heuristic
 from baselines.oblivious import first_up
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import Contexts, PolicySpec
+from inframind_gym.policy.draws import named
 from inframind_gym.topology import MAX_AGENTS
 
 PUBLISHED_AGGREGATOR: Final = "deepseek-32b"

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines._heuristic import DRAW_MODEL, DRAW_STRATEGY, MIX, Heuristic, draw_from, named
+from baselines._heuristic import DRAW_MODEL, DRAW_STRATEGY, MIX, Heuristic
 from inframind_gym.policy import Contexts, PolicySpec
+from inframind_gym.policy.draws import draw_from, named
 
 
 class RandomPolicy(Heuristic):

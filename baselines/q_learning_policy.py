@@ -24,11 +24,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines._heuristic import DRAW_MODEL, DRAW_TIE, RowwiseDraws
+from baselines._heuristic import DRAW_MODEL, DRAW_TIE
 from baselines.load_tracker import LoadTracker
 from baselines.q_learning import QLearningCoordinator, TaskAssignment
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import Completed, Contexts, PolicySpec, models_up
+from inframind_gym.policy.draws import RowwiseDraws
 from inframind_gym.tasks.taskset import DOMAINS
 
 LATENCY_WEIGHT: Final = 0.05

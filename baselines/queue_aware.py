@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines._heuristic import MIX, Heuristic, named
+from baselines._heuristic import MIX, Heuristic
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import Contexts, PolicySpec
+from inframind_gym.policy.draws import named
 
 # A full batch of 16 decodes 1.2-1.4 times slower than a single sequence: roofline estimates for
 # 3B-32B models on H100 and H200 (TPOT at batch 16 over batch 1).

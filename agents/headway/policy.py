@@ -5,6 +5,7 @@ Two classes: `RecipePolicy` carries recipes out, whoever chose them; `HeadwayPol
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from agents.checkpoint import CONFIG_FILE, fingerprint
 from agents.headway.choice import choose
-from agents.headway.lessons import Lessons, load_lessons
+from agents.headway.lessons import ALGORITHM, Lessons, load_lessons
 from agents.headway.recipes import RecipeBook, role_orders
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.orchestration.decisions import PLAN_ACTIONS
@@ -240,6 +241,29 @@ MODES: Final = MappingProxyType(
 )
 
 
+def check_folder(folder: Path) -> None:
+    """Look whether a folder holds checkpoints of Headway.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    configs = list(folder.rglob(CONFIG_FILE))
+    if not configs:
+        raise ConfigError(
+            f"{folder}: holds no checkpoint. Train one: python -m agents.train --config headway "
+            "--out FOLDER, and play headway:FOLDER/best"
+        )
+    for path in configs:
+        try:
+            algorithm = json.loads(path.read_text(encoding="utf-8")).get("algorithm")
+        except ValueError:
+            continue  # damaged: told when it is opened
+        if algorithm != ALGORITHM:
+            raise ConfigError(
+                f"{path.parent}: is a checkpoint of {algorithm!r}, not of {ALGORITHM!r}."
+            )
+
+
 class HeadwayPolicy(BasePolicy):
     """Every server has a price: the shipped agent.
 
@@ -250,7 +274,7 @@ class HeadwayPolicy(BasePolicy):
             as it plays: the prices are those that were found with it.
 
     Raises:
-        ConfigError: there is no such mode.
+        ConfigError: there is no such mode, or no checkpoint of Headway in the folder.
     """
 
     carries_out_any_plan = False
@@ -262,6 +286,7 @@ class HeadwayPolicy(BasePolicy):
         arguments = [] if checkpoint is None else [checkpoint]
         self.name = ":".join(["headway", *arguments, *([] if mode is None else [mode])])
         self._root = Path(checkpoint) if checkpoint else CHECKPOINTS
+        check_folder(self._root)
         self.requires = self._kind.requires
 
     @property

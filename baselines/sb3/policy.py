@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents import checkpoint
-from baselines._heuristic import named
 from inframind_gym.configs import PositiveInt, StrictModel, validate
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import BasePolicy, Contexts, PolicySpec, models_up
+from inframind_gym.policy.draws import named
 from inframind_gym.policy.layout import EMBED_DIM
 
 SHIPPED: Final = Path(__file__).parents[1] / "checkpoints"

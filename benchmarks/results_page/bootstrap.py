@@ -3,9 +3,9 @@
 The scores of one entry in one cell of the tables (workload, rate, budget) form a matrix: training
 seeds x sweeps. Both are drawn with replacement, independently of each other (crossed, because every
 training seed meets the same sweeps). The sweeps drawn are the same for all entries, whose
-differences are therefore paired; the training seeds of different entries are unrelated. Over the
-cells of one entry the training seeds are drawn together (one agent meets them all), the sweeps
-apart.
+differences are therefore paired, and so are the training seeds of entries that play with the same
+trainings; those of others are unrelated. Over the cells of one entry the training seeds are drawn
+together (one agent meets them all), the sweeps apart.
 
 Few units make percentile intervals too short; as in `benchmarks.stats` they are widened to
 Hesterberg's expanded percentile interval. The factor and the degrees of freedom of its t quantile
@@ -104,24 +104,24 @@ class Draws:
 
 
 def draw(
-    matrix: Array, entry: str, stratum: Sequence[object], seed: int = 0, num: int = RESAMPLES
+    matrix: Array, trained: str, stratum: Sequence[object], seed: int = 0, num: int = RESAMPLES
 ) -> Draws:
     """Bootstrap the mean of a matrix of scores.
 
     Args:
         matrix: One score for each training seed and sweep, ``(num_training_seeds, num_sweeps)``.
-        entry: Whose they are: decides which training seeds are drawn.
+        trained: Which training they come from: decides which training seeds are drawn.
         stratum: Where they were made: decides which sweeps are drawn.
         seed: Seed of the bootstrap.
         num: Number of resamples.
     """
     num_trained, num_swept = matrix.shape
-    trained = _counts(("training", entry), seed, num_trained, num)
+    seeds = _counts(("training", trained), seed, num_trained, num)
     swept = _counts(("sweeps", *stratum), seed, num_swept, num)
     return Draws(
         float(matrix.mean()),
-        np.einsum("bt,ts,bs->b", trained, matrix, swept, optimize=True),
-        trained @ matrix.mean(axis=1),
+        np.einsum("bt,ts,bs->b", seeds, matrix, swept, optimize=True),
+        seeds @ matrix.mean(axis=1),
         swept @ matrix.mean(axis=0),
         Units(num_trained, num_trained - 1),
         Units(num_swept, num_swept - 1),

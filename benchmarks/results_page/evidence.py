@@ -69,9 +69,8 @@ def gather(
     sides: dict[Protocol, dict[str, Sides]] = {}
     fluid: dict[Protocol, dict[Place, FluidBound]] = {}
     for protocol, of in scores.items():
-        watched = [
-            e for e in entries if e.kind == "agent" or e.name in (plan.paper, plan.oblivious)
-        ]
+        systems = (plan.paper, plan.replayed, plan.oblivious)
+        watched = [e for e in entries if e.kind == "agent" or e.name in systems]
         say(f"reading episodes, {protocol} protocol")
         sides[protocol] = {
             entry.name: sides_of(

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from benchmarks.errors import BenchmarkError
 from benchmarks.fidelity import fill
-from benchmarks.provenance import machine
 from benchmarks.results_page import tables
 from benchmarks.results_page.evidence import Evidence
 from benchmarks.results_page.plots import draw_all
@@ -60,6 +59,7 @@ def blocks(evidence: Evidence) -> dict[str, str]:
         **_numbers(evidence),
         "targets_table": tables.targets_table(evidence),
         "entries_table": tables.entries_table(evidence),
+        "informed": tables.informed_table(evidence),
         "summary": tables.summary_table(evidence, "default"),
         "datasets": tables.dataset_tables(evidence, "default"),
         "differences": tables.differences_tables(evidence, "default"),
@@ -79,9 +79,9 @@ def blocks(evidence: Evidence) -> dict[str, str]:
 def _numbers(evidence: Evidence) -> dict[str, str]:
     """Single numbers for prose."""
     suite = evidence.scores["default"].suite
-    of = machine()
     headers = [header for scores in evidence.scores.values() for header in scores.headers]
     revisions = {str((h.get("git") or {}).get("commit", "unknown"))[:12] for h in headers}
+    machines = {f"{h['machine']['processor']}, {h['machine']['cores']} cores" for h in headers}
     code = {h["settings"]["code of inframind_gym"] for h in headers}
     sweeps = sum(
         len(line)
@@ -95,6 +95,7 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
     return {
         "agent": f"`{evidence.plan.agent}`",
         "paper": f"`{evidence.plan.paper}`",
+        "replayed": f"`{evidence.plan.replayed}`",
         "oblivious": f"`{evidence.plan.oblivious}`",
         "bound": f"`{evidence.plan.bound}`",
         "source": evidence.published.source,
@@ -107,7 +108,7 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
         "training_seeds": str(min(seeds, default=0)),
         "sweeps": f"{sweeps:,}",
         "episodes": f"{sweeps * queries:,}",
-        "machine": f"{of['processor']}, {of['cores']} cores",
+        "machine": "; ".join(sorted(machines)),
         "revisions": ", ".join(sorted(revisions)),
         "one_simulator": "one version of the simulator"
         if len(code) == 1

@@ -54,6 +54,8 @@ class EntryConfig(StrictModel):
         what: What it is, in a few words; for an ablation: what was taken away.
         training: How its policies are trained; null if it needs none.
         changes: Settings that replace the suite's for this entry, e.g. ``{scheduler: fcfs}``.
+        under: Further changes under one protocol, e.g. ``{published: {scheduler: fcfs}}``.
+        protocols: Under which protocols it runs; null: all of them, an ablation the default only.
     """
 
     name: str
@@ -63,6 +65,8 @@ class EntryConfig(StrictModel):
     what: str = ""
     training: TrainingConfig | None = None
     changes: dict[str, Any] = Field(default_factory=dict)
+    under: dict[Protocol, dict[str, Any]] = Field(default_factory=dict)
+    protocols: tuple[Protocol, ...] | None = None
 
     @model_validator(mode="after")
     def _folder_is_used(self) -> EntryConfig:
@@ -72,6 +76,16 @@ class EntryConfig(StrictModel):
                 "entry has a training"
             )
         return self
+
+    def runs_under(self, protocol: Protocol) -> bool:
+        """Whether it runs under a protocol."""
+        if self.protocols is None:
+            return self.kind != "ablation" or protocol == "default"
+        return protocol in self.protocols
+
+    def changes_under(self, protocol: Protocol) -> dict[str, Any]:
+        """Settings that replace the suite's under a protocol."""
+        return self.changes | self.under.get(protocol, {})
 
     @property
     def by_workload(self) -> bool:
@@ -100,6 +114,7 @@ class PlanConfig(StrictModel):
     Attributes:
         agent: The entry that the targets speak of.
         paper: The entry that stands for the published agent.
+        replayed: The entry that stands for it under the published protocol.
         oblivious: The entry that stands for MasRouter, which the published agent is compared with.
         bound: The entry that knows what is to come.
         suites: The suite of each protocol; its policies are replaced by the entries'.
@@ -108,6 +123,7 @@ class PlanConfig(StrictModel):
 
     agent: str
     paper: str
+    replayed: str
     oblivious: str
     bound: str
     suites: dict[Protocol, str]
@@ -123,7 +139,15 @@ class PlanConfig(StrictModel):
             raise ValueError(f"entries are named twice: {', '.join(sorted(repeated))}")
         after = [name for e in self.entries if e.training for name in e.training.after]
         of = [entry.of for entry in self.entries if entry.of is not None]
-        for name in (self.agent, self.paper, self.oblivious, self.bound, *after, *of):
+        for name in (
+            self.agent,
+            self.paper,
+            self.replayed,
+            self.oblivious,
+            self.bound,
+            *after,
+            *of,
+        ):
             if name not in names:
                 raise ValueError(unknown("entry", name, names))
         return self
@@ -189,12 +213,12 @@ def runs_of(
         results: Folder that holds the results folders, as ``<suite>/<entry>[/<workload>]``.
     """
     for protocol, suite in suites.items():
-        if entry.kind == "ablation" and protocol != "default":
+        if not entry.runs_under(protocol):
             continue
         for workload in suite.workloads if entry.by_workload else (None,):
             seed_of = {entry.policy_of(s, workload or ""): s for s in entry.training_seeds}
             changes = {
-                **entry.changes,
+                **entry.changes_under(protocol),
                 "name": f"{suite.name}: {entry.name}",
                 "policies": tuple(seed_of),
                 "workloads": suite.workloads if workload is None else (workload,),

@@ -39,11 +39,13 @@ class Scores:
         cells: For each entry and (workload, rate): the lines of ``cells.jsonl``, ``[training
             seed][sweep]``.
         headers: Content of ``run.json`` of every run.
+        trained: Which training each entry plays with: entries of the same one are paired.
     """
 
     suite: SuiteConfig
     cells: dict[str, dict[Place, list[list[dict[str, Any]]]]] = field(default_factory=dict)
     headers: list[dict[str, Any]] = field(default_factory=list)
+    trained: dict[str, str] = field(default_factory=dict)
     _draws: dict[tuple[str, Place], Draws] = field(default_factory=dict)
 
     @property
@@ -69,7 +71,7 @@ class Scores:
         if metric == "goodput" and key in self._draws:  # most tables ask for it
             return self._draws[key]
         matrix = self.matrix(entry, place, metric)
-        draws = draw(matrix, entry, (*place, self.suite.budgets_s[0]))
+        draws = draw(matrix, self.trained.get(entry, entry), (*place, self.suite.budgets_s[0]))
         if metric == "goodput":
             self._draws[key] = draws
         return draws
@@ -136,6 +138,8 @@ def read_scores(
             missing.append(f"{name} ({protocol} protocol): {lacking} cells have not been run")
             continue
         scores[protocol].cells[name] = cells
+        training = parts[0].entry.training
+        scores[protocol].trained[name] = training.folder if training else name
         scores[protocol].headers += [read_header(run.folder) for run in parts]
     return scores, missing
 

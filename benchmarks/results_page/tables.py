@@ -82,6 +82,29 @@ _FLUID: Final[dict[str, Callable[..., float]]] = {
 }
 
 
+def informed_table(evidence: Evidence) -> str:
+    """What the default agent and its best rival reach of the informed bound's goodput."""
+    scores, agent = evidence.scores["default"], evidence.plan.agent
+    if not scores.has(agent):
+        return f"`{agent}` has not been run."
+    rivals = [entry.name for entry in evidence.shown("default", "baseline")]
+    rates = [float(rate) for rate in scores.suite.rates_per_min]
+    body = []
+    for workload in scores.suite.workloads:
+        row = [title(workload)]
+        for rate in rates:
+            place = (workload, rate)
+            informed = evidence.fluid["default"][place].informed
+            low, high = scores.draws(agent, place, "goodput").interval()
+            own = scores.draws(agent, place, "goodput").value
+            best = max((scores.draws(r, place, "goodput").value for r in rivals), default=None)
+            rival = "" if best is None else f"; {100 * best / informed:.0f}"
+            half = (high - low) / 2 / informed
+            row.append(f"{100 * own / informed:.1f}±{100 * half:.1f}{rival}")
+        body.append(row)
+    return table([f"`{agent}`; best baseline", *(f"{rate:g}/min" for rate in rates)], body)
+
+
 def dataset_tables(evidence: Evidence, protocol: Protocol) -> str:
     """Every metric of every entry at every rate, a folded section for each dataset."""
     scores = evidence.scores[protocol]
@@ -127,7 +150,7 @@ def _place_table(evidence: Evidence, protocol: Protocol, place: Place) -> str:
 def beside_table(evidence: Evidence) -> str:
     """The published table with ours beside it: solved % / mean s / SLO at 100 s %."""
     scores = evidence.scores["published"]
-    ours = [evidence.plan.paper, evidence.plan.oblivious, evidence.plan.agent]
+    ours = [evidence.plan.replayed, evidence.plan.oblivious, evidence.plan.agent]
     ours = [name for name in dict.fromkeys(ours) if scores.has(name)]
     columns = COLUMNS[:3]
     headings = ["", *(f"`{system}`, {ELSEWHERE}" for system in evidence.published.systems)]
@@ -153,8 +176,8 @@ def effects_table(evidence: Evidence) -> str:
     """Published agent − MasRouter: there and here, with intervals of ours."""
     scores, plan = evidence.scores["published"], evidence.plan
     columns = COLUMNS[:3]
-    if not (scores.has(plan.paper) and scores.has(plan.oblivious)):
-        return f"`{plan.paper}` or `{plan.oblivious}` has not been run."
+    if not (scores.has(plan.replayed) and scores.has(plan.oblivious)):
+        return f"`{plan.replayed}` or `{plan.oblivious}` has not been run."
     headings = [""]
     for column in columns:
         headings += [f"{column.label}, {ELSEWHERE}", f"{column.label}, here"]
@@ -163,7 +186,7 @@ def effects_table(evidence: Evidence) -> str:
         row = [f"{title(place[0])}, {place[1]:g}/min"]
         for column in columns:
             there = effect_there(evidence.published, place, column.name)
-            own = scores.draws(plan.paper, place, column.name)
+            own = scores.draws(plan.replayed, place, column.name)
             here = own - scores.draws(plan.oblivious, place, column.name)
             row += [NONE if there is None else _signed(there, column), difference(here, column)]
         if row[1] != NONE:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from agents import checkpoint
 from agents.headway.choice import Knowledge, Prices, choose
+from agents.headway.policy import HeadwayPolicy
 from agents.headway.recipes import (
     CODER,
     DOUBLE,
@@ -21,6 +24,7 @@ from agents.headway.recipes import (
 )
 from agents.headway.study import congestion, ease_of_questions, log_odds, worth_keeping
 from agents.headway.survey import Played, Sums, summed
+from inframind_gym.errors import ConfigError
 from inframind_gym.orchestration.state import COMPLETED
 from inframind_gym.tasks import load_role_embeddings
 from inframind_gym.topology import ROLES, TOPOLOGIES, graph, roles_of
@@ -225,3 +229,11 @@ def test_what_load_does_is_found() -> None:
     assert slowdown[1, 0] == pytest.approx(0.7, abs=0.05)
     assert slowdown[0, 1] == pytest.approx(0.0, abs=0.05)
     assert turns == pytest.approx([0.8, 0.8], abs=0.1)
+
+
+def test_folders_without_a_checkpoint_of_headway_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no checkpoint"):
+        HeadwayPolicy(str(tmp_path))
+    checkpoint.save(tmp_path / "best", {}, {"algorithm": "inframind"})
+    with pytest.raises(ConfigError, match="of 'inframind', not of 'headway'"):
+        HeadwayPolicy(str(tmp_path))

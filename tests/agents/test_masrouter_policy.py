@@ -144,3 +144,11 @@ def test_the_shipped_router_is_small_and_plays():
     policy = MasRouterPolicy()
     assert policy.name == "masrouter"
     assert len(play(policy, [0], workload="math")) == QUERIES
+
+
+def test_other_weights_are_another_policy(folder, tmp_path):
+    net = MasRouterNet(make_spec().models)
+    facts = {"algorithm": "masrouter", "models": list(make_spec().models)}
+    checkpoint.save(tmp_path, weights_of(net), facts)
+    own = MasRouterPolicy(str(tmp_path)).fingerprint
+    assert own != MasRouterPolicy(folder).fingerprint == MasRouterPolicy(folder).fingerprint

@@ -1,6 +1,9 @@
 """The command line of the trainings, and the shipped configurations."""
 
 import json
+import sys
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -59,6 +62,35 @@ def test_unknown_names_are_errors(tmp_path):
     (tmp_path / "mine.yaml").write_text("algorithm: nothing\n")
     with pytest.raises(ConfigError, match=r"no agents/nothing\.py"):
         read_config(str(tmp_path / "mine.yaml"), [])
+    (tmp_path / "mine.yaml").write_text("algorithm: texts\n")
+    with pytest.raises(ConfigError, match=r"agents/texts\.py trains nothing"):
+        read_config(str(tmp_path / "mine.yaml"), [])
+
+
+def test_tensorboard_forgets_what_a_resumed_training_writes_again(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with Tracker(tmp_path, {}, tensorboard=True) as tracker:
+        for step in (1, 2, 3):
+            tracker.log(step, {"charts/SPS": float(step)})
+    with Tracker(tmp_path, {}, tensorboard=True) as tracker:
+        tracker.rewind(1)
+        tracker.log(2, {"charts/SPS": 20.0})
+    found = events.EventAccumulator(str(tmp_path)).Reload()
+    assert [(e.step, e.value) for e in found.Scalars("charts/SPS")] == [(1, 1.0), (2, 20.0)]
+
+
+def test_a_resumed_training_goes_on_with_its_run_of_wandb(tmp_path, monkeypatch):
+    asked = []
+    module = SimpleNamespace(init=lambda **options: asked.append(options) or Mock())
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    for _ in range(2):
+        Tracker(tmp_path, {}, wandb=True).close()
+    Tracker(tmp_path / "other", {}, wandb=True).close()
+    assert asked[0]["id"] == asked[1]["id"] != asked[2]["id"]
+    assert {options["resume"] for options in asked} == {"allow"}
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r"wandb is not installed.*\[track\]"):
+        Tracker(tmp_path, {}, wandb=True)
 
 
 def test_metrics_are_rewound_and_cut_lines_left_out(tmp_path):

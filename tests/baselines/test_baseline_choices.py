@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import baselines
-from baselines._heuristic import draw_from
 from baselines.oblivious import first_up
+from inframind_gym.policy.draws import draw_from
 from inframind_gym.topology import TOPOLOGIES, graph
 from tests.policy.synthetic import act_all, make_contexts, make_spec, observe
 

@@ -20,6 +20,7 @@ NAMES = Names(COLUMNS, ("Math", "Code", "Commonsense"), ("t/0", "t/1"), ("math",
 def header(**changes: Any) -> dict[str, Any]:
     content: dict[str, Any] = {
         "settings": {"num_queries": 50},
+        "machine": {"processor": "a processor", "cores": 2},
         "policies": {"good": "1", "bad": "1"},
         "workloads": {"w": "1"},
         "suite": {"name": "synthetic", "pool": "b200-2gpu", "tasks": "builtin"},

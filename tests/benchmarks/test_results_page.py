@@ -19,13 +19,14 @@ from benchmarks.results_page.page import TEMPLATE, blocks, write
 from benchmarks.results_page.plan import PLAN, PlanConfig, load_plan, runs_of, suites_of
 from benchmarks.results_page.plots import goodput_figure
 from benchmarks.results_page.published import load_published
+from benchmarks.results_page.scores import Scores
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import PolicyEntry, register_policy
 from tests.benchmarks.synthetic_results import drawn, write_folder
 
 TRAINED = "python -c pass"
-SOLVES = {"good": 0.9, "paper": 0.6, "mas": 0.5, "oracle": 0.95, "worse": 0.7}
-SCALE = {"good": 0.5, "paper": 0.8, "mas": 2.0, "oracle": 0.4, "worse": 0.6}
+SOLVES = {"good": 0.9, "paper": 0.6, "replay": 0.6, "mas": 0.5, "oracle": 0.95, "worse": 0.7}
+SCALE = {"good": 0.5, "paper": 0.8, "replay": 0.8, "mas": 2.0, "oracle": 0.4, "worse": 0.6}
 
 
 def suite(folder: Path, name: str, **changes: Any) -> str:
@@ -54,6 +55,7 @@ def plan(folder: Path, **changes: Any) -> PlanConfig:
     content = {
         "agent": "good",
         "paper": "paper",
+        "replayed": "replay",
         "oblivious": "mas",
         "bound": "oracle",
         "suites": {
@@ -63,6 +65,7 @@ def plan(folder: Path, **changes: Any) -> PlanConfig:
         "entries": [
             entry("good", "agent", 3),
             entry("paper", "baseline", 2),
+            entry("replay", "baseline", 2, protocols=["published"]),
             entry("mas", "baseline"),
             entry("oracle", "bound"),
             entry("worse", "ablation", 2, what="no EDF", changes={"scheduler": "fcfs"}),
@@ -203,6 +206,8 @@ def test_the_shipped_plan_its_suites_and_the_published_table_can_be_read() -> No
     for entry in shipped.entries:
         if entry.training is not None:
             assert len(entry.training_seeds) >= 5
+            trained = "best" if "agents.train" in entry.training.command else "checkpoint"
+            assert f":{{folder}}/{trained}" in entry.policy
     table = load_published()
     for system in table.systems.values():
         assert set(system) == set(suites["default"].workloads)
@@ -211,6 +216,37 @@ def test_the_shipped_plan_its_suites_and_the_published_table_can_be_read() -> No
     assert (cell.value("accuracy"), cell.value("latency_mean_s")) == pytest.approx((0.577, 908.0))
     assert cell.value("goodput") is None
     assert "{{targets_table}}" in TEMPLATE.read_text()
+
+
+def test_systems_that_were_measured_without_priorities_are_replayed_without(tmp_path: Path) -> None:
+    shipped = load_plan(PLAN)
+    suites = suites_of(shipped, {})
+    played = {
+        entry.name: {run.protocol: run.suite for run in runs_of(entry, suites, tmp_path)}
+        for entry in shipped.entries
+    }
+    for name in ("static_mix", "masrouter", "gptswarm", "moa"):
+        assert played[name]["published"].scheduler == "fcfs"
+        assert played[name]["default"].scheduler is None
+    assert played["moa"]["published"].protocol == "parallel"
+    assert played["gptswarm"]["published"].protocol == "published"
+    assert set(played[shipped.replayed]) == {"published"}
+    assert set(played[shipped.paper]) == {"default", "published"}
+    assert set(played["headway-fcfs"]) == {"default"}
+
+
+def test_entries_of_one_training_are_paired_seed_by_seed(tmp_path: Path) -> None:
+    scores = Scores(suites_of(plan(tmp_path), {})["default"])
+    solved = np.array([[0.5, 0.6], [0.7, 0.9], [0.2, 0.3]])
+    for name, less in (("one", 0.0), ("two", 0.05), ("other", 0.05)):
+        scores.cells[name] = {
+            ("math", 10.0): [[{"goodput": value - less} for value in row] for row in solved]
+        }
+    scores.trained = {"one": "runs/{seed}", "two": "runs/{seed}", "other": "others/{seed}"}
+    own, same, strange = (scores.draws(n, ("math", 10.0), "goodput") for n in scores.cells)
+    assert (own - same).interval() == pytest.approx((0.05, 0.05))
+    low, high = (own - strange).interval()
+    assert low < -0.1 and high > 0.2
 
 
 def test_one_command_trains_runs_and_writes(
@@ -230,6 +266,7 @@ def test_one_command_trains_runs_and_writes(
     content = {
         "agent": "faked",
         "paper": "faked",
+        "replayed": "faked",
         "oblivious": "random",
         "bound": "random",
         "suites": {"default": suite(tmp_path, "d", **small)},
