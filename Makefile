@@ -88,7 +88,7 @@ endef
 
 $(CORE): pyproject.toml constraints.txt | $(PY)
 	@echo "setup: installing inframind_gym (about half a minute)"
-	$(call pip_install,-e ".[bench$(comma)bounds]")
+	$(call pip_install,-e ".[bench$(comma)bounds$(comma)placement]")
 	@touch $@
 
 $(FULL): pyproject.toml constraints.txt | $(PY)

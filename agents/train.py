@@ -8,7 +8,6 @@ import json
 import sys
 import typing
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +17,8 @@ import yaml
 from agents.config import algorithm_of, find, override
 from inframind_gym.configs import StrictModel, validate
 from inframind_gym.errors import ConfigError, InfraMindError
+
+AGENTS = Path(__file__).resolve().parent
 
 app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
 
@@ -67,7 +68,7 @@ def main(
 
 
 def read_config(name_or_path: str, changes: list[str]) -> tuple[Callable[..., Any], StrictModel]:
-    """An algorithm, `agents.<algorithm>:train`, and the configuration that it is to be given.
+    """An algorithm, `agents.<algorithm>.training:train`, and the configuration that it is given.
 
     The annotation of its argument `config` is the pydantic model that checks it.
 
@@ -80,17 +81,16 @@ def read_config(name_or_path: str, changes: list[str]) -> tuple[Callable[..., An
     """
     path = find(name_or_path)
     algorithm = algorithm_of(path)
-    if not algorithm.isidentifier() or find_spec(f"agents.{algorithm}") is None:
-        raise ConfigError(f"{path}: algorithm: there is no agents/{algorithm}.py.")
+    room = AGENTS / algorithm / "training.py"
+    if not algorithm.isidentifier() or not room.is_file():
+        raise ConfigError(f"{path}: algorithm: there is no agents/{algorithm}/training.py.")
     try:
-        train = getattr(importlib.import_module(f"agents.{algorithm}"), "train", None)
+        train = importlib.import_module(f"agents.{algorithm}.training").train
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"training {algorithm} needs {error.name}: make setup, or pip install -c "
             "constraints.txt -e '.[agents]' after torch (README)"
         ) from None
-    if train is None:
-        raise ConfigError(f"{path}: algorithm: agents/{algorithm}.py trains nothing.")
     model = typing.get_type_hints(train)["config"]
     values = {}
     for change in changes:

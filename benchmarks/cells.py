@@ -1,28 +1,110 @@
-"""The unit of a benchmark: one policy on one sweep, i.e. one (workload, rate, budget, seed).
+"""The unit of a benchmark: one policy on one sweep, e.g. one (workload, rate, budget, seed).
 
-Common random numbers. The sweep's seed is derived from (workload, rate, budget, seed) and never
-from the policy: every policy meets the same queries, arrival times, budgets and latent outcomes, so
-two policies are compared query by query. Sweeps of different rates or budgets get unrelated seeds
-on purpose: cells are then independent, which is what the stratified bootstrap over cells assumes,
-and an average over cells does not repeat one sample of queries.
+What a cell's coordinates are is up to its family of environments; here is what follows from them,
+and the cells of routing.
+
+Common random numbers. The sweep's seed is derived from all coordinates but the policy: every policy
+meets the same queries, arrival times, budgets and latent outcomes, so two policies are compared
+query by query. Sweeps of different rates or budgets get unrelated seeds on purpose: cells are then
+independent, which is what the stratified bootstrap over cells assumes, and an average over cells
+does not repeat one sample of queries.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
-
-from benchmarks.suite import SuiteConfig
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar
 
 Budget = float | Literal["tiers"]
+Place = tuple[Any, ...]  # what the seeds of a cell have in common, without the policy
+
+
+class Axis(NamedTuple):
+    """A coordinate of a place.
+
+    Attributes:
+        name: The cell's attribute.
+        label: Heading in tables.
+        table: Leaderboard's averages along it.
+        text: How a value is shown.
+    """
+
+    name: str
+    label: str
+    table: str
+    text: Callable[[Any], str] = str
+
+
+class BaseCell(ABC):
+    """One policy on one sweep: a dataclass of "policy", the coordinates of `axes`, and "seed"."""
+
+    __slots__ = ()
+    axes: ClassVar[tuple[Axis, ...]]
+
+    policy: str
+    seed: int
+
+    @property
+    @abstractmethod
+    def room(self) -> tuple[str, ...]:
+        """Rows of one vector environment have this in common."""
+
+    @property
+    def place(self) -> Place:
+        """The coordinates of `axes`."""
+        return tuple(getattr(self, axis.name) for axis in self.axes)
+
+    @property
+    def sort_key(self) -> tuple[Any, ...]:
+        """Order of cells in result files, independent of how they were scheduled."""
+        return (self.policy, *in_order(self.place), self.seed)
+
+    @property
+    def sweep_seed(self) -> int:
+        """Seed of the environment's reset, the same for every policy; in [0, 2**31)."""
+        return _seed_of("sweep", *self.place, self.seed)
+
+    @property
+    def policy_seed(self) -> int:
+        """Seed of the policy's own randomness, unrelated to the environment's; in [0, 2**31)."""
+        return _seed_of("policy", *self.place, self.seed)
+
+    def to_json(self) -> dict[str, Any]:
+        """The coordinates as JSON."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`; further keys are ignored."""
+
+
+def in_order(place: Place) -> Place:
+    """A place as it is sorted: "tiers" comes after all budgets, numbers in names count as such."""
+    return tuple(
+        float("inf") if value == "tiers" else _natural(value) if isinstance(value, str) else value
+        for value in place
+    )
+
+
+def _natural(name: str) -> tuple[str | int, ...]:
+    """Text and numbers in turn: 4gpu comes before 16gpu."""
+    return tuple(int(p) if i % 2 else p for i, p in enumerate(re.split(r"([0-9]+)", name)))
+
+
+def budget_text(budget_s: Budget) -> str:
+    """A budget as it is shown."""
+    return budget_s if isinstance(budget_s, str) else f"{budget_s:g} s"
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One policy on one sweep.
+class Cell(BaseCell):
+    """One policy that routes one sweep of queries.
 
     Attributes:
         policy: Name or ``package.module:Class``, as given on the command line or in the suite.
@@ -33,6 +115,12 @@ class Cell:
         seed: Index of the repetition.
     """
 
+    axes: ClassVar[tuple[Axis, ...]] = (
+        Axis("workload", "workload", "by_workload"),
+        Axis("rate_per_min", "rate/min", "by_rate", "{:g}".format),
+        Axis("budget_s", "budget", "by_budget", budget_text),
+    )
+
     policy: str
     workload: str
     rate_per_min: float
@@ -40,30 +128,9 @@ class Cell:
     seed: int
 
     @property
-    def sort_key(self) -> tuple[str, str, float, float, int]:
-        """Order of cells in result files, independent of how they were scheduled."""
-        budget = float("inf") if self.budget_s == "tiers" else float(self.budget_s)
-        return (self.policy, self.workload, self.rate_per_min, budget, self.seed)
-
-    @property
-    def sweep_seed(self) -> int:
-        """Seed of the environment's reset, the same for every policy; in [0, 2**31)."""
-        return _seed_of("sweep", self.workload, self.rate_per_min, self.budget_s, self.seed)
-
-    @property
-    def policy_seed(self) -> int:
-        """Seed of the policy's own randomness, unrelated to the environment's; in [0, 2**31)."""
-        return _seed_of("policy", self.workload, self.rate_per_min, self.budget_s, self.seed)
-
-    def to_json(self) -> dict[str, Any]:
-        """The coordinates as JSON."""
-        return {
-            "policy": self.policy,
-            "workload": self.workload,
-            "rate_per_min": self.rate_per_min,
-            "budget_s": self.budget_s,
-            "seed": self.seed,
-        }
+    def room(self) -> tuple[str, ...]:
+        """Rows of one environment have this in common."""
+        return (self.policy, self.workload)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Cell:
@@ -78,29 +145,49 @@ class Cell:
         )
 
     def __str__(self) -> str:
-        budget = "tiers" if self.budget_s == "tiers" else f"{self.budget_s:g} s"
+        budget = budget_text(self.budget_s)
         sweep = f"{self.workload}, {self.rate_per_min:g}/min, {budget}, seed {self.seed}"
         return f"{self.policy} on {sweep}"
 
 
-def grid(suite: SuiteConfig) -> list[Cell]:
+CellT = TypeVar("CellT", bound=BaseCell)
+CellT_co = TypeVar("CellT_co", bound=BaseCell, covariant=True)
+
+
+class Grid(Protocol[CellT_co]):
+    """A suite: policies, places and seeds."""
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Names of policies."""
+
+    @property
+    def seed_list(self) -> tuple[int, ...]:
+        """Indices of the repetitions."""
+
+    def places(self) -> Iterable[Place]:
+        """The product of the other axes."""
+
+    def cell(self, policy: str, place: Place, seed: int) -> CellT_co:
+        """The cell of a policy."""
+
+
+def grid(suite: Grid[CellT]) -> list[CellT]:
     """Every cell of a suite, policies outermost."""
     return [
-        Cell(policy, workload, rate, budget, seed)
+        suite.cell(policy, place, seed)
         for policy in suite.policies
-        for workload in suite.workloads
-        for rate in suite.rates_per_min
-        for budget in suite.budgets_s
+        for place in suite.places()
         for seed in suite.seed_list
     ]
 
 
-def cell_id(cell: Cell, settings_hash: str, policy_fingerprint: str) -> str:
+def cell_id(cell: BaseCell, settings_hash: str, policy_fingerprint: str) -> str:
     """Content hash of everything that determines a cell's result.
 
     Args:
         cell: The coordinates.
-        settings_hash: Hash of what all cells of a run share, see `benchmarks.provenance.settings`.
+        settings_hash: Hash of what all cells of a run share, see `Family.settings`.
         policy_fingerprint: Hash of the policy's code, see
             `benchmarks.provenance.policy_fingerprint`.
 
@@ -121,11 +208,11 @@ def _seed_of(*parts: str | float | int) -> int:
     return int.from_bytes(digest[:4], "big") >> 1
 
 
-def batches(cells: Sequence[Cell], batch_size: int) -> list[list[Cell]]:
+def batches(cells: Sequence[CellT], batch_size: int) -> list[list[CellT]]:
     """Group cells that one vector environment can run in lock-step.
 
-    Rows of a batch share policy and workload. They are ordered by rate and budget, because sweeps
-    of one rate and budget end at about the same step.
+    Rows of a batch share their room. They are ordered by their coordinates, because sweeps of one
+    place end at about the same step.
 
     Args:
         cells: Cells to run.
@@ -134,10 +221,10 @@ def batches(cells: Sequence[Cell], batch_size: int) -> list[list[Cell]]:
     Returns:
         The batches, in the order in which their groups appear in `cells`.
     """
-    groups: dict[tuple[str, str], list[Cell]] = {}
+    groups: dict[tuple[str, ...], list[CellT]] = {}
     for cell in cells:
-        groups.setdefault((cell.policy, cell.workload), []).append(cell)
-    result: list[list[Cell]] = []
+        groups.setdefault(cell.room, []).append(cell)
+    result: list[list[CellT]] = []
     for group in groups.values():
         ordered = sorted(group, key=lambda cell: cell.sort_key)
         result += [ordered[i : i + batch_size] for i in range(0, len(ordered), batch_size)]

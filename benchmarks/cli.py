@@ -1,8 +1,9 @@
-"""Command line: ``python -m benchmarks run | leaderboard | compare | speed | fidelity | results``.
+"""Command line: ``python -m benchmarks``.
 
-Tables go to standard output, progress and errors to standard error. With ``--json`` standard output
-is one JSON object and nothing else. What a person can mend ends with one line and status 2, an
-interrupted run with status 130.
+Commands: ``run``, ``leaderboard``, ``compare``, ``speed``, ``fidelity``, ``results``,
+``placement-page``. Tables go to standard output, progress and errors to standard error. With
+``--json`` standard output is one JSON object and nothing else. What a person can mend ends with one
+line and status 2, an interrupted run with status 130.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ def _print_json(content: dict[str, Any]) -> None:
 @app.command()
 def run(
     suite: Annotated[
-        str, typer.Option(help="A shipped suite (quick, standard, paper) or a YAML file.")
+        str,
+        typer.Option(
+            help="A shipped suite (quick, standard, paper; placement_quick, placement) or a YAML "
+            "file."
+        ),
     ] = "quick",
     out: Annotated[
         Path | None,
@@ -94,7 +99,20 @@ def run(
     seeds: Annotated[str | None, typer.Option(help="How many (5), or which (0,1,7).")] = None,
     queries: Annotated[int | None, typer.Option(help="Queries of one sweep.")] = None,
     arrivals: Annotated[
-        str | None, typer.Option(help="poisson, burst, sustained, a trace's CSV file, or JSON.")
+        str | None,
+        typer.Option(
+            help="poisson, burst, sustained, a trace's CSV file, or JSON; of a placement suite a "
+            "trace's CSV file, which adds the demand `trace`."
+        ),
+    ] = None,
+    clusters: Annotated[
+        str | None, typer.Option(help="Of a placement suite: names or YAML files.")
+    ] = None,
+    demands: Annotated[
+        str | None, typer.Option(help="Of a placement suite: names or YAML files.")
+    ] = None,
+    decisions: Annotated[
+        int | None, typer.Option(help="Of a placement suite: decisions of one episode.")
     ] = None,
     pool: Annotated[
         str | None, typer.Option(help="Pool of servers: a name or a YAML file.")
@@ -123,11 +141,17 @@ def run(
     from benchmarks.results import load_results
     from benchmarks.runner import continue_command, resolve
     from benchmarks.runner import run as run_suite
-    from benchmarks.suite import load_suite, parse_arrivals, parse_numbers, parse_seeds, split_list
+    from benchmarks.suite import (
+        load_any_suite,
+        parse_arrivals,
+        parse_numbers,
+        parse_seeds,
+        split_list,
+    )
     from benchmarks.workers import default_workers
 
     with _friendly():
-        chosen = load_suite(
+        chosen = load_any_suite(
             suite,
             {
                 "policies": split_list(policies),
@@ -142,6 +166,9 @@ def run(
                 "backend": backend,
                 "scheduler": scheduler,
                 "protocol": protocol,
+                "clusters": split_list(clusters),
+                "demands": split_list(demands),
+                "num_decisions": decisions,
             },
         )
         folder = out or Path("results") / chosen.name
@@ -434,3 +461,17 @@ def results(
         for line in page.lines(evidence):
             print(line)
         print(f"{written.page} and {len(written.figures)} figures beside it")
+
+
+@app.command()
+def placement_page(
+    folder: Annotated[Path, typer.Argument(help="Folder of results of a placement suite.")],
+    out: Annotated[Path, typer.Option(help="Folder of placement.md.")] = Path("docs"),
+) -> None:
+    """Write docs/placement.md: leaderboard, paired differences, times of the solvers."""
+    from benchmarks.placement.page import write
+    from benchmarks.placement_solver import measure
+    from benchmarks.results import load_results
+
+    with _friendly():
+        print(write(load_results(folder), out, solver=measure()))

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.cells import Place
 from benchmarks.errors import BenchmarkError
+from benchmarks.families import ROUTING, Family, family_of
 from benchmarks.leaderboard import MIN_SEEDS, Draws
-from benchmarks.metrics import METRICS
-from benchmarks.results import Results, Stratum, StratumKey
+from benchmarks.metrics import Metric
+from benchmarks.results import Results, Stratum
 from benchmarks.stats import NUM_RESAMPLES, interval
 from benchmarks.tables import Sheet, value_text
 from inframind_gym.errors import unknown
@@ -38,10 +40,10 @@ class Side:
 def compare(
     a: Side, b: Side, *, bootstrap_seed: int = 0, num_resamples: int = NUM_RESAMPLES
 ) -> dict[str, Any]:
-    """Differences b - a over the sweeps that both have, paired by workload, rate, budget and seed.
+    """Differences b - a over the sweeps that both have, paired by all coordinates but the policy.
 
-    Both sides of a pair ran on the same queries, arrivals and latent outcomes, so that most of the
-    noise cancels; the bootstrap draws the same sweeps for both.
+    Both sides of a pair ran on the same queries or jobs, arrivals and latent outcomes, so that most
+    of the noise cancels; the bootstrap draws the same sweeps for both.
 
     Args:
         a: The baseline.
@@ -50,12 +52,14 @@ def compare(
         num_resamples: Resamples of the bootstrap.
 
     Returns:
-        ``overall`` and ``rows`` (one for each workload, rate and budget): for each metric ``a``,
+        ``overall`` and ``rows`` (one for each place): for each metric ``a``,
         ``b``, ``difference`` and ``difference_ci95``; ``notes`` for the reader.
 
     Raises:
         BenchmarkError: The sides have no sweep in common.
     """
+    family = a.results.family
+    metrics = family.metrics
     pairs = _pairs(a, b)
     rows = []
     totals: dict[str, list[float]] = {}
@@ -63,13 +67,14 @@ def compare(
     units = []
     for key, (left, right) in pairs.items():
         ones, how = left.once(), (key, bootstrap_seed, num_resamples)
-        columns = (a.results.columns, b.results.columns)
-        va, vb = left.metrics(columns[0], ones), right.metrics(columns[1], ones)
-        da, db = left.draws(columns[0], *how), right.draws(columns[1], *how)
-        values = {name: [float(va[name][0]), float(vb[name][0])] for name in METRICS}
-        draws = {name: db[name] - da[name] for name in METRICS}
-        rows.append({**key._asdict(), **_differences(values, draws, [left.num_units])})
-        for name in METRICS:
+        layouts = (a.results.layout, b.results.layout)
+        va, vb = left.metrics(layouts[0], ones), right.metrics(layouts[1], ones)
+        da, db = left.draws(layouts[0], *how), right.draws(layouts[1], *how)
+        values = {name: [float(va[name][0]), float(vb[name][0])] for name in metrics}
+        draws = {name: db[name] - da[name] for name in metrics}
+        where = {axis.name: value for axis, value in zip(family.cell.axes, key, strict=True)}
+        rows.append({**where, **_differences(family, values, draws, [left.num_units])})
+        for name in metrics:
             old = totals.get(name, [0.0, 0.0])
             totals[name] = [x + y for x, y in zip(old, values[name], strict=True)]
             total_draws[name] = (
@@ -78,6 +83,7 @@ def compare(
         units.append(left.num_units)
     n = len(pairs)
     overall = _differences(
+        family,
         {name: [x / n for x in both] for name, both in totals.items()},
         {name: values / n for name, values in total_draws.items()},
         units,
@@ -89,10 +95,16 @@ def compare(
         "overall": overall,
         "rows": rows,
         "notes": _notes(a, b, pairs),
+        **({} if family.kind == ROUTING else {"kind": family.kind}),
     }
 
 
-def _pairs(a: Side, b: Side) -> dict[StratumKey, tuple[Stratum, Stratum]]:
+def _pairs(a: Side, b: Side) -> dict[Place, tuple[Stratum, Stratum]]:
+    if a.results.family is not b.results.family:
+        raise BenchmarkError(
+            f"{a.results.folder} holds results of {a.results.family.kind}, {b.results.folder} of "
+            f"{b.results.family.kind}: they cannot be paired."
+        )
     left, right = a.results.strata(a.policy), b.results.strata(b.policy)
     pairs = {}
     for key in left:
@@ -100,7 +112,7 @@ def _pairs(a: Side, b: Side) -> dict[StratumKey, tuple[Stratum, Stratum]]:
         if not seeds:
             continue
         sweeps = [(left[key][seed], right[key][seed]) for seed in seeds]
-        if any(one.latency_s.size != other.latency_s.size for one, other in sweeps):
+        if any(one.episodes != other.episodes for one, other in sweeps):
             raise BenchmarkError(
                 f"{a.results.folder} and {b.results.folder} have sweeps of different length: "
                 "they cannot be paired."
@@ -109,14 +121,22 @@ def _pairs(a: Side, b: Side) -> dict[StratumKey, tuple[Stratum, Stratum]]:
     if not pairs:
         raise BenchmarkError(
             f"{a.policy} ({a.results.folder}) and {b.policy} ({b.results.folder}) have no "
-            "workload, rate, budget and seed in common: there is nothing to pair."
+            f"{', '.join(_words(a.results.family))} and seed in common: there is nothing to pair."
         )
     return pairs
 
 
-def _differences(values: dict[str, list[float]], draws: Draws, units: list[int]) -> dict[str, Any]:
+def _words(family: Family) -> list[str]:
+    """The axes in words: "rate/min" is a rate."""
+    return [axis.label.partition("/")[0] for axis in family.cell.axes]
+
+
+def _differences(
+    family: Family, values: dict[str, list[float]], draws: Draws, units: list[int]
+) -> dict[str, Any]:
+    metrics = family.metrics
     ends = interval(
-        np.stack([draws[name] for name in METRICS], axis=1), np.asarray(units, dtype=np.int64)
+        np.stack([draws[name] for name in metrics], axis=1), np.asarray(units, dtype=np.int64)
     )
     return {
         name: {
@@ -125,7 +145,7 @@ def _differences(values: dict[str, list[float]], draws: Draws, units: list[int])
             "difference": values[name][1] - values[name][0],
             "difference_ci95": [float(ends[0, i]), float(ends[1, i])],
         }
-        for i, name in enumerate(METRICS)
+        for i, name in enumerate(metrics)
     }
 
 
@@ -133,7 +153,7 @@ def _describe(side: Side) -> dict[str, str]:
     return {"folder": str(side.results.folder), "policy": side.policy}
 
 
-def _notes(a: Side, b: Side, pairs: dict[StratumKey, tuple[Stratum, Stratum]]) -> list[str]:
+def _notes(a: Side, b: Side, pairs: dict[Place, tuple[Stratum, Stratum]]) -> list[str]:
     notes = []
     one, other = a.results.header["settings"], b.results.header["settings"]
     differing = [key for key in {**one, **other} if one.get(key) != other.get(key)]
@@ -157,13 +177,15 @@ def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
         else (side["folder"] if same_policy else f"{side['policy']} ({side['folder']})")
         for side in (a, b)
     ]
+    family = family_of(comparison)
+    metrics, axes = family.metrics, family.cell.axes
     overall = comparison["overall"]
     body = [
         [
-            METRICS[name].label,
-            value_text(name, d["a"]),
-            value_text(name, d["b"]),
-            *_difference(name, d),
+            metrics[name].label,
+            value_text(metrics[name], d["a"]),
+            value_text(metrics[name], d["b"]),
+            *_difference(metrics[name], d),
         ]
         for name, d in overall.items()
     ]
@@ -176,17 +198,15 @@ def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
         )
     ]
     if len(comparison["rows"]) > 1:
-        shown = ("goodput", "accuracy", "slo_own", "latency_mean_s")
+        shown = [metrics[name] for name in family.compared]
         sheets.append(
             Sheet(
                 "B - A by cell",
-                ["workload", "rate/min", "budget", *(METRICS[name].label for name in shown)],
+                [*(axis.label for axis in axes), *(metric.label for metric in shown)],
                 [
                     [
-                        row["workload"],
-                        f"{row['rate_per_min']:g}",
-                        row["budget_s"] if row["budget_s"] == "tiers" else f"{row['budget_s']:g} s",
-                        *(" ".join(_difference(name, row[name])[:2]) for name in shown),
+                        *(axis.text(row[axis.name]) for axis in axes),
+                        *(" ".join(_difference(metric, row[metric.name])[:2]) for metric in shown),
                     ]
                     for row in comparison["rows"]
                 ],
@@ -195,12 +215,12 @@ def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
     return sheets
 
 
-def _difference(name: str, d: dict[str, Any]) -> list[str]:
+def _difference(metric: Metric, d: dict[str, Any]) -> list[str]:
     low, high = d["difference_ci95"]
-    better = METRICS[name].higher_is_better
+    better = metric.higher_is_better
     verdict = ""
     if low > 0 or high < 0:
         verdict = "differs" if better is None else ("better" if (low > 0) == better else "worse")
     sign = "+" if d["difference"] > 0 else ""
-    between = f"[{value_text(name, low)}, {value_text(name, high)}]"
-    return [sign + value_text(name, d["difference"]), between, verdict]
+    between = f"[{value_text(metric, low)}, {value_text(metric, high)}]"
+    return [sign + value_text(metric, d["difference"]), between, verdict]

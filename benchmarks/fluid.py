@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.results import Results, StratumKey
+from benchmarks.cells import Place
+from benchmarks.results import Results
 from benchmarks.suite import SuiteConfig
 
 CACHE: Final = "bounds"  # folder in a results folder
@@ -19,7 +20,7 @@ KINDS: Final = {  # of bounds, and what each knows
 
 
 def fluid_averages(
-    results: Results, strata: Sequence[StratumKey], *, compute: bool
+    results: Results, strata: Sequence[Place], *, compute: bool
 ) -> dict[str, Any] | None:
     """Bounds on goodput that follow from the servers' capacity.
 
@@ -43,7 +44,10 @@ def fluid_averages(
 
     suite = SuiteConfig.model_validate(results.header["suite"])
     cells = [
-        {**key._asdict(), **{kind: getattr(bound, kind) for kind in KINDS}}
+        {
+            **{axis.name: value for axis, value in zip(results.family.cell.axes, key, strict=True)},
+            **{kind: getattr(bound, kind) for kind in KINDS},
+        }
         for key in strata
         for bound in [fluid_bounds(suite, *key, cache=cache)]
     ]

@@ -36,10 +36,14 @@ class LiveSimulator:
 
     Args:
         suite: What all cells share.
-        stop: Asked between decisions; a run ends with `StoppedError` once it says yes.
+        stop: Asked between decisions, and while one is waited for; a run ends with `StoppedError`
+            once it says yes.
         progress: Told how many queries have finished since it was told last.
         log: File that every call is appended to; None: none.
         export_port: Port at which metrics are shown (`docs/metrics.md`); None: they are not.
+
+    Attributes:
+        ungraded: Answers so far that could not be graded, and count as wrong.
     """
 
     suite: SuiteConfig
@@ -47,6 +51,7 @@ class LiveSimulator:
     progress: Callable[[int], None] = lambda _: None
     log: Path | None = None
     export_port: int | None = None
+    ungraded: int = field(default=0, init=False)
     _exporter: RouterExporter | None = field(default=None, init=False)
     _made: tuple[Any, StreamLiveEnv] | None = field(default=None, init=False)
 
@@ -98,12 +103,12 @@ class LiveSimulator:
             metrics.began()
         with blame(cell.policy):
             policy.reset(env.policy_spec(), [cell.policy_seed])
+        ungraded = env.simulation.ungraded
         done = np.zeros(env.simulation.num_queries, COMPLETED)
         row = np.zeros(1, np.int64)
         over = False
         while not over:
-            if self.stop():
-                raise StoppedError
+            self._raise_if_stopped()
             with blame(cell.policy):
                 contexts = np.array([env.context()], CONTEXT)
                 action = policy.act_batch(observation[None], contexts, row)[0]
@@ -117,6 +122,10 @@ class LiveSimulator:
                 if observe is not None:
                     with blame(cell.policy):
                         observe(records, 0)
+        ungraded = env.simulation.ungraded - ungraded
+        if ungraded:
+            self.ungraded += ungraded
+            say(f"warning: {cell}: {ungraded} answers could not be graded, and count as wrong")
         return done
 
     def _environment(self, policy: Policy, workload: str) -> StreamLiveEnv:
@@ -128,4 +137,9 @@ class LiveSimulator:
             self._leave()
             made = gym.make(ENV_IDS["vllm"], disable_env_checker=True, **kwargs)
             self._made = (kwargs, cast(StreamLiveEnv, made.unwrapped))
+            self._made[1].simulation.on_wait = self._raise_if_stopped
         return self._made[1]
+
+    def _raise_if_stopped(self) -> None:
+        if self.stop():
+            raise StoppedError

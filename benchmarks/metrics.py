@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,8 @@ class Columns:
         strategies: Prompt strategies.
         topologies: Collaboration topologies.
     """
+
+    tail: ClassVar[str] = "latency_p95_s"
 
     models: tuple[str, ...]
     strategies: tuple[str, ...]
@@ -152,6 +154,10 @@ class Columns:
         metrics["truncated_share"] = cut / calls
         metrics["imbalance"] = imbalance(sums[..., self.share_slices()["model_share"][0]])
         return metrics
+
+    def values(self, episode: Mapping[str, Any]) -> Sequence[float]:
+        """The query's latency."""
+        return (episode["latency_s"],)
 
     def shares(self, sums: NDArray[np.float64]) -> dict[str, dict[str, float]]:
         """Shares of models and strategies (of decisions) and of topologies (of queries).

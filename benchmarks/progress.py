@@ -14,15 +14,17 @@ _LINE_EVERY_S = 10.0
 
 
 class ProgressReport:
-    """Counts queries; a context manager.
+    """Counts queries, or whatever a run consists of; a context manager.
 
     Args:
-        total: Queries of the whole run.
-        done: Queries that earlier runs have finished.
+        total: Of the whole run.
+        done: What earlier runs have finished.
         what: Heading.
+        unit: What is counted.
     """
 
-    def __init__(self, total: int, done: int, what: str) -> None:
+    def __init__(self, total: int, done: int, what: str, unit: str = "queries") -> None:
+        self._unit = unit
         self._total, self._count, self._start = total, done, done
         self._what = what
         self._began = self._printed = time.monotonic()
@@ -32,7 +34,7 @@ class ProgressReport:
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=None),
-                TextColumn("{task.completed:,.0f}/{task.total:,.0f} queries"),
+                TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
                 TimeElapsedColumn(),
                 TimeRemainingColumn(),
                 console=console,
@@ -41,7 +43,7 @@ class ProgressReport:
             self._task = self._bar.add_task(what, total=total, completed=done)
 
     def advance(self, queries: int) -> None:
-        """Count finished queries."""
+        """Count what has finished."""
         self._count += queries
         if self._bar is not None:
             self._bar.advance(self._task, queries)
@@ -53,7 +55,7 @@ class ProgressReport:
         spent_s = self._printed - self._began
         new = self._count - self._start
         line = f"{self._what}: {100 * self._count / max(self._total, 1):.0f} %"
-        line += f" ({self._count:,}/{self._total:,} queries), {spent_s:.0f} s"
+        line += f" ({self._count:,}/{self._total:,} {self._unit}), {spent_s:.0f} s"
         if new > 0.02 * (self._total - self._start):
             line += f", about {spent_s * (self._total - self._count) / new:.0f} s left"
         say(line)

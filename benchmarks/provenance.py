@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,28 @@ _ROLLOUT = (
 _PACKAGES = ("inframind-gym", "gymnasium", "numba", "numpy")
 
 
+def code_settings(modules: Sequence[str]) -> dict[str, Any]:
+    """The code that results of any family depend on.
+
+    Args:
+        modules: Paths of the modules that make the results, below this one's folder.
+    """
+    return {
+        "format": FORMAT,
+        "code of inframind_gym": _tree_hash(Path(inframind_gym.__file__).parent),
+        "code of benchmarks": _files_hash(Path(__file__).parent / name for name in modules),
+        "numpy": version("numpy"),
+        "numba": version("numba"),
+    }
+
+
+def file_hash(path: Path) -> str:
+    """16 hexadecimal digits of a file's content; empty if there is no such file."""
+    return _file_hash(path)
+
+
 def settings(suite: SuiteConfig) -> dict[str, Any]:
-    """What all cells of a run share and what their results depend on.
+    """What all cells of a run of routing share and what their results depend on.
 
     Paths are replaced by the hash of what they hold, so that a folder can be moved and a changed
     file shows.
@@ -46,11 +66,7 @@ def settings(suite: SuiteConfig) -> dict[str, Any]:
         JSON content; two runs may share a results folder only if it is equal.
     """
     return {
-        "format": FORMAT,
-        "code of inframind_gym": _tree_hash(Path(inframind_gym.__file__).parent),
-        "code of benchmarks": _files_hash(Path(__file__).parent / name for name in _ROLLOUT),
-        "numpy": version("numpy"),
-        "numba": version("numba"),
+        **code_settings(_ROLLOUT),
         "pool": _file_hash(find_config("pools", suite.pool)),
         "tasks": suite.tasks if suite.tasks == "builtin" else _tasks_hash(Path(suite.tasks)),
         "split": suite.split,
@@ -75,16 +91,22 @@ def workload_fingerprint(name_or_path: str) -> str:
     return content_hash([workload.model_dump(mode="json"), profiles])
 
 
-def policy_fingerprint(name_or_path: str) -> str:
+def policy_fingerprint(
+    name_or_path: str, resolve: Callable[[str], Any] = baselines.resolve_policy
+) -> str:
     """Hash of a policy's name, of the source that it rests on, and of its `fingerprint`.
 
     A policy whose behaviour rests on more than its source (weights, a table) says so by a string
     `fingerprint`.
 
+    Args:
+        name_or_path: The policy.
+        resolve: How policies of its family are made.
+
     Raises:
         ConfigError: The policy is unknown or cannot be made.
     """
-    policy: Any = baselines.resolve_policy(name_or_path)
+    policy = resolve(name_or_path)
     extra = getattr(policy, "fingerprint", "")
     if isinstance(policy, PerRowPolicy):
         extra = getattr(policy.instances[0], "fingerprint", "")

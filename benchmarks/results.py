@@ -7,37 +7,19 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cells import Budget, Cell
+from benchmarks.cells import BaseCell, Place
 from benchmarks.errors import BenchmarkError
-from benchmarks.metrics import TAIL, Columns
+from benchmarks.families import Family, Layout, family_of
+from benchmarks.metrics import TAIL
 from benchmarks.stats import pooled_quantile, resample_counts
-from benchmarks.store import read_blocks, read_episodes, read_header
+from benchmarks.store import Timing, read_blocks, read_episodes, read_header, read_timings
 
 NUM_PARTS = 10  # of a sweep, where a single one has to stand for itself
-
-
-class StratumKey(NamedTuple):
-    """What the seeds of one row have in common, without the policy."""
-
-    workload: str
-    rate_per_min: float
-    budget_s: Budget
-
-    @classmethod
-    def of(cls, cell: Cell) -> StratumKey:
-        """The stratum of a cell."""
-        return cls(cell.workload, cell.rate_per_min, cell.budget_s)
-
-    @property
-    def sort_key(self) -> tuple[str, float, float]:
-        """Order of strata in tables."""
-        budget = float("inf") if self.budget_s == "tiers" else float(self.budget_s)
-        return (self.workload, self.rate_per_min, budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +27,15 @@ class Sweep:
     """One finished cell.
 
     Attributes:
-        sums: Sums over each of ten stretches of queries in the order of arrival, ``(NUM_PARTS,
-            width)``.
-        latency_s: Latency of every query, ``(num_queries,)``.
-        part: Stretch of every query, ``(num_queries,)``.
+        episodes: Number of its episodes: queries in the order of arrival, or decisions.
+        sums: Sums over each of ten stretches of them, ``(NUM_PARTS, width)``.
+        values: Numbers whose tail is a metric, such as every query's latency, ``(num_values,)``.
+        part: Stretch of each of them, ``(num_values,)``.
     """
 
+    episodes: int
     sums: NDArray[np.float64]
-    latency_s: NDArray[np.float64]
+    values: NDArray[np.float64]
     part: NDArray[np.int64]
 
 
@@ -65,25 +48,25 @@ class Stratum:
 
     Attributes:
         sums: ``(num_units, width)``.
-        latency_s: ``(num_queries,)``.
-        unit: Unit of each query, ``(num_queries,)``.
+        values: ``(num_values,)``.
+        unit: Unit of each of them, ``(num_values,)``.
     """
 
     sums: NDArray[np.float64]
-    latency_s: NDArray[np.float64]
+    values: NDArray[np.float64]
     unit: NDArray[np.int64]
 
     @classmethod
     def of(cls, sweeps: Sequence[Sweep]) -> Stratum:
         """Pool the sweeps of one row."""
         if len(sweeps) == 1:
-            used = np.unique(sweeps[0].part)
+            used = np.unique(_parts(sweeps[0].episodes))
             unit = np.searchsorted(used, sweeps[0].part)
-            return cls(sweeps[0].sums[used], sweeps[0].latency_s, unit)
-        sizes = [sweep.latency_s.size for sweep in sweeps]
+            return cls(sweeps[0].sums[used], sweeps[0].values, unit)
+        sizes = [sweep.values.size for sweep in sweeps]
         return cls(
             np.stack([sweep.sums.sum(axis=0) for sweep in sweeps]),
-            np.concatenate([sweep.latency_s for sweep in sweeps]),
+            np.concatenate([sweep.values for sweep in sweeps]),
             np.repeat(np.arange(len(sweeps)), sizes),
         )
 
@@ -92,28 +75,29 @@ class Stratum:
         """Units that are resampled."""
         return int(self.sums.shape[0])
 
-    def metrics(
-        self, columns: Columns, counts: NDArray[np.int64]
-    ) -> dict[str, NDArray[np.float64]]:
-        """Every metric of the pooled queries, where unit u is taken ``counts[b, u]`` times.
+    def metrics(self, layout: Layout, counts: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+        """Every metric of the pooled sweeps, where unit u is taken ``counts[b, u]`` times.
 
         Args:
-            columns: Layout of the sums.
+            layout: Of the sums.
             counts: ``(num_resamples, num_units)``.
 
         Returns:
             Values, ``(num_resamples,)`` each.
         """
-        values = columns.evaluate(counts @ self.sums)
-        values["latency_p95_s"] = pooled_quantile(self.latency_s, self.unit, counts, TAIL)
-        return values
+        metrics = layout.evaluate(counts @ self.sums)
+        if self.values.size:
+            metrics[layout.tail] = pooled_quantile(self.values, self.unit, counts, TAIL)
+        else:
+            metrics[layout.tail] = np.zeros(counts.shape[0])
+        return metrics
 
     def once(self) -> NDArray[np.int64]:
         """Counts that take every unit once: the estimate itself, ``(1, num_units)``."""
         return np.ones((1, self.num_units), dtype=np.int64)
 
     def draws(
-        self, columns: Columns, key: StratumKey, seed: int, num_resamples: int
+        self, layout: Layout, place: Place, seed: int, num_resamples: int
     ) -> dict[str, NDArray[np.float64]]:
         """Every metric of bootstrap resamples.
 
@@ -121,8 +105,8 @@ class Stratum:
         units give few different resamples (five seeds: 126), and each is evaluated once.
 
         Args:
-            columns: Layout of the sums.
-            key: The stratum.
+            layout: Of the sums.
+            place: The stratum.
             seed: Seed of the bootstrap.
             num_resamples: Number of resamples.
 
@@ -130,14 +114,14 @@ class Stratum:
             Values, ``(num_resamples,)`` each.
         """
         different, which = np.unique(
-            self.counts(key, seed, num_resamples), axis=0, return_inverse=True
+            self.counts(place, seed, num_resamples), axis=0, return_inverse=True
         )
-        metrics = self.metrics(columns, different)
+        metrics = self.metrics(layout, different)
         return {name: values[which.ravel()] for name, values in metrics.items()}
 
-    def counts(self, key: StratumKey, seed: int, num_resamples: int) -> NDArray[np.int64]:
+    def counts(self, place: Place, seed: int, num_resamples: int) -> NDArray[np.int64]:
         """How often each resample takes each unit, ``(num_resamples, num_units)``."""
-        digest = hashlib.sha256(repr(tuple(key)).encode()).digest()
+        digest = hashlib.sha256(repr(place).encode()).digest()
         rng = np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
         return resample_counts(rng, self.num_units, num_resamples)
 
@@ -149,14 +133,18 @@ class Results:
     Attributes:
         folder: Where it is.
         header: Content of ``run.json``.
-        columns: Layout of the sums.
+        family: What kind of cells it holds.
+        layout: Of the sums.
         sweeps: The finished cells.
+        timings: How long policies took to decide in them, where that was measured.
     """
 
     folder: Path
     header: dict[str, Any]
-    columns: Columns
-    sweeps: dict[Cell, Sweep]
+    family: Family
+    layout: Layout
+    sweeps: dict[BaseCell, Sweep]
+    timings: dict[BaseCell, Timing]
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -166,15 +154,15 @@ class Results:
 
     @property
     def episodes(self) -> int:
-        """Queries of all finished cells."""
-        return sum(sweep.latency_s.size for sweep in self.sweeps.values())
+        """Queries (or decisions) of all finished cells."""
+        return sum(sweep.episodes for sweep in self.sweeps.values())
 
-    def strata(self, policy: str) -> dict[StratumKey, dict[int, Sweep]]:
-        """The sweeps of a policy by stratum and seed."""
-        strata: dict[StratumKey, dict[int, Sweep]] = {}
+    def strata(self, policy: str) -> dict[Place, dict[int, Sweep]]:
+        """The sweeps of a policy by place and seed."""
+        strata: dict[Place, dict[int, Sweep]] = {}
         for cell, sweep in sorted(self.sweeps.items(), key=lambda item: item[0].sort_key):
             if cell.policy == policy:
-                strata.setdefault(StratumKey.of(cell), {})[cell.seed] = sweep
+                strata.setdefault(cell.place, {})[cell.seed] = sweep
         return strata
 
 
@@ -186,7 +174,8 @@ def load_results(folder: Path) -> Results:
     """
     header = read_header(folder)
     try:
-        columns = Columns(**{key: tuple(names) for key, names in header["names"].items()})
+        family = family_of(header["suite"])
+        layout = family.layout(header)
     except (KeyError, TypeError):
         raise BenchmarkError(
             f"{folder}: run.json was written by another version of the benchmark."
@@ -197,16 +186,25 @@ def load_results(folder: Path) -> Results:
             f"{folder} holds no finished cell yet. Run the command that made it again."
         )
     sweeps = {
-        block.cell: _sweep(columns, episodes) for block, episodes in read_episodes(folder, blocks)
+        block.cell: _sweep(layout, episodes) for block, episodes in read_episodes(folder, blocks)
     }
-    return Results(folder, header, columns, sweeps)
+    taken = read_timings(folder)
+    timings = {b.cell: taken[b.line["cell"]] for b in blocks if b.line["cell"] in taken}
+    return Results(folder, header, family, layout, sweeps, timings)
 
 
-def _sweep(columns: Columns, episodes: list[dict[str, Any]]) -> Sweep:
-    part = np.arange(len(episodes)) * NUM_PARTS // len(episodes)
+def _parts(episodes: int) -> NDArray[np.int64]:
+    """The stretch of every episode."""
+    return np.asarray(np.arange(episodes) * NUM_PARTS // episodes, dtype=np.int64)
+
+
+def _sweep(layout: Layout, episodes: list[dict[str, Any]]) -> Sweep:
+    part = _parts(len(episodes))
     edges = np.searchsorted(part, np.arange(NUM_PARTS + 1))
+    values = [layout.values(episode) for episode in episodes]
     return Sweep(
-        np.stack([columns.sums(episodes[i:j]) for i, j in itertools.pairwise(edges)]),
-        np.array([episode["latency_s"] for episode in episodes]),
-        part,
+        len(episodes),
+        np.stack([layout.sums(episodes[i:j]) for i, j in itertools.pairwise(edges)]),
+        np.array(list(itertools.chain.from_iterable(values)), dtype=np.float64),
+        np.repeat(part, [len(some) for some in values]),
     )

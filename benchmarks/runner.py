@@ -14,26 +14,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import baselines
-from benchmarks.cells import Cell, cell_id, content_hash, grid
+from benchmarks.cells import BaseCell, cell_id, content_hash, grid
 from benchmarks.errors import BenchmarkError
+from benchmarks.families import ROUTING, Family, family
 from benchmarks.live import REQUESTS
 from benchmarks.progress import ProgressReport, say
-from benchmarks.provenance import policy_fingerprint, provenance, settings, workload_fingerprint
-from benchmarks.rollout import StoppedError, env_spec
+from benchmarks.provenance import policy_fingerprint, provenance
+from benchmarks.rollout import StoppedError
 from benchmarks.store import ResultStore
-from benchmarks.suite import SuiteConfig
+from benchmarks.suite import BaseSuite, SuiteT
 from benchmarks.workers import MAX_ROWS, run_cells
-from inframind_gym.configs import list_configs
-from inframind_gym.errors import unknown
-from inframind_gym.serving.pool import load_pool
-from inframind_gym.tasks import load_tasks
-from inframind_gym.topology import STRATEGIES, TOPOLOGIES
-from inframind_gym.topology.graphs import CUSTOM
-from inframind_gym.workload.arrivals import make_arrivals
-from inframind_gym.workload.config import load_workload
-
-MIXED = "mixed"  # the workload that a folder of tasks replaces by its datasets
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,51 +47,23 @@ class RunSummary:
     stopped: bool
 
 
-def resolve(suite: SuiteConfig) -> SuiteConfig:
-    """Check all that a suite names, and put a folder's datasets in place of the mixed workload.
-
-    Args:
-        suite: As it was read.
-
-    Returns:
-        The suite with absolute paths and the workloads that will be run.
+def resolve(suite: SuiteT) -> SuiteT:
+    """Check all that a suite names and make its paths absolute, see `Family.resolve`.
 
     Raises:
-        InfraMindError: A pool, policy, workload, arrival process or folder of tasks cannot be used.
+        InfraMindError: Something cannot be used.
     """
-    load_pool(suite.pool)
-    arrivals = make_arrivals(suite.arrivals).to_json()
-    if "path" in arrivals:
-        arrivals["path"] = str(Path(arrivals["path"]).resolve())
-        suite = suite.model_copy(update={"arrivals": arrivals})
-    if suite.tasks != "builtin":
-        folder = Path(suite.tasks)
-        if not folder.is_dir():
-            raise BenchmarkError(f"--tasks: there is no folder {folder}.")
-        found = tuple(dict.fromkeys(load_tasks(str(folder), split=suite.split).datasets))
-        workloads = [w for name in suite.workloads for w in (found if name == MIXED else (name,))]
-        for name in workloads:
-            if name in found and name not in list_configs("workloads"):
-                message = unknown("workload", name, list_configs("workloads"))
-                raise BenchmarkError(
-                    f"{folder} holds questions of {name!r}: {message} Write a workload for them "
-                    "and name its file with --workloads."
-                )
-        suite = suite.model_copy(
-            update={"tasks": str(folder.resolve()), "workloads": tuple(dict.fromkeys(workloads))}
-        )
-    for name in suite.workloads:
-        dataset = load_workload(name).dataset
-        if suite.tasks != "builtin" and dataset is not None and dataset not in found:
-            raise BenchmarkError(
-                f"workload {name} asks questions of {dataset!r}; {suite.tasks} has those of "
-                f"{', '.join(found) or 'nothing'}."
-            )
-    return suite
+    resolved: SuiteT = family_of_suite(suite).resolve(suite)
+    return resolved
+
+
+def family_of_suite(suite: BaseSuite) -> Family:
+    """The family of a suite."""
+    return family(getattr(suite, "kind", ROUTING))
 
 
 def run(
-    suite: SuiteConfig,
+    suite: BaseSuite,
     folder: Path,
     *,
     workers: int = 1,
@@ -112,8 +74,8 @@ def run(
 ) -> RunSummary:
     """Compute the cells of a suite that a folder does not hold yet.
 
-    Ctrl-C ends the run after what is being written; a second one ends it at once. Neither loses a
-    finished cell.
+    Ctrl-C and SIGTERM end the run after what is being written, and a sweep on live servers at
+    once; a second one ends everything at once. Neither loses a finished cell.
 
     Args:
         suite: A resolved suite.
@@ -128,26 +90,26 @@ def run(
         BenchmarkError: The folder cannot be used, a policy fails, the disk is full, or there are no
             live servers to show metrics of.
     """
-    if export_port is not None and suite.backend != "vllm":
+    if export_port is not None and getattr(suite, "backend", None) != "vllm":
         raise BenchmarkError("--export-port shows metrics of live servers; add --backend vllm.")
     began = time.monotonic()
-    header = _header(suite, command)
-    ids = {cell: _id(cell, header) for cell in grid(suite)}
-    queries = {
-        name: suite.num_queries or load_workload(name).num_queries for name in suite.workloads
-    }
+    kind = family_of_suite(suite)
+    header = _header(kind, suite, command)
+    ids = {cell: _id(kind, cell, header) for cell in grid(suite)}
+    size = {cell: kind.episodes(suite, cell) for cell in ids}
     with ResultStore(folder, header) as store:
         todo = {cell: name for cell, name in ids.items() if name not in store.finished}
         kept = len(ids) - len(todo)
-        total = sum(queries[cell.workload] for cell in ids)
-        left = sum(queries[cell.workload] for cell in todo)
+        total = sum(size.values())
+        left = sum(size[cell] for cell in todo)
         if kept:
             say(f"{folder}: {kept} of {len(ids)} cells are there, {len(todo)} to go")
         stopped = False
         computed = 0
-        with ctrl_c() as stop, ProgressReport(total, total - left, suite.name) as report:
+        with ctrl_c() as stop, ProgressReport(total, total - left, suite.name, kind.unit) as report:
             try:
                 for results in run_cells(
+                    kind,
                     suite,
                     todo,
                     workers=workers,
@@ -167,41 +129,36 @@ def run(
     return RunSummary(folder, len(ids), computed, kept, time.monotonic() - began, stopped)
 
 
-def _header(suite: SuiteConfig, command: Sequence[str]) -> dict[str, Any]:
+def _header(kind: Family, suite: BaseSuite, command: Sequence[str]) -> dict[str, Any]:
     """Content of ``run.json``."""
-    shared = settings(suite)
-    policies = {name: baselines.resolve_policy(name) for name in suite.policies}
+    shared = kind.settings(suite)
+    policies = {name: kind.resolve_policy(name) for name in suite.policies}
     origin = provenance()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    own = kind.header(suite)
+    specs = own.pop("env_specs")
     return {
         "settings": shared,
         "settings_hash": content_hash(shared),
-        "policies": {name: policy_fingerprint(name) for name in suite.policies},
+        "policies": {name: policy_fingerprint(name, kind.resolve_policy) for name in policies},
         "bounds": [name for name, made in policies.items() if getattr(made, "bound", False)],
-        "workloads": {name: workload_fingerprint(name) for name in suite.workloads},
+        **kind.fingerprints(suite),
         "suite": suite.model_dump(mode="json"),
-        "names": {
-            "models": [model.alias for model in load_pool(suite.pool).models],
-            "strategies": list(STRATEGIES),
-            "topologies": [*TOPOLOGIES, CUSTOM],
-        },
+        **own,
         **origin,
         "runs": [{"started": started, "command": list(command), "git": origin["git"]}],
-        "env_specs": {
-            f"{policy}/{workload}": env_spec(suite, workload, policies[policy])
-            for policy in suite.policies
-            for workload in suite.workloads
-        },
+        "env_specs": specs,
     }
 
 
-def _id(cell: Cell, header: dict[str, Any]) -> str:
-    shared = content_hash([header["settings_hash"], header["workloads"][cell.workload]])
+def _id(kind: Family, cell: BaseCell, header: dict[str, Any]) -> str:
+    contents = [header[key][getattr(cell, axis)] for key, axis in kind.contents.items()]
+    shared = content_hash([header["settings_hash"], *contents])
     return cell_id(cell, shared, header["policies"][cell.policy])
 
 
 class _Stop:
-    """Whether Ctrl-C was pressed."""
+    """Whether Ctrl-C was pressed, or the process was asked to end."""
 
     asked = False
 
@@ -215,17 +172,18 @@ class _Stop:
 
 @contextmanager
 def ctrl_c() -> Iterator[_Stop]:
-    """Take note of Ctrl-C for the time of a block."""
+    """Take note of Ctrl-C, and of SIGTERM, for the time of a block."""
     stop = _Stop()
     try:
-        old = signal.signal(signal.SIGINT, stop)
+        old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not in the main thread: nobody can press Ctrl-C here
         yield stop
         return
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, old)
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def continue_command(command: Sequence[str]) -> str:

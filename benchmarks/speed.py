@@ -374,7 +374,7 @@ def _import(repeats: int) -> dict[str, float]:
 
 
 def _training(repeats: int) -> dict[str, float]:
-    from agents.speed import training_rates
+    from agents.inframind.speed import training_rates
 
     return {"train_dps": statistics.median(training_rates(repeats))}
 

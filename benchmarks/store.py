@@ -3,13 +3,15 @@
     run.json        settings, versions, machine, suite, environment specs (replaced as a whole)
     episodes.jsonl  one line per query, in blocks of one cell
     cells.jsonl     one line per finished cell; this is the commit log
+    timing.jsonl    how long the policy took in a cell, where that is measured
 
 A cell is finished when its line stands in ``cells.jsonl``. Its block of episodes is written and
 synced before, so a kill at any moment leaves at most an unfinished tail in either file: readers
 ignore it, the next run cuts it off. Blocks stand in the order of the cells' lines, and each line
 tells its block's length, so nothing has to be searched. When a run is complete, both files are put
 into the order of the cells' coordinates: the same suite gives the same bytes, whatever the number
-of workers and however often it was interrupted.
+of workers and however often it was interrupted. Times are never the same twice: ``timing.jsonl`` is
+the one file of which this is not true, and nothing but the table of times is made from it.
 """
 
 from __future__ import annotations
@@ -19,16 +21,20 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.cells import Cell
+from benchmarks.cells import BaseCell
 from benchmarks.errors import BenchmarkError
+from benchmarks.families import Family, family_of
 
-HEADER, EPISODES, CELLS = "run.json", "episodes.jsonl", "cells.jsonl"
+HEADER, EPISODES, CELLS, TIMING = "run.json", "episodes.jsonl", "cells.jsonl", "timing.jsonl"
 _SORTED = ".sorted"  # suffix of the files that replace the logs when a run is complete
+
+
+Timing = dict[str, float]  # what was measured -> milliseconds
 
 
 class OtherSettingsError(BenchmarkError):
@@ -42,10 +48,12 @@ class CellResult:
     Attributes:
         line: Its line of ``cells.jsonl``, with "cell", the coordinates and "episodes_bytes".
         episodes: Its block of ``episodes.jsonl``.
+        timing: What was measured of the time that it took; not part of the result.
     """
 
     line: dict[str, Any]
     episodes: bytes
+    timing: Timing | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +68,23 @@ class Block:
         end: First byte after the block.
     """
 
-    cell: Cell
+    cell: BaseCell
     line: dict[str, Any]
     raw: bytes
     start: int
     end: int
 
     @classmethod
-    def parse(cls, raw: bytes, start: int) -> Block:
+    def parse(cls, family: Family, raw: bytes, start: int) -> Block:
         """Read a line of ``cells.jsonl``.
 
         Raises:
             ValueError, KeyError, TypeError: It is not one.
         """
         line = json.loads(raw)
-        return cls(Cell.from_json(line), line, raw, start, start + int(line["episodes_bytes"]))
+        return cls(
+            family.cell.from_json(line), line, raw, start, start + int(line["episodes_bytes"])
+        )
 
 
 def read_header(folder: Path) -> dict[str, Any]:
@@ -106,11 +116,14 @@ def read_blocks(folder: Path) -> list[Block]:
     path, available = _log_of_cells(folder), _size(folder / EPISODES)
     blocks: list[Block] = []
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    if not lines:
+        return blocks
+    family = family_of(read_header(folder)["suite"])
     for number, raw in enumerate(lines, start=1):
         try:
             if not raw.endswith(b"\n"):
                 break  # torn
-            block = Block.parse(raw, blocks[-1].end if blocks else 0)
+            block = Block.parse(family, raw, blocks[-1].end if blocks else 0)
         except (ValueError, KeyError, TypeError):
             if number == len(lines):
                 break  # a kernel that went down with the power may leave a last line of zeros
@@ -122,6 +135,19 @@ def read_blocks(folder: Path) -> list[Block]:
             break
         blocks.append(block)
     return blocks
+
+
+def read_timings(folder: Path) -> dict[str, Timing]:
+    """What was measured, by the ids of cells; of several lines of a cell the last one counts."""
+    path = folder / TIMING
+    timings: dict[str, Timing] = {}
+    for raw in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            line = json.loads(raw)
+            timings[line.pop("cell")] = line
+        except (ValueError, KeyError, AttributeError, TypeError):
+            continue
+    return timings
 
 
 def _log_of_cells(folder: Path) -> Path:
@@ -165,8 +191,8 @@ class ResultStore:
     Args:
         folder: Created if needed.
         header: Content of ``run.json``. Its "settings" must equal those of an existing folder;
-            entries of "policies" and "workloads" (name to fingerprint), of "bounds" (policies
-            that cannot be beaten) and of "env_specs" are merged with the existing ones.
+            entries of "policies" and of the family's `contents` (name to fingerprint), of "bounds"
+            (policies that cannot be beaten) and of "env_specs" are merged with the existing ones.
 
     Raises:
         BenchmarkError: The folder belongs to other settings, is in use, or cannot be written.
@@ -174,6 +200,7 @@ class ResultStore:
 
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
         self.folder = folder
+        self._family = family_of(header["suite"])
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = (folder / ".lock").open("w")
@@ -214,10 +241,25 @@ class ResultStore:
         blocks: list[Block] = []
         for result in results:
             raw = json.dumps(result.line, allow_nan=False).encode() + b"\n"
-            blocks.append(Block.parse(raw, blocks[-1].end if blocks else self._end[EPISODES]))
+            start = blocks[-1].end if blocks else self._end[EPISODES]
+            blocks.append(Block.parse(self._family, raw, start))
         self._append(EPISODES, b"".join(result.episodes for result in results))
         self._append(CELLS, b"".join(block.raw for block in blocks))
+        self._note_timings(results)
         self._blocks.update((block.line["cell"], block) for block in blocks)
+
+    def _note_timings(self, results: Sequence[CellResult]) -> None:
+        lines = [
+            json.dumps({"cell": result.line["cell"], **result.timing}) + "\n"
+            for result in results
+            if result.timing is not None
+        ]
+        if lines:
+            try:
+                with (self.folder / TIMING).open("a", encoding="utf-8") as file:
+                    file.write("".join(lines))
+            except OSError as error:
+                raise self._failure(TIMING, error) from None
 
     def write_header(self, header: Mapping[str, Any]) -> None:
         """Replace ``run.json`` as a whole.
@@ -275,20 +317,19 @@ class ResultStore:
             for key in {**old["settings"], **header["settings"]}
             if old["settings"].get(key) != header["settings"].get(key)
         ]
-        for kind, what in (("policies", "policy"), ("workloads", "workload")):
+        contents = self._family.contents
+        for kind, what in {"policies": "policy", **contents}.items():
             differences += [
                 f"the content of {what} {name}"
                 for name, fingerprint in header[kind].items()
-                if old[kind].get(name, fingerprint) != fingerprint
+                if old.get(kind, {}).get(name, fingerprint) != fingerprint
             ]
         if differences:
             raise OtherSettingsError(
                 f"{self.folder} holds results of other settings: {'; '.join(differences)}. "
                 "Choose another --out, or delete the folder to start over."
             )
-        merged = {
-            key: {**old[key], **header[key]} for key in ("policies", "workloads", "env_specs")
-        }
+        merged = {key: {**old[key], **header[key]} for key in ("policies", *contents, "env_specs")}
         bounds = sorted({*old.get("bounds", ()), *header.get("bounds", ())})
         runs = [*old["runs"], *header["runs"]]
         return {**header, **merged, "bounds": bounds, "runs": runs}

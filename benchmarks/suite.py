@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, field_validator
+import yaml
+from pydantic import Field, ValidationInfo, field_validator
 
+from benchmarks.cells import BaseCell, Cell, Place
 from benchmarks.errors import BenchmarkError
+from benchmarks.families import ROUTING, family
 from inframind_gym.configs import (
     Positive,
     PositiveInt,
@@ -24,18 +28,65 @@ from inframind_gym.serving.vllm.settings import LiveSettings
 _SEEDS_RULE = "must be a count of at least 1 (5) or a list of seeds from 0 on (0,1,2), got {!r}"
 
 
-class SuiteConfig(StrictModel):
-    """A suite: the product of its axes, and what every sweep of it shares.
+class BaseSuite(StrictModel):
+    """What suites of all families have; `axes` are the fields that name nothing twice.
 
     Attributes:
         name: What results are called.
         description: One or two sentences.
-        pool: Name or path of the pool of servers.
         policies: Names of baselines, or ``package.module:Class``.
+        seeds: Number of repetitions (0, 1, ...), or a list of their indices.
+    """
+
+    axes: ClassVar[tuple[str, ...]]
+
+    name: str
+    description: str = ""
+    policies: tuple[str, ...] = Field(min_length=1)
+    seeds: PositiveInt | tuple[Annotated[int, Field(ge=0)], ...] = 5
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _count_or_list(cls, seeds: Any) -> Any:
+        listed = isinstance(seeds, list | tuple)
+        least, items = (0, seeds) if listed else (1, [seeds])
+        if not items or any(type(item) is not int or item < least for item in items):
+            raise ValueError(_SEEDS_RULE.format(seeds))
+        return seeds
+
+    @field_validator("*")
+    @classmethod
+    def _without_repeats(cls, axis: Any, info: ValidationInfo) -> Any:
+        if isinstance(axis, tuple) and info.field_name in cls.axes:
+            if not axis:
+                raise ValueError("names nothing")
+            repeated = {str(item) for item in axis if axis.count(item) > 1}
+            if repeated:
+                raise ValueError(f"names {', '.join(sorted(repeated))} more than once")
+        return axis
+
+    @property
+    def seed_list(self) -> tuple[int, ...]:
+        """Indices of the repetitions."""
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+    def places(self) -> Iterable[Place]:
+        """The product of the axes between policies and seeds."""
+        raise NotImplementedError
+
+    def cell(self, policy: str, place: Place, seed: int) -> BaseCell:
+        """The cell of a policy."""
+        raise NotImplementedError
+
+
+class SuiteConfig(BaseSuite):
+    """A suite of routing: the product of its axes, and what every sweep of it shares.
+
+    Attributes:
+        pool: Name or path of the pool of servers.
         workloads: Names or paths of workloads.
         rates_per_min: Mean arrival rates.
         budgets_s: Latency budgets; "tiers" draws every query's budget from the workload's tiers.
-        seeds: Number of repetitions (0, 1, ...), or a list of their indices.
         num_queries: Queries of one sweep; null takes each workload's own number.
         arrivals: An arrival process: "poisson", "burst", "sustained", or a mapping such as
             ``{kind: trace, path: arrivals.csv, rescale: true}``.
@@ -50,14 +101,12 @@ class SuiteConfig(StrictModel):
         live: How live servers are called; see `inframind_gym.serving.vllm.settings.LiveSettings`.
     """
 
-    name: str
-    description: str = ""
+    axes: ClassVar = ("policies", "workloads", "rates_per_min", "budgets_s", "seeds")
+
     pool: str = "b200-2gpu"
-    policies: tuple[str, ...] = Field(min_length=1)
     workloads: tuple[str, ...] = Field(min_length=1)
     rates_per_min: tuple[Positive, ...] = Field(min_length=1)
     budgets_s: tuple[Positive | Literal["tiers"], ...] = Field(min_length=1)
-    seeds: PositiveInt | tuple[Annotated[int, Field(ge=0)], ...] = 5
     num_queries: PositiveInt | None = None
     arrivals: str | dict[str, Any] = "poisson"
     protocol: Literal["parallel", "published"] | None = None
@@ -69,34 +118,21 @@ class SuiteConfig(StrictModel):
     backend: Literal["surrogate", "vllm"] = "surrogate"
     live: LiveSettings = LiveSettings()
 
-    @field_validator("seeds", mode="before")
-    @classmethod
-    def _count_or_list(cls, seeds: Any) -> Any:
-        listed = isinstance(seeds, list | tuple)
-        least, items = (0, seeds) if listed else (1, [seeds])
-        if not items or any(type(item) is not int or item < least for item in items):
-            raise ValueError(_SEEDS_RULE.format(seeds))
-        return seeds
+    def places(self) -> Iterator[Place]:
+        """Every workload at every rate with every budget."""
+        return itertools.product(self.workloads, self.rates_per_min, self.budgets_s)
 
-    @field_validator("policies", "workloads", "rates_per_min", "budgets_s", "seeds")
-    @classmethod
-    def _without_repeats(cls, axis: Any) -> Any:
-        if isinstance(axis, tuple):
-            if not axis:
-                raise ValueError("names nothing")
-            repeated = {str(item) for item in axis if axis.count(item) > 1}
-            if repeated:
-                raise ValueError(f"names {', '.join(sorted(repeated))} more than once")
-        return axis
+    def cell(self, policy: str, place: Place, seed: int) -> Cell:
+        """The cell of a policy."""
+        workload, rate_per_min, budget_s = place
+        return Cell(policy, workload, rate_per_min, budget_s, seed)
 
-    @property
-    def seed_list(self) -> tuple[int, ...]:
-        """Indices of the repetitions."""
-        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+SuiteT = TypeVar("SuiteT", bound=BaseSuite)
 
 
 def load_suite(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> SuiteConfig:
-    """Read a suite and replace some of its settings.
+    """Read a suite of routing and replace some of its settings.
 
     Args:
         name_or_path: A shipped suite's name, or the path of a YAML file.
@@ -106,14 +142,38 @@ def load_suite(name_or_path: str, overrides: Mapping[str, Any] | None = None) ->
         The checked suite.
 
     Raises:
-        BenchmarkError: An override has a value that the suite cannot take.
-        ConfigError: The suite is unknown or its file malformed.
+        ConfigError: The suite is unknown, its file malformed, or an override has a value that the
+            suite cannot take.
     """
-    suite = load_yaml_model(find_config("suites", name_or_path), SuiteConfig)
+    return _load(find_config("suites", name_or_path), SuiteConfig, overrides)
+
+
+def load_any_suite(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> BaseSuite:
+    """`load_suite` for suites of any family, which the file's ``kind`` names.
+
+    Raises:
+        BenchmarkError: There is no such family.
+        ConfigError: As of `load_suite`.
+    """
+    path = find_config("suites", name_or_path)
+    return _load(path, family(kind_of_file(path)).suite, overrides)
+
+
+def kind_of_file(path: Path) -> str:
+    """What a suite's file says under ``kind``; what else is wrong with it is found out later."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return ROUTING
+    return str(content.get("kind", ROUTING)) if isinstance(content, dict) else ROUTING
+
+
+def _load(path: Path, model: type[SuiteT], overrides: Mapping[str, Any] | None) -> SuiteT:
+    suite = load_yaml_model(path, model)
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     if not given:
         return suite
-    return validate({**suite.model_dump(), **given}, SuiteConfig, source="command line")
+    return validate({**suite.model_dump(), **given}, model, source="command line")
 
 
 def split_list(text: str | None) -> tuple[str, ...] | None:

@@ -8,17 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from agents.crew import MAX_ATTEMPTS, run_jobs, site
-from agents.hosts import Emit, HostDiedError
-from agents.ray_hosts import LOCAL
-from benchmarks.cells import Cell, batches
+from agents.cluster.crew import MAX_ATTEMPTS, run_jobs, site
+from agents.cluster.hosts import Emit, HostDiedError
+from agents.cluster.ray_hosts import LOCAL
+from benchmarks.cells import BaseCell, batches
 from benchmarks.cores import available_cores
 from benchmarks.errors import BenchmarkError
-from benchmarks.live import LiveSimulator
-from benchmarks.records import encode_cell
-from benchmarks.rollout import Simulator, StoppedError
+from benchmarks.families import Family, Player, family
+from benchmarks.rollout import StoppedError
 from benchmarks.store import CellResult
-from benchmarks.suite import SuiteConfig
+from benchmarks.suite import BaseSuite
 
 MAX_ROWS = 128  # of one batch: enough to hide the cost of a step in Python
 _REPORT_EVERY_S = 0.5
@@ -31,8 +30,9 @@ def default_workers(ray_address: str | None = None) -> int:
 
 
 def run_cells(
-    suite: SuiteConfig,
-    ids: Mapping[Cell, str],
+    kind: Family,
+    suite: BaseSuite,
+    ids: Mapping[BaseCell, str],
     *,
     workers: int = 1,
     ray_address: str | None = None,
@@ -45,6 +45,7 @@ def run_cells(
     """Run cells; the results are the same for any number of workers, wherever, and any batch size.
 
     Args:
+        kind: Their family.
         suite: What the cells share.
         ids: The cells to run and their ids.
         workers: Processes, or actors on Ray; one process is this one.
@@ -53,7 +54,7 @@ def run_cells(
         log: File that the calls to live servers are appended to.
         export_port: Port at which metrics of live servers are shown.
         stop: Asked several times a second; "yes" ends the run.
-        progress: Told how many queries have finished since it was told last.
+        progress: Told how much of the family's `unit` has been done since it was told last.
 
     Yields:
         Results as soon as they are there, in no particular order.
@@ -64,11 +65,11 @@ def run_cells(
     """
     if not ids:
         return
-    if suite.backend == "vllm":  # the servers are one, whoever asks
-        live = LiveSimulator(suite, stop, progress, log, export_port)
+    live = kind.live(suite, stop, progress=progress, log=log, export_port=export_port)
+    if live is not None:  # the servers are one, whoever asks
         try:
             for batch in batches(list(ids), 1):
-                yield from _run_batch(live, batch, ids)
+                yield from _run_batch(kind, live, batch, ids)
         finally:
             live.close()
         return
@@ -76,30 +77,30 @@ def run_cells(
         work = _cut(ids, workers, max_rows)
         workers = min(workers, len(work))
         if workers <= 1:
-            simulator = Simulator(suite, stop, progress)
+            simulator = kind.simulator(suite, stop, progress)
             for batch in work:
-                yield from _run_batch(simulator, batch, ids)
+                yield from _run_batch(kind, simulator, batch, ids)
             return
-        Simulator(suite).warm_up(work[0][0])  # compiles once, not once a process
+        kind.simulator(suite).warm_up(work[0][0])  # compiles once, not once a process
     with site(workers, ray_address) as where:
         jobs = [_Job({cell: ids[cell] for cell in b}) for b in _cut(ids, where.size, max_rows)]
-        for job, (kind, content) in run_jobs(
+        for job, (what, content) in run_jobs(
             where,
             "benchmarks.workers:CellWorker",
-            {"suite": suite},
+            {"kind": kind.kind, "suite": suite},
             jobs,
             request=lambda job: job.owed,
             retry=_Halves(),
             stop=lambda: _raise_if(stop),
         ):
-            if kind == "progress":
+            if what == "progress":
                 progress(content)
                 continue
             job.forget(content)
             yield content
 
 
-def _cut(ids: Mapping[Cell, str], workers: int, max_rows: int) -> list[list[Cell]]:
+def _cut(ids: Mapping[BaseCell, str], workers: int, max_rows: int) -> list[list[BaseCell]]:
     return batches(list(ids), min(max_rows, math.ceil(len(ids) / workers)))
 
 
@@ -114,30 +115,30 @@ def _raise_if(stop: Callable[[], bool]) -> None:
 
 
 def _run_batch(
-    simulator: Simulator | LiveSimulator, batch: Sequence[Cell], ids: Mapping[Cell, str]
+    kind: Family, player: Player, batch: Sequence[BaseCell], ids: Mapping[BaseCell, str]
 ) -> Iterator[list[CellResult]]:
-    for finished in simulator.run(batch):
-        yield [
-            encode_cell(cell, ids[cell], completed, names) for cell, completed, names in finished
-        ]
+    for finished in player.run(batch):
+        yield [kind.encode(cell, ids[cell], *content) for cell, *content in finished]
 
 
 class CellWorker:
-    """Runs batches of cells; emits results and counts of finished queries.
+    """Runs batches of cells; emits results and counts of finished queries or decisions.
 
     Args:
+        kind: Name of their family.
         suite: What the cells share.
     """
 
-    def __init__(self, suite: SuiteConfig) -> None:
-        self._simulator = Simulator(suite, progress=self._count)
+    def __init__(self, kind: str, suite: BaseSuite) -> None:
+        self._family = family(kind)
+        self._simulator = self._family.simulator(suite, progress=self._count)
         self._queries, self._sent_at = 0, time.monotonic()
         self._emit: Emit = lambda item: None
 
-    def __call__(self, emit: Emit, ids: Mapping[Cell, str]) -> None:
+    def __call__(self, emit: Emit, ids: Mapping[BaseCell, str]) -> None:
         """Run the cells; a count is emitted not more than twice a second."""
         self._emit = emit
-        for results in _run_batch(self._simulator, list(ids), ids):
+        for results in _run_batch(self._family, self._simulator, list(ids), ids):
             emit(("results", results))
         self._report()
 
@@ -154,7 +155,7 @@ class CellWorker:
 class _Job:
     """A batch of cells, less those whose results have arrived."""
 
-    def __init__(self, owed: dict[Cell, str]) -> None:
+    def __init__(self, owed: dict[BaseCell, str]) -> None:
         self.owed = owed
 
     def forget(self, results: Sequence[CellResult]) -> None:
@@ -166,7 +167,7 @@ class _Halves:
     """Gives a dead worker's unfinished cells back, in halves in case they were too many."""
 
     def __init__(self) -> None:
-        self._attempts: Counter[Cell] = Counter()
+        self._attempts: Counter[BaseCell] = Counter()
 
     def __call__(self, job: _Job, death: HostDiedError) -> list[_Job]:
         cells = list(job.owed)

@@ -17,6 +17,7 @@ from inframind_gym.configs import find_config, list_configs
 from inframind_gym.errors import InfraMindError
 from inframind_gym.placement.cards import load_cluster
 from inframind_gym.placement.demand import load_demand
+from inframind_gym.placement.live.command import place
 from inframind_gym.serving.calibration.command import calibrate
 from inframind_gym.serving.calibration.replay_command import replay
 from inframind_gym.serving.pool import load_pool
@@ -28,6 +29,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.command()(calibrate)
 app.command()(replay)
 app.command()(sim2real)
+pool_app.command()(place)
 app.add_typer(pool_app, name="pool")
 _LOADERS: dict[str, Callable[[Path], object]] = {
     "pools": load_pool,

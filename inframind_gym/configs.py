@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union
 
@@ -135,7 +135,7 @@ def validate(
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        lines = [_describe(item, model, source, root) for item in error.errors()]
+        lines = [_describe(item, model, source, root) for item in _deepest(error.errors())]
         raise ConfigError("\n".join(lines)) from None
 
 
@@ -185,6 +185,16 @@ def _reject_repeated_keys(path: Path, node: yaml.Node, prefix: str = "") -> None
         _reject_repeated_keys(path, child, f"{dotted}.")
 
 
+def _deepest(errors: Sequence[typing.Mapping[str, Any]]) -> list[typing.Mapping[str, Any]]:
+    """Leave out what only follows from another error, further down at the same place."""
+    places = [tuple(item["loc"]) for item in errors]
+    return [
+        item
+        for item, place in zip(errors, places, strict=True)
+        if not any(len(other) > len(place) and other[: len(place)] == place for other in places)
+    ]
+
+
 def _describe(
     item: typing.Mapping[str, Any], model: type[BaseModel], source: str, root: yaml.Node | None
 ) -> str:
@@ -202,13 +212,23 @@ def _describe(
         return f"{head}this key is required. Add it."
     if kind == "literal_error":
         known = [part.strip(" '") for part in context["expected"].replace(" or ", ", ").split(",")]
-        hint = did_you_mean(item["input"], known)
-        return f"{head}{item['input']!r} is not valid.{hint} Valid: {', '.join(known)}."
+        hint = did_you_mean(str(item["input"]), known)
+        return f"{head}{_shown(item['input'])} is not valid.{hint} Valid: {', '.join(known)}."
     message = str(item["msg"]).removeprefix("Value error, ")
     if kind == "value_error":
         return f"{head}{message.rstrip('.')}."
     message = message[:1].lower() + message[1:]
-    return f"{head}{message}, got {item['input']!r}. Correct the value."
+    return f"{head}{message}, got {_shown(item['input'])}. Correct the value."
+
+
+def _shown(value: object) -> str:
+    """A value as a message shows it; of what holds texts only the kind: they can be secrets."""
+    if isinstance(value, Mapping):
+        return f"a mapping of {len(value)} keys"
+    numbers = isinstance(value, list | tuple) and all(isinstance(v, int | float) for v in value)
+    if isinstance(value, list | tuple | set) and not (numbers and len(value) <= 8):
+        return f"a list of {len(value)}"
+    return repr(value)
 
 
 def _line(node: yaml.Node, loc: Sequence[str | int]) -> int:

@@ -35,6 +35,9 @@ ENVIRONMENTS: Final = {
         "inframind_gym.envs.placement:PlacementEnv",
         "inframind_gym.envs.placement_vector:PlacementVectorEnv",
     ),
+    "InfraMind-PlacementLive-v0": Entry(
+        "inframind_gym.envs.placement_live:PlacementLiveEnv", nondeterministic=True
+    ),
 }
 
 

@@ -16,7 +16,3 @@ multiplier prices latency).
     policy.py     the agent
     training.py   the stages of a training
 """
-
-from agents.headway.training import train
-
-__all__ = ["train"]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.checkpoint import CONFIG_FILE, fingerprint
+from agents.config import CHECKPOINTS
 from agents.headway.choice import choose
 from agents.headway.lessons import ALGORITHM, Lessons, load_lessons
 from agents.headway.recipes import RecipeBook, role_orders
@@ -24,7 +25,7 @@ from inframind_gym.orchestration.decisions import PLAN_ACTIONS
 from inframind_gym.orchestration.state import PLAN
 from inframind_gym.policy import BasePolicy, Contexts, PolicySpec
 
-CHECKPOINTS: Final = Path(__file__).resolve().parents[1] / "checkpoints" / "headway"
+SHIPPED: Final = CHECKPOINTS / "headway"
 FALLBACK: Final = "all"  # the checkpoint of workloads that have none of their own
 
 # Arrivals that the estimate of their rate looks back on, and what it believes before any.
@@ -241,13 +242,19 @@ MODES: Final = MappingProxyType(
 )
 
 
+def _configs(folder: Path) -> list[Path]:
+    """Of the checkpoint that a folder is, or of those that it holds, one for every workload."""
+    found = [folder / CONFIG_FILE, *sorted(folder.glob(f"*/{CONFIG_FILE}"))]
+    return [path for path in found if path.is_file()]
+
+
 def check_folder(folder: Path) -> None:
     """Look whether a folder holds checkpoints of Headway.
 
     Raises:
         ConfigError: it does not.
     """
-    configs = list(folder.rglob(CONFIG_FILE))
+    configs = _configs(folder)
     if not configs:
         raise ConfigError(
             f"{folder}: holds no checkpoint. Train one: python -m agents.train --config headway "
@@ -285,15 +292,14 @@ class HeadwayPolicy(BasePolicy):
         self._kind = PricedPolicy if mode is None else MODES[mode]
         arguments = [] if checkpoint is None else [checkpoint]
         self.name = ":".join(["headway", *arguments, *([] if mode is None else [mode])])
-        self._root = Path(checkpoint) if checkpoint else CHECKPOINTS
+        self._root = Path(checkpoint) if checkpoint else SHIPPED
         check_folder(self._root)
         self.requires = self._kind.requires
 
     @property
     def fingerprint(self) -> str:
         """Digest of all weights that it may play with: results of others are not its own."""
-        folders = sorted(path.parent for path in self._root.rglob(CONFIG_FILE))
-        return " ".join(fingerprint(folder) for folder in folders)
+        return " ".join(fingerprint(path.parent) for path in _configs(self._root))
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Open the workload's checkpoint and prepare for `len(seeds)` rows.

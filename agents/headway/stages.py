@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.fleet import Fleet, WorkerDiedError
+from agents.cluster.fleet import Fleet, WorkerDiedError
 from agents.headway.choice import Prices
 from agents.headway.config import HeadwayConfig, Objective
 from agents.headway.jobs import MEASURES, Job, facts

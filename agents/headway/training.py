@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents import checkpoint
-from agents.fleet import Fleet
+from agents.cluster.fleet import Fleet
 from agents.headway.config import HeadwayConfig
 from agents.headway.jobs import MEASURES
 from agents.headway.lessons import Lessons, from_tensors, save_lessons, to_tensors

@@ -11,13 +11,15 @@ ends before its `ideal_s`, the longest line of its calls, each alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.placement.cards import GpuGroup
 from inframind_gym.placement.config import placement_config
+from inframind_gym.placement.context import PlacementContext
+from inframind_gym.placement.policy import BasePlacementPolicy
 from inframind_gym.placement.simulation import PlacementSimulation
 from inframind_gym.placement.state import EVERYWHERE, World
 from inframind_gym.placement.world import build_world
@@ -40,6 +42,23 @@ class EverywhereSimulation(PlacementSimulation):
         settings["initial"] = EVERYWHERE
         settings["foreign_mb"] = 0.0
         return world._replace(settings=settings)
+
+
+class EverywherePlacement(BasePlacementPolicy):
+    """The bound as a policy: it leaves every GPU alone in a cluster of its own kind.
+
+    Attributes:
+        bound: it cannot be beaten by much, and is not ranked.
+        simulation: the cluster in which it is measured.
+    """
+
+    name = "everywhere"
+    bound: ClassVar = True
+    simulation: ClassVar = EverywhereSimulation
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """Nothing is to be done."""
+        return np.zeros(self.spec.num_gpus, np.int64)
 
 
 class BoundRun(NamedTuple):

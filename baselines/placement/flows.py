@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.errors import ConfigError
 from inframind_gym.placement.context import PlacementContext, PlacementSpec
 from inframind_gym.placement.flow.plus_network import Plan
 from inframind_gym.placement.flow.relief import Load, copy_gains
@@ -23,6 +25,13 @@ class SpecFlowPlacement(BasePlacementPolicy):
     """`spec/gpu_placement.md` to the letter, its defects included (`flow.spec_network`)."""
 
     name = "mcf_spec"
+
+    def __init__(self) -> None:
+        if find_spec("networkx") is None:
+            raise ConfigError(
+                "placement policy 'mcf_spec' needs networkx: pip install -c constraints.txt -e "
+                "'.[placement]'"
+            )
 
     def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
         """The model that the flow sends through each STABLE GPU."""

@@ -60,6 +60,7 @@ def blocks(evidence: Evidence) -> dict[str, str]:
         "targets_table": tables.targets_table(evidence),
         "entries_table": tables.entries_table(evidence),
         "informed": tables.informed_table(evidence),
+        "informed_share": tables.informed_shares(evidence),
         "summary": tables.summary_table(evidence, "default"),
         "datasets": tables.dataset_tables(evidence, "default"),
         "differences": tables.differences_tables(evidence, "default"),

@@ -105,6 +105,21 @@ def informed_table(evidence: Evidence) -> str:
     return table([f"`{agent}`; best baseline", *(f"{rate:g}/min" for rate in rates)], body)
 
 
+def informed_shares(evidence: Evidence) -> str:
+    """How far the default agent, the informed bound and the clairvoyant one are apart, in words."""
+    scores, plan = evidence.scores["default"], evidence.plan
+    if not (scores.has(plan.agent) and scores.has(plan.bound)):
+        return f"`{plan.agent}` or `{plan.bound}` has not been run."
+    informed = float(
+        np.mean([evidence.fluid["default"][place].informed for place in scores.places])
+    )
+    own, bound = (scores.mean(name, "goodput").value for name in (plan.agent, plan.bound))
+    return (
+        f"over all cells the informed bound is {100 * informed / bound:.1f} % of `{plan.bound}`, "
+        f"and `{plan.agent}` reaches {100 * own / informed:.1f} % of the informed bound"
+    )
+
+
 def dataset_tables(evidence: Evidence, protocol: Protocol) -> str:
     """Every metric of every entry at every rate, a folded section for each dataset."""
     scores = evidence.scores[protocol]

@@ -1,7 +1,7 @@
 """Serves the metrics of a router over HTTP, for Prometheus to scrape.
 
     exporter = RouterExporter(pool.aliases, port=9400)
-    exporter.metrics.watch(env, policy)  # see `metrics.py` for what to call then
+    exporter.metrics.watch(env, policy)  # see `router_metrics` for what to call then
     ...
     exporter.close()
 
@@ -18,7 +18,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from inframind_gym.envs.metrics import RouterMetrics
+from inframind_gym.envs.router_metrics import RouterMetrics
 from inframind_gym.errors import ConfigError, InfraMindError
 
 if TYPE_CHECKING:

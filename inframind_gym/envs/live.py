@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from inframind_gym.serving.scripted import Reply, ScriptedBackend
 from inframind_gym.serving.vllm.pool import VllmPool
 from inframind_gym.serving.vllm.settings import addresses
 from inframind_gym.tasks.judging import judge
-from inframind_gym.tasks.sandbox import Sandbox
+from inframind_gym.tasks.sandbox import Sandbox, SandboxError
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class LiveSimulation(DrivenSimulation):
 
     Attributes:
         servers: the pool; None before the first sweep, and where answers are scripted.
+        on_wait: as of `VllmPool`; to be set before a sweep begins.
 
     Raises:
         ConfigError: as of `Simulation`, or a server of the pool has no address.
@@ -41,6 +43,7 @@ class LiveSimulation(DrivenSimulation):
 
     def __init__(self, config: LiveConfig, *, one_query: bool) -> None:
         self.servers: VllmPool | None = None
+        self.on_wait: Callable[[], object] | None = None
         self._live = config
         self._sandbox: Sandbox | None = None
         super().__init__(
@@ -75,9 +78,36 @@ class LiveSimulation(DrivenSimulation):
             return ScriptedBackend(len(self.pool.models), lambda _: reply, poll_s=poll_s)
         if self.servers is None:
             compile_driver(self._live)
-            self._sandbox = Sandbox()
+            self._sandbox = self._sandbox or self._make_sandbox()
             self.servers = self._reach()
+        self.servers.on_wait = self.on_wait
         return self.servers.open(Prompts(self.tasks), self._judge, scheduler=self.scheduler)
+
+    def _make_sandbox(self) -> Sandbox:
+        """A sandbox in which the run's answers can be judged.
+
+        Raises:
+            InfraMindError: they cannot be; each would count as a wrong one.
+        """
+        kinds = {answer.kind for answer in self.tasks.answers}
+        code, formulas = "tests" in kinds, bool(kinds & {"expression", "number"})
+        sandbox = Sandbox(workers=self._live.live.judges)
+        try:
+            sandbox.check(code=code, formulas=formulas)
+        except SandboxError as error:
+            sandbox.close()
+            what = " and ".join(["code"] * code + ["formulas"] * formulas)
+            raise InfraMindError(
+                f"answers that are {what} cannot be judged here: {error}\n"
+                "Nothing was asked: every such answer would count as a wrong one. Run where the "
+                "sandbox can be had, or choose a workload of multiple choice: workload='mmlu_pro'"
+            ) from None
+        return sandbox
+
+    @property
+    def ungraded(self) -> int:
+        """Answers so far that could not be graded; they count as wrong."""
+        return 0 if self.servers is None else self.servers.ungraded
 
     def _reach(self) -> VllmPool:
         """Connect to the servers.

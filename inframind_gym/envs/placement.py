@@ -94,8 +94,8 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         if render_mode not in (None, "ansi"):
             raise ConfigError(unknown("render_mode", render_mode, ("ansi",)))
         self.render_mode = render_mode
-        self.config = placement_config(arguments)
-        self.simulation = PlacementSimulation(self.config, 1)
+        self.simulation = self._simulate(arguments)
+        self.config = self.simulation.config
         box, choices = placement_spaces(self.simulation)
         self.observation_space = cast("gym.Space[NDArray[np.float32]]", box)
         self.action_space = choices
@@ -104,6 +104,10 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         self._running = False
         self._episode_cost = 0.0
         self._episode_reward = 0.0
+
+    def _simulate(self, arguments: dict[str, Any]) -> PlacementSimulation:
+        """The cluster, from the keyword arguments."""
+        return PlacementSimulation(placement_config(arguments), 1)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement import no_options, placement_spaces
-from inframind_gym.envs.spaces import check_actions
+from inframind_gym.envs.spaces import check_actions, row_seeds
 from inframind_gym.errors import ConfigError
 from inframind_gym.placement.config import placement_config
 from inframind_gym.placement.context import PlacementContext, PlacementSpec, contexts, spec_of
@@ -67,7 +67,7 @@ class PlacementVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         """
         no_options(options)
         if seed is not None or not self._generators:
-            self._generators = [seeding.np_random(s)[0] for s in self._seeds(seed)]
+            self._generators = [seeding.np_random(s)[0] for s in row_seeds(seed, self.num_envs)]
         observations = self.simulation.observations()
         self.simulation.start(np.arange(self.num_envs), self._generators, observations)
         self._episode_costs[:] = 0.0
@@ -160,12 +160,3 @@ class PlacementVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         self._episode_costs[rows] = 0.0
         self._episode_rewards[rows] = 0.0
         self.simulation.start(rows, [self._generators[row] for row in rows], observations)
-
-    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, int | np.integer):
-            return [int(seed) + i for i in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ConfigError(f"{len(seed)} seeds for {self.num_envs} environments")
-        return list(seed)

@@ -25,6 +25,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from inframind_gym.envs.placement_vector import PlacementVectorEnv
 from inframind_gym.envs.vector import InfraMindVectorEnv
 from inframind_gym.envs.wrappers import RecordEpisodeCostVector
 from inframind_gym.errors import ConfigError, unknown
@@ -45,7 +46,7 @@ _ROW_METHODS = {"action_masks": "action_masks", "context": "contexts"}
 
 
 class SB3VecEnv(VecEnv):
-    """Stable-Baselines3's view of an `InfraMindVectorEnv`.
+    """Stable-Baselines3's view of an `InfraMindVectorEnv` or a `PlacementVectorEnv`.
 
     The info of row i is a dict of its own: "cost" and "TimeLimit.truncated" in every step; in the
     last one of an episode also "terminal_observation", "episode_cost" and "episode" with "r"
@@ -64,13 +65,13 @@ class SB3VecEnv(VecEnv):
 
     def __init__(self, env: VectorEnv[Any, Any, NDArray[Any]]) -> None:
         batch = getattr(env, "unwrapped", None)
-        if not isinstance(batch, InfraMindVectorEnv):
+        if not isinstance(batch, InfraMindVectorEnv | PlacementVectorEnv):
             raise ConfigError(
                 f"SB3VecEnv takes the compiled vector environments, got {type(env).__name__}; "
                 'make one with gym.make_vec("InfraMind-Executor-v0", num_envs=8), or give single '
                 "environments to SB3's own DummyVecEnv"
             )
-        self.batch = batch
+        self.batch: Any = batch  # what else it has differs from id to id
         self.costs = RecordEpisodeCostVector(env)
         self._actions: NDArray[np.int64] | None = None
         super().__init__(batch.num_envs, env.single_observation_space, env.single_action_space)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from inframind_gym.errors import ActionError
+from inframind_gym.errors import ActionError, ConfigError
 from inframind_gym.orchestration.decisions import PLAN_ACTIONS
 from inframind_gym.orchestration.simulation import Simulation
 from inframind_gym.policy.layout import LOG_SCALE_S
@@ -110,3 +111,18 @@ def action_mask(
         return routes
     plan = np.ones(int(highs[:PLAN_ACTIONS].sum()), np.bool_)
     return plan if level == "planner" else np.concatenate([plan, routes])
+
+
+def row_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
+    """The seed of every row of a batch: row i takes seed + i, or its own of a list.
+
+    Raises:
+        ConfigError: a list of the wrong length.
+    """
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + i for i in range(num_envs)]
+    if len(seed) != num_envs:
+        raise ConfigError(f"{len(seed)} seeds for {num_envs} environments")
+    return list(seed)

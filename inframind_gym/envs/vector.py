@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.base import RESET_OPTIONS
 from inframind_gym.envs.execution import PlannerSimulation
-from inframind_gym.envs.spaces import action_mask, action_space, check_actions, observation_space
+from inframind_gym.envs.spaces import (
+    action_mask,
+    action_space,
+    check_actions,
+    observation_space,
+    row_seeds,
+)
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.orchestration.config import env_config, planner_config
 from inframind_gym.orchestration.simulation import DECISION, SWEEP_OVER, Simulation
@@ -109,7 +115,7 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         """
         self._set_options(options)
         if seed is not None or not self._generators:
-            self._generators = [_generator(s) for s in self._seeds(seed)]
+            self._generators = [_generator(s) for s in row_seeds(seed, self.num_envs)]
         observations, self._contexts = self.simulation.buffers()
         self._start(np.arange(self.num_envs), observations, inside=self._one_query)
         self._episode_costs[:] = 0.0
@@ -211,15 +217,6 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
             self._contexts,
             inside=inside,
         )
-
-    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, int | np.integer):
-            return [int(seed) + i for i in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ConfigError(f"{len(seed)} seeds for {self.num_envs} environments")
-        return list(seed)
 
     def _set_options(self, options: dict[str, Any] | None) -> None:
         numbers: dict[str, NDArray[np.float64]] = {}

@@ -48,7 +48,8 @@ class Driver:
         start: (1,) START record.
         backend: M servers, just opened.
         retries: how often a call that failed is sent again, to the same model or, where that is
-            down, to the next one that is up. A call that fails for good counts as a wrong answer.
+            down, to the next one that is up, unless its backend says that there is no sense in
+            it. A call that fails for good counts as a wrong answer.
         patience_s: how long to wait for a model while all are down.
     """
 
@@ -207,7 +208,7 @@ class Driver:
                 f"the backend completed call {completion.call}: it isn't in flight"
             )
         call, slot, attempt = self._sent.pop(completion.call)
-        again = completion.failed and attempt < self._retries
+        again = completion.failed and completion.retryable and attempt < self._retries
         prompt = completion.prompt_tokens
         answer = self._answer[0]
         answer["priority"] = call.priority

@@ -191,14 +191,12 @@ def run_tick(world: World, cluster: Cluster, e: int, end_s: float) -> None:
 
 
 @inner
-def run_interval(
-    world: World, cluster: Cluster, e: int, action: NDArray[np.int64], terms: NDArray[np.float64]
+def open_interval(
+    world: World, cluster: Cluster, e: int, action: NDArray[np.int64], end_s: float
 ) -> None:
-    """One decision interval; its terms of the reward."""
-    settings = world.settings[0]
+    """Begin a decision interval: count anew, and carry out the decision."""
     episode = cluster.episode[e]
-    end_s = (episode.tick + settings.ticks) * settings.routing_s
-    length_s = end_s - episode.tick * settings.routing_s
+    length_s = end_s - episode.tick * world.settings[0].routing_s
     episode.waiting_s = episode.waiting * length_s
     episode.service_s = episode.serving * length_s
     episode.late = 0
@@ -206,8 +204,15 @@ def run_interval(
     for m in range(world.model.shape[0]):
         cluster.waiting[e, m].arrived = 0
     decide(world, cluster, e, action)
-    for _ in range(settings.ticks):
-        run_tick(world, cluster, e, end_s)
+
+
+@inner
+def close_interval(
+    world: World, cluster: Cluster, e: int, end_s: float, terms: NDArray[np.float64]
+) -> None:
+    """End a decision interval: poll the servers, note what is late, add up the reward's terms."""
+    settings = world.settings[0]
+    episode = cluster.episode[e]
     for g in range(world.gpu.shape[0]):
         if cluster.server[e, g].model != NONE:
             poll(world, cluster, e, g)
@@ -218,6 +223,19 @@ def run_interval(
     terms[0] = -waiting_s / settings.request_norm
     terms[1] = -service_s / settings.request_norm
     terms[2] = -settings.illegal_penalty * episode.illegal / world.gpu.shape[0]
+
+
+@inner
+def run_interval(
+    world: World, cluster: Cluster, e: int, action: NDArray[np.int64], terms: NDArray[np.float64]
+) -> None:
+    """One decision interval; its terms of the reward."""
+    settings = world.settings[0]
+    end_s = (cluster.episode[e].tick + settings.ticks) * settings.routing_s
+    open_interval(world, cluster, e, action, end_s)
+    for _ in range(settings.ticks):
+        run_tick(world, cluster, e, end_s)
+    close_interval(world, cluster, e, end_s, terms)
 
 
 @placement_jit

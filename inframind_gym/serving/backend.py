@@ -49,8 +49,9 @@ class Completion:
     output_tokens: int
     truncated: bool = False  # the answer was cut at `max_tokens`
     failed: bool = False  # there is no answer; counts as a wrong one unless the call is sent again
+    retryable: bool = True  # of one that failed: something else can come of it the next time
     text: str | None = None
-    right: bool | None = None  # None: not judged, counts as wrong
+    right: bool | None = None  # None: not judged (nobody does, or nobody could); counts as wrong
     prompt_tokens: int | None = None  # as counted by the server; None: as planned
     admitted_s: float = math.nan  # when it was first scheduled; NaN where unknown
     evictions: int = 0

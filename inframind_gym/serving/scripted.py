@@ -25,6 +25,7 @@ class Reply:
     right: bool | None = True
     truncated: bool = False
     failed: bool = False
+    retryable: bool = True  # of one that failed
     text: str | None = None
 
 
@@ -97,6 +98,7 @@ class ScriptedBackend:
             output_tokens=0 if failed else reply.output_tokens,
             truncated=reply.truncated and not failed,
             failed=failed,
+            retryable=reply.retryable,
             text=None if failed else reply.text,
             right=False if failed else reply.right,
         )

@@ -87,7 +87,7 @@ def final_number(text: str) -> Fraction | None:
     """
     inside = boxed(text)
     if inside is not None:
-        found = parse_number(inside)
+        found = parse_number(_result(inside)) or parse_number(inside)
         if found is not None:
             return found
     _, mark, tail = text.rpartition("####")
@@ -103,6 +103,53 @@ def final_number(text: str) -> Fraction | None:
             return found
     numbers = list(_NUMBER.finditer(_plain(text)))
     return _value(numbers[-1]) if numbers else None
+
+
+# What says nothing of a number's value: signs of money, spaces, sizes, brackets, kinds of type.
+_DECORATION = re.compile(
+    r"\\(?=[$%&#_])|\\(?:left|right|big|Big|bigg|Bigg|quad|qquad|displaystyle|large|Large|pounds|"
+    r"euro|yen|degree|circ|percent)(?![a-zA-Z])|\^\s*\{?\\circ\}?|\^\s*\\prime|[~%°£¥]"
+)
+_TYPE = re.compile(
+    r"\\(?:text|textbf|textrm|textit|mbox|mathrm|mathbf|mathit|mathsf|operatorname|boldsymbol|bf|"
+    r"underline)(?![a-zA-Z])"
+)
+# "cm^2", behind a number or a unit.
+_UNIT_POWER = re.compile(r"(?<![a-zA-Z\\])([a-zA-Z]+[\s{}]*)\^\s*(?:\{\s*-?\d\s*\}|-?\d)")
+_EQUALS = re.compile(r"\\(?:approx|equiv|simeq|cong)(?![a-zA-Z])|[≈≡]|:=")
+_VALUE = "\ufffc"  # stands for a number
+_WORKING = re.compile(
+    r"\\[a-zA-Z]"  # any other command
+    r"|[\^!√π∞±×÷·∑∫*]"
+    rf"|{_VALUE}[\s{{}}()]*[-+/][\s{{}}()]*{_VALUE}"
+    rf"|{_VALUE}[\s{{}}]*\)\s*\([\s{{}}]*{_VALUE}"
+    rf"|{_VALUE}\s*/?\s*[abinxyz](?![a-zA-Z])"  # "2x", "2/x"; "2 m" is two metres
+    rf"|(?<![a-zA-Z])[a-zA-Z]\s*[-+/]\s*{_VALUE}"
+)
+
+
+def _result(formula: str) -> str:
+    """Return what stands behind the last sign of equality: "3 + 4 = 7"."""
+    return _EQUALS.sub("=", formula).rpartition("=")[2]
+
+
+def needs_working_out(formula: str) -> bool:
+    r"""Return whether a formula is more than a number, with a unit and decoration at most.
+
+    So it is for ``\sqrt{16}``, ``5!``, ``\frac{x}{2}``, ``2x`` and ``4/0``; it isn't for ``1,234``,
+    ``\frac{1}{2}``, ``3 \times 10^4``, ``12\text{ cm}^2``, ``x = 5`` and words without a number.
+    """
+    plain = _result(formula)
+    if parse_number(plain) is None:
+        plain = formula
+    plain = _TYPE.sub("", _DECORATION.sub(" ", _plain(plain)))
+    plain = _UNIT_POWER.sub(_without_variable, plain)
+    return _WORKING.search(_NUMBER.sub(_VALUE, plain)) is not None
+
+
+def _without_variable(match: re.Match[str]) -> str:
+    """Return a unit without its exponent; a variable's is kept."""
+    return match[0] if match[1].strip(" {}") in "abinxyz" else match[1]
 
 
 _LETTER_RULES = (

@@ -6,20 +6,19 @@ math-verify, and code is run against the task's tests: both in the sandbox, and 
 
 from __future__ import annotations
 
-import re
-
 from inframind_gym.tasks.code import final_code
-from inframind_gym.tasks.extract import boxed, final_expression, without_reasoning
+from inframind_gym.tasks.extract import (
+    boxed,
+    final_expression,
+    needs_working_out,
+    without_reasoning,
+)
 from inframind_gym.tasks.graders import grade
 from inframind_gym.tasks.sandbox import Sandbox
 from inframind_gym.tasks.sandbox.verifier import MAX_FORMULA
 from inframind_gym.tasks.taskset import Answer
 
 MAX_READ = 20_000  # characters at the end of a response, where final answers stand
-# What a plain number doesn't hold: a formula that has to be worked out.
-_FORMULA = re.compile(
-    r"\\(?:sqrt|times|cdot|pi|frac|dfrac|tfrac|left|pm|div|log|ln)|\^|\d\s*[*+]\s*\d"
-)
 
 
 def judge(answer: Answer, text: str, sandbox: Sandbox, question: str = "") -> bool:
@@ -47,12 +46,10 @@ def judge(answer: Answer, text: str, sandbox: Sandbox, question: str = "") -> bo
     found = final_expression(text) if answer.kind == "expression" else ""
     if len(found) > MAX_FORMULA:
         return False
-    if grade(answer, text):
-        return True
-    if answer.kind == "expression":
-        return sandbox.same_formula(answer.value, found)
     if answer.kind == "number":
         inside = boxed(text)
-        if inside is not None and _FORMULA.search(inside):
-            return sandbox.same_formula(answer.value, inside)
-    return False
+        if inside is not None and needs_working_out(inside):
+            return sandbox.same_formula(answer.value, inside)  # a number in it is not its value
+    if grade(answer, text):
+        return True
+    return answer.kind == "expression" and sandbox.same_formula(answer.value, found)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from agents.executor_gradient import ExecutorGradient, initial_weights
-from agents.inference import Executor, ExecutorShape, draw, log_softmax
+from agents.inframind.executor_gradient import ExecutorGradient, initial_weights
+from agents.inframind.executor_inference import Executor, ExecutorShape, draw, log_softmax
 from tests.agents.torch_executor import ExecutorNet
 
 ROLES = np.random.default_rng(1).standard_normal((25, 384)).astype(np.float32) / 20

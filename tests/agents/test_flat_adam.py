@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.flat_adam import EPS, FlatAdam
-from agents.layers import Parameters
+from agents.inframind.flat_adam import EPS, FlatAdam
+from agents.inframind.layers import Parameters
 
 torch = pytest.importorskip("torch")
 

@@ -15,11 +15,11 @@ import agents
 import inframind_gym  # noqa: F401
 from agents import checkpoint
 from agents.config import EnvChoice, find
-from agents.headway import train
 from agents.headway.config import HeadwayConfig, SearchConfig, SurveyRound
 from agents.headway.lessons import load_lessons
 from agents.headway.policy import MODES, HeadwayPolicy, RecipePolicy
 from agents.headway.stages import Trainer
+from agents.headway.training import train
 from agents.tracking import METRICS_FILE, read_metrics
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import ConfigError
@@ -164,8 +164,12 @@ def test_checkpoints_are_found_by_workload_and_what_is_missing_is_said(
     policy = HeadwayPolicy(str(tmp_path))
     assert policy.folder("math").name == "math"
     assert policy.folder("mbpp").name == "all"
+    with pytest.raises(ConfigError, match="holds no checkpoint"):
+        HeadwayPolicy(str(tmp_path / "nowhere"))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "math").symlink_to(trained / "best")
     with pytest.raises(ConfigError, match="no checkpoint for workload 'mbpp'"):
-        HeadwayPolicy(str(tmp_path / "nowhere")).folder("mbpp")
+        HeadwayPolicy(str(tmp_path / "own")).folder("mbpp")
     env: Any = gym.make("InfraMind-Stream-v0", level="joint", observation="index")
     with pytest.raises(ConfigError, match="in_flight"):
         HeadwayPolicy(str(trained / "best")).reset(env.unwrapped.policy_spec(), [0])

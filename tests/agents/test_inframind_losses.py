@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from agents.advantages import costs, gae, last_only, paper_rewards, quality, step_costs
-from agents.inframind_learner import (
+from agents.inframind.advantages import costs, gae, last_only, paper_rewards, quality, step_costs
+from agents.inframind.learner import (
     approx_kl,
     mean_entropy,
     normalise,
     ppo_loss,
     squared_error,
 )
-from agents.rollouts import Episodes
+from agents.inframind.rollouts import Episodes
 from inframind_gym.topology import MAX_NODES
 
 

@@ -9,11 +9,11 @@ import pytest
 
 import inframind_gym  # noqa: F401
 from agents.checkpoint import load, save
-from agents.config import InfraMindConfig
-from agents.inframind_learner import Learner
-from agents.policies import InfraMindPolicy
-from agents.rollouts import Shard
-from agents.rounds import shard_config
+from agents.inframind.config import InfraMindConfig
+from agents.inframind.learner import Learner
+from agents.inframind.policy import InfraMindPolicy
+from agents.inframind.rollouts import Shard
+from agents.inframind.rounds import shard_config
 from inframind_gym.errors import ConfigError
 from inframind_gym.orchestration.state import COMPLETED
 from inframind_gym.policy import multiplier_of
@@ -129,7 +129,7 @@ def test_other_weights_are_another_policy(folder, tmp_path):
 def test_acting_needs_no_torch(folder):
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from agents.policies import InfraMindPolicy\n"
+        "from agents.inframind.policy import InfraMindPolicy\n"
         f"InfraMindPolicy({str(folder)!r})\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from agents.checkpoint import load
-from agents.config import InfraMindConfig
-from agents.inframind import _play_round, train
-from agents.inframind_learner import Learner, approx_kl, normalise
-from agents.policies import InfraMindPolicy
-from agents.rollouts import Shard, by_step, concatenate
-from agents.rounds import cut, round_rates, shard_config
+from agents.inframind import training
+from agents.inframind.config import InfraMindConfig
+from agents.inframind.learner import Learner, approx_kl, normalise
+from agents.inframind.policy import InfraMindPolicy
+from agents.inframind.rollouts import Shard, by_step, concatenate
+from agents.inframind.rounds import cut, round_rates, shard_config
+from agents.inframind.training import _play_round, train
 from agents.tracking import read_metrics
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import multiplier_of
@@ -165,9 +166,9 @@ def test_a_finished_training_has_nothing_to_resume(reference):
 def test_a_folder_that_holds_another_training_is_refused(reference):
     with pytest.raises(ConfigError, match="--resume"):
         train(config(), seed=1, out=reference)
-    with pytest.raises(ConfigError, match="seed = 1"):
+    with pytest.raises(ConfigError, match=r"another seed \(1, not 2\)"):
         train(config(), seed=2, out=reference, resume=True)
-    with pytest.raises(ConfigError, match=r"executor.lr = 0.0003"):
+    with pytest.raises(ConfigError, match=r"config\.executor\.lr \(0\.0003, not 0\.5\)"):
         train(config(executor={"lr": 0.5}), seed=1, out=reference, resume=True)
 
 
@@ -230,7 +231,7 @@ def reference_nets(learner):
     """The learner's networks in torch, with gradients."""
     import torch
 
-    from agents.planner_net import PlannerNet
+    from agents.planner.net import PlannerNet
     from tests.agents.torch_executor import ExecutorNet
 
     nets = ExecutorNet(learner.shape), PlannerNet()
@@ -290,7 +291,7 @@ def test_the_update_is_that_of_the_specification_in_torch(weights, lagrangian):
     """Losses and gradients of the first step, from §4.3 written out with autograd."""
     import torch
 
-    from agents.advantages import gae, last_only, paper_rewards, step_costs
+    from agents.inframind.advantages import gae, last_only, paper_rewards, step_costs
 
     one = shard(network=config(lagrangian=lagrangian).network())
     learner = Learner(
@@ -397,8 +398,7 @@ def test_episodes_are_cut_in_order(weights):
 
 
 def test_a_lost_worker_costs_its_round_a_second_try(reference, tmp_path, monkeypatch):
-    from agents import inframind
-    from agents.fleet import WorkerDiedError
+    from agents.cluster.fleet import WorkerDiedError
 
     failed = []
 
@@ -410,7 +410,7 @@ def test_a_lost_worker_costs_its_round_a_second_try(reference, tmp_path, monkeyp
             raise WorkerDiedError("a worker died")
         return _play_round(learner, fleet, tracker, progress)
 
-    monkeypatch.setattr(inframind, "_play_round", losing)
+    monkeypatch.setattr(training, "_play_round", losing)
     train(config(), seed=1, out=tmp_path / "lost")
     assert failed
     check_same(reference, tmp_path / "lost")

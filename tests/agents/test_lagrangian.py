@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents.lagrangian import PID, Dual, Multiplier, Paper
+from agents.inframind.lagrangian import PID, Dual, Multiplier, Paper
 
 
 def values(multiplier, costs):

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from agents import checkpoint
-from agents.idle_queries import Choices, IdleQueries, Outcome, agent_of
-from agents.masrouter import (
+from agents.masrouter.idle_queries import Choices, IdleQueries, Outcome, agent_of
+from agents.masrouter.training import (
     BEST,
     LAST,
     MasRouterConfig,
     Training,
     train,
 )
-from agents.planner_net import PlannerNet
+from agents.planner.net import PlannerNet
 from agents.train import read_config
 from inframind_gym.errors import ConfigError
 from inframind_gym.topology import TOPOLOGIES

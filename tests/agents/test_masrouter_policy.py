@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from agents import checkpoint
-from agents.masrouter_net import MasRouterNet
-from agents.masrouter_policy import DEFAULT_CHECKPOINT, MasRouterPolicy
-from agents.planner_net import weights_of
+from agents.masrouter.net import MasRouterNet
+from agents.masrouter.policy import DEFAULT_CHECKPOINT, MasRouterPolicy
+from agents.planner.net import weights_of
 from inframind_gym.envs.vector import StreamVectorEnv
 from inframind_gym.errors import ConfigError
 from inframind_gym.orchestration.state import PLAN
@@ -132,7 +132,7 @@ def test_errors_say_what_to_do(folder, tmp_path):
 
 def test_it_acts_without_torch(folder):
     code = (
-        "import sys; from agents.masrouter_policy import MasRouterPolicy; "
+        "import sys; from agents.masrouter.policy import MasRouterPolicy; "
         f"MasRouterPolicy({folder!r}); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

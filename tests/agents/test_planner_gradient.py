@@ -5,8 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from agents.planner_gradient import PlannerGradient, Plans
-from agents.planner_net import PlannerNet, weights_of
+from agents.inframind.planner_gradient import PlannerGradient, Plans
+from agents.planner.net import PlannerNet, weights_of
 from inframind_gym.tasks import load_tasks
 
 TASK_WEIGHT, VAE_WEIGHT = 1.3, 0.7

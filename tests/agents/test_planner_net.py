@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from agents import texts
-from agents.planner_inference import PLAN_DRAWS, ROLE_START, NumpyPlanner, numpy_plan
-from agents.planner_net import PlannerNet, count_logits, weights_of
+from agents.planner import texts
+from agents.planner.inference import PLAN_DRAWS, ROLE_START, NumpyPlanner, numpy_plan
+from agents.planner.net import PlannerNet, count_logits, weights_of
 from inframind_gym.tasks import DOMAINS, load_tasks
 from inframind_gym.topology import MAX_AGENTS, ROLES, roles_of
 

@@ -60,10 +60,10 @@ def test_unknown_names_are_errors(tmp_path):
     with pytest.raises(ConfigError, match="Did you mean 'inframind'"):
         read_config("inframnd", [])
     (tmp_path / "mine.yaml").write_text("algorithm: nothing\n")
-    with pytest.raises(ConfigError, match=r"no agents/nothing\.py"):
+    with pytest.raises(ConfigError, match=r"no agents/nothing/training\.py"):
         read_config(str(tmp_path / "mine.yaml"), [])
-    (tmp_path / "mine.yaml").write_text("algorithm: texts\n")
-    with pytest.raises(ConfigError, match=r"agents/texts\.py trains nothing"):
+    (tmp_path / "mine.yaml").write_text("algorithm: planner\n")
+    with pytest.raises(ConfigError, match=r"no agents/planner/training\.py"):
         read_config(str(tmp_path / "mine.yaml"), [])
 
 

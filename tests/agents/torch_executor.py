@@ -8,7 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agents.inference import BUDGET, HIDDEN, RESOURCE, SEMANTIC, SYSTEM, ExecutorShape
+from agents.inframind.executor_inference import (
+    BUDGET,
+    HIDDEN,
+    RESOURCE,
+    SEMANTIC,
+    SYSTEM,
+    ExecutorShape,
+)
 from inframind_gym.policy.layout import EMBED_DIM
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cells import Cell, batches, cell_id, grid
+from benchmarks.cells import Cell, batches, cell_id, grid, in_order
 from benchmarks.errors import BenchmarkError
 from benchmarks.suite import (
     SuiteConfig,
@@ -152,3 +152,13 @@ def test_other_bad_options_are_errors(tmp_path: Path) -> None:
         parse_arrivals("{kind: burst}")
     with pytest.raises(BenchmarkError, match="no file"):
         parse_arrivals(str(tmp_path / "none.csv"))
+
+
+def test_numbers_in_names_are_sorted_as_numbers_and_tiers_come_last() -> None:
+    places = [
+        ("gpu16", 50.0, "tiers"),
+        ("gpu4", 200.0, 30.0),
+        ("gpu16", 50.0, 300.0),
+        ("gpu", 1, 1),
+    ]
+    assert sorted(places, key=in_order) == [places[3], places[1], places[2], places[0]]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from agents.crew import run_jobs, site
-from agents.fleet import Fleet, WorkerDiedError
-from agents.hosts import HostDiedError
-from agents.ray_hosts import RayError, checkout_env
+from agents.cluster.crew import run_jobs, site
+from agents.cluster.fleet import Fleet, WorkerDiedError
+from agents.cluster.hosts import HostDiedError
+from agents.cluster.ray_hosts import RayError, checkout_env
 from benchmarks.errors import BenchmarkError
 from benchmarks.runner import resolve, run
 from benchmarks.store import CELLS, EPISODES, read_blocks

@@ -276,7 +276,7 @@ def test_a_folder_of_tasks_puts_its_datasets_in_place_of_the_mix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = SimpleNamespace(datasets=("math", "mbpp", "math"))
-    monkeypatch.setattr(runner, "load_tasks", lambda *_, **__: found)
+    monkeypatch.setattr("inframind_gym.tasks.load_tasks", lambda *_, **__: found)
     config = suite(tasks=str(tmp_path), workloads=["mixed", "math"])
     assert config.workloads == ("math", "mbpp")
     assert config.tasks == str(tmp_path)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from benchmarks.results import load_results
 from benchmarks.runner import resolve, run
 from benchmarks.suite import SuiteConfig
 from benchmarks.tables import leaderboard_sheets
+from inframind_gym.envs.live import LiveSimulation
 from inframind_gym.errors import InfraMindError
 from inframind_gym.serving.pool import load_pool
 from tests.envs.test_live import pool_file
@@ -26,7 +31,7 @@ from tests.envs.test_live import pool_file
 pytest.importorskip("aiohttp", reason="needs the extra `live`")
 
 from tests.envs.test_exporter import Samples, of, scrape
-from tests.serving.vllm_server.fake import Answer, FakeServer
+from tests.serving.vllm_server.fake import Answer, FakeServer, until
 
 
 def suite(pool: str, *policies: str, **changes: Any) -> SuiteConfig:
@@ -87,6 +92,64 @@ def _episodes(folder: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
 
     found = read_episodes(folder, read_blocks(folder))
     return {(block.cell.policy, block.cell.seed): episodes for block, episodes in found}
+
+
+def test_answers_that_could_not_be_graded_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def bug(*_: object) -> bool:
+        raise RuntimeError("cannot be")
+
+    monkeypatch.setattr(LiveSimulation, "_judge", bug)
+    servers = [FakeServer(model=m.name) for m in load_pool("b200-2gpu").models]
+    try:
+        pool = pool_file(tmp_path, [server.port for server in servers])
+        run(suite(pool, "round_robin", seeds=1), tmp_path / "results")
+    finally:
+        for server in servers:
+            server.__exit__(None, None, None)
+    warning = "round_robin on math, 1200/min, tiers, seed 0: 5 answers could not be graded"
+    assert warning in capsys.readouterr().err
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from benchmarks.runner import run
+from tests.benchmarks.test_live_backend import suite
+print("ready", flush=True)
+summary = run(suite(sys.argv[1], "round_robin", seeds=1), Path(sys.argv[2]))
+assert summary.stopped and not summary.computed
+print("stopped", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_does_not_wait_for_an_answer(how: signal.Signals, tmp_path: Path) -> None:
+    """The servers answer nothing: the next decision, or the end of the sweep, never comes."""
+    servers = [
+        FakeServer(lambda request, number: Answer(hang=True), model=m.name)
+        for m in load_pool("b200-2gpu").models
+    ]
+    pool, folder = pool_file(tmp_path, [s.port for s in servers]), tmp_path / "results"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, pool, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        until(lambda: sum(len(server.requests) for server in servers) >= 5, 120.0)
+        time.sleep(0.5)
+        began_s = time.monotonic()
+        process.send_signal(how)
+        said, _ = process.communicate(timeout=60.0)
+        took_s = time.monotonic() - began_s
+    finally:
+        process.kill()
+        for server in servers:
+            server.__exit__(None, None, None)
+    assert process.returncode == 0 and said.endswith("stopped\n")
+    assert took_s < 20.0
+    lines = (folder / "requests.jsonl").read_text(encoding="utf-8").splitlines()
+    assert {json.loads(line)["status"] for line in lines} == {"cancelled"}  # none is lost
 
 
 def test_a_bound_cannot_be_played_live(tmp_path: Path) -> None:

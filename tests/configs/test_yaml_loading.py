@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pytest
+from pydantic import Field
 
 from inframind_gym.configs import (
     NonNegative,
@@ -180,3 +182,28 @@ def test_require_positive_rejects(value: object) -> None:
 def test_require_positive_accepts(value: float) -> None:
     number = require_positive("budget_s", value)
     assert type(number) is float and number == float(value)
+
+
+class Shop(StrictModel):
+    bikes: Annotated[tuple[Bike, ...], Field(min_length=1)]
+
+
+@pytest.mark.parametrize(
+    ("bikes", "told"),
+    [
+        # pydantic finds fault with the bike, and then with the list that is left without it.
+        ('[{name: hf_SECRET, weels: [], wheels: [{radius_m: 1}]}]', ["bikes.0.weels: unknown key"]),
+        ('[[hf_SECRET]]', ["bikes.0: input should be"]),
+        ('{name: hf_SECRET}', ["bikes: input should be a valid tuple, got a mapping of 1 keys"]),
+        ('[{name: {token: hf_SECRET}, wheels: []}]', ["got a mapping of 1 keys"]),
+    ],
+)  # fmt: skip
+def test_what_stands_in_lists_and_mappings_is_not_shown(
+    tmp_path: Path, bikes: str, told: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_yaml_model(write(tmp_path, f"bikes: {bikes}\n"), Shop)
+    lines = str(caught.value).splitlines()
+    assert "SECRET" not in str(caught.value)
+    assert len(lines) == len(told)
+    assert all(part in line for part, line in zip(told, lines, strict=True))

@@ -21,8 +21,8 @@ import pytest
 import agents
 import baselines
 import inframind_gym
-from inframind_gym.envs import metrics as metrics_module
 from inframind_gym.envs.exporter import RouterExporter
+from inframind_gym.envs.router_metrics import series as series_module
 from inframind_gym.envs.wrappers import ExportMetrics
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.orchestration.state import PLAN
@@ -392,7 +392,7 @@ def test_wrong_addresses_are_refused(arguments: Any, error: Any, told: str) -> N
 
 
 def test_without_prometheus_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_module, "find_spec", lambda _: None)
+    monkeypatch.setattr(series_module, "find_spec", lambda _: None)
     with pytest.raises(InfraMindError, match=r"prometheus_client.*inframind-gym\[live\]"):
         ExportMetrics(gym.make(STREAM), port=0)
 

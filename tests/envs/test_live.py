@@ -20,6 +20,7 @@ from inframind_gym.configs import find_config
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policy import requires_of
 from inframind_gym.serving.pool import load_pool
+from inframind_gym.tasks.sandbox import Sandbox, SandboxError
 
 LIVE_IDS = ("InfraMind-ExecutorLive-v0", "InfraMind-StreamLive-v0")
 assert agents and inframind_gym  # policies and ids are registered
@@ -179,6 +180,36 @@ def test_a_sweep_over_http_is_prompted_graded_and_logged(
     assert all(isinstance(body["priority"], int) for body in requests)
     decided = int(played["records"]["num_nodes"].sum())
     assert len(requests) >= decided + 8  # every decision, and a deciding call for every query
+
+
+@pytest.mark.parametrize(
+    ("workload", "method", "told"),
+    [
+        ("mbpp", "run_tests", "that are code cannot be judged here: forbidden"),
+        ("math", "same_formula", "formulas cannot be judged here: forbidden"),
+        ("mmlu_pro", "run_tests", None),
+    ],
+)
+def test_without_a_sandbox_nothing_is_asked(
+    knowing_servers: tuple[str, list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    workload: str,
+    method: str,
+    told: str | None,
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise SandboxError("forbidden")
+
+    monkeypatch.setattr(Sandbox, method, forbidden)
+    pool, servers = knowing_servers
+    env = gym.make("InfraMind-StreamLive-v0", pool=pool, workload=workload, num_queries=2)
+    if told is None:
+        env.reset(seed=0)
+    else:
+        with pytest.raises(InfraMindError, match=told):
+            env.reset(seed=0)
+        assert not any(server.requests for server in servers)
+    env.close()
 
 
 def test_wrong_answers_are_not_solved(knowing_servers: tuple[str, list[Any]]) -> None:

@@ -158,6 +158,16 @@ def test_retries(phase: int) -> None:
     assert exhausted.completed[0]["solved"] == (phase != FINAL)
 
 
+def test_what_cannot_succeed_is_not_sent_again() -> None:
+    def rejected(call: Call) -> Reply:
+        return Reply(LATENCY_S[call.model], failed=call.id == 0, retryable=False)
+
+    scripted = Scripted(rejected, topology="Chain", num_agents=2, retries=2)
+    (query,) = scripted.play(by_node([1])).completed
+    assert len(scripted.opened[0].calls) == query["calls"] == 3
+    assert (query["right"], query["solved"], query["failed_calls"]) == (0b10, 1, 1)
+
+
 def arrival_s(seed: int) -> float:
     """When the query of a sweep of one arrives."""
     return float(Scripted(by_model).play(by_node([0]), seed=seed).completed[0]["arrival_s"])

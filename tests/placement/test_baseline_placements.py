@@ -157,3 +157,11 @@ def test_nobody_beats_the_bound(cluster: str) -> None:
         latency = [np.mean([jobs[j]["latency_s"] for j in common]) for jobs in (real, best)]
         assert latency[1] < latency[0]
         assert run.late <= int(env.simulation.state.episode[row]["jobs_late"])
+
+
+def test_the_specifications_flow_is_refused_without_networkx(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("baselines.placement.flows.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs networkx"):
+        placement.make("mcf_spec")

@@ -102,6 +102,47 @@ def test_a_number_can_be_given_as_a_formula(formulas: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "inside", "right"),
+    [
+        ("2", r"\frac{\pi}{2}", False),
+        ("2", r"\frac{x}{2}", False),
+        ("2", r"\log 2", False),
+        ("16", r"\sqrt{16}", False),
+        ("4", r"\sqrt{16}", True),
+        ("4", r"\frac{4}{0}", False),
+        ("5", "5!", False),
+        ("120", "5!", True),
+        ("2", "2x", False),
+        ("3", "(3)(4)", False),
+        ("12", r"3 \times 4", True),
+        ("3", r"3 \times 4", False),
+        ("1024", "2^{10}", True),
+        ("7", "3 + 4 = 7", True),
+        ("3", "3 + 4 = 7", False),
+        ("1234", "1,234", True),
+        ("3", "3.0", True),
+        ("0.5", r"\frac{1}{2}", True),
+        ("0.333", r"\frac{1}{3}", True),
+        ("1.75", r"1\frac{3}{4}", True),
+        ("12", r"12\text{ cm}", True),
+        ("12", r"12\text{ cm}^2", True),
+        ("12", "12 m^2", True),
+        ("5", r"\$5", True),
+        ("5", r"\text{5 apples}", True),
+        ("50", r"50\%", True),
+        ("90", r"90^\circ", True),
+        ("3", "x = 3", True),
+        ("-3", r"\left(-3\right)", True),
+        ("30000", r"3 \times 10^4", True),
+    ],
+)
+def test_a_number_in_a_formula_is_not_its_value(
+    formulas: Sandbox, value: str, inside: str, right: bool
+) -> None:
+    assert judge(Answer("number", value), f"So \\boxed{{{inside}}}.", formulas) is right
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "1e999999999",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from inframind_gym.serving.vllm.watcher import Beginning
 
 _log = logging.getLogger(__name__)
+_ASK_S: Final = 0.2  # how often it is asked whether to go on waiting
 _PHASES: Final = ("first", "second", "final")
 # Shares of a model's room for prompts: estimates of a text's tokens can be too low.
 _ROOM: Final = (1.0, 0.75, 0.5)
@@ -87,6 +88,8 @@ class VllmBackend:
         self._on_answer = on_answer
         self._answers: dict[int, dict[int, str]] = {}  # by query and node; on the loop
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by call; on the loop
+        # Attempts at calls that failed, by query, node and phase.
+        self._attempts: dict[tuple[int, int, int], int] = {}
         self._changed = threading.Condition()
         self._done: list[Completion] = []
         self._open: dict[int, tuple[Call, float]] = {}  # calls in flight and when they were made
@@ -108,18 +111,27 @@ class VllmBackend:
             self._finish(call, ChatResult(time.monotonic(), error="the pool is closed"), None)
 
     def wait(self, until_s: float | None) -> list[Completion]:
-        """Wait for a completion, or until the time; KeyboardInterrupt leaves everything as it is.
+        """Wait for a completion, or until the time.
+
+        KeyboardInterrupt, and what the pool's `on_wait` raises, leave everything as it is.
 
         Without a time and with no call in flight there is nothing to wait for: returns at once.
         """
+        while not self._wait_a_little(until_s):
+            if self._pool.on_wait is not None:
+                self._pool.on_wait()
         with self._changed:
-            while not self._done:
-                left_s = None if until_s is None else until_s - self.now_s()
-                if (left_s is None and not self._open) or (left_s is not None and left_s <= 0):
-                    break
-                self._changed.wait(left_s)
             done, self._done = sorted(self._done, key=lambda c: (c.finish_s, c.call)), []
             return done
+
+    def _wait_a_little(self, until_s: float | None) -> bool:
+        """Wait, for `_ASK_S` at most; whether there is nothing more to wait for."""
+        with self._changed:
+            left_s = math.inf if until_s is None else until_s - self.now_s()
+            if self._done or left_s <= 0 or (until_s is None and not self._open):
+                return True
+            self._changed.wait(min(left_s, _ASK_S))
+            return False
 
     def telemetry(self) -> Telemetry:
         """The metrics as they were polled last in this sweep."""
@@ -236,27 +248,54 @@ class VllmBackend:
         """Whether the answer is right; None where that cannot be told."""
         if self._judge is None:
             return None
-        loop = asyncio.get_running_loop()
-        limit_s = self._pool.settings.judge_s
+        settings, began = self._pool.settings, asyncio.Event()
+        verdict: asyncio.Future[bool] | None = None
         try:
-            verdict = loop.run_in_executor(self._pool.judges, self._judge, call.task, text)
-            return bool(await asyncio.wait_for(verdict, limit_s))
+            verdict = asyncio.get_running_loop().run_in_executor(
+                self._pool.judges, self._judged, call.task, text, began
+            )
+            # Others may be graded before it; judges that never come to an end grade nothing.
+            await asyncio.wait_for(began.wait(), settings.cap_s)
+            return bool(await asyncio.wait_for(verdict, settings.judge_s))
         except asyncio.TimeoutError:
-            _log.warning("call %d: not graded in %g s", call.id, limit_s)
+            _log.warning("call %d: not graded in %g s", call.id, settings.judge_s)
         except Exception:
             _log.exception("call %d: its answer cannot be graded", call.id)
+        finally:
+            if verdict is not None:
+                verdict.cancel()  # of no interest any more, if it has not begun
+        self._pool.ungraded += 1
         return None
 
+    def _judged(self, task: int, text: str, began: asyncio.Event) -> bool:
+        """Ask the judge; on a thread of its own."""
+        assert self._judge is not None
+        self._pool.loop.call(began.set)
+        return self._judge(task, text)
+
     def _finish(self, call: Call, result: ChatResult, right: bool | None) -> None:
-        """Log the call and complete it."""
-        if self._pool.log is not None:
-            self._pool.log.write(self._record(call, result, right))
+        """Log the call and complete it, whatever comes of the logging."""
         completion = self._completion(call, result, right)
+        try:
+            if self._pool.log is not None:
+                self._pool.log.write(self._record(call, result, right))
+        except Exception:
+            _log.exception("call %d cannot be logged", call.id)
         with self._changed:
             self._open.pop(call.id, None)
             if not self._closed:
                 self._done.append(completion)
                 self._changed.notify_all()
+
+    def _retryable(self, call: Call, result: ChatResult) -> bool:
+        """Whether the driver should send a call again; counts how often it was sent."""
+        key = (call.query, call.node, call.phase)
+        if result.answered or not result.retryable:
+            self._attempts.pop(key, None)
+            return result.retryable
+        attempts = self._attempts.get(key, 0) + result.attempts
+        self._attempts[key] = attempts
+        return attempts < self._pool.settings.most_attempts
 
     def _completion(self, call: Call, result: ChatResult, right: bool | None) -> Completion:
         began_s = self._beginning.at_s
@@ -269,6 +308,7 @@ class VllmBackend:
             output_tokens=tokens if result.answered else 0,
             truncated=result.status == "truncated",
             failed=not result.answered,
+            retryable=self._retryable(call, result),
             text=result.text,
             right=right if result.answered else False,
             prompt_tokens=result.prompt_tokens,

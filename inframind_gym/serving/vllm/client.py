@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,8 @@ from inframind_gym.serving.vllm.stream import ChatStream, StreamError, error_mes
 
 if TYPE_CHECKING:
     import aiohttp
+
+_log = logging.getLogger(__name__)
 
 Status = Literal[
     "ok",
@@ -38,10 +41,14 @@ Status = Literal[
     "fault",  # of our own code
 ]
 ANSWERED: Final = ("ok", "truncated")
+# What would come of it again wherever it is sent, or would take as long again.
+_NEVER_AGAIN: Final = ("too_long", "rejected", "timeout", "cancelled", "fault")
 _BUSY: Final = (429, 502, 503, 504)
 _KEEP_ALIVE_S: Final = 4.0  # idle connections; vLLM's front end closes its own after 5
 _END_S: Final = 1.0  # for the end of a transfer whose answer is whole
 _ERROR_BYTES: Final = 1 << 16
+_MOST_TOKENS: Final = 1 << 24  # no context is longer, and the sums of a query's calls fit 32 bits
+_MOST_MS: Final = 1e9  # that a server can say a request took: 12 days; infinity and NaN are more
 _TOO_LONG: Final = ("maximum context length", "maximum model length")
 
 
@@ -82,6 +89,11 @@ class ChatResult:
     def answered(self) -> bool:
         """Whether there is an answer, whole or cut."""
         return self.status in ANSWERED
+
+    @property
+    def retryable(self) -> bool:
+        """Whether it makes sense to ask again."""
+        return self.status not in _NEVER_AGAIN
 
 
 @dataclass(slots=True, eq=False)
@@ -172,6 +184,9 @@ class Client:
         except asyncio.CancelledError:
             result.status = "cancelled" if flight.stopped is None else "down"
             result.error = flight.stopped
+        except Exception as error:  # a bug must not end a run
+            _log.exception("request %s failed", request.request_id)
+            result.status, result.error = "fault", f"{type(error).__name__}: {error}"
         finally:
             self._flights[request.server].discard(flight)
         result.finish_s = time.monotonic()
@@ -325,12 +340,17 @@ class Client:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and value >= 0 else None
+    """A number of tokens; None where a server says what cannot be one."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= _MOST_TOKENS else None
 
 
 def _milliseconds(value: object) -> float | None:
     """In s."""
-    return 1e-3 * value if isinstance(value, int | float) and value >= 0 else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return 1e-3 * value if 0 <= value <= _MOST_MS else None
 
 
 def _seconds(header: str | None) -> float:

@@ -12,7 +12,7 @@ Models that have a `url` are adopted: looked at, never started or stopped.
 from __future__ import annotations
 
 import contextlib
-import json
+import http.client
 import os
 import signal
 import subprocess
@@ -28,6 +28,7 @@ from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.serving.pool import ModelConfig, PoolConfig
 from inframind_gym.serving.vllm.pool_state import PoolState, StartedServer
 from inframind_gym.serving.vllm.ports import port_is_free, who_listens
+from inframind_gym.serving.vllm.probe import parse_models, wrong_model
 from inframind_gym.serving.vllm.processes import is_running, process_of
 from inframind_gym.serving.vllm.server_command import (
     ServerCommand,
@@ -148,6 +149,11 @@ class Launcher:
     def down(self, grace_s: float = GRACE_S) -> list[Stopped]:
         """Stop what was started (`StartedServers.down`)."""
         return self._started.down(grace_s)
+
+    def is_running(self, alias: str) -> bool:
+        """Whether the process of a server that this launcher started, or found, has not ended."""
+        server = self._started.servers.get(alias)
+        return server is not None and is_running(server.family().leader)
 
     def _launch(self, model: ModelConfig) -> Launch:
         adopted = model.url is not None
@@ -335,17 +341,16 @@ def probe(url: str, model: str) -> str:
     """Why a server cannot be used; "" if it can: it is healthy and serves the model."""
     try:
         _get(f"{url}/health")
-        served = [each["id"] for each in json.loads(_get(f"{url}/v1/models"))["data"]]
+        return wrong_model(model, parse_models(_get(f"{url}/v1/models")))
     except urllib.error.HTTPError as error:
         return f"{error.url} says {error.code}"
-    except (ValueError, KeyError, TypeError):
+    except ValueError:
         return f"{url}/v1/models answers no list of models: is this a vLLM server?"
+    except http.client.HTTPException as error:
+        return f"{url} does not speak HTTP ({type(error).__name__})"
     except OSError as error:
         reason = getattr(error, "reason", error)
         return str(getattr(reason, "strerror", None) or reason or type(error).__name__).lower()
-    if model in served:
-        return ""
-    return f"serves {', '.join(map(str, served)) or 'nothing'}, not {model}"
 
 
 def is_dead(url: str) -> bool:
@@ -356,10 +361,12 @@ def is_dead(url: str) -> bool:
         return error.code == 503
     except OSError as error:
         return isinstance(getattr(error, "reason", error), ConnectionRefusedError)
+    except http.client.HTTPException:
+        return False
     return False
 
 
-def _get(url: str) -> bytes:
+def _get(url: str) -> str:
     request = urllib.request.Request(url)
     key = os.environ.get("VLLM_API_KEY")
     if key:
@@ -367,7 +374,7 @@ def _get(url: str) -> bytes:
     # A proxy knows nothing of this machine's own servers.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=_ANSWER_S) as answer:
-        return bytes(answer.read(1 << 20))
+        return bytes(answer.read(1 << 20)).decode("utf-8", "replace")
 
 
 def _port_taken(launch: Launch, port: int) -> str:

@@ -65,7 +65,9 @@ class RequestLogWriter:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record. A disk that is full is warned of, once, and ends no run."""
-        line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+        # Half a character, as a server can send one, is written as JSON's escape of it: \\ud800.
+        line = text.encode("utf-8", "backslashreplace") + b"\n"
         with self._lock:
             if self._file is None:
                 return

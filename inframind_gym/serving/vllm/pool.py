@@ -43,6 +43,9 @@ class VllmPool:
     Attributes:
         watcher: the metrics, and which servers are up.
         client: the connections. To be used on `loop`.
+        on_wait: called several times a second while somebody waits for a completion, by whoever
+            waits; what it raises ends the waiting. None: nobody is asked.
+        ungraded: answers that could not be graded, of all sweeps so far; they count as wrong.
         epoch_s: time of day when the monotonic clock stood at 0.
 
     Raises:
@@ -70,7 +73,9 @@ class VllmPool:
         self._known = 0  # servers that have been up
         self._closed = False
         api_key = api_key or os.environ.get("VLLM_API_KEY")
-        self.judges = ThreadPoolExecutor(self.settings.judges, "vllm-judge")
+        self.judges = ThreadPoolExecutor(self.settings.judges or os.cpu_count() or 1, "vllm-judge")
+        self.ungraded = 0
+        self.on_wait: Callable[[], object] | None = None
         self.loop = LoopThread("vllm-pool")
         self.client = Client(
             servers, self.settings, is_up=self._is_up, suspect=self._suspect, api_key=api_key

@@ -6,25 +6,29 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.spinner import Spinner
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.serving.pool import load_pool
+from inframind_gym.serving.vllm.pool_progress import (
+    UpProgress,
+    coloured,
+    duration,
+    how_it_ended,
+    show_failure,
+)
 
 # What talks to servers is imported when a command runs.
 if TYPE_CHECKING:
-    from inframind_gym.serving.vllm.launcher import Launch
-    from inframind_gym.serving.vllm.started import Stopped
+    from inframind_gym.serving.vllm.pool_state import PoolState
 
 app = typer.Typer(no_args_is_help=True, help="Start, look at and stop the vLLM servers of a pool.")
 
@@ -38,14 +42,6 @@ StateOption = Annotated[
         show_default=False,
     ),
 ]
-_COLOURS: Final = {
-    "up": "green",
-    "asleep": "cyan",
-    "starting": "yellow",
-    "queued": "dim",
-    "stopped": "dim",
-}
-_MOST_LINES: Final = 15  # of the log of a server that failed
 
 
 @app.command()
@@ -78,11 +74,11 @@ def up(
     from inframind_gym.serving.vllm.launcher import Launcher
 
     console = Console(highlight=False)
-    _end_by_exception()
+    end_by_exception()
     try:
         config = load_pool(pool)
         launcher = Launcher(config, state=state, python=python, host=host)
-        show = _Show(console)
+        show = UpProgress(console)
         try:
             with show:
                 launches = launcher.up(timeout_s=timeout, keep_going=keep_going, watch=show)
@@ -90,10 +86,10 @@ def up(
             console.print("Interrupted. What this command started was stopped.", style="yellow")
             raise typer.Exit(130) from None
     except InfraMindError as error:
-        _refuse(error)
+        refuse(error)
     failed = [launch for launch in launches if launch.phase == "failed"]
     for launch in failed:
-        _show_failure(console, launch)
+        show_failure(console, launch)
     if failed:
         if keep_going:
             console.print(
@@ -120,7 +116,7 @@ def status(
 
         rows = pool_status(load_pool(pool), state)
     except InfraMindError as error:
-        _refuse(error)
+        refuse(error)
     if as_json:
         typer.echo(json.dumps([row.to_json() for row in rows], indent=1))
     else:
@@ -131,10 +127,10 @@ def status(
         for row in rows:
             cells: list[str | Text] = [
                 row.alias,
-                _coloured(row.state),
+                coloured(row.state),
                 row.url,
                 "" if row.pid is None else str(row.pid),
-                "" if row.up_s is None else _duration(row.up_s),
+                "" if row.up_s is None else duration(row.up_s),
                 "" if row.memory_mb is None else f"{row.memory_mb:.0f}",
                 "" if row.running is None else str(row.running),
                 "" if row.waiting is None else str(row.waiting),
@@ -157,22 +153,23 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many at first.")] = 20,
     state: StateOption = None,
 ) -> None:
-    """Show what the servers say."""
-    from inframind_gym.serving.vllm.pool_state import PoolState
+    """Show what the servers say.
+
+    A pool whose file is gone or broken is found by its name.
+    """
     from inframind_gym.serving.vllm.start_failures import last_lines
 
     try:
-        config = load_pool(pool)
-        if model is not None:
-            config.index(model)
+        ours, aliases = _logged(pool, state)
+        if model is not None and model not in aliases:
+            raise ConfigError(unknown("model", model, aliases))
     except InfraMindError as error:
-        _refuse(error)
-    ours = PoolState(config.name, state)
-    wanted = [model] if model is not None else [m.alias for m in config.models if m.url is None]
+        refuse(error)
+    wanted = [model] if model is not None else aliases
     width = max((len(alias) for alias in wanted), default=0)
     files = {alias: ours.log(alias) for alias in wanted}
     if not any(path.exists() for path in files.values()):
-        _refuse(InfraMindError(f"there are no logs in {ours.folder}: nothing was started"))
+        refuse(InfraMindError(f"there are no logs in {ours.folder}: nothing was started"))
 
     def say(alias: str, line: str) -> None:
         typer.echo(line if model is not None else f"{alias:{width}} | {line}")
@@ -206,9 +203,9 @@ def down(
     try:
         stopped = StartedServers(PoolState(_name(pool, state), state)).down(grace)
     except InfraMindError as error:
-        _refuse(error)
+        refuse(error)
     for each in stopped:
-        typer.echo(_how_it_ended(each))
+        typer.echo(how_it_ended(each))
     if not stopped:
         typer.echo("Nothing to stop: no server of this pool was started here.")
     if any(each.left for each in stopped):
@@ -223,110 +220,19 @@ def compose(pool: PoolOption) -> None:
     try:
         typer.echo(compose_file(load_pool(pool)), nl=False)
     except InfraMindError as error:
-        _refuse(error)
+        refuse(error)
 
 
-class _Show:
-    """Progress of `up`: one line a server on a terminal, one line an event elsewhere."""
+def _logged(pool: str, state: Path | None) -> tuple[PoolState, list[str]]:
+    """Where a pool's logs are, and the models that have one; of a lost pool, those that started."""
+    from inframind_gym.serving.vllm.pool_state import PoolState
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
-        self._said: dict[str, str] = {}
-        self._spinners: dict[str, Spinner] = {}
-
-    def __enter__(self) -> _Show:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def __call__(self, launches: Sequence[Launch]) -> None:
-        if self._live is not None:
-            self._live.update(self._table(launches))
-            return
-        for launch in launches:
-            line = _event(launch)
-            if line and self._said.get(launch.model.alias) != line:
-                self._said[launch.model.alias] = line
-                self._console.print(line, soft_wrap=True, markup=False)
-
-    def _table(self, launches: Sequence[Launch]) -> Group:
-        table = Table.grid(padding=(0, 2))
-        for _ in range(5):
-            table.add_column(no_wrap=True)
-        width = self._console.width - 36 - max(len(launch.model.alias) for launch in launches)
-        for launch in launches:
-            alias = launch.model.alias
-            mark: Spinner | Text = Text(
-                {"up": "✔", "failed": "✘"}.get(launch.phase, "·"),
-                {"up": "green", "failed": "red"}.get(launch.phase, "dim"),
-            )
-            if launch.phase == "starting":
-                mark = self._spinners.setdefault(alias, Spinner("dots", style="yellow"))
-            taken = "" if launch.phase == "queued" else _duration(launch.took_s)
-            if launch.adopted or (launch.already and launch.phase == "up"):
-                taken = ""
-            note = Text(launch.note.partition("\n")[0] or launch.url, "dim")
-            note.truncate(max(width, 20), overflow="ellipsis")
-            table.add_row(mark, alias, _phase(launch), taken, note)
-        up = sum(launch.phase == "up" for launch in launches)
-        return Group(table, Text(f"{up} of {len(launches)} up", "dim"))
-
-
-def _event(launch: Launch) -> str:
-    """What is new of a server, in a line; "" for nothing."""
-    alias = launch.model.alias
-    if launch.phase == "starting":
-        again = ", was started before" if launch.already else ""
-        return f"{alias}: starting (process {launch.pid}{again})"
-    if launch.phase == "up":
-        if launch.adopted:
-            return f"{alias}: up at {launch.url}, not started here"
-        if launch.already and launch.took_s < 5.0:
-            return f"{alias}: up already at {launch.url} (process {launch.pid})"
-        return f"{alias}: up after {_duration(launch.took_s)} at {launch.url}"
-    if launch.phase == "failed":
-        return f"{alias}: failed after {_duration(launch.took_s)}"
-    return f"{alias}: stopped" if launch.phase == "stopped" and launch.pid else ""
-
-
-def _phase(launch: Launch) -> Text:
-    if launch.phase == "up" and (launch.adopted or launch.already):
-        return Text("up (not started here)" if launch.adopted else "up already", "green")
-    return _coloured(launch.phase)
-
-
-def _coloured(state: str) -> Text:
-    return Text(state, _COLOURS.get(state, "bold red"))
-
-
-def _show_failure(console: Console, launch: Launch) -> None:
-    from inframind_gym.serving.vllm.start_failures import last_lines
-
-    console.print()
-    console.print(Text(f"{launch.model.alias}: {launch.note}", "bold red"), soft_wrap=True)
-    if launch.advice:
-        console.print(f"What to do: {launch.advice}.", soft_wrap=True, markup=False)
-    if launch.log is not None:
-        console.print(f"The last lines of {launch.log}:", style="dim", soft_wrap=True)
-        for line in last_lines(launch.log, _MOST_LINES):
-            console.print(f"  {line}", markup=False, soft_wrap=True, style="dim")
-    console.print()
-
-
-def _how_it_ended(stopped: Stopped) -> str:
-    alias, pid = stopped.alias, stopped.pid
-    if stopped.left:
-        left = ", ".join(map(str, stopped.left))
-        return f"{alias}: could not be stopped: these processes still run: {left}"
-    if not stopped.processes:
-        return f"{alias}: had ended already (process {pid})"
-    how = "killed: it did not end by itself" if stopped.killed else "stopped"
-    return f"{alias}: {how} ({stopped.processes} processes, the first {pid})"
+    ours = PoolState(_name(pool, state), state)
+    try:
+        models = load_pool(pool).models
+    except ConfigError:
+        return ours, list(ours.read())
+    return ours, [model.alias for model in models if model.url is None]
 
 
 def _name(pool: str, state: Path | None) -> str:
@@ -384,20 +290,12 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 360000 else f"{seconds / 86400:.0f} d"
-
-
 def _state_option(state: Path | None) -> str:
     return "" if state is None else f" --state {state}"
 
 
-def _end_by_exception() -> None:
-    """Let SIGTERM and SIGHUP end `up` as Ctrl-C does: with everything stopped that it started."""
+def end_by_exception() -> None:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: with everything stopped it started."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         for each in (signal.SIGTERM, signal.SIGHUP):
@@ -408,6 +306,7 @@ def _end_by_exception() -> None:
         signal.signal(each, end)
 
 
-def _refuse(error: InfraMindError) -> NoReturn:
+def refuse(error: InfraMindError) -> NoReturn:
+    """Say what is wrong, and end."""
     typer.echo(f"error: {error}", err=True)
     raise typer.Exit(2) from None

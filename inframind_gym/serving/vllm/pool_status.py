@@ -14,7 +14,8 @@ from inframind_gym.serving.vllm.processes import is_running, members, resident_b
 from inframind_gym.serving.vllm.settings import addresses
 from inframind_gym.serving.vllm.start_failures import cause
 from inframind_gym.serving.vllm.started import require_linux
-from inframind_gym.serving.vllm.watcher import MetricsWatcher, ServerStatus
+from inframind_gym.serving.vllm.status import ServerStatus
+from inframind_gym.serving.vllm.watcher import MetricsWatcher
 
 State = Literal[
     "up",
@@ -83,7 +84,7 @@ def _row(
         state, note = "asleep", ""
     elif server is None:
         state = "stopped" if pool.models[index].url is None else "unreachable"
-        note = "" if state == "stopped" and "ConnectorError" in note else note
+        note = "" if state == "stopped" and not seen.listens else note
     elif not runs:
         state, note = "died", cause(Path(server.log))
         if family:

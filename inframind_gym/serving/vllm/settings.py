@@ -24,7 +24,8 @@ class LiveSettings(StrictModel):
     """Settings of a live pool; the defaults suit servers in the same room.
 
     A call may take as long as its query has budget left, and `grace_s`; but at least `floor_s`, for
-    the calls of queries that are late already, and at most `cap_s`.
+    the calls of queries that are late already, and at most `cap_s`. The floor is long: a pool that
+    drops what is late is relieved of the load that is measured, and the surrogate drops nothing.
     """
 
     # the client
@@ -32,6 +33,7 @@ class LiveSettings(StrictModel):
     max_in_flight_per_server: PositiveInt = 512  # what waits here is not in the server's metrics
     connect_s: Positive = 5.0  # to get a connection
     retries: NonNegativeInt = 2  # of a request that got no token: refused, reset, 429, 503
+    most_attempts: PositiveInt = 6  # of a call in all, those at other servers included
     retry_wait_s: Positive = 0.2  # before the first retry; doubles, and is drawn from 50..150 %
     retry_wait_most_s: Positive = 5.0
     grace_s: NonNegative = 60.0
@@ -46,7 +48,7 @@ class LiveSettings(StrictModel):
     answer_s: Positive = 2.0  # for which an answer is waited
     misses: PositiveInt = 3  # answers that fail to come in a row until a server is down
     # grading
-    judges: PositiveInt = 2  # threads
+    judges: PositiveInt | None = None  # threads; None: one a processor
     judge_s: Positive = 60.0  # an answer that takes longer to grade stays ungraded
 
     @model_validator(mode="after")

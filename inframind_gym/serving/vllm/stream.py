@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from inframind_gym.errors import InfraMindError
 
+T = TypeVar("T")
 _LONGEST: Final = 1 << 23  # bytes of a line
 
 
@@ -44,8 +45,11 @@ class ChatStream:
 
     @property
     def text(self) -> str:
-        """The answer."""
-        return "".join(self._text)
+        """The answer; halves of a character that came without the other one are replaced."""
+        text = "".join(self._text)
+        if text.isascii():
+            return text
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Take the next bytes, which came at `now_s`.
@@ -71,17 +75,17 @@ class ChatStream:
             if "error" in event:
                 self.error = error_message(event)
                 return
-            self.usage = event.get("usage") or self.usage
-            self.metrics = event.get("metrics") or self.metrics
+            self.usage = _of_type(dict, event.get("usage")) or self.usage
+            self.metrics = _of_type(dict, event.get("metrics")) or self.metrics
             for choice in event["choices"]:
                 self._take_choice(choice, now_s)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise StreamError(f"the answer is garbled: {payload[:200]!r}") from None
 
     def _take_choice(self, choice: dict[str, Any], now_s: float) -> None:
-        delta = choice.get("delta") or {}
-        text = delta.get("content") or ""
-        ended = choice.get("finish_reason")
+        delta = _of_type(dict, choice.get("delta")) or {}
+        text = _of_type(str, delta.get("content")) or ""
+        ended = _of_type(str, choice.get("finish_reason"))
         if text or ended or "role" not in delta:
             self.pieces += 1
             self.last_token_s = now_s
@@ -91,6 +95,17 @@ class ChatStream:
             self._text.append(text)
         if ended:
             self.finish_reason = ended
+
+
+def _of_type(kind: type[T], value: object) -> T | None:
+    """A value that may be missing.
+
+    Raises:
+        TypeError: it is of another type.
+    """
+    if value is None or isinstance(value, kind):
+        return value
+    raise TypeError
 
 
 def error_message(answer: Any) -> str:

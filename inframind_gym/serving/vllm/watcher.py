@@ -5,55 +5,37 @@
         for server in watcher.status():
             print(server.alias, server.up, server.reason, server.age_s, server.waiting_req)
 
-A server is up when `/health` and `/metrics` answer with sense, it serves the model that it should,
-and it doesn't sleep. A sleeper says that it is healthy, but what is sent to it hangs (FACTS §3).
+How a server is asked is `probe.py`'s matter. Nothing that one answers ends the watching.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.serving.backend import Telemetry
 from inframind_gym.serving.vllm.loop import LoopThread
-from inframind_gym.serving.vllm.metrics import Means, MetricsError, Reading, parse_metrics
+from inframind_gym.serving.vllm.metrics import Means, Reading
+from inframind_gym.serving.vllm.probe import DownError, Probe, fetch
 from inframind_gym.serving.vllm.settings import ServerAddress, require_live
+from inframind_gym.serving.vllm.status import ServerStatus
 
 if TYPE_CHECKING:
     import aiohttp
 
-_MOST_BYTES: Final = 1 << 23  # of an answer
+__all__ = ["Beginning", "MetricsWatcher", "OnChange", "ServerStatus"]
+
+_log = logging.getLogger(__name__)
 _NOT_LOOKED: Final = "not looked at yet"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
-    """What is known of one server, for people and exporters.
-
-    Times in s are means over the requests that finished between the last two readings between which
-    any did; NaN: none yet.
-    """
-
-    alias: str
-    url: str
-    up: bool
-    asleep: bool
-    reason: str  # why it is down, in words; empty where it is up
-    age_s: float  # of the metrics; inf: never read
-    running_req: float
-    waiting_req: float
-    kv_frac: float
-    mean_s: Mapping[str, float]  # e2e, ttft, itl, queue, prefill, decode, inference
-    counters: Mapping[str, float]  # since its start: preemptions, prompt_tokens, generation_tokens
-    finished: Mapping[str, float]  # requests since its start, by reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +46,18 @@ class Beginning:
     polls: int
 
 
-class _DownError(Exception):
-    """A server cannot be sent to."""
-
-    def __init__(self, reason: str, *, asleep: bool = False, at_once: bool = True) -> None:
-        super().__init__(reason)
-        self.asleep = asleep
-        self.at_once = at_once
-
-
 class _Server:
     """State of one server."""
 
-    def __init__(self, address: ServerAddress) -> None:
+    def __init__(self, address: ServerAddress, probe: Probe) -> None:
         self.address = address
+        self.probe = probe
         self.up = False
         self.asleep = False
+        self.listens = True
         self.reason = _NOT_LOOKED
         self.held: str | None = None  # why nothing is to be sent to it, whatever it says
         self.misses = {"look": 0, "poll": 0}  # in a row
-        self.tells_sleep = True  # answers to /is_sleeping: only in vLLM's developer mode
         self.reading: Reading | None = None
         self.means = Means()
         self.look = asyncio.Event()  # now, not when it is due
@@ -136,7 +110,9 @@ class MetricsWatcher:
         self._closed = False
         self._session: aiohttp.ClientSession | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._servers = tuple(_Server(address) for address in servers)
+        self._servers = tuple(
+            _Server(address, Probe(address, partial(self._get, address.url))) for address in servers
+        )
         self._again = asyncio.Event()  # the time of the next poll has changed
         self._polling = asyncio.Lock()
         self._next_s = time.monotonic() + poll_s
@@ -194,27 +170,18 @@ class MetricsWatcher:
 
     def status(self) -> list[ServerStatus]:
         """What is known of each server."""
-        now_s = time.monotonic()
-        found = []
-        for server in self._servers:
-            reading = server.reading
-            found.append(
-                ServerStatus(
-                    alias=server.address.alias,
-                    url=server.address.url,
-                    up=server.usable,
-                    asleep=server.asleep,
-                    reason=server.held or server.reason,
-                    age_s=math.inf if reading is None else now_s - reading.taken_s,
-                    running_req=0.0 if reading is None else reading.running_req,
-                    waiting_req=0.0 if reading is None else reading.waiting_req,
-                    kv_frac=0.0 if reading is None else reading.kv_frac,
-                    mean_s=dict(server.means.of),
-                    counters={} if reading is None else dict(reading.counters),
-                    finished={} if reading is None else dict(reading.finished),
-                )
+        return [
+            ServerStatus.of(
+                server.address,
+                server.reading,
+                server.means,
+                up=server.usable,
+                asleep=server.asleep,
+                listens=server.listens,
+                reason=server.held or server.reason,
             )
-        return found
+            for server in self._servers
+        ]
 
     def begin(self) -> Beginning:
         """Look at all servers now, and let the polls count from here.
@@ -308,8 +275,8 @@ class MetricsWatcher:
         self._publish()
         if reason is None:
             await self._look(m)
-        elif self._on_change is not None:
-            self._on_change(m, False, False, reason)
+        else:
+            self._tell(m, False, False, reason)
 
     async def _watch(self, m: int) -> None:
         """Look after one server for ever."""
@@ -343,8 +310,8 @@ class MetricsWatcher:
 
     async def _polled(self, m: int) -> Reading | None:
         try:
-            reading = await self._metrics(self._servers[m])
-        except _DownError as error:
+            reading = await self._servers[m].probe.metrics()
+        except Exception as error:
             self._failed(m, error, "poll")
             return None
         self._servers[m].misses["poll"] = 0
@@ -359,97 +326,53 @@ class MetricsWatcher:
         """Look whether a server is up."""
         server = self._servers[m]
         try:
-            status, _ = await self._get(server, "/health")
-            if status != 200:
-                raise _DownError(f"/health says {status}")
-            if server.tells_sleep:
-                await self._ask_sleep(server)
-            if not server.up:
-                reading = await self._metrics(server)
-                await self._ask_model(server)
-                self._take(server, reading)
-        except _DownError as error:
+            if server.up:
+                await server.probe.look()
+            else:
+                self._take(server, await server.probe.meet())
+        except Exception as error:
             self._failed(m, error, "look")
         else:
             server.misses["look"] = 0
             self._change(m, True, False, "")
 
-    async def _metrics(self, server: _Server) -> Reading:
-        status, text = await self._get(server, "/metrics")
-        if status != 200:
-            raise _DownError(f"/metrics says {status}")
-        try:
-            reading = parse_metrics(text, time.monotonic())
-        except MetricsError as error:
-            raise _DownError(str(error)) from None
-        if reading.asleep:
-            raise _DownError("asleep", asleep=True)
-        return reading
-
-    async def _ask_sleep(self, server: _Server) -> None:
-        status, text = await self._get(server, "/is_sleeping")
-        if status != 200:
-            server.tells_sleep = False
-            return
-        try:
-            asleep = bool(json.loads(text)["is_sleeping"])
-        except (ValueError, KeyError, TypeError):
-            raise _DownError(f"/is_sleeping answers {text[:80]!r}") from None
-        if asleep:
-            raise _DownError("asleep", asleep=True)
-
-    async def _ask_model(self, server: _Server) -> None:
-        """Whether it serves what it should; asked when it comes up."""
-        wanted = server.address.model
-        if wanted is None:
-            return
-        status, text = await self._get(server, "/v1/models")
-        if status != 200:
-            raise _DownError(f"/v1/models says {status}")
-        try:
-            served = [str(model["id"]) for model in json.loads(text)["data"]]
-        except (ValueError, KeyError, TypeError):
-            raise _DownError(f"/v1/models answers {text[:80]!r}") from None
-        if wanted not in served:
-            raise _DownError(f"serves {', '.join(served) or 'nothing'}, not {wanted}")
-
-    async def _get(self, server: _Server, path: str) -> tuple[int, str]:
-        import aiohttp
-
+    async def _get(self, url: str, path: str) -> tuple[int, str]:
         assert self._session is not None
-        try:
-            async with self._session.get(server.address.url + path) as response:
-                data = bytearray()
-                async for chunk in response.content.iter_any():
-                    data += chunk
-                    if len(data) > _MOST_BYTES:
-                        raise _DownError(f"the answer to {path} has no end")
-                return response.status, data.decode("utf-8", "replace")
-        except asyncio.TimeoutError:
-            reason = f"no answer to {path} in {self._answer_s:g} s"
-            raise _DownError(reason, at_once=False) from None
-        except aiohttp.ClientConnectorError as error:
-            raise _DownError(f"no connection ({error.os_error.strerror})") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _DownError(f"{type(error).__name__}: {error}") from None
+        return await fetch(self._session, url, path)
 
-    def _failed(self, m: int, error: _DownError, kind: str) -> None:
+    def _failed(self, m: int, error: Exception, kind: str) -> None:
+        """A look or a poll has failed; whatever the reason, the next one will be made."""
         server = self._servers[m]
+        if not isinstance(error, DownError):
+            reason = f"cannot be looked at: {type(error).__name__}: {error}"
+            if reason != server.reason:
+                _log.error("%s: %s", server.address.alias, reason, exc_info=error)
+            error = DownError(reason)
         server.misses[kind] += 1
         if error.at_once or not server.up or server.misses[kind] >= self._most_misses:
             server.misses["poll"] = 0
-            server.tells_sleep = True  # ask anew: it may be another one when it is back
+            server.probe.forget()
+            server.listens = error.listens
             self._change(m, False, error.asleep, str(error))
 
     def _change(self, m: int, up: bool, asleep: bool, reason: str) -> None:
         server = self._servers[m]
         changed = (up, asleep) != (server.up, server.asleep) or server.reason == _NOT_LOOKED
         server.up, server.asleep, server.reason = up, asleep, reason
+        server.listens = server.listens or up
         self._publish()
         if all(s.reason != _NOT_LOOKED for s in self._servers):
             self._looked.set()
-        if changed and self._on_change is not None:
-            self._on_change(m, server.usable, asleep, server.held or reason)
+        if changed:
+            self._tell(m, server.usable, asleep, server.held or reason)
+
+    def _tell(self, m: int, up: bool, asleep: bool, reason: str) -> None:
+        if self._on_change is None:
+            return
+        try:
+            self._on_change(m, up, asleep, reason)
+        except Exception:
+            _log.exception("%s: of a change nobody could be told", self._servers[m].address.alias)
 
     def _publish(self) -> None:
         self._up = sum(1 << m for m, server in enumerate(self._servers) if server.usable)

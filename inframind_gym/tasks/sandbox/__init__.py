@@ -46,6 +46,7 @@ from inframind_gym.tasks.taskset import Answer
 __all__ = ["Isolation", "Limits", "Sandbox", "SandboxError", "Verdict", "isolation"]
 
 MAX_CODE = 1 << 20  # characters
+_TRIES = 2  # of a check: the machine may have been busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,27 @@ class Sandbox:
     def close(self) -> None:
         """End the processes that wait for work. May be called twice."""
         self._verifier.close()
+
+    def check(self, *, code: bool = True, formulas: bool = True) -> None:
+        """Run a trivial answer, to find out before a run whether answers can be judged here.
+
+        That a sandbox could be made says little: a container can forbid what it needs.
+
+        Args:
+            code: run code against a test.
+            formulas: compare two formulas.
+
+        Raises:
+            SandboxError: it cannot be done; says why.
+        """
+        if code and not any(self._try_code() for _ in range(_TRIES)):
+            raise SandboxError(f"a trivial program got no verdict within {self.limits.wall_s:g} s")
+        if formulas and not any(self.same_formula("x+1", "1+x") for _ in range(_TRIES)):
+            raise SandboxError("math-verify got no answer for a trivial formula")
+
+    def _try_code(self) -> bool:
+        trivial = Answer("tests", "assert f(1) == 2", entry_point="f")
+        return self.run_tests("def f(x):\n    return x + 1\n", trivial).passed
 
     def run_tests(self, code: str, answer: Answer, question: str = "") -> Verdict:
         """Run an answer's code against a task's tests.

@@ -78,7 +78,7 @@ def phases(launches: list[Launch]) -> list[str]:
 
 def test_up_status_down(room: Room) -> None:
     pool = pool_of(room.folder, "", "")
-    assert [row.state for row in pool_status(pool, room.state)] == ["stopped", "stopped"]
+    assert [(row.state, row.note) for row in pool_status(pool, room.state)] == [("stopped", "")] * 2
     launches = room.up(pool)
     assert phases(launches) == ["up", "up"]
     rows = pool_status(pool, room.state)
@@ -329,6 +329,8 @@ def test_the_commands(room: Room) -> None:
     path.write_text("name: [")
     refused = command("down", *where)
     assert refused.returncode == 2 and f"by the name of their pool: {name}." in refused.stderr
+    lost = command("logs", "--pool", name, "--state", room.state, "-n", "1", "m0")
+    assert lost.stdout == "Application startup complete.\n"
     down = command("down", "--pool", name, "--state", room.state)
     assert down.returncode == 0
     assert down.stdout.startswith("m0: stopped (2 processes, the first ")
@@ -343,14 +345,17 @@ def test_logs_are_followed_into_the_next_start(room: Room) -> None:
     with subprocess.Popen(
         [*CLI, "logs", *where, "-f", "-n", "1", "m0"], stdout=subprocess.PIPE, text=True, env=ENV
     ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "Application startup complete.\n"
-        command("down", *where)
-        assert command("up", *up).returncode == 0
-        assert process.stdout.readline().endswith("loading\n")
-        assert process.stdout.readline() == "Application startup complete.\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "Application startup complete.\n"
+            command("down", *where)
+            assert command("up", *up).returncode == 0
+            assert process.stdout.readline().endswith("loading\n")
+            assert process.stdout.readline() == "Application startup complete.\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 130
+        finally:  # a failure would be waited for otherwise, until it ends
+            process.kill()
     old = room.state / f"fake-{room.folder.name}" / "m0.log.old"
     assert old.read_text().endswith("complete.\n")
 

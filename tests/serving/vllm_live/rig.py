@@ -38,6 +38,8 @@ UP_S = 300.0  # for all servers to come up, on two busy cores
 
 def reason_to_skip() -> str:
     """Why there can be no live servers here; "" if there can."""
+    if (VLLM_PYTHON.parents[1] / ".installed-vllm").exists():
+        return ""  # `make live` has installed it: whatever is missing is an error
     if not VLLM_PYTHON.exists():
         return f"no vLLM: {VLLM_PYTHON} is built by `make live`"
     if find_spec("aiohttp") is None:
@@ -125,7 +127,9 @@ class LiveRig:
         file = self.state / name / "state.json"
         if not file.exists():
             return []
-        return [server["pid"] for server in json.loads(file.read_text())["servers"]]
+        servers = json.loads(file.read_text())["servers"]  # those started anew come last
+        servers.sort(key=lambda server: self.config.index(server["alias"]))
+        return [server["pid"] for server in servers]
 
     @contextlib.contextmanager
     def pool(self, log: Path | None = None, **settings: Any) -> Iterator[VllmPool]:

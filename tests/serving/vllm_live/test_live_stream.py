@@ -105,7 +105,8 @@ def test_a_server_that_is_killed_costs_its_own_calls_only(
     assert len(completed) == 60
     assert meanwhile == 59
     failed = calls["failed"] == 1
-    assert 1 <= failed.sum() <= 40
+    # Twenty decisions had been made, and a query of a chain has one call at a time.
+    assert 1 <= failed.sum() <= 20
     assert set(calls["model"][failed]) == {0}
     assert {line["status"] for line in found} <= {
         "ok",

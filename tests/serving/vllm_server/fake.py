@@ -40,6 +40,7 @@ class Answer:
     garble_after: int | None = None  # tokens after which nonsense comes
     error_after: int | None = None  # tokens after which the stream tells of an error
     hang: bool = False  # says nothing, ever
+    events: tuple[Any, ...] | None = None  # what comes instead of the text: bytes as they are, JSON
 
 
 Script = Callable[[dict[str, Any], int], Answer]
@@ -55,8 +56,13 @@ class FakeServer:
         open: chat completions under way; `most`: at most so far.
         dropped: those whose client went away before the end.
         garbage: what to answer to /metrics instead.
+        instead: what to answer to GET requests of these paths instead.
         mute: paths that are never answered.
         asleep: as after POST /sleep; requests that come then hang.
+        hung: so many did.
+        open_at_sleep: chat completions under way at each POST /sleep; they end as aborted.
+        refuses: status with which a path is answered, until it is taken out.
+        dies_of: paths that kill it.
         engines: so many engines in the metrics.
     """
 
@@ -76,9 +82,14 @@ class FakeServer:
         self.paths: list[str] = []
         self.open = self.most = self.dropped = 0
         self.garbage: bytes | None = None
+        self.instead: dict[str, bytes] = {}
         self.health = 200
         self.mute: set[str] = set()
         self.asleep = False
+        self.hung = 0
+        self.open_at_sleep: list[int] = []
+        self.refuses: dict[str, int] = {}
+        self.dies_of: set[str] = set()
         self.engines = 1
         self.old_names = False
         self.kv_frac = 0.25
@@ -122,14 +133,21 @@ class FakeServer:
         """Go away as a process that is killed: all connections are reset, none is accepted."""
 
         async def die() -> None:
-            if self._server is not None:
-                self._server.close()
-                self._server = None
-            for writer in list(self._writers):
-                _reset(writer)
+            self._die()
             await asyncio.sleep(0.01)
 
         self._do(die())
+
+    def _die(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in list(self._writers):
+            _reset(writer)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._server is not None
 
     def close(self) -> None:
         if self._loop.is_closed():
@@ -210,6 +228,9 @@ class FakeServer:
                 self.paths.append(path)
                 if path in self.mute:
                     await asyncio.Event().wait()
+                if path in self.dies_of:
+                    self._die()
+                    return
                 if method == "POST" and path == "/v1/chat/completions":
                     await self._chat(json.loads(body), headers, reader, writer)
                 else:
@@ -223,7 +244,9 @@ class FakeServer:
 
     def _plain(self, method: str, path: str, writer: asyncio.StreamWriter) -> None:
         status, content = 404, b'{"detail":"Not Found"}'
-        if path == "/health":
+        if path in self.refuses:
+            status, content = self.refuses[path], b"CUDA out of memory"
+        elif path == "/health":
             status, content = self.health, b""
         elif path == "/metrics":
             status, content = 200, self.metrics().encode()
@@ -235,9 +258,12 @@ class FakeServer:
         elif path == "/is_sleeping" and self.dev:
             status, content = 200, json.dumps({"is_sleeping": self.asleep}).encode()
         elif method == "POST" and path.startswith("/sleep") and self.dev:
+            self.open_at_sleep.append(self.open)
             self.asleep, status, content = True, 200, b""
         elif method == "POST" and path == "/wake_up" and self.dev:
             self.asleep, status, content = False, 200, b""
+        if method == "GET" and path in self.instead:
+            status, content = 200, self.instead[path]
         writer.write(_head(status, {"Content-Length": str(len(content))}) + content)
 
     async def _chat(
@@ -275,6 +301,7 @@ class FakeServer:
         self, answer: Answer, request: dict[str, Any], writer: asyncio.StreamWriter
     ) -> None:
         if answer.hang or self.asleep:
+            self.hung += self.asleep
             await asyncio.Event().wait()
         if answer.status != 200:
             await asyncio.sleep(answer.first_s)
@@ -287,6 +314,11 @@ class FakeServer:
             _head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
         )
         await asyncio.sleep(answer.first_s)
+        if answer.events is not None:
+            for event in answer.events:
+                _event(writer, event.decode() if isinstance(event, bytes) else json.dumps(event))
+            writer.write(b"0\r\n\r\n")
+            return
         _event(writer, _piece({"role": "assistant", "content": ""}))
         size = -(-len(answer.text) // max(answer.tokens, 1))
         for token in range(answer.tokens):
@@ -306,6 +338,9 @@ class FakeServer:
             await writer.drain()
             if answer.each_s:
                 await asyncio.sleep(answer.each_s)
+            if self.asleep:
+                answer.finish = "abort"
+                break
         if answer.finish is not None:
             _event(writer, _piece({"content": ""}, answer.finish))
         if answer.usage:

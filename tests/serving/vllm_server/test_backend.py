@@ -17,6 +17,7 @@ from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.serving.backend import Backend, Call, Completion
 from inframind_gym.serving.pool import load_pool
 from inframind_gym.serving.vllm.backend import VllmBackend
+from inframind_gym.serving.vllm.log import RequestLogWriter
 from inframind_gym.serving.vllm.pool import VllmPool
 from inframind_gym.serving.vllm.settings import LiveSettings, server_url
 from inframind_gym.topology.graphs import FINAL
@@ -226,6 +227,100 @@ def test_grading() -> None:
     assert threads and all(name.startswith("vllm-judge") for name in threads)
 
 
+def test_judging_is_timed_and_not_the_wait_for_a_judge() -> None:
+    """Six answers at once for one judge: the last one waits longer than it may take."""
+
+    def judge(task: int, text: str) -> bool:
+        time.sleep(0.1)
+        return True
+
+    with five() as servers, live(servers, judges=1, judge_s=0.3) as pool:
+        backend = pool.open(Prompts(), judge)
+        for number in range(6):
+            backend.submit(call(number, query=number, phase=FINAL))
+        assert [done.right for done in wait_for(backend, 6)] == [True] * 6
+        assert pool.ungraded == 0
+
+
+def test_a_judge_that_hangs_holds_up_no_run() -> None:
+    over = threading.Event()
+
+    def judge(task: int, text: str) -> bool:
+        return over.wait(30.0)
+
+    limits = {"judge_s": 0.1, "floor_s": 0.2, "cap_s": 0.3}
+    with five() as servers, live(servers, judges=1, **limits) as pool:
+        backend = pool.open(Prompts(), judge)
+        for number in range(3):
+            backend.submit(call(number, query=number, phase=FINAL))
+        assert [done.right for done in wait_for(backend, 3)] == [None] * 3
+        assert pool.ungraded == 3
+        over.set()
+
+
+@pytest.mark.parametrize(
+    ("answer", "retryable"),
+    [
+        (Answer(status=400), False),
+        (Answer(status=400, message="longer than the maximum model length of 100"), False),
+        (Answer(hang=True), False),  # it has had all the time that there is
+        (Answer(status=500), True),
+        (Answer(reset_after=1), True),
+    ],
+)
+def test_what_can_be_sent_again(answer: Answer, retryable: bool) -> None:
+    limits = {"floor_s": 0.2, "grace_s": 0.0}
+    with five(lambda r, n: answer) as servers, live(servers, **limits) as pool:
+        backend = pool.open(Prompts())
+        backend.submit(call(0, deadline_s=0.0))
+        (done,) = wait_for(backend, 1)
+        assert (done.failed, done.retryable) == (True, retryable)
+
+
+def test_all_attempts_at_a_call_are_bounded() -> None:
+    """Three at each server, however often the driver tries the next one."""
+    with five(lambda r, n: Answer(status=503)) as servers, live(servers) as pool:
+        backend = pool.open(Prompts())
+        again = []
+        for number in range(3):
+            backend.submit(call(number, model=number))
+            again += [done.retryable for done in wait_for(backend, 1)]
+        backend.submit(call(3, query=1))  # another call has its own
+        again += [done.retryable for done in wait_for(backend, 1)]
+        assert again == [True, False, False, True]
+        assert [len(server.requests) for server in servers] == [6, 3, 3, 0, 0]
+
+
+HALF = "bad \\ \ud800 text"  # a backslash, and half of a character
+
+
+@pytest.mark.parametrize("way", ["HTTP", "stream"])
+def test_an_error_with_half_a_character_is_logged_and_completes(way: str, tmp_path: Path) -> None:
+    error = {"error": {"message": HALF}}
+    answer = Answer(status=500, message=HALF) if way == "HTTP" else Answer(events=(error,))
+    with five(lambda r, n: answer) as servers, live(servers, log=tmp_path / "log") as pool:
+        backend = pool.open(Prompts())
+        backend.submit(call(0))
+        (done,) = backend.wait(backend.now_s() + 10.0)
+    assert done.failed
+    (line,) = lines(tmp_path / "log")
+    assert HALF in line["error"]
+
+
+def test_a_log_that_cannot_be_written_costs_no_completion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(self: RequestLogWriter, record: object) -> None:
+        raise RuntimeError("cannot be")
+
+    monkeypatch.setattr(RequestLogWriter, "write", bug)
+    with five() as servers, live(servers, log=tmp_path / "log") as pool:
+        backend = pool.open(Prompts())
+        backend.submit(call(0))
+        (done,) = backend.wait(backend.now_s() + 10.0)
+    assert not done.failed
+
+
 def test_a_bug_in_the_prompts_costs_a_call_and_no_run(tmp_path: Path) -> None:
     class Broken(Prompts):
         def messages(self, *arguments: Any) -> Any:
@@ -291,6 +386,28 @@ def test_waiting_ends_at_the_time_that_was_given() -> None:
         until_s = backend.now_s() + 0.1
         assert backend.wait(until_s) == []
         assert backend.now_s() >= until_s
+
+
+def test_waiting_can_be_ended_from_within() -> None:
+    class EnoughError(Exception):
+        pass
+
+    def enough() -> None:
+        if over.is_set():
+            raise EnoughError
+
+    over = threading.Event()
+    with five(lambda r, n: Answer(hang=n == 0)) as servers, live(servers) as pool:
+        pool.on_wait = enough
+        backend = pool.open(Prompts())
+        backend.submit(call(0))
+        until(lambda: servers[0].requests)
+        threading.Timer(0.3, over.set).start()
+        with pytest.raises(EnoughError):
+            backend.wait(None)
+        over.clear()
+        backend.submit(call(1))
+        assert [done.call for done in wait_for(backend, 1)] == [1]  # the other one goes on
 
 
 def test_a_sleeping_server_gets_no_request() -> None:

@@ -152,6 +152,83 @@ def test_what_comes_of_a_request(
     assert (result.text is None) == (status not in ("ok", "truncated"))
 
 
+def said(delta: Any = None, finish: Any = "stop", **more: Any) -> dict[str, Any]:
+    return {
+        "choices": [{"delta": {"content": "42"} | (delta or {}), "finish_reason": finish}]
+    } | more
+
+
+DONE = b"[DONE]"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (said(usage=5), DONE),
+        (said(usage=[1]), DONE),
+        (said(usage="x"), DONE),
+        (said(metrics="x"), DONE),
+        (said({"content": 5}), DONE),
+        (said({"content": ["x"]}), DONE),
+        (said(finish=7), DONE),
+        (said(finish={"a": 1}), DONE),
+        ({"choices": [{"delta": "x", "finish_reason": "stop"}]}, DONE),
+        ({"choices": None}, DONE),
+        (5, DONE),
+        (None,),
+        (b"[" * 200_000,),
+        (b'{"choices":[],"usage":{"completion_tokens":' + b"9" * 5000 + b"}}", DONE),
+    ],
+)
+def test_nonsense_is_a_broken_answer(events: tuple[Any, ...]) -> None:
+    with FakeServer(lambda r, n: Answer(events=events)) as server:
+        result = ask(server)
+    assert (result.status, result.text) == ("broken", None)
+    assert "garbled" in (result.error or "") and len(result.error or "") < 400
+
+
+@pytest.mark.parametrize(
+    "count", [10**30, 3 * 10**9, 1 << 25, -4, True, 3.5, "7", None, float("inf")]
+)
+def test_numbers_of_tokens_that_cannot_be_are_not_known(count: Any) -> None:
+    usage = {"completion_tokens": count, "prompt_tokens": count}
+    with FakeServer(lambda r, n: Answer(events=(said(usage=usage), DONE))) as server:
+        result = ask(server)
+    assert (result.status, result.text) == ("ok", "42")
+    assert (result.output_tokens, result.prompt_tokens, result.pieces) == (None, None, 1)
+
+
+@pytest.mark.parametrize("time_ms", [float("inf"), float("nan"), -1.0, True, "5", 10**400])
+def test_times_that_cannot_be_are_not_known(time_ms: Any) -> None:
+    metrics = {"time_to_first_token_ms": time_ms, "queue_time_ms": 1.0}
+    with FakeServer(lambda r, n: Answer(events=(said(metrics=metrics), DONE))) as server:
+        result = ask(server)
+    assert (result.status, result.scheduled_s) == ("ok", None)
+
+
+def test_characters_that_come_in_halves() -> None:
+    """JSON can escape half of a character: with the other half it is one, alone it is nothing."""
+    events = (
+        *(said({"content": half}, finish=None) for half in ("\ud83d", "\ude00", " \ud800")),
+        said(),
+        DONE,
+    )
+    with FakeServer(lambda r, n: Answer(events=events)) as server:
+        result = ask(server)
+    assert (result.status, result.text) == ("ok", "\U0001f600 \ufffd42")
+
+
+def test_a_bug_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(self: Client, request: ChatRequest) -> bytes:
+        raise RuntimeError("cannot be")
+
+    monkeypatch.setattr(Client, "_body", bug)
+    with FakeServer() as server:
+        result = ask(server)
+    assert (result.status, result.error) == ("fault", "RuntimeError: cannot be")
+    assert not result.retryable
+
+
 def test_a_retry_can_succeed() -> None:
     answers = [
         Answer(status=503),

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.serving.vllm.probe import Probe
 from inframind_gym.serving.vllm.settings import ServerAddress
 from inframind_gym.serving.vllm.watcher import MetricsWatcher
 from tests.serving.vllm_server.fake import FakeServer, until
@@ -88,7 +89,13 @@ def test_a_server_that_is_killed_and_returns() -> None:
     assert [change for change in changes if change[0] == 0] == [(0, True), (0, False), (0, True)]
 
 
-@pytest.mark.parametrize("how", ["garbage", "unhealthy", "asleep", "mute", "metrics", "other"])
+DEEP = b"[" * 200_000  # the JSON parser gives up with a RecursionError
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["garbage", "unhealthy", "asleep", "mute", "metrics", "other", "deep sleep", "deep models"],
+)
 def test_what_makes_a_server_unusable(how: str) -> None:
     reasons = {
         "garbage": "num_requests_running",
@@ -97,6 +104,8 @@ def test_what_makes_a_server_unusable(how: str) -> None:
         "mute": "no answer to /health",
         "metrics": "no answer to /metrics",
         "other": "serves n, not m",
+        "deep sleep": "/is_sleeping answers",
+        "deep models": "no list of models",
     }
     with FakeServer() as one, FakeServer() as two, watch(one, two, answer_s=0.1) as watcher:
         watcher.wait_up(10.0)
@@ -110,6 +119,13 @@ def test_what_makes_a_server_unusable(how: str) -> None:
             one.mute = {"/health"}
         elif how == "metrics":
             one.mute = {"/metrics"}
+        elif how == "deep sleep":
+            one.instead = {"/is_sleeping": DEEP}
+        elif how == "deep models":  # asked when it comes up
+            one.instead = {"/v1/models": DEEP}
+            one.health = 503
+            until(lambda: watcher.up == 0b10)
+            one.health = 200
         else:
             one.kill()
             until(lambda: watcher.up == 0b10)
@@ -122,7 +138,59 @@ def test_what_makes_a_server_unusable(how: str) -> None:
             watcher.wait_up(0.01)
         assert watcher.wait_up(0.01, everyone=False) == 0b10
         one.garbage, one.health, one.asleep, one.mute, one.model = None, 200, False, set(), "m"
+        one.instead = {}
         until(lambda: watcher.up == 0b11)
+
+
+@pytest.mark.parametrize("broken", ["metrics", "look", "on_change"])
+def test_no_bug_ends_the_watching(
+    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = 0
+
+    async def bug(self: Probe) -> Any:
+        nonlocal calls
+        calls += 1
+        raise AttributeError("cannot be")
+
+    def on_change(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if broken == "on_change":
+            raise AttributeError("cannot be")
+
+    with FakeServer() as server, watch(server, on_change=on_change) as watcher:
+        watcher.wait_up(10.0)
+        calls = 0
+        if broken == "on_change":
+            server.health = 503
+            until(lambda: watcher.up == 0)
+        else:
+            with monkeypatch.context() as patched:
+                patched.setattr(Probe, broken, bug)
+                until(lambda: watcher.up == 0 and calls > 3)
+                assert "AttributeError: cannot be" in watcher.status()[0].reason
+        server.health = 200
+        until(lambda: watcher.up == 1)
+        polls = watcher.polls
+        until(lambda: watcher.polls > polls)
+    assert calls and "cannot be" in caplog.text
+    assert len(caplog.records) <= 4  # once a change, not once a look
+
+
+def test_whether_anything_listens_is_known() -> None:
+    with FakeServer() as server, watch(server) as watcher:
+        watcher.wait_up(10.0)
+        server.health = 503
+        until(lambda: watcher.up == 0)
+        assert watcher.status()[0].listens
+        server.kill()
+        until(lambda: not watcher.status()[0].listens)
+        assert "None" not in watcher.status()[0].reason
+        server.health = 200
+        server.start()
+        until(lambda: watcher.up == 1)
+        assert watcher.status()[0].listens
 
 
 def test_a_sleeper_shows_in_its_metrics_too() -> None:

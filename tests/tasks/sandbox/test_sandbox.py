@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import resource
@@ -19,7 +20,7 @@ from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.tasks import Answer
 from inframind_gym.tasks import sandbox as sandbox_module
 from inframind_gym.tasks.sandbox import Limits, Sandbox, SandboxError, isolation, process
-from inframind_gym.tasks.sandbox.jail import syscalls
+from inframind_gym.tasks.sandbox.jail import lockdown, syscalls
 from tests.tasks.sandbox.hostile import FORBIDDEN, FORGED, GREEDY
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
@@ -341,3 +342,23 @@ def test_limits_are_checked(arguments: dict[str, float], message: str) -> None:
 def test_workers_are_checked() -> None:
     with pytest.raises(ConfigError, match="workers is 0"):
         Sandbox(workers=0)
+
+
+def test_a_sandbox_that_can_be_had_passes_its_check() -> None:
+    pytest.importorskip("math_verify", reason="math-verify is not installed (extra `live`)")
+    with Sandbox(workers=1) as box:
+        box.check()
+
+
+def test_a_sandbox_that_cannot_be_had_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that forbids seccomp: the sandbox is made, and nothing can be run."""
+    source = inspect.getsource(lockdown).replace("_PR_SET_SECCOMP = 22", "_PR_SET_SECCOMP = 9999")
+    broken = compile(source, "lockdown", "exec")
+    modules = [(name, broken if name == "lockdown" else code) for name, code in process._modules()]
+    monkeypatch.setattr(process, "_modules", lambda: modules)
+    with Sandbox(workers=1) as box:
+        box.check(code=False, formulas=False)
+        with pytest.raises(SandboxError, match="Containers can forbid"):
+            box.check(formulas=False)
+        with pytest.raises(SandboxError):
+            box.check(code=False)

@@ -1,0 +1,143 @@
+"""MasRouter as a policy: plan and models from the query's text alone, whatever the load or budget.
+
+Collaboration mode, roles and the model of every agent are drawn, the agent count is the most likely
+one, as in MasRouter (ACL 2025). It has no prompt strategies: one is drawn for every call from the
+workload's measured mix. Weights come from a checkpoint folder of `agents/masrouter/training.py`; no
+torch is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents import checkpoint
+from agents.config import CHECKPOINTS
+from agents.masrouter.idle_queries import agent_of
+from agents.planner.inference import PLAN_DRAWS, Floats, Indices, NumpyModelRouter, pick_all
+from inframind_gym.errors import ConfigError
+from inframind_gym.orchestration.state import PLAN
+from inframind_gym.policy import BasePolicy, Contexts, PolicySpec, models_up
+from inframind_gym.rng import STREAM_POLICY, uniform_array
+from inframind_gym.topology import MAX_AGENTS
+
+DEFAULT_CHECKPOINT: Final = CHECKPOINTS / "masrouter"
+DRAW_MODEL: Final = PLAN_DRAWS  # uses of a query's numbers: 0..7 the plan, 8..13 the models,
+DRAW_STRATEGY: Final = PLAN_DRAWS + MAX_AGENTS  # 14.. the strategies of its nodes
+TRAIN: Final = "Train one with `python -m agents.train --config masrouter`"
+ROUTE_PART: Final = 8  # position of the route in a joint action
+
+
+class MasRouterPolicy(BasePolicy):
+    """Draws a plan when a query arrives, and a model and a strategy for each of its calls.
+
+    What is drawn for a query is a function of the row's seed and the query's place in the sweep. A
+    model that is down is never drawn.
+
+    Args:
+        checkpoint_folder: of a trained router; the shipped one if None.
+
+    Raises:
+        ConfigError: the folder holds no checkpoint of a MasRouter.
+    """
+
+    carries_out_any_plan = False
+
+    def __init__(self, checkpoint_folder: str | None = None) -> None:
+        folder = DEFAULT_CHECKPOINT if checkpoint_folder is None else Path(checkpoint_folder)
+        self.name = "masrouter" if checkpoint_folder is None else f"masrouter:{checkpoint_folder}"
+        self.requires = {"level": "joint"}
+        tensors, facts = checkpoint.load(folder)
+        if facts.get("algorithm") != "masrouter":
+            raise ConfigError(
+                f"{folder}: is a checkpoint of {facts.get('algorithm')!r}, not of a MasRouter. "
+                f"{TRAIN}."
+            )
+        self.folder = folder
+        self.fingerprint = checkpoint.fingerprint(folder)  # results of other weights are not these
+        self.router = _router(folder, tensors)
+        self.models: tuple[str, ...] = tuple(facts["models"])
+        self._order: Indices = np.zeros(0, np.int64)  # (M,) the pool's models in the router's order
+        self._latents: Floats = np.zeros((0, 0))  # (T, 64) of all tasks
+        self._probabilities: NDArray[np.float64] = np.zeros((0, 0, 0))  # (rows, queries, M)
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Encode all tasks of the run once.
+
+        Raises:
+            ConfigError: the pool has a model that the router was not trained for, or the
+                environment does not leave plans to it.
+        """
+        super().reset(spec, seeds)
+        if spec.level != "joint":
+            raise ConfigError(
+                f"policy {self.name!r} plans and routes; make the environment with level='joint'"
+            )
+        strange = [model for model in spec.models if model not in self.models]
+        if strange:
+            raise ConfigError(
+                f"{self.folder}: was trained for {', '.join(self.models)}, the pool also has "
+                f"{', '.join(strange)}. {TRAIN}."
+            )
+        self._order = np.array([self.models.index(model) for model in spec.models], np.int64)
+        self._latents = self.router.planner.encode(spec.task_embeddings)
+        self._probabilities = np.zeros((len(seeds), 0, spec.num_models))
+
+    def act_batch(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The plans or routes of `rows`, (n, 9); see `Policy.act_batch`."""
+        actions = np.zeros((len(rows), ROUTE_PART + 1), np.int64)
+        plans = contexts["kind"] == PLAN
+        if plans.any():
+            actions[plans, :ROUTE_PART] = self._plan(contexts[plans], rows[plans])
+        if not plans.all():
+            actions[~plans, ROUTE_PART] = self._route(contexts[~plans], rows[~plans])
+        return actions
+
+    def _plan(self, contexts: Contexts, rows: NDArray[np.int64]) -> Indices:
+        """Plans (n, 8); keeps the probabilities that the models are drawn with."""
+        query = contexts["query"].astype(np.int64)
+        latent = self._latents[contexts["task"]]
+        domain = contexts["domain"].astype(np.int64)
+        uniforms = np.stack([self._uniform(rows, query, use) for use in range(PLAN_DRAWS)], axis=-1)
+        planner = self.router.planner
+        topology, count, roles = planner.plan(latent, domain, uniforms, draw_count=False)
+        of_models = self.router.probabilities(latent, domain, topology, count, roles)
+        self._make_room(int(query.max()))
+        self._probabilities[rows, query] = of_models[:, self._order]
+        return np.concatenate([topology[:, None], count[:, None] - 1, roles], axis=1)
+
+    def _route(self, contexts: Contexts, rows: NDArray[np.int64]) -> Indices:
+        """Routes (n,): an agent's model is the same in all of its turns."""
+        query, node = contexts["query"].astype(np.int64), contexts["node"].astype(np.int64)
+        agent = agent_of(node, contexts["num_agents"].astype(np.int64))
+        up = models_up(contexts, self.spec.num_models)
+        of_models = self._probabilities[rows, query] * up
+        model = pick_all(of_models, self._uniform(rows, query, DRAW_MODEL + agent)[:, None])[:, 0]
+        share = np.broadcast_to(self.spec.strategy_share, (len(rows), self.spec.num_strategies))
+        strategy = pick_all(share, self._uniform(rows, query, DRAW_STRATEGY + node)[:, None])[:, 0]
+        return self.spec.action(model, strategy)
+
+    def _uniform(
+        self, rows: NDArray[np.int64], query: Indices, use: Indices | int
+    ) -> NDArray[np.float64]:
+        return uniform_array(self.seeds[rows], STREAM_POLICY, query, use)
+
+    def _make_room(self, query: int) -> None:
+        """Let every row remember queries up to number `query`."""
+        rows, known, models = self._probabilities.shape
+        if query >= known:
+            more = np.zeros((rows, max(query + 1 - known, known), models))
+            self._probabilities = np.concatenate([self._probabilities, more], axis=1)
+
+
+def _router(folder: Path, tensors: checkpoint.Tensors) -> NumpyModelRouter:
+    try:
+        return NumpyModelRouter(tensors)
+    except KeyError as error:
+        raise ConfigError(f"{folder}: has no tensor {error}. {TRAIN}.") from None

@@ -1,0 +1,258 @@
+"""The planner and MasRouter's model router in NumPy: shipped policies act without torch.
+
+The same arithmetic as `agents/planner/net.py` and `agents/masrouter/net.py`, with every latent at
+its mean. `tests/agents/test_planner_net.py` holds the two equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.tasks import DOMAINS
+from inframind_gym.topology import MAX_AGENTS, ROLES, roles_of
+
+Weights = Mapping[str, NDArray[np.floating[Any]]]
+Floats = NDArray[np.floating[Any]]
+Indices = NDArray[np.int64]
+
+TASK_TEMPERATURE: Final = 0.5
+MODE_TEMPERATURE: Final = 0.8
+ROLE_TEMPERATURE: Final = 0.5
+COUNT_SPREAD: Final = 0.7  # agents: standard deviation of the count around 6 * sigmoid
+
+DRAW_MODE: Final = 0  # columns of `uniforms`
+DRAW_COUNT: Final = 1
+DRAW_ROLE: Final = 2  # and the five that follow
+PLAN_DRAWS: Final = DRAW_ROLE + MAX_AGENTS
+
+ROLE_START: Final = np.array([roles_of(domain)[0] for domain in DOMAINS])
+ROLE_DOMAIN: Final = np.array([DOMAINS.index(role.domain) for role in ROLES])
+
+
+def subset(
+    weights: Weights, prefix: str, dtype: type[np.floating[Any]] = np.float64
+) -> dict[str, Floats]:
+    """The weights whose names start with `prefix`, without it.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    found = {
+        name.removeprefix(prefix): np.asarray(value, dtype)
+        for name, value in weights.items()
+        if name.startswith(prefix)
+    }
+    if not found:
+        raise ConfigError(
+            f"the checkpoint has no weights named {prefix}*; it belongs to another agent. Its "
+            f"names begin with {', '.join(sorted({name.split('.')[0] for name in weights}))}."
+        )
+    return found
+
+
+class Candidates:
+    """A selector: candidates given by texts, and the cosine of each with a fused context.
+
+    Args:
+        weights: of the torch module of the same name.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self.latents: Floats = encode(weights, "vae.", weights["texts"])  # (n, 64)
+        self._keys = linear(weights, "fusion.key", self.latents)
+        self._values = linear(weights, "fusion.value", self.latents)
+        self._units = unit(self.latents)
+
+    def scores(self, context: Floats, mask: NDArray[np.bool_] | None = None) -> Floats:
+        """Cosines (B, n) of contexts (B, 64) and the candidates, -inf where `mask` is false."""
+        attention = linear(self._weights, "fusion.query", context) @ self._keys.T
+        attention /= math.sqrt(context.shape[-1])
+        if mask is not None:
+            attention[~mask] = -np.inf
+        fused = linear(self._weights, "fusion.output", softmax(attention) @ self._values)
+        scores: Floats = unit(context + fused) @ self._units.T
+        if mask is not None:
+            scores[~mask] = -np.inf
+        return scores
+
+    def context(self, *parts: Floats) -> Floats:
+        """The context (B, 64) made of latents (B, 64) of what is known."""
+        return linear(self._weights, "context", np.concatenate(parts, axis=-1))
+
+
+class NumpyPlanner:
+    """The planner of a checkpoint.
+
+    Args:
+        weights: `PlannerNet`'s, without the prefix "planner."
+        dtype: of all arithmetic.
+    """
+
+    def __init__(self, weights: Weights, dtype: type[np.floating[Any]] = np.float64) -> None:
+        self._dtype = dtype
+        self._weights = subset(weights, "", dtype)
+        self.modes = Candidates(subset(weights, "collab_mode.", dtype))
+        self.roles = Candidates(subset(weights, "role_selector.", dtype))
+        classifier = subset(weights, "task_classifier.", dtype)
+        self._classifier = classifier
+        self._tasks = unit(linear(classifier, "task", classifier["texts"]))
+
+    def encode(self, query: NDArray[np.floating[Any]]) -> Floats:
+        """Latents (B, 64) of queries (B, 384)."""
+        return encode(self._weights, "query_encoder.", np.asarray(query, self._dtype))
+
+    def task_logits(self, query: NDArray[np.floating[Any]]) -> Floats:
+        """Logits (B, 3) of the task classes."""
+        mapped = linear(self._classifier, "query", np.asarray(query, self._dtype))
+        logits: Floats = unit(mapped) @ self._tasks.T / TASK_TEMPERATURE
+        return logits
+
+    def mode_logits(self, latent: Floats) -> Floats:
+        """Logits (B, 6) of the topologies."""
+        return self.modes.scores(latent) / MODE_TEMPERATURE
+
+    def count_logits(self, latent: Floats) -> Floats:
+        """Logits (B, 6) of 1..6 agents."""
+        score = linear(self._weights, "num_agents.difficulty", latent)[:, 0]
+        mean = MAX_AGENTS / (1.0 + np.exp(-score))
+        counts = np.arange(1, MAX_AGENTS + 1, dtype=self._dtype)
+        logits: Floats = -0.5 * ((counts - mean[:, None]) / COUNT_SPREAD) ** 2
+        return logits
+
+    def plan(
+        self,
+        latent: Floats,
+        domain: Indices,
+        uniforms: Floats | None = None,
+        *,
+        draw_count: bool = True,
+    ) -> tuple[Indices, Indices, Indices]:
+        """Plans of B queries.
+
+        Args:
+            latent: (B, 64) of `encode`.
+            domain: (B,) whose roles are chosen from.
+            uniforms: (B, 8) numbers in (0, 1), as in `PlannerNet.choose`; None: nothing is drawn.
+            draw_count: False: the most likely agent count even where the rest is drawn.
+
+        Returns:
+            Topology (B,), agent count (B,) and roles (B, 6), counted within the domain's; 0 beyond
+            the count.
+        """
+        u = None if uniforms is None else uniforms.T
+        topology = pick(self.mode_logits(latent), None if u is None else u[DRAW_MODE])
+        counts = self.count_logits(latent)
+        count = 1 + pick(counts, None if u is None or not draw_count else u[DRAW_COUNT])
+        mode = self.modes.latents[topology]
+        mask = domain[:, None] == ROLE_DOMAIN
+        history = np.repeat(self._weights["role_selector.start"][None], len(mode), axis=0)
+        total = np.zeros_like(mode)
+        roles = np.zeros((len(latent), MAX_AGENTS), np.int64)
+        for k in range(int(count.max(initial=0))):
+            more = np.flatnonzero(k < count)  # queries that have a further agent
+            context = self.roles.context(latent[more], mode[more], history[more])
+            logits = self.roles.scores(context, mask[more]) / ROLE_TEMPERATURE
+            role = pick(logits, None if u is None else u[DRAW_ROLE + k, more])
+            roles[more, k] = role - ROLE_START[domain[more]]
+            total[more] += self.roles.latents[role]
+            history[more] = total[more] / (k + 1)
+        return topology, count, roles
+
+    def mean_role(self, domain: Indices, count: Indices, roles: Indices) -> Floats:
+        """Mean latent (B, 64) of the roles of plans."""
+        chosen = self.roles.latents[roles + ROLE_START[domain][:, None]]
+        present = np.arange(MAX_AGENTS) < count[:, None]
+        mean: Floats = (chosen * present[..., None]).sum(axis=1) / count[:, None]
+        return mean
+
+
+class NumpyModelRouter:
+    """MasRouter's router of models.
+
+    Args:
+        weights: of a whole MasRouter checkpoint.
+
+    Raises:
+        ConfigError: the checkpoint has no planner or no router.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.planner = NumpyPlanner(subset(weights, "planner."))
+        self.models = Candidates(subset(weights, "llm_router."))
+
+    def probabilities(
+        self, latent: Floats, domain: Indices, topology: Indices, count: Indices, roles: Indices
+    ) -> Floats:
+        """Of each model (B, M), for every agent of a planned query."""
+        mode = self.planner.modes.latents[topology]
+        mean_role = self.planner.mean_role(domain, count, roles)
+        return softmax(self.models.scores(self.models.context(latent, mode, mean_role)))
+
+
+def numpy_plan(
+    weights: Weights,
+    query: NDArray[np.floating[Any]],
+    domain: Indices,
+    uniforms: Floats | None = None,
+) -> tuple[Indices, Indices, Indices]:
+    """Plans of B queries in one call; see `NumpyPlanner`, which prepares the weights once."""
+    planner = NumpyPlanner(weights)
+    return planner.plan(planner.encode(query), domain, uniforms)
+
+
+def encode(weights: Weights, prefix: str, x: Floats) -> Floats:
+    """Mean latent (n, 64) of the variational encoder `prefix` for embeddings (n, 384)."""
+    hidden = np.maximum(linear(weights, f"{prefix}encoder", x), 0.0)
+    return linear(weights, f"{prefix}mu", hidden)
+
+
+def linear(weights: Weights, name: str, x: Floats) -> Floats:
+    """The linear layer `name`."""
+    out: Floats = x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+    return out
+
+
+def unit(x: Floats) -> Floats:
+    """Rows of length 1 (shorter ones than 1e-12 stay short, as in torch)."""
+    squares = np.add.reduce(np.square(x), axis=-1, keepdims=True)
+    out: Floats = x / np.maximum(np.sqrt(squares), 1e-12)
+    return out
+
+
+def softmax(logits: Floats) -> Floats:
+    """Softmax over the last axis."""
+    powers = np.exp(logits - np.maximum.reduce(logits, axis=-1, keepdims=True))
+    powers /= np.add.reduce(powers, axis=-1, keepdims=True)
+    return powers
+
+
+def pick(logits: Floats, uniforms: Floats | None) -> Indices:
+    """One index a row of logits (B, n): drawn with `uniforms` (B,), or the most likely."""
+    if uniforms is None:
+        return np.asarray(logits.argmax(axis=-1), np.int64)
+    edges = softmax(logits).cumsum(axis=-1)
+    last = np.isfinite(logits).cumsum(axis=-1).argmax(axis=-1)  # the sum may end just below 1
+    drawn = np.minimum((edges <= uniforms[:, None]).sum(axis=-1), last)
+    return np.asarray(drawn, np.int64)
+
+
+def pick_all(probabilities: Floats, uniforms: Floats) -> Indices:
+    """Several independent draws a row.
+
+    Args:
+        probabilities: (B, n), not negative, with a positive sum in every row.
+        uniforms: (B, k) numbers in (0, 1).
+
+    Returns:
+        (B, k) indices; none of probability 0.
+    """
+    edges = probabilities.cumsum(axis=-1)
+    below = edges[:, None, :] <= (uniforms * edges[:, -1:])[:, :, None]
+    return np.asarray(below.sum(axis=-1), np.int64)

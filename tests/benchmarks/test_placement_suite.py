@@ -1,0 +1,323 @@
+"""Suites of placements: the same bits always, judged as the environment judges itself."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from baselines import placement
+from benchmarks import runner
+from benchmarks.cells import Cell, grid
+from benchmarks.compare import Side, compare, comparison_sheets
+from benchmarks.errors import BenchmarkError
+from benchmarks.leaderboard import leaderboard
+from benchmarks.placement import page
+from benchmarks.placement.cells import PlacementCell
+from benchmarks.placement.family import PlacementFamily
+from benchmarks.placement.metrics import FIELDS, METRICS, DecisionLayout
+from benchmarks.placement.rollout import PlacementSimulator, env_kwargs
+from benchmarks.placement.suite import PlacementSuite
+from benchmarks.placement_solver import SOLVERS
+from benchmarks.results import load_results
+from benchmarks.runner import resolve, run
+from benchmarks.store import CELLS, EPISODES, TIMING, read_blocks, read_timings
+from benchmarks.suite import load_any_suite
+from benchmarks.tables import leaderboard_sheets, to_markdown
+from inframind_gym.errors import ConfigError
+from tests.benchmarks import synthetic_results
+
+ROOT = Path(__file__).resolve().parents[2]
+MINE = "tests.benchmarks.placements_under_test"
+CELL = PlacementCell("lru", "h100-4gpu", "steady", 0)
+
+
+def suite(**changes: Any) -> PlacementSuite:
+    content = {
+        "name": "small",
+        "policies": ["random", "greedy"],
+        "clusters": ["h100-4gpu"],
+        "demands": ["steady", "shifting"],
+        "seeds": 2,
+        "num_decisions": 6,
+    }
+    return resolve(PlacementSuite.model_validate({**content, **changes}))
+
+
+def files(folder: Path) -> tuple[bytes, bytes]:
+    return (folder / EPISODES).read_bytes(), (folder / CELLS).read_bytes()
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "arrivals.csv"
+    rows = [f"2023-11-16 18:17:{second:02d}.5,100,10" for second in range(0, 60, 2)]
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("placements")
+    run(suite(policies=["random", "greedy", "everywhere"], num_decisions=20), path)
+    return path
+
+
+def test_policies_meet_the_same_episode_and_other_cells_another() -> None:
+    assert dataclasses.replace(CELL, policy="greedy").sweep_seed == CELL.sweep_seed
+    changed = [
+        dataclasses.replace(CELL, cluster="h100-16gpu"),
+        dataclasses.replace(CELL, demand="bursty"),
+        dataclasses.replace(CELL, seed=1),
+    ]
+    assert len({cell.sweep_seed for cell in [CELL, *changed]}) == 4
+    assert CELL.policy_seed != CELL.sweep_seed
+    assert PlacementCell.from_json(json.loads(json.dumps(CELL.to_json()))) == CELL
+    assert len(grid(suite())) == len(set(grid(suite()))) == 8
+
+
+@pytest.mark.parametrize("name", ["placement", "placement_quick"])
+def test_shipped_suites_need_no_file_of_the_user(name: str) -> None:
+    shipped = resolve(load_any_suite(name))
+    assert isinstance(shipped, PlacementSuite)
+    assert shipped.arrivals is None
+    assert set(placement.names()) < set(shipped.policies)
+
+
+def test_metrics_of_decisions_by_hand() -> None:
+    first = dict(zip(FIELDS, (30.0, 6, 4, 0, 1, 4, 2, 20.0, 3), strict=True))
+    second = dict(zip(FIELDS, (50.0, 2, 0, 1, 0, 4, 1, 20.0, 4), strict=True))
+    layout = DecisionLayout()
+    rows = [{**first, "job_latency_s": [3.0, 5.0]}, {**second, "job_latency_s": [10.0]}]
+    assert len(layout.sums(rows)) == layout.width
+    found = {name: float(v) for name, v in layout.evaluate(layout.sums(rows)).items()}
+    assert found == pytest.approx(
+        {
+            "call_latency_s": 80.0 / 8,
+            "slo": 1 - 1 / 4,
+            "job_latency_mean_s": 6.0,
+            "finished": 3 / 4,
+            "switches_per_gpu_hour": 3 / (40.0 / 3600),
+            "illegal_share": 1 / 8,
+            "serving_share": 7 / 8,
+        }
+    )
+    assert {*found, layout.tail} == set(METRICS)
+
+
+def test_a_cell_is_judged_as_the_environment_judges_its_episode() -> None:
+    """Cells run on the clusters themselves; here is the loop of a user on the environment."""
+    config = suite(policies=["greedy"], num_decisions=40, seeds=[3])
+    [results] = list(PlacementSimulator(config).run(grid(config)[1:]))
+    [(cell, decisions, took_ms)] = results
+    env = gym.make("InfraMind-Placement-v0", **env_kwargs(config, cell.cluster, cell.demand))
+    policy = placement.make("greedy")
+    observation, _ = env.reset(seed=cell.sweep_seed)
+    policy.reset(env.unwrapped.placement_spec(), [cell.policy_seed])
+    over, rewards = False, 0.0
+    while not over:
+        context = env.unwrapped.context()
+        action = policy.act_batch(observation[None], context, np.zeros(1, np.int64))[0]
+        observation, reward, _, over, info = env.step(action)
+        rewards += reward
+    layout = DecisionLayout()
+    found = {name: float(v) for name, v in layout.evaluate(layout.sums(decisions)).items()}
+    assert len(decisions) == len(took_ms) == 40
+    assert found["call_latency_s"] == pytest.approx(info["mean_call_latency_s"])
+    assert 1.0 - found["slo"] == pytest.approx(info["late_share"])
+    assert 0.0 < info["late_share"] < 1.0
+    assert found["job_latency_mean_s"] == pytest.approx(info["mean_latency_s"])
+    assert sum(d["switches"] for d in decisions) == info["wakes"] + info["loads"] > 0
+    assert sum(len(d["job_latency_s"]) for d in decisions) == info["jobs"]
+
+
+def test_a_batch_gives_the_bits_of_each_cell_alone() -> None:
+    config = suite(policies=["sb3_maskable_ppo"], demands=["steady"], seeds=3)
+    family = PlacementFamily()
+    [together] = list(PlacementSimulator(config).run(grid(config)))
+    for cell, *content in together:
+        [[(_, *alone)]] = list(PlacementSimulator(config).run([cell]))
+        assert family.encode(cell, "x", *content) == family.encode(cell, "x", *alone)
+
+
+def test_workers_and_interruptions_do_not_change_a_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = suite()
+    summary = run(config, tmp_path / "one")
+    assert (summary.cells, summary.computed, summary.kept) == (8, 8, 0)
+    run(config, tmp_path / "two", workers=2, max_rows=1)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    real, asked = runner.run_cells, []
+
+    def stops_soon(*args: Any, stop: Any, **kwargs: Any) -> Any:
+        return real(*args, stop=lambda: asked.append(0) or len(asked) > 15, **kwargs)
+
+    monkeypatch.setattr(runner, "run_cells", stops_soon)
+    stopped = run(config, tmp_path / "cut", max_rows=1)
+    monkeypatch.undo()
+    assert stopped.stopped
+    assert 0 < stopped.computed == len(read_blocks(tmp_path / "cut")) < 8
+    assert run(config, tmp_path / "cut").kept == stopped.computed
+    assert files(tmp_path / "one") == files(tmp_path / "cut")
+
+
+def test_times_are_kept_apart_and_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
+    run(suite(demands=["steady"]), tmp_path)
+    timings = read_timings(tmp_path)
+    assert set(timings) == {block.line["cell"] for block in read_blocks(tmp_path)}
+    assert all(0.0 <= t["decide_median_ms"] <= t["decide_p95_ms"] for t in timings.values())
+    assert b"decide" not in files(tmp_path)[1]
+    board = leaderboard(load_results(tmp_path), num_resamples=50)
+    assert {(row["policy"], row["cells"]) for row in board["timing"]} == {
+        ("random", 2),
+        ("greedy", 2),
+    }
+    with (tmp_path / TIMING).open("a") as file:
+        file.write('{"cell": "abc", "deci')
+    assert read_timings(tmp_path) == timings
+    (tmp_path / TIMING).unlink()
+    assert "timing" not in leaderboard(load_results(tmp_path), num_resamples=50)
+
+
+def test_a_users_policy_enters_by_its_path_and_is_blamed_for_its_errors(tmp_path: Path) -> None:
+    mine = f"{MINE}:FirstModel"
+    run(suite(policies=[mine], demands=["steady"], seeds=1), tmp_path)
+    assert load_results(tmp_path).policies == (mine,)
+    with pytest.raises(BenchmarkError, match=r"(?s)Raises' failed with KeyError.*my own mistake"):
+        run(suite(policies=[f"{MINE}:Raises"]), tmp_path / "a")
+    with pytest.raises(BenchmarkError, match=r"ActionError: .*99"):
+        run(suite(policies=[f"{MINE}:OutOfRange"]), tmp_path / "b")
+    with pytest.raises(ConfigError, match="no reset and no act_batch"):
+        placement.resolve(f"{MINE}:NoPolicy")
+    with pytest.raises(ConfigError, match="Did you mean 'greedy'"):
+        placement.resolve("gredy")
+    with pytest.raises(ConfigError, match="write sb3_maskable_ppo:FOLDER"):
+        placement.resolve("sb3_maskable_ppo:a:b")
+
+
+def test_best_call_latency_ranks_first_and_the_bound_holds_no_place(folder: Path) -> None:
+    board = leaderboard(load_results(folder), num_resamples=200)
+    latencies = [row["call_latency_s"] for row in board["ranking"]]
+    assert latencies == sorted(latencies)
+    assert [row["policy"] for row in board["ranking"] if row["bound"]] == ["everywhere"]
+    assert board["kind"] == "placement"
+    bound, best = board["ranking"][0], board["ranking"][1]
+    assert best["of_bound"] == pytest.approx(bound["call_latency_s"] / best["call_latency_s"])
+    assert {row["demand"] for row in board["by_demand"]} == {"steady", "shifting"}
+    assert all(
+        low <= row["slo"] <= high for row in board["rows"] for low, high in [row["slo_ci95"]]
+    )
+    sheets = leaderboard_sheets(board)
+    assert [row[:2] for row in sheets[0].rows[:2]] == [["", "everywhere"], ["1", best["policy"]]]
+    for sheet in sheets:
+        assert "greedy" in to_markdown(sheet)
+    assert "Milliseconds of one decision" in sheets[-1].title
+
+
+def test_differences_are_paired_by_cluster_demand_and_seed(folder: Path, tmp_path: Path) -> None:
+    results = load_results(folder)
+    found = compare(Side(results, "greedy"), Side(results, "everywhere"), num_resamples=200)
+    assert found["cells"] == 2
+    rows = [row["call_latency_s"]["difference"] for row in found["rows"]]
+    assert found["overall"]["call_latency_s"]["difference"] == pytest.approx(np.mean(rows))
+    assert found["overall"]["call_latency_s"]["difference_ci95"][1] < 0.0
+    overall, cells = comparison_sheets(found)
+    assert ["call s", "better"] in [[row[0], row[-1]] for row in overall.rows]
+    assert [row[:2] for row in cells.rows] == [["h100-4gpu", d] for d in ("shifting", "steady")]
+    routing = Cell("good", "w", 10.0, 30.0, 0)
+    synthetic_results.write_folder(
+        tmp_path, [routing], lambda cell: synthetic_results.drawn(cell, 0.5, 1.0)
+    )
+    with pytest.raises(BenchmarkError, match=r"results of placement, .* of routing"):
+        compare(Side(results, "greedy"), Side(load_results(tmp_path), "good"))
+
+
+def test_recorded_arrivals_extend_a_folder_and_their_content_counts(
+    tmp_path: Path, trace: Path
+) -> None:
+    small = {"policies": ["greedy"], "demands": ["steady"], "seeds": 1}
+    run(suite(**small), tmp_path / "r")
+    more = suite(**small, arrivals=str(trace))
+    assert more.demands == ("steady", "trace")
+    summary = run(more, tmp_path / "r")
+    assert (summary.kept, summary.computed) == (1, 1)
+    trace.write_text("\n".join(trace.read_text().splitlines()[:-1]) + "\n")
+    with pytest.raises(BenchmarkError, match="the content of demand trace"):
+        run(more, tmp_path / "r")
+    with pytest.raises(BenchmarkError, match="--arrivals"):
+        suite(demands=["trace"])
+    with pytest.raises(BenchmarkError, match="there is no file"):
+        suite(arrivals=str(tmp_path / "none.csv"))
+    with pytest.raises(ValueError, match="CSV file of a trace"):
+        suite(arrivals="poisson")
+
+
+def test_an_edited_cluster_and_other_settings_are_refused(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    text = (ROOT / "envs_configs/placement/clusters/h100-4gpu.yaml").read_text()
+    mine.write_text(text)
+    config = suite(policies=["greedy"], clusters=[str(mine)], demands=["steady"], seeds=1)
+    run(config, tmp_path / "r")
+    with pytest.raises(BenchmarkError, match=r"num_decisions \(there: 6, now: 5\)"):
+        run(config.model_copy(update={"num_decisions": 5}), tmp_path / "r")
+    mine.write_text(text.replace("alpha: 0.06", "alpha: 0.05"))
+    with pytest.raises(BenchmarkError, match="the content of cluster"):
+        run(config, tmp_path / "r")
+
+
+def test_the_header_replays_as_an_environment(folder: Path) -> None:
+    header = json.loads((folder / "run.json").read_text())
+    text = json.dumps(header["env_specs"]["h100-4gpu/shifting"])
+    env = gym.make(gym.envs.registration.EnvSpec.from_json(text))
+    assert (env.unwrapped.config.demand, env.unwrapped.config.num_decisions) == ("shifting", 20)
+    assert header["bounds"] == ["everywhere"]
+
+
+def test_the_page_shows_who_is_better_where(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = load_results(folder)
+    monkeypatch.setattr(page, "OURS", "greedy")
+    solved = [{"gpus": 4, "models": 6, **dict.fromkeys(SOLVERS, 1.5), "ortools": None}]
+    text = page.write(results, tmp_path, solver=solved).read_text()
+    assert "$" not in text
+    assert "Seeds: 2 on h100-4gpu." in text
+    assert "| 4 | 6 | 1.50 | 1.50 | 1.50 | 1.50 |  |" in text
+    latency, slo = page.paired_sheets(results, "greedy")
+    assert [row[:2] for row in slo.rows] == [
+        ["h100-4gpu", "shifting"],
+        ["h100-4gpu", "steady"],
+        ["all", "mean"],
+    ]
+    assert latency.headings == ["cluster", "demand", "random"]
+    [mean] = latency.rows[-1][2:]
+    found = compare(Side(results, "random"), Side(results, "greedy"))["overall"]["call_latency_s"]
+    assert f"{found['difference']:.1f} [" in mean
+    assert mean.startswith("**") == (found["difference_ci95"][1] < 0.0)
+
+
+@pytest.mark.slow
+def test_the_command_line_runs_ranks_and_compares(tmp_path: Path) -> None:
+    def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "benchmarks", *arguments]
+        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+
+    out = str(tmp_path / "r")
+    small = ["--demands", "steady", "--clusters", "h100-4gpu", "--decisions", "5", "--seeds", "2"]
+    made = ["run", "--suite", "placement_quick", *small, "--workers", "1", "--out", out]
+    done = bench(*made, "--policies", "greedy,lru", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["computed"] == 4
+    assert "greedy" in bench("leaderboard", out, "--markdown").stdout
+    assert (
+        "paired means over 1 cells" in bench("compare", out, "greedy", "lru", "--markdown").stdout
+    )
+    refused = bench(*made, "--rates", "10")
+    assert refused.returncode == 2
+    assert "rates_per_min" in refused.stderr

@@ -1,0 +1,149 @@
+"""A live cluster of servers that only pretend: two slots, three models, every fault on demand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.placement.live.cluster import LivePlacement
+from inframind_gym.placement.live.config import LiveLimits, live_placement_config
+from inframind_gym.placement.live.server import SleepControl
+from inframind_gym.placement.state import STATE_NAMES
+from inframind_gym.serving.vllm.settings import ServerAddress
+from tests.placement.toys import write_demand
+from tests.serving.vllm_server.fake import Answer, FakeServer
+
+MODELS = ("tiny-4x256", "tiny-2x128", "tiny-1x64")
+SLEEP = "/sleep?level=1&mode=wait"
+
+
+class Pretended(SleepControl):
+    """The server of one instance: a fake one that starts at once.
+
+    Attributes:
+        fake: what runs; None where nothing does.
+        past: what ran before.
+        start_fails: why it cannot start.
+    """
+
+    def __init__(self, model: str, limits: LiveLimits) -> None:
+        super().__init__(limits)
+        self.model = model
+        self.fake: FakeServer | None = None
+        self.past: list[FakeServer] = []
+        self.script: Callable[[dict[str, Any], int], Answer] = lambda request, number: Answer()
+        self.start_fails = ""
+
+    def start(self, cancelled: Callable[[], bool]) -> ServerAddress:
+        if self.start_fails:
+            raise InfraMindError(self.start_fails)
+        self.fake = FakeServer(lambda r, n: self.script(r, n), model=self.model)
+        self.url = self.fake.url
+        return ServerAddress(alias=self.model, url=self.url, model=self.model)
+
+    def stop(self) -> None:
+        if self.fake is not None:
+            self.fake.close()
+            self.past.append(self.fake)
+            self.fake = None
+
+    def is_alive(self) -> bool:
+        return self.fake is not None and self.fake.is_alive
+
+    @property
+    def all(self) -> list[FakeServer]:
+        return [*self.past, *([self.fake] if self.fake else [])]
+
+
+class Stage:
+    """A live cluster and the servers that pretend to be its.
+
+    Attributes:
+        live: the cluster.
+        servers: by leader and model.
+    """
+
+    def __init__(self, folder: Path, **arguments: Any) -> None:
+        limits: dict[str, Any] = {"sleep_s": 1.0, "wake_s": 5.0, "backoff_s": 0.5, "health_s": 0.05}
+        limits |= {"answer_s": 2.0, "misses": 3, **arguments.pop("live", {})}
+        defaults: dict[str, Any] = {
+            "pool": "cpu-tiny",
+            "demand": write_demand(
+                folder,
+                jobs_per_gpu_per_min=300,
+                prompt_tokens={"median": 20, "sigma": 0.2},
+                output_tokens={"median": 10, "sigma": 0.2},
+            ),
+            "routing_interval_s": 0.1,
+            "decision_interval_s": 0.3,
+            "num_decisions": 10,
+            "state": str(folder / "state"),
+            "live": limits,
+        }
+        self.limits = LiveLimits(**limits)
+        self.servers: dict[tuple[int, int], Pretended] = {}
+        self.live = LivePlacement(live_placement_config(defaults | arguments), self.make)
+
+    def make(self, g: int, m: int) -> Pretended:
+        if (g, m) not in self.servers:
+            self.servers[g, m] = Pretended(MODELS[m], self.limits)
+        return self.servers[g, m]
+
+    def fake(self, g: int, m: int) -> FakeServer:
+        fake = self.servers[g, m].fake
+        assert fake is not None
+        return fake
+
+    @property
+    def fakes(self) -> list[FakeServer]:
+        """All that ever ran."""
+        return [fake for server in self.servers.values() for fake in server.all]
+
+    def states(self, g: int) -> list[str]:
+        return [STATE_NAMES[s] for s in self.live.state.instance["state"][0, g].tolist()]
+
+    def decide(self, *choices: int) -> None:
+        self.live.decide(np.array(choices, np.int64))
+
+    def until(self, true: Callable[[], object], limit_s: float = 60.0) -> None:
+        """Leave all GPUs alone until something is so."""
+        over_s = time.monotonic() + limit_s
+        while not true():
+            assert time.monotonic() < over_s, (self.live.table(0), self.live.conductor.transitions)
+            self.decide(*[0] * self.live.num_gpus)
+
+    def settle(self) -> None:
+        self.until(lambda: not self.live.state.episode[0]["moving"])
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return self.live.counters(0)
+
+    def phases(self) -> list[tuple[str, str, str]]:
+        found = self.live.conductor.transitions
+        return [(each.phase, each.model, each.now) for each in found]
+
+
+@contextmanager
+def stage(folder: Path, **arguments: Any) -> Iterator[Stage]:
+    made = Stage(folder, **arguments)
+    try:
+        yield made
+    finally:
+        made.live.close()
+        assert all(server.fake is None for server in made.servers.values())
+        # Whatever else happened: nothing was ever sent to a sleeper, nobody slept before the end
+        # of what was in flight.
+        assert [fake.hung for fake in made.fakes if fake.hung] == []
+        assert [n for fake in made.fakes for n in fake.open_at_sleep if n] == []
+
+
+def open_choice(rng: np.random.Generator, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return np.array([rng.choice(np.flatnonzero(row)) for row in mask])

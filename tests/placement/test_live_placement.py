@@ -1,0 +1,357 @@
+"""Live placement over servers that pretend: phases, drains, roll-backs, deaths."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("aiohttp")
+
+from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.placement.context import contexts, spec_of
+from inframind_gym.placement.live.config import live_placement_config
+from inframind_gym.placement.state import OFFLOAD, WAKE
+from tests.placement.live_toys import SLEEP, Stage, open_choice, stage
+from tests.placement.toys import card, write_cluster
+from tests.serving.vllm_server.fake import Answer
+
+QWEN, LLAMA8, LLAMA3 = 1, 2, 3  # choices
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def on_gpu_0(play: Stage, m: int) -> None:
+    """Have model `m` (from 0) awake on GPU 0, and no other there; nothing on GPU 1."""
+    play.live.begin(0, jobs=False)
+    play.decide(m + 1, 0)
+    play.until(lambda: play.states(0)[m] == "active")
+
+
+def test_random_decisions_under_demand(tmp_path: Path) -> None:
+    """Everything is switched all the time: no call is lost, cut or sent to a sleeper."""
+    rng = np.random.default_rng(0)
+    with stage(tmp_path) as play:
+        live = play.live
+        live.begin(1)
+        assert [row.count("active") for row in map(play.states, range(2))] == [1, 1]
+        for _ in range(25):
+            context = contexts(live, np.zeros(1, np.int64))
+            held = live.held_mb(context.state, np.zeros(1, np.int64))
+            assert (held <= live.world.gpu["vram_mb"]).all()
+            assert live.observation.min() >= 0.0 and np.isfinite(live.observation).all()
+            live.decide(open_choice(rng, context.mask[0]))
+            for g in range(2):
+                assert play.states(g).count("active") <= 1
+        summary = live.summary(0)
+        assert summary["jobs"] > 10
+        assert summary["failed_calls"] == summary["lost_calls"] == 0
+        assert summary["failed_wakes"] == summary["failed_loads"] == 0
+        assert min(play.counters[k] for k in ("wakes", "loads", "sleeps", "offloads")) > 0
+        served = sum(len(fake.requests) for fake in play.fakes)
+        episode = live.state.episode[0]
+        assert served == episode["requests_done"] + len(live.traffic._flights)
+        assert all(request["ignore_eos"] for fake in play.fakes for request in fake.requests)
+        # A second episode goes on with the models that are there.
+        awake = [play.states(g) for g in range(2)]
+        live.begin(2)
+        assert [s == "active" for row in map(play.states, range(2)) for s in row].count(True) >= 1
+        assert len(awake) == 2 and live.state.episode[0]["requests_done"] == 0
+        live.decide(np.zeros(2, np.int64))
+
+
+def test_waking_that_fails_is_rolled_back(tmp_path: Path) -> None:
+    with stage(tmp_path, initial="empty", live={"backoff_s": 30.0}) as play:
+        on_gpu_0(play, 0)
+        play.decide(LLAMA8, 0)
+        play.until(lambda: play.states(0) == ["slept", "active", "absent"])
+        play.fake(0, 0).refuses["/wake_up"] = 500
+        answer = play.live.ask("qwen-14b", HELLO, 5)
+        play.decide(QWEN, 0)
+        play.until(lambda: play.counters["failed_wakes"])
+        assert play.states(0) == ["slept", "slept", "absent"]
+        assert play.fake(0, 0).asleep
+        last = play.live.conductor.transitions[-1]
+        assert last.now == "slept" and "/wake_up says 500: CUDA out of memory" in last.why
+        mask = contexts(play.live, np.zeros(1, np.int64)).mask[0]
+        assert list(mask[0]) == [True, False, True, True]  # closed to it for a while
+        assert not answer.done()
+        play.decide(LLAMA8, 0)  # the other one can wake up
+        play.until(lambda: play.states(0)[1] == "active")
+        del play.fake(0, 0).refuses["/wake_up"]
+        play.live.conductor.instance(0, 0).closed_until_s = 0.0
+        play.decide(0, 0)
+        play.decide(QWEN, 0)
+        play.until(answer.done)
+        assert answer.result().status == "ok"
+        assert play.states(0) == ["active", "slept", "absent"]
+
+
+@pytest.mark.parametrize("how", ["sleep fails too", "dies", "hangs"])
+def test_a_server_that_can_neither_wake_nor_sleep_is_stopped(tmp_path: Path, how: str) -> None:
+    with stage(tmp_path, initial="empty", live={"wake_s": 0.5, "sleep_s": 0.5}) as play:
+        on_gpu_0(play, 0)
+        play.decide(LLAMA8, 0)
+        play.until(lambda: play.states(0)[1] == "active")
+        fake = play.fake(0, 0)
+        if how == "sleep fails too":
+            fake.refuses = {"/wake_up": 500, SLEEP: 500}
+        elif how == "dies":
+            fake.dies_of = {"/wake_up"}
+        else:
+            fake.mute = {"/wake_up", SLEEP}
+        play.decide(QWEN, 0)
+        play.until(lambda: play.counters["failed_wakes"])
+        assert play.states(0) == ["absent", "slept", "absent"]
+        assert play.servers[0, 0].fake is None  # and its memory is free
+        play.until(lambda: contexts(play.live, np.zeros(1, np.int64)).mask[0, 0, QWEN])
+        play.decide(QWEN, 0)
+        play.until(lambda: play.states(0)[0] == "active")  # loaded anew
+
+
+@pytest.mark.parametrize("fault", ["hangs", "refuses"])
+def test_a_server_that_does_not_sleep_is_stopped(tmp_path: Path, fault: str) -> None:
+    with stage(tmp_path, initial="empty", live={"sleep_s": 0.5}) as play:
+        on_gpu_0(play, 0)
+        if fault == "hangs":
+            play.fake(0, 0).mute = {SLEEP}
+        else:
+            play.fake(0, 0).refuses = {SLEEP: 500}
+        play.decide(LLAMA8, 0)
+        play.until(lambda: play.states(0)[1] == "active")  # it got the slot all the same
+        assert play.states(0) == ["absent", "active", "absent"]
+        assert play.counters["sleeps"] == 0 and play.counters["offloads"] == 1
+        (failed,) = [t for t in play.live.conductor.transitions if t.why]
+        assert (failed.phase, failed.now) == ("sleep", "absent")
+
+
+def test_a_server_is_drained_before_it_sleeps(tmp_path: Path) -> None:
+    with stage(tmp_path, initial="empty") as play:
+        on_gpu_0(play, 0)
+        play.servers[0, 0].script = lambda r, n: Answer(tokens=5, each_s=0.3)
+        answers = [play.live.ask("qwen-14b", HELLO, 5) for _ in range(3)]
+        play.until(lambda: play.fake(0, 0).open == 3)
+        play.decide(LLAMA8, 0)
+        late = play.live.ask("qwen-14b", HELLO, 5)
+        assert play.states(0)[:2] == ["draining", "queued"]
+        assert "/sleep" not in "".join(play.fake(0, 0).paths)
+        play.until(lambda: play.states(0)[:2] == ["slept", "active"])
+        assert [answer.result(0).status for answer in answers] == ["ok"] * 3
+        assert play.fake(0, 0).open_at_sleep == [0]
+        assert len(play.fake(0, 0).requests) == 3 and not late.done()
+
+
+def test_what_does_not_drain_goes_elsewhere(tmp_path: Path) -> None:
+    with stage(tmp_path, initial="empty", live={"drain_s": 0.5}) as play:
+        on_gpu_0(play, 0)
+        play.servers[0, 0].script = lambda r, n: Answer(hang=True)
+        answer = play.live.ask("qwen-14b", HELLO, 5)
+        play.until(lambda: play.fake(0, 0).open == 1)
+        play.decide(LLAMA8, QWEN)
+        play.until(answer.done)
+        assert answer.result().status == "ok"
+        play.settle()
+        assert play.states(0)[:2] == ["slept", "active"] and play.states(1)[0] == "active"
+        play.fake(0, 0).open_at_sleep.clear()  # what was given up may be there for a moment
+        assert play.fake(0, 0).dropped == 1 and len(play.fake(1, 0).requests) == 1
+        assert play.live.summary(0)["failed_calls"] == 1
+
+
+@pytest.mark.parametrize(
+    "bad", [Answer(finish="abort"), Answer(finish=None), Answer(status=500), Answer(reset_after=1)]
+)
+def test_an_answer_that_is_cut_is_asked_for_again(tmp_path: Path, bad: Answer) -> None:
+    with stage(tmp_path, initial="empty") as play:
+        on_gpu_0(play, 0)
+        play.servers[0, 0].script = lambda r, n: bad if n == 0 else Answer("whole")
+        answer = play.live.ask("qwen-14b", HELLO, 5)
+        play.until(answer.done)
+        assert answer.result().text == "whole"
+        assert play.live.summary(0)["failed_calls"] == 1
+        assert play.live.summary(0)["lost_calls"] == 0
+
+
+def test_a_call_is_given_up_in_the_end(tmp_path: Path) -> None:
+    with stage(tmp_path, initial="empty", live={"retries": 2}) as play:
+        on_gpu_0(play, 0)
+        play.servers[0, 0].script = lambda r, n: Answer(finish="abort")
+        answer = play.live.ask("qwen-14b", HELLO, 5)
+        play.until(answer.done)
+        assert answer.result().status == "aborted"
+        assert len(play.fake(0, 0).requests) == 3
+        assert play.live.summary(0)["lost_calls"] == 1
+        assert play.live.state.episode[0]["jobs_late"] == 1
+        play.servers[0, 0].script = lambda r, n: Answer(status=400)
+        rejected = play.live.ask("qwen-14b", HELLO, 5)
+        play.until(rejected.done)
+        assert rejected.result().status == "rejected" and len(play.fake(0, 0).requests) == 4
+
+
+@pytest.mark.parametrize("was", ["active", "slept", "draining"])
+def test_a_server_that_dies(tmp_path: Path, was: str) -> None:
+    with stage(tmp_path, initial="empty") as play:
+        on_gpu_0(play, 0)
+        first = play.fake(0, 0)
+        answers: list[Future[Any]] = []
+        if was == "slept":
+            play.decide(LLAMA8, 0)
+            play.until(lambda: play.states(0)[1] == "active")
+        else:
+            play.servers[0, 0].script = lambda r, n: Answer(hang=True)
+            answers = [play.live.ask("qwen-14b", HELLO, 5) for _ in range(6)]
+            play.until(lambda: first.open == 6)
+        if was == "draining":
+            play.decide(LLAMA8, 0)
+            assert play.states(0)[0] == "draining"
+        first.kill()
+        play.until(lambda: play.states(0)[0] == "absent")
+        # One that drains is empty when its calls have failed, and cannot be put to sleep.
+        told = {("lost", "qwen-14b", "absent"), ("sleep", "qwen-14b", "absent")}
+        assert told & set(play.phases())
+        play.settle()
+        play.servers[0, 0].script = lambda r, n: Answer()
+        play.decide(QWEN, 0)
+        play.until(lambda: play.states(0)[0] == "active" and all(a.done() for a in answers))
+        assert [answer.result().status for answer in answers] == ["ok"] * len(answers)
+        assert play.fake(0, 0) is not first
+        assert len(play.fake(0, 0).requests) == len(answers)  # each answered once
+
+
+def test_a_server_that_somebody_else_puts_to_sleep(tmp_path: Path) -> None:
+    with stage(tmp_path, initial="empty") as play:
+        on_gpu_0(play, 0)
+        play.fake(0, 0).asleep = True
+        play.until(lambda: play.states(0)[0] == "slept")
+        answer = play.live.ask("qwen-14b", HELLO, 5)
+        play.decide(QWEN, 0)
+        play.until(answer.done)
+        assert answer.result().status == "ok"
+
+
+def test_times_are_learned_and_a_first_sleep_is_not(tmp_path: Path) -> None:
+    with stage(tmp_path, initial="empty") as play:
+        on_gpu_0(play, 0)
+        seen = play.live.state.seen_s[0]
+        believed = seen.copy()
+        assert believed[0, 2] != play.live.cards[0].t_load_s  # the load was observed
+        assert believed[0, 2] == pytest.approx(0.7 * 28.0, rel=0.2)
+        play.decide(LLAMA8, 0)
+        play.until(lambda: play.states(0)[1] == "active")
+        assert seen[0, 1] == believed[0, 1]
+        play.decide(QWEN, 0)
+        play.until(lambda: play.states(0)[0] == "active")
+        assert seen[0, WAKE] != believed[0, WAKE]
+        play.decide(LLAMA8, 0)
+        play.until(lambda: play.states(0)[1] == "active")
+        assert seen[0, 1] != believed[0, 1]
+        play.decide(LLAMA3, 0)  # there is no room for a third: one of the sleepers is stopped
+        play.until(lambda: play.states(0)[2] == "active")
+        assert sorted(play.states(0)) == ["absent", "active", "slept"]
+        assert (seen[:, OFFLOAD] != believed[:, OFFLOAD]).sum() == 1
+
+
+def test_a_model_over_two_gpus(tmp_path: Path) -> None:
+    cards = [
+        card("qwen-14b", slots=4, slept_mem_tp1_MB=1_000),
+        card("llama-8b", tp_min=2, slept_mem_tpg1_MB=1_000),
+    ]
+    cluster = write_cluster(tmp_path, cards, gpus=2)
+    with stage(tmp_path, initial="empty", cluster=cluster) as play:
+        play.live.begin(0, jobs=False)
+        play.decide(1, 1)
+        play.until(lambda: play.states(0)[0] == play.states(1)[0] == "active")
+        play.decide(2, 0)  # half a group
+        assert play.live.state.episode[0]["illegal"] == 1
+        answer = play.live.ask("llama-8b", HELLO, 5)
+        play.decide(2, 2)
+        play.until(answer.done)
+        assert play.states(0) == ["slept", "active"] and play.states(1)[0] == "slept"
+        assert len(play.fake(0, 1).requests) == 1 and (1, 1) not in play.servers
+
+
+def test_servers_that_do_not_start(tmp_path: Path) -> None:
+    with stage(tmp_path) as play:
+        for server in (play.make(g, m) for g in range(2) for m in range(3)):
+            server.start_fails = "no memory"
+        with pytest.raises(InfraMindError, match=r"(?s)no server came up:.*on GPU 0: no memory"):
+            play.live.begin(0)
+        play.make(0, 0).start_fails = play.make(0, 1).start_fails = ""
+        play.make(0, 2).start_fails = ""
+        play.live.begin(0)  # with one of the two it goes on
+        assert [play.states(g).count("active") for g in range(2)] == [1, 0]
+    with pytest.raises(InfraMindError, match="closed"):
+        play.decide(0, 0)
+
+
+def test_a_pool_has_one_placement_at_a_time(tmp_path: Path) -> None:
+    with stage(tmp_path, initial="empty") as one, stage(tmp_path, initial="empty") as other:
+        one.live.begin(0)
+        with pytest.raises(InfraMindError, match="another command is starting or stopping"):
+            other.live.begin(0)
+
+
+def test_closing_in_the_middle(tmp_path: Path) -> None:
+    """Of a start, a sleep that hangs, and calls: nothing is left, nobody waits for ever."""
+    before = threading.active_count()
+    with stage(tmp_path, initial="empty", live={"sleep_s": 600.0}) as play:
+        on_gpu_0(play, 0)
+        play.fake(0, 0).mute = {SLEEP}
+        answer = play.live.ask("llama-3b", HELLO, 5)
+        play.decide(LLAMA8, QWEN)
+        assert play.states(0)[0] == "sleeping"
+        began_s = time.monotonic()
+        play.live.close()
+        assert time.monotonic() - began_s < 60.0
+        assert answer.cancelled()
+        play.live.close()
+    over_s = time.monotonic() + 20.0
+    while threading.active_count() > before:
+        assert time.monotonic() < over_s, threading.enumerate()
+        time.sleep(0.05)
+
+
+def test_asking_needs_an_episode_without_jobs(tmp_path: Path) -> None:
+    with stage(tmp_path, initial="empty") as play:
+        play.live.begin(0)
+        with pytest.raises(InfraMindError, match="begin\\(jobs=False\\)"):
+            play.live.ask("qwen-14b", HELLO, 5)
+        with pytest.raises(ConfigError, match="qwen-14b"):
+            play.live.ask("qwen-14", HELLO, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"foreign_memory": {"max_MB": 5}}, "foreign_memory.max_MB must be 0"),
+        ({"sleep_level": 2}, "sleep_level: unknown key"),
+        ({"pool": "b200-2gpu", "cluster": "h100-8gpu"}, "gpus: has 2, cluster 'h100-8gpu' has 8"),
+        ({"cluster": "h100-4gpu"}, "max_num_seqs is 4, .* has slots: 32. Make them equal"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Stage(tmp_path, **arguments)
+
+
+def test_the_cluster_is_the_pools_by_default() -> None:
+    assert live_placement_config({"pool": "some/folder/mine.yaml"}).cluster == "mine"
+
+
+def test_mcf_plus_plays(tmp_path: Path) -> None:
+    pytest.importorskip("networkx")
+    from baselines import placement
+
+    policy = placement.make("mcf_plus")
+    rows = np.zeros(1, np.int64)
+    with stage(tmp_path) as play:
+        play.live.begin(3)
+        policy.reset(spec_of(play.live), [0])
+        for _ in range(15):
+            context = contexts(play.live, rows)
+            play.live.decide(policy.act_batch(play.live.observation, context, rows)[0])
+        assert play.live.summary(0)["jobs"] > 5
+        assert play.live.summary(0)["failed_calls"] == 0

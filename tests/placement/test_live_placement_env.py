@@ -1,0 +1,145 @@
+"""`InfraMind-PlacementLive-v0` promises what `InfraMind-Placement-v0` does."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("aiohttp")
+
+import inframind_gym  # noqa: F401
+from inframind_gym.cli import app
+from inframind_gym.envs.placement import PlacementEnv
+from inframind_gym.envs.placement_live import PlacementLiveEnv
+from inframind_gym.errors import InfraMindError
+from inframind_gym.placement.live import cluster as live_cluster
+from tests.placement.live_toys import MODELS, Pretended
+from tests.placement.toys import write_demand
+
+LIVE = "InfraMind-PlacementLive-v0"
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Of an environment whose servers pretend."""
+    monkeypatch.setattr(
+        live_cluster.LivePlacement,
+        "_vllm_server",
+        lambda self, g, m: Pretended(MODELS[m], self._live.live),
+    )
+    return {
+        "demand": write_demand(
+            tmp_path, jobs_per_gpu_per_min=200, output_tokens={"median": 9, "sigma": 0}
+        ),
+        "routing_interval_s": 0.1,
+        "decision_interval_s": 0.2,
+        "num_decisions": 6,
+        "state": str(tmp_path),
+    }
+
+
+def play(env: PlacementEnv) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    observation, info = env.reset(seed=4)
+    infos, over = [info], False
+    while not over:
+        assert observation in env.observation_space
+        mask = info["action_mask"].reshape(env.simulation.num_gpus, -1)
+        action = np.array([rng.choice(np.flatnonzero(row)) for row in mask])
+        observation, reward, terminated, over, info = env.step(action)
+        assert not terminated and reward == pytest.approx(sum(info["rewards"].values()))
+        infos.append(info)
+    return infos
+
+
+def test_spaces_infos_and_records_are_those_of_the_simulation(arguments: dict[str, Any]) -> None:
+    same = {k: v for k, v in arguments.items() if k != "state"}
+    simulated = gym.make("InfraMind-Placement-v0", cluster="cpu-tiny", **same).unwrapped
+    env = gym.make(LIVE, **arguments).unwrapped
+    assert isinstance(env, PlacementLiveEnv) and isinstance(simulated, PlacementEnv)
+    assert gym.spec(LIVE).nondeterministic
+    try:
+        assert env.observation_space == simulated.observation_space
+        assert env.action_space == simulated.action_space
+        live, expected = play(env), play(simulated)
+        assert [info["time_s"] for info in live] == pytest.approx(
+            [i["time_s"] for i in expected], abs=0.5
+        )
+        for one, other in zip(live[:-1], expected[:-1], strict=True):
+            assert one.keys() == other.keys()
+        assert live[-1].keys() - expected[-1].keys() == {"failed_calls", "lost_calls"}
+        assert live[-1]["jobs_arrived"] >= expected[-1]["jobs_arrived"] > 0
+        for name in ("arrival_s", "topology", "num_agents", "calls", "slo_s"):
+            one_, other_ = (
+                {int(job["job"]): job[name] for job in e.simulation.finished(0)}
+                for e in (env, simulated)
+            )
+            both = one_.keys() & other_.keys()
+            assert [one_[job] for job in both] == [other_[job] for job in both]
+        assert env.completed().dtype == simulated.completed().dtype
+        for one_part, other_part in zip(env.context(), simulated.context(), strict=True):
+            assert (one_part.dtype, one_part.shape) == (other_part.dtype, other_part.shape)
+        again = play(env)  # the servers stay
+        assert again[-1]["jobs_arrived"] > 0
+    finally:
+        env.close()
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(np.zeros(2, np.int64))
+
+
+def test_a_slow_agent_makes_all_wait(arguments: dict[str, Any]) -> None:
+    env = gym.make(LIVE, **arguments).unwrapped
+    assert isinstance(env, PlacementLiveEnv)
+    try:
+        env.reset(seed=0)
+        _, quick, *_ = env.step(np.zeros(2, np.int64))
+        time.sleep(2.0)
+        _, slow, _, _, info = env.step(np.zeros(2, np.int64))
+        assert info["time_s"] > 2.0
+        assert slow < quick < 0.0
+    finally:
+        env.close()
+
+
+def test_no_vllm_is_told(tmp_path: Path) -> None:
+    env = gym.make(LIVE, state=str(tmp_path), python=str(tmp_path / "none")).unwrapped
+    with pytest.raises(InfraMindError, match=r"(?s)no server came up:.*no such interpreter"):
+        env.reset(seed=0)
+    env.close()
+
+
+def test_the_command(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inframind_gym.placement.live.command.end_by_exception", lambda: None)
+    given = ["--pool", "cpu-tiny", "--demand", arguments["demand"], "--state", arguments["state"]]
+    given += ["--decisions", "1"]
+    done = CliRunner().invoke(app, ["pool", "place", *given, "--policy", "static"])
+    assert done.exit_code == 0, done.output
+    assert "GPU 0" in done.output and ": load took" in done.output
+    assert "failed_wakes" in done.output
+    own = "baselines.placement.oblivious:RandomPlacement"
+    done = CliRunner().invoke(app, ["pool", "place", *given, "--policy", own, "--json"])
+    assert done.exit_code == 0 and '"lost_calls": 0' in done.output
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--pool", "cpu-tyni"], "Did you mean 'cpu-tiny'?"),
+        (["--pool", "single-gpu"], "unknown placement cluster|cluster"),
+        (["--pool", "cpu-tiny", "--policy", "mcf_puls"], "Did you mean 'mcf_plus'?"),
+        (["--pool", "cpu-tiny", "--policy", "nothing:Here"], "Give package.module:Class"),
+        (["--pool", "cpu-tiny", "--policy", "pathlib:PurePath"], "has no reset and no act_batch"),
+        (["--pool", "cpu-tiny", "--initial", "spraed"], "initial: 'spraed' is not valid"),
+    ],
+)
+def test_what_the_command_refuses(given: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["pool", "place", *given])
+    assert done.exit_code == 2
+    assert re.search(message, done.output), done.output

@@ -1,0 +1,103 @@
+"""The trained placement: NumPy plays what PyTorch has trained, on any cluster."""
+
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import inframind_gym  # noqa: F401
+from agents import checkpoint
+from baselines.placement.maskable_ppo import SHIPPED, MaskablePpoPlacement
+from baselines.placement.scorer import logits, shapes, take_apart
+from inframind_gym.configs import load_yaml_model
+from inframind_gym.errors import ConfigError
+from inframind_gym.placement.observe import observation_size
+
+
+def tensors(hidden: int = 4) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=shape).astype("f4") for name, shape in shapes(hidden).items()}
+
+
+def observations(gpus: int, models: int, rows: int = 2) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    return rng.random((rows, observation_size(gpus, models))).astype(np.float32)
+
+
+def test_pytorch_and_numpy_score_alike() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("sb3_contrib")
+    from gymnasium import spaces
+
+    from baselines.placement.network import ScorerPolicy, export
+
+    gpus, models = 3, 5
+    seen = observations(gpus, models)
+    policy = ScorerPolicy(
+        spaces.Box(0, 5, seen.shape[1:], np.float32),
+        spaces.MultiDiscrete([models + 1] * gpus),
+        lambda _: 1e-3,
+        hidden=8,
+        keep_bias=2.0,
+    )
+    with torch.no_grad():
+        theirs = policy.action_net(policy.mlp_extractor.forward_actor(torch.tensor(seen)))
+    ours = logits(export(policy), seen, gpus, models)
+    assert ours.shape == (2, gpus, models + 1)
+    assert np.allclose(ours.reshape(2, -1), theirs.numpy(), atol=1e-5)
+    assert ours[..., 0].mean() - ours[..., 1:].mean() == pytest.approx(2.0, abs=0.3)
+
+
+def test_scores_follow_gpus_and_models_wherever_they_stand() -> None:
+    gpus, models = 3, 5
+    seen = observations(gpus, models)
+    parts = take_apart(seen, gpus, models)
+    of_gpus, of_models = np.array([2, 0, 1]), np.array([4, 2, 0, 1, 3])
+    bits = parts.bits[:, of_gpus][:, :, of_models].reshape(2, gpus, -1)
+    moved = np.concatenate([bits, parts.gpu[:, of_gpus]], axis=-1).reshape(2, -1)
+    moved = np.concatenate([moved, parts.model[:, of_models].reshape(2, -1)], axis=-1)
+    before, after = (logits(tensors(), x, gpus, models) for x in (seen, moved))
+    assert np.allclose(after[..., 0], before[:, of_gpus, 0])
+    assert np.allclose(after[..., 1:], before[..., 1:][:, of_gpus][:, :, of_models])
+
+
+def test_the_shipped_policy_plays_every_size_legally() -> None:
+    assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 100_000
+    policy = MaskablePpoPlacement()
+    for cluster in ("h100-4gpu", "h100-16gpu", "h100-64gpu"):
+        env = gym.make_vec("InfraMind-Placement-v0", num_envs=2, cluster=cluster)
+        seen, _ = env.reset(seed=3)
+        policy.reset(env.unwrapped.placement_spec(), [1, 2])
+        for _ in range(4):
+            actions = policy.act_batch(seen, env.unwrapped.contexts(), np.arange(2))
+            seen, _, _, _, infos = env.step(actions)
+            assert not infos["illegal"].any()
+
+
+def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
+    content = {"kind": "placement_scorer", "hidden": 4, "training": {}}
+    checkpoint.save(tmp_path / "good", tensors(), content)
+    MaskablePpoPlacement(str(tmp_path / "good"))
+    checkpoint.save(tmp_path / "kind", tensors(), {**content, "kind": "sb3"})
+    with pytest.raises(ConfigError, match="kind is 'sb3'"):
+        MaskablePpoPlacement(str(tmp_path / "kind"))
+    checkpoint.save(tmp_path / "shape", tensors(8), content)
+    with pytest.raises(ConfigError, match="pair0"):
+        MaskablePpoPlacement(str(tmp_path / "shape"))
+
+
+@pytest.mark.slow
+def test_a_short_training_makes_a_checkpoint_that_plays(tmp_path: Path) -> None:
+    pytest.importorskip("sb3_contrib")
+    from baselines.placement.training import DEFAULT_FILE, TrainingConfig, train
+
+    settings = load_yaml_model(DEFAULT_FILE, TrainingConfig).model_dump()
+    changes = {"rows": 2, "timesteps_per_turn": 240, "turns": 2, "hidden": 4}
+    config = TrainingConfig.model_validate({**settings, **changes})
+    content = train(config, seed=0, out=tmp_path)
+    assert content["training"]["timesteps"] == 480
+    assert train(config, seed=0, out=tmp_path) == content
+    with pytest.raises(ConfigError, match="another finished training"):
+        train(config, seed=1, out=tmp_path)
+    assert MaskablePpoPlacement(str(tmp_path)).config.hidden == 4
