@@ -22,7 +22,7 @@ def sim2real(
     check_rates: Annotated[
         str, typer.Option(help="queries a minute of the sweeps that are predicted")
     ] = "60,90",
-    queries: Annotated[int, typer.Option(min=1, help="in a sweep")] = 60,
+    queries: Annotated[int, typer.Option(min=1, help="in a sweep")] = 90,
     seed: Annotated[int, typer.Option(help="of the first sweep; the others count up")] = 0,
     out: Annotated[Path, typer.Option(help="folder of what is found")] = Path("results/sim2real"),
 ) -> None:
