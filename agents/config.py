@@ -23,7 +23,7 @@ CHECKPOINTS: Final = Path(__file__).resolve().parent / "checkpoints"
 SystemFeature = Literal["queue", "e2e", "kv", "in_flight"]
 
 
-class EnvChoice(StrictModel):
+class WorldChoice(StrictModel):
     """The world that a policy is trained in; see `inframind_gym.orchestration.config.EnvConfig`.
 
     Budgets are drawn from the workload's tiers; tasks come from the split "train", and those of the
@@ -36,9 +36,18 @@ class EnvChoice(StrictModel):
     arrivals: str | dict[str, Any] = "poisson"
     scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
     protocol: Literal["parallel", "published"] | None = None
-    num_queries: PositiveInt | None = None  # in one sweep; without it the workload's
     agents: dict[str, Any] | None = None
     metrics_poll_s: Positive | None = None  # between two polls of the telemetry; None: the pool's
+
+    def arguments(self, split: str) -> dict[str, Any]:
+        """Keyword arguments of the environment."""
+        return {**self.model_dump(), "split": split}
+
+
+class EnvChoice(WorldChoice):
+    """The same with the length of a sweep and what is seen of the servers."""
+
+    num_queries: PositiveInt | None = None  # in one sweep; without it the workload's
     system_features: tuple[SystemFeature, ...] = ("queue", "e2e")
 
     @model_validator(mode="after")
@@ -46,10 +55,6 @@ class EnvChoice(StrictModel):
         if len(set(self.system_features)) < len(self.system_features):
             raise ValueError(f"system_features names one twice; known: {SYSTEM_FEATURES}")
         return self
-
-    def arguments(self, split: str) -> dict[str, Any]:
-        """Keyword arguments of the environment."""
-        return {**self.model_dump(), "split": split}
 
 
 class _Header(StrictModel):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from agents.sources import sources_digest
 from inframind_gym.errors import ConfigError
+
+CODES: Final = "charts/codes"  # metric: how many codes a training has run on, once it is not one
 
 
 def check_resume(
@@ -36,6 +40,36 @@ def check_resume(
             f"{out}: the training there has another {difference}; resume it with its own "
             "configuration and seed, or choose another --out."
         )
+
+
+def check_code(out: Path, saved: Sequence[str], *, changed: bool) -> tuple[str, ...]:
+    """Let a training go on only with the code that it was begun with, unless that is wanted.
+
+    Args:
+        out: the folder, named in the error.
+        saved: what this function returned when the training was last begun or resumed; empty if
+            its state tells none.
+        changed: whether to go on with other code, too, which is said on standard error.
+
+    Returns:
+        Digests of the code that the training has run on, in order; its state and its checkpoint
+        keep them.
+
+    Raises:
+        ConfigError: the code is another one, and `changed` is false.
+    """
+    now = sources_digest()
+    if saved and saved[-1] == now:
+        return tuple(saved)
+    what = f"{saved[-1][:12] if saved else 'unknown'}, now {now[:12]}"
+    if not changed:
+        raise ConfigError(
+            f"{out}: the training there was begun with other code ({what}) and would not end as it "
+            "does with either: go back to that code, delete the folder to train anew, or go on "
+            "regardless with --resume-changed-code."
+        )
+    print(f"{out}: goes on with other code ({what})", file=sys.stderr, flush=True)
+    return (*(saved or ("unknown",)), now)
 
 
 def _difference(saved: Any, wanted: Any, path: str = "") -> str | None:

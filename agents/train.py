@@ -33,6 +33,10 @@ def main(
         str | None, typer.Option(help="Ray cluster whose actors play instead.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where the training in --out ended.")] = False,
+    resume_changed_code: Annotated[
+        bool,
+        typer.Option(help="Resume although the code has changed; noted in log and checkpoint."),
+    ] = False,
     wandb: Annotated[
         bool, typer.Option(help="Log to W&B too: offline, unless WANDB_MODE says otherwise.")
     ] = False,
@@ -48,7 +52,8 @@ def main(
         options = {
             "workers": workers,
             "ray_address": ray_address,
-            "resume": resume,
+            "resume": resume or resume_changed_code,
+            "resume_changed_code": resume_changed_code,
             "wandb": wandb,
             "tensorboard": tensorboard,
         }

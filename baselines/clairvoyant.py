@@ -20,17 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines.foresight.choice import choose
-from baselines.foresight.recipe import CODE, DOUBLE, OUTCOME, PACE, RECIPE, ROLE_KINDS, SINGLE
+from baselines.foresight.recipe import OUTCOME, PACE, RECIPE
 from inframind_gym.errors import ConfigError
 from inframind_gym.orchestration.simulation import Simulation
 from inframind_gym.orchestration.state import PLAN
 from inframind_gym.policy import BasePolicy, Contexts, PolicySpec
-from inframind_gym.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
+from inframind_gym.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
 
 _ROLE, _ROUTE = 2, 2 + MAX_AGENTS  # places in an action at the joint level
 _IO, _CHAIN, _DEBATE, _REFLECTION = (
     TOPOLOGIES.index(name) for name in ("IO", "Chain", "Debate", "Reflection")
 )
+_SINGLE, _DOUBLE, _CODER = RoleRule
 SAFETY: Final = 2.0  # what else arrives before the query is done makes it slower
 PATIENCE_S: Final = 2.0  # work left on a GPU that doubles the price of its time
 LARGE: Final = 4000  # recipes that are tried where no small one helps
@@ -133,11 +134,11 @@ def small_recipes(routes: int) -> NDArray[Any]:
     """
     plans: list[tuple[int, int, int, tuple[int, ...]]] = []
     for a in range(routes):
-        plans += [(_IO, 1, SINGLE, (a,)), (_REFLECTION, 1, SINGLE, (a,))]
-        plans.append((_REFLECTION, 1, DOUBLE, (a,)))
+        plans += [(_IO, 1, _SINGLE, (a,)), (_REFLECTION, 1, _SINGLE, (a,))]
+        plans.append((_REFLECTION, 1, _DOUBLE, (a,)))
         for b in range(routes):
-            plans += [(_DEBATE, 1, SINGLE, (a, b)), (_DEBATE, 1, CODE, (a, b))]
-            plans += [(_CHAIN, 2, CODE, (a, b)), (_IO, 2, SINGLE, (a, b))]
+            plans += [(_DEBATE, 1, _SINGLE, (a, b)), (_DEBATE, 1, _CODER, (a, b))]
+            plans += [(_CHAIN, 2, _CODER, (a, b)), (_IO, 2, _SINGLE, (a, b))]
     recipes = np.zeros(len(plans), RECIPE)
     for recipe, (topology, agents, kind, chosen) in zip(recipes, plans, strict=True):
         recipe["topology"], recipe["num_agents"], recipe["role_kind"] = topology, agents, kind
@@ -155,7 +156,8 @@ def large_recipes(routes: int) -> NDArray[Any]:
     recipes = np.zeros(LARGE, RECIPE)
     recipes["topology"] = rng.integers(len(TOPOLOGIES), size=LARGE)
     recipes["num_agents"] = rng.integers(2, MAX_AGENTS + 1, size=LARGE)
-    recipes["role_kind"] = rng.integers(ROLE_KINDS, size=LARGE)
+    kinds = np.array([_SINGLE, _CODER, _DOUBLE])  # in the order that the draws were always for
+    recipes["role_kind"] = kinds[rng.integers(len(kinds), size=LARGE)]
     # Half of them use two routes only: their models agree on who has the last word.
     pair = rng.integers(routes, size=(LARGE, 2))
     which = rng.integers(2, size=(LARGE, MAX_NODES))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from baselines.fixed_recipe import CHOSEN
 from inframind_gym.envs.vector import StreamVectorEnv
 from inframind_gym.files import replace_text
-from inframind_gym.topology import MAX_AGENTS, TOPOLOGIES
+from inframind_gym.topology import MAX_AGENTS, TOPOLOGIES, distinct_plans
 
 WORKLOADS: Final = ("math", "gsm_hard", "mbpp", "humaneval", "mmlu_pro", "mixed", "all")
 RATES_PER_MIN: Final = (10.0, 50.0, 100.0, 200.0)
@@ -29,13 +29,10 @@ QUERIES: Final = 500
 
 
 def candidates(num_routes: int) -> NDArray[np.int64]:
-    """Actions (C, 9) of the joint level; CoT is IO under another name."""
+    """Actions (C, 9) of the joint level."""
     plans = [
-        [TOPOLOGIES.index(topology), agents - 1, *range(MAX_AGENTS)]
-        for topology in TOPOLOGIES
-        if topology != "CoT"
-        for agents in range(1, MOST_AGENTS + 1)
-        if agents > 1 or topology not in ("Chain", "FullConnected")
+        [topology, agents - 1, *range(MAX_AGENTS)]
+        for topology, agents in distinct_plans(range(1, MOST_AGENTS + 1))
     ]
     return np.array([[*plan, route] for plan in plans for route in range(num_routes)], np.int64)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ROUTING: Final = "routing"
 _FAMILIES: Final = {
-    ROUTING: "benchmarks.routing:RoutingFamily",
+    ROUTING: "benchmarks.routing.family:RoutingFamily",
     "placement": "benchmarks.placement.family:PlacementFamily",
 }
 Progress = Callable[[int], None]
@@ -129,6 +129,10 @@ class Family(ABC):
     @abstractmethod
     def settings(self, suite: Any) -> dict[str, Any]:
         """What all cells of a run share and what their results depend on, as JSON."""
+
+    @abstractmethod
+    def left_out(self, suite: Any) -> Sequence[str]:
+        """Rooms of the simulator that no cell of a suite imports (`benchmarks.simulator`)."""
 
     @abstractmethod
     def fingerprints(self, suite: Any) -> dict[str, dict[str, str]]:

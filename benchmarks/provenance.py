@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import baselines
-import inframind_gym
 from benchmarks.cells import content_hash
 from benchmarks.cores import available_cores
+from benchmarks.simulator import ASIDE, LIVE, PACKAGE, PLACEMENT, simulator_files
 from benchmarks.sources import policy_sources
 from benchmarks.suite import SuiteConfig
-from inframind_gym.configs import find_config
 from inframind_gym.policy import PerRowPolicy
+from inframind_gym.serving.pool import load_pool
 from inframind_gym.workload.arrivals import make_arrivals
 from inframind_gym.workload.config import load_profiles, load_workload
 
@@ -25,23 +25,24 @@ FORMAT = 1  # of the results folder
 
 _ROLLOUT = (
     "cells.py",
-    "live.py",
     "metrics.py",
-    "records.py",
-    "rollout.py",
+    "routing/live.py",
+    "routing/records.py",
+    "routing/rollout.py",
 )  # modules beside this one that make the results
 _PACKAGES = ("inframind-gym", "gymnasium", "numba", "numpy")
 
 
-def code_settings(modules: Sequence[str]) -> dict[str, Any]:
+def code_settings(modules: Sequence[str], left_out: Sequence[str]) -> dict[str, Any]:
     """The code that results of any family depend on.
 
     Args:
         modules: Paths of the modules that make the results, below this one's folder.
+        left_out: Rooms of the simulator that they never import (`benchmarks.simulator`).
     """
     return {
         "format": FORMAT,
-        "code of inframind_gym": _tree_hash(Path(inframind_gym.__file__).parent),
+        "code of inframind_gym": _simulator_hash(left_out),
         "code of benchmarks": _files_hash(Path(__file__).parent / name for name in modules),
         "numpy": version("numpy"),
         "numba": version("numba"),
@@ -50,14 +51,14 @@ def code_settings(modules: Sequence[str]) -> dict[str, Any]:
 
 def file_hash(path: Path) -> str:
     """16 hexadecimal digits of a file's content; empty if there is no such file."""
-    return _file_hash(path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
 
 
 def settings(suite: SuiteConfig) -> dict[str, Any]:
     """What all cells of a run of routing share and what their results depend on.
 
     Paths are replaced by the hash of what they hold, so that a folder can be moved and a changed
-    file shows.
+    file shows; of a pool by the hash of what it says, so that its comments do not count.
 
     Args:
         suite: The resolved suite.
@@ -66,8 +67,8 @@ def settings(suite: SuiteConfig) -> dict[str, Any]:
         JSON content; two runs may share a results folder only if it is equal.
     """
     return {
-        **code_settings(_ROLLOUT),
-        "pool": _file_hash(find_config("pools", suite.pool)),
+        **code_settings(_ROLLOUT, rooms_left_out(suite)),
+        "pool": content_hash(load_pool(suite.pool).model_dump(mode="json")),
         "tasks": suite.tasks if suite.tasks == "builtin" else _tasks_hash(Path(suite.tasks)),
         "split": suite.split,
         "num_queries": suite.num_queries,
@@ -76,9 +77,16 @@ def settings(suite: SuiteConfig) -> dict[str, Any]:
         "scheduler": suite.scheduler,
         "system_features": list(suite.system_features),
         "metrics_poll_s": suite.metrics_poll_s,
+        "down_models": list(suite.down_models),
         "backend": suite.backend,
         "live": suite.live.model_dump(mode="json"),
     }
+
+
+def rooms_left_out(suite: SuiteConfig) -> tuple[str, ...]:
+    """Rooms of the simulator that no cell of a suite of routing imports."""
+    live = () if suite.backend == "vllm" else LIVE
+    return (*ASIDE, *PLACEMENT, *live)
 
 
 def workload_fingerprint(name_or_path: str) -> str:
@@ -92,7 +100,9 @@ def workload_fingerprint(name_or_path: str) -> str:
 
 
 def policy_fingerprint(
-    name_or_path: str, resolve: Callable[[str], Any] = baselines.resolve_policy
+    name_or_path: str,
+    resolve: Callable[[str], Any] = baselines.resolve_policy,
+    left_out: Sequence[str] = (),
 ) -> str:
     """Hash of a policy's name, of the source that it rests on, and of its `fingerprint`.
 
@@ -102,6 +112,8 @@ def policy_fingerprint(
     Args:
         name_or_path: The policy.
         resolve: How policies of its family are made.
+        left_out: Rooms of the simulator that the settings of the run leave out: what the policy
+            imports of them counts here.
 
     Raises:
         ConfigError: The policy is unknown or cannot be made.
@@ -111,7 +123,7 @@ def policy_fingerprint(
     if isinstance(policy, PerRowPolicy):
         extra = getattr(policy.instances[0], "fingerprint", "")
         policy = policy.instances[0]
-    sources = _files_hash(policy_sources(type(policy)))
+    sources = _files_hash(policy_sources(type(policy), left_out))
     return content_hash([name_or_path, type(policy).__qualname__, sources, str(extra)])
 
 
@@ -171,26 +183,20 @@ def _version(package: str) -> str | None:
 
 def _arrivals(arrivals: str | dict[str, Any]) -> Any:
     spec = make_arrivals(arrivals).to_json()
-    return {**spec, "path": _file_hash(Path(spec["path"]))} if "path" in spec else spec
+    return {**spec, "path": file_hash(Path(spec["path"]))} if "path" in spec else spec
 
 
 def _tasks_hash(folder: Path) -> str:
     files = (path for path in folder.iterdir() if path.name.endswith((".jsonl", ".jsonl.gz")))
-    return content_hash([[path.name, _file_hash(path)] for path in sorted(files)])
+    return content_hash([[path.name, file_hash(path)] for path in sorted(files)])
 
 
-def _tree_hash(root: Path) -> str:
-    skipped = {"__pycache__", "_configs"}
-    files: Iterable[Path] = (
-        path for path in root.rglob("*") if path.is_file() and not skipped & set(path.parts)
+def _simulator_hash(left_out: Sequence[str]) -> str:
+    return content_hash(
+        [[str(path.relative_to(PACKAGE)), file_hash(path)] for path in simulator_files(left_out)]
     )
-    return content_hash([[str(path.relative_to(root)), _file_hash(path)] for path in sorted(files)])
 
 
 def _files_hash(files: Iterable[Path]) -> str:
     """Hash of files by their names and contents, wherever they are and in whatever order."""
-    return content_hash(sorted([path.name, _file_hash(path)] for path in files))
-
-
-def _file_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
+    return content_hash(sorted([path.name, file_hash(path)] for path in files))

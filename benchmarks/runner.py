@@ -15,13 +15,11 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.cells import BaseCell, cell_id, content_hash, grid
-from benchmarks.errors import BenchmarkError
+from benchmarks.errors import BenchmarkError, StoppedError
 from benchmarks.families import ROUTING, Family, family
-from benchmarks.live import REQUESTS
 from benchmarks.progress import ProgressReport, say
 from benchmarks.provenance import policy_fingerprint, provenance
-from benchmarks.rollout import StoppedError
-from benchmarks.store import ResultStore
+from benchmarks.store import REQUESTS, ResultStore
 from benchmarks.suite import BaseSuite, SuiteT
 from benchmarks.workers import MAX_ROWS, run_cells
 
@@ -131,7 +129,7 @@ def run(
 
 def _header(kind: Family, suite: BaseSuite, command: Sequence[str]) -> dict[str, Any]:
     """Content of ``run.json``."""
-    shared = kind.settings(suite)
+    shared, left_out = kind.settings(suite), kind.left_out(suite)
     policies = {name: kind.resolve_policy(name) for name in suite.policies}
     origin = provenance()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -140,7 +138,9 @@ def _header(kind: Family, suite: BaseSuite, command: Sequence[str]) -> dict[str,
     return {
         "settings": shared,
         "settings_hash": content_hash(shared),
-        "policies": {name: policy_fingerprint(name, kind.resolve_policy) for name in policies},
+        "policies": {
+            name: policy_fingerprint(name, kind.resolve_policy, left_out) for name in policies
+        },
         "bounds": [name for name, made in policies.items() if getattr(made, "bound", False)],
         **kind.fingerprints(suite),
         "suite": suite.model_dump(mode="json"),

@@ -31,6 +31,7 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.families import Family, family_of
 
 HEADER, EPISODES, CELLS, TIMING = "run.json", "episodes.jsonl", "cells.jsonl", "timing.jsonl"
+REQUESTS = "requests.jsonl"  # of live servers: every call, as `inframind calibrate` reads them
 _SORTED = ".sorted"  # suffix of the files that replace the logs when a run is complete
 
 

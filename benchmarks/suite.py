@@ -97,6 +97,7 @@ class SuiteConfig(BaseSuite):
         split: Which part of the tasks is asked.
         system_features: What of the servers' telemetry a policy observes.
         metrics_poll_s: Seconds between two polls of it; null takes the pool's.
+        down_models: Aliases of models that are out of service.
         backend: "surrogate", or "vllm": the pool's live servers, on the wall clock.
         live: How live servers are called; see `inframind_gym.serving.vllm.settings.LiveSettings`.
     """
@@ -115,6 +116,7 @@ class SuiteConfig(BaseSuite):
     split: Literal["train", "val", "test", "all"] = "test"
     system_features: tuple[str, ...] = ("queue", "e2e")
     metrics_poll_s: Positive | None = None
+    down_models: tuple[str, ...] = ()
     backend: Literal["surrogate", "vllm"] = "surrogate"
     live: LiveSettings = LiveSettings()
 

@@ -13,9 +13,8 @@ from agents.cluster.hosts import Emit, HostDiedError
 from agents.cluster.ray_hosts import LOCAL
 from benchmarks.cells import BaseCell, batches
 from benchmarks.cores import available_cores
-from benchmarks.errors import BenchmarkError
+from benchmarks.errors import BenchmarkError, StoppedError
 from benchmarks.families import Family, Player, family
-from benchmarks.rollout import StoppedError
 from benchmarks.store import CellResult
 from benchmarks.suite import BaseSuite
 

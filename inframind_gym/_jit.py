@@ -1,9 +1,10 @@
 """The one decorator behind which all compiled code stands.
 
 Numba caches compiled functions on disk and invalidates an entry when *that function's file*
-changes. A function of ours is compiled together with everything that it calls, in other files too;
-so the stamp of every cache entry is the digest of all sources of the package: a stale kernel is
-never run.
+changes. A function of ours is compiled together with everything that it calls and with the
+constants that it names, in other files too; so the stamp of every cache entry holds the digest of
+the *rooms* whose text is compiled in: a stale kernel is never run. A test checks that no kernel
+rests on a file outside its rooms.
 """
 
 from __future__ import annotations
@@ -22,24 +23,39 @@ from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., object])
 
+_HERE: Final = Path(__file__).parent
+# What the kernels of the routing environments rest on.
+SIMULATOR: Final = tuple(
+    _HERE / room
+    for room in (
+        "rng.py",
+        "serving/telemetry.py",
+        "serving/surrogate",
+        "quality",
+        "orchestration",
+        "topology",
+    )
+)
+
 
 @cache
-def source_digest() -> str:
-    """Digest of all Python sources of the package, the key of the compilation cache."""
-    root = Path(__file__).parent
-    digest = hashlib.sha256()
-    for name in ("_jit.py", "rng.py", "serving/telemetry.py"):
-        digest.update((root / name).read_bytes())
-    for room in ("serving/surrogate", "quality", "orchestration", "topology"):
-        for path in sorted((root / room).rglob("*.py")):
-            digest.update(path.read_bytes())
+def source_digest(rooms: tuple[Path, ...]) -> str:
+    """Digest of Python sources, this file's included: what the cache of a kernel is stamped with.
+
+    Args:
+        rooms: modules, and folders, which stand for the modules right in them.
+    """
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for room in rooms:
+        for path in sorted(room.glob("*.py")) if room.is_dir() else [room]:
+            digest.update(f"{path.name}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 
 
-def _stamp_with_sources(dispatcher: object) -> None:
+def _stamp_with_sources(dispatcher: object, rooms: tuple[Path, ...]) -> None:
     cache_file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if cache_file is not None and hasattr(cache_file, "_source_stamp"):
-        cache_file._source_stamp = (cache_file._source_stamp, source_digest())
+        cache_file._source_stamp = (cache_file._source_stamp, source_digest(rooms))
 
 
 # Without the runtime (_nrt) compiled code cannot allocate arrays, and does not count references:
@@ -49,15 +65,16 @@ _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy", "_nrt"
 _njit: Final[Any] = numba.njit  # `_nrt` is missing from numba's own stubs
 
 
+# Every compiled entry point that was made, and the rooms whose text its cache is stamped with.
+entry_points: Final[dict[Any, tuple[Path, ...]]] = {}
+
+
 class _Announcement(event.Listener):
     """Says on standard error when one of our functions has to be compiled, which takes a while."""
 
-    def __init__(self) -> None:
-        self.ours: set[Any] = set()
-
     def on_start(self, event: Any) -> None:
         """A compilation begins; one that the cache answers does not."""
-        if event.data["dispatcher"] in self.ours:
+        if event.data["dispatcher"] in entry_points:
             name = event.data["dispatcher"].py_func.__name__
             print(
                 f"inframind_gym: compiling `{name}`, up to a minute; later runs take it from the "
@@ -70,9 +87,8 @@ class _Announcement(event.Listener):
         """Nothing to say."""
 
 
-_announcement: Final = _Announcement()
 _register: Final[Any] = event.register
-_register("numba:compile", _announcement)
+_register("numba:compile", _Announcement())
 
 
 def _prefetch(typing_context: Any, array: Any, element: Any, byte: Any) -> Any:
@@ -103,15 +119,28 @@ def _prefetch(typing_context: Any, array: Any, element: Any, byte: Any) -> Any:
 prefetch: Final[Any] = intrinsic(_prefetch)
 
 
-def jit(function: F) -> F:
-    """Compile `function` with all that it calls at its first call, and cache it on disk.
+def make_jit(*rooms: Path, allocates: bool = False) -> Callable[[F], F]:
+    """The decorator of compiled entry points that rest on these rooms.
 
-    It releases the GIL and must not allocate arrays: scratch space is handed in.
+    It compiles a function with all that it calls at its first call, and caches it on disk.
+
+    Args:
+        rooms: modules and folders whose text is compiled in; the function's own file always counts.
+        allocates: whether it may allocate arrays. Otherwise scratch space is handed in, which is
+            faster where many arrays are passed on.
     """
-    dispatcher = _njit(cache=True, **_OPTIONS)(function)
-    _announcement.ours.add(dispatcher)
-    _stamp_with_sources(dispatcher)
-    return cast(F, dispatcher)
+    options = {k: v for k, v in _OPTIONS.items() if not (allocates and k == "_nrt")}
+
+    def decorate(function: F) -> F:
+        dispatcher = _njit(cache=True, **options)(function)
+        entry_points[dispatcher] = rooms
+        _stamp_with_sources(dispatcher, rooms)
+        return cast(F, dispatcher)
+
+    return decorate
+
+
+jit: Final = make_jit(*SIMULATOR)  # for the routing environments
 
 
 def inner(function: F) -> F:

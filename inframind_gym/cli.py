@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from inframind_gym import ENVIRONMENTS, __version__
+from inframind_gym.calibration.command import calibrate
+from inframind_gym.calibration.replay_command import replay
 from inframind_gym.configs import find_config, list_configs
 from inframind_gym.errors import InfraMindError
 from inframind_gym.placement.cards import load_cluster
 from inframind_gym.placement.demand import load_demand
 from inframind_gym.placement.live.command import place
-from inframind_gym.serving.calibration.command import calibrate
-from inframind_gym.serving.calibration.replay_command import replay
+from inframind_gym.serving.launch.command import app as pool_app
 from inframind_gym.serving.pool import load_pool
-from inframind_gym.serving.vllm.pool_cli import app as pool_app
 from inframind_gym.sim2real.command import sim2real
 from inframind_gym.workload.config import load_workload
 

@@ -31,8 +31,8 @@ _S31: Final = np.uint64(31)
 _S11: Final = np.uint64(11)
 _TO_UNIT: Final = 2.0**-53
 
-# Streams: what a number is for. Distinct streams never share a value.
-STREAM_ARRIVAL: Final = 1
+# Streams: what a number is for. Distinct streams never share a value. Numbers 1 and 11 were once
+# taken and stay free.
 STREAM_BUDGET: Final = 2
 STREAM_TOPOLOGY: Final = 3
 STREAM_AGENTS: Final = 4
@@ -42,7 +42,6 @@ STREAM_CALL_LENGTH: Final = 7
 STREAM_MODEL_ABILITY: Final = 8
 STREAM_CALL_ANSWER: Final = 9
 STREAM_BACKGROUND: Final = 10
-STREAM_TASK_ORDER: Final = 11
 STREAM_POLICY: Final = 12
 STREAM_TESTS: Final = 13
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from agents.cluster.hosts import Host, HostDiedError, ProcessHost, ready_processes
 from agents.cluster.ray_hosts import RayHost, connect, disconnect, ready_actors
 from inframind_gym.errors import InfraMindError
 
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS: Final = 3  # at work that costs workers their life
 POLL_S = 0.2
 
 J = TypeVar("J")

@@ -12,7 +12,11 @@ multiplier prices latency).
     recipes.py    what can be chosen
     survey.py     playing it, and what is seen
     study.py      what is learned from that
+    lessons.py    all that was learned, as a checkpoint keeps it
     choice.py     the choice, compiled
-    policy.py     the agent
-    training.py   the stages of a training
+    policy.py     the agent, and its ablations
+    config.py     the configuration of a training
+    stages.py     its stages: survey, load, search of the prices
+    jobs.py       what workers play for a stage
+    training.py   the training from stage to stage: saves, resumes
 """

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from inframind_gym._jit import make_jit
 
 _SQRT_HALF = math.sqrt(0.5)
 
@@ -50,7 +51,7 @@ MOST_LOAD = 3.0  # rounds of slots in flight beyond which a price rises no furth
 RATE_UNIT_PER_MIN = 50.0
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@make_jit(allocates=True)
 def choose(
     known: Knowledge,
     prices: Prices,

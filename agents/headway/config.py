@@ -1,12 +1,12 @@
-"""Configuration of Headway's training (`agents/configs/headway.yaml`)."""
+"""Configuration of Headway's training; `agents/configs/headway.yaml` is what is said here."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from agents.config import EnvChoice
+from agents.config import WorldChoice
 from inframind_gym.configs import (
     Fraction,
     NonNegative,
@@ -15,11 +15,15 @@ from inframind_gym.configs import (
     PositiveInt,
     StrictModel,
 )
-from inframind_gym.workload.budgets import RATES_PER_MIN
+
+_NOT_READ: Final = {
+    "num_queries": "load_queries and search.queries are the lengths of its sweeps",
+    "system_features": "it counts its own calls in flight and sees nothing else",
+}
 
 
 class SurveyRound(StrictModel):
-    """One round of the survey.
+    """One round of the survey, after which recipes that no circumstances call for are dropped.
 
     Attributes:
         queries: played in it, in all.
@@ -31,7 +35,7 @@ class SurveyRound(StrictModel):
 
 
 class SearchConfig(StrictModel):
-    """The search of the prices.
+    """The search of the prices: many generations of noisy judgements beat fewer of precise ones.
 
     Attributes:
         generations: of CMA-ES.
@@ -39,7 +43,7 @@ class SearchConfig(StrictModel):
         sweeps_per_rate: sweeps at each rate by which a candidate is judged; the same for all
             candidates of a generation, new ones in the next.
         queries: in a sweep.
-        spread: standard deviation of the first candidates, in the units of `training.UNITS`.
+        spread: standard deviation of the first candidates, in the units of `stages.UNITS`.
     """
 
     generations: NonNegativeInt = 240
@@ -68,14 +72,11 @@ class Objective(StrictModel):
 
 
 class HeadwayConfig(StrictModel):
-    """Headway.
-
-    Of `env`, sweeps have the lengths given here, and the agent sees what it needs: `num_queries`
-    and `system_features` are not read.
+    """Headway: the defaults are what the shipped checkpoints were trained with.
 
     Attributes:
         algorithm: "headway".
-        env: the world.
+        env: the world; a checkpoint is for its workload, and several were trained.
         rates_per_min: arrival rates of the sweeps.
         rows: sweeps that run in lockstep.
         idle_rate_per_min: arrival rate at which queries hardly ever meet.
@@ -87,8 +88,14 @@ class HeadwayConfig(StrictModel):
     """
 
     algorithm: Literal["headway"] = "headway"
-    env: EnvChoice = EnvChoice()
-    rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)] = RATES_PER_MIN
+    env: WorldChoice = WorldChoice()
+    rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)] = (
+        10.0,
+        50.0,
+        100.0,
+        150.0,
+        200.0,
+    )
     rows: PositiveInt = 192
     idle_rate_per_min: Positive = 0.05
     survey: Annotated[tuple[SurveyRound, ...], Field(min_length=1)] = (
@@ -101,3 +108,11 @@ class HeadwayConfig(StrictModel):
     load_queries: PositiveInt = 300
     search: SearchConfig = SearchConfig()
     objective: Objective = Objective()
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _check_env(cls, env: Any) -> Any:
+        for key, why in _NOT_READ.items():
+            if isinstance(env, dict) and key in env:
+                raise ValueError(f"{key} is not for Headway: {why}; leave it out")
+        return env

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from agents import checkpoint
 from agents.headway.choice import Knowledge, Prices
-from agents.headway.recipes import ROLE_RULES, RecipeBook, book_from_tensors
+from agents.headway.recipes import RecipeBook, book_from_tensors
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy.layout import EMBED_DIM
 from inframind_gym.tasks import DOMAINS
-from inframind_gym.topology import MAX_NODES, TOPOLOGIES
+from inframind_gym.topology import MAX_NODES, TOPOLOGIES, RoleRule
 
 ALGORITHM: Final = "headway"
 
@@ -124,7 +124,7 @@ def load_lessons(folder: str | Path) -> Lessons:
     for name, low, count in (
         ("topology", 0, len(TOPOLOGIES)),
         ("strategy", 0, strategies),
-        ("roles", 0, len(ROLE_RULES)),
+        ("roles", 0, len(RoleRule)),
         ("models", -1, len(models)),
     ):
         array = tensors[f"recipes.{name}"]

@@ -14,16 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.tasks import DOMAINS
-from inframind_gym.topology import MAX_AGENTS, MAX_NODES, ROLES, TOPOLOGIES, graph, roles_of
+from inframind_gym.topology import (
+    MAX_AGENTS,
+    MAX_NODES,
+    ROLES,
+    TOPOLOGIES,
+    RoleRule,
+    distinct_plans,
+    graph,
+    roles_of,
+)
 from inframind_gym.topology.graphs import DEBATE_ROUNDS
 
-# Which of a domain's roles the agents take, those first that fit the question best.
-SINGLE: Final = 0  # roles that answer once
-DOUBLE: Final = 1  # roles that answer, check and answer again
-CODER: Final = 2  # roles that answer once and write code, which tests can prove; else SINGLE
-ROLE_RULES: Final = (SINGLE, DOUBLE, CODER)
-
-_PLANS: Final = tuple(t for t in TOPOLOGIES if t != "CoT")  # CoT is IO under another name
 _MOST_TEAMS: Final = 40  # choices of models that are tried for many agents
 _MOST_DOUBLE: Final = 4  # agents that are tried with roles that answer twice
 _DEBATE: Final = TOPOLOGIES.index("Debate")
@@ -36,7 +38,8 @@ class Recipe(NamedTuple):
         topology: index into TOPOLOGIES.
         models: of every node, indices into the pool.
         strategy: of every call, index into STRATEGIES.
-        roles: SINGLE, DOUBLE or CODER.
+        roles: a RoleRule: which of a domain's roles the agents take, those first that fit the
+            question best; SINGLE where a domain has none of the kind.
     """
 
     topology: int
@@ -50,7 +53,7 @@ class RecipeBook(NamedTuple):
 
     topology: NDArray[np.int64]  # (R,)
     num_agents: NDArray[np.int64]  # (R,)
-    roles: NDArray[np.int64]  # (R,) rule
+    roles: NDArray[np.int64]  # (R,) RoleRule
     strategy: NDArray[np.int64]  # (R,)
     models: NDArray[np.int64]  # (R, MAX_NODES), -1 beyond the nodes
     routes: NDArray[np.int64]  # (R, MAX_NODES) what each node is routed to, 0 beyond the nodes
@@ -64,17 +67,6 @@ class RecipeBook(NamedTuple):
     def select(self, rows: NDArray[np.int64]) -> RecipeBook:
         """Some of the recipes, in the order of `rows`."""
         return RecipeBook(**{name: column[rows] for name, column in self._asdict().items()})
-
-    def describe(self, row: int, models: Sequence[str], strategies: Sequence[str]) -> str:
-        """A recipe in words: "Debate: qwen-14b x2, then llama-8b x2; DeepThink"."""
-        parts = []
-        for wave in range(int(self.waves[row].max()) + 1):
-            team = self.models[row, self.waves[row] == wave].tolist()
-            counts = [(models[m], team.count(m)) for m in dict.fromkeys(team)]
-            parts.append(" + ".join(n if count == 1 else f"{n} x{count}" for n, count in counts))
-        rule = ("", "; roles that answer twice", "; coders")[self.roles[row]]
-        name, how = TOPOLOGIES[self.topology[row]], strategies[self.strategy[row]]
-        return f"{name}: {', then '.join(parts)}; {how}{rule}"
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
         """What a checkpoint keeps: the rest follows from it."""
@@ -136,24 +128,21 @@ def candidates(num_models: int, num_strategies: int, *, code: bool = True) -> li
         code: whether there are tasks whose answer is code; else CODER is the same as SINGLE.
     """
     found = []
-    for name in _PLANS:
-        topology = TOPOLOGIES.index(name)
-        for agents in range(1, MAX_AGENTS + 1):
-            if agents == 1 and name in ("Chain", "FullConnected"):
-                continue  # one agent alone is IO
-            rules = [
-                rule
-                for rule in ROLE_RULES
-                if (rule != DOUBLE or (name != "Reflection" and agents <= _MOST_DOUBLE))
-                and (rule != CODER or code)
-            ]
-            for team in _teams(num_models, agents, topology):
-                for models in _castings(name, team, num_models):
-                    found += [
-                        Recipe(topology, models, strategy, rule)
-                        for strategy in range(num_strategies)
-                        for rule in rules
-                    ]
+    for topology, agents in distinct_plans():
+        name = TOPOLOGIES[topology]
+        rules = [
+            rule
+            for rule in RoleRule
+            if (rule != RoleRule.DOUBLE or (name != "Reflection" and agents <= _MOST_DOUBLE))
+            and (rule != RoleRule.CODER or code)
+        ]
+        for team in _teams(num_models, agents, topology):
+            for models in _castings(name, team, num_models):
+                found += [
+                    Recipe(topology, models, strategy, rule)
+                    for strategy in range(num_strategies)
+                    for rule in rules
+                ]
     return found
 
 
@@ -190,18 +179,20 @@ def role_orders(
         where there are fewer roles than agents they come again.
     """
     fit = task_embeddings.astype(np.float64) @ role_embeddings.astype(np.float64).T
-    out = np.zeros((len(fit), len(DOMAINS), len(ROLE_RULES), MAX_AGENTS), np.int8)
+    out = np.zeros((len(fit), len(DOMAINS), len(RoleRule), MAX_AGENTS), np.int8)
     for d, domain in enumerate(DOMAINS):
         own = np.array(roles_of(domain))
-        for rule in ROLE_RULES:
+        for rule in RoleRule:
             group = np.flatnonzero([_belongs(int(role), rule) for role in own])
             if not len(group):
-                group = np.flatnonzero([_belongs(int(role), SINGLE) for role in own])
+                group = np.flatnonzero([_belongs(int(role), RoleRule.SINGLE) for role in own])
             order = group[np.argsort(-fit[:, own[group]], axis=1, kind="stable")]
             out[:, d, rule] = order[:, np.arange(MAX_AGENTS) % len(group)]
     return out
 
 
-def _belongs(role: int, rule: int) -> bool:
+def _belongs(role: int, rule: RoleRule) -> bool:
     calls, codes = ROLES[role].calls, ROLES[role].writes_code
-    return {SINGLE: calls == 1, DOUBLE: calls == 2, CODER: calls == 1 and codes}[rule]
+    if rule == RoleRule.DOUBLE:
+        return calls == 2
+    return calls == 1 and (codes or rule == RoleRule.SINGLE)

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.cluster.crew import MAX_ATTEMPTS
 from agents.cluster.fleet import Fleet, WorkerDiedError
 from agents.headway.choice import Prices
 from agents.headway.config import HeadwayConfig, Objective
@@ -31,7 +32,6 @@ from inframind_gym.tasks import DOMAINS
 # What random numbers are for: the second coordinate of every seed.
 SURVEY, LOAD, SEARCH, VALIDATION = range(4)
 CODE: Final = DOMAINS.index("Code")
-MAX_ATTEMPTS: Final = 3  # at jobs that cost workers their life
 NEVER_S: Final = 1e6  # between two polls of a telemetry that nobody looks at
 
 

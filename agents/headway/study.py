@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.headway.choice import Knowledge
-from agents.headway.recipes import DOUBLE, RecipeBook
+from agents.headway.recipes import RecipeBook
 from agents.headway.survey import Played, Sums
 from inframind_gym.tasks import DOMAINS
-from inframind_gym.topology import MAX_NODES, TOPOLOGIES
+from inframind_gym.topology import MAX_NODES, TOPOLOGIES, RoleRule
 
 _PRIOR_QUERIES: Final = 10.0  # of average success, added to every recipe's own
 _LEAST_SPREAD: Final = 0.15  # of log latency: fewer queries do not make anybody surer
@@ -190,7 +190,7 @@ def first_calls(book: RecipeBook, played: Played) -> dict[str, NDArray[np.float6
         Columns of equal length: `seconds`, `model`, `strategy`, `domain` and `query` (the row of
         `played`).
     """
-    once = (book.topology != _REFLECTION) & (book.roles != DOUBLE)
+    once = (book.topology != _REFLECTION) & (book.roles != RoleRule.DOUBLE)
     columns: dict[str, list[NDArray[np.float64]]] = {
         name: [] for name in ("seconds", "model", "strategy", "domain", "query")
     }

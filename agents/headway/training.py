@@ -28,9 +28,10 @@ from agents.headway.jobs import MEASURES
 from agents.headway.lessons import Lessons, from_tensors, save_lessons, to_tensors
 from agents.headway.recipes import RecipeBook, book_from_tensors
 from agents.headway.stages import SEARCH, VALIDATION, Trainer, dimensions, prices_of, worth
-from agents.resume import check_resume
+from agents.resume import CODES, check_code, check_resume
+from agents.sources import sources_digest
 from agents.tracking import Tracker
-from inframind_gym.serving.calibration.search import CMAES
+from inframind_gym.cmaes import CMAES
 
 BEST: Final = "best"  # folder of the trained agent within that of the training
 FINISHED: Final = "finished"
@@ -46,6 +47,7 @@ def train(
     workers: int = 1,
     ray_address: str | None = None,
     resume: bool = False,
+    resume_changed_code: bool = False,
     wandb: bool = False,
     tensorboard: bool = False,
 ) -> dict[str, Any]:
@@ -58,6 +60,7 @@ def train(
         workers: processes that play.
         ray_address: a Ray cluster that plays instead.
         resume: go on where the training in `out` ended.
+        resume_changed_code: even if it was begun with other code.
         wandb: log to W&B too.
         tensorboard: log for TensorBoard too.
 
@@ -65,10 +68,15 @@ def train(
         What the agent reaches on the validation split, and where it is.
 
     Raises:
-        ConfigError: `out` holds another training, or one while `resume` is off.
+        ConfigError: `out` holds another training, or one of other code, or one while `resume` is
+            off.
     """
     about: dict[str, Any] = {"config": config.model_dump(mode="json"), "seed": seed}
     state = _open_state(out, about, resume=resume)
+    code: tuple[str, ...] = (sources_digest(),)
+    if state[1]:
+        code = check_code(out, state[1].get("code", ()), changed=resume_changed_code)
+    about["code"] = list(code)
     if state[1].get("stage") == FINISHED:
         return {**state[1]["validation"], "checkpoint": str(out / BEST)}
     tracker = Tracker(out, about["config"], wandb=wandb, tensorboard=tensorboard)
@@ -128,6 +136,8 @@ class _Training:
     def _search(self, lessons: Lessons, strategy: CMAES) -> dict[str, Any]:
         config, trainer = self._config, self._trainer
         self._tracker.rewind(strategy.generation)
+        if len(self._about["code"]) > 1:
+            self._log({CODES: len(self._about["code"])}, strategy.generation)
         for generation in range(strategy.generation, config.search.generations):
             points = strategy.ask(np.random.default_rng([trainer.seed, SEARCH, generation]))
             measures = trainer.judge(lessons, points, SEARCH, generation, "train")

@@ -24,7 +24,6 @@ SYSTEM: Final = 16
 RESOURCE: Final = 64
 HIDDEN: Final = 128
 LAYER_NORM_EPS: Final = 1e-5
-ROLE_COUNT: Final = 25
 
 
 @dataclass(frozen=True)

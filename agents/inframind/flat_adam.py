@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.inframind.layers import Array, Parameters
+from inframind_gym._jit import make_jit
 
 BETAS: Final = (0.9, 0.999)
 EPS: Final = 1e-5
@@ -63,7 +63,7 @@ class FlatAdam:
         self._steps = int(arrays[f"{prefix}steps"][0])
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@make_jit(allocates=True)
 def _move(values: Array, gradient: Array, mean: Array, square: Array, numbers: Array) -> None:
     """One step over vectors (P,), in their own precision."""
     clip, new_mean, new_square, rate, scale, eps = numbers

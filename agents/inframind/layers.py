@@ -60,10 +60,6 @@ class Parameters:
         """The values by name."""
         return {name: value.copy() for name, value in self._values.items()}
 
-    def gradients(self) -> dict[str, Array]:
-        """Copies of the gradients by name."""
-        return {name: gradient.copy() for name, gradient in self._gradients.items()}
-
 
 class Linear:
     """y = x Wᵀ + b, from (n, inputs) to (n, outputs).

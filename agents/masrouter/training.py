@@ -30,7 +30,8 @@ from agents.masrouter.idle_queries import Choices, IdleQueries, Outcome
 from agents.masrouter.net import ROUTED_DRAWS, MasRouterNet, Routed
 from agents.planner.inference import PLAN_DRAWS, NumpyModelRouter, pick_all
 from agents.planner.net import weights_of
-from agents.resume import check_resume
+from agents.resume import CODES, check_code, check_resume
+from agents.sources import sources_digest
 from agents.tracking import Tracker
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
 from inframind_gym.topology import TOPOLOGIES
@@ -94,6 +95,7 @@ class Training:
         self.noise = torch.Generator()
         self.updates = 0
         self.best_updates, self.best_utility = 0, -np.inf
+        self.code: tuple[str, ...] = (sources_digest(),)
 
     def update(self) -> dict[str, float]:
         """Route one batch of queries and learn from it.
@@ -161,17 +163,19 @@ class Training:
         }
         checkpoint.save(out / LAST, {**weights, **moments}, self.facts())
 
-    def restore(self, out: Path, *, resume: bool) -> None:
+    def restore(self, out: Path, *, resume: bool, changed_code: bool = False) -> None:
         """Go on from the last checkpoint of this training in `out`, if there is one.
 
         Raises:
-            ConfigError: there is one and `resume` is false, or it belongs to another training.
+            ConfigError: there is one and `resume` is false, or it belongs to another training, or
+                to other code and `changed_code` is false.
         """
         if not checkpoint.exists(out / LAST):
             return
         tensors, facts = checkpoint.load(out / LAST)
         own = self.facts()
         check_resume(out, facts, {key: own[key] for key in _DECISIVE}, resume=resume)
+        self.code = check_code(out, facts.get("code", ()), changed=changed_code)
         names = self.net.state_dict()
         self.net.load_state_dict({name: torch.tensor(tensors[name]) for name in names})
         for name, parameter in self.net.named_parameters():
@@ -197,6 +201,7 @@ class Training:
             "best_updates": self.best_updates,
             "best_utility": self.best_utility,
             "training": self.config.model_dump(mode="json"),
+            "code": list(self.code),
         }
 
 
@@ -206,6 +211,7 @@ def train(
     seed: int,
     out: Path,
     resume: bool = False,
+    resume_changed_code: bool = False,
     wandb: bool = False,
     tensorboard: bool = False,
 ) -> dict[str, Any]:
@@ -216,6 +222,7 @@ def train(
         seed: same seed, same result.
         out: folder of the training.
         resume: go on from the last validation in `out`.
+        resume_changed_code: even if the training there was begun with other code.
         wandb: see `Tracker`, as for `tensorboard`.
 
     Returns:
@@ -223,14 +230,16 @@ def train(
 
     Raises:
         ConfigError: `out` holds a training and `resume` is not set, or one of another
-            configuration or seed.
+            configuration, seed or code.
     """
     torch.set_num_threads(1)
     training = Training(config, seed)
-    training.restore(out, resume=resume)
+    training.restore(out, resume=resume, changed_code=resume_changed_code)
     run = {"config": config.model_dump(mode="json"), "seed": seed}
     with Tracker(out, run, wandb=wandb, tensorboard=tensorboard) as tracker:
         tracker.rewind(training.updates if training.updates else -1)
+        if len(training.code) > 1:
+            tracker.log(training.updates, {CODES: len(training.code)})
         for metrics in _rounds(training):
             tracker.log(training.updates, metrics)
             tracker.flush()

@@ -196,17 +196,6 @@ class NumpyModelRouter:
         return softmax(self.models.scores(self.models.context(latent, mode, mean_role)))
 
 
-def numpy_plan(
-    weights: Weights,
-    query: NDArray[np.floating[Any]],
-    domain: Indices,
-    uniforms: Floats | None = None,
-) -> tuple[Indices, Indices, Indices]:
-    """Plans of B queries in one call; see `NumpyPlanner`, which prepares the weights once."""
-    planner = NumpyPlanner(weights)
-    return planner.plan(planner.encode(query), domain, uniforms)
-
-
 def encode(weights: Weights, prefix: str, x: Floats) -> Floats:
     """Mean latent (n, 64) of the variational encoder `prefix` for embeddings (n, 384)."""
     hidden = np.maximum(linear(weights, f"{prefix}encoder", x), 0.0)

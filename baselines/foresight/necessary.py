@@ -21,13 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines.foresight.compiled import jit
-from baselines.foresight.recipe import DOUBLE, SINGLE, call_s, call_work_s, play
+from baselines.foresight.recipe import call_s, call_work_s, play
 from inframind_gym._jit import inner
 from inframind_gym.orchestration.machine import PUBLISHED
 from inframind_gym.orchestration.world import World
 from inframind_gym.quality.response import FINAL_STRATEGY, answer_right, answer_tokens, call_id
 from inframind_gym.rng import STREAM_TESTS, uniform
 from inframind_gym.topology.graphs import FINAL, FIRST, MAX_NODES, SECOND
+from inframind_gym.topology.roles import RoleRule
 
 # Columns of the table of least calls, one row a model.
 ANY_WORK, NEXT_WORK, ANY_S = 0, 1, 2  # of an execution: least, least of another node; least time
@@ -37,6 +38,7 @@ FINAL_RIGHT, FINAL_SURE = 7, 8  # 1: right after right answers; right after wron
 LEAST = 9
 
 _IO, _REFLECTION = 0, 4  # indices into TOPOLOGIES
+_SINGLE, _DOUBLE = int(RoleRule.SINGLE), int(RoleRule.DOUBLE)
 _ONE_NODE = 3  # ways to play a route alone
 
 
@@ -199,7 +201,7 @@ def options(
             recipe[0].num_agents = 1
             for way in range(_ONE_NODE):
                 recipe[0].topology = _IO if way == 0 else _REFLECTION
-                recipe[0].role_kind = DOUBLE if way == 2 else SINGLE
+                recipe[0].role_kind = _DOUBLE if way == 2 else _SINGLE
                 play(
                     world, card, pace, key, q, tasks[q], length_z[q], recipe[0], scratch,
                     work_s[q, o], outcome[0],

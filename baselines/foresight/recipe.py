@@ -30,18 +30,14 @@ from inframind_gym.quality.response import (
 )
 from inframind_gym.rng import STREAM_TESTS, uniform
 from inframind_gym.topology.graphs import FINAL, FIRST, MAX_NODES, SECOND
-
-SINGLE: Final = 0  # kinds of role: the best fit of those that call once,
-CODE: Final = 1  # that call once and write code (SINGLE where there is none),
-DOUBLE: Final = 2  # that call twice (code first; SINGLE where there is none)
-ROLE_KINDS: Final = 3
+from inframind_gym.topology.roles import RoleRule
 
 # A way to carry out a query.
 RECIPE: Final = np.dtype(
     [
         ("topology", "i1"),
         ("num_agents", "i1"),
-        ("role_kind", "i1"),
+        ("role_kind", "i1"),  # RoleRule, of which all agents take the role that fits best
         ("route", "i1", (MAX_NODES,)),  # m * S + s of every node
     ],
     align=True,
@@ -72,6 +68,7 @@ PACE: Final = np.dtype(
 )
 
 _ONE = np.uint32(1)
+_SINGLE, _DOUBLE, _CODER = (int(rule) for rule in RoleRule)
 _DEBATE = 3  # index into TOPOLOGIES
 
 
@@ -131,7 +128,7 @@ def idle_pace(card: Any, pace: Any) -> None:
 
 @inner
 def best_role(world: World, task: int, kind: int) -> int:
-    """Index into ROLES of the role of a kind that fits the task best."""
+    """Index into ROLES of the role of a `RoleRule` that fits the task best; else of SINGLE."""
     domain = world.task_domain[task]
     profile = world.response.task_profile[task]
     first = world.role_start[domain]
@@ -139,11 +136,11 @@ def best_role(world: World, task: int, kind: int) -> int:
     for attempt in range(2):
         for role in range(first, first + world.role_count[domain]):
             calls = world.role_calls[profile, role]
-            if attempt == 0 and kind == CODE and (calls != 1 or world.role_codes[role] == 0):
+            if attempt == 0 and kind == _CODER and (calls != 1 or world.role_codes[role] == 0):
                 continue
-            if attempt == 0 and kind == DOUBLE and calls == 1:
+            if attempt == 0 and kind == _DOUBLE and calls == 1:
                 continue
-            if (attempt == 1 or kind == SINGLE) and calls != 1:
+            if (attempt == 1 or kind == _SINGLE) and calls != 1:
                 continue
             if best < 0 or world.role_fit[task, role] > world.role_fit[task, best]:
                 best = role

@@ -13,40 +13,6 @@ from inframind_gym.orchestration.world import World
 
 
 @jit
-def play_all(
-    world: World,
-    card: NDArray[Any],
-    pace: NDArray[Any],
-    keys: NDArray[np.uint64],
-    ordinals: NDArray[np.int64],
-    tasks: NDArray[np.int64],
-    length_z: NDArray[np.float32],
-    recipes: NDArray[Any],
-    scratch: NDArray[np.float64],
-    work_s: NDArray[np.float64],
-    outcomes: NDArray[Any],
-) -> None:
-    """`play` every query by every recipe.
-
-    Args:
-        world: constants of the run.
-        card: (M,) CARD.
-        pace: (M,) PACE.
-        keys: (n,) of each query's sweep; `ordinals`, `tasks` and `length_z` (n,) likewise.
-        recipes: (r,) RECIPE.
-        scratch: (2, MAX_NODES).
-        work_s: (r, n, M) written.
-        outcomes: (r, n) OUTCOME, written.
-    """
-    for i in range(recipes.shape[0]):
-        for q in range(keys.shape[0]):
-            play(
-                world, card, pace, keys[q], ordinals[q], tasks[q], length_z[q], recipes[i],
-                scratch, work_s[i, q], outcomes[i, q],
-            )  # fmt: skip
-
-
-@jit
 def tally(
     world: World,
     card: NDArray[Any],

@@ -10,14 +10,12 @@ ends before its `ideal_s`, the longest line of its calls, each alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.placement.cards import GpuGroup
-from inframind_gym.placement.config import placement_config
 from inframind_gym.placement.context import PlacementContext
 from inframind_gym.placement.policy import BasePlacementPolicy
 from inframind_gym.placement.simulation import PlacementSimulation
@@ -59,41 +57,3 @@ class EverywherePlacement(BasePlacementPolicy):
     def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
         """Nothing is to be done."""
         return np.zeros(self.spec.num_gpus, np.int64)
-
-
-class BoundRun(NamedTuple):
-    """What the bound reaches on one seed."""
-
-    reward: float  # mean over the decisions of an episode
-    late: int  # jobs whose deadline passed
-    jobs: NDArray[Any]  # (k,) JOB_DONE
-
-
-def optimistic(arguments: Mapping[str, Any], seeds: Sequence[int]) -> list[BoundRun]:
-    """Run the bound on the jobs that environments with these arguments and seeds meet.
-
-    Args:
-        arguments: keyword arguments of `InfraMind-Placement-v0`.
-        seeds: as given to `reset`.
-
-    Raises:
-        ConfigError: an argument is wrong.
-    """
-    simulation = EverywhereSimulation(placement_config(arguments), len(seeds))
-    observations = simulation.observations()
-    # Gymnasium's own way from a seed to a generator.
-    generators = [np.random.Generator(np.random.PCG64(np.random.SeedSequence(s))) for s in seeds]
-    simulation.start(np.arange(len(seeds)), generators, observations)
-    alone = np.zeros((len(seeds), simulation.num_gpus), np.int64)
-    rewards = np.zeros(len(seeds))
-    for _ in range(simulation.config.num_decisions):
-        simulation.step(alone, observations)
-        rewards += simulation.terms.sum(axis=1)
-    return [
-        BoundRun(
-            reward=float(rewards[e] / simulation.config.num_decisions),
-            late=int(simulation.state.episode[e]["jobs_late"]),
-            jobs=simulation.finished(e),
-        )
-        for e in range(len(seeds))
-    ]

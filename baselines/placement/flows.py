@@ -15,7 +15,7 @@ from inframind_gym.placement.flow.plus_network import Plan
 from inframind_gym.placement.flow.relief import Load, copy_gains
 from inframind_gym.placement.flow.spec_network import solve_spec, spec_costs
 from inframind_gym.placement.policy import BasePlacementPolicy
-from inframind_gym.placement.state import NONE, QUEUED, SLEPT
+from inframind_gym.placement.state import NONE, SLEPT, is_coming
 
 _RATE_EMA: Final = 0.25  # of the calls that come in an interval
 _WORK_EMA: Final = 0.1  # of the work of a call
@@ -93,7 +93,7 @@ class PlusFlowPlacement(BasePlacementPolicy):
         )
         gains = copy_gains(load, spec.num_gpus, self.horizon_s, self.tail_s)
         active, state = context.active[0], context.state[0]
-        coming = state >= QUEUED
+        coming = is_coming(state)
         target = np.where(coming.any(axis=1), coming.argmax(axis=1), active)
         there = target[:, None] == np.arange(spec.num_models)
         stays = context.time_s[0] - self._since_s[row] < self.dwell_s

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from inframind_gym.placement.context import PlacementContext, PlacementSpec
 from inframind_gym.placement.policy import BasePlacementPolicy, open_blocks
-from inframind_gym.placement.state import NONE, QUEUED
+from inframind_gym.placement.state import NONE, is_coming
 
 
 def instances(spec: PlacementSpec, context: PlacementContext) -> NDArray[np.int64]:
     """(M,) instances that are awake or on their way."""
     awake = context.active[0][:, None] == np.arange(spec.num_models)
-    coming = context.state[0] >= QUEUED
+    coming = is_coming(context.state[0])
     count: NDArray[np.int64] = (awake | coming).sum(axis=0) // spec.tp
     return count
 

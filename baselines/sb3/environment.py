@@ -1,4 +1,4 @@
-"""The environment that the Stable-Baselines3 recipes train on: every load and budget at once."""
+"""The environment that Stable-Baselines3's algorithms train on: every load and budget at once."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Sb3Checkpoint(StrictModel):
 
     Attributes:
         kind: "sb3".
-        algorithm: which recipe trained it.
+        algorithm: which one trained it.
         activation: "tanh" or "relu", between the layers.
         layers: widths, the observation's first and the routes' last.
         models: aliases in the order of the action.

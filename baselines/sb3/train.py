@@ -36,7 +36,7 @@ def train(
     """Train, export and save.
 
     Args:
-        algorithm: one of `baselines.sb3.recipes.ALGORITHMS`.
+        algorithm: one of `baselines.sb3.algorithms.ALGORITHMS`.
         seed: of networks, exploration and environments.
         out: folder of the checkpoint.
         hyperparameters: all blocks.
@@ -57,10 +57,10 @@ def train(
             f"training needs {error.name}; install it with `pip install torch` and "
             '`pip install "inframind-gym[agents]"`'
         ) from None
+    from baselines.sb3.algorithms import algorithm_class, make_algorithm
     from baselines.sb3.environment import make_training_env
     from baselines.sb3.export import export_network
     from baselines.sb3.lagrangian import LagrangianLog, LagrangianVecEnv
-    from baselines.sb3.recipes import algorithm_class, make_algorithm
 
     algorithm_class(algorithm)
     torch.set_num_threads(1)

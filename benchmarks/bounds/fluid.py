@@ -21,7 +21,7 @@ from benchmarks.bounds.informed import Informed, Plan
 from benchmarks.cells import Budget, Cell, content_hash
 from benchmarks.errors import BenchmarkError
 from benchmarks.provenance import settings, workload_fingerprint
-from benchmarks.rollout import ENV_IDS
+from benchmarks.routing.rollout import ENV_IDS
 from benchmarks.suite import SuiteConfig
 from inframind_gym.envs.vector import StreamVectorEnv
 from inframind_gym.files import replace_text

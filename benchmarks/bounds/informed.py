@@ -26,7 +26,7 @@ from benchmarks.bounds.capacity import Resources, resources_of
 from benchmarks.bounds.library import RecipeKey, Sampler, Tables, first_recipes, neighbours
 from benchmarks.bounds.solver import maximise
 from inframind_gym.orchestration.simulation import Simulation
-from inframind_gym.topology import MAX_NODES
+from inframind_gym.topology import MAX_NODES, RoleRule
 
 SEARCH_DRAWS: Final = 6  # times every task is asked while recipes are looked for
 FINAL_DRAWS: Final = 60  # and when they are judged
@@ -234,14 +234,14 @@ def role_kinds(simulation: Simulation) -> tuple[int, ...]:
     """Kinds of role that differ in this workload."""
     world = simulation.world
     domains = set(world.task_domain.tolist())
-    kinds = [0]
+    kinds = [RoleRule.SINGLE]
     codes = any(
         world.role_codes[r] == 1
         for d in domains
         for r in range(world.role_start[d], world.role_start[d] + world.role_count[d])
     )
     if codes:
-        kinds.append(1)
+        kinds.append(RoleRule.CODER)
     if (world.role_calls > 1).any():
-        kinds.append(2)
+        kinds.append(RoleRule.DOUBLE)
     return tuple(kinds)

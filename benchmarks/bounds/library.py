@@ -15,7 +15,7 @@ from inframind_gym.orchestration.config import env_config
 from inframind_gym.orchestration.simulation import Simulation
 from inframind_gym.quality.response import query_length_z
 from inframind_gym.serving.surrogate.state import cards
-from inframind_gym.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, graph
+from inframind_gym.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, distinct_plans, graph
 from inframind_gym.workload.config import load_profiles
 
 CLASSES: Final = 3  # of visible difficulty, alike in size
@@ -25,7 +25,7 @@ _NODES: Final = {
     for t, name in enumerate(TOPOLOGIES)
     for agents in range(1, MAX_AGENTS + 1)
 }
-RecipeKey = tuple[int, int, int, tuple[int, ...]]  # topology, agents, kind of role, routes
+RecipeKey = tuple[int, int, int, tuple[int, ...]]  # topology, agents, RoleRule, routes
 
 
 def recipes_of(keys: Sequence[RecipeKey]) -> NDArray[Any]:
@@ -39,12 +39,7 @@ def recipes_of(keys: Sequence[RecipeKey]) -> NDArray[Any]:
 
 def first_recipes(routes: int, role_kinds: Sequence[int]) -> list[RecipeKey]:
     """Where the search begins: every route on its own, teams of alike, and pairs of routes."""
-    teams = [
-        (t, agents)
-        for t, name in enumerate(TOPOLOGIES)
-        for agents in (1, 2, 3, 5, 6)
-        if name != "CoT" and (agents > 1 or name not in ("Chain", "FullConnected"))
-    ]
+    teams = distinct_plans((1, 2, 3, 5, 6))
     pairs = [(t, agents) for t, agents in teams if _NODES[t, agents] == 2]
     found: list[RecipeKey] = [
         (t, agents, kind, (r,) * _NODES[t, agents])
@@ -76,18 +71,13 @@ def neighbours(recipe: RecipeKey, routes: int, role_kinds: Sequence[int]) -> lis
         for r in range(routes):
             if r != chosen[i]:
                 found.append((topology, agents, kind, (*chosen[:i], r, *chosen[i + 1 :])))
-    for t, name in enumerate(TOPOLOGIES):
-        if name == "CoT":
+    for t, count in distinct_plans({agents, min(agents + 1, MAX_AGENTS), max(agents - 1, 1)}):
+        if (t, count) == (topology, agents):
             continue
-        for count in {agents, min(agents + 1, MAX_AGENTS), max(agents - 1, 1)}:
-            if (t, count) == (topology, agents):
-                continue
-            if count == 1 and name in ("Chain", "FullConnected"):
-                continue
-            nodes = _NODES[t, count]
-            found.append((t, count, kind, (chosen + (chosen[-1],) * nodes)[:nodes]))
-            if nodes < len(chosen):
-                found.append((t, count, kind, chosen[-nodes:]))
+        nodes = _NODES[t, count]
+        found.append((t, count, kind, (chosen + (chosen[-1],) * nodes)[:nodes]))
+        if nodes < len(chosen):
+            found.append((t, count, kind, chosen[-nodes:]))
     return list(dict.fromkeys(found))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +18,7 @@ from benchmarks.placement.cells import PlacementCell
 from benchmarks.placement.metrics import METRICS, DecisionLayout
 from benchmarks.placement.suite import TRACED, PlacementSuite
 from benchmarks.placement.tables import placement_sheets
+from benchmarks.simulator import ASIDE, LIVE, ROUTING
 from benchmarks.suite import BaseSuite
 from benchmarks.tables import Sheet
 
@@ -87,11 +88,15 @@ class PlacementFamily(Family):
         from benchmarks.provenance import code_settings
 
         return {
-            **code_settings(_MODULES),
+            **code_settings(_MODULES, self.left_out(suite)),
             "kind": self.kind,
             "load": suite.load,
             "num_decisions": suite.num_decisions,
         }
+
+    def left_out(self, suite: PlacementSuite) -> Sequence[str]:
+        """Everything about routing, servers and tools."""
+        return (*ASIDE, *LIVE, *ROUTING)
 
     def fingerprints(self, suite: PlacementSuite) -> dict[str, dict[str, str]]:
         """Hashes of the clusters with their models' cards, and of the demands with their traces."""

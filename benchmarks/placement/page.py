@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
 from typing import Any, Final
 
-from benchmarks import placement_solver
 from benchmarks.compare import Side, compare
 from benchmarks.errors import BenchmarkError
 from benchmarks.leaderboard import leaderboard
+from benchmarks.pages.writing import write_page
 from benchmarks.placement.metrics import METRICS
+from benchmarks.placement.solver import SOLVERS
 from benchmarks.results import Results
 from benchmarks.tables import Sheet, leaderboard_sheets, to_markdown, value_text
-from inframind_gym.files import replace_text
 
-TEMPLATE: Final = Path(__file__).with_name("page.md")
 OURS: Final = "mcf_plus"
 JUDGED: Final = ("call_latency_s", "slo")
 
@@ -27,7 +25,7 @@ def write(results: Results, out: Path, *, solver: Sequence[Mapping[str, Any]]) -
     Args:
         results: A folder of placements in which `OURS` has played.
         out: Folder of the page.
-        solver: What `benchmarks.placement_solver.measure` returned.
+        solver: What `benchmarks.placement.solver.measure` returned.
 
     Returns:
         The page.
@@ -41,7 +39,7 @@ def write(results: Results, out: Path, *, solver: Sequence[Mapping[str, Any]]) -
     header = results.header
     sheets = [*leaderboard_sheets(board), *paired_sheets(results, OURS), solver_sheet(solver)]
     blocks = [to_markdown(sheet) for sheet in sheets]
-    text = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+    names = dict(
         leaderboard="\n\n".join(blocks[: -len(JUDGED) - 1]),
         paired="\n\n".join(blocks[-len(JUDGED) - 1 : -1]),
         solver=blocks[-1],
@@ -49,15 +47,13 @@ def write(results: Results, out: Path, *, solver: Sequence[Mapping[str, Any]]) -
         seeds=seeds_text(board["rows"]),
         trace="" if not board["arrivals"] else f" (`{Path(board['arrivals']).name}`)",
         processor=header["machine"]["processor"],
-        cores=header["machine"]["cores"],
+        cores=str(header["machine"]["cores"]),
         python=header["python"],
         versions=", ".join(f"{name} {found}" for name, found in header["packages"].items()),
         commit=(header["git"] or {}).get("commit", "unknown")[:12],
     )
-    out.mkdir(parents=True, exist_ok=True)
-    page = out / "placement.md"
-    replace_text(page, text)
-    return page
+    command = "placement-page results/placement"
+    return write_page(out / "placement.md", "placement.md", names, command=command)
 
 
 def seeds_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -122,12 +118,12 @@ def solver_sheet(table: Sequence[Mapping[str, Any]]) -> Sheet:
     """Milliseconds of every solver by size of the problem."""
     return Sheet(
         "Milliseconds to solve one decision's flow",
-        ["GPUs", "models", *placement_solver.SOLVERS],
+        ["GPUs", "models", *SOLVERS],
         [
             [
                 str(line["gpus"]),
                 str(line["models"]),
-                *("" if line[s] is None else f"{line[s]:.2f}" for s in placement_solver.SOLVERS),
+                *("" if line[s] is None else f"{line[s]:.2f}" for s in SOLVERS),
             ]
             for line in table
         ],

@@ -16,10 +16,10 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from baselines import placement
+from benchmarks.errors import StoppedError, blame
 from benchmarks.placement.cells import PlacementCell
 from benchmarks.placement.suite import TRACED, PlacementSuite
-from benchmarks.rollout import StoppedError, blame
-from inframind_gym.envs.spaces import check_actions
+from inframind_gym.envs.actions import check_actions
 from inframind_gym.placement.config import placement_config
 from inframind_gym.placement.context import contexts, spec_of
 from inframind_gym.placement.simulation import PlacementSimulation

@@ -1,60 +1,63 @@
-"""Writes the results page from its evidence; prose stands in ``docs/results.template.md``."""
+"""Writes the results pages from their evidence; prose stands in ``docs/templates``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.errors import BenchmarkError
-from benchmarks.fidelity import fill
+from benchmarks.pages.writing import Written, write_page
 from benchmarks.results_page import tables
 from benchmarks.results_page.evidence import Evidence
 from benchmarks.results_page.plots import draw_all
-from inframind_gym.files import replace_text
 
-TEMPLATE: Final = Path(__file__).resolve().parents[2] / "docs" / "results.template.md"
-FIGURES: Final = "results"  # folder of the figures, beside the page
-_HEAD: Final = (
-    "<!-- Written by `python -m benchmarks results` from docs/results.template.md: edit that file, "
-    "not this one. -->\n\n"
-)
+PAGE: Final = "results.md"
+FOLDER: Final = "results"  # of the figures and of the other pages, beside the page
+_BESIDE: Final = ("load.md", "published.md")  # pages in it that are of no single dataset
+_ABSENT: Final = "The plan has no suite for the published protocol."
 
 
-@dataclass(frozen=True)
-class Written:
-    """The files of the page."""
-
-    page: Path
-    figures: tuple[Path, ...]
-
-
-def write(evidence: Evidence, out: Path, template: Path = TEMPLATE) -> Written:
-    """Write the page and its figures.
+def write(evidence: Evidence, out: Path) -> Written:
+    """Write the page, the pages that it links to, and the figures.
 
     Args:
-        evidence: What it shows.
-        out: Folder for ``results.md`` and ``results/*.svg``.
-        template: Prose with ``{{name}}`` where numbers and tables go.
+        evidence: What they show.
+        out: Folder for ``results.md``, ``results/*.md`` and ``results/*.svg``.
 
     Raises:
-        BenchmarkError: matplotlib is missing, the template asks for a name that is unknown, or a
+        BenchmarkError: matplotlib is missing, a template asks for a name that is unknown, or a
             file cannot be read or written.
     """
-    try:
-        text = fill(template.read_text(encoding="utf-8"), blocks(evidence))
-        figures = draw_all(evidence, out / FIGURES)
-    except OSError as error:
-        raise BenchmarkError(f"{error.filename}: {error.strerror or error}.") from None
-    replace_text(out / "results.md", _HEAD + text)
-    return Written(out / "results.md", tuple(figures))
+    figures = draw_all(evidence, out / FOLDER)
+    names = blocks(evidence)
+    page = _write(out, PAGE, PAGE, {**names, "dataset_links": _links(evidence, f"{FOLDER}/")})
+    beside = {**names, "dataset_links": _links(evidence)}
+    more = [_write(out, f"{FOLDER}/{one}", f"{FOLDER}/{one}", beside) for one in _BESIDE]
+    for workload in evidence.scores["default"].suite.workloads:
+        filled = {**names, **dataset_blocks(evidence, workload)}
+        more.append(_write(out, f"{FOLDER}/{_file(workload)}", f"{FOLDER}/dataset.md", filled))
+    return Written(page, tuple(figures), tuple(more))
+
+
+def _write(out: Path, name: str, template: str, names: Mapping[str, str]) -> Path:
+    return write_page(out / name, template, names, command="results")
+
+
+def _file(workload: str) -> str:
+    """Name of a dataset's page."""
+    return f"{Path(workload).stem}.md"
+
+
+def _links(evidence: Evidence, folder: str = "", but: str = "") -> str:
+    """Links to the datasets' pages."""
+    workloads = evidence.scores["default"].suite.workloads
+    links = [f"[{tables.title(w)}]({folder}{_file(w)})" for w in workloads if w != but]
+    return ", ".join(links) or "none"
 
 
 def blocks(evidence: Evidence) -> dict[str, str]:
-    """Everything that a template may ask for, by name."""
+    """Everything that the templates may ask for, by name, but for links."""
     published = "published" in evidence.scores
-    absent = "The plan has no suite for the published protocol."
     return {
         **_numbers(evidence),
         "targets_table": tables.targets_table(evidence),
@@ -62,18 +65,31 @@ def blocks(evidence: Evidence) -> dict[str, str]:
         "informed": tables.informed_table(evidence),
         "informed_share": tables.informed_shares(evidence),
         "summary": tables.summary_table(evidence, "default"),
-        "datasets": tables.dataset_tables(evidence, "default"),
-        "differences": tables.differences_tables(evidence, "default"),
+        "differences": tables.mean_differences_table(evidence, "default"),
         "ablations": tables.ablations_tables(evidence),
         "load": tables.load_table(evidence, "default"),
         "strategies": tables.shares_table(evidence, "default", "strategy_share"),
         "models": tables.shares_table(evidence, "default", "model_share"),
-        "summary_published": tables.summary_table(evidence, "published") if published else absent,
-        "datasets_published": tables.dataset_tables(evidence, "published") if published else absent,
-        "beside": tables.beside_table(evidence) if published else absent,
-        "effects": tables.effects_table(evidence) if published else absent,
-        "load_published": tables.load_table(evidence, "published") if published else absent,
+        "summary_published": tables.summary_table(evidence, "published") if published else _ABSENT,
+        "beside": tables.beside_table(evidence) if published else _ABSENT,
+        "effects": tables.effects_table(evidence) if published else _ABSENT,
+        "load_published": tables.load_table(evidence, "published") if published else _ABSENT,
         "missing": "\n".join(f"- {text}" for text in evidence.missing) or "Nothing.",
+    }
+
+
+def dataset_blocks(evidence: Evidence, workload: str) -> dict[str, str]:
+    """What the page of a dataset may ask for besides."""
+    published = evidence.scores.get("published")
+    has = published is not None and workload in published.suite.workloads
+    return {
+        "dataset": tables.title(workload),
+        "other_datasets": _links(evidence, but=workload),
+        "metrics": tables.dataset_tables(evidence, "default", workload),
+        "differences": tables.dataset_differences_table(evidence, "default", workload),
+        "metrics_published": tables.dataset_tables(evidence, "published", workload)
+        if has
+        else _ABSENT,
     }
 
 
@@ -130,6 +146,7 @@ def as_json(evidence: Evidence, written: Written) -> dict[str, Any]:
     """The targets and the main scores as JSON content."""
     return {
         "page": str(written.page),
+        "pages": [str(path) for path in written.more],
         "figures": [str(path) for path in written.figures],
         "targets": [
             {"name": t.name, "met": t.met, "reached": t.reached, "missed": t.short}

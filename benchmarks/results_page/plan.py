@@ -15,7 +15,7 @@ from benchmarks.suite import SuiteConfig, load_suite
 from inframind_gym.configs import PositiveInt, StrictModel, load_yaml_model
 from inframind_gym.errors import unknown
 
-PLAN: Final = Path(__file__).resolve().parent.parent / "results.yaml"
+PLAN: Final = Path(__file__).with_name("plan.yaml")
 Kind = Literal["agent", "baseline", "bound", "ablation"]
 Protocol = Literal["default", "published"]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from benchmarks.fidelity_plots import INK, QUIET, RULE, style
+from benchmarks.pages.figures import INK, QUIET, RULE, save_all
 from benchmarks.results_page.evidence import Evidence
 from benchmarks.results_page.plan import Protocol
 from benchmarks.results_page.tables import title
@@ -29,15 +30,11 @@ def draw_all(evidence: Evidence, folder: Path) -> list[Path]:
     Raises:
         BenchmarkError: matplotlib is missing.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    with style():
-        for protocol in evidence.scores:
-            path = folder / f"goodput-{protocol}.svg"
-            figure = goodput_figure(evidence, protocol)
-            figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
-            written.append(path)
-    return written
+    figures = {
+        f"goodput-{protocol}": partial(goodput_figure, evidence, protocol)
+        for protocol in evidence.scores
+    }
+    return save_all(figures, folder)
 
 
 def goodput_figure(evidence: Evidence, protocol: Protocol) -> Figure:

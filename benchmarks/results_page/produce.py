@@ -7,11 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.errors import BenchmarkError
+from benchmarks.errors import BenchmarkError, StoppedError
 from benchmarks.progress import say
 from benchmarks.results_page.plan import EntryConfig, EntryRun, Protocol, resolved, runs_of
 from benchmarks.results_page.trainings import train, trainings_of
-from benchmarks.rollout import StoppedError
 from benchmarks.runner import ctrl_c, run
 from benchmarks.store import OtherSettingsError
 from benchmarks.suite import SuiteConfig

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.fidelity_tables import NONE, number, table
 from benchmarks.metrics import Metric
+from benchmarks.pages.markdown import NONE, number, table
 from benchmarks.results_page.bootstrap import Draws, mean
 from benchmarks.results_page.evidence import Evidence
 from benchmarks.results_page.plan import EntryConfig, Protocol
@@ -120,17 +120,13 @@ def informed_shares(evidence: Evidence) -> str:
     )
 
 
-def dataset_tables(evidence: Evidence, protocol: Protocol) -> str:
-    """Every metric of every entry at every rate, a folded section for each dataset."""
-    scores = evidence.scores[protocol]
-    sections = []
-    for workload in scores.suite.workloads:
-        parts = [f"<details><summary>{title(workload)}</summary>"]
-        for rate in scores.suite.rates_per_min:
-            parts += [f"{title(workload)} at {rate:g} queries/min:"]
-            parts += [_place_table(evidence, protocol, (workload, float(rate)))]
-        sections.append("\n\n".join([*parts, "</details>"]))
-    return "\n\n".join(sections)
+def dataset_tables(evidence: Evidence, protocol: Protocol, workload: str) -> str:
+    """Every metric of every entry on a dataset, a section for each rate."""
+    parts = []
+    for rate in evidence.scores[protocol].suite.rates_per_min:
+        parts += [f"### {rate:g} queries/min, {protocol} protocol"]
+        parts += [_place_table(evidence, protocol, (workload, float(rate)))]
+    return "\n\n".join(parts)
 
 
 def _place_table(evidence: Evidence, protocol: Protocol, place: Place) -> str:
@@ -209,25 +205,27 @@ def effects_table(evidence: Evidence) -> str:
     return table(headings, body)
 
 
-def differences_tables(evidence: Evidence, protocol: Protocol) -> str:
-    """Paired differences in goodput, default agent − every other entry, dataset by dataset."""
+def mean_differences_table(evidence: Evidence, protocol: Protocol) -> str:
+    """Paired differences in goodput, default agent − every other entry, over all datasets."""
+    return _differences_table(evidence, protocol, evidence.scores[protocol].at_rate)
+
+
+def dataset_differences_table(evidence: Evidence, protocol: Protocol, workload: str) -> str:
+    """The same on one dataset."""
+    return _differences_table(evidence, protocol, lambda rate: [(workload, rate)])
+
+
+def _differences_table(
+    evidence: Evidence, protocol: Protocol, places: Callable[[float], Sequence[Place]]
+) -> str:
     scores, agent = evidence.scores[protocol], evidence.plan.agent
     if not scores.has(agent):
         return f"`{agent}` has not been run."
     rates = [float(rate) for rate in scores.suite.rates_per_min]
     others = [e for e in evidence.shown(protocol, *_RANKED, "bound") if e.name != agent]
-    parts = [_differences(scores, agent, others, scores.at_rate(rate)) for rate in rates]
-    body = [[_name(other), *(column[i] for column in parts)] for i, other in enumerate(others)]
-    sections = [
-        "Mean over the datasets:",
-        table(["", *(f"{rate:g}/min" for rate in rates)], body),
-    ]
-    for workload in scores.suite.workloads:
-        columns = [_differences(scores, agent, others, [(workload, r)]) for r in rates]
-        rows = [[_name(o), *(column[i] for column in columns)] for i, o in enumerate(others)]
-        inner = table(["", *(f"{rate:g}/min" for rate in rates)], rows)
-        sections.append(f"<details><summary>{title(workload)}</summary>\n\n{inner}\n\n</details>")
-    return "\n\n".join(sections)
+    columns = [_differences(scores, agent, others, places(rate)) for rate in rates]
+    body = [[_name(other), *(column[i] for column in columns)] for i, other in enumerate(others)]
+    return table(["", *(f"{rate:g}/min" for rate in rates)], body)
 
 
 def _differences(

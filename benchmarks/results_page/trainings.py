@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import shutil
@@ -12,43 +11,20 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Final, TextIO
 
-from benchmarks.errors import BenchmarkError
+from agents.sources import AGENTS, sources_digest
+from benchmarks.errors import BenchmarkError, StoppedError
 from benchmarks.progress import say
 from benchmarks.results_page.plan import EntryConfig
-from benchmarks.rollout import StoppedError
 from inframind_gym.files import replace_text
 
 FINISHED: Final = "trained.txt"  # in a checkpoint's folder: what has finished there, see `mark`
 LOG: Final = "train.log"
-APART: Final = (  # rooms on which no training rests: editing them makes none stale
-    "baselines/placement",
-    "envs_configs/placement",
-    "inframind_gym/placement",
-    "inframind_gym/prompts",
-    "inframind_gym/serving/vllm",
-    "inframind_gym/sim2real",
-    "inframind_gym/tasks/sandbox",
-)
-_SOURCES: Final = (".py", ".yaml", ".npy", ".npz", ".gz")
+SOURCES: Final = (*AGENTS, "baselines")  # folders on which a result rests
 _POLL_S: Final = 0.2
 _REPORT_EVERY_S: Final = 60.0
-
-
-@cache
-def sources_digest() -> str:
-    """Digest of the code and configurations that trainings rest on."""
-    root = Path(__file__).resolve().parents[2]
-    apart = {root / room for room in APART}
-    digest = hashlib.sha256()
-    for folder in ("inframind_gym", "envs_configs", "agents", "baselines"):
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix in _SOURCES and apart.isdisjoint(path.parents):
-                digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +55,7 @@ class Training:
     @property
     def mark(self) -> str:
         """The command, and a digest of all that its result depends on."""
-        return f"{self.command}\n{sources_digest()}\n"
+        return f"{self.command}\n{sources_digest(SOURCES)}\n"
 
 
 def trainings_of(entries: Sequence[EntryConfig], workloads: Sequence[str]) -> list[Training]:

@@ -8,8 +8,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.rendering import DecisionLog, look, render_frame, render_table
-from inframind_gym.envs.spaces import action_mask, action_space, check_actions, observation_space
+from inframind_gym.envs.actions import check_actions
+from inframind_gym.envs.rendering.view import DecisionLog, look
+from inframind_gym.envs.spaces import action_mask, action_space, observation_space
 from inframind_gym.errors import ConfigError, require_positive, unknown
 from inframind_gym.orchestration.config import env_config
 from inframind_gym.orchestration.simulation import DECISION, Simulation
@@ -190,4 +191,10 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         if self.render_mode is None:
             return None
         view = look(self.simulation, self._contexts[0], self._log, self._rate)
-        return render_table(view) if self.render_mode == "ansi" else render_frame(view)
+        if self.render_mode == "ansi":
+            from inframind_gym.envs.rendering.table import draw_table
+
+            return draw_table(view)
+        from inframind_gym.envs.rendering.frame import draw_frame
+
+        return draw_frame(view)

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from inframind_gym.envs.spaces import check_actions
+from inframind_gym.envs.actions import check_actions
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.placement.config import placement_config
 from inframind_gym.placement.context import PlacementContext, PlacementSpec, contexts, spec_of

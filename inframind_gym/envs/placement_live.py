@@ -19,7 +19,9 @@ class PlacementLiveEnv(PlacementEnv):
     switching is `POST /sleep` and `POST /wake_up`, offloading ends the process, loading starts one.
     The demand's jobs come when their time has come, their calls are sent as chat completions of the
     drawn lengths, and time is the wall clock's: it goes on while the agent thinks, and a step takes
-    `decision_interval_s`. Which traps of sleeping servers are met, and how, is written down in
+    `decision_interval_s`. Calls are routed, and answers taken, inside `step` alone: an agent that
+    thinks for longer than a routing interval keeps them waiting (`LivePlacement.decide_by` does
+    not). Which traps of sleeping servers are met, and how, is written down in
     `inframind_gym.placement.live`.
 
     Memory is kept in books, by the cards of the cluster: on CPUs `GPUs` are slots that only exist
@@ -28,7 +30,8 @@ class PlacementLiveEnv(PlacementEnv):
 
     Beside those of `InfraMind-Placement-v0`, the last `info` holds `failed_calls`, answers that did
     not come or were cut, and were asked for again, and `lost_calls`, given up after all retries;
-    a job with a lost call is late.
+    a job with a lost call is late. `late_decisions` counts the steps that came more than a routing
+    interval after the last one ended, `unrouted_s` adds up how long nothing was routed before them.
 
     ## Starting State
 

@@ -6,21 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.utils import seeding
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from inframind_gym.envs.batch import BatchEnv
 from inframind_gym.envs.placement import no_options, placement_spaces
-from inframind_gym.envs.spaces import check_actions, row_seeds
-from inframind_gym.errors import ConfigError
 from inframind_gym.placement.config import placement_config
 from inframind_gym.placement.context import PlacementContext, PlacementSpec, contexts, spec_of
 from inframind_gym.placement.simulation import PlacementSimulation
 from inframind_gym.placement.step import TERMS
 
 
-class PlacementVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
+class PlacementVectorEnv(BatchEnv):
     """E clusters that step together; row i does what a single environment of its seed does.
 
     Autoreset is SAME_STEP: where an episode ends, `infos["final_obs"]` and `infos["final_info"]`
@@ -32,23 +28,11 @@ class PlacementVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         arguments: as of `PlacementEnv`.
     """
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
-
     def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
-        if num_envs < 1:
-            raise ConfigError(f"num_envs is {num_envs}; a batch has at least one environment")
-        if arguments.pop("render_mode", None) is not None:
-            raise ConfigError("a vector environment is not rendered; make a single one to look at")
-        self.num_envs = num_envs
+        super().__init__(num_envs, arguments)
         self.config = placement_config(arguments)
         self.simulation = PlacementSimulation(self.config, num_envs)
-        self.single_observation_space, self.single_action_space = placement_spaces(self.simulation)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self._highs = np.asarray(self.single_action_space.nvec)
-        self._generators: list[np.random.Generator] = []
-        self._episode_costs = np.zeros(num_envs)
-        self._episode_rewards = np.zeros(num_envs)
+        self._set_spaces(*placement_spaces(self.simulation))
 
     def reset(
         self,
@@ -66,12 +50,9 @@ class PlacementVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
             ConfigError: an option is given, or the number of seeds is wrong.
         """
         no_options(options)
-        if seed is not None or not self._generators:
-            self._generators = [seeding.np_random(s)[0] for s in row_seeds(seed, self.num_envs)]
+        self._begin(seed)
         observations = self.simulation.observations()
         self.simulation.start(np.arange(self.num_envs), self._generators, observations)
-        self._episode_costs[:] = 0.0
-        self._episode_rewards[:] = 0.0
         return observations, self._infos(np.zeros(self.num_envs))
 
     def step(
@@ -89,10 +70,8 @@ class PlacementVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
             ActionError: an action of the wrong shape or out of range.
             ConfigError: `reset` was not called.
         """
-        if not self._generators:
-            raise ConfigError("call reset() before step()")
         simulation = self.simulation
-        checked = check_actions(actions, self._highs, self.num_envs)
+        checked = self._check(actions)
         observations = simulation.observations()
         simulation.step(checked, observations)
         terms = simulation.terms
@@ -112,7 +91,7 @@ class PlacementVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
             "_illegal": self._every(),
         }
         if truncations.any():
-            self._autoreset(np.flatnonzero(truncations), observations, infos)
+            self._end(np.flatnonzero(truncations), observations, infos)
         terminations = np.zeros(self.num_envs, np.bool_)
         return observations, rewards, terminations, truncations, infos
 
@@ -133,30 +112,15 @@ class PlacementVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
     def _every(self) -> NDArray[np.bool_]:
         return np.ones(self.num_envs, np.bool_)
 
-    def _infos(self, costs: NDArray[np.float64]) -> dict[str, Any]:
-        return {"cost": costs, "_cost": self._every()}
-
-    def _autoreset(
-        self, rows: NDArray[np.int64], observations: NDArray[np.float32], infos: dict[str, Any]
-    ) -> None:
-        over = np.zeros(self.num_envs, np.bool_)
-        over[rows] = True
-        final_obs = np.empty(self.num_envs, object)
-        final: dict[str, NDArray[Any]] = {
-            "cost": np.where(over, infos["cost"], 0.0),
-            "episode_cost": np.where(over, self._episode_costs, 0.0),
-            "episode_reward": np.where(over, self._episode_rewards, 0.0),
-        }
-        for row in rows.tolist():
-            final_obs[row] = observations[row].copy()
+    def _summary(
+        self, over: NDArray[np.bool_], rewards: NDArray[np.float64], costs: NDArray[np.float64]
+    ) -> dict[str, NDArray[Any]]:
+        summary: dict[str, NDArray[Any]] = {}
+        for row in np.flatnonzero(over).tolist():
             for key, value in self.simulation.summary(row).items():
-                final.setdefault(key, np.zeros(self.num_envs, type(value)))[row] = value
-        infos |= {
-            "final_obs": final_obs,
-            "_final_obs": over,
-            "final_info": final | {f"_{key}": over.copy() for key in final},
-            "_final_info": over.copy(),
-        }
-        self._episode_costs[rows] = 0.0
-        self._episode_rewards[rows] = 0.0
-        self.simulation.start(rows, [self._generators[row] for row in rows], observations)
+                summary.setdefault(key, np.zeros(self.num_envs, type(value)))[row] = value
+        return summary
+
+    def _begin_again(self, rows: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
+        generators = [self._generators[row] for row in rows.tolist()]
+        self.simulation.start(rows, generators, observations)

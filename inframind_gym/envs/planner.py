@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.execution import PlannerSimulation
 from inframind_gym.envs.one_query import OneQueryEnv
 from inframind_gym.orchestration.config import planner_config
+from inframind_gym.orchestration.planner import PlannerSimulation
 
 
 class PlannerEnv(OneQueryEnv):

@@ -6,27 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.utils import seeding
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from inframind_gym.envs.base import RESET_OPTIONS
-from inframind_gym.envs.execution import PlannerSimulation
-from inframind_gym.envs.spaces import (
-    action_mask,
-    action_space,
-    check_actions,
-    observation_space,
-    row_seeds,
-)
+from inframind_gym.envs.batch import BatchEnv
+from inframind_gym.envs.spaces import action_mask, action_space, observation_space
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.orchestration.config import env_config, planner_config
+from inframind_gym.orchestration.planner import PlannerSimulation
 from inframind_gym.orchestration.simulation import DECISION, SWEEP_OVER, Simulation
 from inframind_gym.policy import PolicySpec
 
 
-class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
+class InfraMindVectorEnv(BatchEnv):
     """E environments that step together; row i does what a single environment of its seed does.
 
     Autoreset is SAME_STEP: where an episode ends, `infos["final_obs"]` and `infos["final_info"]`
@@ -42,35 +34,15 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
     arrays (E,) with one number an environment; a budget of NaN is drawn from the tiers.
     """
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
-
     def __init__(self, num_envs: int, *, one_query: bool, **arguments: Any) -> None:
-        if num_envs < 1:
-            raise ConfigError(f"num_envs is {num_envs}; a batch has at least one environment")
-        if arguments.pop("render_mode", None) is not None:
-            raise ConfigError("a vector environment is not rendered; make a single one to look at")
-        self.num_envs = num_envs
+        super().__init__(num_envs, arguments)
         self._one_query = one_query
         self.simulation = self._simulate(arguments)
         self.config = self.simulation.config
-        self.single_observation_space = observation_space(self.simulation)
-        self.single_action_space = action_space(self.simulation)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self._highs = np.atleast_1d(
-            np.asarray(
-                getattr(
-                    self.single_action_space, "nvec", getattr(self.single_action_space, "n", None)
-                )
-            )
-        )
+        self._set_spaces(observation_space(self.simulation), action_space(self.simulation))
         self._rates = np.full(num_envs, self.config.arrival_rate_per_min)
         budget = np.nan if self.config.budget_s is None else self.config.budget_s
         self._budgets = np.full(num_envs, budget)
-        self._generators: list[np.random.Generator] = []
-        self._episode_costs = np.zeros(num_envs)
-        self._episode_rewards = np.zeros(num_envs)
-        self._seed: int | None = None
         _, self._contexts = self.simulation.buffers()
         self._completed: tuple[NDArray[np.int64], NDArray[Any]] | None = None
 
@@ -114,12 +86,9 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
             options: see the class.
         """
         self._set_options(options)
-        if seed is not None or not self._generators:
-            self._generators = [_generator(s) for s in row_seeds(seed, self.num_envs)]
+        self._begin(seed)
         observations, self._contexts = self.simulation.buffers()
         self._start(np.arange(self.num_envs), observations, inside=self._one_query)
-        self._episode_costs[:] = 0.0
-        self._episode_rewards[:] = 0.0
         self._completed = None
         return observations, self._infos(np.zeros(self.num_envs))
 
@@ -138,9 +107,7 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
             ActionError: an action out of range.
             ConfigError: `reset` was not called.
         """
-        if not self._generators:
-            raise ConfigError("call reset() before step()")
-        checked = check_actions(actions, self._highs, self.num_envs)
+        checked = self._check(actions)
         observations, self._contexts = self.simulation.buffers()
         rewards, costs = np.empty(self.num_envs), np.empty(self.num_envs)
         status = self.simulation.step(checked, observations, self._contexts, rewards, costs)
@@ -151,36 +118,11 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
         infos = self._infos(costs)
         if terminations.any():
             self._completed = self.simulation.completed_batch()
-            self._autoreset(np.flatnonzero(terminations), observations, infos)
+            self._end(np.flatnonzero(terminations), observations, infos)
         truncations = np.zeros(self.num_envs, np.bool_)
         return observations, rewards, terminations, truncations, infos
 
-    def _infos(self, costs: NDArray[np.float64]) -> dict[str, Any]:
-        return {"cost": costs, "_cost": np.ones(self.num_envs, np.bool_)}
-
-    def _autoreset(
-        self, rows: NDArray[np.int64], observations: NDArray[np.float32], infos: dict[str, Any]
-    ) -> None:
-        over = np.zeros(self.num_envs, np.bool_)
-        over[rows] = True
-        final_obs = np.empty(self.num_envs, object)
-        for row in rows.tolist():
-            final_obs[row] = observations[row].copy()
-        episode_cost = np.where(over, self._episode_costs, 0.0)
-        episode_reward = np.where(over, self._episode_rewards, 0.0)
-        final = {
-            "cost": np.where(over, infos["cost"], 0.0),
-            "episode_cost": episode_cost,
-            "episode_reward": episode_reward,
-        } | self._summary(over, episode_reward, episode_cost)
-        infos |= {
-            "final_obs": final_obs,
-            "_final_obs": over,
-            "final_info": final | {f"_{key}": over.copy() for key in final},
-            "_final_info": over.copy(),
-        }
-        self._episode_costs[rows] = 0.0
-        self._episode_rewards[rows] = 0.0
+    def _begin_again(self, rows: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
         if self._one_query:
             self.simulation.resume(rows, observations, self._contexts)
             rows = rows[self.simulation.status[rows] == SWEEP_OVER]
@@ -190,7 +132,6 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
     def _summary(
         self, over: NDArray[np.bool_], rewards: NDArray[np.float64], costs: NDArray[np.float64]
     ) -> dict[str, NDArray[Any]]:
-        """What the single environments add to their last info, (E,) each."""
         if not self._one_query:
             queries = self.simulation.num_queries
             return {
@@ -239,11 +180,6 @@ class InfraMindVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArr
                 f"{key} must be a positive, finite number or {self.num_envs} of them, got {value!r}"
             )
         return rows
-
-
-def _generator(seed: int | None) -> np.random.Generator:
-    generator, _ = seeding.np_random(seed)
-    return generator
 
 
 class ExecutorVectorEnv(InfraMindVectorEnv):

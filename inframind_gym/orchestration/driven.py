@@ -18,7 +18,8 @@ from inframind_gym.orchestration.decisions import BEGIN, STEP
 from inframind_gym.orchestration.driver import Driver
 from inframind_gym.orchestration.simulation import Load, Simulation
 from inframind_gym.serving.backend import Backend
-from inframind_gym.serving.surrogate.backend import SurrogateBackend
+from inframind_gym.serving.pool import PoolConfig
+from inframind_gym.serving.surrogate.backend import Lengths, SurrogateBackend
 from inframind_gym.serving.surrogate.state import cards
 from inframind_gym.topology import MAX_AGENTS
 
@@ -121,14 +122,28 @@ class DrivenSimulation(Simulation):
             costs[0] = self.flows.sweep[0]["cost"]
 
 
-def open_surrogate(simulation: DrivenSimulation, key: int) -> SurrogateBackend:
-    """Simulated servers, in virtual time."""
+def open_surrogate(
+    simulation: DrivenSimulation,
+    key: int,
+    *,
+    pool: PoolConfig | None = None,
+    lengths: Lengths | None = None,
+) -> SurrogateBackend:
+    """Simulated servers, in virtual time.
+
+    Args:
+        simulation: what is run.
+        key: of the sweep's random numbers.
+        pool: whose server cards are believed; None: the simulation's.
+        lengths: as of `SurrogateBackend`.
+    """
     world = simulation.world
     return SurrogateBackend(
-        cards(simulation.pool),
+        cards(pool or simulation.pool),
         world.response,
         world.role_fit,
         key,
         max_calls=simulation.num_queries * MAX_AGENTS + 1,
         poll_s=simulation.pool.metrics_poll_s,
+        lengths=lengths,
     )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym._jit import inner, jit, prefetch
+from inframind_gym.orchestration.compiled import advance
 from inframind_gym.orchestration.decisions import (
     BEGIN,
     DECISION,
@@ -23,7 +24,6 @@ from inframind_gym.orchestration.decisions import (
     start_sweep,
 )
 from inframind_gym.orchestration.state import Workflows
-from inframind_gym.orchestration.surrogate import advance
 from inframind_gym.orchestration.world import World
 from inframind_gym.serving.surrogate.engine import next_end, reset_cluster
 from inframind_gym.serving.surrogate.state import Cluster

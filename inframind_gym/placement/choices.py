@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.placement.compiled import inner
-from inframind_gym.placement.instances import begin, begin_timed, move
+from inframind_gym.placement.instances import begin, move, set_end, stop_serving, vanish
 from inframind_gym.placement.memory import doom, leader_of, resident_to_go, state_on
 from inframind_gym.placement.state import (
     ACTIVE,
@@ -32,7 +32,6 @@ from inframind_gym.placement.state import (
     QUEUED,
     SLEPT,
     TO_SLEEP,
-    VANISHING,
     Cluster,
     World,
 )
@@ -95,8 +94,7 @@ def displace(world: World, cluster: Cluster, e: int, g: int) -> None:
         now_s = cluster.episode[e].tick * world.settings[0].routing_s
         begin(cluster, e, leader, m, DRAINING, now_s)
         instance.fate = TO_SLEEP
-        cluster.waiting[e, m].active -= 1
-        move(world, cluster, e, leader, m)
+        stop_serving(world, cluster, e, leader, m)
 
 
 @inner
@@ -118,8 +116,8 @@ def make_room(world: World, cluster: Cluster, e: int, g: int) -> None:
     while m != NONE:
         leader = leader_of(world, g, m)
         if not doom(cluster, e, leader, m):
-            cluster.instance[e, leader, m].heavy = 0
-            begin_timed(world, cluster, e, leader, m, VANISHING, OFFLOAD, now_s)
+            vanish(cluster, e, leader, m, False, now_s)
+            set_end(world, cluster, e, leader, m, OFFLOAD)
             move(world, cluster, e, leader, m)
         m = resident_to_go(world, cluster, e, g)
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.placement.blocks import first_gpu
 from inframind_gym.placement.simulation import PlacementSimulation
 from inframind_gym.placement.state import (
     ABSENT,
@@ -101,7 +102,7 @@ def contexts(simulation: PlacementSimulation, rows: NDArray[np.int64]) -> Placem
     world, state = simulation.world, simulation.state
     gpus, models = simulation.num_gpus, simulation.num_models
     tp = world.model["tp"].astype(np.int64)
-    leader = np.arange(gpus)[:, None] // tp * tp  # (G, M)
+    leader = first_gpu(np.arange(gpus)[:, None], tp)  # (G, M)
     whole = leader + tp <= gpus
     instances = state.instance["state"][rows][:, leader, np.arange(models)]
     on_gpu = np.where(whole, instances, ABSENT).astype(np.int8)
@@ -118,7 +119,7 @@ def contexts(simulation: PlacementSimulation, rows: NDArray[np.int64]) -> Placem
     count = waiting["count"].astype(np.int64)
     ages = np.maximum(count * now_s[:, None] - waiting["stamp_sum_s"], 0.0)
     foreign = state.foreign_mb[rows]
-    held = simulation.held_mb(on_gpu, rows)
+    held = simulation.held_mb(rows)
     return PlacementContext(
         time_s=now_s,
         state=on_gpu,

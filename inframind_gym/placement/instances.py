@@ -75,27 +75,16 @@ def begin(cluster: Cluster, e: int, leader: int, m: int, state: int, now_s: floa
 
 
 @inner
-def begin_timed(
-    world: World,
-    cluster: Cluster,
-    e: int,
-    leader: int,
-    m: int,
-    state: int,
-    kind: int,
-    now_s: float,
-) -> None:
-    """Enter a state that lasts as long as the card says, more or less."""
-    begin(cluster, e, leader, m, state, now_s)
-    cluster.instance[e, leader, m].until_s = now_s + duration(world, cluster, e, leader, m, kind)
+def set_end(world: World, cluster: Cluster, e: int, leader: int, m: int, kind: int) -> None:
+    """Let the phase that has begun last as long as the card says, more or less."""
+    instance = cluster.instance[e, leader, m]
+    instance.until_s = instance.begun_s + duration(world, cluster, e, leader, m, kind)
 
 
 @inner
-def observe_time(world: World, cluster: Cluster, e: int, leader: int, m: int, kind: int) -> None:
-    """Average the phase that just ended into the observed times."""
-    instance = cluster.instance[e, leader, m]
+def observe_time(world: World, cluster: Cluster, e: int, m: int, kind: int, took_s: float) -> None:
+    """Average what a phase took into the times that the agent sees."""
     ema = world.settings[0].ema
-    took_s = instance.until_s - instance.begun_s
     cluster.seen_s[e, m, kind] = (1.0 - ema) * cluster.seen_s[e, m, kind] + ema * took_s
 
 
@@ -105,6 +94,13 @@ def move(world: World, cluster: Cluster, e: int, leader: int, m: int) -> None:
     cluster.episode[e].moving += 1
     for g in range(leader, leader + world.model[m].tp):
         cluster.moving[e, g] += 1
+
+
+@inner
+def stop_serving(world: World, cluster: Cluster, e: int, leader: int, m: int) -> None:
+    """Route nothing more to an instance that is ACTIVE: it leaves that state."""
+    cluster.waiting[e, m].active -= 1
+    move(world, cluster, e, leader, m)
 
 
 @inner
@@ -137,30 +133,106 @@ def close_server(world: World, cluster: Cluster, e: int, leader: int, m: int) ->
 
 
 @inner
+def vanish(cluster: Cluster, e: int, leader: int, m: int, heavy: bool, now_s: float) -> None:
+    """Begin the end of a process; `heavy`: its weights are on the GPU until then."""
+    cluster.instance[e, leader, m].heavy = heavy
+    begin(cluster, e, leader, m, VANISHING, now_s)
+
+
+@inner
+def is_drained(cluster: Cluster, e: int, leader: int, m: int) -> bool:
+    """Whether an instance is DRAINING and has nothing in flight any more."""
+    draining = cluster.instance[e, leader, m].state == DRAINING
+    return bool(draining and cluster.server[e, leader].running == 0)
+
+
+@inner
+def end_drain(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: float) -> None:
+    """Let an instance that has drained go the way of its fate: SLEEPING or VANISHING."""
+    close_server(world, cluster, e, leader, m)
+    if cluster.instance[e, leader, m].fate == TO_SLEEP:
+        begin(cluster, e, leader, m, SLEEPING, now_s)
+    else:
+        vanish(cluster, e, leader, m, True, now_s)
+
+
+@inner
+def start_or_roll_back(
+    world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: float
+) -> bool:
+    """Let a queued instance whose GPUs are clear wake up or load. False: it has not the memory."""
+    woke = cluster.instance[e, leader, m].from_slept
+    if not starts_now(world, cluster, e, leader, m):
+        roll_back(world, cluster, e, leader, m, SLEPT if woke else ABSENT, now_s)
+        return False
+    begin(cluster, e, leader, m, WAKING if woke else LOADING, now_s)
+    return True
+
+
+@inner
+def roll_back(
+    world: World, cluster: Cluster, e: int, leader: int, m: int, state: int, now_s: float
+) -> None:
+    """Count a start that has failed; SLEPT or ABSENT is what is left."""
+    woke = cluster.instance[e, leader, m].from_slept
+    cluster.episode[e].counter[C_FAILED_WAKES if woke else C_FAILED_LOADS] += 1
+    cluster.waiting[e, m].loading -= 1
+    settle(world, cluster, e, leader, m, state, now_s)
+
+
+@inner
+def end_phase(
+    world: World, cluster: Cluster, e: int, leader: int, m: int, took_s: float, now_s: float
+) -> None:
+    """End SLEEPING, VANISHING, WAKING or LOADING as it was meant: SLEPT, ABSENT or ACTIVE.
+
+    Args:
+        took_s: what the phase took.
+        now_s: when it ended.
+    """
+    instance = cluster.instance[e, leader, m]
+    counter = cluster.episode[e].counter
+    if instance.state == SLEEPING:
+        if instance.slept_before:
+            observe_time(world, cluster, e, m, SLEEP, took_s)
+        instance.slept_before = 1
+        counter[C_SLEEPS] += 1
+        settle(world, cluster, e, leader, m, SLEPT, now_s)
+    elif instance.state == VANISHING:
+        observe_time(world, cluster, e, m, OFFLOAD, took_s)
+        instance.slept_before = 0
+        counter[C_OFFLOADS] += 1
+        settle(world, cluster, e, leader, m, ABSENT, now_s)
+    else:
+        woke = instance.state == WAKING
+        observe_time(world, cluster, e, m, WAKE if woke else LOAD, took_s)
+        counter[C_WAKES if woke else C_LOADS] += 1
+        cluster.waiting[e, m].loading -= 1
+        settle(world, cluster, e, leader, m, ACTIVE, now_s)
+        wake_up(world, cluster, e, leader, m, now_s)
+
+
+@inner
+def end_if_due(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: float) -> None:
+    """End the phase of an instance if its time is up."""
+    instance = cluster.instance[e, leader, m]
+    if instance.until_s <= now_s:
+        took_s = instance.until_s - instance.begun_s
+        end_phase(world, cluster, e, leader, m, took_s, instance.until_s)
+
+
+@inner
 def leave(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: float) -> None:
     """Carry on an instance that leaves: DRAINING, SLEEPING or VANISHING."""
     instance = cluster.instance[e, leader, m]
-    counter = cluster.episode[e].counter
-    if instance.state == DRAINING and cluster.server[e, leader].running == 0:
+    if is_drained(cluster, e, leader, m):
         drained_s = max(instance.begun_s, cluster.server[e, leader].last_s)
-        close_server(world, cluster, e, leader, m)
-        if instance.fate == TO_SLEEP:
-            kind = SLEEP if instance.slept_before else FIRST_SLEEP
-            begin_timed(world, cluster, e, leader, m, SLEEPING, kind, drained_s)
-        else:
-            instance.heavy = 1
-            begin_timed(world, cluster, e, leader, m, VANISHING, OFFLOAD, drained_s)
-    if instance.state == SLEEPING and instance.until_s <= now_s:
-        if instance.slept_before:
-            observe_time(world, cluster, e, leader, m, SLEEP)
-        instance.slept_before = 1
-        counter[C_SLEEPS] += 1
-        settle(world, cluster, e, leader, m, SLEPT, instance.until_s)
-    elif instance.state == VANISHING and instance.until_s <= now_s:
-        observe_time(world, cluster, e, leader, m, OFFLOAD)
-        instance.slept_before = 0
-        counter[C_OFFLOADS] += 1
-        settle(world, cluster, e, leader, m, ABSENT, instance.until_s)
+        end_drain(world, cluster, e, leader, m, drained_s)
+        sleep = SLEEP if instance.slept_before else FIRST_SLEEP
+        kind = sleep if instance.state == SLEEPING else OFFLOAD
+        set_end(world, cluster, e, leader, m, kind)
+    if instance.state != DRAINING:
+        end_if_due(world, cluster, e, leader, m, now_s)
 
 
 @inner
@@ -177,31 +249,13 @@ def ready_s(world: World, cluster: Cluster, e: int, leader: int, m: int) -> floa
 @inner
 def come(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: float) -> None:
     """Carry on an instance that comes: QUEUED, WAKING or LOADING."""
-    instance = cluster.instance[e, leader, m]
-    counter = cluster.episode[e].counter
-    waiting = cluster.waiting[e, m]
-    if instance.state == QUEUED:
+    if cluster.instance[e, leader, m].state == QUEUED:
         clear_s = ready_s(world, cluster, e, leader, m)
-        if clear_s < 0.0:
+        if clear_s < 0.0 or not start_or_roll_back(world, cluster, e, leader, m, clear_s):
             return
-        if not starts_now(world, cluster, e, leader, m):
-            counter[C_FAILED_WAKES if instance.from_slept else C_FAILED_LOADS] += 1
-            waiting.loading -= 1
-            back = SLEPT if instance.from_slept else ABSENT
-            settle(world, cluster, e, leader, m, back, clear_s)
-            return
-        if instance.from_slept:
-            begin_timed(world, cluster, e, leader, m, WAKING, WAKE, clear_s)
-        else:
-            begin_timed(world, cluster, e, leader, m, LOADING, LOAD, clear_s)
-    if instance.until_s > now_s:
-        return
-    woke = instance.state == WAKING
-    observe_time(world, cluster, e, leader, m, WAKE if woke else LOAD)
-    counter[C_WAKES if woke else C_LOADS] += 1
-    waiting.loading -= 1
-    settle(world, cluster, e, leader, m, ACTIVE, instance.until_s)
-    wake_up(world, cluster, e, leader, m, instance.until_s)
+        woke = cluster.instance[e, leader, m].from_slept
+        set_end(world, cluster, e, leader, m, WAKE if woke else LOAD)
+    end_if_due(world, cluster, e, leader, m, now_s)
 
 
 @inner

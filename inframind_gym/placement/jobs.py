@@ -95,24 +95,70 @@ def tokens(log_median: float, sigma: float, z: float, most: float) -> float:
 
 
 @inner
-def create_job(
-    world: World, cluster: Cluster, e: int, ordinal: int, tick_s: float, end_s: float
+def take_slot(cluster: Cluster, e: int) -> int:
+    """A place for a job that comes."""
+    episode = cluster.episode[e]
+    if episode.free_jobs > 0:
+        episode.free_jobs -= 1
+        return int(cluster.free_job[e, episode.free_jobs])
+    slot = int(episode.used_jobs)
+    episode.used_jobs += 1
+    return slot
+
+
+@inner
+def enter_job(
+    world: World,
+    cluster: Cluster,
+    e: int,
+    slot: int,
+    ordinal: int,
+    arrival_s: float,
+    ideal_s: float,
+    deadline_s: float,
+    tick_s: float,
+    end_s: float,
 ) -> None:
-    """Let job `ordinal` of the episode come: draw it, and make its first calls wait.
+    """Begin a job whose graph, models and work are written: its first calls wait.
 
     Args:
         tick_s: the tick at which its calls are stamped.
         end_s: end of the decision interval.
     """
+    job = cluster.job[e, slot]
+    dag = world.dag[job.dag]
+    job.arrival_s = arrival_s
+    job.ideal_s = ideal_s
+    job.deadline_s = deadline_s
+    job.ordinal = ordinal
+    job.left = dag.calls
+    job.late = 0
+    job.done = np.uint32(0)
+    cluster.deadline_s[e, slot] = deadline_s
+    for call in range(dag.calls):
+        cluster.waiting[e, job.model[call]].potential += 1
+    for call in range(dag.calls):
+        if dag.predecessors[call] == np.uint32(0):
+            make_ready(cluster, e, slot, call, arrival_s, tick_s, end_s)
+
+
+@inner
+def create_job(
+    world: World, cluster: Cluster, e: int, ordinal: int, tick_s: float, end_s: float
+) -> int:
+    """Let job `ordinal` of the episode come: draw it, and make its first calls wait.
+
+    Args:
+        tick_s: the tick at which its calls are stamped.
+        end_s: end of the decision interval.
+
+    Returns:
+        Its place. The tokens of its calls are in `cluster.prompt` and `cluster.output` until the
+        next job comes.
+    """
     settings = world.settings[0]
-    episode = cluster.episode[e]
-    key = episode.key
-    if episode.free_jobs > 0:
-        episode.free_jobs -= 1
-        slot = int(cluster.free_job[e, episode.free_jobs])
-    else:
-        slot = int(episode.used_jobs)
-        episode.used_jobs += 1
+    key = cluster.episode[e].key
+    slot = take_slot(cluster, e)
     job = cluster.job[e, slot]
     arrival_s = cluster.arrival_s[e, ordinal]
     topology = pick(world.topology_cdf, uniform(key, STREAM_TOPOLOGY, ordinal, 0))
@@ -142,24 +188,17 @@ def create_job(
             if dag.predecessors[call] >> np.uint32(other) & _ONE:
                 read += cluster.output[other]
                 before_s = max(before_s, cluster.path_s[other])
+        read = min(read, settings.max_tokens)
+        cluster.prompt[call] = read
         cluster.output[call] = output
-        work = output + min(read, settings.max_tokens) * model.prefill_steps
+        work = output + read * model.prefill_steps
         cluster.path_s[call] = before_s + work * (model.base_s + model.per_seq_s)
         longest_s = max(longest_s, cluster.path_s[call])
         job.model[call] = m
         job.work[call] = work
-        cluster.waiting[e, m].potential += 1
-    job.arrival_s = arrival_s
-    job.ideal_s = longest_s
-    job.deadline_s = arrival_s + settings.slo_factor * longest_s + settings.slo_grace_s
-    job.ordinal = ordinal
-    job.left = dag.calls
-    job.late = 0
-    job.done = np.uint32(0)
-    cluster.deadline_s[e, slot] = job.deadline_s
-    for call in range(dag.calls):
-        if dag.predecessors[call] == np.uint32(0):
-            make_ready(cluster, e, slot, call, arrival_s, tick_s, end_s)
+    deadline_s = arrival_s + settings.slo_factor * longest_s + settings.slo_grace_s
+    enter_job(world, cluster, e, slot, ordinal, arrival_s, longest_s, deadline_s, tick_s, end_s)
+    return slot
 
 
 @inner
@@ -225,14 +264,23 @@ def call_done(
 
 
 @inner
+def mark_late(cluster: Cluster, e: int, slot: int) -> None:
+    """Note that a job is late, once."""
+    job = cluster.job[e, slot]
+    if not job.late:
+        job.late = 1
+        cluster.episode[e].late += 1
+        cluster.episode[e].jobs_late += 1
+        cluster.deadline_s[e, slot] = np.inf
+
+
+@inner
 def finish_job(cluster: Cluster, e: int, slot: int, calls: int, now_s: float) -> None:
     """Record a job that is over and give its place back."""
     episode = cluster.episode[e]
     job = cluster.job[e, slot]
-    if now_s > job.deadline_s and not job.late:
-        job.late = 1
-        episode.late += 1
-        episode.jobs_late += 1
+    if now_s > job.deadline_s:
+        mark_late(cluster, e, slot)
     done = cluster.done[e, episode.jobs_done]
     done.arrival_s = job.arrival_s
     done.finish_s = now_s
@@ -240,7 +288,6 @@ def finish_job(cluster: Cluster, e: int, slot: int, calls: int, now_s: float) ->
     done.ideal_s = job.ideal_s
     done.slo_s = job.deadline_s - job.arrival_s
     done.job = job.ordinal
-    done.calls = calls
     done.calls = calls
     done.late = job.late
     done.topology = job.dag // MAX_AGENTS
@@ -254,10 +301,6 @@ def finish_job(cluster: Cluster, e: int, slot: int, calls: int, now_s: float) ->
 @inner
 def pass_deadlines(cluster: Cluster, e: int, now_s: float) -> None:
     """Note the jobs in the cluster whose deadline has passed by now, each once."""
-    episode = cluster.episode[e]
-    for slot in range(episode.used_jobs):
+    for slot in range(cluster.episode[e].used_jobs):
         if cluster.deadline_s[e, slot] <= now_s:
-            cluster.deadline_s[e, slot] = np.inf
-            cluster.job[e, slot].late = 1
-            episode.late += 1
-            episode.jobs_late += 1
+            mark_late(cluster, e, slot)

@@ -16,8 +16,10 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from inframind_gym.placement.compiled import inner
+from inframind_gym.placement.blocks import first_gpu_inner
+from inframind_gym.placement.compiled import inner, placement_jit
 from inframind_gym.placement.state import (
     ABSENT,
     DRAINING,
@@ -41,7 +43,7 @@ STREAM_FOREIGN: Final = 106
 def leader_of(world: World, g: int, m: int) -> int:
     """The first GPU of the block of model `m` that GPU `g` is in, or NONE beyond the last block."""
     tp = int(world.model[m].tp)
-    leader = g // tp * tp
+    leader = first_gpu_inner(g, tp)
     return leader if leader + tp <= world.gpu.shape[0] else NONE
 
 
@@ -78,6 +80,21 @@ def held(world: World, cluster: Cluster, e: int, g: int) -> float:
     for m in range(world.model.shape[0]):
         total += held_by(world, cluster, e, g, m)
     return total
+
+
+@placement_jit
+def write_held(
+    world: World, cluster: Cluster, rows: NDArray[np.int64], held_mb: NDArray[np.float64]
+) -> None:
+    """Write the memory that all models hold on each GPU of some environments.
+
+    Args:
+        rows: (n,) environments.
+        held_mb: (n, G) MB, written.
+    """
+    for i in range(rows.shape[0]):
+        for g in range(world.gpu.shape[0]):
+            held_mb[i, g] = held(world, cluster, rows[i], g)
 
 
 @inner

@@ -39,7 +39,16 @@ from numpy.typing import NDArray
 from inframind_gym.placement.compiled import inner
 from inframind_gym.placement.memory import held, leader_of, slept_on
 from inframind_gym.placement.service import drain_latency
-from inframind_gym.placement.state import ACTIVE, NONE, QUEUED, SLEPT, TIMES, Cluster, World
+from inframind_gym.placement.state import (
+    ACTIVE,
+    NONE,
+    SLEPT,
+    TIMES,
+    Cluster,
+    World,
+    is_coming,
+    is_moving,
+)
 
 STATES: Final = 4
 GPU_FEATURES: Final = 7
@@ -47,6 +56,8 @@ MODEL_FEATURES: Final = 8 + TIMES
 HIGHEST: Final = 5.0  # of log(1 + x) / log(101) up to x = 10^9, and of every share
 _LOG_SCALE: Final = 1.0 / math.log(301.0)
 _COUNT_SCALE: Final = 1.0 / math.log(101.0)
+_is_coming: Final = inner(is_coming)
+_is_moving: Final = inner(is_moving)
 
 
 def observation_size(gpus: int, models: int) -> int:
@@ -85,8 +96,8 @@ def observe_gpu(
                 out[at] = 1.0
             elif state == SLEPT:
                 out[at + 1] = 1.0
-            elif state > ACTIVE:
-                out[at + (2 if state >= QUEUED else 3)] = 1.0
+            elif _is_moving(state):
+                out[at + (2 if _is_coming(state) else 3)] = 1.0
                 begun_s = max(begun_s, instance.begun_s)
         at += STATES
     free = gpu.vram_mb - held(world, cluster, e, g) - cluster.foreign_mb[e, g]

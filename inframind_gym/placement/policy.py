@@ -1,5 +1,7 @@
 """The protocol behind which everything stands that decides which model lives on which GPU.
 
+A policy is found by a name that a package registers in `PLACEMENT_POLICIES`, or by its path.
+
 It mirrors `inframind_gym.policy.Policy`: reset once with the facts of the run and one seed a row,
 then asked at every decision, several rows at once. What a policy draws or remembers belongs to a
 row: the same row with the same seed gets the same actions, alone or in a batch.
@@ -8,12 +10,15 @@ row: the same row with the same seed gets the same actions, alone or in a batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.errors import ConfigError
+from inframind_gym.placement.blocks import first_gpu
 from inframind_gym.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.policy.registry import Registry
 
 
 @runtime_checkable
@@ -80,7 +85,7 @@ class BasePlacementPolicy:
 def block_of(spec: PlacementSpec, g: int, m: int) -> range:
     """The GPUs that an instance of model `m` on GPU `g` spans; beyond the cluster: incomplete."""
     tp = int(spec.tp[m])
-    first = g // tp * tp
+    first = first_gpu(g, tp)
     return range(first, first + tp)
 
 
@@ -90,3 +95,21 @@ def open_blocks(spec: PlacementSpec, context: PlacementContext, m: int) -> list[
     is_open = context.mask[0, :, m + 1] & (context.active[0] != m)
     blocks = [range(g, g + tp) for g in range(0, spec.num_gpus - tp + 1, tp)]
     return [block for block in blocks if is_open[block.start : block.stop].all()]
+
+
+def _adopt(policy: Any, cls: type[Any], kwargs: dict[str, Any], path: str) -> PlacementPolicy:
+    missing = [verb for verb in ("reset", "act_batch") if not callable(getattr(policy, verb, None))]
+    if missing:
+        raise ConfigError(
+            f"placement policy {path!r} has no {' and no '.join(missing)}; see "
+            "inframind_gym.placement.policy, whose BasePlacementPolicy wants only `decide`"
+        )
+    return cast(PlacementPolicy, policy)
+
+
+PLACEMENT_POLICIES: Final = Registry[PlacementPolicy](
+    "placement policy",
+    _adopt,
+    remedy="Those of the repository are found in a checkout, after `make setup`.",
+    group="inframind_gym.placement_policies",
+)

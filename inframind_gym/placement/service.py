@@ -88,9 +88,10 @@ def start(cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: 
 
 
 @inner
-def take_out(cluster: Cluster, e: int, g: int) -> int:
-    """Remove the running call that ends next, and say which request it was."""
+def take_out(cluster: Cluster, e: int, g: int, now_s: float, end_s: float) -> int:
+    """Remove the running call at `next_slot`, and say which request it was."""
     server = cluster.server[e, g]
+    episode = cluster.episode[e]
     slot = int(server.next_slot)
     identity = int(cluster.run_request[e, g, slot])
     server.running -= 1
@@ -105,7 +106,29 @@ def take_out(cluster: Cluster, e: int, g: int) -> int:
             where = i
     server.next_finish = least
     server.next_slot = where
+    episode.serving -= 1
+    episode.service_s -= end_s - now_s
     return identity
+
+
+@inner
+def start_next(cluster: Cluster, e: int, g: int, now_s: float, end_s: float) -> None:
+    """Give the slot that has become free to the call that waits longest in the server, if any."""
+    server = cluster.server[e, g]
+    if server.queued > 0:
+        following = int(cluster.queue[e, g, server.queue_head])
+        server.queue_head = (server.queue_head + 1) % cluster.queue.shape[2]
+        server.queued -= 1
+        start(cluster, e, g, following, now_s, end_s)
+
+
+@inner
+def count_answer(cluster: Cluster, e: int, g: int, identity: int, now_s: float) -> None:
+    """Count a call that the server at leader `g` has answered into its metrics."""
+    server = cluster.server[e, g]
+    server.latency_sum_s += now_s - cluster.request[e, identity].submit_s
+    server.latency_count += 1
+    server.last_s = now_s
 
 
 @inner
@@ -122,7 +145,6 @@ def serve(
     server = cluster.server[e, g]
     if server.running == 0:
         return
-    episode = cluster.episode[e]
     model = world.model[server.model]
     now_s = from_s
     while server.running > 0:
@@ -133,18 +155,10 @@ def serve(
             return
         now_s = finish_s
         server.clock = server.next_finish
-        identity = take_out(cluster, e, g)
-        episode.serving -= 1
-        episode.service_s -= end_s - now_s
-        server.latency_sum_s += now_s - cluster.request[e, identity].submit_s
-        server.latency_count += 1
-        server.last_s = now_s
+        identity = take_out(cluster, e, g, now_s, end_s)
+        count_answer(cluster, e, g, identity, now_s)
         call_done(world, cluster, e, identity, now_s, to_s, end_s)
-        if server.queued > 0:
-            following = int(cluster.queue[e, g, server.queue_head])
-            server.queue_head = (server.queue_head + 1) % cluster.queue.shape[2]
-            server.queued -= 1
-            start(cluster, e, g, following, now_s, end_s)
+        start_next(cluster, e, g, now_s, end_s)
 
 
 @inner

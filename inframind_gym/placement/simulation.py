@@ -7,18 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.placement.blocks import first_gpu
 from inframind_gym.placement.cards import load_cluster
 from inframind_gym.placement.config import PlacementConfig
 from inframind_gym.placement.demand import JobArrivals, load_demand
+from inframind_gym.placement.memory import write_held
 from inframind_gym.placement.observe import observation_size
 from inframind_gym.placement.state import (
     ABSENT,
     COUNTERS,
     NONE,
-    QUEUED,
-    SLEPT,
     STATE_NAMES,
-    VANISHING,
     Cluster,
     World,
     allocate,
@@ -130,25 +129,10 @@ class PlacementSimulation:
         """All jobs of the running episode of environment `e` that ended so far, (k,) JOB_DONE."""
         return self.state.done[e, : int(self.state.episode[e]["jobs_done"])].copy()
 
-    def held_mb(self, on_gpu: NDArray[np.int8], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Memory that models hold on each GPU (`placement.memory`).
-
-        Args:
-            on_gpu: (n, G, M) state of each model on each GPU of `rows`.
-            rows: (n,) environments.
-
-        Returns:
-            (n, G) MB.
-        """
-        tp = self.world.model["tp"]
-        leader = np.arange(self.num_gpus)[:, None] // tp * tp
-        instance = self.state.instance[rows][:, leader, np.arange(self.num_models)]
-        small = (on_gpu == SLEPT) | ((on_gpu == VANISHING) & (instance["heavy"] == 0))
-        small |= (on_gpu == QUEUED) & (instance["from_slept"] == 1)
-        nothing = (on_gpu == ABSENT) | ((on_gpu == QUEUED) & (instance["from_slept"] == 0))
-        active = self.world.model["active_mb"]
-        each = np.where(nothing, 0.0, np.where(small, self.world.model["slept_mb"], active))
-        held: NDArray[np.float64] = each.sum(axis=-1)
+    def held_mb(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(n, G) memory in MB that models hold on each GPU of `rows` (`placement.memory`)."""
+        held = np.empty((len(rows), self.num_gpus))
+        write_held(self.world, self.state, rows, held)
         return held
 
     def summary(self, e: int) -> dict[str, float | int]:
@@ -178,9 +162,10 @@ class PlacementSimulation:
         for g in range(self.num_gpus):
             residents = []
             for m, name in enumerate(names):
-                leader = g // int(world.model[m]["tp"]) * int(world.model[m]["tp"])
+                tp = int(world.model[m]["tp"])
+                leader = first_gpu(g, tp)
                 kind = int(state.instance[e, leader, m]["state"])
-                if kind != ABSENT and leader + int(world.model[m]["tp"]) <= self.num_gpus:
+                if kind != ABSENT and leader + tp <= self.num_gpus:
                     residents.append(f"{name} {STATE_NAMES[kind]}")
             host = int(state.host[e, g])
             calls = "" if host == NONE else f", {int(state.server[e, host]['running'])} running"

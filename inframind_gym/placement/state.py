@@ -21,7 +21,8 @@ MAX_CALLS: Final = MAX_NODES + 1  # of a job: its nodes and the call that decide
 NONE: Final = -1
 
 # States of an instance. The specification's four are coarser: LOADING covers QUEUED, WAKING and
-# LOADING; an instance that is DRAINING or SLEEPING was ACTIVE and serves nobody new.
+# LOADING; an instance that is DRAINING or SLEEPING was ACTIVE and serves nobody new. Their order
+# counts: from DRAINING on an instance is in transition, from QUEUED on it comes.
 ABSENT: Final = 0
 SLEPT: Final = 1
 ACTIVE: Final = 2
@@ -42,6 +43,17 @@ STATE_NAMES: Final = (
     "waking",
     "loading",
 )
+
+
+def is_moving(state: Any) -> Any:
+    """Whether an instance is in transition, from DRAINING to LOADING; of one state or an array."""
+    return state >= DRAINING
+
+
+def is_coming(state: Any) -> Any:
+    """Whether an instance is QUEUED, WAKING or LOADING; of one state or an array."""
+    return state >= QUEUED
+
 
 # Fates of one that drains.
 TO_SLEEP: Final = 0
@@ -290,6 +302,7 @@ class Cluster(NamedTuple):
     done: NDArray[Any]  # (E, J) JOB_DONE, in order of completion
     mask: NDArray[np.bool_]  # (E, G, M + 1) legal choices
     path_s: NDArray[np.float64]  # (MAX_CALLS,) scratch: longest line up to each call
+    prompt: NDArray[np.float64]  # (MAX_CALLS,) scratch: tokens that each call of a job reads
     output: NDArray[np.float64]  # (MAX_CALLS,) scratch: tokens of each call's answer
     target: NDArray[np.int32]  # (G,) scratch: leaders that a request may go to
 
@@ -326,6 +339,7 @@ def allocate(world: World, num_envs: int, jobs: int) -> Cluster:
         done=np.zeros((num_envs, jobs), JOB_DONE),
         mask=np.zeros((*by_gpu, models + 1), np.bool_),
         path_s=np.zeros(MAX_CALLS),
+        prompt=np.zeros(MAX_CALLS),
         output=np.zeros(MAX_CALLS),
         target=np.zeros(gpus, np.int32),
     )

@@ -191,10 +191,8 @@ def run_tick(world: World, cluster: Cluster, e: int, end_s: float) -> None:
 
 
 @inner
-def open_interval(
-    world: World, cluster: Cluster, e: int, action: NDArray[np.int64], end_s: float
-) -> None:
-    """Begin a decision interval: count anew, and carry out the decision."""
+def open_interval(world: World, cluster: Cluster, e: int, end_s: float) -> None:
+    """Begin a decision interval: count anew."""
     episode = cluster.episode[e]
     length_s = end_s - episode.tick * world.settings[0].routing_s
     episode.waiting_s = episode.waiting * length_s
@@ -203,7 +201,6 @@ def open_interval(
     episode.jobs_done_before = episode.jobs_done
     for m in range(world.model.shape[0]):
         cluster.waiting[e, m].arrived = 0
-    decide(world, cluster, e, action)
 
 
 @inner
@@ -232,7 +229,8 @@ def run_interval(
     """One decision interval; its terms of the reward."""
     settings = world.settings[0]
     end_s = (cluster.episode[e].tick + settings.ticks) * settings.routing_s
-    open_interval(world, cluster, e, action, end_s)
+    open_interval(world, cluster, e, end_s)
+    decide(world, cluster, e, action)
     for _ in range(settings.ticks):
         run_tick(world, cluster, e, end_s)
     close_interval(world, cluster, e, end_s, terms)

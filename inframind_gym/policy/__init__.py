@@ -37,13 +37,13 @@ from inframind_gym.policy.base import (
 from inframind_gym.policy.layout import ObservationLayout
 from inframind_gym.policy.loading import (
     PerRowPolicy,
-    PolicyEntry,
     check_policy,
     load_policy,
     register_policy,
     registered_policies,
     resolve_policy,
 )
+from inframind_gym.policy.registry import PolicyEntry
 from inframind_gym.policy.spec import PolicySpec
 
 __all__ = [

@@ -82,8 +82,8 @@ def run(
     Raises:
         InfraMindError: the pool cannot be used, no server answers, or too many calls fail.
     """
-    from inframind_gym.envs.live import LiveSimulation
     from inframind_gym.orchestration.config import live_config
+    from inframind_gym.orchestration.live import LiveSimulation
     from inframind_gym.sim2real.fit import fit_pool
     from inframind_gym.sim2real.pool_file import pool_yaml
     from inframind_gym.sim2real.report import compared, report

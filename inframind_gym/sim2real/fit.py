@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.cmaes import minimise
 from inframind_gym.errors import InfraMindError
-from inframind_gym.serving.calibration.search import minimise
 from inframind_gym.serving.pool import PoolConfig
 from inframind_gym.serving.surrogate import replay_requests
 from inframind_gym.serving.surrogate.state import cards

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.live import LiveSimulation
 from inframind_gym.errors import InfraMindError
 from inframind_gym.orchestration.config import LiveConfig
-from inframind_gym.orchestration.driven import DrivenSimulation
+from inframind_gym.orchestration.driven import DrivenSimulation, open_surrogate
+from inframind_gym.orchestration.live import LiveSimulation
 from inframind_gym.orchestration.simulation import DECISION
 from inframind_gym.rng import STREAM_POLICY, uniform_array
 from inframind_gym.serving.backend import Call
 from inframind_gym.serving.pool import PoolConfig
-from inframind_gym.serving.surrogate.backend import SurrogateBackend
-from inframind_gym.serving.surrogate.state import cards
-from inframind_gym.topology import MAX_AGENTS, MAX_NODES
+from inframind_gym.topology import MAX_NODES
 
 MOST_FAILED: Final = 0.05  # share of a live sweep's calls
 
@@ -96,17 +95,7 @@ def play_simulated(config: LiveConfig, pool: PoolConfig, live: Sweep) -> Sweep:
         planned = (call.prompt_tokens, call.max_tokens)  # of a call that failed for good
         return lengths.get((call.query, call.node, call.phase), planned)
 
-    def open_backend(simulation: DrivenSimulation, key: int) -> SurrogateBackend:
-        return SurrogateBackend(
-            cards(pool),
-            simulation.world.response,
-            simulation.world.role_fit,
-            key,
-            max_calls=simulation.num_queries * MAX_AGENTS + 1,
-            poll_s=simulation.pool.metrics_poll_s,
-            lengths=length_of,
-        )
-
+    open_backend = partial(open_surrogate, pool=pool, lengths=length_of)
     simulation = DrivenSimulation(config, open_backend, one_query=False)
     try:
         return _play(simulation, live.rate_per_min, live.seed)

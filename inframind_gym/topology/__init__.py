@@ -1,7 +1,14 @@
 """How agents work together: six topologies as graphs, 25 roles, three prompt strategies."""
 
-from inframind_gym.topology.graphs import MAX_AGENTS, MAX_NODES, TOPOLOGIES, Graph, graph
-from inframind_gym.topology.roles import ROLES, Role, roles_of
+from inframind_gym.topology.graphs import (
+    MAX_AGENTS,
+    MAX_NODES,
+    TOPOLOGIES,
+    Graph,
+    distinct_plans,
+    graph,
+)
+from inframind_gym.topology.roles import ROLES, Role, RoleRule, roles_of
 from inframind_gym.topology.strategies import STRATEGIES, STRATEGY_INSTRUCTIONS
 
 __all__ = [
@@ -13,6 +20,8 @@ __all__ = [
     "TOPOLOGIES",
     "Graph",
     "Role",
+    "RoleRule",
+    "distinct_plans",
     "graph",
     "roles_of",
 ]

@@ -10,7 +10,7 @@ topology ends with one further call that decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -75,6 +75,29 @@ def graph(topology: str, num_agents: int) -> Graph:
         first_round = (1 << num_agents) - 1
         return Graph((0,) * num_agents + (first_round,) * num_agents, agents * DEBATE_ROUNDS, 1)
     return Graph((0,) * num_agents, agents, 2 if topology == "Reflection" else 1)
+
+
+def distinct_plans(
+    num_agents: Iterable[int] = range(1, MAX_AGENTS + 1),
+) -> tuple[tuple[int, int], ...]:
+    """Topologies with numbers of agents, without those that are others under another name.
+
+    CoT has the graph of IO, and one agent alone in a Chain or a FullConnected is one in IO. (Two
+    agents in a Chain are two in a FullConnected; both are listed, as searches have always had it.)
+
+    Args:
+        num_agents: those that are wanted, each in 1..6.
+
+    Returns:
+        (index into TOPOLOGIES, number of agents), by topology, then in the order of `num_agents`.
+    """
+    counts = tuple(num_agents)
+    return tuple(
+        (topology, count)
+        for topology, name in enumerate(TOPOLOGIES)
+        for count in counts
+        if name != "CoT" and (count > 1 or name not in ("Chain", "FullConnected"))
+    )
 
 
 def custom_graph(num_agents: int, edges: Sequence[tuple[int, int]]) -> Graph:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final, NamedTuple
+
+
+class RoleRule(IntEnum):
+    """Which of a domain's roles the agents of a plan take; checkpoints hold these numbers."""
+
+    SINGLE = 0  # roles that answer once
+    DOUBLE = 1  # roles that answer, check and answer again
+    CODER = 2  # roles that answer once and write code, which tests can prove
 
 
 class Role(NamedTuple):

@@ -6,6 +6,7 @@ import torch
 
 from agents.inframind.executor_gradient import ExecutorGradient, initial_weights
 from agents.inframind.executor_inference import Executor, ExecutorShape, draw, log_softmax
+from tests.agents.gradients import gradients_of
 from tests.agents.torch_executor import ExecutorNet
 
 ROLES = np.random.default_rng(1).standard_normal((25, 384)).astype(np.float32) / 20
@@ -177,7 +178,7 @@ def test_the_gradient_is_that_of_torch(shape, dtype):
     assert found.value == pytest.approx(out.value.detach().numpy(), abs=near)
     d_logits = d_log_probs - np.exp(found.log_probs) * d_log_probs.sum(axis=1, keepdims=True)
     mine.backward(d_logits, d_value, d_cost_value if shape.cost_critic else None)
-    gradients = mine.parameters.gradients()
+    gradients = gradients_of(mine.parameters)
     assert set(gradients) == {name for name, _ in net.named_parameters()}
     for name, parameter in net.named_parameters():
         expected = parameter.grad.numpy()

@@ -13,9 +13,6 @@ from agents import checkpoint
 from agents.headway.choice import Knowledge, Prices, choose
 from agents.headway.policy import HeadwayPolicy
 from agents.headway.recipes import (
-    CODER,
-    DOUBLE,
-    SINGLE,
     Recipe,
     book_from_tensors,
     book_of,
@@ -27,7 +24,7 @@ from agents.headway.survey import Played, Sums, summed
 from inframind_gym.errors import ConfigError
 from inframind_gym.orchestration.state import COMPLETED
 from inframind_gym.tasks import load_role_embeddings
-from inframind_gym.topology import ROLES, TOPOLOGIES, graph, roles_of
+from inframind_gym.topology import ROLES, TOPOLOGIES, RoleRule, graph, roles_of
 
 IO, DEBATE = TOPOLOGIES.index("IO"), TOPOLOGIES.index("Debate")
 NEVER = 1e9
@@ -136,7 +133,7 @@ def test_candidates_are_plans_that_can_be_carried_out() -> None:
     for a, b in zip(book, again, strict=True):
         assert np.array_equal(a, b)
     without = candidates(5, 3, code=False)
-    assert set(without) == {recipe for recipe in recipes if recipe.roles != CODER}
+    assert set(without) == {recipe for recipe in recipes if recipe.roles != RoleRule.CODER}
 
 
 def test_roles_that_fit_come_first_and_keep_to_their_rule() -> None:
@@ -145,11 +142,11 @@ def test_roles_that_fit_come_first_and_keep_to_their_rule() -> None:
     for role, of in enumerate(ROLES):
         domain = ["Math", "Code", "Commonsense"].index(of.domain)
         own = roles_of(of.domain)
-        rule = SINGLE if of.calls == 1 else DOUBLE
+        rule = RoleRule.SINGLE if of.calls == 1 else RoleRule.DOUBLE
         assert own[order[role, domain, rule, 0]] == role
-        for r, calls in ((SINGLE, 1), (DOUBLE, 2)):
+        for r, calls in ((RoleRule.SINGLE, 1), (RoleRule.DOUBLE, 2)):
             assert {ROLES[own[p]].calls for p in order[role, domain, r]} == {calls}
-    code = order[0, 1, CODER]
+    code = order[0, 1, RoleRule.CODER]
     assert {ROLES[roles_of("Code")[p]].writes_code for p in code} == {True}
 
 
@@ -164,7 +161,7 @@ def played_debate() -> tuple[Played, NDArray[np.int64]]:
 
 
 def test_sums_of_a_debate_by_hand() -> None:
-    book = book_of([Recipe(DEBATE, (0, 1, 1, 1), 0, SINGLE)], 3)
+    book = book_of([Recipe(DEBATE, (0, 1, 1, 1), 0, RoleRule.SINGLE)], 3)
     sums = summed(book, played_debate()[0], 2)
     assert sums.queries[:, 0].tolist() == [0, 1, 0]
     assert sums.path_s[1, 0].tolist() == [0.0, 5.0 + 2.0 + 4.0]

@@ -14,19 +14,20 @@ import yaml
 import agents
 import inframind_gym  # noqa: F401
 from agents import checkpoint
-from agents.config import EnvChoice, find
+from agents.config import WorldChoice, find
 from agents.headway.config import HeadwayConfig, SearchConfig, SurveyRound
 from agents.headway.lessons import load_lessons
 from agents.headway.policy import MODES, HeadwayPolicy, RecipePolicy
 from agents.headway.stages import Trainer
 from agents.headway.training import train
 from agents.tracking import METRICS_FILE, read_metrics
+from agents.train import read_config
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import ConfigError
 from inframind_gym.orchestration.state import PLAN
 
 TINY = HeadwayConfig(
-    env=EnvChoice(workload="mmlu_pro"),
+    env=WorldChoice(workload="mmlu_pro"),
     rates_per_min=(20.0, 200.0),
     rows=8,
     survey=(SurveyRound(queries=12_000, keep=20), SurveyRound(queries=4_000)),
@@ -222,11 +223,27 @@ def test_the_shipped_agent_plays_every_shipped_workload_and_any_other() -> None:
         folder = policy.folder(workload)
         assert folder.name == (workload if workload in list_configs("workloads") else "all")
         config = checkpoint.load(folder)[1]["config"]
+        for key in ("num_queries", "system_features"):  # which no training of Headway ever read
+            del config["env"][key]
         shipped = HeadwayConfig.model_validate(yaml.safe_load(find("headway").read_text()))
         own = shipped.env.model_copy(update={"workload": folder.name})
         assert config == shipped.model_copy(update={"env": own}).model_dump(mode="json")
         prices = load_lessons(folder).prices
         assert (prices.rate >= 0).all() and (prices.load >= 0).all()
+
+
+def test_the_shipped_configuration_says_the_same_as_the_code() -> None:
+    _, shipped = read_config("headway", ["env.workload=all"])
+    assert shipped == HeadwayConfig()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [("env.system_features=[queue]", "calls in flight"), ("env.num_queries=50", "search.queries")],
+)
+def test_what_it_does_not_read_is_refused(change: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"headway.yaml.*not for Headway: .*{why}"):
+        read_config("headway", [change])
 
 
 def test_servers_of_another_pool_are_not_taken_for_ours() -> None:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from agents.inframind.planner_gradient import PlannerGradient, Plans
 from agents.planner.net import PlannerNet, weights_of
 from inframind_gym.tasks import load_tasks
+from tests.agents.gradients import gradients_of
 
 TASK_WEIGHT, VAE_WEIGHT = 1.3, 0.7
 
@@ -49,7 +50,7 @@ def test_losses_and_gradients_are_those_of_torch(dtype, near):
     mine.backward(
         (-advantage / 40).astype(dtype), np.full(40, -TASK_WEIGHT / 40, dtype), VAE_WEIGHT
     )
-    gradients = mine.parameters.gradients()
+    gradients = gradients_of(mine.parameters)
     assert set(gradients) == {name for name, _ in net.named_parameters()}
     for name, parameter in net.named_parameters():
         expected = parameter.grad.numpy()

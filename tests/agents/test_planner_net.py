@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from agents.planner import texts
-from agents.planner.inference import PLAN_DRAWS, ROLE_START, NumpyPlanner, numpy_plan
+from agents.planner.inference import PLAN_DRAWS, ROLE_START, NumpyPlanner
 from agents.planner.net import PlannerNet, count_logits, weights_of
 from inframind_gym.tasks import DOMAINS, load_tasks
 from inframind_gym.topology import MAX_AGENTS, ROLES, roles_of
@@ -198,7 +198,7 @@ def test_numpy_agrees_with_torch(net, queries):
     u = np.random.default_rng(0).random((len(query), PLAN_DRAWS))
     for uniforms in (None, u):
         plan = net.choose(output, None if uniforms is None else torch.tensor(uniforms))
-        found = numpy_plan(weights_of(net), *queries, uniforms)
+        found = planner.plan(latent, queries[1], uniforms)
         for mine, theirs in zip(found, plan[:3], strict=True):
             np.testing.assert_array_equal(mine, theirs.numpy())
 

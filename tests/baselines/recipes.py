@@ -5,10 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines.foresight.recipe import RECIPE, ROLE_KINDS, best_role
+from baselines.foresight.compiled import jit
+from baselines.foresight.recipe import RECIPE, best_role, play
 from inframind_gym.envs.vector import StreamVectorEnv
 from inframind_gym.orchestration.state import COMPLETED, PLAN
-from inframind_gym.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
+from inframind_gym.orchestration.world import World
+from inframind_gym.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
 
 
 def random_recipes(count: int, routes: int, seed: int) -> NDArray[Any]:
@@ -17,7 +19,7 @@ def random_recipes(count: int, routes: int, seed: int) -> NDArray[Any]:
     recipes = np.zeros(count, RECIPE)
     recipes["topology"] = rng.integers(len(TOPOLOGIES), size=count)
     recipes["num_agents"] = rng.integers(1, MAX_AGENTS + 1, size=count)
-    recipes["role_kind"] = rng.integers(ROLE_KINDS, size=count)
+    recipes["role_kind"] = rng.integers(len(RoleRule), size=count)
     recipes["route"] = rng.integers(routes, size=(count, MAX_NODES))
     return recipes
 
@@ -49,3 +51,37 @@ def carry_out(env: StreamVectorEnv, recipes: NDArray[Any]) -> tuple[NDArray[Any]
             count = int((done["calls"]).sum())
             calls = recorded[:count].copy()
     return done, calls
+
+
+@jit
+def play_all(
+    world: World,
+    card: NDArray[Any],
+    pace: NDArray[Any],
+    keys: NDArray[np.uint64],
+    ordinals: NDArray[np.int64],
+    tasks: NDArray[np.int64],
+    length_z: NDArray[np.float32],
+    recipes: NDArray[Any],
+    scratch: NDArray[np.float64],
+    work_s: NDArray[np.float64],
+    outcomes: NDArray[Any],
+) -> None:
+    """`play` every query by every recipe.
+
+    Args:
+        world: constants of the run.
+        card: (M,) CARD.
+        pace: (M,) PACE.
+        keys: (n,) of each query's sweep; `ordinals`, `tasks` and `length_z` (n,) likewise.
+        recipes: (r,) RECIPE.
+        scratch: (2, MAX_NODES).
+        work_s: (r, n, M) written.
+        outcomes: (r, n) OUTCOME, written.
+    """
+    for i in range(recipes.shape[0]):
+        for q in range(keys.shape[0]):
+            play(
+                world, card, pace, keys[q], ordinals[q], tasks[q], length_z[q], recipes[i],
+                scratch, work_s[i, q], outcomes[i, q],
+            )  # fmt: skip

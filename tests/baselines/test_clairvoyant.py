@@ -6,7 +6,7 @@ import pytest
 import baselines
 from baselines.clairvoyant import ClairvoyantPolicy, small_recipes
 from benchmarks.cells import Cell
-from benchmarks.rollout import Simulator
+from benchmarks.routing.rollout import Simulator
 from benchmarks.suite import SuiteConfig
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import requires_of, resolve_policy

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from baselines.foresight.recipe import OUTCOME, PACE, RECIPE, ROLE_KINDS
-from baselines.foresight.tables import play_all, set_idle_pace
+from baselines.foresight.recipe import OUTCOME, PACE, RECIPE
+from baselines.foresight.tables import set_idle_pace
 from inframind_gym.envs.vector import StreamVectorEnv
 from inframind_gym.quality.response import query_length_z
 from inframind_gym.serving.surrogate.state import cards
-from inframind_gym.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
-from tests.baselines.recipes import carry_out, random_recipes
+from inframind_gym.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
+from tests.baselines.recipes import carry_out, play_all, random_recipes
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_recipe_does_what_was_foreseen(workload: str, protocol: str) -> None:
     outcomes, work_s = foreseen(env, recipes)
     assert set(recipes["topology"]) == set(range(len(TOPOLOGIES)))
     assert set(recipes["num_agents"]) == set(range(1, MAX_AGENTS + 1))
-    assert set(recipes["role_kind"]) == set(range(ROLE_KINDS))
+    assert set(recipes["role_kind"]) == set(RoleRule)
     for field, recorded in (
         ("solved", "solved"),
         ("calls", "calls"),

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.cells import Cell, cell_id
 from benchmarks.metrics import Columns
-from benchmarks.records import Names, encode_cell
+from benchmarks.routing.records import Names, encode_cell
 from benchmarks.store import CellResult, ResultStore
 from inframind_gym.orchestration.state import COMPLETED
 from inframind_gym.topology import STRATEGIES, TOPOLOGIES

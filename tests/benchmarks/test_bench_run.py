@@ -18,8 +18,8 @@ import baselines
 from benchmarks import runner
 from benchmarks.cells import Cell, grid
 from benchmarks.errors import BenchmarkError
-from benchmarks.records import encode_cell
-from benchmarks.rollout import ENV_IDS, Simulator, env_kwargs, names_of
+from benchmarks.routing.records import encode_cell
+from benchmarks.routing.rollout import ENV_IDS, Simulator, env_kwargs, names_of
 from benchmarks.runner import resolve, run
 from benchmarks.store import CELLS, EPISODES, read_blocks
 from benchmarks.suite import SuiteConfig

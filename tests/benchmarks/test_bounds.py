@@ -18,12 +18,12 @@ from benchmarks.bounds.informed import solve
 from benchmarks.bounds.library import Tables, first_recipes, neighbours
 from benchmarks.cells import Cell
 from benchmarks.errors import BenchmarkError
-from benchmarks.rollout import Simulator
+from benchmarks.routing.rollout import Simulator
 from benchmarks.suite import SuiteConfig
 from inframind_gym.envs.vector import StreamVectorEnv
 from inframind_gym.orchestration.state import COMPLETED
 from inframind_gym.serving.pool import load_pool
-from inframind_gym.topology import TOPOLOGIES
+from inframind_gym.topology import TOPOLOGIES, RoleRule
 from tests.baselines.recipes import carry_out, random_recipes
 from tests.baselines.test_foresight import foreseen
 
@@ -201,12 +201,13 @@ def test_more_load_and_less_time_allow_less(quick: None) -> None:
 
 
 def test_neighbours_are_other_recipes_of_the_right_length() -> None:
-    for recipe in first_recipes(6, (0, 2)):
-        found = neighbours(recipe, 6, (0, 2))
+    kinds = (RoleRule.SINGLE, RoleRule.DOUBLE)
+    for recipe in first_recipes(6, kinds):
+        found = neighbours(recipe, 6, kinds)
         assert recipe not in found and len(set(found)) == len(found)
         for topology, agents, kind, routes in found:
             assert len(routes) == library._NODES[topology, agents]
-            assert kind in (0, 2) and max(routes) < 6
+            assert kind in kinds and max(routes) < 6
             assert TOPOLOGIES[topology] != "CoT"
 
 

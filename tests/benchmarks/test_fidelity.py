@@ -12,17 +12,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import fidelity, fidelity_evidence, fidelity_sources
 from benchmarks.cli import app
 from benchmarks.errors import BenchmarkError
-from benchmarks.fidelity_contradictions import (
+from benchmarks.fidelity import evidence as evidence_module
+from benchmarks.fidelity import sources
+from benchmarks.fidelity.contradictions import (
     accuracies_that_differ_with_load,
     alike_but_apart,
     total_variation,
 )
-from benchmarks.fidelity_evidence import Evidence, at_rate, gather, wilson_interval
-from benchmarks.fidelity_targets import targets
-from inframind_gym.serving.calibration.replay_runs import load_constants
+from benchmarks.fidelity.evidence import Evidence, at_rate, gather, wilson_interval
+from benchmarks.fidelity.page import blocks, write
+from benchmarks.fidelity.targets import targets
+from benchmarks.pages.writing import Written, fill
+from inframind_gym.calibration.replay_runs import load_constants
 from inframind_gym.tasks import load_tasks
 from tests.calibration import synthetic
 
@@ -64,7 +67,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (folder / "measured_runs.json").write_text(json.dumps(runs), encoding="utf-8")
     (folder / "logs.yaml").write_text(LISTING, encoding="utf-8")
-    values = fidelity_sources.fitted_values(load_constants("b200-2gpu", ["math"]))
+    values = sources.fitted_values(load_constants("b200-2gpu", ["math"]))
     summary = {
         "cells": 1,
         "latency_mean_abs_pct_median": 12.3,
@@ -93,12 +96,12 @@ def evidence(data: Path) -> Evidence:
 
 
 @pytest.fixture(scope="module")
-def written(evidence: Evidence, tmp_path_factory: pytest.TempPathFactory) -> fidelity.Written:
-    return fidelity.write(evidence, tmp_path_factory.mktemp("docs"))
+def written(evidence: Evidence, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return write(evidence, tmp_path_factory.mktemp("docs"))
 
 
 @pytest.fixture(scope="module")
-def page(written: fidelity.Written) -> str:
+def page(written: Written) -> str:
     return written.page.read_text(encoding="utf-8")
 
 
@@ -142,7 +145,7 @@ def test_a_rate_that_was_left_out_has_targets_of_its_own(evidence: Evidence) -> 
     ]
 
 
-def test_figures_are_small_pictures_with_text(page: str, written: fidelity.Written) -> None:
+def test_figures_are_small_pictures_with_text(page: str, written: Written) -> None:
     shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page)
     assert {written.page.parent / name for name in shown} == set(written.figures)
     for path in written.figures:
@@ -153,20 +156,18 @@ def test_figures_are_small_pictures_with_text(page: str, written: fidelity.Writt
 
 
 def test_the_same_evidence_gives_the_same_bytes(
-    data: Path, tmp_path: Path, written: fidelity.Written, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = {path.name: path.read_bytes() for path in (written.page, *written.figures)}
-    monkeypatch.setattr(fidelity_evidence, "replay_speed", lambda calibration, repeats: 5000.0)
-    pages = [fidelity.write(gathered(data), tmp_path / str(i)) for i in range(2)]
+    monkeypatch.setattr(evidence_module, "replay_speed", lambda calibration, repeats: 5000.0)
+    pages = [write(gathered(data), tmp_path / str(i)) for i in range(2)]
     for path in pages[0].figures:
         assert path.read_bytes() == once[path.name]
     first, second = (made.page.read_bytes() for made in pages)
     assert first == second != once["fidelity.md"]  # the speed differs
 
 
-def test_nothing_of_the_machine_or_the_tasks_is_shown(
-    data: Path, written: fidelity.Written
-) -> None:
+def test_nothing_of_the_machine_or_the_tasks_is_shown(data: Path, written: Written) -> None:
     texts = [path.read_text(encoding="utf-8") for path in (written.page, *written.figures)]
     folders = (data, written.page.parent, Path.cwd(), Path.home(), Path(sys.prefix))
     questions = load_tasks("builtin", split="all").texts
@@ -199,10 +200,10 @@ def test_shares_between_the_measured_rates(evidence: Evidence) -> None:
 
 
 def test_what_is_missing_says_how_to_make_it(evidence: Evidence) -> None:
-    names = fidelity.blocks(replace(evidence, fit=None, outcomes=None))
-    assert "benchmarks.fit_measured" in names["left_out_table"]
-    assert "benchmarks.fit_measured" in names["constants_tables"]
-    assert "benchmarks.fit_outcomes" in names["outcomes_table"]
+    names = blocks(replace(evidence, fit=None, outcomes=None))
+    assert "benchmarks.fit.measured" in names["left_out_table"]
+    assert "benchmarks.fit.measured" in names["constants_tables"]
+    assert "benchmarks.fit.outcomes" in names["outcomes_table"]
 
 
 def test_a_log_without_an_entry(data: Path, tmp_path: Path) -> None:
@@ -228,14 +229,14 @@ def test_a_fit_of_other_constants(data: Path, tmp_path: Path) -> None:
 
 
 def test_unknown_names_in_the_template() -> None:
-    assert fidelity.fill("{{cells}} cells", {"cells": "3"}) == "3 cells"
+    assert fill("{{cells}} cells", {"cells": "3"}) == "3 cells"
     with pytest.raises(BenchmarkError, match="Did you mean 'cells'"):
-        fidelity.fill("{{cell}} cells", {"cells": "3"})
+        fill("{{cell}} cells", {"cells": "3"})
 
 
 def test_shipped_listings_are_valid() -> None:
-    peers = fidelity_sources.read_peers()
-    listing = fidelity_sources.load_yaml_model(fidelity_sources.LOGS, fidelity_sources.LogListing)
+    peers = sources.read_peers()
+    listing = sources.load_yaml_model(sources.LOGS, sources.LogListing)
     assert {name for peer in peers for name in peer.logs} <= set(listing.logs)
     assert all(peer.error_pct[0] <= peer.error_pct[1] for peer in peers)
 
@@ -265,7 +266,7 @@ def test_the_command(data: Path, tmp_path: Path) -> None:
 def test_errors_are_one_line(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, message in (
         ((tmp_path,), "vllm_traces does not exist"),
-        ((data,), "fidelity_logs.yaml has no entry for this log"),
+        ((data,), "logs.yaml has no entry for this log"),
     ):
         code, out, err = call(*arguments, "--out", tmp_path)
         assert (code, out) == (2, "")

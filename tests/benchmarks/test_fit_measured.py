@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.fit_constants import (
+from benchmarks.fit.constants import (
     ACCURACY,
     BASE_S,
     PER_SEQ_S,
@@ -21,10 +21,10 @@ from benchmarks.fit_constants import (
     with_constants,
     with_facts,
 )
-from benchmarks.fit_measured import Fit, prior, write
-from benchmarks.fit_solver import Problem, huber, minimise
-from inframind_gym.serving.calibration.measured import MeasuredCell
-from inframind_gym.serving.calibration.replay_runs import Constants, load_constants, predict
+from benchmarks.fit.measured import Fit, prior, write
+from benchmarks.fit.solver import Problem, huber, minimise
+from inframind_gym.calibration.measured import MeasuredCell
+from inframind_gym.calibration.replay_runs import Constants, load_constants, predict
 
 DATASETS = ("math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro")
 
@@ -88,11 +88,11 @@ def test_ability_is_that_of_the_accuracy_over_all_difficulties() -> None:
 def test_every_constant_has_a_name_and_a_place(start: Constants) -> None:
     layout = Layout(DATASETS, start.pool.aliases)
     names = layout.names()
-    assert len(names) == len(set(names)) == layout.num_time + layout.num_quality == 65
     time, time_precision = time_prior(layout)
     able, able_precision = quality_prior(layout)
     assert len(time) == len(time_precision) == layout.num_time
-    assert len(able) == len(able_precision) == layout.num_quality
+    assert len(able) == len(able_precision)
+    assert len(names) == len(set(names)) == len(time) + len(able) == 65
     x = np.concatenate([time, able])
     assert list(layout.values(x)) == names
     made = with_constants(start, layout, x)

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import fit_outcomes
-from benchmarks.fit_constants import outcomes as shipped
-from benchmarks.fit_outcomes import (
+from benchmarks.fit import outcomes as outcomes_module
+from benchmarks.fit.constants import OUTCOMES
+from benchmarks.fit.constants import outcomes as shipped
+from benchmarks.fit.outcomes import (
     Outcomes,
     Rasch,
     cross_validated_r2,
@@ -44,7 +45,7 @@ def made() -> tuple[Outcomes, np.ndarray]:
     uniform = 0.5 * np.vectorize(math.erfc)(-z / math.sqrt(2.0))
     chars = np.exp(5.0 + 0.2 * difficulty / SD + 0.1 * rng.standard_normal(logit.shape))
     cut = rng.random(logit.shape) < 0.03
-    chars[cut] = fit_outcomes.CUT_CHARS + 1.0
+    chars[cut] = outcomes_module.CUT_CHARS + 1.0
     share = np.where(cut, CUT_RIGHT, 1.0)
     right = (uniform < share / (1.0 + np.exp(-logit))).astype(float)
     right[0, :50] = np.nan
@@ -84,9 +85,9 @@ def test_correlations_are_those_of_simulated_outcomes() -> None:
 def test_the_agreement_of_siblings_is_found(
     made: tuple[Outcomes, np.ndarray], rasch: Rasch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit_outcomes, "SIBLINGS", (("one", "other"),))
+    monkeypatch.setattr(outcomes_module, "SIBLINGS", (("one", "other"),))
     assert same_model_correlation(made[0], rasch) == pytest.approx(LATENT, abs=0.1)
-    monkeypatch.setattr(fit_outcomes, "SIBLINGS", (("b", "c"),))
+    monkeypatch.setattr(outcomes_module, "SIBLINGS", (("b", "c"),))
     assert same_model_correlation(made[0], rasch) < 0.15
 
 
@@ -125,7 +126,7 @@ def test_questions_are_matched_by_id(made: tuple[Outcomes, np.ndarray]) -> None:
     order = rng.permutation(QUESTIONS + 1)
     rows = np.vstack([embeddings, np.zeros(8)])[order]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit_outcomes, "SIBLINGS", (("one", "other"),))
+        patch.setattr(outcomes_module, "SIBLINGS", (("one", "other"),))
         table, direction = measure(outcomes, [ids[i] for i in order], rows)
     assert table["embedding_difficulty_r2"]["value"] > 0.5
     assert direction[0] > 0.99
@@ -161,7 +162,7 @@ def test_two_models_agree_in_the_data_as_the_fitted_spread_implies() -> None:
 
 @pytest.mark.skipif(not DATA.is_file(), reason="../shared is not beside the repository")
 def test_the_shipped_quantities_are_those_of_the_data() -> None:
-    said = json.loads((Path(fit_outcomes.__file__).parent / "results/outcomes.json").read_text())
+    said = json.loads(OUTCOMES.read_text())
     outcomes = read_outcomes(DATA)
     rasch = fit_rasch(outcomes)
     assert rasch.difficulty_sd == pytest.approx(said["difficulty_sd"]["value"], rel=2e-3)

@@ -18,13 +18,13 @@ from benchmarks.cells import grid
 from benchmarks.cli import app
 from benchmarks.errors import BenchmarkError
 from benchmarks.leaderboard import leaderboard
-from benchmarks.live import LiveSimulator
 from benchmarks.results import load_results
+from benchmarks.routing.live import LiveSimulator
 from benchmarks.runner import resolve, run
 from benchmarks.suite import SuiteConfig
 from benchmarks.tables import leaderboard_sheets
-from inframind_gym.envs.live import LiveSimulation
 from inframind_gym.errors import InfraMindError
+from inframind_gym.orchestration.live import LiveSimulation
 from inframind_gym.serving.pool import load_pool
 from tests.envs.test_live import pool_file
 

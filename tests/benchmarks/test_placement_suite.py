@@ -22,8 +22,8 @@ from benchmarks.placement.cells import PlacementCell
 from benchmarks.placement.family import PlacementFamily
 from benchmarks.placement.metrics import FIELDS, METRICS, DecisionLayout
 from benchmarks.placement.rollout import PlacementSimulator, env_kwargs
+from benchmarks.placement.solver import SOLVERS
 from benchmarks.placement.suite import PlacementSuite
-from benchmarks.placement_solver import SOLVERS
 from benchmarks.results import load_results
 from benchmarks.runner import resolve, run
 from benchmarks.store import CELLS, EPISODES, TIMING, read_blocks, read_timings

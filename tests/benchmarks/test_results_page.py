@@ -1,6 +1,8 @@
 """The results page, on results whose right numbers are known, and once through everything."""
 
+import itertools
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +17,7 @@ from benchmarks.cli import app
 from benchmarks.errors import BenchmarkError
 from benchmarks.results_page import evidence as evidence_module
 from benchmarks.results_page.evidence import Evidence, gather
-from benchmarks.results_page.page import TEMPLATE, blocks, write
+from benchmarks.results_page.page import blocks, write
 from benchmarks.results_page.plan import PLAN, PlanConfig, load_plan, runs_of, suites_of
 from benchmarks.results_page.plots import goodput_figure
 from benchmarks.results_page.published import load_published
@@ -145,7 +147,9 @@ def test_a_missed_target_names_the_cells_and_by_how_much(
 def test_the_page_has_every_table_and_figure(gathered: Evidence, tmp_path: Path) -> None:
     written = write(gathered, tmp_path / "docs")
     text = written.page.read_text()
-    assert "{{" not in text
+    pages = {path.name: path.read_text() for path in written.more}
+    assert list(pages) == ["load.md", "published.md", "math.md", "mbpp.md"]
+    assert not any("{{" in page for page in (text, *pages.values()))
     assert [path.name for path in written.figures] == [
         "goodput-default.svg",
         "goodput-published.svg",
@@ -159,11 +163,34 @@ def test_the_page_has_every_table_and_figure(gathered: Evidence, tmp_path: Path)
     bold = [line for line in names["summary"].splitlines() if "**" in line]
     assert len(bold) == 1
     assert bold[0].startswith("| `good` |")  # not the bound, which is higher
-    assert names["differences"].count("| `paper` |") == 3
+    assert names["differences"].count("| `paper` |") == 1
+    assert pages["math.md"].count("| `paper` |") == 2 + 1 + 2  # metrics, differences, metrics
+    assert pages["math.md"].count("| *fluid bound, knows the sweeps* |") == 4
+    assert "MATH, 10/min" in pages["published.md"]
+    assert "deepseek-32b" in pages["load.md"]
+    assert "[MBPP](mbpp.md)" in pages["math.md"]
     assert "worse" not in names["summary"]
     again = write(gathered, tmp_path / "again")
     assert [p.read_bytes() for p in again.figures] == [p.read_bytes() for p in written.figures]
     assert len(goodput_figure(gathered, "default").axes) == 2
+
+
+def test_the_page_is_short_and_its_links_lead_somewhere(gathered: Evidence, tmp_path: Path) -> None:
+    written = write(gathered, tmp_path)
+    for page in (written.page, *written.more):
+        links = re.findall(r"\]\(([^)#]+)\)", page.read_text())
+        assert links
+        for link in set(links) - {"bounds.md"}:  # which stands beside it in docs
+            assert (page.parent / link).is_file(), f"{page.name}: {link}"
+    shipped = Path(__file__).parents[2] / "docs" / "results.md"
+    assert len(shipped.read_text().splitlines()) < 300
+    assert max(len(table) for table in _tables(shipped)) < 40
+
+
+def _tables(page: Path) -> list[list[str]]:
+    """The tables of a page, as their lines."""
+    groups = itertools.groupby(page.read_text().splitlines(), lambda line: line.startswith("|"))
+    return [list(lines) for is_table, lines in groups if is_table]
 
 
 def test_what_has_not_been_run_is_listed_and_left_out(
@@ -215,7 +242,6 @@ def test_the_shipped_plan_its_suites_and_the_published_table_can_be_read() -> No
     assert cell is not None
     assert (cell.value("accuracy"), cell.value("latency_mean_s")) == pytest.approx((0.577, 908.0))
     assert cell.value("goodput") is None
-    assert "{{targets_table}}" in TEMPLATE.read_text()
 
 
 def test_systems_that_were_measured_without_priorities_are_replayed_without(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.errors import BenchmarkError
+from agents.sources import APART
+from benchmarks.errors import BenchmarkError, StoppedError
 from benchmarks.results_page.plan import EntryConfig
 from benchmarks.results_page.trainings import LOG, Training, train, trainings_of
-from benchmarks.rollout import StoppedError
+from tests.imports import imports
 
 
 def entry(name: str, root: Path, body: str, **changes: object) -> EntryConfig:
@@ -82,3 +83,15 @@ def test_a_stopped_training_is_run_again_by_the_next_call(tmp_path: Path) -> Non
         train(of(slow), at_once=1, root=tmp_path, stop=has_begun)
     assert train(of(slow), at_once=1, root=tmp_path) == 1
     assert count.read_text() == "2"
+
+
+def test_no_training_imports_a_room_that_is_set_apart() -> None:
+    root = Path(__file__).parents[2]
+    assert all((root / room).is_dir() for room in APART)
+    apart = tuple(room.replace("/", ".") for room in APART)
+    for path in (*(root / "agents").rglob("*.py"), *(root / "baselines").rglob("*.py")):
+        place = path.relative_to(root)
+        if not any(place.is_relative_to(room) for room in APART):
+            module = ".".join(place.with_suffix("").parts)
+            wrong = [name for name in imports(path, module) if name.startswith(apart)]
+            assert not wrong, place

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inframind_gym.calibration.fit import Calibration, calibrate
+from inframind_gym.calibration.log import read_log
+from inframind_gym.calibration.report import FIGURES, METRICS, report
+from inframind_gym.calibration.trial import Limits
 from inframind_gym.errors import InfraMindError
-from inframind_gym.serving.calibration.fit import Calibration, calibrate
-from inframind_gym.serving.calibration.log import read_log
-from inframind_gym.serving.calibration.report import FIGURES, METRICS, report
-from inframind_gym.serving.calibration.trial import Limits
 from inframind_gym.serving.pool import ServerCard, StepCost
 from tests.calibration.synthetic import card, rows, write
 

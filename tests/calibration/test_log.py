@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.serving.calibration.log import LogError, read_log
+from inframind_gym.calibration.log import LogError, read_log
 from tests.calibration.synthetic import write
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from inframind_gym.serving.calibration.fit import calibrate
-from inframind_gym.serving.calibration.log import read_log
-from inframind_gym.serving.calibration.report import report
-from inframind_gym.serving.calibration.trial import Limits
+from inframind_gym.calibration.fit import calibrate
+from inframind_gym.calibration.log import read_log
+from inframind_gym.calibration.report import report
+from inframind_gym.calibration.trial import Limits
 
 LOGS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "vllm_traces"
 pytestmark = pytest.mark.skipif(

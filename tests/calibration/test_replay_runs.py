@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from inframind_gym.cli import app
-from inframind_gym.errors import ConfigError
-from inframind_gym.serving.calibration.measured import MeasuredCell, read_runs
-from inframind_gym.serving.calibration.replay_choices import (
+from inframind_gym.calibration.measured import MeasuredCell, read_runs
+from inframind_gym.calibration.replay_choices import (
     GRAPHS,
     ROUTE_AFFINITY,
     choose,
@@ -21,14 +19,16 @@ from inframind_gym.serving.calibration.replay_choices import (
     own_graphs,
     quota,
 )
-from inframind_gym.serving.calibration.replay_report import compare, summarise
-from inframind_gym.serving.calibration.replay_runs import (
+from inframind_gym.calibration.replay_report import compare, summarise
+from inframind_gym.calibration.replay_runs import (
     Constants,
     Prediction,
     RunBatch,
     load_constants,
     predict,
 )
+from inframind_gym.cli import app
+from inframind_gym.errors import ConfigError
 from inframind_gym.topology import STRATEGIES, TOPOLOGIES
 
 MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "measured_runs.json"

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inframind_gym.configs import load_yaml_model
-from inframind_gym.serving.calibration.fit import Calibration, calibrate
-from inframind_gym.serving.calibration.log import read_log
-from inframind_gym.serving.calibration.report import (
+from inframind_gym.calibration.fit import Calibration, calibrate
+from inframind_gym.calibration.log import read_log
+from inframind_gym.calibration.report import (
     FIGURES,
     METRICS,
     card_yaml,
@@ -19,7 +18,8 @@ from inframind_gym.serving.calibration.report import (
     report,
     warnings,
 )
-from inframind_gym.serving.calibration.trial import Limits
+from inframind_gym.calibration.trial import Limits
+from inframind_gym.configs import load_yaml_model
 from inframind_gym.serving.pool import ServerCard
 from tests.calibration.synthetic import card, rows, write
 

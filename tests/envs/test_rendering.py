@@ -11,9 +11,18 @@ import pytest
 
 import inframind_gym  # noqa: F401
 from inframind_gym.envs.base import InfraMindEnv
-from inframind_gym.envs.frame import BAD, CACHE, GOOD, PAPER, RUNNING, SIZE, WAITING, draw_frame
-from inframind_gym.envs.rendering import DecisionView, ServerView, View, WaitingView, look
-from inframind_gym.envs.table import WIDTH, bar, draw_table
+from inframind_gym.envs.rendering.frame import (
+    BAD,
+    CACHE,
+    GOOD,
+    PAPER,
+    RUNNING,
+    SIZE,
+    WAITING,
+    draw_frame,
+)
+from inframind_gym.envs.rendering.table import WIDTH, bar, draw_table
+from inframind_gym.envs.rendering.view import DecisionView, ServerView, View, WaitingView, look
 from inframind_gym.topology import STRATEGIES
 
 STREAM, EXECUTOR = "InfraMind-Stream-v0", "InfraMind-Executor-v0"

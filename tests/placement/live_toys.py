@@ -21,6 +21,8 @@ from tests.placement.toys import write_demand
 from tests.serving.vllm_server.fake import Answer, FakeServer
 
 MODELS = ("tiny-4x256", "tiny-2x128", "tiny-1x64")
+QWEN, LLAMA8, LLAMA3 = 1, 2, 3  # choices
+HELLO = [{"role": "user", "content": "hello"}]
 SLEEP = "/sleep?level=1&mode=wait"
 
 
@@ -147,3 +149,10 @@ def stage(folder: Path, **arguments: Any) -> Iterator[Stage]:
 
 def open_choice(rng: np.random.Generator, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.array([rng.choice(np.flatnonzero(row)) for row in mask])
+
+
+def on_gpu_0(play: Stage, m: int) -> None:
+    """Have model `m` (from 0) awake on GPU 0, and no other there; nothing on GPU 1."""
+    play.live.begin(0, jobs=False)
+    play.decide(m + 1, 0)
+    play.until(lambda: play.states(0)[m] == "active")

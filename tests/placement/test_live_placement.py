@@ -17,19 +17,19 @@ from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.placement.context import contexts, spec_of
 from inframind_gym.placement.live.config import live_placement_config
 from inframind_gym.placement.state import OFFLOAD, WAKE
-from tests.placement.live_toys import SLEEP, Stage, open_choice, stage
+from tests.placement.live_toys import (
+    HELLO,
+    LLAMA3,
+    LLAMA8,
+    QWEN,
+    SLEEP,
+    Stage,
+    on_gpu_0,
+    open_choice,
+    stage,
+)
 from tests.placement.toys import card, write_cluster
 from tests.serving.vllm_server.fake import Answer
-
-QWEN, LLAMA8, LLAMA3 = 1, 2, 3  # choices
-HELLO = [{"role": "user", "content": "hello"}]
-
-
-def on_gpu_0(play: Stage, m: int) -> None:
-    """Have model `m` (from 0) awake on GPU 0, and no other there; nothing on GPU 1."""
-    play.live.begin(0, jobs=False)
-    play.decide(m + 1, 0)
-    play.until(lambda: play.states(0)[m] == "active")
 
 
 def test_random_decisions_under_demand(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_random_decisions_under_demand(tmp_path: Path) -> None:
         assert [row.count("active") for row in map(play.states, range(2))] == [1, 1]
         for _ in range(25):
             context = contexts(live, np.zeros(1, np.int64))
-            held = live.held_mb(context.state, np.zeros(1, np.int64))
+            held = live.held_mb(np.zeros(1, np.int64))
             assert (held <= live.world.gpu["vram_mb"]).all()
             assert live.observation.min() >= 0.0 and np.isfinite(live.observation).all()
             live.decide(open_choice(rng, context.mask[0]))

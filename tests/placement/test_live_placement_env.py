@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("aiohttp")
 
+import baselines.placement  # noqa: F401  (as its entry point does)
 import inframind_gym  # noqa: F401
 from inframind_gym.cli import app
 from inframind_gym.envs.placement import PlacementEnv
@@ -74,7 +75,8 @@ def test_spaces_infos_and_records_are_those_of_the_simulation(arguments: dict[st
         )
         for one, other in zip(live[:-1], expected[:-1], strict=True):
             assert one.keys() == other.keys()
-        assert live[-1].keys() - expected[-1].keys() == {"failed_calls", "lost_calls"}
+        ours = {"failed_calls", "lost_calls", "late_decisions", "unrouted_s"}
+        assert live[-1].keys() - expected[-1].keys() == ours
         assert live[-1]["jobs_arrived"] >= expected[-1]["jobs_arrived"] > 0
         for name in ("arrival_s", "topology", "num_agents", "calls", "slo_s"):
             one_, other_ = (
@@ -134,7 +136,8 @@ def test_the_command(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
         (["--pool", "cpu-tyni"], "Did you mean 'cpu-tiny'?"),
         (["--pool", "single-gpu"], "unknown placement cluster|cluster"),
         (["--pool", "cpu-tiny", "--policy", "mcf_puls"], "Did you mean 'mcf_plus'?"),
-        (["--pool", "cpu-tiny", "--policy", "nothing:Here"], "Give package.module:Class"),
+        (["--pool", "cpu-tiny", "--policy", "nothing:Here"], "no module named 'nothing'"),
+        (["--pool", "cpu-tiny", "--policy", "sb3_maskable_ppo:none"], "none: is no checkpoint"),
         (["--pool", "cpu-tiny", "--policy", "pathlib:PurePath"], "has no reset and no act_batch"),
         (["--pool", "cpu-tiny", "--initial", "spraed"], "initial: 'spraed' is not valid"),
     ],

@@ -19,6 +19,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
 import inframind_gym  # noqa: F401
+from inframind_gym.envs.batch import BatchEnv
 from inframind_gym.errors import ActionError, ConfigError
 from tests.placement.toys import card, tight_cluster, write_cluster, write_demand
 
@@ -251,3 +252,17 @@ def test_maskable_ppo_learns_on_it() -> None:
         mask = info["action_mask"].reshape(4, -1)
         assert mask[np.arange(4), action].all()
         observation, _, _, _, info = env.step(action)
+
+
+@pytest.mark.parametrize("name", ["InfraMind-Placement-v0", "InfraMind-Stream-v0"])
+def test_batches_of_both_families_keep_one_contract(name: str) -> None:
+    batch = gym.make_vec(name, num_envs=2)
+    assert isinstance(batch.unwrapped, BatchEnv)
+    with pytest.raises(ConfigError, match=r"call reset\(\) before step"):
+        batch.step(np.zeros(2, np.int64))
+    with pytest.raises(ConfigError, match="2 environments"):
+        batch.reset(seed=[1, 2, 3])
+    with pytest.raises(ConfigError, match="at least one environment"):
+        gym.make_vec(name, num_envs=0)
+    with pytest.raises(ConfigError, match="not rendered"):
+        gym.make_vec(name, num_envs=2, render_mode="ansi")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.placement_solver import SOLVERS, measure, problem
+from benchmarks.placement.solver import SOLVERS, measure, problem
 
 
 def test_all_solvers_agree_and_are_timed() -> None:

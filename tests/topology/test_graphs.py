@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inframind_gym.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, graph
+from inframind_gym.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, distinct_plans, graph
 from inframind_gym.topology.graphs import graph_tables
 from tests.reference.workflow import build_nodes
 
@@ -85,3 +85,12 @@ def test_a_graph_has_one_to_six_agents(count: int) -> None:
 def test_an_unknown_topology_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"unknown topology 'Ring'; the six are IO, CoT, Chain"):
         graph("Ring", 3)
+
+
+def test_distinct_plans_have_every_graph_and_only_one_of_them_twice() -> None:
+    plans = [(TOPOLOGIES[topology], count) for topology, count in distinct_plans()]
+    graphs = [graph(*plan) for plan in plans]
+    assert set(graphs) == {graph(*plan) for plan in EVERY}
+    again = [plan for i, plan in enumerate(plans) if graphs[i] in graphs[:i]]
+    assert again == [("FullConnected", 2)]
+    assert distinct_plans((2, 1))[:2] == ((0, 2), (0, 1))

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from inframind_gym.tasks import DOMAINS, load_role_embeddings
-from inframind_gym.topology import ROLES, STRATEGIES, STRATEGY_INSTRUCTIONS, roles_of
+from inframind_gym.topology import ROLES, STRATEGIES, STRATEGY_INSTRUCTIONS, RoleRule, roles_of
 
 
 def test_25_roles_in_three_domains() -> None:
@@ -43,3 +43,7 @@ def test_every_role_has_an_embedding_of_its_own_of_length_one() -> None:
 def test_three_strategies_with_instructions() -> None:
     assert STRATEGIES == ("Flash", "Concise", "DeepThink")
     assert set(STRATEGY_INSTRUCTIONS) == set(STRATEGIES)
+
+
+def test_role_rules_keep_the_numbers_that_checkpoints_hold() -> None:
+    assert {rule.name: rule.value for rule in RoleRule} == {"SINGLE": 0, "DOUBLE": 1, "CODER": 2}

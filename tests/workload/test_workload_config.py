@@ -15,7 +15,7 @@ from inframind_gym.configs import find_config, list_configs
 from inframind_gym.errors import ConfigError
 from inframind_gym.serving.pool import load_pool
 from inframind_gym.topology import MAX_AGENTS, STRATEGIES, TOPOLOGIES
-from inframind_gym.workload.budgets import BUDGET_TIERS_S, RATES_PER_MIN, sample_budgets
+from inframind_gym.workload.budgets import BUDGET_TIERS_S, RATES_PER_MIN
 from inframind_gym.workload.config import WorkloadConfig, load_profiles, load_workload
 
 DATASETS = ("gsm_hard", "humaneval", "math", "mbpp", "mmlu_pro")
@@ -214,17 +214,3 @@ def test_weights_of_a_mix() -> None:
 def test_models_without_a_profile_are_named() -> None:
     with pytest.raises(ConfigError, match=r"'mbpp'.*'llama-70b'.*Did you mean 'llama-"):
         load_workload("mbpp").profile.require_models(["llama-8b", "llama-70b"])
-
-
-def test_budgets_are_drawn_evenly() -> None:
-    budgets = sample_budgets(16_000, np.random.default_rng(0))
-    values, counts = np.unique(budgets, return_counts=True)
-    assert tuple(values) == BUDGET_TIERS_S
-    assert np.all(np.abs(counts - 2000) < 5 * math.sqrt(2000))
-    assert sample_budgets(3, np.random.default_rng(0), [7.0]).tolist() == [7.0, 7.0, 7.0]
-
-
-@pytest.mark.parametrize("tiers", [[], [10.0, 0.0], [math.nan], [-1.0], [math.inf]])
-def test_wrong_budget_tiers(tiers: list[float]) -> None:
-    with pytest.raises(ConfigError, match="budget_tiers_s"):
-        sample_budgets(3, np.random.default_rng(0), tiers)

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.placement.blocks import first_gpu_inner
 from inframind_gym.placement.compiled import inner, placement_jit
 from inframind_gym.placement.state import NONE
 
@@ -175,7 +176,7 @@ def vacate(
     for g in range(first, first + width):
         a = int(target[g])
         if a != NONE:
-            start = g // int(tp[a]) * int(tp[a])
+            start = first_gpu_inner(g, int(tp[a]))
             copies[a] -= 1
             for other in range(start, start + tp[a]):
                 target[other] = NONE

@@ -3,13 +3,17 @@
     with LivePlacement(live_placement_config({"pool": "cpu-tiny"})) as cluster:
         cluster.begin(seed=0)  # brings up what an episode begins with
         policy.reset(spec_of(cluster), [0])
-        context = contexts(cluster, rows)
-        cluster.decide(policy.act_batch(observation, context, rows)[0])  # and goes on for δt2
+        seen = cluster.observation, contexts(cluster, rows), rows
+        cluster.decide_by(lambda: policy.act_batch(*seen)[0])  # and goes on for δt2
+
+Calls are routed and answered while the cluster is in `decide_by`, `decide` or `step`. The first
+lets a policy think on a thread meanwhile; before the others nobody routes while the caller thinks
+(`late_decisions` and `unrouted_s` of the summary).
 
 An instance is a vLLM process of its own. What the simulation calls LOADING is starting it, WAKING
 is `POST /wake_up`, SLEEPING `POST /sleep`, VANISHING its end. The records are the simulation's, and
-so is every rule (`placement.mirror`): this package only carries out and reports. Each task has a
-module:
+so is every rule (`placement.live_events`): this package only carries out and reports. Each task has
+a module:
 
 - `config`: the keyword arguments, and what pool, cluster and demand must agree on.
 - `server`: one server's process: start, sleep, wake up, stop.
@@ -17,6 +21,7 @@ module:
 - `phases`: what a phase does to a server, and what is done when that fails. On threads.
 - `cluster`: episodes and decision intervals; `records`: what is written, and the clock;
   `conductor`: phases, and servers that die; `traffic`: calls on their way. On the caller's thread.
+- `decision`: what a policy chooses, on a thread.
 - `calls`: what is asked.
 - `command`: `inframind pool place`.
 

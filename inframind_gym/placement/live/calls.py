@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inframind_gym.placement.state import Cluster, World
 from inframind_gym.serving.vllm.client import ChatRequest, ChatResult
@@ -47,12 +46,9 @@ class JobCalls:
 
 def drawn_tokens(world: World, cluster: Cluster, slot: int) -> JobCalls:
     """Tokens of the calls of the job that has just been drawn into `slot`."""
-    job = cluster.job[0, slot]
-    calls = int(world.dag[job["dag"]]["calls"])
-    output: NDArray[np.float64] = cluster.output[:calls]
-    per_token = world.model["prefill_steps"][job["model"][:calls]]
-    prompt = np.rint((job["work"][:calls] - output) / per_token)
-    return JobCalls(prompt.astype(int).tolist(), output.astype(int).tolist())
+    calls = int(world.dag[cluster.job[0, slot]["dag"]]["calls"])
+    prompt, output = cluster.prompt[:calls], cluster.output[:calls]
+    return JobCalls(np.rint(prompt).astype(int).tolist(), output.astype(int).tolist())
 
 
 def chat_request(

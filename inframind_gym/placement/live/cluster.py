@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
@@ -20,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
-from inframind_gym.placement import mirror as events
+from inframind_gym.placement import live_events as events
 from inframind_gym.placement.live.conductor import Conductor, Transition
 from inframind_gym.placement.live.config import (
     PlacementLiveConfig,
     instance_pool,
     served_models,
 )
+from inframind_gym.placement.live.decision import Decision
 from inframind_gym.placement.live.link import Link
 from inframind_gym.placement.live.phases import Instance
 from inframind_gym.placement.live.records import Records
@@ -34,10 +34,10 @@ from inframind_gym.placement.live.server import LiveServer, VllmServer
 from inframind_gym.placement.live.traffic import Traffic
 from inframind_gym.placement.simulation import PlacementSimulation
 from inframind_gym.placement.state import ABSENT, ACTIVE, DAG, SLEPT, World
+from inframind_gym.serving.launch.state import PoolState
 from inframind_gym.serving.pool import load_pool
 from inframind_gym.serving.vllm.client import ChatResult
 from inframind_gym.serving.vllm.loop import LoopThread
-from inframind_gym.serving.vllm.pool_state import PoolState
 from inframind_gym.serving.vllm.settings import LiveSettings, ServerAddress, require_live
 
 _log = logging.getLogger(__name__)
@@ -59,6 +59,10 @@ class LivePlacement(PlacementSimulation):
         pool: how models are served.
         traffic: calls on their way.
         conductor: instances, and what happened to them.
+        late_decisions: those that came more than a routing interval after what they were made of;
+            of the episode.
+        unrouted_s: for which nothing was routed and no answer was taken because `step` and `decide`
+            were called late; of the episode.
 
     Raises:
         ConfigError: pool, cluster or demand cannot be used, or not together.
@@ -81,6 +85,8 @@ class LivePlacement(PlacementSimulation):
         self._loop: LoopThread | None = None  # there is one while servers may run
         self._lock = contextlib.ExitStack()
         self._asks = False  # calls come from outside
+        self._looked_s = 0.0  # when the records were shown last
+        self.late_decisions, self.unrouted_s = 0, 0.0
         self._observation = self.observations()
         self._records = Records(self)
         aliases = tuple(card.alias for card in self.cards)
@@ -132,7 +138,8 @@ class LivePlacement(PlacementSimulation):
             self._records.tell(events.CLEAR)
         self._put_back(found)
         self.state.seen_s[:] = seen
-        self.conductor.transitions = []
+        self.conductor.transitions.clear()
+        self.late_decisions, self.unrouted_s = 0, 0.0
         self._asks = False
         self._records.start_clock()
         self._look(observations)
@@ -177,7 +184,8 @@ class LivePlacement(PlacementSimulation):
         self._open()
         self._records.start_clock()
         self._look(self._observation)
-        self._records.tell(events.OPEN, action=wanted)
+        self._records.tell(events.OPEN)
+        self._records.tell(events.DECIDE, action=wanted)
         self._settle()
         failed = [each for each in self.conductor.transitions if each.why]
         lines = "".join(f"\n  {each.model} on GPU {each.gpu}: {each.why}" for each in failed)
@@ -211,7 +219,9 @@ class LivePlacement(PlacementSimulation):
     def step(self, actions: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
         """Carry out a decision, and go on until its interval is over.
 
-        A decision that came late has what is left of its interval, at least one tick.
+        Between two calls nothing is done: a caller that decides slowly keeps calls waiting, which
+        `late_decisions` and `unrouted_s` tell. A decision that came late has what is left of its
+        interval, at least one tick.
 
         Args:
             actions: (1, G).
@@ -220,25 +230,13 @@ class LivePlacement(PlacementSimulation):
         Raises:
             InfraMindError: the cluster was closed.
         """
-        if self._loop is None:
-            raise InfraMindError("the cluster is closed, or was never begun: begin an episode")
-        records, episode = self._records, self.state.episode[0]
-        if self._asks:
-            episode["jobs_done"] = 0  # nobody reads them: there is room for so many
-        last = max(records.tick + self.config.ticks, records.clock_tick + 1)
-        records.end_s = last * records.tick_length_s
-        records.tell(events.OPEN, action=actions[0])
-        self.conductor.advance()
-        while records.tick < last:
-            records.tell(events.ROUTE, now_s=records.now_s)
-            self.traffic.send()
-            records.take_events((records.tick + 1) * records.tick_length_s)
-            records.set_tick()
-            now_s = records.tick * records.tick_length_s
-            while self.state.arrival_s[0, episode["next_job"]] <= now_s:
-                self.traffic.job_comes(int(episode["next_job"]))
-            self.conductor.advance()
-        records.tell(events.CLOSE)
+        last = self._open_interval()
+        if self._note_late():
+            self.unrouted_s += self._records.now_s - self._looked_s
+        self._carry_out(actions[0])
+        while self._records.tick < last:
+            self._run_tick()
+        self._records.tell(events.CLOSE)
         self._look(observations)
 
     def decide(self, action: NDArray[np.int64]) -> None:
@@ -249,18 +247,81 @@ class LivePlacement(PlacementSimulation):
         """
         self.step(np.asarray(action, np.int64)[None], self._observation)
 
+    def decide_by(self, make: Callable[[], NDArray[np.int64]]) -> None:
+        """Let a decision be made, carry it out, and go on until its interval is over.
+
+        It is made on a thread, and meanwhile calls are routed and answered, jobs come and phases
+        end. What it chooses that is not open any more when it is there, is illegal. The interval
+        lasts until it is there and, in any case, as long as it should.
+
+        Args:
+            make: gives (G,), as of `decide`; may not touch the cluster.
+
+        Raises:
+            InfraMindError: the cluster was closed.
+            Exception: what `make` raises.
+        """
+        records, last = self._records, self._open_interval()
+        decision = Decision(make, records.put, self._take)
+        try:
+            while records.tick < last or decision.pending:
+                self._run_tick()
+        finally:
+            decision.pending = False
+        records.tell(events.CLOSE)
+        self._look(self._observation)
+
+    def _take(self, action: NDArray[np.int64]) -> None:
+        """Carry out a decision that was made meanwhile, by the masks of now."""
+        self._note_late()
+        self._records.tell(events.LOOK)
+        self.conductor.close_blocks(self.state.mask[0])
+        self._carry_out(action)
+
+    def _open_interval(self) -> int:
+        """Begin an interval, and say at which tick it is to end."""
+        if self._loop is None:
+            raise InfraMindError("the cluster is closed, or was never begun: begin an episode")
+        records = self._records
+        last = max(records.tick + self.config.ticks, records.clock_tick + 1)
+        records.end_s = last * records.tick_length_s
+        records.tell(events.OPEN)
+        return last
+
+    def _note_late(self) -> bool:
+        """Count the decision that is there now if it is late, and say whether it is."""
+        late = self._records.now_s - self._looked_s > self._records.tick_length_s
+        self.late_decisions += late
+        return late
+
+    def _carry_out(self, action: NDArray[np.int64]) -> None:
+        self._records.tell(events.DECIDE, action=action)
+        self.conductor.advance()
+
+    def _run_tick(self) -> None:
+        """Route, and take what happens until the next tick."""
+        records, episode = self._records, self.state.episode[0]
+        records.tell(events.ROUTE, now_s=records.now_s)
+        self.traffic.send()
+        records.take_events((records.tick + 1) * records.tick_length_s)
+        records.set_tick()
+        now_s = records.tick * records.tick_length_s
+        while self.state.arrival_s[0, episode["next_job"]] <= now_s:
+            self.traffic.job_comes(int(episode["next_job"]))
+        self.conductor.advance()
+        if self._asks:
+            episode["jobs_done"] = 0  # nobody reads them: there is room for so many
+
     @property
     def observation(self) -> NDArray[np.float32]:
         """(1, d) as of the last `begin` or `decide`."""
         return self._observation.copy()
 
     def _look(self, observations: NDArray[np.float32]) -> None:
-        """Write masks and observation. A block is closed to a model that failed on it just now."""
+        """Write masks and observation."""
         self._records.tell(events.LOOK, observation=observations[0])
-        now_s = time.monotonic()
-        for (g, m), instance in self.conductor.instances.items():
-            if now_s < instance.closed_until_s and self.conductor.state(g, m) != ACTIVE:
-                self.state.mask[0, g : g + self.cards[m].tp_min, m + 1] = False
+        self.conductor.close_blocks(self.state.mask[0])
+        self._looked_s = self._records.now_s
 
     # Calls from outside
 
@@ -269,7 +330,8 @@ class LivePlacement(PlacementSimulation):
     ) -> Future[ChatResult]:
         """Ask a model, wherever it is awake, as soon as it is; from any thread.
 
-        What is asked is taken note of, and sent, while `decide` goes on. Needs `begin(jobs=False)`.
+        What is asked is taken note of, and sent, while `decide` or `decide_by` goes on. Needs
+        `begin(jobs=False)`.
 
         Args:
             model: alias.
@@ -373,6 +435,11 @@ class LivePlacement(PlacementSimulation):
         self.close()
 
     def summary(self, e: int) -> dict[str, float | int]:
-        """As of the simulated cluster, and the answers that failed to come, and the lost calls."""
-        ours = {"failed_calls": self.traffic.failed, "lost_calls": self.traffic.lost}
+        """As of the simulated cluster, and failed answers, lost calls and late decisions."""
+        ours = {
+            "failed_calls": self.traffic.failed,
+            "lost_calls": self.traffic.lost,
+            "late_decisions": self.late_decisions,
+            "unrouted_s": self.unrouted_s,
+        }
         return {**super().summary(e), **ours}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.serving.vllm.pool_cli import PoolOption, StateOption, end_by_exception, refuse
+from inframind_gym.errors import InfraMindError
+from inframind_gym.serving.launch.command import PoolOption, StateOption, end_by_exception, refuse
 
 # What talks to servers is imported when the command runs.
 if TYPE_CHECKING:
@@ -55,6 +53,7 @@ def place(
     """
     from inframind_gym.placement.live.cluster import LivePlacement
     from inframind_gym.placement.live.config import live_placement_config
+    from inframind_gym.placement.policy import PLACEMENT_POLICIES
 
     console = Console(highlight=False, stderr=as_json, soft_wrap=True)
     end_by_exception()
@@ -70,7 +69,7 @@ def place(
     if cluster is not None:
         given["cluster"] = cluster
     try:
-        decider = make_policy(policy)
+        decider = PLACEMENT_POLICIES.resolve(policy)
         live = LivePlacement(
             live_placement_config(given),
             on_transition=lambda transition: console.print(str(transition), markup=False),
@@ -99,47 +98,15 @@ def _run(
     from inframind_gym.placement.context import contexts, spec_of
 
     rows = np.zeros(1, np.int64)
+
+    def choose(observation: Any, context: Any) -> Any:
+        return policy.act_batch(observation, context, rows)[0]
+
     console.print(f"Bringing up cluster {live.cluster_config.name!r} …")
     live.begin(seed)
     console.print(live.table(0), markup=False)
     policy.reset(spec_of(live), [seed])
     for _ in range(decisions):
-        live.decide(policy.act_batch(live.observation, contexts(live, rows), rows)[0])
+        live.decide_by(partial(choose, live.observation, contexts(live, rows)))
     console.print(live.table(0), markup=False)
     return live.summary(0)
-
-
-def make_policy(name: str) -> PlacementPolicy:
-    """A placement policy by its name or path.
-
-    Raises:
-        ConfigError: there is none, or it cannot be made.
-    """
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last, so that it hides nothing
-    module, _, attribute = name.partition(":")
-    if not attribute:
-        try:
-            named = import_module("baselines.placement")
-        except ImportError:
-            raise ConfigError(
-                f"policy {name!r}: the named policies are in the repository's folder `baselines`, "
-                "which is not here. Run in a checkout, or give package.module:Class."
-            ) from None
-        made: PlacementPolicy = named.make(name)
-        return made
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"policy {name!r}: {error}. Give package.module:Class.") from None
-    try:
-        policy: PlacementPolicy = found()
-    except TypeError as error:
-        raise ConfigError(f"policy {name!r} cannot be made: {error}") from None
-    missing = [verb for verb in ("reset", "act_batch") if not callable(getattr(policy, verb, None))]
-    if missing:
-        raise ConfigError(
-            f"policy {name!r} has no {' and no '.join(missing)}; see PlacementPolicy in "
-            "inframind_gym/placement/policy.py"
-        )
-    return policy

@@ -6,12 +6,14 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from inframind_gym.placement import mirror as events
+from inframind_gym.placement import live_events as events
 from inframind_gym.placement.live.config import LiveLimits
 from inframind_gym.placement.live.phases import Instance, Outcome
 from inframind_gym.placement.live.records import Records
@@ -23,9 +25,11 @@ from inframind_gym.placement.state import (
     SLEPT,
     VANISHING,
     WAKING,
+    is_moving,
 )
 
 _log = logging.getLogger(__name__)
+_KEPT: Final = 1000
 _PHASES: Final = {LOADING: "load", WAKING: "wake", SLEEPING: "sleep", VANISHING: "stop"}
 
 
@@ -62,7 +66,7 @@ class Conductor:
 
     Attributes:
         instances: by leader and model.
-        transitions: of the episode.
+        transitions: of the episode, the last 1,000.
         cancelled: what comes is to be given up.
     """
 
@@ -76,7 +80,7 @@ class Conductor:
         on_transition: Callable[[Transition], None],
     ) -> None:
         self.instances: dict[tuple[int, int], Instance] = {}
-        self.transitions: list[Transition] = []
+        self.transitions: deque[Transition] = deque(maxlen=_KEPT)
         self.cancelled = False
         self._records = records
         self._aliases = aliases
@@ -96,13 +100,21 @@ class Conductor:
         """State of an instance, by the records."""
         return int(self._records.state.instance[0, g, m]["state"])
 
+    def close_blocks(self, mask: NDArray[np.bool_]) -> None:
+        """Close blocks to models that failed on them just now, in masks (G, M + 1)."""
+        now_s = time.monotonic()
+        for (g, m), instance in self.instances.items():
+            if now_s < instance.closed_until_s and self.state(g, m) != ACTIVE:
+                tp = int(self._records.world.model[m]["tp"])
+                mask[g : g + tp, m + 1] = False
+
     # Phases
 
     def advance(self) -> None:
         """Begin the phases that the records say have begun."""
         self._records.tell(events.ADVANCE)
         states = self._records.state.instance["state"][0]
-        for g, m in np.argwhere(states >= DRAINING).tolist():
+        for g, m in np.argwhere(is_moving(states)).tolist():
             state, instance = int(states[g, m]), self.instance(g, m)
             if state == DRAINING:
                 self._drain(instance, g)

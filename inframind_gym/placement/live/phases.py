@@ -21,7 +21,7 @@ from typing import Final
 from inframind_gym.errors import InfraMindError
 from inframind_gym.placement.live.link import Link
 from inframind_gym.placement.live.server import LiveServer
-from inframind_gym.placement.mirror import AS_MEANT, ASLEEP, GONE
+from inframind_gym.placement.live_events import AS_MEANT, ASLEEP, GONE
 from inframind_gym.placement.state import LOADING, SLEEPING, VANISHING, WAKING
 from inframind_gym.serving.vllm.settings import ServerAddress
 

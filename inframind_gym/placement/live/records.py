@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.placement.mirror import mirror
+from inframind_gym.placement.live_events import write
 from inframind_gym.placement.simulation import PlacementSimulation
 
 
@@ -88,9 +88,9 @@ class Records:
         now_s: float = 0.0,
         action: NDArray[np.int64] | None = None,
         observation: NDArray[np.float32] | None = None,
-    ) -> None:
-        """Write an event into the records (`placement.mirror`)."""
-        mirror(
+    ) -> int:
+        """Write an event into the records; returns what `placement.live_events.write` does."""
+        return write(
             self.world,
             self.state,
             event,

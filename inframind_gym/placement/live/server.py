@@ -17,9 +17,9 @@ from typing import Final, Protocol
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.placement.live.config import LiveLimits
+from inframind_gym.serving.launch.launcher import Launch, Launcher, is_dead
+from inframind_gym.serving.launch.ports import free_ports
 from inframind_gym.serving.pool import PoolConfig
-from inframind_gym.serving.vllm.launcher import Launch, Launcher, is_dead
-from inframind_gym.serving.vllm.ports import free_ports
 from inframind_gym.serving.vllm.settings import ServerAddress, server_url
 
 _LOOK_S: Final = 0.05
@@ -159,7 +159,7 @@ class VllmServer(SleepControl):
         python: interpreter that has vLLM.
     """
 
-    _ports: Final[set[int]] = set()  # given away by this process
+    _ports: Final[set[int]] = set()  # of the servers of this process
     _guard: Final = threading.Lock()
 
     def __init__(
@@ -169,10 +169,20 @@ class VllmServer(SleepControl):
         self._pool = pool
         self._state, self._python = state, python
         self._launcher = Launcher(pool, state=state, python=python)
+        self._port: int | None = None
 
     def start(self, cancelled: Callable[[], bool]) -> ServerAddress:
         """As of `LiveServer.start`."""
-        model = self._pool.models[0].model_copy(update={"port": self._free_port()})
+        self._give_port_back()  # of a start that was not stopped
+        self._port = self._take_port()
+        try:
+            return self._start(self._port, cancelled)
+        except BaseException:
+            self._give_port_back()
+            raise
+
+    def _start(self, port: int, cancelled: Callable[[], bool]) -> ServerAddress:
+        model = self._pool.models[0].model_copy(update={"port": port})
         pool = self._pool.model_copy(update={"models": (model,)})
         self._launcher = Launcher(pool, state=self._state, python=self._python)
         self.url = server_url(model)
@@ -195,16 +205,35 @@ class VllmServer(SleepControl):
         left = [pid for each in self._launcher.down(self.limits.stop_s) for pid in each.left]
         if left:
             raise ServerError(f"these processes still run: {', '.join(map(str, left))}")
+        self._give_port_back()
 
     def is_alive(self) -> bool:
         """As of `LiveServer.is_alive`."""
         return self._launcher.is_running(self._pool.models[0].alias) and not is_dead(self.url)
 
     @classmethod
-    def _free_port(cls) -> int:
+    def _take_port(cls) -> int:
+        """A port that is free, and that no server of this process has or is about to have.
+
+        Raises:
+            ServerError: there is none.
+        """
         with cls._guard:
-            while True:
-                (port,) = free_ports(1)
-                if port not in cls._ports:
-                    cls._ports.add(port)
-                    return port
+            try:
+                # More than are taken: one of them is not.
+                for port in free_ports(len(cls._ports) + 1):
+                    if port not in cls._ports:
+                        cls._ports.add(port)
+                        return port
+                why = "none was offered"
+            except OSError as error:
+                why = str(error)
+        raise ServerError(
+            f"there is no free port for the server ({why}); {len(cls._ports)} are those of this "
+            "process's servers. End what holds ports, or widen net.ipv4.ip_local_port_range."
+        )
+
+    def _give_port_back(self) -> None:
+        with self._guard:
+            self._ports.discard(self._port or 0)
+        self._port = None

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.placement import mirror as events
+from inframind_gym.placement import live_events as events
 from inframind_gym.placement.live.calls import (
     BLAMELESS,
     HOPELESS,
@@ -62,8 +62,7 @@ class Traffic:
 
     def job_comes(self, ordinal: int) -> None:
         """A job of the demand arrives."""
-        slot = self._next_slot()
-        self._records.tell(events.JOB, number=ordinal)
+        slot = self._records.tell(events.JOB, number=ordinal)
         self._records.state.episode[0]["next_job"] += 1
         self._jobs[slot] = drawn_tokens(self._records.world, self._records.state, slot)
 
@@ -80,15 +79,8 @@ class Traffic:
             message = f"{here} calls wait, and there is no room for more: slow down"
             answer.set_exception(InfraMindError(message))
             return
-        slot = self._next_slot()
-        self._records.tell(events.CALL, model=m, now_s=self._records.now_s)
+        slot = self._records.tell(events.CALL, model=m, now_s=self._records.now_s)
         self._jobs[slot] = JobCalls([], [], asked, answer)
-
-    def _next_slot(self) -> int:
-        """Where the next job will stand."""
-        state = self._records.state
-        free = int(state.episode[0]["free_jobs"])
-        return int(state.free_job[0, free - 1] if free else state.episode[0]["used_jobs"])
 
     # Calls go
 

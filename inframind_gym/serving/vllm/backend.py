@@ -1,8 +1,8 @@
-"""Live vLLM servers as a `Backend`: one sweep over a `VllmPool`, on the wall clock.
+"""Live vLLM servers as a `Backend`: one sweep over `VllmServers`, on the wall clock.
 
-Calls are made on the pool's loop; the driver's thread only hands them over and waits for what comes
-back. The answers of a query are kept until its deciding call has ended: they are in the prompts of
-the calls that follow.
+Calls are made on the servers' loop; the driver's thread only hands them over and waits for what
+comes back. The answers of a query are kept until its deciding call has ended: they are in the
+prompts of the calls that follow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from inframind_gym.topology import ROLES, STRATEGIES, TOPOLOGIES
 from inframind_gym.topology.graphs import FINAL
 
 if TYPE_CHECKING:
-    from inframind_gym.serving.vllm.pool import VllmPool
+    from inframind_gym.serving.vllm.servers import VllmServers
     from inframind_gym.serving.vllm.watcher import Beginning
 
 _log = logging.getLogger(__name__)
@@ -62,11 +62,11 @@ class PromptMaker(Protocol):
 
 
 class VllmBackend:
-    """Servers of M models for the length of one sweep; made by `VllmPool.open`."""
+    """Servers of M models for the length of one sweep; made by `VllmServers.open`."""
 
     def __init__(
         self,
-        pool: VllmPool,
+        servers: VllmServers,
         beginning: Beginning,
         prompts: PromptMaker,
         judge: Judge | None,
@@ -77,7 +77,7 @@ class VllmBackend:
         count_tokens: Sequence[CountTokens | None],
         on_answer: Callable[..., None] | None,
     ) -> None:
-        self._pool = pool
+        self._servers = servers
         self._beginning = beginning
         self._prompts = prompts
         self._judge = judge
@@ -107,19 +107,19 @@ class VllmBackend:
             if self._closed:
                 return
             self._open[call.id] = call, self.now_s()
-        if not self._pool.loop.call(self._start, call):
+        if not self._servers.loop.call(self._start, call):
             self._finish(call, ChatResult(time.monotonic(), error="the pool is closed"), None)
 
     def wait(self, until_s: float | None) -> list[Completion]:
         """Wait for a completion, or until the time.
 
-        KeyboardInterrupt, and what the pool's `on_wait` raises, leave everything as it is.
+        KeyboardInterrupt, and what the servers' `on_wait` raises, leave everything as it is.
 
         Without a time and with no call in flight there is nothing to wait for: returns at once.
         """
         while not self._wait_a_little(until_s):
-            if self._pool.on_wait is not None:
-                self._pool.on_wait()
+            if self._servers.on_wait is not None:
+                self._servers.on_wait()
         with self._changed:
             done, self._done = sorted(self._done, key=lambda c: (c.finish_s, c.call)), []
             return done
@@ -135,11 +135,11 @@ class VllmBackend:
 
     def telemetry(self) -> Telemetry:
         """The metrics as they were polled last in this sweep."""
-        return self._pool.watcher.telemetry(self._beginning)
+        return self._servers.watcher.telemetry(self._beginning)
 
     def models_up(self) -> int:
         """The servers that answer and don't sleep."""
-        return self._pool.watcher.up
+        return self._servers.watcher.up
 
     def close(self) -> None:
         """Cancel what is in flight and wait until it is: each of those calls is in the log."""
@@ -148,8 +148,8 @@ class VllmBackend:
                 return
             self._closed = True
         try:
-            self._pool.loop.run(self._cancel())
-        except RuntimeError:  # the pool's loop was stopped
+            self._servers.loop.run(self._cancel())
+        except RuntimeError:  # the servers' loop was stopped
             return
         for call, submit_s in list(self._open.values()):  # never begun
             self._finish(call, ChatResult(submit_s + self._beginning.at_s), None)
@@ -190,7 +190,7 @@ class VllmBackend:
 
     async def _ask(self, call: Call, submit_s: float) -> ChatResult:
         """Ask its server; a prompt that turns out to be too long is cut further."""
-        model, settings = self._pool.config.models[call.model], self._pool.settings
+        model, settings = self._servers.config.models[call.model], self._servers.settings
         room = model.server.max_model_len - call.max_tokens
         known = self._answers.get(call.query, {})
         writers = call.sources or call.reads
@@ -217,7 +217,7 @@ class VllmBackend:
                 request_id=self._request_id(call),
             )
             attempts = result.attempts
-            result = await self._pool.client.chat(request)
+            result = await self._servers.client.chat(request)
             result.submit_s = submit_s + self._beginning.at_s
             result.attempts += attempts
             if result.status != "too_long":
@@ -226,17 +226,17 @@ class VllmBackend:
 
     def _priority(self, call: Call) -> int:
         """A deadline in epoch microseconds: comparable between all who use the servers."""
-        return round((self._pool.epoch_s + self._beginning.at_s + call.priority) * 1e6)
+        return round((self._servers.epoch_s + self._beginning.at_s + call.priority) * 1e6)
 
     def _seed(self, call: Call) -> int | None:
         """A seed of its own for every call: those of one query would else answer alike."""
-        base = self._pool.settings.seed
+        base = self._servers.settings.seed
         if base is None:
             return None
         return zlib.crc32(f"{base}/{call.query}/{call.node}/{call.phase}".encode())
 
     def _request_id(self, call: Call) -> str:
-        return f"{self._pool.run_id}-{self._sweep}-{call.id}"
+        return f"{self._servers.run_id}-{self._sweep}-{call.id}"
 
     def _remember(self, call: Call, text: str) -> None:
         if call.phase == FINAL:
@@ -248,37 +248,37 @@ class VllmBackend:
         """Whether the answer is right; None where that cannot be told."""
         if self._judge is None:
             return None
-        settings, began = self._pool.settings, asyncio.Event()
+        settings, began = self._servers.settings, asyncio.Event()
         verdict: asyncio.Future[bool] | None = None
         try:
             verdict = asyncio.get_running_loop().run_in_executor(
-                self._pool.judges, self._judged, call.task, text, began
+                self._servers.judges, self._judged, call.task, text, began
             )
             # Others may be graded before it; judges that never come to an end grade nothing.
             await asyncio.wait_for(began.wait(), settings.cap_s)
             return bool(await asyncio.wait_for(verdict, settings.judge_s))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             _log.warning("call %d: not graded in %g s", call.id, settings.judge_s)
         except Exception:
             _log.exception("call %d: its answer cannot be graded", call.id)
         finally:
             if verdict is not None:
                 verdict.cancel()  # of no interest any more, if it has not begun
-        self._pool.ungraded += 1
+        self._servers.ungraded += 1
         return None
 
     def _judged(self, task: int, text: str, began: asyncio.Event) -> bool:
         """Ask the judge; on a thread of its own."""
         assert self._judge is not None
-        self._pool.loop.call(began.set)
+        self._servers.loop.call(began.set)
         return self._judge(task, text)
 
     def _finish(self, call: Call, result: ChatResult, right: bool | None) -> None:
         """Log the call and complete it, whatever comes of the logging."""
         completion = self._completion(call, result, right)
         try:
-            if self._pool.log is not None:
-                self._pool.log.write(self._record(call, result, right))
+            if self._servers.log is not None:
+                self._servers.log.write(self._record(call, result, right))
         except Exception:
             _log.exception("call %d cannot be logged", call.id)
         with self._changed:
@@ -295,7 +295,7 @@ class VllmBackend:
             return result.retryable
         attempts = self._attempts.get(key, 0) + result.attempts
         self._attempts[key] = attempts
-        return attempts < self._pool.settings.most_attempts
+        return attempts < self._servers.settings.most_attempts
 
     def _completion(self, call: Call, result: ChatResult, right: bool | None) -> Completion:
         began_s = self._beginning.at_s
@@ -320,11 +320,11 @@ class VllmBackend:
         sent_s = result.sent_s
         return {
             "request_id": self._request_id(call),
-            "model": self._pool.config.models[call.model].alias,
+            "model": self._servers.config.models[call.model].alias,
             "status": result.status,
             "input_toks": result.prompt_tokens,
             "output_toks": result.output_tokens,
-            "arrival_time": None if sent_s is None else round(sent_s + self._pool.epoch_s, 6),
+            "arrival_time": None if sent_s is None else round(sent_s + self._servers.epoch_s, 6),
             "submit_ts": round(result.submit_s, 6),
             "sent_ts": _rounded(sent_s),
             "queued_ts": _rounded(result.queued_s),

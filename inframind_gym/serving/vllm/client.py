@@ -178,7 +178,7 @@ class Client:
         self._flights[request.server].add(flight)
         try:
             await asyncio.wait_for(self._try(flight), request.limit_s)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             result.status = "timeout"
             result.error = f"no whole answer in {request.limit_s:.1f} s"
         except asyncio.CancelledError:
@@ -269,7 +269,7 @@ class Client:
                     await asyncio.wait_for(response.content.read(1), _END_S)
         except StreamError as error:
             stream.error = str(error)
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
             # TimeoutError: of the connection; that of the whole request comes as a cancellation.
             if not stream.done:
                 stream.error = f"{type(error).__name__}: {error}"

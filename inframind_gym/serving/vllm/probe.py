@@ -7,7 +7,6 @@ What a server says is believed in no respect: whatever it answers is a reading o
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -178,7 +177,7 @@ async def fetch(session: aiohttp.ClientSession, url: str, path: str) -> tuple[in
                 if len(data) > _MOST_BYTES:
                     raise DownError(f"the answer to {path} has no end")
             return response.status, data.decode("utf-8", "replace")
-    except asyncio.TimeoutError:
+    except TimeoutError:
         reason = f"no answer to {path} in {session.timeout.total:g} s"
         raise DownError(reason, at_once=False) from None
     except aiohttp.ClientConnectorError as error:

@@ -26,8 +26,8 @@ from inframind_gym.serving.backend import Telemetry
 from inframind_gym.serving.vllm.loop import LoopThread
 from inframind_gym.serving.vllm.metrics import Means, Reading
 from inframind_gym.serving.vllm.probe import DownError, Probe, fetch
+from inframind_gym.serving.vllm.server_status import ServerStatus
 from inframind_gym.serving.vllm.settings import ServerAddress, require_live
-from inframind_gym.serving.vllm.status import ServerStatus
 
 if TYPE_CHECKING:
     import aiohttp

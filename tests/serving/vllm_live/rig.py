@@ -17,18 +17,17 @@ from typing import Any
 import yaml
 
 from inframind_gym.configs import find_config
-from inframind_gym.orchestration.config import env_config
-from inframind_gym.orchestration.driven import DrivenSimulation
+from inframind_gym.orchestration.config import live_config
+from inframind_gym.orchestration.live import LiveSimulation
 from inframind_gym.prompts import Prompts
 from inframind_gym.serving.backend import Call
+from inframind_gym.serving.launch.ports import free_ports
 from inframind_gym.serving.pool import load_pool
-from inframind_gym.serving.vllm.backend import VllmBackend
+from inframind_gym.serving.vllm.backend import PromptMaker
 from inframind_gym.serving.vllm.metrics import Reading, parse_metrics
-from inframind_gym.serving.vllm.pool import VllmPool
-from inframind_gym.serving.vllm.ports import free_ports
+from inframind_gym.serving.vllm.servers import VllmServers
 from inframind_gym.serving.vllm.settings import LiveSettings, server_url
-from inframind_gym.tasks.judging import judge
-from inframind_gym.tasks.sandbox import Sandbox
+from inframind_gym.tasks import TaskSet
 from tests.serving.vllm_scheduler.rerecord import VLLM_PYTHON
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -132,12 +131,28 @@ class LiveRig:
         return [server["pid"] for server in servers]
 
     @contextlib.contextmanager
-    def pool(self, log: Path | None = None, **settings: Any) -> Iterator[VllmPool]:
+    def pool(self, log: Path | None = None, **settings: Any) -> Iterator[VllmServers]:
         """Servers that are all up and have nothing to do."""
-        with VllmPool(self.config, LiveSettings(**settings), log=log) as pool:
+        with VllmServers(self.config, LiveSettings(**settings), log=log) as pool:
             pool.watcher.wait_up(60.0)
             until(lambda: all(self.load(m) == (0, 0) for m in range(3)))
             yield pool
+
+    @contextlib.contextmanager
+    def simulation(
+        self,
+        servers: VllmServers,
+        prompts: Callable[[TaskSet], PromptMaker] = Prompts,
+        **arguments: Any,
+    ) -> Iterator[LiveSimulation]:
+        """A closed loop on these servers."""
+        defaults = {"pool": str(self.path), "record_calls": True, "agents": {}, "retries": 0}
+        config = live_config(defaults | arguments)
+        simulation = LiveSimulation(config, one_query=False, servers=servers, prompts=prompts)
+        try:
+            yield simulation
+        finally:
+            simulation.shut()
 
     def post(self, model: int, path: str) -> None:
         request = urllib.request.Request(
@@ -162,34 +177,17 @@ class LiveRig:
         return int(sum(self.reading(model).finished.values()))
 
 
-class LiveRun:
-    """A closed loop over the live pool: the real prompts and the real judge."""
+class NotedPrompts(Prompts):
+    """The real prompts, which keep what was asked: call, answers that it reads, messages."""
 
-    def __init__(self, rig: LiveRig, pool: VllmPool, sandbox: Sandbox, **arguments: Any) -> None:
-        self.opened: list[VllmBackend] = []
+    def __init__(self, tasks: TaskSet) -> None:
+        super().__init__(tasks)
         self.asked: list[tuple[Call, Mapping[int, str], Sequence[Mapping[str, str]]]] = []
-        retries = arguments.pop("retries", 0)
-        defaults: dict[str, Any] = {"pool": str(rig.path), "record_calls": True, "agents": {}}
 
-        def open_backend(simulation: DrivenSimulation, key: int) -> VllmBackend:
-            tasks = simulation.tasks
-            run = self
-
-            class Noted(Prompts):
-                def messages(self, call: Call, answers: Any, *more: Any) -> Any:
-                    made = super().messages(call, answers, *more)
-                    run.asked.append((call, dict(answers), made))
-                    return made
-
-            def right(task: int, text: str) -> bool:
-                return judge(tasks.answers[task], text, sandbox, tasks.texts[task])
-
-            self.opened.append(pool.open(Noted(tasks), right, scheduler=simulation.scheduler))
-            return self.opened[-1]
-
-        self.simulation = DrivenSimulation(
-            env_config(defaults | arguments), open_backend, one_query=False, retries=retries
-        )
+    def messages(self, call: Call, answers: Mapping[int, str], *more: Any) -> Any:
+        made = super().messages(call, answers, *more)
+        self.asked.append((call, dict(answers), made))
+        return made
 
 
 def session(leader: int) -> set[int]:

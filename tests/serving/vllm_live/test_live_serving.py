@@ -102,12 +102,12 @@ def test_five_hundred_requests_in_flight(rig: LiveRig) -> None:
 SCRIPT = """
 import sys
 from inframind_gym.serving.pool import load_pool
-from inframind_gym.serving.vllm.pool import VllmPool
+from inframind_gym.serving.vllm.servers import VllmServers
 from inframind_gym.serving.vllm.settings import LiveSettings
 from tests.serving.vllm_server.live_play import Prompts, call
 
 settings = LiveSettings(sampling={"ignore_eos": True})
-with VllmPool(load_pool(sys.argv[1]), settings, log=sys.argv[2]) as pool:
+with VllmServers(load_pool(sys.argv[1]), settings, log=sys.argv[2]) as pool:
     pool.watcher.wait_up(60.0)
     backend = pool.open(Prompts())
     for number in range(60):

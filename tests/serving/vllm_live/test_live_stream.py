@@ -5,35 +5,35 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.serving.calibration.log import read_log
-from inframind_gym.tasks.sandbox import Sandbox
+from inframind_gym.calibration.log import read_log
+from inframind_gym.tasks import TaskSet
 from tests.orchestration.driven_play import NUM_STRATEGIES, at_random, play
-from tests.serving.vllm_live.rig import UP_S, LiveRig, LiveRun, records, session, until
+from tests.serving.vllm_live.rig import UP_S, LiveRig, NotedPrompts, records, session, until
 
 pytestmark = pytest.mark.live
 FAST = 600.0  # queries a minute
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox() as sandbox:
-        yield sandbox
-
-
-def test_a_sweep_over_all_six_topologies(rig: LiveRig, sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_sweep_over_all_six_topologies(rig: LiveRig, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     finished = [rig.finished(m) for m in range(3)]
-    with rig.pool(log=log) as pool:
-        run = LiveRun(rig, pool, sandbox, level="joint", num_queries=60)
-        sweep = play(run.simulation, at_random(run.simulation, 3), rate_per_min=FAST)
-        run.simulation.close()
+    prompts: list[NotedPrompts] = []
+
+    def noted(tasks: TaskSet) -> NotedPrompts:
+        prompts.append(NotedPrompts(tasks))
+        return prompts[-1]
+
+    with (
+        rig.pool(log=log) as pool,
+        rig.simulation(pool, noted, level="joint", num_queries=60) as simulation,
+    ):
+        sweep = play(simulation, at_random(simulation, 3), rate_per_min=FAST)
     completed, calls, found = sweep.completed, sweep.calls, records(log)
     assert len(completed) == 60
     assert np.bincount(completed["topology"], minlength=6).tolist() == [10] * 6
@@ -45,15 +45,16 @@ def test_a_sweep_over_all_six_topologies(rig: LiveRig, sandbox: Sandbox, tmp_pat
     grown = [rig.finished(m) - finished[m] for m in range(3)]
     assert grown == [int((calls["model"] == m).sum()) for m in range(3)]
     # They were asked with the real prompts, in which real answers are.
-    assert len(run.asked) >= len(calls)
-    for call, answers, messages in run.asked:
+    (asked,) = (each.asked for each in prompts)
+    assert len(asked) >= len(calls)
+    for call, answers, messages in asked:
         assert set(answers) == set(call.sources)
         shown = messages[1]["content"]
-        assert run.simulation.tasks.texts[call.task].strip() in shown
-    assert any(answers for _, answers, _ in run.asked)
+        assert simulation.tasks.texts[call.task].strip() in shown
+    assert any(answers for _, answers, _ in asked)
     # Telemetry is the servers'.
     assert sweep.contexts["poll"][-1] > 0
-    depth = run.simulation.layout.queue_depth_req(sweep.observations)
+    depth = simulation.layout.queue_depth_req(sweep.observations)
     assert depth.max() >= 1
     # Every call has its times, in their order; deadlines are the priorities.
     for line in found:
@@ -66,9 +67,7 @@ def test_a_sweep_over_all_six_topologies(rig: LiveRig, sandbox: Sandbox, tmp_pat
         assert read.tells_schedule and read.failed == 0
 
 
-def test_a_server_that_is_killed_costs_its_own_calls_only(
-    rig: LiveRig, sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_a_server_that_is_killed_costs_its_own_calls_only(rig: LiveRig, tmp_path: Path) -> None:
     """SIGKILL of the API server in the middle; its engine lives on, as vLLM's does.
 
     Its calls go elsewhere, the run goes on, `inframind pool up` brings it back, it is used again.
@@ -76,37 +75,39 @@ def test_a_server_that_is_killed_costs_its_own_calls_only(
     log = tmp_path / "log.jsonl"
     leader = rig.leaders()[0]
     returned: list[subprocess.Popen[str]] = []
-    decided = meanwhile = 0
-    with rig.pool(log=log, health_s=0.2) as pool:
-        run = LiveRun(rig, pool, sandbox, level="executor", num_queries=60, retries=2,
-                      planner={"topology": "Chain", "num_agents": 2})  # fmt: skip
+    decided = killed_at = meanwhile = 0
+    chain = {"topology": "Chain", "num_agents": 2}
+    with (
+        rig.pool(log=log, health_s=0.2) as pool,
+        rig.simulation(pool, num_queries=60, retries=2, planner=chain) as simulation,
+    ):
 
         def decide(context: np.void, observation: NDArray[np.float32]) -> NDArray[np.int64]:
-            nonlocal decided, meanwhile
+            nonlocal decided, killed_at, meanwhile
             decided += 1
             up = int(context["models_up"]) & pool.watcher.up
-            if decided == 20:
-                until(lambda: sum(rig.load(0)) > 0)
+            # Nothing is sent while this waits: it may have ended by the time that it is looked for.
+            if not killed_at and decided >= 20 and sum(rig.load(0)) > 0:
+                killed_at = decided
                 os.kill(leader, signal.SIGKILL)
                 until(lambda: not pool.watcher.is_up(0))
                 returned.append(rig.command("up"))
-            elif decided == 80:
+            elif killed_at and decided == killed_at + 60:
                 said, _ = returned[0].communicate(timeout=UP_S)
                 assert returned[0].returncode == 0, said
                 until(lambda: pool.watcher.is_up(0))
-            elif 20 < decided < 80:
+            elif killed_at and decided < killed_at + 60:
                 meanwhile += 1
             model = 0 if up & 1 and decided % 2 else 1 + decided // 2 % 2
             return np.array([model * NUM_STRATEGIES + decided % NUM_STRATEGIES])
 
-        sweep = play(run.simulation, decide, rate_per_min=FAST)
-        run.simulation.close()
+        sweep = play(simulation, decide, rate_per_min=FAST)
     completed, calls, found = sweep.completed, sweep.calls, records(log)
     assert len(completed) == 60
     assert meanwhile == 59
     failed = calls["failed"] == 1
-    # Twenty decisions had been made, and a query of a chain has one call at a time.
-    assert 1 <= failed.sum() <= 20
+    # So many decisions had been made, and a query of a chain has one call at a time.
+    assert 1 <= failed.sum() <= killed_at
     assert set(calls["model"][failed]) == {0}
     assert {line["status"] for line in found} <= {
         "ok",

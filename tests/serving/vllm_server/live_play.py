@@ -12,7 +12,7 @@ from inframind_gym.orchestration.driven import DrivenSimulation
 from inframind_gym.serving.backend import Call
 from inframind_gym.serving.pool import PoolConfig, load_pool
 from inframind_gym.serving.vllm.backend import VllmBackend
-from inframind_gym.serving.vllm.pool import VllmPool
+from inframind_gym.serving.vllm.servers import VllmServers
 from inframind_gym.serving.vllm.settings import LiveSettings
 from tests.serving.vllm_server.fake import Answer, FakeProcess, FakeServer, Script
 
@@ -69,10 +69,10 @@ def five(script: Script = lambda request, number: Answer("42")) -> Iterator[list
 @contextlib.contextmanager
 def live(
     servers: Sequence[FakeServer | FakeProcess], *, log: Path | None = None, **settings: Any
-) -> Iterator[VllmPool]:
+) -> Iterator[VllmServers]:
     """A pool whose servers are all up."""
     config = pool_at([server.url for server in servers])
-    with VllmPool(config, LiveSettings(**(QUICK | settings)), log=log) as pool:
+    with VllmServers(config, LiveSettings(**(QUICK | settings)), log=log) as pool:
         pool.watcher.wait_up(10.0)
         yield pool
 
@@ -101,7 +101,7 @@ def call(number: int = 0, **changes: Any) -> Call:
 class Live:
     """A driven simulation over a pool, with the backends that it opened."""
 
-    def __init__(self, pool: VllmPool, prompts: Prompts, **arguments: Any) -> None:
+    def __init__(self, pool: VllmServers, prompts: Prompts, **arguments: Any) -> None:
         self.opened: list[VllmBackend] = []
         retries = arguments.pop("retries", 0)
         defaults: dict[str, Any] = {"num_queries": 12, "record_calls": True, "agents": {}}

@@ -18,7 +18,7 @@ from inframind_gym.serving.backend import Backend, Call, Completion
 from inframind_gym.serving.pool import load_pool
 from inframind_gym.serving.vllm.backend import VllmBackend
 from inframind_gym.serving.vllm.log import RequestLogWriter
-from inframind_gym.serving.vllm.pool import VllmPool
+from inframind_gym.serving.vllm.servers import VllmServers
 from inframind_gym.serving.vllm.settings import LiveSettings, server_url
 from inframind_gym.topology.graphs import FINAL
 from tests.serving.vllm_server.fake import Answer, until
@@ -487,4 +487,4 @@ def test_addresses() -> None:
     pool = load_pool("b200-2gpu")
     nowhere = pool.model_copy(update={"models": (model.model_copy(update={"port": None}),)})
     with pytest.raises(ConfigError, match="where is it served"):
-        VllmPool(nowhere)
+        VllmServers(nowhere)

@@ -75,10 +75,10 @@ def test_five_hundred_requests_in_flight(cap: int) -> None:
 SCRIPT = """
 import sys, time
 from tests.serving.vllm_server.live_play import Prompts, call, pool_at
-from inframind_gym.serving.vllm.pool import VllmPool
+from inframind_gym.serving.vllm.servers import VllmServers
 
 urls, log = sys.argv[1].split(","), sys.argv[2]
-with VllmPool(pool_at(urls), log=log) as pool:
+with VllmServers(pool_at(urls), log=log) as pool:
     pool.watcher.wait_up(20.0)
     backend = pool.open(Prompts(), judge=lambda task, text: True)
     for number in range(60):

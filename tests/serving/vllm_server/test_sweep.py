@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 pytest.importorskip("aiohttp")
 
+from inframind_gym.calibration.log import read_log
 from inframind_gym.orchestration.config import env_config
 from inframind_gym.orchestration.driven import DrivenSimulation, open_surrogate
-from inframind_gym.serving.calibration.log import read_log
 from tests.orchestration.driven_play import at_random, by_node, play
 from tests.serving.vllm_server.fake import Answer, FakeProcess, until
 from tests.serving.vllm_server.live_play import Live, Prompts, five, live

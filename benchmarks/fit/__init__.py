@@ -1,0 +1,1 @@
+"""Constants of pools and workloads, fitted to what was measured; the fits on file."""

@@ -1,0 +1,188 @@
+"""The family of `InfraMind-Stream-v0`: policies that route queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchmarks.cells import BaseCell, Cell, Place
+from benchmarks.errors import BenchmarkError
+from benchmarks.families import ROUTING, Family
+from benchmarks.metrics import METRICS, Columns
+from benchmarks.routing.limits import fluid_averages
+from benchmarks.routing.tables import routing_sheets
+from benchmarks.suite import BaseSuite, SuiteConfig
+from benchmarks.tables import Sheet
+from inframind_gym.configs import list_configs
+from inframind_gym.errors import unknown
+
+if TYPE_CHECKING:
+    from benchmarks.results import Results
+    from benchmarks.routing.live import LiveSimulator
+    from benchmarks.routing.rollout import Simulator
+    from benchmarks.store import CellResult
+
+MIXED = "mixed"  # the workload that a folder of tasks replaces by its datasets
+
+
+class RoutingFamily(Family):
+    """Queries of a workload, at a rate, with a budget."""
+
+    kind = ROUTING
+    suite: type[BaseSuite] = SuiteConfig
+    cell: type[BaseCell] = Cell
+    metrics = METRICS
+    score = "goodput"
+    compared = ("goodput", "accuracy", "slo_own", "latency_mean_s")
+    contents: ClassVar = {"workloads": "workload"}
+    unit = "queries"
+
+    def resolve(self, suite: SuiteConfig) -> SuiteConfig:
+        """Check all that a suite names; a folder's datasets take the place of the mixed workload.
+
+        Raises:
+            InfraMindError: A pool, policy, workload, arrival process or folder of tasks cannot be
+                used.
+        """
+        from inframind_gym.serving.pool import load_pool
+        from inframind_gym.tasks import load_tasks
+        from inframind_gym.workload.arrivals import make_arrivals
+        from inframind_gym.workload.config import load_workload
+
+        load_pool(suite.pool)
+        arrivals = make_arrivals(suite.arrivals).to_json()
+        if "path" in arrivals:
+            arrivals["path"] = str(Path(arrivals["path"]).resolve())
+            suite = suite.model_copy(update={"arrivals": arrivals})
+        if suite.tasks != "builtin":
+            folder = Path(suite.tasks)
+            if not folder.is_dir():
+                raise BenchmarkError(f"--tasks: there is no folder {folder}.")
+            found = tuple(dict.fromkeys(load_tasks(str(folder), split=suite.split).datasets))
+            workloads = [
+                w for name in suite.workloads for w in (found if name == MIXED else (name,))
+            ]
+            for name in workloads:
+                if name in found and name not in list_configs("workloads"):
+                    message = unknown("workload", name, list_configs("workloads"))
+                    raise BenchmarkError(
+                        f"{folder} holds questions of {name!r}: {message} Write a workload for "
+                        "them and name its file with --workloads."
+                    )
+            suite = suite.model_copy(
+                update={
+                    "tasks": str(folder.resolve()),
+                    "workloads": tuple(dict.fromkeys(workloads)),
+                }
+            )
+        for name in suite.workloads:
+            dataset = load_workload(name).dataset
+            if suite.tasks != "builtin" and dataset is not None and dataset not in found:
+                raise BenchmarkError(
+                    f"workload {name} asks questions of {dataset!r}; {suite.tasks} has those of "
+                    f"{', '.join(found) or 'nothing'}."
+                )
+        return suite
+
+    def resolve_policy(self, name: str) -> Any:
+        """A baseline, an agent, or ``package.module:Class``."""
+        import agents  # noqa: F401  (registers the agents)
+        import baselines
+
+        return baselines.resolve_policy(name)
+
+    def settings(self, suite: SuiteConfig) -> dict[str, Any]:
+        """See `benchmarks.provenance.settings`."""
+        from benchmarks.provenance import settings
+
+        return settings(suite)
+
+    def left_out(self, suite: SuiteConfig) -> Sequence[str]:
+        """See `benchmarks.provenance.rooms_left_out`."""
+        from benchmarks.provenance import rooms_left_out
+
+        return rooms_left_out(suite)
+
+    def fingerprints(self, suite: SuiteConfig) -> dict[str, dict[str, str]]:
+        """Hashes of the workloads."""
+        from benchmarks.provenance import workload_fingerprint
+
+        return {"workloads": {name: workload_fingerprint(name) for name in suite.workloads}}
+
+    def header(self, suite: SuiteConfig) -> dict[str, Any]:
+        """Names of models, strategies and topologies, and the environments' specs."""
+        from benchmarks.routing.rollout import env_spec
+        from inframind_gym.serving.pool import load_pool
+        from inframind_gym.topology import STRATEGIES, TOPOLOGIES
+        from inframind_gym.topology.graphs import CUSTOM
+
+        policies = {name: self.resolve_policy(name) for name in suite.policies}
+        return {
+            "names": {
+                "models": [model.alias for model in load_pool(suite.pool).models],
+                "strategies": list(STRATEGIES),
+                "topologies": [*TOPOLOGIES, CUSTOM],
+            },
+            "env_specs": {
+                f"{name}/{workload}": env_spec(suite, workload, policy)
+                for name, policy in policies.items()
+                for workload in suite.workloads
+            },
+        }
+
+    def episodes(self, suite: SuiteConfig, cell: Cell) -> int:
+        """Queries of a sweep."""
+        from inframind_gym.workload.config import load_workload
+
+        return suite.num_queries or load_workload(cell.workload).num_queries
+
+    def simulator(
+        self,
+        suite: SuiteConfig,
+        stop: Callable[[], bool] = lambda: False,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> Simulator:
+        """The simulated servers."""
+        from benchmarks.routing.rollout import Simulator
+
+        return Simulator(suite, stop, progress)
+
+    def live(
+        self, suite: SuiteConfig, stop: Callable[[], bool], **options: Any
+    ) -> LiveSimulator | None:
+        """The live servers, if the suite is to be run on them."""
+        if suite.backend != "vllm":
+            return None
+        from benchmarks.routing.live import LiveSimulator
+
+        return LiveSimulator(suite, stop, **options)
+
+    def encode(self, cell: Cell, cell_id: str, *content: Any) -> CellResult:
+        """See `benchmarks.routing.records`."""
+        from benchmarks.routing.records import encode_cell
+
+        return encode_cell(cell, cell_id, *content)
+
+    def layout(self, header: Mapping[str, Any]) -> Columns:
+        """Sums over queries."""
+        return Columns(**{key: tuple(names) for key, names in header["names"].items()})
+
+    def about(self, header: Mapping[str, Any]) -> dict[str, Any]:
+        """Tasks, backend and pool."""
+        suite = header["suite"]
+        return {
+            "tasks": suite["tasks"],
+            "backend": suite.get("backend", "surrogate"),
+            "pool": suite["pool"],
+        }
+
+    def limits(
+        self, results: Results, common: Sequence[Place], *, compute: bool
+    ) -> dict[str, Any] | None:
+        """Fluid bounds on goodput."""
+        return fluid_averages(results, common, compute=compute)
+
+    def sheets(self, board: Mapping[str, Any]) -> list[Sheet]:
+        """See `benchmarks.routing.tables`."""
+        return routing_sheets(board)

@@ -1,0 +1,261 @@
+"""What a measured method chose, drawn anew: a plan and a route for every execution of a sweep.
+
+How the methods were run (FACTS §1, §7; MasRouter, ACL 2025, and GPTSwarm, ICML 2024):
+
+- `mas`: MasRouter. Topology, agents and one model an agent, which in Debate speaks in both rounds;
+  plain prompts; first come, first served.
+- `moa`: every model proposes, all at once; the pool's first model aggregates, and that call counts.
+- `gptswarm`: one node a model, in the pool's order; every edge i -> j (i < j) is drawn for every
+  query. Neither it nor `moa` has roles.
+- `inframind`: an adaptive router, replayed by its measured joint shares of models and strategies,
+  which are the result of its load and do not react to ours; earliest deadline first.
+
+Choices are drawn by quota: their counts follow the shares as closely as they can, and only their
+order is random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.calibration.measured import MeasuredCell
+from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.serving.pool import PoolConfig
+from inframind_gym.topology import (
+    MAX_AGENTS,
+    MAX_NODES,
+    STRATEGIES,
+    TOPOLOGIES,
+    Graph,
+    roles_of,
+)
+from inframind_gym.workload.config import AgentProfile, TaskProfile
+
+# Logits that the aggregating call of `moa` loses against the deciding call of a workflow, the same
+# for all datasets. Chosen for its published accuracies (FACTS §1 with §8): MATH 74.6, GSM-Hard 49.0
+# and MMLU-Pro 44.0 %, where the simulation says 75, 51 and 54 (without it 79, 56 and 57). No shift
+# of one size explains the loss on MMLU-Pro.
+AGGREGATOR_LOGIT: Final = -0.8
+
+# Share of an adaptive router's calls that take their query's own route instead of one of their own:
+# it decides by the query and the budget that is left, so the calls of a query resemble each other.
+# How much is not told: of 0, 1/4, 1/2, 3/4 and 1 this one meets the measured latencies best (median
+# absolute errors 25, 21, 12, 16 and 39 %), so it is a constant fitted to them by hand.
+ROUTE_AFFINITY: Final = 0.5
+
+GRAPHS: Final = 120  # random graphs that the queries of one `gptswarm` cell share
+USUAL_EDGES: Final = 5.5  # where a cell does not tell: the middle of 4-7 (FACTS §7)
+_DEBATE: Final = TOPOLOGIES.index("Debate")
+_PLAIN: Final = 1  # index into STRATEGIES of the one that stands for plain prompts
+
+
+@dataclass(frozen=True)
+class Harness:
+    """How the runs of a method were carried out."""
+
+    protocol: Literal["parallel", "published"]
+    scheduler: Literal["edf", "fcfs"]
+    has_roles: bool  # agents with roles, whose rules are the workload's `agents`
+    has_strategies: bool  # prompt strategies; otherwise prompts are plain
+    adaptive: bool  # its choices depend on the load that they were measured under
+
+
+HARNESSES: Final[Mapping[str, Harness]] = {
+    "mas": Harness("published", "fcfs", has_roles=True, has_strategies=False, adaptive=False),
+    "moa": Harness("parallel", "fcfs", has_roles=False, has_strategies=False, adaptive=False),
+    "gptswarm": Harness("published", "fcfs", has_roles=False, has_strategies=False, adaptive=False),
+    "inframind": Harness("published", "edf", has_roles=True, has_strategies=True, adaptive=True),
+}
+
+
+class Choices(NamedTuple):
+    """The decisions of a sweep of N queries."""
+
+    topology: NDArray[np.int64]  # (N,) index into TOPOLOGIES, or beyond: the cell's own graphs
+    num_agents: NDArray[np.int64]  # (N,)
+    role: NDArray[np.int64]  # (N, MAX_AGENTS) counted within the domain
+    route: NDArray[np.int64]  # (N, MAX_NODES) model x strategies + strategy
+
+
+def harness_of(method: str) -> Harness:
+    """How a method was run.
+
+    Raises:
+        ConfigError: nobody has told; names the methods that are known.
+    """
+    if method not in HARNESSES:
+        raise ConfigError(f"cannot replay: {unknown('method', method, HARNESSES)}")
+    return HARNESSES[method]
+
+
+def seen_by(method: str, profile: TaskProfile) -> TaskProfile:
+    """The profile of a dataset, as it holds for a method's prompts and agents."""
+    harness = harness_of(method)
+    if not harness.has_roles:
+        profile = profile.model_copy(update={"agents": AgentProfile()})
+    if harness.has_strategies:
+        return profile
+    gain = dict.fromkeys(STRATEGIES, 0.0)
+    if method == "moa":
+        gain[STRATEGIES[0]] = AGGREGATOR_LOGIT  # the strategy of the deciding call
+    return profile.model_copy(
+        update={
+            "output": profile.output.model_copy(
+                update={"strategy_factor": dict.fromkeys(STRATEGIES, 1.0)}
+            ),
+            "quality": profile.quality.model_copy(update={"strategy_gain": gain}),
+        }
+    )
+
+
+def own_graphs(cell: MeasuredCell, pool: PoolConfig) -> tuple[Graph, ...]:
+    """Graphs of a cell beyond the six topologies.
+
+    Raises:
+        ConfigError: the pool has too many models for one graph, or the cell more edges than it.
+    """
+    if cell.method != "gptswarm":
+        return ()
+    models = len(pool.models)
+    pairs = list(combinations(range(models), 2))
+    edges = USUAL_EDGES if cell.edges is None else cell.edges
+    if not 2 <= models <= MAX_AGENTS:
+        raise ConfigError(f"{cell.source}: {models} models; a graph has 2 to {MAX_AGENTS} nodes.")
+    if edges > len(pairs):
+        raise ConfigError(
+            f"{cell.source}: {edges:g} edges; {models} nodes have at most {len(pairs)}."
+        )
+    rng = np.random.default_rng(0)
+    present = np.stack(
+        [quota([1 - edges / len(pairs), edges / len(pairs)], GRAPHS, rng) for _ in pairs]
+    )
+    graphs = []
+    for column in present.T:
+        before = [0] * models
+        for (source, target), there in zip(pairs, column, strict=True):
+            before[target] |= int(there) << source
+        graphs.append(Graph(tuple(before), tuple(range(models)), 1))
+    return tuple(graphs)
+
+
+def quota(shares: Sequence[float], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """`count` draws from `shares`, whose numbers follow them as closely as they can."""
+    cumulative = np.cumsum(shares) / np.sum(shares)
+    places = (np.arange(count) + rng.random()) / count
+    drawn: NDArray[np.int64] = rng.permutation(
+        np.searchsorted(cumulative[:-1], places, side="right")
+    )
+    return drawn
+
+
+def choose(
+    cell: MeasuredCell,
+    pool: PoolConfig,
+    profile: TaskProfile,
+    count: int,
+    rng: np.random.Generator,
+) -> Choices:
+    """Draw what the method of a cell decides in a sweep of `count` queries.
+
+    What a cell does not tell is taken from the workload's profile of the oblivious router.
+
+    Raises:
+        ConfigError: the cell names a model, strategy or topology that is unknown.
+    """
+    role = rng.integers(len(roles_of(profile.domain)), size=(count, MAX_AGENTS))
+    models = len(pool.models)
+    if cell.method in ("moa", "gptswarm"):
+        topology = np.full(count, TOPOLOGIES.index("IO"))
+        if cell.method == "gptswarm":
+            topology = len(TOPOLOGIES) + quota([1.0] * GRAPHS, count, rng)
+        node = np.minimum(np.arange(MAX_NODES), models - 1)
+        route = np.tile(node * len(STRATEGIES) + _PLAIN, (count, 1))
+        return Choices(topology, np.full(count, models), role, route)
+    topology = quota(_topology_shares(cell, profile), count, rng)
+    num_agents = _agents(cell, profile, count, rng)
+    if harness_of(cell.method).has_strategies:
+        shares = _route_shares(cell, pool, profile)
+        each = quota(shares, count * MAX_NODES, rng).reshape(count, MAX_NODES)
+        of_query = quota(shares, count, rng)[:, None]
+        route = np.where(rng.random(each.shape) < ROUTE_AFFINITY, of_query, each)
+        return Choices(topology, num_agents, role, route)
+    share = _model_shares(cell, pool, profile)
+    model = quota(share, count * MAX_AGENTS, rng).reshape(count, MAX_AGENTS)
+    agent = np.tile(np.arange(MAX_NODES), (count, 1))
+    debates = topology == _DEBATE
+    agent[debates] %= num_agents[debates, None]
+    model = np.take_along_axis(model, np.minimum(agent, MAX_AGENTS - 1), axis=1)
+    return Choices(topology, num_agents, role, model * len(STRATEGIES) + _PLAIN)
+
+
+def mean_agents(cell: MeasuredCell, profile: TaskProfile) -> float:
+    """Mean number of agents of a cell's queries.
+
+    From its steps where it is not told: an agent takes one, in Debate two. Steps that no number of
+    agents explains (the published ones of `mas` on MMLU-Pro are 31 times too many) are passed over.
+    """
+    if cell.num_agents is not None:
+        return min(cell.num_agents, float(MAX_AGENTS))
+    if cell.steps is not None:
+        agents = cell.steps / (1.0 + _topology_shares(cell, profile)[_DEBATE])
+        if 1.0 <= agents <= MAX_AGENTS:
+            return float(agents)
+    return sum(number * share for number, share in profile.planner.num_agents.items())
+
+
+def _agents(
+    cell: MeasuredCell, profile: TaskProfile, count: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """(N,) numbers of agents: the whole numbers next to the mean."""
+    mean = mean_agents(cell, profile)
+    low = int(mean + 1e-9)
+    return low + quota([1.0 - (mean - low), max(mean - low, 0.0)], count, rng)
+
+
+def _topology_shares(cell: MeasuredCell, profile: TaskProfile) -> list[float]:
+    shares = cell.topology_share or profile.planner.topologies
+    for name in shares:
+        if name not in TOPOLOGIES:
+            raise ConfigError(f"{cell.source}: {unknown('topology', name, TOPOLOGIES)}")
+    return [shares.get(name, 0.0) for name in TOPOLOGIES]
+
+
+def _model_shares(cell: MeasuredCell, pool: PoolConfig, profile: TaskProfile) -> list[float]:
+    if cell.model_share is None:
+        return [profile.models[alias].share for alias in pool.aliases]
+    shares = [0.0] * len(pool.models)
+    for name, share in cell.model_share.items():
+        shares[_model_index(cell, pool, name)] += share
+    return shares
+
+
+def _route_shares(cell: MeasuredCell, pool: PoolConfig, profile: TaskProfile) -> list[float]:
+    """(M x S) shares of the routes; models and strategies as if independent if need be."""
+    if cell.route_share is None:
+        strategies = cell.strategy_share or profile.strategy_mix
+        return [
+            share * strategies.get(strategy, 0.0)
+            for share in _model_shares(cell, pool, profile)
+            for strategy in STRATEGIES
+        ]
+    shares = [0.0] * (len(pool.models) * len(STRATEGIES))
+    for (model, strategy), share in cell.route_share.items():
+        if strategy not in STRATEGIES:
+            raise ConfigError(f"{cell.source}: {unknown('strategy', strategy, STRATEGIES)}")
+        index = _model_index(cell, pool, model) * len(STRATEGIES) + STRATEGIES.index(strategy)
+        shares[index] += share
+    return shares
+
+
+def _model_index(cell: MeasuredCell, pool: PoolConfig, name: str) -> int:
+    for index, model in enumerate(pool.models):
+        if name in (model.name, model.alias):
+            return index
+    known = [model.name for model in pool.models]
+    raise ConfigError(f"{cell.source}: pool {pool.name!r}: {unknown('model', name, known)}")

@@ -1,0 +1,296 @@
+"""Re-run measured cells on the surrogate, many at once.
+
+Every cell is simulated as so many sweeps (seeds) of the closed loop, on the built-in tasks of its
+dataset's domain. The random numbers of a sweep belong to its dataset and seed alone: two cells that
+differ in the arrival rate only meet the same questions, choices and latent outcomes, at other
+times. What the servers and the models are like (`Constants`) can be changed between runs: that is
+how the constants are fitted (`benchmarks/fit/measured.py`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.calibration.measured import QUANTILES, MeasuredCell
+from inframind_gym.calibration.replay_choices import (
+    Harness,
+    choose,
+    harness_of,
+    own_graphs,
+    seen_by,
+)
+from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.orchestration.decisions import BEGIN, DECISION, PLAN_ACTIONS, STEP
+from inframind_gym.orchestration.state import CONTEXT, START, allocate_workflows
+from inframind_gym.orchestration.step import drive
+from inframind_gym.orchestration.world import LEVELS, PROTOCOLS, ROUTERS, SCHEDULERS, build_world
+from inframind_gym.serving.pool import PoolConfig, load_pool
+from inframind_gym.serving.surrogate.state import allocate, cards
+from inframind_gym.tasks import DOMAINS, load_tasks
+from inframind_gym.topology import MAX_AGENTS, MAX_NODES, Graph
+from inframind_gym.topology.graphs import graph_tables
+from inframind_gym.workload.config import TaskProfile, load_workload
+
+DEFAULT_SEEDS: Final = 8
+SLO_S: Final = 100.0  # limit for methods that have no budget: that of the published comparison
+USUAL_QUERIES: Final = 500  # in a sweep that does not tell: as published
+_BATCH: Final = 160  # sweeps that are advanced together
+_JOINT: Final = LEVELS.index("joint")
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What is calibrated: the servers, and what is known of each dataset."""
+
+    pool: PoolConfig
+    profiles: Mapping[str, TaskProfile]  # by dataset
+
+
+class Prediction(NamedTuple):
+    """What the simulation says of a cell: means over its seeds."""
+
+    accuracy: float
+    latency_s: dict[str, float]  # "mean" and the QUANTILES
+    within_limit: float  # share of the queries that took at most the budget, or SLO_S
+    calls: float  # a query
+    prompt_tokens: float  # a query, all calls
+    completion_tokens: float
+    latency_mean_se: float  # standard error of the mean latency over seeds, relative
+    accuracy_se: float
+
+
+def load_constants(
+    pool: str | Path, datasets: Sequence[str], workloads: Path | None = None
+) -> Constants:
+    """Read the pool and the workloads of some datasets.
+
+    Args:
+        pool: name or path.
+        datasets: each has a workload of its name.
+        workloads: folder of workloads; None: the shipped ones.
+
+    Raises:
+        ConfigError: there is no such file, or it is not valid.
+    """
+    loaded = load_pool(pool)
+    profiles = {}
+    for dataset in dict.fromkeys(datasets):
+        profile = load_workload(workloads / f"{dataset}.yaml" if workloads else dataset).profile
+        profile.require_models(loaded.aliases)
+        profiles[dataset] = profile
+    return Constants(loaded, profiles)
+
+
+class RunBatch:
+    """Sweeps of cells of one harness, advanced together.
+
+    Args:
+        cells: all of one method; those of `gptswarm` with the same number of edges.
+        constants: what to begin with.
+        seeds: sweeps a cell.
+
+    Raises:
+        ConfigError: a cell names something that the constants don't know.
+    """
+
+    def __init__(self, cells: Sequence[MeasuredCell], constants: Constants, seeds: int) -> None:
+        self.cells = tuple(cells)
+        self.seeds = seeds
+        self._harness: Harness = harness_of(cells[0].method)
+        self._graphs: tuple[Graph, ...] = own_graphs(cells[0], constants.pool)
+        self._datasets = tuple(dict.fromkeys(cell.dataset for cell in cells))
+        self._load_tasks(constants)
+        self._draw(constants)
+        rows, queries = self._arrival_s.shape
+        card = cards(constants.pool)
+        ready = MAX_NODES * (int(card["max_num_seqs"].sum()) + 1)
+        self._flows = allocate_workflows(rows, queries, 1 << (ready - 1).bit_length(), False)
+        calls = 1 if self._harness.protocol == "published" else MAX_AGENTS
+        self._cluster = allocate(card, rows, calls * queries + 1)
+        self.set_constants(constants)
+
+    def set_constants(self, constants: Constants) -> None:
+        """Change servers and profiles; models and datasets stay."""
+        harness = self._harness
+        method = self.cells[0].method
+        self._cluster.card[:] = cards(constants.pool)
+        world = build_world(
+            constants.pool,
+            [seen_by(method, constants.profiles[dataset]) for dataset in self._datasets],
+            self._tasks,
+            self._task_profile,
+            (SLO_S,),
+            (),
+            {
+                "poll_s": constants.pool.metrics_poll_s,
+                "queue_norm": constants.pool.queue_norm,
+                "queue_high": 1e9,
+                "max_output_tokens": constants.pool.max_output_tokens,
+                "protocol": PROTOCOLS.index(harness.protocol),
+                "scheduler": SCHEDULERS.index(harness.scheduler),
+                "router": ROUTERS.index("none"),
+                "level": _JOINT,
+                "one_query": 0,
+                "fixed_topology": -1,
+                "fixed_agents": -1,
+                "embeddings": 0,
+            },
+        )
+        self._world = world._replace(graphs=graph_tables(self._graphs))
+
+    def _load_tasks(self, constants: Constants) -> None:
+        """The built-in tasks of each dataset's domain, dataset after dataset."""
+        tasks = load_tasks("builtin", split="all")
+        domains = [DOMAINS.index(constants.profiles[name].domain) for name in self._datasets]
+        groups = [np.flatnonzero(tasks.domain == domain) for domain in domains]
+        self._tasks = tasks.select(np.concatenate(groups))
+        sizes = [len(group) for group in groups]
+        self._task_profile = np.repeat(np.arange(len(groups), dtype=np.int32), sizes)
+        self._first_task = dict(zip(self._datasets, np.cumsum([0, *sizes]).tolist(), strict=False))
+        self._num_tasks = dict(zip(self._datasets, sizes, strict=True))
+
+    def _draw(self, constants: Constants) -> None:
+        """Draw arrivals, tasks, plans and routes of all sweeps."""
+        counts = [cell.num_queries or USUAL_QUERIES for cell in self.cells]
+        shape = (len(self.cells) * self.seeds, max(counts))
+        self._starts = np.zeros(shape[0], START)
+        self._arrival_s = np.zeros(shape)
+        self._task = np.zeros(shape, np.int32)
+        self._plan = np.zeros((*shape, PLAN_ACTIONS), np.int64)
+        self._route = np.zeros((*shape, MAX_NODES), np.int64)
+        for row in range(shape[0]):
+            cell, count = self.cells[row // self.seeds], counts[row // self.seeds]
+            seed = [row % self.seeds, zlib.crc32(cell.dataset.encode())]
+            rng = np.random.default_rng(seed)
+            start = self._starts[row]
+            start["key"] = rng.integers(2**64, dtype=np.uint64)
+            start["num_queries"] = count
+            start["models_up"] = (1 << len(constants.pool.models)) - 1
+            start["budget_s"] = cell.budget_s or SLO_S
+            # Poisson arrivals: the quantiles of the gaps, shuffled, so that all seeds are as long.
+            gaps = -np.log1p(-(np.arange(count) + rng.random()) / count)
+            self._arrival_s[row, :count] = np.cumsum(rng.permutation(gaps)) * (
+                60.0 / cell.arrival_rate_per_min
+            )
+            available = self._num_tasks[cell.dataset]
+            order = [rng.permutation(available) for _ in range(-(-count // available))]
+            self._task[row, :count] = self._first_task[cell.dataset] + np.concatenate(order)[:count]
+            profile = constants.profiles[cell.dataset]
+            choices = choose(cell, constants.pool, profile, count, rng)
+            self._plan[row, :count, 0] = choices.topology
+            self._plan[row, :count, 1] = choices.num_agents - 1
+            self._plan[row, :count, 2:] = choices.role
+            self._route[row, :count] = choices.route
+
+    def run(self) -> list[Prediction]:
+        """Simulate all sweeps; the same constants give the same predictions."""
+        flows = self._flows
+        flows.arrival_s[:] = self._arrival_s
+        flows.task[:] = self._task
+        rows = np.arange(len(self._starts))
+        observations = np.zeros((len(rows), 4), np.float32)  # query, role, budget, kind: not read
+        contexts = np.zeros(len(rows), CONTEXT)
+        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
+        status = np.zeros(len(rows), np.int64)
+        unread = np.zeros(len(rows))
+        mode = BEGIN
+        while len(rows):
+            drive(
+                self._world,
+                flows,
+                self._cluster,
+                mode,
+                rows,
+                self._starts,
+                actions,
+                observations,
+                contexts,
+                unread,
+                unread,
+                status,
+            )
+            mode = STEP
+            rows = np.flatnonzero(status == DECISION)
+            query = contexts["query"][rows]
+            actions[rows, :PLAN_ACTIONS] = self._plan[rows, query]
+            actions[rows, PLAN_ACTIONS] = self._route[rows, query, contexts["node"][rows]]
+        return [self._predict(index) for index in range(len(self.cells))]
+
+    def _predict(self, index: int) -> Prediction:
+        rows = slice(index * self.seeds, (index + 1) * self.seeds)
+        count = int(self._starts["num_queries"][rows][0])
+        done = self._flows.completed[rows, :count]
+        latency_s = done["latency_s"]
+        quantiles = np.quantile(latency_s, list(QUANTILES.values()), axis=1).mean(axis=1)
+        means = latency_s.mean(axis=1)
+        accuracy = done["solved"].mean(axis=1)
+        return Prediction(
+            accuracy=float(accuracy.mean()),
+            latency_s={
+                "mean": float(means.mean()),
+                **dict(zip(QUANTILES, quantiles.tolist(), strict=True)),
+            },
+            within_limit=float((latency_s <= done["budget_s"]).mean()),
+            calls=float(done["calls"].mean()),
+            prompt_tokens=float(done["prompt_tokens"].mean()),
+            completion_tokens=float(done["output_tokens"].mean()),
+            latency_mean_se=_standard_error(means) / float(means.mean()),
+            accuracy_se=_standard_error(accuracy),
+        )
+
+
+def predict(
+    cells: Sequence[MeasuredCell], constants: Constants, seeds: int = DEFAULT_SEEDS
+) -> list[Prediction]:
+    """Re-run cells of any methods, each as `seeds` sweeps.
+
+    Returns:
+        Predictions in the order of the cells.
+
+    Raises:
+        ConfigError: a cell cannot be replayed; says which and why.
+    """
+    out: dict[int, Prediction] = {}
+    for indices, batch in batches(cells, constants, seeds):
+        out.update(zip(indices, batch.run(), strict=True))
+    return [out[index] for index in range(len(cells))]
+
+
+def batches(
+    cells: Sequence[MeasuredCell], constants: Constants, seeds: int
+) -> Iterator[tuple[list[int], RunBatch]]:
+    """The batches that cells of any methods make, each with the indices of its cells."""
+    for cell in cells:
+        if cell.dataset not in constants.profiles:
+            raise ConfigError(
+                f"{cell.source}: {unknown('dataset', cell.dataset, constants.profiles)}"
+            )
+    for indices in _groups(cells, max(1, _BATCH // seeds)):
+        yield indices, RunBatch([cells[index] for index in indices], constants, seeds)
+
+
+def _groups(cells: Sequence[MeasuredCell], size: int) -> Iterator[list[int]]:
+    """Indices of cells that can run together, of one method and graph, at most `size`."""
+    together: dict[tuple[str, float | None, int], list[int]] = {}
+    for index, cell in enumerate(cells):
+        edges = cell.edges if cell.method == "gptswarm" else None
+        length = (
+            cell.num_queries or USUAL_QUERIES
+        ).bit_length()  # arrays are as long as the longest
+        together.setdefault((cell.method, edges, length), []).append(index)
+    for indices in together.values():
+        for first in range(0, len(indices), size):
+            yield indices[first : first + size]
+
+
+def _standard_error(values: NDArray[np.float64]) -> float:
+    if len(values) < 2:
+        return 0.0
+    return float(values.std(ddof=1) / np.sqrt(len(values)))

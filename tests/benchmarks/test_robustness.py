@@ -1,0 +1,119 @@
+"""Circumstances: what they change, what they refuse, and the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from benchmarks.cli import app
+from benchmarks.errors import BenchmarkError
+from benchmarks.robustness.circumstances import (
+    CIRCUMSTANCES,
+    Circumstances,
+    chosen,
+    load_circumstances,
+    suite_of,
+)
+from benchmarks.runner import resolve
+from inframind_gym.serving.pool import load_pool
+from inframind_gym.workload.config import load_workload
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Circumstances:
+    return load_circumstances(CIRCUMSTANCES)
+
+
+def test_every_shipped_circumstance_is_a_suite_that_runs(
+    shipped: Circumstances, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("timestamp,input,output\n0.0,1,1\n1.0,1,1\n3.0,1,1\n", encoding="utf-8")
+    names = chosen(shipped, None, traced=True)
+    assert names == tuple(shipped.circumstances)
+    suites = {name: resolve(suite_of(shipped, name, tmp_path, trace)) for name in names}
+    assert all(suite.policies == shipped.policies for suite in suites.values())
+    assert len({suite.model_dump_json() for suite in suites.values()}) == len(names)
+    assert suites["trace"].arrivals["path"] == str(trace)  # type: ignore[index]
+
+
+def test_steps_take_longer(shipped: Circumstances, tmp_path: Path) -> None:
+    usual = {model.alias: model.server.step for model in load_pool("b200-2gpu").models}
+    slow = load_pool(suite_of(shipped, "one slower server", tmp_path).pool)
+    for model in slow.models:
+        factor = 2.0 if model.alias == "mistral-24b" else 1.0
+        for name, value in usual[model.alias].model_dump().items():
+            expected = value if name == "sparse_tokens" else factor * value
+            assert getattr(model.server.step, name) == pytest.approx(expected), name
+
+
+def test_models_answer_worse(shipped: Circumstances, tmp_path: Path) -> None:
+    for path in suite_of(shipped, "weaker large models", tmp_path).workloads:
+        usual, weaker = load_workload(Path(path).stem), load_workload(path)
+        offsets = {
+            alias: round(weaker.models[alias].ability - model.ability, 9)  # type: ignore[index]
+            for alias, model in usual.models.items()  # type: ignore[union-attr]
+        }
+        assert offsets == {
+            "deepseek-32b": -0.5,
+            "mistral-24b": -0.5,
+            "qwen-14b": -0.5,
+            "llama-8b": 0.0,
+            "llama-3b": 0.0,
+        }
+        assert weaker.quality == usual.quality
+
+
+def test_gains_are_gone_and_nothing_else(shipped: Circumstances, tmp_path: Path) -> None:
+    (first, *_) = suite_of(shipped, "no assumed gains", tmp_path).workloads
+    usual, without = load_workload("math"), load_workload(first)
+    assert without.models == usual.models
+    assert set(without.quality.strategy_gain.values()) == {0.0}  # type: ignore[union-attr]
+    assert without.quality.info_gain == 0.0  # type: ignore[union-attr]
+    assert without.quality.difficulty_sd == usual.quality.difficulty_sd  # type: ignore[union-attr]
+
+
+def test_what_is_refused(shipped: Circumstances, tmp_path: Path) -> None:
+    with pytest.raises(BenchmarkError, match="--trace"):
+        chosen(shipped, ["trace"], traced=False)
+    with pytest.raises(BenchmarkError, match=r"circumstance 'burst'.*bursts"):
+        chosen(shipped, ["burst"], traced=False)
+    assert "trace" not in chosen(shipped, None, traced=False)
+    content = yaml.safe_load(CIRCUMSTANCES.read_text(encoding="utf-8"))
+    content["circumstances"]["one slower server"]["step_factors"] = {"mistral": 2.0}
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    with pytest.raises(BenchmarkError, match="mistral-24b"):
+        suite_of(load_circumstances(file), "one slower server", tmp_path)
+    with pytest.raises(BenchmarkError, match="ours"):
+        load_circumstances(CIRCUMSTANCES, ["random"])
+
+
+def test_the_page(tmp_path: Path) -> None:
+    content = yaml.safe_load(CIRCUMSTANCES.read_text(encoding="utf-8"))
+    content |= {"ours": "budget_greedy", "policies": ["budget_greedy", "random"], "seeds": 2}
+    small = {"workloads": ["math"], "rates_per_min": [100], "num_queries": 20}
+    content["circumstances"] = {
+        name: {**content["circumstances"][name], "suite": {**own, **small}}
+        for name, own in (
+            ("bursts", {"arrivals": "burst"}),
+            ("strongest model down", {"down_models": ["deepseek-32b"]}),
+        )
+    }
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    where = ["--folder", str(tmp_path / "results"), "--out", str(tmp_path / "docs")]
+    arguments = ["robustness", "--circumstances", str(file), *where, "--workers", "1"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    page = (tmp_path / "docs" / "robustness.md").read_text(encoding="utf-8")
+    assert "{{" not in page
+    assert page.count("| bursts |") >= 3
+    assert "| 1 | " in page
+    assert "`random`" in page
+    again = CliRunner().invoke(app, arguments)  # finds what is there
+    assert again.exit_code == 0
+    assert "0 to go" in again.stderr
+    assert (tmp_path / "docs" / "robustness.md").read_text(encoding="utf-8") == page

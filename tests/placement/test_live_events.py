@@ -1,0 +1,152 @@
+"""Records that are written by events hold what the simulation's own hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from inframind_gym.placement import live_events as events
+from inframind_gym.placement.blocks import first_gpu
+from inframind_gym.placement.config import placement_config
+from inframind_gym.placement.live.calls import drawn_tokens
+from inframind_gym.placement.simulation import PlacementSimulation
+from inframind_gym.placement.state import (
+    ACTIVE,
+    FIRST_SLEEP,
+    LOAD,
+    LOADING,
+    OFFLOAD,
+    SLEEP,
+    SLEEPING,
+    VANISHING,
+    WAKE,
+    WAKING,
+    is_coming,
+    is_moving,
+)
+from tests.placement.toys import masked_action, tight_cluster, write_demand
+
+LEAVE, COME = {SLEEPING: SLEEP, VANISHING: OFFLOAD}, {WAKING: WAKE, LOADING: LOAD}
+
+
+class Events:
+    """A simulation whose records are written by events, by a clock that we turn."""
+
+    def __init__(self, arguments: dict[str, Any], seed: int) -> None:
+        self.simulation = PlacementSimulation(placement_config(arguments), 1)
+        self.observations = self.simulation.observations()
+        rng = [np.random.default_rng(seed)]
+        self.simulation.start(np.zeros(1, np.int64), rng, self.observations)
+        self.end_s = 0.0
+
+    @property
+    def now_s(self) -> float:
+        return float(self.simulation.now_s()[0])
+
+    def tell(
+        self, event: int, g: int = 0, m: int = 0, *, number: int = 0, now_s: float = 0.0,
+        action: NDArray[np.int64] | None = None,
+    ) -> int:  # fmt: skip
+        simulation = self.simulation
+        if action is None:
+            action = np.zeros(simulation.num_gpus, np.int64)
+        return events.write(
+            simulation.world, simulation.state, event, g, m, number, now_s, self.end_s, action,
+            self.observations[0], simulation.terms[0],
+        )  # fmt: skip
+
+    def end_phases(self, kinds: dict[int, int]) -> None:
+        """End the phases whose time, by the cards, is up."""
+        instances = self.simulation.state.instance[0]
+        for g, m in np.ndindex(instances.shape):
+            state, kind = int(instances[g, m]["state"]), 0
+            if state not in kinds:
+                continue
+            kind = kinds[state]
+            if kind == SLEEP and not instances[g, m]["slept_before"]:
+                kind = FIRST_SLEEP
+            took_s = float(self.simulation.world.model[m]["time_s"][kind])
+            if instances[g, m]["begun_s"] + took_s <= self.now_s:
+                self.tell(events.ENDED, g, m, number=events.AS_MEANT, now_s=took_s)
+
+    def step(self, action: NDArray[np.int64]) -> None:
+        simulation = self.simulation
+        ticks, tick_s = simulation.config.ticks, simulation.config.routing_interval_s
+        self.end_s = self.now_s + ticks * tick_s
+        self.tell(events.OPEN)
+        self.tell(events.DECIDE, action=action)
+        for tick in range(ticks + 1):
+            self.tell(events.ADVANCE)
+            self.end_phases(LEAVE)
+            self.tell(events.ADVANCE)
+            self.end_phases(COME)
+            simulation.state.episode[0]["tick"] += tick < ticks
+        self.tell(events.CLOSE)
+        self.tell(events.LOOK)
+
+
+def test_phases_leave_what_those_of_the_simulation_leave(tmp_path: Path) -> None:
+    """Without jobs and with times of whole ticks, both go through the same records."""
+    arguments = {
+        "cluster": tight_cluster(tmp_path, alpha=0.15),
+        "demand": write_demand(tmp_path, jobs_per_gpu_per_min=0.001),
+        "decision_interval_s": 1.0,
+        "num_decisions": 500,
+        "timing_spread": 0.0,
+        "timing_noise": 0.0,
+        "foreign_memory": {"max_MB": 0.0},
+        "initial": "empty",
+    }
+    ours = Events(arguments, 0)
+    plain = PlacementSimulation(placement_config(arguments), 1)
+    observations = plain.observations()
+    plain.start(np.zeros(1, np.int64), [np.random.default_rng(0)], observations)
+    rng, tp = np.random.default_rng(1), plain.world.model["tp"].astype(np.int64)
+    slept = False
+    for _ in range(plain.config.num_decisions):
+        action = masked_action(rng, plain.state.mask[0].ravel(), plain.num_gpus, tp)
+        plain.step(action[None], observations)
+        ours.step(action)
+        for field in ("state", "begun_s", "slept_before", "from_slept", "heavy"):
+            one, other = (s.state.instance[0][field] for s in (ours.simulation, plain))
+            np.testing.assert_array_equal(one, other, field)
+        for name in ("host", "moving", "clear_s", "mask"):
+            one, other = (getattr(s.state, name)[0] for s in (ours.simulation, plain))
+            np.testing.assert_array_equal(one, other, name)
+        np.testing.assert_allclose(ours.simulation.state.seen_s, plain.state.seen_s, rtol=1e-12)
+        assert ours.simulation.counters(0) == plain.counters(0)
+        slept |= bool((plain.state.instance["state"] == SLEEPING).any())
+    assert slept and min(plain.counters(0)[k] for k in ("wakes", "loads", "sleeps", "offloads")) > 2
+
+
+@pytest.mark.parametrize("max_tokens", [400, 8000])
+def test_a_job_that_comes_tells_its_place_and_its_tokens(tmp_path: Path, max_tokens: int) -> None:
+    demand = write_demand(tmp_path, max_tokens=max_tokens)
+    ours = Events({"cluster": tight_cluster(tmp_path), "demand": demand}, 0)
+    world, state = ours.simulation.world, ours.simulation.state
+    places = []
+    for ordinal in range(20):
+        places.append(ours.tell(events.JOB, number=ordinal))
+        job = state.job[0, places[-1]]
+        assert job["ordinal"] == ordinal
+        drawn = drawn_tokens(world, state, places[-1])
+        models = job["model"][: len(drawn.prompt)]
+        work = (
+            np.array(drawn.output) + np.array(drawn.prompt) * world.model["prefill_steps"][models]
+        )
+        assert job["work"][: len(models)].tolist() == work.tolist()
+        assert len(models) == world.dag[job["dag"]]["calls"] and max(drawn.prompt) <= max_tokens
+    assert sorted(places) == list(range(20))
+    assert ours.tell(events.ADVANCE) == -1
+
+
+def test_the_helpers_of_the_order_of_states_and_of_blocks() -> None:
+    states = np.arange(LOADING + 1)
+    assert np.flatnonzero(is_moving(states)).tolist() == [3, 4, 5, 6, 7, 8]
+    assert np.flatnonzero(is_coming(states)).tolist() == [6, 7, 8]
+    assert not is_moving(ACTIVE) and is_coming(WAKING)
+    assert [first_gpu(g, 2) for g in range(5)] == [0, 0, 2, 2, 4]
