@@ -72,6 +72,7 @@ def settings(suite: SuiteConfig) -> dict[str, Any]:
         "tasks": suite.tasks if suite.tasks == "builtin" else _tasks_hash(Path(suite.tasks)),
         "split": suite.split,
         "num_queries": suite.num_queries,
+        "num_queries by workload": {w: own.num_queries for w, own in suite.by_workload.items()},
         "arrivals": _arrivals(suite.arrivals),
         "protocol": suite.protocol,
         "scheduler": suite.scheduler,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import yaml
 from pydantic import Field, ValidationInfo, field_validator
 
-from benchmarks.cells import BaseCell, Cell, Place
+from benchmarks.cells import BaseCell, Budget, Cell, Place
 from benchmarks.errors import BenchmarkError
 from benchmarks.families import ROUTING, family
 from inframind_gym.configs import (
@@ -25,7 +25,22 @@ from inframind_gym.configs import (
 from inframind_gym.errors import require_positive
 from inframind_gym.serving.vllm.settings import LiveSettings
 
+Budgets = Annotated[tuple[Positive | Literal["tiers"], ...], Field(min_length=1)]
+
 _SEEDS_RULE = "must be a count of at least 1 (5) or a list of seeds from 0 on (0,1,2), got {!r}"
+
+
+def check_axis(values: tuple[Any, ...]) -> None:
+    """Check an axis of a suite.
+
+    Raises:
+        ValueError: It names nothing, or something twice.
+    """
+    if not values:
+        raise ValueError("names nothing")
+    repeated = {str(item) for item in values if values.count(item) > 1}
+    if repeated:
+        raise ValueError(f"names {', '.join(sorted(repeated))} more than once")
 
 
 class BaseSuite(StrictModel):
@@ -58,11 +73,7 @@ class BaseSuite(StrictModel):
     @classmethod
     def _without_repeats(cls, axis: Any, info: ValidationInfo) -> Any:
         if isinstance(axis, tuple) and info.field_name in cls.axes:
-            if not axis:
-                raise ValueError("names nothing")
-            repeated = {str(item) for item in axis if axis.count(item) > 1}
-            if repeated:
-                raise ValueError(f"names {', '.join(sorted(repeated))} more than once")
+            check_axis(axis)
         return axis
 
     @property
@@ -79,6 +90,25 @@ class BaseSuite(StrictModel):
         raise NotImplementedError
 
 
+class WorkloadSettings(StrictModel):
+    """What a suite says of one workload alone; what is None is as for the others.
+
+    Attributes:
+        budgets_s: See `SuiteConfig`.
+        num_queries: See `SuiteConfig`.
+    """
+
+    budgets_s: Budgets | None = None
+    num_queries: PositiveInt | None = None
+
+    @field_validator("budgets_s")
+    @classmethod
+    def _without_repeats(cls, budgets_s: Any) -> Any:
+        if budgets_s is not None:
+            check_axis(budgets_s)
+        return budgets_s
+
+
 class SuiteConfig(BaseSuite):
     """A suite of routing: the product of its axes, and what every sweep of it shares.
 
@@ -88,6 +118,7 @@ class SuiteConfig(BaseSuite):
         rates_per_min: Mean arrival rates.
         budgets_s: Latency budgets; "tiers" draws every query's budget from the workload's tiers.
         num_queries: Queries of one sweep; null takes each workload's own number.
+        by_workload: Budgets and numbers of queries of single workloads in place of these.
         arrivals: An arrival process: "poisson", "burst", "sustained", or a mapping such as
             ``{kind: trace, path: arrivals.csv, rescale: true}``.
         protocol: How a workflow's calls are carried out and counted; null takes each workload's
@@ -107,8 +138,9 @@ class SuiteConfig(BaseSuite):
     pool: str = "b200-2gpu"
     workloads: tuple[str, ...] = Field(min_length=1)
     rates_per_min: tuple[Positive, ...] = Field(min_length=1)
-    budgets_s: tuple[Positive | Literal["tiers"], ...] = Field(min_length=1)
+    budgets_s: Budgets
     num_queries: PositiveInt | None = None
+    by_workload: dict[str, WorkloadSettings] = Field(default_factory=dict)
     arrivals: str | dict[str, Any] = "poisson"
     protocol: Literal["parallel", "published"] | None = None
     scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
@@ -122,7 +154,18 @@ class SuiteConfig(BaseSuite):
 
     def places(self) -> Iterator[Place]:
         """Every workload at every rate with every budget."""
-        return itertools.product(self.workloads, self.rates_per_min, self.budgets_s)
+        for workload in self.workloads:
+            yield from itertools.product((workload,), self.rates_per_min, self.budgets_of(workload))
+
+    def budgets_of(self, workload: str) -> tuple[Budget, ...]:
+        """Budgets with which a workload is played."""
+        own = self.by_workload.get(workload)
+        return self.budgets_s if own is None or own.budgets_s is None else own.budgets_s
+
+    def queries_of(self, workload: str) -> int | None:
+        """Queries of a sweep of a workload; None: its own number."""
+        own = self.by_workload.get(workload)
+        return self.num_queries if own is None or own.num_queries is None else own.num_queries
 
     def cell(self, policy: str, place: Place, seed: int) -> Cell:
         """The cell of a policy."""
@@ -175,7 +218,10 @@ def _load(path: Path, model: type[SuiteT], overrides: Mapping[str, Any] | None) 
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     if not given:
         return suite
-    return validate({**suite.model_dump(), **given}, model, source="command line")
+    content = suite.model_dump()
+    for own in content.get("by_workload", {}).values():  # what is said now is said of all
+        own.update({key: None for key in own if key in given})
+    return validate({**content, **given}, model, source="command line")
 
 
 def split_list(text: str | None) -> tuple[str, ...] | None:

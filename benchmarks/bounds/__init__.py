@@ -10,6 +10,6 @@ the policy `clairvoyant` of `baselines` shows how much of it greedy planning rea
 servers can do at most by `capacity.py`. They need SciPy (extra `bounds`).
 """
 
-from benchmarks.bounds.fluid import FluidBound, fluid_bounds
+from benchmarks.bounds.fluid import FluidBound, fluid_bounds, mean_bound
 
-__all__ = ["FluidBound", "fluid_bounds"]
+__all__ = ["FluidBound", "fluid_bounds", "mean_bound"]

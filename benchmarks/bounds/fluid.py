@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, cast
@@ -96,7 +96,7 @@ def fluid_bounds(
             return FluidBound.from_json(json.loads(kept.read_text()))
         except (ValueError, KeyError, TypeError) as error:
             raise BenchmarkError(f"{kept} is no bound: {error}. Delete it.") from error
-    env = _environment(_key_of(suite), workload)
+    env = _environment(_key_of(suite, workload), workload)
     sweeps = tuple(_sweep(env, workload, rate_per_min, budget_s, seed) for seed in suite.seed_list)
     informed, plan = informed_plan(suite, workload, rate_per_min, budget_s)
     found = FluidBound(
@@ -114,14 +114,25 @@ def fluid_bounds(
     return found
 
 
+def mean_bound(bounds: Sequence[FluidBound]) -> FluidBound:
+    """The mean over budgets of bounds of one workload and rate; it has the first one's budget."""
+    return replace(
+        bounds[0],
+        informed=float(np.mean([bound.informed for bound in bounds])),
+        clairvoyant=float(np.mean([bound.clairvoyant for bound in bounds])),
+        clairvoyant_sweeps=tuple(x for bound in bounds for x in bound.clairvoyant_sweeps),
+        informed_accuracy_cap=float(np.mean([bound.informed_accuracy_cap for bound in bounds])),
+    )
+
+
 def informed_plan(
     suite: SuiteConfig, workload: str, rate_per_min: float, budget_s: Budget
 ) -> tuple[Informed, Plan]:
     """The optimal plan behind the informed bound of a cell: which recipes, at which prices."""
-    simulation = _environment(_key_of(suite), workload).simulation
+    simulation = _environment(_key_of(suite, workload), workload).simulation
     tiers = sorted(simulation.workload.budget_tiers_s)
     budgets = sorted({*tiers, *(tiers if budget_s == "tiers" else [float(budget_s)])})
-    informed = _informed(_key_of(suite), workload, tuple(budgets))
+    informed = _informed(_key_of(suite, workload), workload, tuple(budgets))
     if budget_s == "tiers":
         drawn = np.array([simulation.workload.budget_tiers_s.count(b) for b in budgets], float)
     else:
@@ -160,15 +171,15 @@ def drawn_budgets(key: int, count: int, tiers_s: NDArray[np.float64]) -> NDArray
     return np.asarray(tiers_s[(u * len(tiers_s)).astype(np.int64)], np.float64)
 
 
-def _key_of(suite: SuiteConfig) -> str:
-    """What all cells share, as a key: JSON of the environment's arguments."""
+def _key_of(suite: SuiteConfig, workload: str) -> str:
+    """What all cells of a workload share, as a key: JSON of the environment's arguments."""
     return json.dumps(
         {
             "pool": suite.pool,
             "tasks": suite.tasks,
             "split": suite.split,
             "arrivals": suite.arrivals,
-            "num_queries": suite.num_queries,
+            "num_queries": suite.queries_of(workload),
             "scheduler": suite.scheduler,
             "protocol": suite.protocol,
             "observation": "index",

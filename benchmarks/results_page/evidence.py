@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.bounds import FluidBound, fluid_bounds
+from benchmarks.bounds import FluidBound, fluid_bounds, mean_bound
 from benchmarks.progress import say
 from benchmarks.results_page.load_awareness import Sides, sides_of
 from benchmarks.results_page.plan import EntryConfig, PlanConfig, Protocol, runs_of
@@ -81,7 +81,12 @@ def gather(
         }
         say(f"fluid bounds, {protocol} protocol")
         fluid[protocol] = {
-            place: fluid_bounds(of.suite, *place, of.suite.budgets_s[0], cache=results / "bounds")
+            place: mean_bound(
+                [
+                    fluid_bounds(of.suite, *place, budget_s, cache=results / "bounds")
+                    for budget_s in of.suite.budgets_of(place[0])
+                ]
+            )
             for place in of.places
         }
     checked = targets(plan, scores["default"], scores.get("published"), published)

@@ -100,14 +100,14 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
     revisions = {str((h.get("git") or {}).get("commit", "unknown"))[:12] for h in headers}
     machines = {f"{h['machine']['processor']}, {h['machine']['cores']} cores" for h in headers}
     code = {h["settings"]["code of inframind_gym"] for h in headers}
-    sweeps = sum(
-        len(line)
+    sweeps = [
+        line["episodes"]
         for scores in evidence.scores.values()
         for cells in scores.cells.values()
         for rows in cells.values()
-        for line in rows
-    )
-    queries = suite.num_queries or 0
+        for row in rows
+        for line in row
+    ]
     seeds = [len(e.training_seeds) for e in evidence.entries if e.training and e.kind != "ablation"]
     return {
         "agent": f"`{evidence.plan.agent}`",
@@ -120,11 +120,11 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
         "targets": str(len(evidence.targets)),
         "datasets_count": str(len(suite.workloads)),
         "rates": ", ".join(f"{rate:g}" for rate in suite.rates_per_min),
-        "queries": str(queries),
+        "queries": str(suite.queries_of(suite.workloads[0]) or "the dataset's number of"),
         "sweep_seeds": str(len(suite.seed_list)),
         "training_seeds": str(min(seeds, default=0)),
-        "sweeps": f"{sweeps:,}",
-        "episodes": f"{sweeps * queries:,}",
+        "sweeps": f"{len(sweeps):,}",
+        "episodes": f"{sum(sweeps):,}",
         "machine": "; ".join(sorted(machines)),
         "revisions": ", ".join(sorted(revisions)),
         "one_simulator": "one version of the simulator"

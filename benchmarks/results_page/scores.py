@@ -37,7 +37,7 @@ class Scores:
     Attributes:
         suite: What was run, without policies.
         cells: For each entry and (workload, rate): the lines of ``cells.jsonl``, ``[training
-            seed][sweep]``.
+            seed][sweep]``; sweeps with other budgets are further ones.
         headers: Content of ``run.json`` of every run.
         trained: Which training each entry plays with: entries of the same one are paired.
     """
@@ -71,7 +71,9 @@ class Scores:
         if metric == "goodput" and key in self._draws:  # most tables ask for it
             return self._draws[key]
         matrix = self.matrix(entry, place, metric)
-        draws = draw(matrix, self.trained.get(entry, entry), (*place, self.suite.budgets_s[0]))
+        draws = draw(
+            matrix, self.trained.get(entry, entry), (*place, *self.suite.budgets_of(place[0]))
+        )
         if metric == "goodput":
             self._draws[key] = draws
         return draws
@@ -98,14 +100,15 @@ def check_suites(suites: Mapping[Protocol, SuiteConfig]) -> None:
     """Check that intervals can be made of what suites run.
 
     Raises:
-        BenchmarkError: A suite has several budgets, or a single sweep a cell.
+        BenchmarkError: A suite has a single sweep of a workload at a rate.
     """
     for suite in suites.values():
-        if len(suite.budgets_s) != 1 or len(suite.seed_list) < 2:
-            raise BenchmarkError(
-                f"suite {suite.name}: the results page needs one entry in budgets_s and at least "
-                f"2 seeds, got {len(suite.budgets_s)} and {len(suite.seed_list)}."
-            )
+        for workload in suite.workloads:
+            if len(suite.budgets_of(workload)) * len(suite.seed_list) < 2:
+                raise BenchmarkError(
+                    f"suite {suite.name}: the results page needs at least 2 sweeps of {workload} "
+                    "at every rate: raise seeds, or name more budgets."
+                )
 
 
 def read_scores(
@@ -122,8 +125,7 @@ def read_scores(
         left out.
 
     Raises:
-        BenchmarkError: A suite has several budgets or a single sweep a cell, or a folder is
-            damaged.
+        BenchmarkError: A suite has a single sweep of a place, or a folder is damaged.
     """
     check_suites(suites)
     scores = {protocol: Scores(suite) for protocol, suite in suites.items()}

@@ -135,7 +135,7 @@ class RoutingFamily(Family):
         """Queries of a sweep."""
         from inframind_gym.workload.config import load_workload
 
-        return suite.num_queries or load_workload(cell.workload).num_queries
+        return suite.queries_of(cell.workload) or load_workload(cell.workload).num_queries
 
     def simulator(
         self,

@@ -44,7 +44,7 @@ def env_kwargs(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, A
         "tasks": suite.tasks,
         "split": suite.split,
         "arrivals": suite.arrivals,
-        "num_queries": suite.num_queries,
+        "num_queries": suite.queries_of(workload),
         "scheduler": suite.scheduler,
         "protocol": suite.protocol,
         "system_features": list(suite.system_features),

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.cells import Cell, batches, cell_id, grid, in_order
 from benchmarks.errors import BenchmarkError
+from benchmarks.runner import family_of_suite
 from benchmarks.suite import (
     SuiteConfig,
     load_suite,
@@ -86,6 +87,29 @@ def test_paper_suite_is_the_published_grid() -> None:
     assert set(paper.workloads) == {"math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro"}
     assert paper.budgets_s == (10, 30, 50, 100, 200, 300, 600, 1000)
     assert (paper.num_queries, paper.protocol) == (500, "published")
+
+
+def test_workloads_may_have_budgets_and_lengths_of_their_own() -> None:
+    """Those of the published runs: HumanEval has 131 questions, MATH met more budgets."""
+    suite = load_suite("results_published")
+    assert suite.budgets_of("math") == (10, 30, 50, 100, 200, 300, 600, 1000)
+    assert suite.budgets_of("humaneval") == (30, 50, 100, 200, 300)
+    places = list(suite.places())
+    assert len(places) == len(set(places)) == 4 * (8 + 4 * 5)
+    assert ("humaneval", 10, 1000) not in places
+    assert (suite.queries_of("humaneval"), suite.queries_of("math")) == (131, 500)
+    humaneval = next(cell for cell in grid(suite) if cell.workload == "humaneval")
+    assert family_of_suite(suite).episodes(suite, humaneval) == 131
+    short = load_suite("results_published", {"num_queries": 7})
+    assert (short.queries_of("humaneval"), short.queries_of("math")) == (7, 7)
+    assert short.budgets_of("math") == suite.budgets_of("math")
+
+
+def test_a_workload_has_no_budget_twice_and_no_other_settings() -> None:
+    with pytest.raises(ConfigError, match=r"by_workload.math.budgets_s.*more than once"):
+        load_suite("quick", {"by_workload": {"math": {"budgets_s": [10, 10]}}})
+    with pytest.raises(ConfigError, match=r"by_workload.math.rates.*budgets_s, num_queries"):
+        load_suite("quick", {"by_workload": {"math": {"rates": [10]}}})
 
 
 def test_suite_files_can_be_anywhere_and_options_replace_their_settings(tmp_path: Path) -> None:

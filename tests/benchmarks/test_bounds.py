@@ -129,7 +129,7 @@ def test_budgets_are_those_that_the_queries_draw() -> None:
 @pytest.mark.parametrize("budget_s", ["tiers", 8.0])
 def test_nobody_beats_the_clairvoyant_bound(policy: str, budget_s: Any) -> None:
     shared = suite(budgets_s=[budget_s], seeds=2)
-    env = fluid._environment(fluid._key_of(shared), "mmlu_pro")
+    env = fluid._environment(fluid._key_of(shared, "mmlu_pro"), "mmlu_pro")
     cells = [Cell(policy, "mmlu_pro", rate, budget_s, s) for rate in (60.0, 3000.0) for s in (0, 1)]
     for over in Simulator(shared).run(cells):
         for cell, records, _ in over:

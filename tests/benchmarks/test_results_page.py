@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from benchmarks.bounds import FluidBound
 from benchmarks.cells import Cell, grid
 from benchmarks.cli import app
 from benchmarks.errors import BenchmarkError
@@ -21,7 +21,7 @@ from benchmarks.results_page.page import blocks, write
 from benchmarks.results_page.plan import PLAN, PlanConfig, load_plan, runs_of, suites_of
 from benchmarks.results_page.plots import goodput_figure
 from benchmarks.results_page.published import load_published
-from benchmarks.results_page.scores import Scores
+from benchmarks.results_page.scores import Scores, read_scores
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import PolicyEntry, register_policy
 from tests.benchmarks.synthetic_results import drawn, write_folder
@@ -77,18 +77,18 @@ def plan(folder: Path, **changes: Any) -> PlanConfig:
     return PlanConfig.model_validate(content)
 
 
-def fluid(*_: Any, cache: Path) -> Any:
-    return SimpleNamespace(informed=0.91, clairvoyant=0.97)
+def fluid(suite: Any, workload: str, rate: float, budget_s: Any, *, cache: Path) -> FluidBound:
+    return FluidBound(workload, rate, budget_s, 0.91, 0.97, (0.96, 0.98), 0.95)
 
 
-def fill_results(chosen: PlanConfig, folder: Path, leave_out: str = "") -> None:
+def fill_results(chosen: PlanConfig, folder: Path, leave_out: str = "", **overrides: Any) -> None:
     def make(cell: Cell) -> np.ndarray:
         name, _, place = cell.policy.partition(":")
         luck = 0.02 * int(place[-1]) if place else 0.0
         return drawn(cell, SOLVES[name] - luck, SCALE[name])
 
     for entry in chosen.entries:
-        for run in runs_of(entry, suites_of(chosen, {}), folder):
+        for run in runs_of(entry, suites_of(chosen, overrides), folder):
             if entry.name != leave_out:
                 fingerprints = dict.fromkeys(run.suite.policies, "1")
                 settings = {"code of inframind_gym": "1"}
@@ -208,10 +208,23 @@ def test_what_has_not_been_run_is_listed_and_left_out(
     assert "has not been run" in blocks(shown)["differences"]
 
 
-def test_intervals_need_several_sweeps_of_one_kind(tmp_path: Path) -> None:
+def test_intervals_need_several_sweeps(tmp_path: Path) -> None:
     chosen = plan(tmp_path)
-    with pytest.raises(BenchmarkError, match="at least 2 seeds"):
+    with pytest.raises(BenchmarkError, match="at least 2 sweeps of math"):
         gather(chosen, chosen.entries, suites_of(chosen, {"seeds": 1}), tmp_path / "results")
+
+
+def test_sweeps_with_several_budgets_are_sweeps_of_one_place(tmp_path: Path) -> None:
+    chosen = plan(tmp_path)
+    overrides = {"seeds": 1, "budgets_s": [10, 300]}
+    fill_results(chosen, tmp_path, **overrides)
+    suites = suites_of(chosen, overrides)
+    runs = [run for entry in chosen.entries for run in runs_of(entry, suites, tmp_path)]
+    scores, missing = read_scores(suites, runs)
+    assert not missing
+    matrix = scores["default"].matrix("good", ("math", 10.0), "slo_own")
+    assert matrix.shape[1] == 2
+    assert (matrix[:, 0] < matrix[:, 1]).all()  # 10 s, 300 s
 
 
 def test_plans_are_checked(tmp_path: Path) -> None:
