@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -21,15 +22,20 @@ APART: Final = (  # rooms on which no training rests: editing them makes none st
     "inframind_gym/tasks/sandbox",
 )
 _SOURCES: Final = (".py", ".yaml", ".npy", ".npz", ".gz")
+_INITIAL: Final = "agents/checkpoints/masrouter"  # what InfraMind's planner begins as
 
 
 @cache
 def sources_digest(folders: tuple[str, ...] = AGENTS) -> str:
-    """Digest of the code, configurations and data in folders of the checkout, without APART."""
+    """Digest of the code, configurations and data in folders of the checkout, without APART.
+
+    The versions of NumPy and numba, which do the arithmetic, are in it.
+    """
     apart = {ROOT / room for room in APART}
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(f"{version('numpy')} {version('numba')}\n".encode())
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in _SOURCES and apart.isdisjoint(path.parents):
+            counts = path.suffix in _SOURCES or path.is_relative_to(ROOT / _INITIAL)
+            if counts and path.is_file() and apart.isdisjoint(path.parents):
                 digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
     return digest.hexdigest()

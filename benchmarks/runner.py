@@ -79,7 +79,7 @@ def run(
         suite: A resolved suite.
         folder: Where results go.
         workers: Processes, or actors on Ray.
-        ray_address: Address of a Ray cluster, see `agents.ray_hosts.connect`; None for processes.
+        ray_address: Of a Ray cluster, see `agents.cluster.ray_hosts.connect`; None for processes.
         max_rows: Most cells in lock-step.
         export_port: Port at which metrics of live servers are shown while the run goes on.
         command: The command line, for the record.

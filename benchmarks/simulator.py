@@ -40,7 +40,6 @@ PLACEMENT: Final = (
 ROUTING: Final = ("envs", "orchestration", "quality", "tasks")
 _SHARED: Final = (  # of rooms that are left out, what every family imports
     "envs/__init__.py",
-    "envs/actions.py",
     "serving/vllm/__init__.py",
     "serving/vllm/settings.py",
 )

@@ -22,7 +22,7 @@ from inframind_gym.configs import (
     load_yaml_model,
     validate,
 )
-from inframind_gym.errors import require_positive
+from inframind_gym.errors import ConfigError, require_positive, unknown
 from inframind_gym.serving.vllm.settings import LiveSettings
 
 Budgets = Annotated[tuple[Positive | Literal["tiers"], ...], Field(min_length=1)]
@@ -118,7 +118,8 @@ class SuiteConfig(BaseSuite):
         rates_per_min: Mean arrival rates.
         budgets_s: Latency budgets; "tiers" draws every query's budget from the workload's tiers.
         num_queries: Queries of one sweep; null takes each workload's own number.
-        by_workload: Budgets and numbers of queries of single workloads in place of these.
+        by_workload: Budgets and numbers of queries of single workloads in place of these; one that
+            is a file goes by the file's name.
         arrivals: An arrival process: "poisson", "burst", "sustained", or a mapping such as
             ``{kind: trace, path: arrivals.csv, rescale: true}``.
         protocol: How a workflow's calls are carried out and counted; null takes each workload's
@@ -159,12 +160,12 @@ class SuiteConfig(BaseSuite):
 
     def budgets_of(self, workload: str) -> tuple[Budget, ...]:
         """Budgets with which a workload is played."""
-        own = self.by_workload.get(workload)
+        own = self.by_workload.get(Path(workload).stem)
         return self.budgets_s if own is None or own.budgets_s is None else own.budgets_s
 
     def queries_of(self, workload: str) -> int | None:
         """Queries of a sweep of a workload; None: its own number."""
-        own = self.by_workload.get(workload)
+        own = self.by_workload.get(Path(workload).stem)
         return self.num_queries if own is None or own.num_queries is None else own.num_queries
 
     def cell(self, policy: str, place: Place, seed: int) -> Cell:
@@ -215,6 +216,11 @@ def kind_of_file(path: Path) -> str:
 
 def _load(path: Path, model: type[SuiteT], overrides: Mapping[str, Any] | None) -> SuiteT:
     suite = load_yaml_model(path, model)
+    if isinstance(suite, SuiteConfig):
+        for name in suite.by_workload:
+            if name not in suite.workloads:
+                message = unknown("workload", name, suite.workloads)
+                raise ConfigError(f"{path}: by_workload: {message}")
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     if not given:
         return suite

@@ -48,7 +48,7 @@ def run_cells(
         suite: What the cells share.
         ids: The cells to run and their ids.
         workers: Processes, or actors on Ray; one process is this one.
-        ray_address: Address of a Ray cluster, see `agents.ray_hosts.connect`; None for processes.
+        ray_address: Of a Ray cluster, see `agents.cluster.ray_hosts.connect`; None for processes.
         max_rows: Most cells that run in lock-step.
         log: File that the calls to live servers are appended to.
         export_port: Port at which metrics of live servers are shown.

@@ -26,7 +26,7 @@ class Site:
 
     Args:
         workers: Most hosts at a time.
-        ray_address: Address of a Ray cluster, see `agents.ray_hosts.connect`; None for processes.
+        ray_address: Of a Ray cluster, see `agents.cluster.ray_hosts.connect`; None for processes.
 
     Attributes:
         size: Most hosts at a time, no more than there is room for.

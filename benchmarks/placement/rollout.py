@@ -19,11 +19,11 @@ from baselines import placement
 from benchmarks.errors import StoppedError, blame
 from benchmarks.placement.cells import PlacementCell
 from benchmarks.placement.suite import TRACED, PlacementSuite
-from inframind_gym.envs.actions import check_actions
 from inframind_gym.placement.config import placement_config
 from inframind_gym.placement.context import contexts, spec_of
 from inframind_gym.placement.simulation import PlacementSimulation
 from inframind_gym.placement.state import C_LOADS, C_WAKES, NONE
+from inframind_gym.policy.actions import check_actions
 
 Decision = dict[str, Any]  # a line of ``episodes.jsonl`` without its cell
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.cells import budget_text
 from benchmarks.pages.writing import Written, write_page
 from benchmarks.results_page import tables
 from benchmarks.results_page.evidence import Evidence
@@ -122,6 +123,7 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
         "rates": ", ".join(f"{rate:g}" for rate in suite.rates_per_min),
         "queries": str(suite.queries_of(suite.workloads[0]) or "the dataset's number of"),
         "sweep_seeds": str(len(suite.seed_list)),
+        "published_sweeps": _sweeps(evidence),
         "training_seeds": str(min(seeds, default=0)),
         "sweeps": f"{len(sweeps):,}",
         "episodes": f"{sum(sweeps):,}",
@@ -131,6 +133,19 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
         if len(code) == 1
         else f"**{len(code)} versions of the simulator: run again from scratch before quoting**",
     }
+
+
+def _sweeps(evidence: Evidence) -> str:
+    """Sweeps, budgets and queries of the published protocol, in words."""
+    if "published" not in evidence.scores:
+        return _ABSENT
+    suite = evidence.scores["published"].suite
+    words = []
+    for workload in suite.workloads:
+        budgets = ", ".join(budget_text(budget_s) for budget_s in suite.budgets_of(workload))
+        queries = suite.queries_of(workload) or "its own number of"
+        words.append(f"{tables.title(workload)} {queries} queries, {budgets}")
+    return f"{len(suite.seed_list)} for each budget ({'; '.join(words)})"
 
 
 def lines(evidence: Evidence) -> Iterator[str]:

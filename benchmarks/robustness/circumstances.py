@@ -66,6 +66,11 @@ class Circumstances(StrictModel):
     policies: tuple[str, ...] = Field(min_length=2)
     circumstances: dict[str, Circumstance] = Field(min_length=1)
 
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        """All policies but `ours`, whatever its checkpoint."""
+        return tuple(name for name in self.policies if name.partition(":")[0] != self.ours)
+
 
 def load_circumstances(
     path: Path = CIRCUMSTANCES, policies: Sequence[str] | None = None
@@ -78,13 +83,15 @@ def load_circumstances(
 
     Raises:
         ConfigError: It is malformed.
-        BenchmarkError: `ours` does not play.
+        BenchmarkError: `ours` does not play, or nobody else does.
     """
     found = load_yaml(path, Circumstances)
     if policies is not None:
         found = found.model_copy(update={"policies": tuple(policies)})
     if found.ours not in found.policies:
         raise BenchmarkError(f"{path}: ours: {unknown('policy', found.ours, found.policies)}")
+    if not found.rivals:
+        raise BenchmarkError(f"{path}: policies: add one that is not {found.ours!r}, to compare.")
     return found
 
 

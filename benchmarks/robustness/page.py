@@ -43,6 +43,9 @@ def write(played: Circumstances, found: Mapping[str, Results], out: Path) -> Pat
         "rivals": _rivals(found, played),
         "losses": _losses(found, played),
         "ours": f"`{played.ours}`",
+        "notes": "".join(
+            f"Note: {name}: {note}.\n" for name, board in boards.items() for note in board["notes"]
+        ),
         "missing": "".join(
             f"Not played: {name}.\n" for name in played.circumstances if name not in found
         ),
@@ -83,9 +86,8 @@ def _differences(
 ) -> dict[str, dict[tuple[Any, ...], dict[str, Any]]]:
     """Paired differences in goodput, ours less every rival's, by place."""
     axes = results.family.cell.axes
-    rivals = [p for p in results.policies if p.partition(":")[0] != played.ours]
     found = {}
-    for rival in rivals:
+    for rival in played.rivals:
         compared = compare(Side(results, rival), Side(results, played.ours))
         found[rival] = {
             tuple(row[axis.name] for axis in axes): row["goodput"] for row in compared["rows"]

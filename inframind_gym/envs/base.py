@@ -8,13 +8,13 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.actions import check_actions
 from inframind_gym.envs.rendering.view import DecisionLog, look
 from inframind_gym.envs.spaces import action_mask, action_space, observation_space
 from inframind_gym.errors import ConfigError, require_positive, unknown
 from inframind_gym.orchestration.config import env_config
 from inframind_gym.orchestration.simulation import DECISION, Simulation
 from inframind_gym.policy import PolicySpec
+from inframind_gym.policy.actions import check_actions
 
 RESET_OPTIONS = ("arrival_rate_per_min", "budget_s")
 RENDER_MODES = ("ansi", "rgb_array")

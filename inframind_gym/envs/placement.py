@@ -9,13 +9,13 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from inframind_gym.envs.actions import check_actions
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.placement.config import placement_config
 from inframind_gym.placement.context import PlacementContext, PlacementSpec, contexts, spec_of
 from inframind_gym.placement.observe import HIGHEST
 from inframind_gym.placement.simulation import PlacementSimulation
 from inframind_gym.placement.step import TERMS
+from inframind_gym.policy.actions import check_actions
 
 
 def placement_spaces(simulation: PlacementSimulation) -> tuple[spaces.Box, spaces.MultiDiscrete]:

@@ -98,7 +98,8 @@ class LiveSimulation(DrivenSimulation):
             self._sandbox = self._make_sandbox()
         if self.servers is None:
             self.servers = self._reach()
-        self.servers.on_wait = self.on_wait
+        if self.on_wait is not None:
+            self.servers.on_wait = self.on_wait
         prompts = self._prompts(self.tasks)
         return self.servers.open(prompts, self._judge, scheduler=self.scheduler)
 

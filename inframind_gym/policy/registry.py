@@ -99,8 +99,7 @@ class Registry(Generic[P]):
                 many or unknown arguments, or what `load` raises.
         """
         name, *arguments = name_or_path.strip().split(":")
-        if name not in self._entries:
-            self._find_packages()
+        problems = [] if name in self._entries else self._find_packages()
         entry = self._entries.get(name)
         if entry is None:
             if len(arguments) == 1 and _looks_like_module(name):
@@ -108,7 +107,8 @@ class Registry(Generic[P]):
             remedy = "A policy of your own is written package.module:Class."
             if not self._entries:
                 remedy += f" {self._remedy}"
-            raise ConfigError(f"{unknown(self._family, name, tuple(self._entries))} {remedy}")
+            message = f"{unknown(self._family, name, tuple(self._entries))} {remedy}"
+            raise ConfigError("\n".join([message, *problems]))
         what = f"{self._family} {name_or_path!r}"
         if len(arguments) > len(entry.args):
             usage = ":".join((name, *(arg.upper() for arg in entry.args)))
@@ -142,14 +142,22 @@ class Registry(Generic[P]):
             raise ConfigError(f"{what} cannot be made: {error}") from error
         return self._adopt(policy, cls, kwargs, path)
 
-    def _find_packages(self) -> None:
-        """Import the modules that register names, where they are there."""
+    def _find_packages(self) -> list[str]:
+        """Import the modules that register names, where they are there.
+
+        Returns:
+            What is wrong with the others: one broken package takes no other's names away.
+        """
+        problems = []
         for found in entry_points(group=self._group) if self._group else ():
             try:
                 self._import(found.module, f"{self._group}: {found.name!r}")
             except ConfigError as error:
-                if not isinstance(error.__cause__, ModuleNotFoundError):
-                    raise
+                cause = error.__cause__
+                missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
+                if not missing or not f"{found.module}.".startswith(f"{missing}."):
+                    problems.append(str(error))
+        return problems
 
     def _import(self, module_name: str, what: str) -> ModuleType:
         """Import a module; the working directory is searched last, so that it hides nothing."""

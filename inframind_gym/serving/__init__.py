@@ -2,6 +2,5 @@
 
 `pool` is the file that all of them read. `backend` is the protocol; `surrogate` implements it with
 simulated servers, `scripted` with a script, `vllm` with live servers, which `launch` starts and
-stops. `telemetry` is what a router is shown of them; `calibration` fits the simulated servers to
-the logs of live ones.
+stops. `telemetry` is what a router is shown of them.
 """

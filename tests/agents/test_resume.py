@@ -125,3 +125,19 @@ def test_masrouter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         train_masrouter(config, seed=0, out=tmp_path, resume=True)
     found = train_masrouter(config, seed=0, out=tmp_path, resume=True, resume_changed_code=True)
     assert found["code"] == [sources_digest(), OTHER]
+
+
+def test_the_digest_covers_what_a_planner_begins_as(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initial, played = (tmp_path / "agents/checkpoints" / n for n in ("masrouter", "headway"))
+    for folder in (initial, played):
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(b"1")
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    digest = sources_digest.__wrapped__
+    before = digest(("agents",))
+    (played / "model.safetensors").write_bytes(b"2")  # no training reads it
+    assert digest(("agents",)) == before
+    (initial / "model.safetensors").write_bytes(b"2")
+    assert digest(("agents",)) != before

@@ -112,6 +112,16 @@ def test_a_workload_has_no_budget_twice_and_no_other_settings() -> None:
         load_suite("quick", {"by_workload": {"math": {"rates": [10]}}})
 
 
+def test_a_workload_that_a_suite_does_not_play_has_no_settings(tmp_path: Path) -> None:
+    path = tmp_path / "typo.yaml"
+    path.write_text(
+        "name: t\npolicies: [random]\nworkloads: [math]\nrates_per_min: [5]\n"
+        "budgets_s: [30]\nby_workload: {maths: {num_queries: 7}}\n"
+    )
+    with pytest.raises(ConfigError, match=r"by_workload: unknown workload 'maths'.*math"):
+        load_suite(str(path))
+
+
 def test_suite_files_can_be_anywhere_and_options_replace_their_settings(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(

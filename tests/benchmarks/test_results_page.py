@@ -210,21 +210,33 @@ def test_what_has_not_been_run_is_listed_and_left_out(
 
 def test_intervals_need_several_sweeps(tmp_path: Path) -> None:
     chosen = plan(tmp_path)
-    with pytest.raises(BenchmarkError, match="at least 2 sweeps of math"):
+    with pytest.raises(BenchmarkError, match="at least 2 seeds"):
         gather(chosen, chosen.entries, suites_of(chosen, {"seeds": 1}), tmp_path / "results")
 
 
 def test_sweeps_with_several_budgets_are_sweeps_of_one_place(tmp_path: Path) -> None:
     chosen = plan(tmp_path)
-    overrides = {"seeds": 1, "budgets_s": [10, 300]}
+    overrides = {"seeds": 3, "budgets_s": [10, 300]}
     fill_results(chosen, tmp_path, **overrides)
     suites = suites_of(chosen, overrides)
     runs = [run for entry in chosen.entries for run in runs_of(entry, suites, tmp_path)]
     scores, missing = read_scores(suites, runs)
     assert not missing
-    matrix = scores["default"].matrix("good", ("math", 10.0), "slo_own")
-    assert matrix.shape[1] == 2
-    assert (matrix[:, 0] < matrix[:, 1]).all()  # 10 s, 300 s
+    assert scores["default"].matrix("good", ("math", 10.0), "goodput").shape[1] == 6
+
+
+def test_what_budgets_differ_by_is_no_chance(tmp_path: Path) -> None:
+    scores = Scores(suites_of(plan(tmp_path), {})["default"])
+    row = [
+        {"goodput": level + 0.01 * sweep, "budget_s": budget_s}
+        for budget_s, level in ((10.0, 0.1), (100.0, 0.5), (1000.0, 0.9))
+        for sweep in range(3)
+    ]
+    scores.cells["one"] = {("math", 10.0): [row]}
+    draws = scores.draws("one", ("math", 10.0), "goodput")
+    low, high = draws.interval()
+    assert draws.value == pytest.approx(0.51)
+    assert 0.48 < low < 0.51 < high < 0.54  # resampled together: 0.2 to 0.8
 
 
 def test_plans_are_checked(tmp_path: Path) -> None:
@@ -279,7 +291,9 @@ def test_entries_of_one_training_are_paired_seed_by_seed(tmp_path: Path) -> None
     solved = np.array([[0.5, 0.6], [0.7, 0.9], [0.2, 0.3]])
     for name, less in (("one", 0.0), ("two", 0.05), ("other", 0.05)):
         scores.cells[name] = {
-            ("math", 10.0): [[{"goodput": value - less} for value in row] for row in solved]
+            ("math", 10.0): [
+                [{"goodput": value - less, "budget_s": "tiers"} for value in row] for row in solved
+            ]
         }
     scores.trained = {"one": "runs/{seed}", "two": "runs/{seed}", "other": "others/{seed}"}
     own, same, strange = (scores.draws(n, ("math", 10.0), "goodput") for n in scores.cells)

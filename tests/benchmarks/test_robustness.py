@@ -90,6 +90,8 @@ def test_what_is_refused(shipped: Circumstances, tmp_path: Path) -> None:
         suite_of(load_circumstances(file), "one slower server", tmp_path)
     with pytest.raises(BenchmarkError, match="ours"):
         load_circumstances(CIRCUMSTANCES, ["random"])
+    with pytest.raises(BenchmarkError, match="add one that is not 'headway'"):
+        load_circumstances(CIRCUMSTANCES, ["headway", "headway:some/checkpoint"])
 
 
 def test_the_page(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.errors import InfraMindError
+from inframind_gym.errors import ActionError, InfraMindError
 from tests.placement.live_toys import HELLO, LLAMA8, QWEN, on_gpu_0, stage
 
 
@@ -96,3 +96,28 @@ def test_a_service_keeps_the_last_transitions(tmp_path: Path) -> None:
         for _ in range(2500):
             conductor._note(0, 0, "wake", 0.0, "active", "")
         assert len(conductor.transitions) == 1000
+
+
+def test_a_decision_of_another_form_is_refused(tmp_path: Path) -> None:
+    wrong: list[Any] = [[0, 9], [0, -1], [1], [2.9, 0], [[1, 0], [1, 0]], None]
+    with stage(tmp_path, initial="empty") as play:
+        on_gpu_0(play, 0)
+        live, before = play.live, play.states(0)
+        for decision in wrong:
+            with pytest.raises(ActionError):
+                live.decide(decision)
+            with pytest.raises(ActionError):
+                live.decide_by(lambda made=decision: made)
+        assert play.states(0) == before
+        live.decide([0, 0])  # and it goes on
+
+
+def test_nobody_waits_for_an_answer_of_a_cluster_that_is_closed(tmp_path: Path) -> None:
+    with stage(tmp_path, initial="empty") as play:
+        on_gpu_0(play, 0)
+        live = play.live
+        answer = live.ask("qwen-14b", HELLO, 5)  # not taken up before the cluster is closed
+        live.close()
+        assert answer.cancelled()
+        with pytest.raises(InfraMindError, match="closed"):
+            live.ask("qwen-14b", HELLO, 5)

@@ -100,6 +100,25 @@ def test_nothing_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         family.resolve("ball")
 
 
+def test_a_broken_package_takes_nobody_elses_policies_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_plug.py").write_text("raise RuntimeError('half installed')\n")
+    (tmp_path / "lacking_plug.py").write_text("import a_dependency_that_is_missing\n")
+    (tmp_path / "own_policy.py").write_text("class Mine:\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = [EntryPoint(name, name, "toys") for name in ("broken_plug", "lacking_plug")]
+    monkeypatch.setattr("inframind_gym.policy.registry.entry_points", lambda group: found)
+    family: Registry[object] = Registry(
+        "toy policy", lambda policy, *_: policy, remedy="Install toys.", group="toys"
+    )
+    assert type(family.resolve("own_policy:Mine")).__name__ == "Mine"
+    with pytest.raises(ConfigError, match="unknown toy policy 'ball'") as refused:
+        family.resolve("ball")
+    assert "half installed" in str(refused.value)
+    assert "a_dependency_that_is_missing" in str(refused.value)
+
+
 def test_the_package_names_no_baselines() -> None:
     """Nothing in `inframind_gym` imports baselines, not by a string either."""
     for path in (ROOT / "inframind_gym").rglob("*.py"):

@@ -34,6 +34,7 @@ from inframind_gym.placement.live.server import LiveServer, VllmServer
 from inframind_gym.placement.live.traffic import Traffic
 from inframind_gym.placement.simulation import PlacementSimulation
 from inframind_gym.placement.state import ABSENT, ACTIVE, DAG, SLEPT, World
+from inframind_gym.policy.actions import check_actions
 from inframind_gym.serving.launch.state import PoolState
 from inframind_gym.serving.pool import load_pool
 from inframind_gym.serving.vllm.client import ChatResult
@@ -85,6 +86,7 @@ class LivePlacement(PlacementSimulation):
         self._loop: LoopThread | None = None  # there is one while servers may run
         self._lock = contextlib.ExitStack()
         self._asks = False  # calls come from outside
+        self._answers: set[Future[ChatResult]] = set()  # of those that are not answered yet
         self._looked_s = 0.0  # when the records were shown last
         self.late_decisions, self.unrouted_s = 0, 0.0
         self._observation = self.observations()
@@ -244,8 +246,12 @@ class LivePlacement(PlacementSimulation):
 
         Args:
             action: (G,) per GPU 0, or 1 + the model to make active.
+
+        Raises:
+            ActionError: it is not of that form.
+            InfraMindError: the cluster was closed.
         """
-        self.step(np.asarray(action, np.int64)[None], self._observation)
+        self.step(self._checked(action), self._observation)
 
     def decide_by(self, make: Callable[[], NDArray[np.int64]]) -> None:
         """Let a decision be made, carry it out, and go on until its interval is over.
@@ -258,6 +264,7 @@ class LivePlacement(PlacementSimulation):
             make: gives (G,), as of `decide`; may not touch the cluster.
 
         Raises:
+            ActionError: what it gives is not of that form.
             InfraMindError: the cluster was closed.
             Exception: what `make` raises.
         """
@@ -271,12 +278,21 @@ class LivePlacement(PlacementSimulation):
         records.tell(events.CLOSE)
         self._look(self._observation)
 
-    def _take(self, action: NDArray[np.int64]) -> None:
+    def _take(self, action: Any) -> None:
         """Carry out a decision that was made meanwhile, by the masks of now."""
+        checked = self._checked(action)
         self._note_late()
         self._records.tell(events.LOOK)
         self.conductor.close_blocks(self.state.mask[0])
-        self._carry_out(action)
+        self._carry_out(checked[0])
+
+    def _checked(self, action: Any) -> NDArray[np.int64]:
+        """A decision from outside, (1, G): what is compiled looks at no bounds.
+
+        Raises:
+            ActionError: wrong shape, kind or range.
+        """
+        return check_actions(action, np.full(self.num_gpus, len(self.cards) + 1, np.int64), 1)
 
     def _open_interval(self) -> int:
         """Begin an interval, and say at which tick it is to end."""
@@ -343,14 +359,18 @@ class LivePlacement(PlacementSimulation):
 
         Raises:
             ConfigError: there is no such model.
-            InfraMindError: jobs come by themselves in this episode.
+            InfraMindError: jobs come by themselves in this episode, or the cluster was closed.
         """
         names = [card.alias for card in self.cards]
         if model not in names:
             raise ConfigError(unknown("model", model, names))
+        if self._loop is None:
+            raise InfraMindError("the cluster is closed, or was never begun: begin an episode")
         if not self._asks:
             raise InfraMindError("calls from outside need an episode begun by begin(jobs=False)")
         answer: Future[ChatResult] = Future()
+        self._answers.add(answer)
+        answer.add_done_callback(self._answers.discard)
 
         def come() -> None:
             if self._asks:
@@ -422,7 +442,10 @@ class LivePlacement(PlacementSimulation):
             except KeyboardInterrupt:
                 interrupted = True
         self._loop = None
+        self._asks = False
         self.traffic.forget()
+        for answer in list(self._answers):  # asked, and not even taken up
+            answer.cancel()
         loop.stop()
         self._lock.close()
         if interrupted:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 
 class Decision:
     """Made on a thread, taken on the caller's.
 
     Args:
-        make: gives it, (G,).
+        make: gives it; it is not looked at here.
         put: has something called on the caller's thread, soon (`Records.put`).
         take: called there with it. What `make` raises is raised there instead.
 
@@ -24,15 +22,15 @@ class Decision:
 
     def __init__(
         self,
-        make: Callable[[], NDArray[np.int64]],
+        make: Callable[[], Any],
         put: Callable[[Callable[[], None]], None],
-        take: Callable[[NDArray[np.int64]], None],
+        take: Callable[[Any], None],
     ) -> None:
         self.pending = True
 
         def run() -> None:
             try:
-                action = np.asarray(make(), np.int64)
+                action = make()
             except BaseException as error:
                 put(partial(self._failed, error))
             else:
@@ -40,7 +38,7 @@ class Decision:
 
         threading.Thread(target=run, name="placement-decision", daemon=True).start()
 
-    def _made(self, action: NDArray[np.int64], take: Callable[[NDArray[np.int64]], None]) -> None:
+    def _made(self, action: Any, take: Callable[[Any], None]) -> None:
         if self.pending:
             self.pending = False
             take(action)

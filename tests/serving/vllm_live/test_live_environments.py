@@ -59,7 +59,8 @@ def test_a_benchmark_is_stopped_and_resumed(rig: LiveRig, tmp_path: Path) -> Non
     folder = tmp_path / "results"
     command = [sys.executable, "-m", "benchmarks", "run", "--backend", "vllm"]
     command += ["--pool", str(rig.path), "--policies", "round_robin", "--workloads", "math"]
-    command += ["--rates", "120", "--budgets", "tiers", "--seeds", "2", "--queries", "8"]
+    # All at once: when the first call is answered, others are in flight.
+    command += ["--rates", "1200", "--budgets", "tiers", "--seeds", "2", "--queries", "8"]
     command += ["--out", str(folder)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, cwd=ROOT, env=rig.env, **pipes)
