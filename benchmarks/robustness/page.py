@@ -35,7 +35,7 @@ def write(played: Circumstances, found: Mapping[str, Results], out: Path) -> Pat
     names = {
         "circumstances": table(
             ["circumstance", "what it is"],
-            [[name, played.circumstances[name].what] for name in found],
+            [[name, played.circumstances[name].what + _trace(found[name])] for name in found],
             left=2,
         ),
         "goodput": _scores(boards, "goodput", played),
@@ -56,6 +56,12 @@ def write(played: Circumstances, found: Mapping[str, Results], out: Path) -> Pat
         "commit": (header["git"] or {}).get("commit", "unknown")[:12],
     }
     return write_page(out / "robustness.md", "robustness.md", names, command="robustness")
+
+
+def _trace(results: Results) -> str:
+    """The file of recorded arrivals, if there is one, in words."""
+    arrivals = results.header["suite"]["arrivals"]
+    return f" (`{Path(arrivals['path']).name}`)" if isinstance(arrivals, dict) else ""
 
 
 def short(policy: str) -> str:
