@@ -325,8 +325,9 @@ class MetricsWatcher:
     async def _look(self, m: int) -> None:
         """Look whether a server is up."""
         server = self._servers[m]
+        was_up = server.up
         try:
-            if server.up:
+            if was_up:
                 await server.probe.look()
             else:
                 self._take(server, await server.probe.meet())
@@ -334,7 +335,8 @@ class MetricsWatcher:
             self._failed(m, error, "look")
         else:
             server.misses["look"] = 0
-            self._change(m, True, False, "")
+            if server.up or not was_up:  # else it went down meanwhile: the next look asks it all
+                self._change(m, True, False, "")
 
     async def _get(self, url: str, path: str) -> tuple[int, str]:
         assert self._session is not None

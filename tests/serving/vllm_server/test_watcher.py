@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
@@ -12,7 +13,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.serving.vllm.probe import Probe
+from inframind_gym.serving.vllm.probe import DownError, Probe
 from inframind_gym.serving.vllm.settings import ServerAddress
 from inframind_gym.serving.vllm.watcher import MetricsWatcher
 from tests.serving.vllm_server.fake import FakeServer, until
@@ -140,6 +141,36 @@ def test_what_makes_a_server_unusable(how: str) -> None:
         one.garbage, one.health, one.asleep, one.mute, one.model = None, 200, False, set(), "m"
         one.instead = {}
         until(lambda: watcher.up == 0b11)
+
+
+def test_a_look_that_began_before_a_server_went_down_brings_nothing_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A poll finds that /metrics is silent while /health is still being asked."""
+    asked, answer = threading.Event(), asyncio.Event()
+    look = Probe.look
+
+    async def slow(self: Probe) -> None:
+        asked.set()
+        await answer.wait()
+        await look(self)
+
+    async def fail() -> None:
+        watcher._failed(0, DownError("no answer to /metrics"), "poll")
+
+    with FakeServer() as server, watch(server, poll_s=3600.0, health_s=3600.0) as watcher:
+        watcher.wait_up(10.0)
+        monkeypatch.setattr(Probe, "look", slow)
+        looking = asyncio.run_coroutine_threadsafe(watcher._look(0), watcher._loop.loop)
+        assert asked.wait(10.0)
+        watcher._loop.run(fail())
+        assert watcher.up == 0
+        watcher._loop.call(answer.set)
+        looking.result(10.0)
+        assert watcher.up == 0
+        assert "/metrics" in watcher.status()[0].reason
+        watcher._loop.run(watcher._look(0))  # the next one asks everything
+        assert watcher.up == 1
 
 
 @pytest.mark.parametrize("broken", ["metrics", "look", "on_change"])
