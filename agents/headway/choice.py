@@ -47,7 +47,7 @@ class Prices(NamedTuple):
     doubt: NDArray[np.float64]  # (C,) variance added to that of log latency
 
 
-MOST_LOAD = 3.0  # rounds of slots in flight beyond which a price rises no further
+MOST_LOAD = 10.0  # rounds of slots in flight beyond which a price rises no further
 RATE_UNIT_PER_MIN = 50.0
 
 

@@ -61,7 +61,8 @@ class Objective(StrictModel):
         solved: of those that are solved at all.
         within_s: latency that an operator promises, whatever the budget.
         within_share: share of the queries for which the promise is to hold, in every sweep.
-        shortfall: of what is missing from that share.
+        shortfall: of what is missing from that share. Nothing is promised for bursts, in which even
+            the cheapest recipes come too late: the promise would be all that is looked for.
     """
 
     goodput: NonNegative = 1.0
@@ -78,11 +79,16 @@ class HeadwayConfig(StrictModel):
         algorithm: "headway".
         env: the world; a checkpoint is for its workload, and several were trained.
         rates_per_min: arrival rates of the sweeps.
+        burst_rates_per_min: base rates of further sweeps of the search, whose arrivals come in
+            bursts (`workload.arrivals.BurstArrivals`: ten times the rate, 2.35 times in the mean);
+            none if empty.
         rows: sweeps that run in lockstep.
         idle_rate_per_min: arrival rate at which queries hardly ever meet.
         survey: its rounds.
         load_sweeps: sweeps at each rate from which the effect of load is learned.
         load_queries: queries in each of them.
+        mode: an ablation, one of `policy.MODES`: prices are searched for without what it takes
+            away; None: the agent itself.
         search: of the prices.
         objective: what it looks for.
     """
@@ -96,6 +102,7 @@ class HeadwayConfig(StrictModel):
         150.0,
         200.0,
     )
+    burst_rates_per_min: tuple[Positive, ...] = (43.0, 100.0, 200.0)
     rows: PositiveInt = 192
     idle_rate_per_min: Positive = 0.05
     survey: Annotated[tuple[SurveyRound, ...], Field(min_length=1)] = (
@@ -106,6 +113,7 @@ class HeadwayConfig(StrictModel):
     )
     load_sweeps: PositiveInt = 32
     load_queries: PositiveInt = 300
+    mode: Literal["blind", "stale", "unread"] | None = None
     search: SearchConfig = SearchConfig()
     objective: Objective = Objective()
 

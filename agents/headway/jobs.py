@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.headway.lessons import Lessons
-from agents.headway.policy import PricedPolicy, RecipePolicy
+from agents.headway.policy import RecipePolicy, kind_of
 from agents.headway.recipes import RecipeBook
 from agents.headway.survey import Played, RandomRecipes, play, summed
 from inframind_gym.envs.vector import StreamVectorEnv
@@ -42,6 +42,7 @@ class Job:
         lessons: what to choose by; None plays recipes at random.
         candidate: (rows,) whose prices each row pays.
         result: "sums" (`Sums`), "played" (`Played` and `Sums`) or "measures" (C, measures).
+        mode: what lessons are played without, one of `policy.MODES`.
         within: for the measures `within` and `shortfall`: a latency in s, and the share of each
             sweep's queries that it is promised for.
     """
@@ -54,6 +55,7 @@ class Job:
     lessons: Lessons | None
     candidate: list[int] | None
     result: Literal["sums", "played", "measures"]
+    mode: str | None = None
     within: tuple[float, float] = (100.0, 1.0)
 
 
@@ -88,7 +90,7 @@ def play_job(job: Job) -> Any:
     policy: RecipePolicy = RandomRecipes(job.book)
     if job.lessons is not None:
         of_row = None if job.candidate is None else np.array(job.candidate, np.int64)
-        policy = PricedPolicy(job.lessons, of_row)
+        policy = kind_of(job.mode)(job.lessons, of_row)
     budget_s = np.nan if job.budget_s is None else job.budget_s
     played = play(env, policy, job.seeds, np.array(job.rates_per_min), budget_s)
     if job.result == "measures":

@@ -242,6 +242,17 @@ MODES: Final = MappingProxyType(
 )
 
 
+def kind_of(mode: str | None) -> type[PricedPolicy]:
+    """The policy itself, or one of MODES.
+
+    Raises:
+        ConfigError: there is no such mode.
+    """
+    if mode is not None and mode not in MODES:
+        raise ConfigError(f"policy 'headway': {unknown('mode', mode, tuple(MODES))}")
+    return PricedPolicy if mode is None else MODES[mode]
+
+
 def _configs(folder: Path) -> list[Path]:
     """Of the checkpoint that a folder is, or of those that it holds, one for every workload."""
     found = [folder / CONFIG_FILE, *sorted(folder.glob(f"*/{CONFIG_FILE}"))]
@@ -277,8 +288,9 @@ class HeadwayPolicy(BasePolicy):
     Args:
         checkpoint: folder of a trained checkpoint, or one that holds a folder for every workload;
             the shipped ones if None or "".
-        mode: an ablation, one of MODES; the agent itself if None. What is taken away is taken away
-            as it plays: the prices are those that were found with it.
+        mode: an ablation, one of MODES; the agent itself if None. It is taken away as it plays: the
+            prices are those of the checkpoint, which may have been found with it or without
+            (`HeadwayConfig.mode`).
 
     Raises:
         ConfigError: there is no such mode, or no checkpoint of Headway in the folder.
@@ -287,9 +299,7 @@ class HeadwayPolicy(BasePolicy):
     carries_out_any_plan = False
 
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
-        if mode is not None and mode not in MODES:
-            raise ConfigError(f"policy 'headway': {unknown('mode', mode, tuple(MODES))}")
-        self._kind = PricedPolicy if mode is None else MODES[mode]
+        self._kind = kind_of(mode)
         arguments = [] if checkpoint is None else [checkpoint]
         self.name = ":".join(["headway", *arguments, *([] if mode is None else [mode])])
         self._root = Path(checkpoint) if checkpoint else SHIPPED

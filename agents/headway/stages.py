@@ -14,6 +14,7 @@ from agents.headway.choice import Prices
 from agents.headway.config import HeadwayConfig, Objective
 from agents.headway.jobs import MEASURES, Job, facts
 from agents.headway.lessons import Lessons
+from agents.headway.policy import kind_of
 from agents.headway.recipes import RecipeBook, book_of, candidates
 from agents.headway.study import (
     congestion,
@@ -30,7 +31,7 @@ from inframind_gym.policy import PolicySpec
 from inframind_gym.tasks import DOMAINS
 
 # What random numbers are for: the second coordinate of every seed.
-SURVEY, LOAD, SEARCH, VALIDATION = range(4)
+SURVEY, LOAD, SEARCH, VALIDATION, BURSTS = range(5)
 CODE: Final = DOMAINS.index("Code")
 NEVER_S: Final = 1e6  # between two polls of a telemetry that nobody looks at
 
@@ -103,9 +104,8 @@ class Trainer:
         self._fleet = fleet
         self._env = {
             **config.env.arguments("train"),
-            "level": "joint",
             "observation": "index",
-            "system_features": ["in_flight"],
+            **kind_of(config.mode).requires,
         }
         self.spec: PolicySpec
         self.spec, domains = facts(self._env)
@@ -239,8 +239,19 @@ class Trainer:
     def judge(
         self, lessons: Lessons, points: NDArray[np.float64], stage: int, place: int, split: str
     ) -> NDArray[np.float64]:
-        """Means over sweeps of what each point's prices reach, (C, len(MEASURES))."""
-        search, rates = self.config.search, self.config.rates_per_min
+        """Means over sweeps of what each point's prices reach, (C, len(MEASURES)).
+
+        Args:
+            lessons: what is known.
+            points: (C, dimensions) of the search.
+            stage: what the sweeps are for: SEARCH and VALIDATION are at `rates_per_min`, BURSTS at
+                `burst_rates_per_min`.
+            place: tells sweeps of one stage apart.
+            split: of the tasks.
+        """
+        search, rates, env = self.config.search, self.config.rates_per_min, self._env
+        if stage == BURSTS:
+            rates, env = self.config.burst_rates_per_min, {**env, "arrivals": "burst"}
         sweeps = len(rates) * search.sweeps_per_rate
         seeds = seeds_of(self.seed, stage, place, sweeps)
         share = -(-len(points) // len(self._fleet))  # every worker has as many to judge
@@ -250,7 +261,7 @@ class Trainer:
             part = points[first : first + together]
             jobs.append(
                 Job(
-                    env={**self._env, "num_queries": search.queries, "split": split},
+                    env={**env, "num_queries": search.queries, "split": split},
                     seeds=seeds * len(part),
                     rates_per_min=[r for r in rates for _ in range(search.sweeps_per_rate)]
                     * len(part),
@@ -258,6 +269,7 @@ class Trainer:
                     book=lessons.book,
                     lessons=lessons.priced(prices_of(part, self.num_models)),
                     candidate=[c for c in range(len(part)) for _ in range(sweeps)],
+                    mode=self.config.mode,
                     result="measures",
                     within=(self.config.objective.within_s, self.config.objective.within_share),
                 )
@@ -265,12 +277,12 @@ class Trainer:
         return np.concatenate(self._play(jobs))
 
 
-def worth(measures: NDArray[np.float64], objective: Objective) -> NDArray[np.float64]:
-    """Value (C,) of `jobs.MEASURES` (C, measures)."""
+def worth(
+    measures: NDArray[np.float64], objective: Objective, *, promised: bool = True
+) -> NDArray[np.float64]:
+    """Value (C,) of `jobs.MEASURES` (C, measures); `promised`: what is missing counts."""
     goodput, solved, shortfall = (
         measures[:, MEASURES.index(name)] for name in ("goodput", "solved", "shortfall")
     )
-    value: NDArray[np.float64] = (
-        objective.goodput * goodput + objective.solved * solved - objective.shortfall * shortfall
-    )
-    return value
+    value: NDArray[np.float64] = objective.goodput * goodput + objective.solved * solved
+    return value - objective.shortfall * shortfall if promised else value

@@ -4,8 +4,9 @@
    dropped, and the rest is surveyed again, so that what is known of the last ones is known well.
 2. *Load*. The recipes that are left are played at all rates and under random prices, and what load
    does to the time of calls is fitted.
-3. *Search*. CMA-ES looks for the prices under which whole sweeps, at all rates and budgets, do
-   best: what a call costs everybody else is in them, which no reward of single queries can tell.
+3. *Search*. CMA-ES looks for the prices under which whole sweeps, at all rates and budgets and
+   also when queries come in bursts, do best: what a call costs everybody else is in them, which no
+   reward of single queries can tell.
 
 Nothing is known but the records of queries that the agent has played itself. All random numbers are
 functions of the seed and the place: a training that is stopped goes on from its last finished stage
@@ -27,7 +28,15 @@ from agents.headway.config import HeadwayConfig
 from agents.headway.jobs import MEASURES
 from agents.headway.lessons import Lessons, from_tensors, save_lessons, to_tensors
 from agents.headway.recipes import RecipeBook, book_from_tensors
-from agents.headway.stages import SEARCH, VALIDATION, Trainer, dimensions, prices_of, worth
+from agents.headway.stages import (
+    BURSTS,
+    SEARCH,
+    VALIDATION,
+    Trainer,
+    dimensions,
+    prices_of,
+    worth,
+)
 from agents.resume import CODES, check_code, check_resume
 from agents.sources import sources_digest
 from agents.tracking import Tracker
@@ -36,6 +45,7 @@ from inframind_gym.cmaes import CMAES
 BEST: Final = "best"  # folder of the trained agent within that of the training
 FINISHED: Final = "finished"
 CHARTS: Final = tuple(f"charts/{name}" for name in MEASURES)
+BURST_CHARTS: Final = tuple(f"bursts/{name}" for name in MEASURES)
 STATE: Final = "state"  # folder of what a training that was stopped goes on from
 
 
@@ -140,15 +150,12 @@ class _Training:
             self._log({CODES: len(self._about["code"])}, strategy.generation)
         for generation in range(strategy.generation, config.search.generations):
             points = strategy.ask(np.random.default_rng([trainer.seed, SEARCH, generation]))
-            measures = trainer.judge(lessons, points, SEARCH, generation, "train")
-            values = worth(measures, config.objective)
+            values, charts = self._judge(lessons, points, generation)
             strategy.tell(-values)
             found = checkpoint.prefixed(strategy.state(), "search.")
             self._keep(to_tensors(lessons) | found, len(config.survey))
-            sweeps = len(config.rates_per_min) * config.search.sweeps_per_rate
-            self._decisions += measures[:, -1].sum() * sweeps * config.search.queries
             self._log(
-                dict(zip(CHARTS, measures.mean(axis=0), strict=True))
+                charts
                 | {"charts/objective": values.mean(), "search/best": values.max()}
                 | {"search/step": strategy.step},
                 generation + 1,
@@ -161,6 +168,26 @@ class _Training:
         self._log({f"validation/{name}": value for name, value in result.items()})
         checkpoint.save(self._out / STATE, {}, {**about, "stage": FINISHED})
         return {**result, "checkpoint": str(self._out / BEST)}
+
+    def _judge(
+        self, lessons: Lessons, points: NDArray[np.float64], generation: int
+    ) -> tuple[NDArray[np.float64], dict[str, float]]:
+        """Values (C,) of the points of a generation, and the means of what they reached."""
+        config = self._config
+        charts: dict[str, float] = {}
+        values, total = np.zeros(len(points)), 0
+        for stage, rates, names in (
+            (SEARCH, config.rates_per_min, CHARTS),
+            (BURSTS, config.burst_rates_per_min, BURST_CHARTS),
+        ):
+            if rates:
+                measures = self._trainer.judge(lessons, points, stage, generation, "train")
+                value = worth(measures, config.objective, promised=stage == SEARCH)
+                values, total = values + len(rates) * value, total + len(rates)
+                queries = len(rates) * config.search.sweeps_per_rate * config.search.queries
+                self._decisions += measures[:, -1].sum() * queries
+                charts |= dict(zip(names, measures.mean(axis=0), strict=True))
+        return values / total, charts
 
     def _keep(self, tensors: dict[str, NDArray[Any]], stage: int) -> None:
         checkpoint.save(self._out / STATE, tensors, {**self._about, "stage": stage})

@@ -29,6 +29,7 @@ from inframind_gym.orchestration.state import PLAN
 TINY = HeadwayConfig(
     env=WorldChoice(workload="mmlu_pro"),
     rates_per_min=(20.0, 200.0),
+    burst_rates_per_min=(60.0,),
     rows=8,
     survey=(SurveyRound(queries=12_000, keep=20), SurveyRound(queries=4_000)),
     load_sweeps=8,
@@ -68,7 +69,7 @@ def test_a_training_that_is_stopped_anywhere_ends_the_same(
 
     monkeypatch.setattr(Trainer, "_play", stops)
     out = tmp_path / "often_stopped"
-    for steps in (0, 1, 2, 1, 1):
+    for steps in (0, 1, 2, 1, 3):  # a generation plays twice: without bursts, and with
         allowed = steps
         with pytest.raises(KeyboardInterrupt):
             train(TINY, seed=5, out=out, resume=True)
