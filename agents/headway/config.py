@@ -68,8 +68,8 @@ class Objective(StrictModel):
     goodput: NonNegative = 1.0
     solved: NonNegative = 0.15
     within_s: Positive = 100.0
-    within_share: Fraction = 0.96
-    shortfall: NonNegative = 3.0
+    within_share: Fraction = 0.97
+    shortfall: NonNegative = 5.0
 
 
 class HeadwayConfig(StrictModel):
