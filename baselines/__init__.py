@@ -46,6 +46,12 @@ BASELINES: Final = (
         "one plan, model and strategy for every query of a workload, the best on its val split",
     ),
     PolicyEntry(
+        "fixed_recipe_by_rate",
+        "baselines.fixed_recipe:FixedRecipeByRatePolicy",
+        (),
+        "the same, the best at the rate at which queries have arrived so far",
+    ),
+    PolicyEntry(
         "static_mix",
         "baselines.oblivious:StaticMixPolicy",
         (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -10,10 +11,19 @@ import numpy as np
 import pytest
 
 import baselines
-from baselines.fixed_recipe import CHOSEN, FixedRecipePolicy
-from baselines.fixed_recipe_search import candidates, goodput
+from baselines.fixed_recipe import (
+    BY_RATE,
+    CHOSEN,
+    ENOUGH,
+    FixedRecipeByRatePolicy,
+    FixedRecipePolicy,
+    recipe_action,
+)
+from baselines.fixed_recipe_search import RATES_PER_MIN, candidates, goodput
 from inframind_gym.configs import list_configs
+from inframind_gym.envs.vector import StreamVectorEnv
 from inframind_gym.errors import ConfigError
+from inframind_gym.orchestration.state import CONTEXT
 from inframind_gym.topology import TOPOLOGIES
 
 
@@ -82,3 +92,96 @@ def test_it_needs_to_plan_and_to_know_the_model() -> None:
         FixedRecipePolicy().reset(env.unwrapped.policy_spec(), [0])
     with pytest.raises(ConfigError, match="unknown model 'gpt'"):
         play(baselines.resolve_policy("fixed_recipe:IO:1:gpt:Flash"))
+
+
+def spec_of(workload: str = "mbpp") -> Any:
+    return StreamVectorEnv(
+        1, workload=workload, level="joint", observation="index", num_queries=2
+    ).policy_spec()
+
+
+def contexts_of(*arrivals: tuple[int, float]) -> Any:
+    """Decisions on queries with these ordinals and arrivals."""
+    contexts = np.zeros(len(arrivals), CONTEXT)
+    contexts["query"], contexts["arrival_s"] = zip(*arrivals, strict=True)
+    return contexts
+
+
+def test_by_rate_takes_the_recipe_of_the_nearest_rate_of_the_arrivals_so_far() -> None:
+    table, chosen = (json.loads(path.read_text()) for path in (BY_RATE, CHOSEN))
+    assert set(table) == set(chosen)
+    assert all([float(r) for r in of_rate] == list(RATES_PER_MIN) for of_rate in table.values())
+    spec, policy = spec_of(), FixedRecipeByRatePolicy()
+    policy.reset(spec, [0] * 6)
+    queries = 100
+    seconds = [60.0 * queries / rate for rate in (2.0, 25.0, 80.0, 130.0, 190.0, 900.0)]
+    contexts = contexts_of(*((queries, now_s) for now_s in seconds))
+    actions = policy.act_batch(np.zeros((6, 1), np.float32), contexts, np.arange(6))
+    nearest = ["10", "50", "100", "100", "200", "200"]  # by ratio
+    expected = [recipe_action(spec, table["mbpp"][rate]) for rate in nearest]
+    assert actions.tolist() == np.array(expected).tolist()
+    assert len({tuple(action) for action in actions.tolist()}) > 1
+
+
+def test_by_rate_begins_with_the_recipe_over_all_loads_and_knows_other_workloads() -> None:
+    chosen = json.loads(CHOSEN.read_text())
+    spec, policy = spec_of(), FixedRecipeByRatePolicy()
+    policy.reset(spec, [0, 0, 0])
+    contexts = contexts_of((0, 0.0), (ENOUGH - 2, 0.5), (ENOUGH - 1, 0.5))
+    actions = policy.act_batch(np.zeros((3, 1), np.float32), contexts, np.arange(3))
+    first = recipe_action(spec, chosen["mbpp"])
+    assert (actions[:2] == first).all()
+    assert (actions[2] != first).any()
+    unknown = replace(spec, workload="never seen")
+    policy.reset(unknown, [0])
+    assert (policy.act(np.zeros(1), contexts[0]) == recipe_action(spec, chosen["all"])).all()
+
+
+def test_by_rate_plays_alone_as_it_plays_beside_others() -> None:
+    rates = [10.0, 200.0, 60.0]
+    env = StreamVectorEnv(
+        3, workload="mbpp", level="joint", observation="index", num_queries=2 * ENOUGH
+    )
+    policy = FixedRecipeByRatePolicy()
+    observations, _ = env.reset(seed=[5, 6, 7], options={"arrival_rate_per_min": np.array(rates)})
+    policy.reset(env.policy_spec(), [5, 6, 7])
+    running, found = np.ones(3, np.bool_), [[], [], []]
+    while running.any():
+        actions = policy.act_batch(observations, env.contexts(), np.arange(3))
+        observations, _, over, _, _ = env.step(actions)
+        for of, record in zip(*env.completed(), strict=True):
+            if running[of]:
+                found[of].append(record)
+        running &= ~over
+    for i, rate in enumerate(rates):
+        alone = play_at(FixedRecipeByRatePolicy(), 5 + i, rate)
+        beside = np.array(found[i])
+        assert all(np.array_equal(beside[name], alone[name]) for name in alone.dtype.names)
+    assert len({tuple(record["model"]) for record in found[1]}) > 1  # not the same all along
+
+
+def play_at(policy: Any, seed: int, rate_per_min: float) -> Any:
+    env: Any = gym.make(
+        "InfraMind-Stream-v0",
+        workload="mbpp",
+        num_queries=2 * ENOUGH,
+        observation="index",
+        level="joint",
+    ).unwrapped
+    observation, _ = env.reset(seed=seed, options={"arrival_rate_per_min": rate_per_min})
+    policy.reset(env.policy_spec(), [seed])
+    over, found = False, []
+    while not over:
+        observation, _, over, _, _ = env.step(policy.act(observation, env.context()))
+        found.append(env.completed())
+    return np.concatenate(found)
+
+
+def test_by_rate_takes_no_recipe_and_needs_to_plan() -> None:
+    policy = baselines.resolve_policy("fixed_recipe_by_rate")
+    assert policy.fingerprint == CHOSEN.read_text() + BY_RATE.read_text()
+    with pytest.raises(ConfigError):
+        baselines.resolve_policy("fixed_recipe_by_rate:IO")
+    with pytest.raises(ConfigError, match="policy 'fixed_recipe_by_rate' plans"):
+        env: Any = gym.make("InfraMind-Stream-v0", num_queries=2)
+        policy.reset(env.unwrapped.policy_spec(), [0])
