@@ -10,6 +10,7 @@ from benchmarks.cells import budget_text
 from benchmarks.pages.writing import Written, write_page
 from benchmarks.results_page import tables
 from benchmarks.results_page.evidence import Evidence
+from benchmarks.results_page.formats import title
 from benchmarks.results_page.plots import draw_all
 
 PAGE: Final = "results.md"
@@ -52,7 +53,7 @@ def _file(workload: str) -> str:
 def _links(evidence: Evidence, folder: str = "", but: str = "") -> str:
     """Links to the datasets' pages."""
     workloads = evidence.scores["default"].suite.workloads
-    links = [f"[{tables.title(w)}]({folder}{_file(w)})" for w in workloads if w != but]
+    links = [f"[{title(w)}]({folder}{_file(w)})" for w in workloads if w != but]
     return ", ".join(links) or "none"
 
 
@@ -84,7 +85,7 @@ def dataset_blocks(evidence: Evidence, workload: str) -> dict[str, str]:
     published = evidence.scores.get("published")
     has = published is not None and workload in published.suite.workloads
     return {
-        "dataset": tables.title(workload),
+        "dataset": title(workload),
         "other_datasets": _links(evidence, but=workload),
         "metrics": tables.dataset_tables(evidence, "default", workload),
         "differences": tables.dataset_differences_table(evidence, "default", workload),
@@ -144,7 +145,7 @@ def _sweeps(evidence: Evidence) -> str:
     for workload in suite.workloads:
         budgets = ", ".join(budget_text(budget_s) for budget_s in suite.budgets_of(workload))
         queries = suite.queries_of(workload) or "its own number of"
-        words.append(f"{tables.title(workload)} {queries} queries, {budgets}")
+        words.append(f"{title(workload)} {queries} queries, {budgets}")
     return f"{len(suite.seed_list)} for each budget ({'; '.join(words)})"
 
 
@@ -171,7 +172,7 @@ def as_json(evidence: Evidence, written: Written) -> dict[str, Any]:
             protocol: {
                 entry: {
                     f"{w}@{r:g}": scores.draws(entry, (w, r), "goodput").value
-                    for w, r in scores.places
+                    for w, r in scores.at_rate(None, entry)
                 }
                 for entry in scores.cells
             }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -47,8 +47,7 @@ class EntryConfig(StrictModel):
 
     Attributes:
         name: What it is called.
-        kind: "agent" (ours), "baseline", "bound" (not ranked), or "ablation" (runs under the
-            default protocol only).
+        kind: "agent" (ours), "baseline", "bound" (not ranked), or "ablation".
         of: For an ablation: the entry that something was taken away from; null: the default agent.
         policy: Name of the policy, with ``{folder}`` where its checkpoint goes.
         what: What it is, in a few words; for an ablation: what was taken away.
@@ -56,6 +55,7 @@ class EntryConfig(StrictModel):
         changes: Settings that replace the suite's for this entry, e.g. ``{scheduler: fcfs}``.
         under: Further changes under one protocol, e.g. ``{published: {scheduler: fcfs}}``.
         protocols: Under which protocols it runs; null: all of them, an ablation the default only.
+        workloads: On which workloads of the suites it is trained and runs; null: all of them.
     """
 
     name: str
@@ -67,6 +67,7 @@ class EntryConfig(StrictModel):
     changes: dict[str, Any] = Field(default_factory=dict)
     under: dict[Protocol, dict[str, Any]] = Field(default_factory=dict)
     protocols: tuple[Protocol, ...] | None = None
+    workloads: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _folder_is_used(self) -> EntryConfig:
@@ -86,6 +87,18 @@ class EntryConfig(StrictModel):
     def changes_under(self, protocol: Protocol) -> dict[str, Any]:
         """Settings that replace the suite's under a protocol."""
         return self.changes | self.under.get(protocol, {})
+
+    def workloads_of(self, known: Sequence[str]) -> tuple[str, ...]:
+        """Those workloads of a suite, in its order, on which it is trained and runs.
+
+        Raises:
+            BenchmarkError: It names one that the suite has not.
+        """
+        for workload in self.workloads or ():
+            if workload not in known:
+                problem = unknown("workload", workload, known)
+                raise BenchmarkError(f"entry {self.name}: workloads: {problem}")
+        return tuple(w for w in known if self.workloads is None or w in self.workloads)
 
     @property
     def by_workload(self) -> bool:
@@ -139,17 +152,13 @@ class PlanConfig(StrictModel):
             raise ValueError(f"entries are named twice: {', '.join(sorted(repeated))}")
         after = [name for e in self.entries if e.training for name in e.training.after]
         of = [entry.of for entry in self.entries if entry.of is not None]
-        for name in (
-            self.agent,
-            self.paper,
-            self.replayed,
-            self.oblivious,
-            self.bound,
-            *after,
-            *of,
-        ):
+        spoken_of = (self.agent, self.paper, self.replayed, self.oblivious, self.bound)
+        for name in (*spoken_of, *after, *of):
             if name not in names:
                 raise ValueError(unknown("entry", name, names))
+        for name in spoken_of:
+            if self.entry(name).workloads is not None:
+                raise ValueError(f"{name}: the page speaks of it, so it needs all workloads")
         return self
 
     def entry(self, name: str) -> EntryConfig:
@@ -211,17 +220,21 @@ def runs_of(
         entry: The entry.
         suites: See `suites_of`.
         results: Folder that holds the results folders, as ``<suite>/<entry>[/<workload>]``.
+
+    Raises:
+        BenchmarkError: The entry names a workload that a suite has not.
     """
     for protocol, suite in suites.items():
         if not entry.runs_under(protocol):
             continue
-        for workload in suite.workloads if entry.by_workload else (None,):
+        workloads = entry.workloads_of(suite.workloads)
+        for workload in workloads if entry.by_workload else (None,):
             seed_of = {entry.policy_of(s, workload or ""): s for s in entry.training_seeds}
             changes = {
                 **entry.changes_under(protocol),
                 "name": f"{suite.name}: {entry.name}",
                 "policies": tuple(seed_of),
-                "workloads": suite.workloads if workload is None else (workload,),
+                "workloads": workloads if workload is None else (workload,),
             }
             content = {**suite.model_dump(), **changes}
             folder = results / suite.name / entry.name / (workload or "")

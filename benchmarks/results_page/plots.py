@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.pages.figures import INK, QUIET, RULE, save_all
 from benchmarks.results_page.evidence import Evidence
+from benchmarks.results_page.formats import title
 from benchmarks.results_page.plan import Protocol
-from benchmarks.results_page.tables import title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,6 +79,8 @@ def _panel(panel: Axes, evidence: Evidence, protocol: Protocol, workload: str) -
         plan.oblivious: (_OBLIVIOUS, 1.6, 3),
     }
     for entry in evidence.shown(protocol, "agent", "baseline", "bound"):
+        if not all(scores.has(entry.name, (workload, rate)) for rate in rates):
+            continue
         draws = [scores.draws(entry.name, (workload, rate), "goodput") for rate in rates]
         values = [100 * one.value for one in draws]
         if entry.kind == "bound":

@@ -53,13 +53,21 @@ class Scores:
         """Workloads and rates, in the order of the suite."""
         return [(w, float(rate)) for w in self.suite.workloads for rate in self.suite.rates_per_min]
 
-    def at_rate(self, rate: float | None) -> list[Place]:
-        """The places of one rate, or all."""
-        return [place for place in self.places if rate is None or place[1] == rate]
+    def at_rate(self, rate: float | None, *entries: str) -> list[Place]:
+        """The places of one rate, or all, at which all of some entries have been run."""
+        return [
+            place
+            for place in self.places
+            if (rate is None or place[1] == rate) and all(self.has(e, place) for e in entries)
+        ]
 
-    def has(self, entry: str) -> bool:
-        """Whether the entry has been run."""
-        return entry in self.cells
+    def has(self, entry: str, place: Place | None = None) -> bool:
+        """Whether the entry has been run, or whether at this place."""
+        return entry in self.cells and (place is None or place in self.cells[entry])
+
+    def lacks(self, entry: str) -> bool:
+        """Whether there are workloads that the entry does not run on."""
+        return len(self.cells[entry]) < len(self.places)
 
     def matrix(self, entry: str, place: Place, metric: str) -> NDArray[np.float64]:
         """Scores, ``(num_training_seeds, num_sweeps)``."""
@@ -82,9 +90,19 @@ class Scores:
             self._draws[key] = draws
         return draws
 
-    def mean(self, entry: str, metric: str, rate: float | None = None) -> Draws:
-        """The mean over workloads at one rate, or over all cells."""
-        return mean([self.draws(entry, place, metric) for place in self.at_rate(rate)])
+    def mean(
+        self, entry: str, metric: str, rate: float | None = None, *, beside: str | None = None
+    ) -> Draws:
+        """The mean over workloads at one rate, or over all cells.
+
+        Args:
+            entry: Name of the entry.
+            metric: Name of the metric.
+            rate: Queries per minute; None: all.
+            beside: Only where this entry has been run, too.
+        """
+        places = self.at_rate(rate, entry, beside or entry)
+        return mean([self.draws(entry, place, metric) for place in places])
 
     def share(self, entry: str, share: str, name: str, rate: float) -> float:
         """A share of decisions at a rate, averaged over workloads, training seeds and sweeps."""
@@ -92,7 +110,7 @@ class Scores:
             np.mean(
                 [
                     line[share][name]
-                    for place in self.at_rate(rate)
+                    for place in self.at_rate(rate, entry)
                     for row in self.cells[entry][place]
                     for line in row
                 ]

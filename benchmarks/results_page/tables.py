@@ -7,29 +7,25 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.metrics import Metric
 from benchmarks.pages.markdown import NONE, number, table
-from benchmarks.results_page.bootstrap import Draws, mean
+from benchmarks.results_page.bootstrap import mean
 from benchmarks.results_page.evidence import Evidence
+from benchmarks.results_page.formats import (
+    ELSEWHERE,
+    GOODPUT,
+    difference,
+    margin,
+    named,
+    signed,
+    text,
+    title,
+    titles,
+)
 from benchmarks.results_page.plan import EntryConfig, Protocol
 from benchmarks.results_page.scores import COLUMNS, Place, Scores
 from benchmarks.results_page.targets import effect_there
 
-DATASETS: Final = {
-    "math": "MATH",
-    "mbpp": "MBPP",
-    "gsm_hard": "GSM-Hard",
-    "humaneval": "HumanEval",
-    "mmlu_pro": "MMLU-Pro",
-}
-ELSEWHERE: Final = "measured elsewhere"
 _RANKED: Final = ("agent", "baseline")
-_GOODPUT: Final = next(column for column in COLUMNS if column.name == "goodput")
-
-
-def title(workload: str) -> str:
-    """A workload's name as it is written."""
-    return DATASETS.get(workload, workload)
 
 
 def targets_table(evidence: Evidence) -> str:
@@ -61,9 +57,11 @@ def summary_table(evidence: Evidence, protocol: Protocol) -> str:
         draws = [scores.mean(entry.name, "goodput", rate) for rate in (*rates, None)]
         of = NONE
         if bound is not None:
-            of = margin(draws[-1] / scores.mean(bound, "goodput"), _GOODPUT)
-        body.append([_name(entry), *(margin(one, _GOODPUT) for one in draws), of])
-        values.append([one.value if entry.kind in _RANKED else -1.0 for one in draws])
+            possible = scores.mean(bound, "goodput", beside=entry.name)
+            of = margin(draws[-1] / possible, GOODPUT)
+        body.append([_row(scores, entry), *(margin(one, GOODPUT) for one in draws), of])
+        ranked = entry.kind in _RANKED and not scores.lacks(entry.name)
+        values.append([one.value if ranked else -1.0 for one in draws])
     _embolden(body, values)
     fluid = evidence.fluid[protocol]
     for name, get in _FLUID.items():
@@ -97,7 +95,8 @@ def informed_table(evidence: Evidence) -> str:
             informed = evidence.fluid["default"][place].informed
             low, high = scores.draws(agent, place, "goodput").interval()
             own = scores.draws(agent, place, "goodput").value
-            best = max((scores.draws(r, place, "goodput").value for r in rivals), default=None)
+            there = [r for r in rivals if scores.has(r, place)]
+            best = max((scores.draws(r, place, "goodput").value for r in there), default=None)
             rival = "" if best is None else f"; {100 * best / informed:.0f}"
             half = (high - low) / 2 / informed
             row.append(f"{100 * own / informed:.1f}±{100 * half:.1f}{rival}")
@@ -133,8 +132,10 @@ def _place_table(evidence: Evidence, protocol: Protocol, place: Place) -> str:
     scores = evidence.scores[protocol]
     body, values = [], []
     for entry in evidence.shown(protocol, *_RANKED, "bound"):
+        if not scores.has(entry.name, place):
+            continue
         draws = [scores.draws(entry.name, place, column.name) for column in COLUMNS]
-        body.append([_name(entry), *map(margin, draws, COLUMNS)])
+        body.append([named(entry), *map(margin, draws, COLUMNS)])
         signs = [1.0 if column.higher_is_better else -1.0 for column in COLUMNS]
         ranked = entry.kind in _RANKED
         values.append(
@@ -151,7 +152,7 @@ def _place_table(evidence: Evidence, protocol: Protocol, place: Place) -> str:
                 continue
             shown = [cell.value(column.name) for column in COLUMNS]
             texts = [
-                NONE if value is None else _text(value, column)
+                NONE if value is None else text(value, column)
                 for value, column in zip(shown, COLUMNS, strict=True)
             ]
             body.append([f"`{system}`, {ELSEWHERE}", *texts])
@@ -178,7 +179,7 @@ def beside_table(evidence: Evidence) -> str:
         ]
         for name in ours:
             values = [scores.draws(name, place, column.name).value for column in columns]
-            row.append(" / ".join(_text(v, c) for v, c in zip(values, columns, strict=True)))
+            row.append(" / ".join(text(v, c) for v, c in zip(values, columns, strict=True)))
         body.append(row)
     return table([*headings, *(f"`{name}`, here" for name in ours)], body)
 
@@ -199,7 +200,7 @@ def effects_table(evidence: Evidence) -> str:
             there = effect_there(evidence.published, place, column.name)
             own = scores.draws(plan.replayed, place, column.name)
             here = own - scores.draws(plan.oblivious, place, column.name)
-            row += [NONE if there is None else _signed(there, column), difference(here, column)]
+            row += [NONE if there is None else signed(there, column), difference(here, column)]
         if row[1] != NONE:
             body.append(row)
     return table(headings, body)
@@ -207,77 +208,84 @@ def effects_table(evidence: Evidence) -> str:
 
 def mean_differences_table(evidence: Evidence, protocol: Protocol) -> str:
     """Paired differences in goodput, default agent − every other entry, over all datasets."""
-    return _differences_table(evidence, protocol, evidence.scores[protocol].at_rate)
+    return _differences_table(evidence, protocol, None)
 
 
 def dataset_differences_table(evidence: Evidence, protocol: Protocol, workload: str) -> str:
     """The same on one dataset."""
-    return _differences_table(evidence, protocol, lambda rate: [(workload, rate)])
+    return _differences_table(evidence, protocol, workload)
 
 
-def _differences_table(
-    evidence: Evidence, protocol: Protocol, places: Callable[[float], Sequence[Place]]
-) -> str:
+def _differences_table(evidence: Evidence, protocol: Protocol, workload: str | None) -> str:
     scores, agent = evidence.scores[protocol], evidence.plan.agent
     if not scores.has(agent):
         return f"`{agent}` has not been run."
     rates = [float(rate) for rate in scores.suite.rates_per_min]
-    others = [e for e in evidence.shown(protocol, *_RANKED, "bound") if e.name != agent]
-    columns = [_differences(scores, agent, others, places(rate)) for rate in rates]
-    body = [[_name(other), *(column[i] for column in columns)] for i, other in enumerate(others)]
+    body = []
+    for other in evidence.shown(protocol, *_RANKED, "bound"):
+        at = [
+            [
+                place
+                for place in scores.at_rate(rate, agent, other.name)
+                if workload in (None, place[0])
+            ]
+            for rate in rates
+        ]
+        if other.name != agent and all(at):
+            name = named(other) if workload else _row(scores, other)
+            body.append([name, *(_difference(scores, agent, other.name, places) for places in at)])
     return table(["", *(f"{rate:g}/min" for rate in rates)], body)
 
 
-def _differences(
-    scores: Scores, agent: str, others: Sequence[EntryConfig], places: Sequence[Place]
-) -> list[str]:
-    return [
-        difference(
-            mean(
-                [
-                    scores.draws(agent, place, "goodput")
-                    - scores.draws(other.name, place, "goodput")
-                    for place in places
-                ]
-            ),
-            _GOODPUT,
-        )
-        for other in others
-    ]
+def _difference(scores: Scores, one: str, other: str, places: Sequence[Place]) -> str:
+    """The mean of the paired differences in goodput."""
+    parts = [scores.draws(one, at, "goodput") - scores.draws(other, at, "goodput") for at in places]
+    return difference(mean(parts), GOODPUT)
 
 
 def ablations_tables(evidence: Evidence) -> str:
     """What each part of an agent is worth: a table for each agent that was ablated."""
-    ablated = {e.of or evidence.plan.agent: None for e in evidence.shown("default", "ablation")}
-    tables = [_ablations_of(evidence, agent) for agent in ablated]
+    tables = [
+        _ablations_of(evidence, protocol, agent)
+        for protocol in evidence.scores
+        for agent in dict.fromkeys(
+            e.of or evidence.plan.agent for e in evidence.shown(protocol, "ablation")
+        )
+    ]
     return "\n\n".join(filter(None, tables)) or "No ablation has been run."
 
 
-def _ablations_of(evidence: Evidence, agent: str) -> str:
-    """Ablation − agent, mean over the datasets; "" if the agent itself has not been run."""
-    scores = evidence.scores["default"]
-    shown = [
-        entry
-        for entry in evidence.shown("default", "ablation")
-        if (entry.of or evidence.plan.agent) == agent
-    ]
+def _ablations_of(evidence: Evidence, protocol: Protocol, agent: str) -> str:
+    """Ablation − agent, mean over the ablation's datasets; "" if the agent has not been run."""
+    scores = evidence.scores[protocol]
     if not scores.has(agent):
         return ""
     rates: list[float | None] = [*(float(rate) for rate in scores.suite.rates_per_min), None]
     body = []
-    for entry in shown:
-        cells = [
-            difference(
-                scores.mean(entry.name, "goodput", rate) - scores.mean(agent, "goodput", rate),
-                _GOODPUT,
-            )
-            for rate in rates
-        ]
-        solved = scores.mean(entry.name, "accuracy") - scores.mean(agent, "accuracy")
-        in_time = scores.mean(entry.name, "slo_own") - scores.mean(agent, "slo_own")
-        extra = [difference(solved, COLUMNS[0]), difference(in_time, COLUMNS[3])]
-        body.append([entry.what or f"`{entry.name}`", *cells, *extra])
-    headings = [f"`{agent}`", *(f"{rate:g}/min" for rate in rates if rate is not None)]
+    for entry in evidence.shown(protocol, "ablation"):
+        places = scores.at_rate(None, agent, entry.name)
+        if (entry.of or evidence.plan.agent) != agent or not places:
+            continue
+        what = entry.what or f"`{entry.name}`"
+        if scores.lacks(entry.name):
+            what += f" ({titles(places)})"
+        shown = [("goodput", rate, GOODPUT) for rate in rates]
+        extra = [("accuracy", None, COLUMNS[0]), ("slo_own", None, COLUMNS[3])]
+        body.append(
+            [
+                what,
+                *(
+                    difference(
+                        scores.mean(entry.name, metric, rate, beside=agent)
+                        - scores.mean(agent, metric, rate, beside=entry.name),
+                        column,
+                    )
+                    for metric, rate, column in (*shown, *extra)
+                ),
+            ]
+        )
+    under = "" if protocol == "default" else f", {protocol} protocol"
+    headings = [f"`{agent}`{under}", *(f"{rate:g}/min" for rate in rates if rate is not None)]
     return table([*headings, "all loads", "solved, all", "in budget, all"], body)
 
 
@@ -309,44 +317,18 @@ def shares_table(evidence: Evidence, protocol: Protocol, share: str) -> str:
     rates = [float(rate) for rate in scores.suite.rates_per_min]
     body = []
     for entry in evidence.sides[protocol]:
-        names = list(scores.cells[entry][scores.places[0]][0][0][share])
+        names = list(next(iter(scores.cells[entry].values()))[0][0][share])
         for name in names:
             values = [100 * scores.share(entry, share, name, rate) for rate in rates]
             body.append([f"`{entry}`", name, *(number(value) for value in values)])
     return table(["", "share, %", *(f"{rate:g}/min" for rate in rates)], body, left=2)
 
 
-def margin(draws: Draws, column: Metric) -> str:
-    """A score and half of the width of its interval."""
-    low, high = draws.interval()
-    half = (high - low) / 2 * column.scale
-    return f"{_text(draws.value, column)}±{half:,.{_decimals(half, column)}f}"
-
-
-def difference(draws: Draws, column: Metric) -> str:
-    """A difference with its interval; bold where the interval leaves 0 out."""
-    low, high = draws.interval()
-    text = f"{_signed(draws.value, column)} [{_signed(low, column)}, {_signed(high, column)}]"
-    return f"**{text}**" if low > 0 or high < 0 else text
-
-
-def _name(entry: EntryConfig) -> str:
-    return f"*`{entry.name}`*" if entry.kind == "bound" else f"`{entry.name}`"
-
-
-def _decimals(shown: float, column: Metric) -> int:
-    return 1 if column.scale != 1.0 or abs(shown) < 100 else 0
-
-
-def _text(value: float, column: Metric) -> str:
-    shown = value * column.scale
-    return f"{shown:,.{_decimals(shown, column)}f}"
-
-
-def _signed(value: float, column: Metric) -> str:
-    shown = value * column.scale
-    text = f"{shown:+,.{_decimals(shown, column)}f}"
-    return text[1:] if float(text.replace(",", "")) == 0.0 else text
+def _row(scores: Scores, entry: EntryConfig) -> str:
+    """The name of a row of means over the datasets, with them where it was not run on all."""
+    if not scores.lacks(entry.name):
+        return named(entry)
+    return f"{named(entry)} ({titles(scores.at_rate(None, entry.name))})"
 
 
 def _embolden(body: list[list[str]], values: list[list[float]]) -> None:

@@ -70,7 +70,7 @@ def _beats_all(plan: PlanConfig, scores: Scores, rivals: list[EntryConfig]) -> T
     if not scores.has(plan.agent) or not rivals:
         return _unknown(name, plan.agent)
     misses: list[tuple[float, str]] = []
-    pairs = [(rival.name, place) for rival in rivals for place in scores.places]
+    pairs = [(r.name, place) for r in rivals for place in scores.at_rate(None, r.name)]
     for rival, place in pairs:
         own = scores.draws(plan.agent, place, "goodput")
         difference = own - scores.draws(rival, place, "goodput")
@@ -102,7 +102,10 @@ def _as_accurate(
         return _unknown(name, plan.agent)
     misses, differences = [], []
     for place in scores.at_rate(rate):
-        best = max((scores.draws(r.name, place, "accuracy").value, r.name) for r in rivals)[1]
+        there = [r.name for r in rivals if scores.has(r.name, place)]
+        if not there:
+            continue
+        best = max((scores.draws(name, place, "accuracy").value, name) for name in there)[1]
         own = scores.draws(plan.agent, place, "accuracy")
         difference = own - scores.draws(best, place, "accuracy")
         low, high = difference.interval()
@@ -110,6 +113,8 @@ def _as_accurate(
         if high < 0.0:
             text = f"{best} on {at(place)}: {points(difference.value)} "
             misses.append((difference.value, text + f"[{points(low)}, {points(high)}]"))
+    if not differences:
+        return _unknown(name, "every baseline at this rate")
     reached = f"{points(min(differences))} points on the worst dataset"
     return Target(name, reached, not misses, _worst(misses))
 

@@ -59,12 +59,18 @@ class Training:
 
 
 def trainings_of(entries: Sequence[EntryConfig], workloads: Sequence[str]) -> list[Training]:
-    """Every training of the entries, in their order; entries may share one."""
+    """Every training of the entries, in their order; entries may share one.
+
+    Raises:
+        BenchmarkError: Entries share a folder but not a command, or one names a workload that is
+            not among `workloads`.
+    """
     result: dict[str, Training] = {}
     for entry in entries:
         if entry.training is None:
             continue
-        for workload in workloads if entry.by_workload else ("",):
+        own = entry.workloads_of(workloads)
+        for workload in own if entry.by_workload else ("",):
             for seed in entry.training_seeds:
                 folder = entry.folder(seed, workload)
                 names = {"seed": seed, "folder": folder, "workload": workload}

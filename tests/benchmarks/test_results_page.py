@@ -22,6 +22,7 @@ from benchmarks.results_page.plan import PLAN, PlanConfig, load_plan, runs_of, s
 from benchmarks.results_page.plots import goodput_figure
 from benchmarks.results_page.published import load_published
 from benchmarks.results_page.scores import Scores, read_scores
+from benchmarks.results_page.trainings import trainings_of
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import PolicyEntry, register_policy
 from tests.benchmarks.synthetic_results import drawn, write_folder
@@ -284,6 +285,80 @@ def test_systems_that_were_measured_without_priorities_are_replayed_without(tmp_
     assert set(played[shipped.replayed]) == {"published"}
     assert set(played[shipped.paper]) == {"default", "published"}
     assert set(played["headway-fcfs"]) == {"default"}
+
+
+def test_an_entry_may_be_limited_to_workloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence_module, "fluid_bounds", fluid)
+    chosen = plan(tmp_path)
+    limits = {"worse": ("mbpp",), "rival": ("math",)}
+    rival = chosen.entry("mas").model_copy(update={"name": "rival", "policy": "mas:9"})
+    chosen = chosen.model_copy(
+        update={
+            "entries": tuple(
+                entry.model_copy(update={"workloads": limits.get(entry.name)})
+                for entry in (*chosen.entries, rival)
+            )
+        }
+    )
+    fill_results(chosen, tmp_path / "results")
+    shown = gather(chosen, chosen.entries, suites_of(chosen, {}), tmp_path / "results")
+    assert not shown.missing
+    scores = shown.scores["default"]
+    assert set(scores.cells["worse"]) == {("mbpp", 10.0), ("mbpp", 100.0)}
+    names = blocks(shown)
+    parts = [
+        scores.draws("worse", ("mbpp", rate), "goodput").value
+        - scores.draws("good", ("mbpp", rate), "goodput").value
+        for rate in (10.0, 100.0)
+    ]
+    (row,) = [
+        line for line in names["ablations"].splitlines() if line.startswith("| no EDF (MBPP)")
+    ]
+    assert f"{100 * np.mean(parts):+.1f} [" in row
+    assert "| `rival` (MATH) |" in names["summary"]
+    assert "| `rival` (MATH) |" in names["differences"]
+    assert shown.targets[0].reached == "10 of 10 paired differences are above 0"
+    pages = {path.name: path.read_text() for path in write(shown, tmp_path / "docs").more}
+    assert "`rival`" in pages["math.md"]
+    assert "`rival`" not in pages["mbpp.md"]
+
+
+def test_limits_are_checked(tmp_path: Path) -> None:
+    chosen = plan(tmp_path)
+    wrong = chosen.entry("worse").model_copy(update={"workloads": ("maths",)})
+    for asked in (
+        lambda: list(runs_of(wrong, suites_of(chosen, {}), tmp_path)),
+        lambda: trainings_of([wrong], ("math", "mbpp")),
+    ):
+        with pytest.raises(BenchmarkError, match=r"entry worse: workloads: unknown .*'maths'"):
+            asked()
+    entries = [entry.model_dump() for entry in chosen.entries]
+    entries[0]["workloads"] = ["math"]
+    with pytest.raises(ValueError, match="good: the page speaks of it"):
+        plan(tmp_path, entries=entries)
+
+
+def test_ablations_under_the_published_protocol_have_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence_module, "fluid_bounds", fluid)
+    chosen = plan(tmp_path)
+    change = {"of": "replay", "protocols": ("published",), "what": "another goal"}
+    chosen = chosen.model_copy(
+        update={
+            "entries": tuple(
+                e.model_copy(update=change) if e.name == "worse" else e for e in chosen.entries
+            )
+        }
+    )
+    fill_results(chosen, tmp_path / "results")
+    shown = gather(chosen, chosen.entries, suites_of(chosen, {}), tmp_path / "results")
+    table = blocks(shown)["ablations"].splitlines()
+    assert table[0].startswith("| `replay`, published protocol |")
+    assert table[2].startswith("| another goal |")
+    assert len(table) == 3
 
 
 def test_entries_of_one_training_are_paired_seed_by_seed(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def test_a_workload_in_the_folder_makes_a_training_for_each(tmp_path: Path) -> N
     assert one.by_workload
     assert [str(training.folder) for training in of(one)] == ["runs/math/seed3", "runs/mbpp/seed3"]
     assert one.policy_of(3, "mbpp") == "a:runs/mbpp/seed3"
+    limited = one.model_copy(update={"workloads": ("mbpp",)})
+    assert [str(training.folder) for training in of(limited)] == ["runs/mbpp/seed3"]
     with pytest.raises(ValueError, match=r"\{folder\}"):
         EntryConfig(name="b", kind="agent", policy="b:{folder}")
 
