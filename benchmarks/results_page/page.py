@@ -68,6 +68,7 @@ def blocks(evidence: Evidence) -> dict[str, str]:
         "informed_share": tables.informed_shares(evidence),
         "summary": tables.summary_table(evidence, "default"),
         "differences": tables.mean_differences_table(evidence, "default"),
+        "best_rivals": tables.best_rivals_table(evidence),
         "ablations": tables.ablations_tables(evidence),
         "load": tables.load_table(evidence, "default"),
         "strategies": tables.shares_table(evidence, "default", "strategy_share"),
@@ -154,6 +155,8 @@ def lines(evidence: Evidence) -> Iterator[str]:
     verdicts = {True: "met", False: "missed", None: "not known"}
     for target in evidence.targets:
         yield f"{verdicts[target.met]}: {target.name}: {target.reached}"
+        if target.beside:
+            yield f"  {target.beside}"
         if target.short:
             yield f"  {target.short}"
 
@@ -165,7 +168,13 @@ def as_json(evidence: Evidence, written: Written) -> dict[str, Any]:
         "pages": [str(path) for path in written.more],
         "figures": [str(path) for path in written.figures],
         "targets": [
-            {"name": t.name, "met": t.met, "reached": t.reached, "missed": t.short}
+            {
+                "name": t.name,
+                "met": t.met,
+                "reached": t.reached,
+                "beside": t.beside,
+                "missed": t.short,
+            }
             for t in evidence.targets
         ],
         "goodput": {

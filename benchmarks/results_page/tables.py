@@ -22,6 +22,7 @@ from benchmarks.results_page.formats import (
     titles,
 )
 from benchmarks.results_page.plan import EntryConfig, Protocol
+from benchmarks.results_page.rivals import duels
 from benchmarks.results_page.scores import COLUMNS, Place, Scores
 from benchmarks.results_page.targets import effect_there
 
@@ -33,7 +34,15 @@ def targets_table(evidence: Evidence) -> str:
     verdicts = {True: "met", False: "**missed**", None: "not known"}
     return table(
         ("Target", "Reached", "", "Where it is missed"),
-        [(t.name, t.reached, verdicts[t.met], t.short or NONE) for t in evidence.targets],
+        [
+            (
+                t.name,
+                "; ".join(filter(None, (t.reached, t.beside))),
+                verdicts[t.met],
+                t.short or NONE,
+            )
+            for t in evidence.targets
+        ],
         left=4,
     )
 
@@ -214,6 +223,21 @@ def mean_differences_table(evidence: Evidence, protocol: Protocol) -> str:
 def dataset_differences_table(evidence: Evidence, protocol: Protocol, workload: str) -> str:
     """The same on one dataset."""
     return _differences_table(evidence, protocol, workload)
+
+
+def best_rivals_table(evidence: Evidence) -> str:
+    """The best rival of every cell, and the default agent's goodput minus its."""
+    scores = evidence.scores["default"]
+    found = {duel.place: duel for duel in duels(evidence.plan, scores)}
+    if not found:
+        return f"`{evidence.plan.agent}` has not been run, or nothing beside it."
+    rates = [float(rate) for rate in scores.suite.rates_per_min]
+    body = []
+    for workload in scores.suite.workloads:
+        at = [found.get((workload, rate)) for rate in rates]
+        cells = [f"`{d.rival}` {difference(d.difference, GOODPUT)}" if d else NONE for d in at]
+        body.append([title(workload), *cells])
+    return table(["", *(f"{rate:g}/min" for rate in rates)], body)
 
 
 def _differences_table(evidence: Evidence, protocol: Protocol, workload: str | None) -> str:
