@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from benchmarks.cells import budget_text
 from benchmarks.pages.writing import Written, write_page
-from benchmarks.results_page import tables
+from benchmarks.results_page import published_tables, tables
 from benchmarks.results_page.evidence import Evidence
 from benchmarks.results_page.formats import title
 from benchmarks.results_page.plots import draw_all
+from benchmarks.results_page.prose import prose
 
 PAGE: Final = "results.md"
 FOLDER: Final = "results"  # of the figures and of the other pages, beside the page
@@ -62,6 +63,7 @@ def blocks(evidence: Evidence) -> dict[str, str]:
     published = "published" in evidence.scores
     return {
         **_numbers(evidence),
+        **prose(evidence),
         "targets_table": tables.targets_table(evidence),
         "entries_table": tables.entries_table(evidence),
         "informed": tables.informed_table(evidence),
@@ -74,8 +76,9 @@ def blocks(evidence: Evidence) -> dict[str, str]:
         "strategies": tables.shares_table(evidence, "default", "strategy_share"),
         "models": tables.shares_table(evidence, "default", "model_share"),
         "summary_published": tables.summary_table(evidence, "published") if published else _ABSENT,
-        "beside": tables.beside_table(evidence) if published else _ABSENT,
-        "effects": tables.effects_table(evidence) if published else _ABSENT,
+        "beside": published_tables.beside_table(evidence) if published else _ABSENT,
+        "effects": published_tables.effects_table(evidence) if published else _ABSENT,
+        "causes": published_tables.causes_table(evidence) if published else _ABSENT,
         "load_published": tables.load_table(evidence, "published") if published else _ABSENT,
         "missing": "\n".join(f"- {text}" for text in evidence.missing) or "Nothing.",
     }

@@ -130,6 +130,7 @@ class PlanConfig(StrictModel):
         replayed: The entry that stands for it under the published protocol.
         oblivious: The entry that stands for MasRouter, which the published agent is compared with.
         bound: The entry that knows what is to come.
+        unpromised: The ablation that shows what the agent's promise costs; null: there is none.
         suites: The suite of each protocol; its policies are replaced by the entries'.
         entries: The rows, in the order of the tables.
     """
@@ -139,6 +140,7 @@ class PlanConfig(StrictModel):
     replayed: str
     oblivious: str
     bound: str
+    unpromised: str | None = None
     suites: dict[Protocol, str]
     entries: tuple[EntryConfig, ...]
 
@@ -153,7 +155,8 @@ class PlanConfig(StrictModel):
         after = [name for e in self.entries if e.training for name in e.training.after]
         of = [entry.of for entry in self.entries if entry.of is not None]
         spoken_of = (self.agent, self.paper, self.replayed, self.oblivious, self.bound)
-        for name in (*spoken_of, *after, *of):
+        unpromised = [self.unpromised] if self.unpromised is not None else []
+        for name in (*spoken_of, *unpromised, *after, *of):
             if name not in names:
                 raise ValueError(unknown("entry", name, names))
         for name in spoken_of:

@@ -16,7 +16,6 @@ from benchmarks.results_page.formats import (
     difference,
     margin,
     named,
-    signed,
     text,
     title,
     titles,
@@ -24,7 +23,6 @@ from benchmarks.results_page.formats import (
 from benchmarks.results_page.plan import EntryConfig, Protocol
 from benchmarks.results_page.rivals import duels
 from benchmarks.results_page.scores import COLUMNS, Place, Scores
-from benchmarks.results_page.targets import effect_there
 
 _RANKED: Final = ("agent", "baseline")
 
@@ -166,53 +164,6 @@ def _place_table(evidence: Evidence, protocol: Protocol, place: Place) -> str:
             ]
             body.append([f"`{system}`, {ELSEWHERE}", *texts])
     return table(["", *(column.label for column in COLUMNS)], body)
-
-
-def beside_table(evidence: Evidence) -> str:
-    """The published table with ours beside it: solved % / mean s / SLO at 100 s %."""
-    scores = evidence.scores["published"]
-    ours = [evidence.plan.replayed, evidence.plan.oblivious, evidence.plan.agent]
-    ours = [name for name in dict.fromkeys(ours) if scores.has(name)]
-    columns = COLUMNS[:3]
-    headings = ["", *(f"`{system}`, {ELSEWHERE}" for system in evidence.published.systems)]
-    body = []
-    for place in scores.places:
-        cells = [evidence.published.cell(s, *place) for s in evidence.published.systems]
-        if None in cells:
-            continue
-        row = [f"{title(place[0])}, {place[1]:g}/min"]
-        row += [
-            f"{cell.accuracy:.1f} / {cell.latency_mean_s:.0f} / {cell.slo_100s:.1f}"
-            for cell in cells
-            if cell is not None
-        ]
-        for name in ours:
-            values = [scores.draws(name, place, column.name).value for column in columns]
-            row.append(" / ".join(text(v, c) for v, c in zip(values, columns, strict=True)))
-        body.append(row)
-    return table([*headings, *(f"`{name}`, here" for name in ours)], body)
-
-
-def effects_table(evidence: Evidence) -> str:
-    """Published agent − MasRouter: there and here, with intervals of ours."""
-    scores, plan = evidence.scores["published"], evidence.plan
-    columns = COLUMNS[:3]
-    if not (scores.has(plan.replayed) and scores.has(plan.oblivious)):
-        return f"`{plan.replayed}` or `{plan.oblivious}` has not been run."
-    headings = [""]
-    for column in columns:
-        headings += [f"{column.label}, {ELSEWHERE}", f"{column.label}, here"]
-    body = []
-    for place in scores.places:
-        row = [f"{title(place[0])}, {place[1]:g}/min"]
-        for column in columns:
-            there = effect_there(evidence.published, place, column.name)
-            own = scores.draws(plan.replayed, place, column.name)
-            here = own - scores.draws(plan.oblivious, place, column.name)
-            row += [NONE if there is None else signed(there, column), difference(here, column)]
-        if row[1] != NONE:
-            body.append(row)
-    return table(headings, body)
 
 
 def mean_differences_table(evidence: Evidence, protocol: Protocol) -> str:

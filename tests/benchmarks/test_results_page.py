@@ -111,7 +111,7 @@ def test_the_page_is_short_and_its_links_lead_somewhere(gathered: Evidence, tmp_
         for link in set(links) - {"bounds.md"}:  # which stands beside it in docs
             assert (page.parent / link).is_file(), f"{page.name}: {link}"
     shipped = Path(__file__).parents[2] / "docs" / "results.md"
-    assert len(shipped.read_text().splitlines()) < 300
+    assert len(shipped.read_text().splitlines()) < 330
     assert max(len(table) for table in _tables(shipped)) < 40
 
 

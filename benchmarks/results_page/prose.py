@@ -1,0 +1,138 @@
+"""Single numbers for the prose of the results page: from the scores, and from the trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.pages.markdown import NONE
+from benchmarks.results_page import trained
+from benchmarks.results_page.evidence import Evidence
+from benchmarks.results_page.formats import GOODPUT, margin, title
+from benchmarks.results_page.plan import EntryConfig
+from benchmarks.results_page.scores import COLUMNS, Place, Scores
+
+TRAINED: Final = ("headway", "inframind", "masrouter", "sb3_ppo")  # one of each family of learners
+_IN_TIME: Final = next(column for column in COLUMNS if column.name == "slo_100s")
+
+
+def prose(evidence: Evidence) -> dict[str, str]:
+    """What templates may ask for, by name; a dash where it has not been run or is not here."""
+    plan, default = evidence.plan, evidence.scores["default"]
+    replayed = plan.entry(plan.replayed)
+    workloads = default.suite.workloads
+    late = trained.last_values(replayed, workloads, "validation/violation_rate")
+    multiplier = trained.last_values(replayed, workloads, "lagrange/lambda")
+    names = {
+        "furthest": furthest(evidence),
+        "unpromised": unpromised(evidence),
+        "replayed_calls": _calls(evidence, plan.replayed),
+        "oblivious_calls": _calls(evidence, plan.oblivious),
+        "most_used": most_used(evidence),
+        "late": _span([100 * value for value in late], "{:.0f}"),
+        "multiplier": _span(multiplier, "{:.2f}"),
+    }
+    entries = {entry.name: entry for entry in plan.entries}
+    for name in TRAINED:
+        names |= _training(name, entries.get(name), workloads)
+    return names
+
+
+def furthest(evidence: Evidence) -> str:
+    """The cell where the default agent is furthest below the informed bound, in words."""
+    place = _furthest(evidence)
+    return NONE if place is None else f"{title(place[0])} at {place[1]:g}/min"
+
+
+def unpromised(evidence: Evidence) -> str:
+    """What the default agent, and it without its promise, reach in that cell, in words."""
+    plan, scores, place = evidence.plan, evidence.scores["default"], _furthest(evidence)
+    if place is None or plan.unpromised is None:
+        return NONE
+    informed = evidence.fluid["default"][place].informed
+    words = []
+    for name in (plan.agent, plan.unpromised):
+        if not scores.has(name, place):
+            words.append(f"`{name}` has not been run there")
+            continue
+        goodput = scores.draws(name, place, "goodput")
+        in_time = margin(scores.draws(name, place, "slo_100s"), _IN_TIME)
+        words.append(
+            f"`{name}` has a goodput of {margin(goodput, GOODPUT)} %, which is "
+            f"{100 * goodput.value / informed:.1f} % of the informed bound, and answers {in_time} "
+            "% within 100 s"
+        )
+    return "; ".join(words)
+
+
+def most_used(evidence: Evidence) -> str:
+    """The model that takes most of the replayed agent's decisions, and its share by dataset."""
+    scores, entry = evidence.scores.get("published"), evidence.plan.replayed
+    if scores is None or not scores.has(entry):
+        return NONE
+    shares = {
+        workload: _shares(scores, entry, [place for place in scores.places if place[0] == workload])
+        for workload in scores.suite.workloads
+    }
+    total = {m: sum(of[m] for of in shares.values()) for m in next(iter(shares.values()))}
+    model = max(total, key=lambda name: total[name])
+    parts = ", ".join(f"{title(w)} {100 * of[model]:.0f} %" for w, of in shares.items())
+    return f"{model} ({parts})"
+
+
+def _furthest(evidence: Evidence) -> Place | None:
+    scores, agent = evidence.scores["default"], evidence.plan.agent
+    if not scores.has(agent):
+        return None
+
+    def reached(place: Place) -> float:
+        own = scores.draws(agent, place, "goodput").value
+        return own / evidence.fluid["default"][place].informed
+
+    return min(scores.places, key=reached)
+
+
+def _calls(evidence: Evidence, entry: str) -> str:
+    """Calls a query under the published protocol: least and most of the cells' means."""
+    scores = evidence.scores.get("published")
+    if scores is None or not scores.has(entry):
+        return NONE
+    means = [scores.draws(entry, place, "calls_per_query").value for place in scores.places]
+    return _span(means, "{:.1f}")
+
+
+def _shares(scores: Scores, entry: str, places: Sequence[Place]) -> dict[str, float]:
+    """Shares of the models, averaged over training seeds and sweeps of some places."""
+    lines = [line for place in places for row in scores.cells[entry][place] for line in row]
+    models = lines[0]["model_share"]
+    return {m: float(np.mean([line["model_share"][m] for line in lines])) for m in models}
+
+
+def _training(name: str, entry: EntryConfig | None, workloads: Sequence[str]) -> dict[str, str]:
+    """What the trainings of an entry tell: ``queries.<name>`` and the like."""
+    found = trained.contents(entry, workloads) if entry else []
+    counts = [count for count in map(trained.queries, found) if count]
+    total, idle = np.mean(counts, axis=0) if counts else (0.0, 0.0)
+    return {
+        f"queries.{name}": trained.about(float(total)) if counts else NONE,
+        f"idle.{name}": f"{100 * idle:.0f}" if counts else NONE,
+        f"loads.{name}": _first(found, trained.loads),
+        f"objective.{name}": _first(found, trained.objective),
+    }
+
+
+def _first(
+    found: Sequence[Mapping[str, Any]], tell: Callable[[Mapping[str, Any]], str | None]
+) -> str:
+    """What the first of some checkpoints tells."""
+    return (tell(found[0]) if found else None) or NONE
+
+
+def _span(values: Sequence[float], form: str) -> str:
+    """The least and the most of some values, in words."""
+    if not values:
+        return NONE
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low} to {high}"
