@@ -114,7 +114,7 @@ def results(
         bool, typer.Option("--page-only", help="Write the page from what is there.")
     ] = False,
     redo: Annotated[
-        bool, typer.Option("--redo", help="Delete results of other code or settings.")
+        bool, typer.Option("--redo", help="Delete results and trainings of other code or settings.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -37,7 +37,8 @@ def produce(
         workers: Processes, or actors on Ray, for the sweeps.
         trainings_at_once: Trainings that run side by side.
         ray_address: Address of a Ray cluster for the sweeps.
-        redo: Whether results that other code or settings made are deleted and made anew.
+        redo: Whether results and trainings that other code or settings made are deleted and made
+            anew.
 
     Raises:
         BenchmarkError: A training or a policy fails, or a folder holds other results.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -23,6 +24,7 @@ from inframind_gym.files import replace_text
 FINISHED: Final = "trained.txt"  # in a checkpoint's folder: what has finished there, see `mark`
 LOG: Final = "train.log"
 SOURCES: Final = (*AGENTS, "baselines")  # folders on which a result rests
+_STATES: Final = ("state", "state-*", "last")  # what agents.train goes on from, by algorithm
 _POLL_S: Final = 0.2
 _REPORT_EVERY_S: Final = 60.0
 
@@ -51,6 +53,17 @@ class Training:
         with suppress(OSError):
             return (self.folder / FINISHED).read_text(encoding="utf-8") == self.mark
         return False
+
+    @property
+    def stale(self) -> str:
+        """Why it can neither be taken as it is nor be continued; "" if it can."""
+        if (self.folder / FINISHED).exists():
+            return "" if self.finished else "was trained by another command or by other code"
+        for pattern in _STATES:
+            for state in sorted(self.folder.glob(f"{pattern}/config.json"))[-1:]:
+                if _code_of(state) != sources_digest():
+                    return "holds a training of other code, which cannot be continued"
+        return ""
 
     @property
     def mark(self) -> str:
@@ -100,7 +113,8 @@ def train(
         trainings: What is to be trained, in this order as far as `after` allows.
         at_once: Most that run side by side; each is kept to one thread.
         root: Folder in which the commands run.
-        redo: Whether trainings of another command or other code are deleted and made anew.
+        redo: Whether trainings of another command or other code, finished or not, are deleted and
+            made anew.
         stop: Asked several times a second; "yes" ends all of them (they are continued by the next
             call).
 
@@ -108,18 +122,19 @@ def train(
         How many have been run.
 
     Raises:
-        BenchmarkError: A training has failed; shows the end of its log.
+        BenchmarkError: A training has failed, with the end of its log; or, before anything begins,
+            one is of another command or other code and `redo` is false.
         StoppedError: `stop` said so.
     """
     waiting = [training for training in trainings if not training.finished]
     for training in waiting:
-        if (training.folder / FINISHED).exists():
-            if not redo:
-                raise BenchmarkError(
-                    f"{training.folder} was trained by another command or by other code: let "
-                    "--redo train it anew, or delete it."
-                )
-            say(f"{training.folder} was trained by another command or code: trained anew")
+        why = training.stale
+        if why and not redo:
+            raise BenchmarkError(
+                f"{training.folder} {why}: let --redo train it anew, or delete it."
+            )
+        if why:
+            say(f"{training.folder} {why}: trained anew")
             shutil.rmtree(training.folder)
     total, done = len(waiting), 0
     if total:
@@ -153,6 +168,15 @@ def train(
         for one in running:
             one.kill()
     return done
+
+
+def _code_of(state: Path) -> str:
+    """Digest of the code that a training last ran on, from its state's configuration, or ""."""
+    with suppress(OSError, ValueError):
+        content = json.loads(state.read_text(encoding="utf-8"))
+        codes = content.get("code") or content.get("progress", {}).get("code") or [""]
+        return str(codes[-1])
+    return ""
 
 
 class _Running:

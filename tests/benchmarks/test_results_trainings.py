@@ -2,14 +2,17 @@
 
 import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from agents.sources import APART
+from agents import checkpoint
+from agents.inframind.progress import Progress
+from agents.sources import APART, sources_digest
 from benchmarks.errors import BenchmarkError, StoppedError
 from benchmarks.results_page.plan import EntryConfig
-from benchmarks.results_page.trainings import LOG, Training, train, trainings_of
+from benchmarks.results_page.trainings import FINISHED, LOG, Training, train, trainings_of
 from tests.imports import imports
 
 
@@ -85,6 +88,46 @@ def test_a_stopped_training_is_run_again_by_the_next_call(tmp_path: Path) -> Non
         train(of(slow), at_once=1, root=tmp_path, stop=has_begun)
     assert train(of(slow), at_once=1, root=tmp_path) == 1
     assert count.read_text() == "2"
+
+
+def begin_headway(folder: Path, code: list[str]) -> None:
+    checkpoint.save(folder / "state", {}, {"seed": 0, "stage": 1, "code": code})
+
+
+def begin_inframind(folder: Path, code: list[str]) -> None:
+    Progress(folder, round=6, code=["first"]).save({}, {}, {}, {})
+    Progress(folder, round=12, code=code).save({}, {}, {}, {})
+
+
+def begin_masrouter(folder: Path, code: list[str]) -> None:
+    checkpoint.save(folder / "last", {}, {"updates": 50, "code": code})
+
+
+@pytest.mark.parametrize("begin", [begin_headway, begin_inframind, begin_masrouter])
+def test_what_other_code_has_begun_is_told_before_anything_starts_and_made_anew(
+    tmp_path: Path, begin: Callable[[Path, list[str]], None]
+) -> None:
+    one = entry("one", tmp_path, COUNTS, seeds=1)
+    two = entry("two", tmp_path, COUNTS, seeds=1)
+    begun = tmp_path / "two" / "seed0"
+    begin(begun, ["other code"])
+    with pytest.raises(BenchmarkError, match=r"two/seed0 holds a training of other code.*--redo"):
+        train(of(one, two), at_once=2, root=tmp_path)
+    assert not (tmp_path / "one").exists()
+    assert train(of(one, two), at_once=2, root=tmp_path, redo=True) == 2
+    assert sorted(path.name for path in begun.iterdir()) == ["count", LOG, FINISHED]
+
+
+@pytest.mark.parametrize("begin", [begin_headway, begin_inframind, begin_masrouter])
+def test_what_this_code_has_begun_goes_on(
+    tmp_path: Path, begin: Callable[[Path, list[str]], None]
+) -> None:
+    begun = tmp_path / "one" / "seed0"
+    begin(begun, ["other code", sources_digest()])
+    before = {path.name for path in begun.iterdir()}
+    one = entry("one", tmp_path, COUNTS, seeds=1)
+    assert train(of(one), at_once=1, root=tmp_path, redo=True) == 1
+    assert before < {path.name for path in begun.iterdir()}
 
 
 def test_no_training_imports_a_room_that_is_set_apart() -> None:
