@@ -7,7 +7,8 @@ Common random numbers. The sweep's seed is derived from all coordinates but the 
 meets the same queries, arrival times, budgets and latent outcomes, so two policies are compared
 query by query. Sweeps of different rates or budgets get unrelated seeds on purpose: cells are then
 independent, which is what the stratified bootstrap over cells assumes, and an average over cells
-does not repeat one sample of queries.
+does not repeat one sample of queries. What is a file counts by its name, not by its folder: a
+changed copy of a workload that keeps the name meets the sweeps of the original.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Cell(BaseCell):
 
     Attributes:
         policy: Name or ``package.module:Class``, as given on the command line or in the suite.
-        workload: Name or path of a workload.
+        workload: Name of a workload; a file goes by its own (`benchmarks.suite.name_of`).
         rate_per_min: Mean arrival rate.
         budget_s: Latency budget of every query, or "tiers": drawn per query from the workload's
             tiers.

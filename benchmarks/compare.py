@@ -159,6 +159,11 @@ def _notes(a: Side, b: Side, pairs: dict[Place, tuple[Stratum, Stratum]]) -> lis
     differing = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     if differing:
         notes.append(f"the two runs differ in {', '.join(differing)}")
+    for key, axis in a.results.family.contents.items():
+        there, here = a.results.header.get(key, {}), b.results.header.get(key, {})
+        changed = [name for name in there if here.get(name, there[name]) != there[name]]
+        if changed:
+            notes.append(f"the two runs differ in the content of {axis} {', '.join(changed)}")
     strata = {**a.results.strata(a.policy), **b.results.strata(b.policy)}
     if len(pairs) < len(strata):
         notes.append(f"compared are the {len(pairs)} of {len(strata)} cells that both have")

@@ -30,6 +30,27 @@ Budgets = Annotated[tuple[Positive | Literal["tiers"], ...], Field(min_length=1)
 _SEEDS_RULE = "must be a count of at least 1 (5) or a list of seeds from 0 on (0,1,2), got {!r}"
 
 
+def name_of(name_or_path: str) -> str:
+    """What a configuration is called in results: a file by its name, wherever it lies."""
+    return Path(name_or_path).name.removesuffix(".yaml").removesuffix(".yml")
+
+
+def check_names(given: Iterable[str]) -> None:
+    """Check that results can tell configurations apart.
+
+    Raises:
+        BenchmarkError: Two of them have one name.
+    """
+    first: dict[str, str] = {}
+    for one in given:
+        other = first.setdefault(name_of(one), one)
+        if other != one:
+            raise BenchmarkError(
+                f"{other} and {one} are both called {name_of(one)!r} in results, which go by the "
+                "names of files. Rename one of them."
+            )
+
+
 def check_axis(values: tuple[Any, ...]) -> None:
     """Check an axis of a suite.
 
@@ -44,7 +65,12 @@ def check_axis(values: tuple[Any, ...]) -> None:
 
 
 class BaseSuite(StrictModel):
-    """What suites of all families have; `axes` are the fields that name nothing twice.
+    """What suites of all families have.
+
+    `axes` are the fields that name nothing twice, and `files` those of them that hold names or
+    paths of configurations. Cells, and with them seeds and results, have their names alone
+    (`name_of`): it makes no difference where a file lies, and a changed copy meets the same sweeps
+    as the original.
 
     Attributes:
         name: What results are called.
@@ -54,6 +80,7 @@ class BaseSuite(StrictModel):
     """
 
     axes: ClassVar[tuple[str, ...]]
+    files: ClassVar[tuple[str, ...]]
 
     name: str
     description: str = ""
@@ -74,7 +101,18 @@ class BaseSuite(StrictModel):
     def _without_repeats(cls, axis: Any, info: ValidationInfo) -> Any:
         if isinstance(axis, tuple) and info.field_name in cls.axes:
             check_axis(axis)
+            if info.field_name in cls.files:
+                check_names(axis)
         return axis
+
+    def names(self, axis: str) -> tuple[str, ...]:
+        """What the configurations of one of `files` are called."""
+        return tuple(name_of(given) for given in getattr(self, axis))
+
+    def source(self, axis: str, name: str) -> str:
+        """The name or path behind one of `names`; a name that the suite has not, as it is."""
+        given: tuple[str, ...] = getattr(self, axis)
+        return next((one for one in given if name_of(one) == name), name)
 
     @property
     def seed_list(self) -> tuple[int, ...]:
@@ -119,7 +157,7 @@ class SuiteConfig(BaseSuite):
         budgets_s: Latency budgets; "tiers" draws every query's budget from the workload's tiers.
         num_queries: Queries of one sweep; null takes each workload's own number.
         by_workload: Budgets and numbers of queries of single workloads in place of these; one that
-            is a file goes by the file's name.
+            is a file goes by its name (`name_of`).
         arrivals: An arrival process: "poisson", "burst", "sustained", or a mapping such as
             ``{kind: trace, path: arrivals.csv, rescale: true}``.
         protocol: How a workflow's calls are carried out and counted; null takes each workload's
@@ -135,6 +173,7 @@ class SuiteConfig(BaseSuite):
     """
 
     axes: ClassVar = ("policies", "workloads", "rates_per_min", "budgets_s", "seeds")
+    files: ClassVar = ("workloads",)
 
     pool: str = "b200-2gpu"
     workloads: tuple[str, ...] = Field(min_length=1)
@@ -155,17 +194,17 @@ class SuiteConfig(BaseSuite):
 
     def places(self) -> Iterator[Place]:
         """Every workload at every rate with every budget."""
-        for workload in self.workloads:
+        for workload in self.names("workloads"):
             yield from itertools.product((workload,), self.rates_per_min, self.budgets_of(workload))
 
     def budgets_of(self, workload: str) -> tuple[Budget, ...]:
         """Budgets with which a workload is played."""
-        own = self.by_workload.get(Path(workload).stem)
+        own = self.by_workload.get(name_of(workload))
         return self.budgets_s if own is None or own.budgets_s is None else own.budgets_s
 
     def queries_of(self, workload: str) -> int | None:
         """Queries of a sweep of a workload; None: its own number."""
-        own = self.by_workload.get(Path(workload).stem)
+        own = self.by_workload.get(name_of(workload))
         return self.num_queries if own is None or own.num_queries is None else own.num_queries
 
     def cell(self, policy: str, place: Place, seed: int) -> Cell:
@@ -218,8 +257,8 @@ def _load(path: Path, model: type[SuiteT], overrides: Mapping[str, Any] | None) 
     suite = load_yaml_model(path, model)
     if isinstance(suite, SuiteConfig):
         for name in suite.by_workload:
-            if name not in suite.workloads:
-                message = unknown("workload", name, suite.workloads)
+            if name not in suite.names("workloads"):
+                message = unknown("workload", name, suite.names("workloads"))
                 raise ConfigError(f"{path}: by_workload: {message}")
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     if not given:

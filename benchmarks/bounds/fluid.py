@@ -22,7 +22,7 @@ from benchmarks.cells import Budget, Cell, content_hash
 from benchmarks.errors import BenchmarkError
 from benchmarks.provenance import settings, workload_fingerprint
 from benchmarks.routing.rollout import ENV_IDS
-from benchmarks.suite import SuiteConfig
+from benchmarks.suite import SuiteConfig, name_of
 from inframind_gym.envs.vector import StreamVectorEnv
 from inframind_gym.files import replace_text
 from inframind_gym.rng import STREAM_BUDGET, uniform_array
@@ -36,7 +36,7 @@ class FluidBound:
     """Bounds on the goodput of one (workload, rate, budget).
 
     Attributes:
-        workload: name or path.
+        workload: its name.
         rate_per_min: mean arrival rate.
         budget_s: of every query, or "tiers".
         informed: largest expected goodput, 0..1, of a router that knows distributions alone.
@@ -78,7 +78,7 @@ def fluid_bounds(
 
     Args:
         suite: what the cells share, the seeds of the sweeps included.
-        workload: name or path of a workload.
+        workload: name of one of the suite's workloads, or of any other; or a path.
         rate_per_min: mean arrival rate.
         budget_s: of every query, or "tiers".
         cache: folder that keeps results; what they depend on is part of their name.
@@ -86,8 +86,10 @@ def fluid_bounds(
     Raises:
         BenchmarkError: SciPy is not installed, or a file of the cache cannot be read.
     """
+    given = suite.source("workloads", workload)
+    workload = name_of(workload)
     name = content_hash(
-        [settings(suite), workload_fingerprint(workload), _code(), list(suite.seed_list),
+        [settings(suite), workload_fingerprint(given), _code(), list(suite.seed_list),
          workload, rate_per_min, budget_s]
     )  # fmt: skip
     kept = None if cache is None else cache / f"{name}.json"
@@ -96,9 +98,9 @@ def fluid_bounds(
             return FluidBound.from_json(json.loads(kept.read_text()))
         except (ValueError, KeyError, TypeError) as error:
             raise BenchmarkError(f"{kept} is no bound: {error}. Delete it.") from error
-    env = _environment(_key_of(suite, workload), workload)
+    env = _environment(_key_of(suite, workload), given)
     sweeps = tuple(_sweep(env, workload, rate_per_min, budget_s, seed) for seed in suite.seed_list)
-    informed, plan = informed_plan(suite, workload, rate_per_min, budget_s)
+    informed, plan = informed_plan(suite, given, rate_per_min, budget_s)
     found = FluidBound(
         workload=workload,
         rate_per_min=float(rate_per_min),
@@ -129,6 +131,7 @@ def informed_plan(
     suite: SuiteConfig, workload: str, rate_per_min: float, budget_s: Budget
 ) -> tuple[Informed, Plan]:
     """The optimal plan behind the informed bound of a cell: which recipes, at which prices."""
+    workload = suite.source("workloads", workload)
     simulation = _environment(_key_of(suite, workload), workload).simulation
     tiers = sorted(simulation.workload.budget_tiers_s)
     budgets = sorted({*tiers, *(tiers if budget_s == "tiers" else [float(budget_s)])})

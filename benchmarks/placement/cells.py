@@ -15,8 +15,8 @@ class PlacementCell(BaseCell):
 
     Attributes:
         policy: Name or ``package.module:Class``.
-        cluster: Name or path of a cluster.
-        demand: Name or path of a demand.
+        cluster: Name of a cluster; a file goes by its own (`benchmarks.suite.name_of`).
+        demand: Name of a demand, likewise.
         seed: Index of the repetition.
     """
 

@@ -19,7 +19,7 @@ from benchmarks.placement.metrics import METRICS, DecisionLayout
 from benchmarks.placement.suite import TRACED, PlacementSuite
 from benchmarks.placement.tables import placement_sheets
 from benchmarks.simulator import ASIDE, LIVE, ROUTING
-from benchmarks.suite import BaseSuite
+from benchmarks.suite import BaseSuite, check_names
 from benchmarks.tables import Sheet
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class PlacementFamily(Family):
             raise BenchmarkError(f"--arrivals: there is no file {suite.arrivals}")
         load_trace(path)
         demands = tuple(dict.fromkeys((*suite.demands, TRACED)))
+        check_names(demands)
         return suite.model_copy(update={"arrivals": str(path), "demands": demands})
 
     def resolve_policy(self, name: str) -> Any:
@@ -105,14 +106,15 @@ class PlacementFamily(Family):
         from inframind_gym.placement.demand import load_demand
 
         clusters, demands = {}, {}
-        for name in suite.clusters:
-            cluster, cards = load_cluster(name)
+        for name in suite.names("clusters"):
+            cluster, cards = load_cluster(suite.source("clusters", name))
             clusters[name] = content_hash(
                 [part.model_dump(mode="json") for part in (cluster, *cards)]
             )
-        for name in suite.demands:
-            trace = file_hash(Path(suite.arrivals)) if suite.arrivals and name == TRACED else ""
-            demands[name] = content_hash([load_demand(name).model_dump(mode="json"), trace])
+        for name in suite.names("demands"):
+            given = suite.source("demands", name)
+            trace = file_hash(Path(suite.arrivals)) if suite.arrivals and given == TRACED else ""
+            demands[name] = content_hash([load_demand(given).model_dump(mode="json"), trace])
         return {"clusters": clusters, "demands": demands}
 
     def header(self, suite: PlacementSuite) -> dict[str, Any]:

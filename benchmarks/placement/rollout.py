@@ -30,8 +30,9 @@ Decision = dict[str, Any]  # a line of ``episodes.jsonl`` without its cell
 
 def env_kwargs(suite: PlacementSuite, cluster: str, demand: str) -> dict[str, Any]:
     """The JSON arguments of the environment of a place."""
+    demand = suite.source("demands", demand)
     return {
-        "cluster": cluster,
+        "cluster": suite.source("clusters", cluster),
         "demand": demand,
         "trace": suite.arrivals if demand == TRACED else None,
         "load": suite.load,

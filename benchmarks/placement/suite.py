@@ -30,6 +30,7 @@ class PlacementSuite(BaseSuite):
     """
 
     axes: ClassVar = ("policies", "clusters", "demands", "seeds")
+    files: ClassVar = ("clusters", "demands")
 
     kind: Literal["placement"] = "placement"
     clusters: tuple[str, ...] = Field(min_length=1)
@@ -54,7 +55,7 @@ class PlacementSuite(BaseSuite):
 
     def places(self) -> Iterator[Place]:
         """Every cluster under every demand."""
-        return itertools.product(self.clusters, self.demands)
+        return itertools.product(self.names("clusters"), self.names("demands"))
 
     def cell(self, policy: str, place: Place, seed: int) -> PlacementCell:
         """The cell of a policy."""

@@ -36,7 +36,7 @@ def write(evidence: Evidence, out: Path) -> Written:
     page = _write(out, PAGE, PAGE, {**names, "dataset_links": _links(evidence, f"{FOLDER}/")})
     beside = {**names, "dataset_links": _links(evidence)}
     more = [_write(out, f"{FOLDER}/{one}", f"{FOLDER}/{one}", beside) for one in _BESIDE]
-    for workload in evidence.scores["default"].suite.workloads:
+    for workload in evidence.scores["default"].suite.names("workloads"):
         filled = {**names, **dataset_blocks(evidence, workload)}
         more.append(_write(out, f"{FOLDER}/{_file(workload)}", f"{FOLDER}/dataset.md", filled))
     return Written(page, tuple(figures), tuple(more))
@@ -53,7 +53,7 @@ def _file(workload: str) -> str:
 
 def _links(evidence: Evidence, folder: str = "", but: str = "") -> str:
     """Links to the datasets' pages."""
-    workloads = evidence.scores["default"].suite.workloads
+    workloads = evidence.scores["default"].suite.names("workloads")
     links = [f"[{title(w)}]({folder}{_file(w)})" for w in workloads if w != but]
     return ", ".join(links) or "none"
 
@@ -87,7 +87,7 @@ def blocks(evidence: Evidence) -> dict[str, str]:
 def dataset_blocks(evidence: Evidence, workload: str) -> dict[str, str]:
     """What the page of a dataset may ask for besides."""
     published = evidence.scores.get("published")
-    has = published is not None and workload in published.suite.workloads
+    has = published is not None and workload in published.suite.names("workloads")
     return {
         "dataset": title(workload),
         "other_datasets": _links(evidence, but=workload),
@@ -146,7 +146,7 @@ def _sweeps(evidence: Evidence) -> str:
         return _ABSENT
     suite = evidence.scores["published"].suite
     words = []
-    for workload in suite.workloads:
+    for workload in suite.names("workloads"):
         budgets = ", ".join(budget_text(budget_s) for budget_s in suite.budgets_of(workload))
         queries = suite.queries_of(workload) or "its own number of"
         words.append(f"{title(workload)} {queries} queries, {budgets}")

@@ -41,7 +41,7 @@ def goodput_figure(evidence: Evidence, protocol: Protocol) -> Figure:
     """Goodput against load, a panel for each dataset."""
     from matplotlib.figure import Figure
 
-    workloads = evidence.scores[protocol].suite.workloads
+    workloads = evidence.scores[protocol].suite.names("workloads")
     columns = min(3, len(workloads))
     rows = -(-len(workloads) // columns) if len(workloads) % columns else len(workloads) // columns
     figure = Figure(figsize=(3.3 * columns, 2.7 * rows + 0.6), layout="constrained")

@@ -51,7 +51,8 @@ class Scores:
     @property
     def places(self) -> list[Place]:
         """Workloads and rates, in the order of the suite."""
-        return [(w, float(rate)) for w in self.suite.workloads for rate in self.suite.rates_per_min]
+        workloads = self.suite.names("workloads")
+        return [(w, float(rate)) for w in workloads for rate in self.suite.rates_per_min]
 
     def at_rate(self, rate: float | None, *entries: str) -> list[Place]:
         """The places of one rate, or all, at which all of some entries have been run."""

@@ -95,7 +95,7 @@ def informed_table(evidence: Evidence) -> str:
     rivals = [entry.name for entry in evidence.shown("default", "baseline")]
     rates = [float(rate) for rate in scores.suite.rates_per_min]
     body = []
-    for workload in scores.suite.workloads:
+    for workload in scores.suite.names("workloads"):
         row = [title(workload)]
         for rate in rates:
             place = (workload, rate)

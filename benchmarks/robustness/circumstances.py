@@ -10,7 +10,7 @@ import yaml
 from pydantic import Field
 
 from benchmarks.errors import BenchmarkError
-from benchmarks.suite import SuiteConfig, load_suite
+from benchmarks.suite import SuiteConfig, load_suite, name_of
 from inframind_gym.configs import Number, Positive, PositiveInt, StrictModel, find_config
 from inframind_gym.configs import load_yaml_model as load_yaml
 from inframind_gym.errors import unknown
@@ -169,13 +169,14 @@ def _write_pool(pool: str, factors: Mapping[str, float], folder: Path) -> str:
 
 
 def _write_workload(workload: str, chosen: Circumstance, folder: Path) -> str:
+    """Write a changed workload, under the name of its own: it meets the same sweeps."""
     data = yaml.safe_load(find_config("workloads", workload).read_text(encoding="utf-8"))
     if "models" not in data:
         raise BenchmarkError(f"workload {workload} mixes others: name those in the suite instead.")
     for alias, offset in chosen.ability_offsets.items():
         _known("model", alias, data["models"])["ability"] += offset
     data["quality"] = {**data["quality"], **chosen.quality}
-    path = _write(data, folder / f"{data['name']}.yaml")
+    path = _write(data, folder / f"{name_of(workload)}.yaml")
     load_workload(path)
     return path
 

@@ -150,7 +150,7 @@ def _losses(found: Mapping[str, Results], played: Circumstances) -> str:
 
 
 def _where(place: tuple[Any, ...]) -> str:
-    return f"{Path(place[0]).stem} at {place[1]:g}/min"
+    return f"{place[0]} at {place[1]:g}/min"
 
 
 def _text(difference: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from benchmarks.families import ROUTING, Family
 from benchmarks.metrics import METRICS, Columns
 from benchmarks.routing.limits import fluid_averages
 from benchmarks.routing.tables import routing_sheets
-from benchmarks.suite import BaseSuite, SuiteConfig
+from benchmarks.suite import BaseSuite, SuiteConfig, check_names
 from benchmarks.tables import Sheet
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import unknown
@@ -70,11 +70,10 @@ class RoutingFamily(Family):
                         f"{folder} holds questions of {name!r}: {message} Write a workload for "
                         "them and name its file with --workloads."
                     )
+            workloads = list(dict.fromkeys(workloads))
+            check_names(workloads)
             suite = suite.model_copy(
-                update={
-                    "tasks": str(folder.resolve()),
-                    "workloads": tuple(dict.fromkeys(workloads)),
-                }
+                update={"tasks": str(folder.resolve()), "workloads": tuple(workloads)}
             )
         for name in suite.workloads:
             dataset = load_workload(name).dataset
@@ -108,7 +107,12 @@ class RoutingFamily(Family):
         """Hashes of the workloads."""
         from benchmarks.provenance import workload_fingerprint
 
-        return {"workloads": {name: workload_fingerprint(name) for name in suite.workloads}}
+        return {
+            "workloads": {
+                name: workload_fingerprint(suite.source("workloads", name))
+                for name in suite.names("workloads")
+            }
+        }
 
     def header(self, suite: SuiteConfig) -> dict[str, Any]:
         """Names of models, strategies and topologies, and the environments' specs."""
@@ -127,7 +131,7 @@ class RoutingFamily(Family):
             "env_specs": {
                 f"{name}/{workload}": env_spec(suite, workload, policy)
                 for name, policy in policies.items()
-                for workload in suite.workloads
+                for workload in suite.names("workloads")
             },
         }
 
@@ -135,7 +139,8 @@ class RoutingFamily(Family):
         """Queries of a sweep."""
         from inframind_gym.workload.config import load_workload
 
-        return suite.queries_of(cell.workload) or load_workload(cell.workload).num_queries
+        workload = suite.source("workloads", cell.workload)
+        return suite.queries_of(cell.workload) or load_workload(workload).num_queries
 
     def simulator(
         self,

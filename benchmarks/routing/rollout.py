@@ -40,7 +40,7 @@ def env_kwargs(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, A
     """The JSON arguments of the environment in which a policy meets a workload."""
     kwargs: dict[str, Any] = {
         "pool": suite.pool,
-        "workload": workload,
+        "workload": suite.source("workloads", workload),
         "tasks": suite.tasks,
         "split": suite.split,
         "arrivals": suite.arrivals,

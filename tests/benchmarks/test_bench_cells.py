@@ -50,6 +50,8 @@ def test_policies_meet_the_same_sweep_and_other_cells_another() -> None:
     assert len({cell.sweep_seed for cell in [CELL, *changed]}) == 5
     assert CELL.policy_seed != CELL.sweep_seed
     assert CELL.sweep_seed == 714190615  # part of the results' definition: a change changes them
+    math = Cell("random", "math", 100.0, "tiers", 3)
+    assert (math.sweep_seed, math.policy_seed) == (1165796508, 1141034651)
 
 
 def test_cell_id_covers_everything_that_determines_the_result() -> None:
@@ -110,6 +112,36 @@ def test_a_workload_has_no_budget_twice_and_no_other_settings() -> None:
         load_suite("quick", {"by_workload": {"math": {"budgets_s": [10, 10]}}})
     with pytest.raises(ConfigError, match=r"by_workload.math.rates.*budgets_s, num_queries"):
         load_suite("quick", {"by_workload": {"math": {"rates": [10]}}})
+
+
+def test_a_file_goes_by_its_name_wherever_it_lies() -> None:
+    """Cells, and with them seeds and results, are the same in every folder."""
+    shipped = suite(workloads=["math"])
+    for path in ("math.yaml", "a/math.yaml", "/b/c/math.yml"):
+        assert grid(suite(workloads=[path])) == grid(shipped), path
+    assert grid(suite(workloads=["a/v1.5.yaml"]))[0].workload == "v1.5"
+    mine = suite(workloads=["mbpp", "a/math.yaml"])
+    assert mine.names("workloads") == ("mbpp", "math")
+    assert mine.source("workloads", "math") == "a/math.yaml"
+
+
+def test_two_files_of_one_name_are_refused() -> None:
+    for workloads in (["a/math.yaml", "b/math.yaml"], ["math", "b/math.yaml"]):
+        with pytest.raises(ValueError, match=r"workloads\n.*b/math.yaml are both called 'math'"):
+            suite(workloads=workloads)
+    with pytest.raises(ConfigError, match=r"workloads: a/x.yaml and b/x.yaml are both.*Rename"):
+        load_suite("quick", {"workloads": ("a/x.yaml", "b/x.yaml")})
+
+
+def test_a_workload_that_is_a_file_has_settings_of_its_own_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: t\npolicies: [random]\nworkloads: [own/math.yaml, mbpp]\nrates_per_min: [5]\n"
+        "budgets_s: [30]\nby_workload: {math: {num_queries: 7, budgets_s: [10, 20]}}\n"
+    )
+    loaded = load_suite(str(path))
+    assert (loaded.queries_of("math"), loaded.queries_of("mbpp")) == (7, None)
+    assert list(loaded.places()) == [("math", 5, 10), ("math", 5, 20), ("mbpp", 5, 30)]
 
 
 def test_a_workload_that_a_suite_does_not_play_has_no_settings(tmp_path: Path) -> None:

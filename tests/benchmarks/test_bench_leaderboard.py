@@ -177,6 +177,17 @@ def test_folders_are_compared_on_what_both_have(folder: Path, tmp_path: Path) ->
     assert "2 of 4 cells" in found["notes"][1]
 
 
+def test_a_comparison_tells_that_a_workload_of_one_name_is_another(
+    folder: Path, tmp_path: Path
+) -> None:
+    write_folder(tmp_path, CELLS, make, workloads={"w": "2"})
+    sides = [Side(load_results(where), "good") for where in (folder, tmp_path)]
+    assert compare(*sides, num_resamples=200)["notes"] == [
+        "the two runs differ in the content of workload w"
+    ]
+    assert compare(sides[0], sides[0], num_resamples=200)["notes"] == []
+
+
 def test_what_cannot_be_compared_is_an_error(folder: Path, tmp_path: Path) -> None:
     results = load_results(folder)
     with pytest.raises(BenchmarkError, match="Did you mean 'good'"):

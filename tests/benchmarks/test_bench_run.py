@@ -218,6 +218,21 @@ def test_other_settings_and_edited_files_are_refused(tmp_path: Path) -> None:
         run(config, tmp_path / "r")
 
 
+def test_a_workload_can_be_moved_between_two_runs(tmp_path: Path) -> None:
+    text = (ROOT / "envs_configs" / "workloads" / "math.yaml").read_text()
+    found = []
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.yaml").write_text(text)
+        mine = suite(workloads=[str(tmp_path / folder / "mine.yaml")], seeds=1)
+        assert run(mine, tmp_path / "r", workers=1).cells == 8
+        run(mine, tmp_path / folder, workers=1)
+        found.append(files(tmp_path / folder))
+    assert found[0] == found[1] == files(tmp_path / "r")
+    moved = run(mine, tmp_path / "r", workers=1)
+    assert (moved.kept, moved.computed) == (8, 0)
+
+
 def test_more_seeds_and_policies_extend_a_folder(tmp_path: Path) -> None:
     run(suite(policies=["random"], seeds=1), tmp_path)
     summary = run(suite(), tmp_path)

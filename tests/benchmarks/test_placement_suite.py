@@ -271,6 +271,31 @@ def test_an_edited_cluster_and_other_settings_are_refused(tmp_path: Path) -> Non
         run(config, tmp_path / "r")
 
 
+def test_files_go_by_their_names_wherever_they_lie(tmp_path: Path) -> None:
+    assert (CELL.sweep_seed, CELL.policy_seed) == (1084104955, 1809680074)
+    for kind, name in (("clusters", "h100-4gpu"), ("demands", "steady")):
+        text = (ROOT / f"envs_configs/placement/{kind}/{name}.yaml").read_text()
+        (tmp_path / f"{name}.yaml").write_text(text)
+    paths = {"clusters": [str(tmp_path / "h100-4gpu.yaml")], "demands": [f"{tmp_path}/steady.yaml"]}
+    mine, shipped = suite(**paths, seeds=1), suite(demands=["steady"], seeds=1)
+    assert grid(mine) == grid(shipped)
+    run(mine, tmp_path / "mine", workers=1)
+    run(shipped, tmp_path / "shipped", workers=1)
+    assert files(tmp_path / "mine") == files(tmp_path / "shipped")
+    with pytest.raises(ValueError, match="are both called 'h100-4gpu'"):
+        suite(clusters=["h100-4gpu", *paths["clusters"]])
+
+
+def test_recorded_arrivals_and_a_demand_of_that_name_are_refused(
+    tmp_path: Path, trace: Path
+) -> None:
+    mine = tmp_path / "trace.yaml"
+    mine.write_text((ROOT / "envs_configs/placement/demands/steady.yaml").read_text())
+    assert env_kwargs(suite(demands=[str(mine)]), "h100-4gpu", "trace")["demand"] == str(mine)
+    with pytest.raises(BenchmarkError, match="are both called 'trace'"):
+        suite(demands=[str(mine)], arrivals=str(trace))
+
+
 def test_the_header_replays_as_an_environment(folder: Path) -> None:
     header = json.loads((folder / "run.json").read_text())
     text = json.dumps(header["env_specs"]["h100-4gpu/shifting"])

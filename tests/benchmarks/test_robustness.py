@@ -8,6 +8,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from benchmarks.cells import grid
 from benchmarks.cli import app
 from benchmarks.errors import BenchmarkError
 from benchmarks.robustness.circumstances import (
@@ -17,7 +18,9 @@ from benchmarks.robustness.circumstances import (
     load_circumstances,
     suite_of,
 )
+from benchmarks.routing.rollout import Simulator
 from benchmarks.runner import resolve
+from benchmarks.suite import load_suite
 from inframind_gym.serving.pool import load_pool
 from inframind_gym.workload.config import load_workload
 
@@ -65,6 +68,25 @@ def test_models_answer_worse(shipped: Circumstances, tmp_path: Path) -> None:
             "llama-3b": 0.0,
         }
         assert weaker.quality == usual.quality
+
+
+def test_a_changed_workload_meets_the_sweeps_of_the_original(
+    shipped: Circumstances, tmp_path: Path
+) -> None:
+    """Wherever results lie; what is lost is lost by the circumstance, not by the draw."""
+    usual = load_suite(
+        shipped.suite, {"policies": shipped.policies, "seeds": shipped.seeds, "num_queries": 20}
+    )
+    for folder in (tmp_path / "here", tmp_path / "there"):
+        weaker = resolve(suite_of(shipped, "weaker large models", folder))
+        assert grid(weaker) == grid(usual)
+        assert all(str(folder) in path for path in weaker.workloads)
+    cells = [cell for cell in grid(usual) if cell.policy == "static"][:1]
+    weaker = weaker.model_copy(update={"num_queries": 20})
+    [[(_, one, _)]], [[(_, other, _)]] = (Simulator(s).run(cells) for s in (usual, weaker))
+    drawn = ["query", "task", "arrival_s", "budget_s", "output_tokens"]
+    assert (one[drawn] == other[drawn]).all()
+    assert one["solved"].sum() > other["solved"].sum()
 
 
 def test_gains_are_gone_and_nothing_else(shipped: Circumstances, tmp_path: Path) -> None:
