@@ -19,7 +19,7 @@ from benchmarks.errors import BenchmarkError, StoppedError
 from benchmarks.families import ROUTING, Family, family
 from benchmarks.progress import ProgressReport, say
 from benchmarks.provenance import policy_fingerprint, provenance
-from benchmarks.store import REQUESTS, ResultStore
+from benchmarks.store import HEADER, REQUESTS, ResultStore, differences, read_header
 from benchmarks.suite import BaseSuite, SuiteT
 from benchmarks.workers import MAX_ROWS, run_cells
 
@@ -125,6 +125,17 @@ def run(
         if not stopped:
             store.sort()
     return RunSummary(folder, len(ids), computed, kept, time.monotonic() - began, stopped)
+
+
+def outdated(suite: BaseSuite, folder: Path) -> list[str]:
+    """Why a folder's results are not those of a resolved suite, in words; [] where they are.
+
+    Raises:
+        BenchmarkError: The folder's ``run.json`` is damaged.
+    """
+    if not (folder / HEADER).exists():
+        return []
+    return differences(read_header(folder), _header(family_of_suite(suite), suite, ()))
 
 
 def _header(kind: Family, suite: BaseSuite, command: Sequence[str]) -> dict[str, Any]:

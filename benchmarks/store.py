@@ -108,6 +108,28 @@ def read_header(folder: Path) -> dict[str, Any]:
     return dict(header)
 
 
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What keeps the results of two runs out of one folder, in words.
+
+    Args:
+        old: Content of the folder's ``run.json``.
+        new: What the new run would write there.
+    """
+    there, now = old["settings"], new["settings"]
+    found = [
+        f"{key} (there: {there.get(key)!r}, now: {now.get(key)!r})"
+        for key in {**there, **now}
+        if there.get(key) != now.get(key)
+    ]
+    for kind, what in {"policies": "policy", **family_of(new["suite"]).contents}.items():
+        found += [
+            f"the content of {what} {name}"
+            for name, fingerprint in new[kind].items()
+            if old.get(kind, {}).get(name, fingerprint) != fingerprint
+        ]
+    return found
+
+
 def read_blocks(folder: Path) -> list[Block]:
     """The finished cells of a folder, without what a kill has left unfinished.
 
@@ -212,7 +234,7 @@ class ResultStore:
         except OSError:
             self._lock.close()
             raise BenchmarkError(
-                f"{folder} is in use by another run. Wait for it, or choose another --out."
+                f"{folder} is in use by another run. Wait for it, or choose another folder."
             ) from None
         try:
             self._finish_sorting()
@@ -309,26 +331,15 @@ class ResultStore:
         if not (self.folder / HEADER).exists():
             if _size(self.folder / CELLS):
                 raise BenchmarkError(
-                    f"{self.folder} has results, but no {HEADER}. Choose another --out."
+                    f"{self.folder} has results, but no {HEADER}. Choose another folder."
                 )
             return dict(header)
-        old = read_header(self.folder)
-        differences = [
-            f"{key} (there: {old['settings'].get(key)!r}, now: {header['settings'].get(key)!r})"
-            for key in {**old["settings"], **header["settings"]}
-            if old["settings"].get(key) != header["settings"].get(key)
-        ]
-        contents = self._family.contents
-        for kind, what in {"policies": "policy", **contents}.items():
-            differences += [
-                f"the content of {what} {name}"
-                for name, fingerprint in header[kind].items()
-                if old.get(kind, {}).get(name, fingerprint) != fingerprint
-            ]
-        if differences:
+        old, contents = read_header(self.folder), self._family.contents
+        differing = differences(old, header)
+        if differing:
             raise OtherSettingsError(
-                f"{self.folder} holds results of other settings: {'; '.join(differences)}. "
-                "Choose another --out, or delete the folder to start over."
+                f"{self.folder} holds results of other settings: {'; '.join(differing)}. "
+                "Choose another folder, or delete this one to start over."
             )
         merged = {key: {**old[key], **header[key]} for key in ("policies", *contents, "env_specs")}
         bounds = sorted({*old.get("bounds", ()), *header.get("bounds", ())})

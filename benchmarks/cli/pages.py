@@ -186,39 +186,34 @@ def robustness(
         int | None, typer.Option(min=1, help="Processes, or actors on Ray, for the sweeps.")
     ] = None,
     ray_address: RayAddress = None,
+    redo: Annotated[
+        bool, typer.Option("--redo", help="Delete results of other code or settings.")
+    ] = False,
 ) -> None:
     """Play policies where the world is not as they were fitted to it, and write the page."""
-    from benchmarks.results import load_results
-    from benchmarks.robustness.circumstances import (
-        CIRCUMSTANCES,
-        chosen,
-        folder_of,
-        load_circumstances,
-        suite_of,
-    )
+    from benchmarks.errors import StoppedError
+    from benchmarks.robustness.circumstances import CIRCUMSTANCES, chosen, load_circumstances
     from benchmarks.robustness.page import write
-    from benchmarks.runner import continue_command, resolve
-    from benchmarks.runner import run as run_suite
+    from benchmarks.robustness.produce import produce
+    from benchmarks.runner import continue_command
     from benchmarks.suite import split_list
     from benchmarks.workers import default_workers
 
     with friendly():
         plan = load_circumstances(circumstances or CIRCUMSTANCES, split_list(policies))
-        found = {}
-        for name in chosen(plan, split_list(only), traced=trace is not None):
-            suite = resolve(suite_of(plan, name, folder, trace))
-            say(f"{name}: {plan.circumstances[name].what}")
-            summary = run_suite(
-                suite,
-                folder / folder_of(name),
+        try:
+            found = produce(
+                plan,
+                chosen(plan, split_list(only), traced=trace is not None),
+                folder,
+                trace=trace,
                 workers=workers or default_workers(ray_address),
                 ray_address=ray_address,
-                command=sys.argv[1:],
+                redo=redo,
             )
-            if summary.stopped:
-                say(f"stopped. Continue with: {continue_command(sys.argv[1:])}")
-                raise typer.Exit(130)
-            found[name] = load_results(folder / folder_of(name))
+        except (KeyboardInterrupt, StoppedError):
+            say(f"stopped. Continue with: {continue_command(sys.argv[1:])}")
+            raise typer.Exit(130) from None
         print(write(plan, found, out))
 
 

@@ -47,7 +47,7 @@ def write(played: Circumstances, found: Mapping[str, Results], out: Path) -> Pat
             f"Note: {name}: {note}.\n" for name, board in boards.items() for note in board["notes"]
         ),
         "missing": "".join(
-            f"Not played: {name}.\n" for name in played.circumstances if name not in found
+            f"Not shown: {name}.\n" for name in played.circumstances if name not in found
         ),
         "sweeps": f"{sum(len(results.sweeps) for results in found.values()):,}",
         "processor": header["machine"]["processor"],

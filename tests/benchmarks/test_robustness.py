@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,33 @@ def test_the_page(tmp_path: Path) -> None:
     assert again.exit_code == 0
     assert "0 to go" in again.stderr
     assert (tmp_path / "docs" / "robustness.md").read_text(encoding="utf-8") == page
+
+
+def test_results_of_other_code_are_named_before_anything_is_played(tmp_path: Path) -> None:
+    content = yaml.safe_load(CIRCUMSTANCES.read_text(encoding="utf-8"))
+    content |= {"ours": "budget_greedy", "policies": ["budget_greedy", "random"], "seeds": 2}
+    small = {"workloads": ["math"], "rates_per_min": [100], "num_queries": 5}
+    content["circumstances"] = {
+        name: {"what": name, "suite": {**small, "num_queries": number}}
+        for number, name in enumerate(("first one", "second one", "third one"), start=5)
+    }
+    file, results = tmp_path / "own.yaml", tmp_path / "results"
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    where = ["--folder", str(results), "--out", str(tmp_path / "docs"), "--workers", "1"]
+    arguments = ["robustness", "--circumstances", str(file), *where]
+    assert CliRunner().invoke(app, [*arguments, "--only", "second one,third one"]).exit_code == 0
+    header = results / "second-one" / "run.json"
+    written = json.loads(header.read_text())
+    written["settings"]["code of inframind_gym"] = "older"
+    header.write_text(json.dumps(written))
+    refused = CliRunner().invoke(app, arguments)
+    assert refused.exit_code == 2
+    assert "1 of 3 results folders are of other code" in refused.stderr
+    assert f"{results / 'second-one'}: code of inframind_gym (there: 'older'" in refused.stderr
+    assert "--redo" in refused.stderr and "--folder" in refused.stderr
+    assert not (results / "first-one").exists()
+    again = CliRunner().invoke(app, [*arguments, "--redo"])
+    assert again.exit_code == 0, again.stderr
+    assert "second-one was made by other code or settings: made anew" in again.stderr
+    assert "third-one: 4 of 4 cells are there" in again.stderr
+    assert json.loads(header.read_text())["settings"]["code of inframind_gym"] != "older"
