@@ -20,7 +20,7 @@ from inframind_gym.cli import app
 from inframind_gym.envs.placement import PlacementEnv
 from inframind_gym.envs.placement_live import PlacementLiveEnv
 from inframind_gym.errors import InfraMindError
-from inframind_gym.placement.live import cluster as live_cluster
+from inframind_gym.placement.live.machine import Machine
 from tests.placement.live_toys import MODELS, Pretended
 from tests.placement.toys import write_demand
 
@@ -31,9 +31,9 @@ LIVE = "InfraMind-PlacementLive-v0"
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Of an environment whose servers pretend."""
     monkeypatch.setattr(
-        live_cluster.LivePlacement,
+        Machine,
         "_vllm_server",
-        lambda self, g, m: Pretended(MODELS[m], self._live.live),
+        lambda self, g, m: Pretended(MODELS[m], self._config.live),
     )
     return {
         "demand": write_demand(

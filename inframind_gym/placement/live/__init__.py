@@ -18,6 +18,7 @@ a module:
 - `config`: the keyword arguments, and what pool, cluster and demand must agree on.
 - `server`: one server's process: start, sleep, wake up, stop.
 - `link`: one server's connections: who watches it, who sends to it.
+- `machine`: where servers run: makes them and their connections, taken by one process at a time.
 - `phases`: what a phase does to a server, and what is done when that fails. On threads.
 - `cluster`: episodes and decision intervals; `records`: what is written, and the clock;
   `conductor`: phases, and servers that die; `traffic`: calls on their way. On the caller's thread.

@@ -7,13 +7,11 @@ go through phases, and the loop of the connections, put what they have to say in
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,30 +19,19 @@ from numpy.typing import NDArray
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.placement import live_events as events
 from inframind_gym.placement.live.conductor import Conductor, Transition
-from inframind_gym.placement.live.config import (
-    PlacementLiveConfig,
-    instance_pool,
-    served_models,
-)
+from inframind_gym.placement.live.config import PlacementLiveConfig, served_models
 from inframind_gym.placement.live.decision import Decision
-from inframind_gym.placement.live.link import Link
-from inframind_gym.placement.live.phases import Instance
+from inframind_gym.placement.live.machine import Machine, MakeServer
 from inframind_gym.placement.live.records import Records
-from inframind_gym.placement.live.server import LiveServer, VllmServer
 from inframind_gym.placement.live.traffic import Traffic
 from inframind_gym.placement.simulation import PlacementSimulation
 from inframind_gym.placement.state import ABSENT, ACTIVE, DAG, SLEPT, World
 from inframind_gym.policy.actions import check_actions
-from inframind_gym.serving.launch.state import PoolState
 from inframind_gym.serving.pool import load_pool
 from inframind_gym.serving.vllm.client import ChatResult
-from inframind_gym.serving.vllm.loop import LoopThread
-from inframind_gym.serving.vllm.settings import LiveSettings, ServerAddress, require_live
+from inframind_gym.serving.vllm.settings import require_live
 
 _log = logging.getLogger(__name__)
-_SEEN_UP_S: Final = 60.0  # for a server that says it is up to be seen to be
-
-MakeServer = Callable[[int, int], LiveServer]  # leader, model
 
 
 class LivePlacement(PlacementSimulation):
@@ -80,11 +67,6 @@ class LivePlacement(PlacementSimulation):
         self.pool = load_pool(config.pool)
         super().__init__(config, 1)
         self.served = served_models(self.pool, self.cluster_config, self.cards)
-        self._live = config
-        self._make_server = make_server or self._vllm_server
-        self._settings = LiveSettings(sampling=config.sampling)
-        self._loop: LoopThread | None = None  # there is one while servers may run
-        self._lock = contextlib.ExitStack()
         self._asks = False  # calls come from outside
         self._answers: set[Future[ChatResult]] = set()  # of those that are not answered yet
         self._looked_s = 0.0  # when the records were shown last
@@ -95,11 +77,20 @@ class LivePlacement(PlacementSimulation):
         self.traffic = Traffic(
             self._records, self.served, config.live, lambda g, m: self.conductor.instance(g, m).link
         )
+        self._machine = Machine(
+            config,
+            self.pool,
+            self.cluster_config,
+            self.cards,
+            self.served,
+            make_server,
+            lambda g, m, up: self._records.put(lambda: self.conductor.seen(g, m, up)),
+        )
         self.conductor = Conductor(
             self._records,
             aliases,
             config.live,
-            self._make_instance,
+            self._machine.instance,
             self.traffic.take_back,
             on_transition,
         )
@@ -127,7 +118,7 @@ class LivePlacement(PlacementSimulation):
         Raises:
             InfraMindError: another process has a placement of this pool, or no server came up.
         """
-        first = self._loop is None
+        first = not self._machine.is_open
         if not first:
             self._abandon()
         found, seen = self.state.instance.copy(), self.state.seen_s.copy()
@@ -296,8 +287,7 @@ class LivePlacement(PlacementSimulation):
 
     def _open_interval(self) -> int:
         """Begin an interval, and say at which tick it is to end."""
-        if self._loop is None:
-            raise InfraMindError("the cluster is closed, or was never begun: begin an episode")
+        self._require_open()
         records = self._records
         last = max(records.tick + self.config.ticks, records.clock_tick + 1)
         records.end_s = last * records.tick_length_s
@@ -364,8 +354,7 @@ class LivePlacement(PlacementSimulation):
         names = [card.alias for card in self.cards]
         if model not in names:
             raise ConfigError(unknown("model", model, names))
-        if self._loop is None:
-            raise InfraMindError("the cluster is closed, or was never begun: begin an episode")
+        self._require_open()
         if not self._asks:
             raise InfraMindError("calls from outside need an episode begun by begin(jobs=False)")
         answer: Future[ChatResult] = Future()
@@ -383,29 +372,9 @@ class LivePlacement(PlacementSimulation):
 
     # Servers
 
-    def _make_instance(self, g: int, m: int) -> Instance:
-        def changed(up: bool, asleep: bool, why: str) -> None:
-            self._records.put(lambda: self.conductor.seen(g, m, up))
-
-        def connect(address: ServerAddress) -> Link:
-            if self._loop is None:
-                raise InfraMindError("the cluster was closed")
-            return Link(
-                self._loop,
-                address,
-                self._live.live,
-                self._settings,
-                poll_s=self.pool.metrics_poll_s,
-                on_change=changed,
-                api_key=os.environ.get("VLLM_API_KEY"),
-            )
-
-        name = f"{self.cards[m].alias} on GPU {g}"
-        return Instance(name, self._make_server(g, m), connect, _SEEN_UP_S)
-
-    def _vllm_server(self, g: int, m: int) -> LiveServer:
-        pool = instance_pool(self.pool, self.cluster_config, self.served[m], self.cards[m], g)
-        return VllmServer(pool, self._live.live, self._live.state, self._live.python)
+    def _require_open(self) -> None:
+        if not self._machine.is_open:
+            raise InfraMindError("the cluster is closed, or was never begun: begin an episode")
 
     def _open(self) -> None:
         """Take the pool for ourselves, and end what an earlier run that was killed has left.
@@ -413,12 +382,9 @@ class LivePlacement(PlacementSimulation):
         Raises:
             InfraMindError: another process has it.
         """
-        self._lock.enter_context(
-            PoolState(f"{self.pool.name}-placement", self._live.state).locked()
-        )
+        self._machine.open()
         atexit.register(self.close)
         self.conductor.cancelled = False
-        self._loop = LoopThread("placement")
         for m, card in enumerate(self.cards):
             for g in range(0, self.num_gpus - card.tp_min + 1, card.tp_min):
                 self.conductor.instance(g, m).server.stop()
@@ -428,8 +394,7 @@ class LivePlacement(PlacementSimulation):
 
         KeyboardInterrupt is put off until they are gone.
         """
-        loop = self._loop
-        if loop is None:
+        if not self._machine.is_open:
             return
         atexit.unregister(self.close)
         self.conductor.cancelled = True
@@ -441,13 +406,11 @@ class LivePlacement(PlacementSimulation):
                 stop.join()
             except KeyboardInterrupt:
                 interrupted = True
-        self._loop = None
         self._asks = False
         self.traffic.forget()
         for answer in list(self._answers):  # asked, and not even taken up
             answer.cancel()
-        loop.stop()
-        self._lock.close()
+        self._machine.close()
         if interrupted:
             raise KeyboardInterrupt
 
