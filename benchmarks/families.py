@@ -112,7 +112,7 @@ class Family(ABC):
 
     @abstractmethod
     def resolve(self, suite: Any) -> Any:
-        """Check all that a suite names, and make its paths absolute.
+        """Check all that a suite names, and make its paths but those of `files` absolute.
 
         Raises:
             InfraMindError: Something cannot be used.

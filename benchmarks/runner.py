@@ -20,7 +20,7 @@ from benchmarks.families import ROUTING, Family, family
 from benchmarks.progress import ProgressReport, say
 from benchmarks.provenance import policy_fingerprint, provenance
 from benchmarks.store import HEADER, REQUESTS, ResultStore, differences, read_header
-from benchmarks.suite import BaseSuite, SuiteT
+from benchmarks.suite import BaseSuite, SuiteT, absolute
 from benchmarks.workers import MAX_ROWS, run_cells
 
 
@@ -52,7 +52,8 @@ def resolve(suite: SuiteT) -> SuiteT:
         InfraMindError: Something cannot be used.
     """
     resolved: SuiteT = family_of_suite(suite).resolve(suite)
-    return resolved
+    files = {axis: tuple(map(absolute, getattr(resolved, axis))) for axis in resolved.files}
+    return resolved.model_copy(update=files)
 
 
 def family_of_suite(suite: BaseSuite) -> Family:

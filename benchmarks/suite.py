@@ -35,6 +35,12 @@ def name_of(name_or_path: str) -> str:
     return Path(name_or_path).name.removesuffix(".yaml").removesuffix(".yml")
 
 
+def absolute(name_or_path: str) -> str:
+    """A configuration that is a file by its absolute path, any other by its name."""
+    is_path = name_of(name_or_path) != name_or_path
+    return str(Path(name_or_path).absolute()) if is_path else name_or_path
+
+
 def check_names(given: Iterable[str]) -> None:
     """Check that results can tell configurations apart.
 

@@ -1,6 +1,8 @@
 """How far one could get: fluid bounds on the goodput of a cell, by linear programming.
 
     from benchmarks.bounds import fluid_bounds
+    from benchmarks.suite import load_suite
+    suite = load_suite("results")
     bound = fluid_bounds(suite, "math", 100.0, "tiers", cache=Path("runs/bounds"))
     bound.informed, bound.clairvoyant
 

@@ -67,5 +67,6 @@ def _scipy(module: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise BenchmarkError(
-            "the fluid bounds need SciPy: pip install 'inframind-gym[bounds]'"
+            "the fluid bounds need SciPy: install the extra `bounds`, from the repository "
+            '`pip install -c constraints.txt -e ".[bounds]"`.'
         ) from error

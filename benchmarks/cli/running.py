@@ -25,8 +25,8 @@ def run(
     suite: Annotated[
         str,
         typer.Option(
-            help="A shipped suite (quick, standard, paper; placement_quick, placement) or a YAML "
-            "file."
+            help="A shipped suite (quick, standard, paper, results, results_published; "
+            "placement_quick, placement) or a YAML file."
         ),
     ] = "quick",
     out: Annotated[

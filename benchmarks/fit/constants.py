@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.errors import BenchmarkError
 from inframind_gym.calibration.measured import MeasuredCell
 from inframind_gym.calibration.replay_choices import mean_agents
 from inframind_gym.calibration.replay_runs import Constants
@@ -310,8 +311,10 @@ def check_known(datasets: Sequence[str], models: Sequence[str]) -> None:
     """Check that starting points are known for all datasets and models.
 
     Raises:
-        ValueError: names those that are missing.
+        BenchmarkError: names those that are missing.
     """
     missing = [d for d in datasets if d not in CALL_S] + [m for m in models if m not in BASE_S]
     if missing:
-        raise ValueError(f"no starting points for {', '.join(missing)}: add them above")
+        raise BenchmarkError(
+            f"no starting points for {', '.join(missing)}: add them to benchmarks/fit/constants.py."
+        )

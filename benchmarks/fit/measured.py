@@ -13,7 +13,6 @@ quality. `--cross-validate` also fits without each of the arrival rates in turn 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from benchmarks.cli.shared import friendly
 from benchmarks.fit.constants import (
     Layout,
     check_known,
@@ -34,6 +34,7 @@ from benchmarks.fit.constants import (
 )
 from benchmarks.fit.solver import Problem, minimise
 from benchmarks.fit.yaml_files import pool_yaml, workload_yaml
+from benchmarks.progress import say
 from inframind_gym.calibration.measured import MeasuredCell, read_runs
 from inframind_gym.calibration.replay_choices import HARNESSES
 from inframind_gym.calibration.replay_report import compare, summarise
@@ -44,7 +45,6 @@ from inframind_gym.calibration.replay_runs import (
     load_constants,
     predict,
 )
-from inframind_gym.errors import InfraMindError
 from inframind_gym.files import replace_text
 from inframind_gym.workload.config import load_workload
 
@@ -250,7 +250,7 @@ def main(
 ) -> None:
     """Fit pool and workloads to measured runs."""
     began = time.monotonic()
-    try:
+    with friendly():
         cells = read_runs(runs, ["mas", "inframind"])
         before = load_constants(pool, [cell.dataset for cell in cells])
         check_known(list(before.profiles), before.pool.aliases)
@@ -269,9 +269,6 @@ def main(
             say(f"without {rate:g} queries/min")
             report["left_out"][f"{rate:g}"] = left_out(cells, before, seeds, rate)
             replace_text(out / "fit.json", json.dumps(report, indent=1) + "\n")
-    except (InfraMindError, ValueError) as error:
-        say(f"error: {error}")
-        raise typer.Exit(2) from None
     print(json.dumps({key: report[key] for key in ("prior", "fit", "left_out")}, indent=1))
     say(f"{len(values)} constants fitted in {time.monotonic() - began:.0f} s")
 
@@ -279,11 +276,6 @@ def main(
 def errors(cells: Sequence[MeasuredCell], constants: Constants) -> dict[str, Any]:
     """Summary of the errors, by method."""
     return summarise(compare(cells, predict(cells, constants)))
-
-
-def say(text: str) -> None:
-    """Progress, to standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

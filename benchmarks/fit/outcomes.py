@@ -13,7 +13,6 @@ import csv
 import gzip
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -26,7 +25,8 @@ import typer
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from inframind_gym.errors import ConfigError, InfraMindError
+from benchmarks.cli.shared import friendly
+from inframind_gym.errors import ConfigError
 from inframind_gym.files import replace_text
 from inframind_gym.tasks import load_tasks
 
@@ -298,15 +298,12 @@ def main(
     ] = Path("inframind_gym/tasks/data/difficulty_direction.npy"),
 ) -> None:
     """Measure difficulty, cut answers and agreement from the outcomes of many models."""
-    try:
+    with friendly():
         questions = load_tasks(tasks, datasets=["mmlu_pro"], split="all")
         table, weights = measure(
             read_outcomes(outcomes), questions.ids, cast(Array, questions.embeddings)
         )
         replace_text(out, json.dumps(table, indent=1) + "\n")
-    except InfraMindError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
     np.save(direction, weights.astype(np.float16), allow_pickle=False)
     for name, of in table.items():
         print(f"{name:<28} {of['value']:>8.3f}  {of['what']}")

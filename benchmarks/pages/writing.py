@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.errors import BenchmarkError
 from inframind_gym.errors import unknown
@@ -67,6 +67,21 @@ def write_page(path: Path, template: str, names: Mapping[str, str], *, command: 
     )
     replace_text(path, head + fill(text, names))
     return path
+
+
+def origin(header: Mapping[str, Any]) -> dict[str, str]:
+    """What templates say of the machine and the versions behind a results folder.
+
+    Args:
+        header: Content of its ``run.json``.
+    """
+    return {
+        "processor": header["machine"]["processor"],
+        "cores": str(header["machine"]["cores"]),
+        "python": header["python"],
+        "versions": ", ".join(f"{name} {version}" for name, version in header["packages"].items()),
+        "commit": (header["git"] or {}).get("commit", "unknown")[:12],
+    }
 
 
 def fill(template: str, names: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from benchmarks.compare import Side, compare
 from benchmarks.errors import BenchmarkError
 from benchmarks.leaderboard import leaderboard
-from benchmarks.pages.writing import write_page
+from benchmarks.pages.writing import origin, write_page
 from benchmarks.placement.metrics import METRICS
 from benchmarks.placement.solver import SOLVERS
 from benchmarks.results import Results
@@ -36,7 +36,6 @@ def write(results: Results, out: Path, *, solver: Sequence[Mapping[str, Any]]) -
     if results.family.kind != "placement":
         raise BenchmarkError(f"{results.folder} holds results of {results.family.kind}.")
     board = leaderboard(results)
-    header = results.header
     sheets = [*leaderboard_sheets(board), *paired_sheets(results, OURS), solver_sheet(solver)]
     blocks = [to_markdown(sheet) for sheet in sheets]
     names = dict(
@@ -46,11 +45,7 @@ def write(results: Results, out: Path, *, solver: Sequence[Mapping[str, Any]]) -
         notes="".join(f"Note: {note}.\n" for note in board["notes"]),
         seeds=seeds_text(board["rows"]),
         trace="" if not board["arrivals"] else f" (`{Path(board['arrivals']).name}`)",
-        processor=header["machine"]["processor"],
-        cores=str(header["machine"]["cores"]),
-        python=header["python"],
-        versions=", ".join(f"{name} {found}" for name, found in header["packages"].items()),
-        commit=(header["git"] or {}).get("commit", "unknown")[:12],
+        **origin(results.header),
     )
     command = "placement-page results/placement"
     return write_page(out / "placement.md", "placement.md", names, command=command)

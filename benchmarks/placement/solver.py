@@ -5,8 +5,8 @@
 The problem is that of `inframind_gym.placement.flow`: every GPU has one model, one GPU in four had
 better change; further copies are worth less. `exchange` is ours; `assignment` is SciPy's
 `linear_sum_assignment` of GPUs to copies, `highs` its linear program, `networkx` the network
-simplex, `ortools` Google's min-cost flow, if it is installed. All find the same optimum, which is
-checked; solvers that took more than `PATIENCE_S` on one size are left out of the larger ones.
+simplex, `ortools` Google's min-cost flow. All find the same optimum, which is checked. Left out are
+those whose package is not installed and, of larger sizes, those that took more than `PATIENCE_S`.
 """
 
 from __future__ import annotations
@@ -160,7 +160,12 @@ SOLVERS: Final[dict[str, Solver]] = {
     "networkx": by_networkx,
     "ortools": by_ortools,
 }
-_NEEDS: Final = {"ortools": "ortools", "networkx": "networkx"}
+_NEEDS: Final = {
+    "assignment": "scipy",
+    "highs": "scipy",
+    "networkx": "networkx",
+    "ortools": "ortools",
+}
 
 
 def measure(

@@ -140,19 +140,19 @@ def suite_of(
         ConfigError: Something that the circumstance names does not exist.
         InfraMindError: A file cannot be written.
     """
-    chosen = circumstances.circumstances[name]
+    circumstance = circumstances.circumstances[name]
     settings: dict[str, Any] = {"policies": circumstances.policies, "seeds": circumstances.seeds}
-    settings |= chosen.suite
-    if chosen.traced:
+    settings |= circumstance.suite
+    if circumstance.traced:
         settings["arrivals"] = {"kind": "trace", "path": str(trace), "rescale": True}
     suite = load_suite(circumstances.suite, settings)
     here = folder / "worlds" / folder_of(name)
     changes: dict[str, Any] = {}
-    if chosen.step_factors:
-        changes["pool"] = _write_pool(suite.pool, chosen.step_factors, here)
-    if chosen.ability_offsets or chosen.quality:
+    if circumstance.step_factors:
+        changes["pool"] = _write_pool(suite.pool, circumstance.step_factors, here)
+    if circumstance.ability_offsets or circumstance.quality:
         changes["workloads"] = tuple(
-            _write_workload(workload, chosen, here) for workload in suite.workloads
+            _write_workload(workload, circumstance, here) for workload in suite.workloads
         )
     return suite.model_copy(update=changes)
 
@@ -168,14 +168,14 @@ def _write_pool(pool: str, factors: Mapping[str, float], folder: Path) -> str:
     return path
 
 
-def _write_workload(workload: str, chosen: Circumstance, folder: Path) -> str:
+def _write_workload(workload: str, circumstance: Circumstance, folder: Path) -> str:
     """Write a changed workload, under the name of its own: it meets the same sweeps."""
     data = yaml.safe_load(find_config("workloads", workload).read_text(encoding="utf-8"))
     if "models" not in data:
         raise BenchmarkError(f"workload {workload} mixes others: name those in the suite instead.")
-    for alias, offset in chosen.ability_offsets.items():
+    for alias, offset in circumstance.ability_offsets.items():
         _known("model", alias, data["models"])["ability"] += offset
-    data["quality"] = {**data["quality"], **chosen.quality}
+    data["quality"] = {**data["quality"], **circumstance.quality}
     path = _write(data, folder / f"{name_of(workload)}.yaml")
     load_workload(path)
     return path

@@ -9,7 +9,7 @@ from typing import Any, Final
 from benchmarks.compare import Side, compare
 from benchmarks.leaderboard import leaderboard
 from benchmarks.pages.markdown import NONE, table
-from benchmarks.pages.writing import write_page
+from benchmarks.pages.writing import origin, write_page
 from benchmarks.results import Results
 from benchmarks.robustness.circumstances import Circumstances
 
@@ -50,10 +50,7 @@ def write(played: Circumstances, found: Mapping[str, Results], out: Path) -> Pat
             f"Not shown: {name}.\n" for name in played.circumstances if name not in found
         ),
         "sweeps": f"{sum(len(results.sweeps) for results in found.values()):,}",
-        "processor": header["machine"]["processor"],
-        "python": header["python"],
-        "versions": ", ".join(f"{name} {found}" for name, found in header["packages"].items()),
-        "commit": (header["git"] or {}).get("commit", "unknown")[:12],
+        **origin(header),
     }
     return write_page(out / "robustness.md", "robustness.md", names, command="robustness")
 
@@ -64,7 +61,7 @@ def _trace(results: Results) -> str:
     return f" (`{Path(arrivals['path']).name}`)" if isinstance(arrivals, dict) else ""
 
 
-def short(policy: str) -> str:
+def _label(policy: str) -> str:
     """A policy's name in a table: a checkpoint is called by its last folder."""
     name, _, checkpoint = policy.partition(":")
     return f"`{name}_{Path(checkpoint).name}`" if checkpoint else f"`{name}`"
@@ -84,7 +81,7 @@ def _scores(boards: Mapping[str, dict[str, Any]], metric: str, played: Circumsta
             text = f"{POINTS * mean[policy][metric]:.1f}±{POINTS * (high - low) / 2:.1f}"
             cells.append(f"**{text}**" if mean[policy][metric] == best else text)
         rows.append([name, *cells])
-    return table(["", *(short(policy) for policy in played.policies)], rows)
+    return table(["", *(_label(policy) for policy in played.policies)], rows)
 
 
 def _differences(
@@ -130,7 +127,7 @@ def _rivals(found: Mapping[str, Results], played: Circumstances) -> str:
                 str(len(nearest) - ahead - behind),
                 str(behind),
                 f"{POINTS * mean:+.1f}",
-                f"{_text(worst)} {_where(place)}, {short(rival)}",
+                f"{_text(worst)} {_where(place)}, {_label(rival)}",
             ]
         )
     headings = ["", "cells", "ahead", "level", "behind", "mean lead", "smallest lead"]
@@ -139,7 +136,7 @@ def _rivals(found: Mapping[str, Results], played: Circumstances) -> str:
 
 def _losses(found: Mapping[str, Results], played: Circumstances) -> str:
     rows = [
-        [name, _where(place), short(rival), _text(difference)]
+        [name, _where(place), _label(rival), _text(difference)]
         for name, results in found.items()
         for place, rival, difference in _nearest(results, played)
         if difference["difference_ci95"][1] < 0

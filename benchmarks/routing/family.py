@@ -12,7 +12,7 @@ from benchmarks.families import ROUTING, Family
 from benchmarks.metrics import METRICS, Columns
 from benchmarks.routing.limits import fluid_averages
 from benchmarks.routing.tables import routing_sheets
-from benchmarks.suite import BaseSuite, SuiteConfig, check_names
+from benchmarks.suite import BaseSuite, SuiteConfig, absolute, check_names
 from benchmarks.tables import Sheet
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import unknown
@@ -51,6 +51,7 @@ class RoutingFamily(Family):
         from inframind_gym.workload.config import load_workload
 
         load_pool(suite.pool)
+        suite = suite.model_copy(update={"pool": absolute(suite.pool)})
         arrivals = make_arrivals(suite.arrivals).to_json()
         if "path" in arrivals:
             arrivals["path"] = str(Path(arrivals["path"]).resolve())

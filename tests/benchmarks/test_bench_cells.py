@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.cells import Cell, batches, cell_id, grid, in_order
 from benchmarks.errors import BenchmarkError
-from benchmarks.runner import family_of_suite
+from benchmarks.families import family
+from benchmarks.runner import family_of_suite, resolve
 from benchmarks.suite import (
     SuiteConfig,
     load_suite,
@@ -17,6 +18,7 @@ from benchmarks.suite import (
 )
 from inframind_gym.errors import ConfigError
 
+ROOT = Path(__file__).resolve().parents[2]
 CELL = Cell("random", "mixed", 100.0, 30.0, 0)
 
 
@@ -123,6 +125,28 @@ def test_a_file_goes_by_its_name_wherever_it_lies() -> None:
     mine = suite(workloads=["mbpp", "a/math.yaml"])
     assert mine.names("workloads") == ("mbpp", "math")
     assert mine.source("workloads", "math") == "a/math.yaml"
+
+
+@pytest.mark.parametrize("kind", ["routing", "placement"])
+def test_the_content_of_every_file_that_cells_name_is_hashed(kind: str) -> None:
+    of = family(kind)
+    assert tuple(of.contents) == of.suite.files
+    assert set(of.contents.values()) <= {axis.name for axis in of.cell.axes}
+
+
+def test_a_resolved_suite_does_not_depend_on_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run.json replays from anywhere."""
+    for kind, name in (("workloads", "math"), ("pools", "b200-2gpu")):
+        text = (ROOT / "envs_configs" / kind / f"{name}.yaml").read_text()
+        (tmp_path / f"my-{name}.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    mine = suite(policies=["random"], workloads=["my-math.yaml", "mbpp"], pool="my-b200-2gpu.yaml")
+    made = resolve(mine)
+    assert made.workloads == (str(tmp_path / "my-math.yaml"), "mbpp")
+    assert made.pool == str(tmp_path / "my-b200-2gpu.yaml")
+    assert resolve(suite(policies=["random"], workloads=["math"])).pool == "b200-2gpu"
 
 
 def test_two_files_of_one_name_are_refused() -> None:
