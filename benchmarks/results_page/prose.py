@@ -74,7 +74,7 @@ def most_used(evidence: Evidence) -> str:
         return NONE
     shares = {
         workload: _shares(scores, entry, [place for place in scores.places if place[0] == workload])
-        for workload in scores.suite.workloads
+        for workload in scores.suite.names("workloads")
     }
     total = {m: sum(of[m] for of in shares.values()) for m in next(iter(shares.values()))}
     model = max(total, key=lambda name: total[name])

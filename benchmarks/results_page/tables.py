@@ -184,7 +184,7 @@ def best_rivals_table(evidence: Evidence) -> str:
         return f"`{evidence.plan.agent}` has not been run, or nothing beside it."
     rates = [float(rate) for rate in scores.suite.rates_per_min]
     body = []
-    for workload in scores.suite.workloads:
+    for workload in scores.suite.names("workloads"):
         at = [found.get((workload, rate)) for rate in rates]
         cells = [f"`{d.rival}` {difference(d.difference, GOODPUT)}" if d else NONE for d in at]
         body.append([title(workload), *cells])
