@@ -1,8 +1,8 @@
 """The best constants: one plan and one route for every query of a workload.
 
 The simplest rivals of whatever plans. A constant that was chosen well is hard to beat where the
-load is feasible for it: what an agent gains beyond it is what it makes of budgets and load. And
-what it gains beyond a constant that was chosen for the load is what it makes of budgets.
+load is feasible for it: what an agent gains beyond it is what it makes of budgets, load, teams of
+several models and what tells a question's difficulty.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def recipe_action(spec: PolicySpec, recipe: Mapping[str, Any]) -> NDArray[np.int
     action = np.zeros(PLAN_ACTIONS + 1, np.int64)
     action[0] = TOPOLOGIES.index(recipe["topology"])
     action[1] = int(recipe["num_agents"]) - 1
-    action[2:PLAN_ACTIONS] = np.arange(MAX_AGENTS)
+    roles = recipe.get("roles", range(MAX_AGENTS))
+    action[2 : 2 + len(roles)] = roles
     action[PLAN_ACTIONS] = spec.action(
         spec.model_index(recipe["model"]), spec.strategy_index(recipe["strategy"])
     )
@@ -68,7 +69,8 @@ class FixedRecipePolicy(_Constant):
 
     Args:
         topology: name; all four or none must be given. Without them the recipe is the one that did
-            best on the workload's validation split (`baselines/fixed_recipe_search.py`).
+            best on the workload's questions for training and validation, with the roles that did
+            best (`baselines/fixed_recipe_search.py`); a recipe that is given has the first roles.
         num_agents: 1 to 6.
         model: alias.
         strategy: name.
@@ -133,7 +135,7 @@ class FixedRecipePolicy(_Constant):
 
 
 class FixedRecipeByRatePolicy(_Constant):
-    """The recipe that did best on the workload's validation split at the rate of the arrivals.
+    """The recipe that did best at the rate of the arrivals (`baselines/fixed_recipe_search.py`).
 
     It is not told that rate: it takes the mean over the sweep so far, up to the arrival of the
     query at hand, and of the table's rates the nearest by ratio. So a query keeps its recipe,

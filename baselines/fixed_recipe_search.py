@@ -1,37 +1,60 @@
 """Choose the best constant recipes of every workload: `python -m baselines.fixed_recipe_search`.
 
-Every topology with up to three agents, every model and strategy plays the validation split at four
-rates, with budgets from the tiers; the best by goodput play again, longer, and the best of these is
-written down: the best over all rates, and the best at every one of them.
+Every topology with up to three agents, every model and strategy plays at four rates, with budgets
+from the tiers, on the questions that agents are trained on and those they are validated on. The
+best by goodput play again with all roles that their agents could have, the best of these play
+again, longer, and of them the best are written down: over all rates, and at every one of them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 
 from baselines.fixed_recipe import BY_RATE, CHOSEN
+from inframind_gym.envs.spaces import MOST_ROLES
 from inframind_gym.envs.vector import StreamVectorEnv
 from inframind_gym.files import replace_text
+from inframind_gym.orchestration.decisions import PLAN_ACTIONS
 from inframind_gym.policy import PolicySpec
 from inframind_gym.topology import MAX_AGENTS, TOPOLOGIES, distinct_plans
 
 WORKLOADS: Final = ("math", "gsm_hard", "mbpp", "humaneval", "mmlu_pro", "mixed", "all")
 RATES_PER_MIN: Final = (10.0, 50.0, 100.0, 200.0)
 MOST_AGENTS: Final = 3
-FINALISTS: Final = 12
-SWEEPS: Final = (1, 8)  # at each rate, in the first and in the second round
+MOST_SWEEPS: Final = 400  # of one rate that run side by side
+SPLITS: Final = ("train", "val")
 QUERIES: Final = 500
 
 
+class Round(NamedTuple):
+    """A round of the search.
+
+    Attributes:
+        seed: of the first sweep: no round plays the sweeps of another.
+        sweeps: at each rate and on each split.
+        overall: candidates that go on to the next round for what they do over all rates.
+        at_rate: and for what they do at each rate.
+    """
+
+    seed: int
+    sweeps: int
+    overall: int
+    at_rate: int
+
+
+PLANS: Final = Round(seed=0, sweeps=1, overall=6, at_rate=4)
+CASTS: Final = Round(seed=1000, sweeps=1, overall=8, at_rate=6)
+FINAL: Final = Round(seed=2000, sweeps=12, overall=1, at_rate=1)
+
+
 def candidates(num_routes: int) -> NDArray[np.int64]:
-    """Actions (C, 9) of the joint level."""
+    """Actions (C, 9) of the joint level; agents have the first roles of a domain."""
     plans = [
         [topology, agents - 1, *range(MAX_AGENTS)]
         for topology, agents in distinct_plans(range(1, MOST_AGENTS + 1))
@@ -39,45 +62,34 @@ def candidates(num_routes: int) -> NDArray[np.int64]:
     return np.array([[*plan, route] for plan in plans for route in range(num_routes)], np.int64)
 
 
-def goodput(
-    workload: str,
-    actions: NDArray[np.int64],
-    sweeps: int,
-    seed: int,
-    rates_per_min: Sequence[float] = RATES_PER_MIN,
-) -> NDArray[np.float64]:
-    """Share of the queries that each action solves in time, (C,); see `solved_in_time`."""
-    counts = solved_in_time(workload, actions, sweeps, seed, rates_per_min)
-    return np.asarray(counts.mean(axis=1) / QUERIES, np.float64)
+def recast(actions: NDArray[np.int64], num_roles: int) -> NDArray[np.int64]:
+    """The same recipes (C, 9) with the roles that follow each of a domain's, (C * num_roles, 9)."""
+    cast = np.repeat(actions, num_roles, axis=0)
+    first = np.tile(np.arange(num_roles), len(actions))
+    cast[:, 2:PLAN_ACTIONS] = (first[:, None] + np.arange(MAX_AGENTS)) % num_roles
+    return cast
 
 
 def solved_in_time(
-    workload: str,
-    actions: NDArray[np.int64],
-    sweeps: int,
-    seed: int,
-    rates_per_min: Sequence[float],
+    workload: str, actions: NDArray[np.int64], sweeps: int, seed: int, split: str
 ) -> NDArray[np.float64]:
-    """Queries that each action solves in time; the same sweeps for all.
+    """Share of the queries that each action solves in time, (C, R); the same sweeps for all.
 
     Args:
         workload: name.
         actions: (C, 9).
-        sweeps: at each rate.
+        sweeps: at each of the R rates.
         seed: of the first sweep; the others have the numbers that follow.
-        rates_per_min: R arrival rates.
-
-    Returns:
-        (C, R * sweeps), rate by rate.
+        split: of the questions.
     """
-    rates = np.repeat(rates_per_min, sweeps)
+    rates = np.repeat(RATES_PER_MIN, sweeps)
     count = len(actions)
     env = StreamVectorEnv(
         count * len(rates),
         level="joint",
         observation="index",
         workload=workload,
-        split="val",
+        split=split,
         num_queries=QUERIES,
     )
     env.reset(
@@ -93,41 +105,44 @@ def solved_in_time(
         in_time = (records["solved"] == 1) & (records["latency_s"] <= records["budget_s"])
         np.add.at(good, of[running[of]], in_time[running[of]])
         running &= ~over
-    return good.reshape(count, len(rates))
+    return good.reshape(count, len(RATES_PER_MIN), sweeps).mean(axis=2) / QUERIES
+
+
+def play(workload: str, actions: NDArray[np.int64], of: Round) -> NDArray[np.float64]:
+    """Goodput (C, R) of actions in a round, over the splits."""
+    parts = np.array_split(actions, -(-len(actions) * of.sweeps // MOST_SWEEPS))
+    shares = [
+        np.concatenate([solved_in_time(workload, p, of.sweeps, of.seed, split) for p in parts])
+        for split in SPLITS
+    ]
+    return np.asarray(np.mean(shares, axis=0), np.float64)
+
+
+def leading(goodput: NDArray[np.float64], of: Round) -> NDArray[np.int64]:
+    """Those of goodput (C, R) that go on: indices, in their order."""
+    best = [_first(goodput.mean(axis=1), of.overall)]
+    best += [_first(at_rate, of.at_rate) for at_rate in goodput.T]
+    return np.unique(np.concatenate(best))
 
 
 def search(workload: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The best constant recipe of a workload over all rates, and the best at each, by rate.
-
-    What plays for a rate in the second round are the best at it in the first and the best over all.
-    """
+    """The best constant recipe of a workload over all rates, and the best at each, by rate."""
     spec = StreamVectorEnv(1, workload=workload, observation="index").policy_spec()
     actions = candidates(spec.num_actions)
-    parts = np.array_split(actions, 4)
-    first = np.concatenate(
-        [solved_in_time(workload, part, SWEEPS[0], 0, RATES_PER_MIN) for part in parts]
-    )
-    overall, shares = _best_of(workload, actions, first.mean(axis=1), RATES_PER_MIN, 1000)
-    by_rate = {}
-    for r, rate in enumerate(RATES_PER_MIN):
-        at_rate = first[:, r * SWEEPS[0] : (r + 1) * SWEEPS[0]].mean(axis=1)
-        ranked = np.where((actions == overall).all(axis=1), np.inf, at_rate)
-        best, share = _best_of(workload, actions, ranked, (rate,), 2000)
-        by_rate[f"{rate:g}"] = _entry(spec, best, share)
-    return _entry(spec, overall, shares), by_rate
+    actions = actions[leading(play(workload, actions, PLANS), PLANS)]
+    actions = recast(actions, MOST_ROLES)
+    actions = actions[leading(play(workload, actions, CASTS), CASTS)]
+    goodput = play(workload, actions, FINAL)
+    overall = goodput.mean(axis=1)
+    by_rate = {
+        f"{rate:g}": _entry(spec, actions[at_rate.argmax()], at_rate.max())
+        for rate, at_rate in zip(RATES_PER_MIN, goodput.T, strict=True)
+    }
+    return _entry(spec, actions[overall.argmax()], overall.max()), by_rate
 
 
-def _best_of(
-    workload: str,
-    actions: NDArray[np.int64],
-    first: NDArray[np.float64],
-    rates_per_min: Sequence[float],
-    seed: int,
-) -> tuple[NDArray[np.int64], float]:
-    """The second round: the best action (9,) of those that led in the first, with its share."""
-    finalists = actions[np.argsort(-first, kind="stable")[:FINALISTS]]
-    second = goodput(workload, finalists, SWEEPS[1], seed, rates_per_min)
-    return finalists[int(second.argmax())], float(second.max())
+def _first(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    return np.argsort(-values, kind="stable")[:count]
 
 
 def _entry(spec: PolicySpec, action: NDArray[np.int64], share: float) -> dict[str, Any]:
@@ -136,9 +151,10 @@ def _entry(spec: PolicySpec, action: NDArray[np.int64], share: float) -> dict[st
     return {
         "topology": TOPOLOGIES[action[0]],
         "num_agents": int(action[1]) + 1,
+        "roles": [int(role) for role in action[2 : 3 + action[1]]],
         "model": spec.models[model],
         "strategy": spec.strategies[strategy],
-        "goodput": round(share, 4),
+        "goodput": round(float(share), 4),
     }
 
 

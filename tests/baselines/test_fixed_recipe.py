@@ -19,7 +19,14 @@ from baselines.fixed_recipe import (
     FixedRecipePolicy,
     recipe_action,
 )
-from baselines.fixed_recipe_search import RATES_PER_MIN, candidates, goodput
+from baselines.fixed_recipe_search import (
+    RATES_PER_MIN,
+    Round,
+    candidates,
+    leading,
+    recast,
+    solved_in_time,
+)
 from inframind_gym.configs import list_configs
 from inframind_gym.envs.vector import StreamVectorEnv
 from inframind_gym.errors import ConfigError
@@ -67,9 +74,37 @@ def test_the_search_prefers_what_solves_more_in_time() -> None:
     io = TOPOLOGIES.index("IO")
     one = [a for a in actions.tolist() if a[0] == io and a[1] == 0 and a[-1] == 2 * 3 + 2]
     crowd = [a for a in actions.tolist() if a[0] == io and a[1] == 2 and a[-1] == 2]
-    shares = goodput("mmlu_pro", np.array(one + crowd), 1, 0)
-    assert shares.shape == (2,)
-    assert shares[0] > shares[1] + 0.2
+    shares = solved_in_time("mmlu_pro", np.array(one + crowd), 1, 0, "val")
+    assert shares.shape == (2, len(RATES_PER_MIN))
+    assert shares[0].mean() > shares[1].mean() + 0.2
+    assert shares[1, 0] > shares[1, -1]  # in the order of the rates
+
+
+def test_what_leads_at_one_rate_goes_on_beside_what_leads_over_all() -> None:
+    goodput = np.array([[0.5, 0.5, 0.5, 0.5], [0.9, 0.2, 0.2, 0.2], [0.1, 0.6, 0.1, 0.1]])
+    assert leading(goodput, Round(seed=0, sweeps=1, overall=1, at_rate=0)).tolist() == [0]
+    assert leading(goodput, Round(seed=0, sweeps=1, overall=1, at_rate=1)).tolist() == [0, 1, 2]
+
+
+def test_every_recipe_is_tried_with_every_first_role() -> None:
+    actions = candidates(2)[:3]
+    cast = recast(actions, 7)
+    assert cast.shape == (21, 9)
+    assert (cast[:7, :2] == actions[0, :2]).all() and (cast[:7, -1] == actions[0, -1]).all()
+    assert cast[:7, 2].tolist() == list(range(7))
+    assert cast[6, 2:8].tolist() == [6, 0, 1, 2, 3, 4]
+    assert cast[7:, :2].tolist() == np.repeat(actions[1:, :2], 7, axis=0).tolist()
+
+
+def test_the_chosen_roles_are_played() -> None:
+    chosen = json.loads(CHOSEN.read_text())
+    own = {name: recipe for name, recipe in chosen.items() if recipe["roles"][0] != 0}
+    assert own, "roles were searched, and not for nothing"
+    spec = spec_of()
+    for recipe in own.values():
+        assert len(recipe["roles"]) == recipe["num_agents"]
+        action = recipe_action(spec, recipe)
+        assert action[2 : 2 + recipe["num_agents"]].tolist() == recipe["roles"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +192,7 @@ def test_by_rate_plays_alone_as_it_plays_beside_others() -> None:
         alone = play_at(FixedRecipeByRatePolicy(), 5 + i, rate)
         beside = np.array(found[i])
         assert all(np.array_equal(beside[name], alone[name]) for name in alone.dtype.names)
-    assert len({tuple(record["model"]) for record in found[1]}) > 1  # not the same all along
+    assert len({int(record["num_agents"]) for record in found[0]}) > 1  # not the same all along
 
 
 def play_at(policy: Any, seed: int, rate_per_min: float) -> Any:
