@@ -15,10 +15,11 @@ import agents
 import inframind_gym  # noqa: F401
 from agents import checkpoint
 from agents.config import WorldChoice, find
-from agents.headway.config import HeadwayConfig, SearchConfig, SurveyRound
+from agents.headway.config import HeadwayConfig, Objective, SearchConfig, SurveyRound
+from agents.headway.jobs import MEASURES, Job
 from agents.headway.lessons import load_lessons
 from agents.headway.policy import MODES, HeadwayPolicy, RecipePolicy
-from agents.headway.stages import Trainer
+from agents.headway.stages import BURSTS, SEARCH, Trainer, dimensions, worth
 from agents.headway.training import train
 from agents.tracking import METRICS_FILE, read_metrics
 from agents.train import read_config
@@ -109,6 +110,47 @@ def test_what_it_learned_makes_sense(trained: Path) -> None:
     assert lessons.known.call_s[0] == lessons.known.call_s.max()  # the slowest model
     metrics = read_metrics(trained / METRICS_FILE)
     assert metrics[-1]["validation/goodput"] > 0.3  # round robin: 0.1
+
+
+class Listener:
+    """A fleet of one that plays nothing and keeps the jobs."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def __len__(self) -> int:
+        return 1
+
+    def call(self, method: str, each: list[list[Job]]) -> list[list[Any]]:
+        assert method == "run"
+        self.jobs += each[0]
+        return [[np.zeros((1 + max(job.candidate), len(MEASURES))) for job in each[0]]]
+
+
+@pytest.mark.parametrize("mode", [None, "blind"])
+def test_prices_are_judged_at_steady_loads_and_in_bursts(trained: Path, mode: Any) -> None:
+    config = TINY.model_copy(update={"mode": mode})
+    lessons, points = load_lessons(trained / "best"), np.zeros((3, dimensions(5)))
+    found: dict[int, list[Job]] = {}
+    for stage in (SEARCH, BURSTS):
+        listener: Any = Listener()
+        measures = Trainer(config, 5, listener).judge(lessons, points, stage, 0, "train")
+        assert measures.shape == (3, len(MEASURES))
+        found[stage] = listener.jobs
+    rates = {s: {r for job in jobs for r in job.rates_per_min} for s, jobs in found.items()}
+    assert rates == {SEARCH: set(TINY.rates_per_min), BURSTS: set(TINY.burst_rates_per_min)}
+    assert {job.env["arrivals"] for job in found[SEARCH]} == {"poisson"}
+    assert {job.env["arrivals"] for job in found[BURSTS]} == {"burst"}
+    assert {job.mode for jobs in found.values() for job in jobs} == {mode}
+
+
+def test_nothing_is_promised_for_bursts() -> None:
+    objective = Objective(goodput=1.0, solved=0.5, shortfall=4.0)
+    measures = np.zeros((1, len(MEASURES)))
+    for name, value in {"goodput": 0.6, "solved": 0.8, "shortfall": 0.05}.items():
+        measures[0, MEASURES.index(name)] = value
+    assert worth(measures, objective) == pytest.approx(0.6 + 0.4 - 0.2)
+    assert worth(measures, objective, promised=False) == pytest.approx(0.6 + 0.4)
 
 
 def test_the_agent_plays_alone_as_in_a_batch(trained: Path) -> None:
