@@ -53,6 +53,7 @@ class _Server:
         self.address = address
         self.probe = probe
         self.up = False
+        self.changes = 0  # how often it went up or down: see `_look`
         self.asleep = False
         self.listens = True
         self.reason = _NOT_LOOKED
@@ -301,20 +302,25 @@ class MetricsWatcher:
     async def _poll(self) -> None:
         """Read the metrics of the servers that are up, and show them all at once."""
         async with self._polling:
-            up = [m for m, server in enumerate(self._servers) if server.up]
-            readings = await asyncio.gather(*(self._polled(m) for m in up))
-            for m, reading in zip(up, readings, strict=True):
-                if reading is not None:
+            up = [(m, server.changes) for m, server in enumerate(self._servers) if server.up]
+            readings = await asyncio.gather(*(self._polled(m) for m, _ in up))
+            for (m, changes), reading in zip(up, readings, strict=True):
+                if reading is not None and self._servers[m].changes == changes:
                     self._take(self._servers[m], reading)
             self._polls += 1
 
     async def _polled(self, m: int) -> Reading | None:
+        """Read the metrics of a server; one that went down meanwhile counts as in `_look`."""
+        server = self._servers[m]
+        changes = server.changes
         try:
-            reading = await self._servers[m].probe.metrics()
+            reading = await server.probe.metrics()
         except Exception as error:
-            self._failed(m, error, "poll")
+            if server.changes == changes:
+                self._failed(m, error, "poll")
             return None
-        self._servers[m].misses["poll"] = 0
+        if server.changes == changes:
+            server.misses["poll"] = 0
         return reading
 
     @staticmethod
@@ -323,20 +329,31 @@ class MetricsWatcher:
         server.reading = reading
 
     async def _look(self, m: int) -> None:
-        """Look whether a server is up."""
+        """Look whether a server is up.
+
+        What a look or a poll finds counts for nothing where the server has gone up or down since
+        it began: that is newer, and the next look goes by it.
+        """
         server = self._servers[m]
-        was_up = server.up
+        changes = server.changes
+        reading: Reading | None = None
+        failure: Exception | None = None
         try:
-            if was_up:
+            if server.up:
                 await server.probe.look()
             else:
-                self._take(server, await server.probe.meet())
+                reading = await server.probe.meet()
         except Exception as error:
-            self._failed(m, error, "look")
+            failure = error
+        if server.changes != changes:
+            server.probe.forget()  # what it has just learnt may be of the server before
+        elif failure is not None:
+            self._failed(m, failure, "look")
         else:
             server.misses["look"] = 0
-            if server.up or not was_up:  # else it went down meanwhile: the next look asks it all
-                self._change(m, True, False, "")
+            if reading is not None:
+                self._take(server, reading)
+            self._change(m, True, False, "")
 
     async def _get(self, url: str, path: str) -> tuple[int, str]:
         assert self._session is not None
@@ -360,6 +377,7 @@ class MetricsWatcher:
     def _change(self, m: int, up: bool, asleep: bool, reason: str) -> None:
         server = self._servers[m]
         changed = (up, asleep) != (server.up, server.asleep) or server.reason == _NOT_LOOKED
+        server.changes += up != server.up
         server.up, server.asleep, server.reason = up, asleep, reason
         server.listens = server.listens or up
         self._publish()

@@ -173,6 +173,81 @@ def test_a_look_that_began_before_a_server_went_down_brings_nothing_up(
         assert watcher.up == 1
 
 
+@pytest.mark.parametrize("finds", ["up", "down"])
+def test_of_two_looks_at_once_what_began_before_a_change_counts_for_nothing(
+    finds: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `begin` and `release` make them while the watcher looks by itself."""
+    meet = Probe.meet
+
+    async def story() -> None:
+        answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
+        begun = iter(answers)
+
+        async def slow(self: Probe) -> Any:
+            await next(begun)
+            return await meet(self)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Probe, "meet", slow)
+            gone = DownError("no answer to /metrics")
+            watcher._failed(0, gone, "poll")
+            early, late = (asyncio.ensure_future(watcher._look(0)) for _ in answers)
+            await asyncio.sleep(0)  # both have begun
+            answers[0].set_result(None)
+            await early
+            assert watcher.up == 1
+            if finds == "up":  # but a poll takes it down before the late look is answered
+                watcher._failed(0, gone, "poll")
+                answers[1].set_result(None)
+            else:
+                answers[1].set_exception(DownError("no connection"))
+            await late
+        assert watcher.up == (0 if finds == "up" else 1)
+        await watcher._look(0)  # nothing is stuck
+        assert watcher.up == 1
+
+    with FakeServer() as server, watch(server, poll_s=3600.0, health_s=3600.0) as watcher:
+        watcher.wait_up(10.0)
+        watcher._loop.run(story())
+
+
+@pytest.mark.parametrize("finds", ["metrics", "silence"])
+def test_a_poll_that_began_before_a_server_went_down_counts_for_nothing(
+    finds: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = Probe.metrics
+
+    async def story() -> None:
+        answer = asyncio.get_running_loop().create_future()
+
+        async def slow(self: Probe) -> Any:
+            reading = await metrics(self)
+            await answer
+            return reading
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Probe, "metrics", slow)
+            polling = asyncio.ensure_future(watcher._poll())
+            await asyncio.sleep(0.2)
+            patched.setattr(Probe, "metrics", metrics)
+            watcher._failed(0, DownError("/health says 503"), "look")
+            await watcher._look(0)
+            reading = watcher._servers[0].reading
+            assert watcher.up == 1
+            if finds == "metrics":
+                answer.set_result(None)
+            else:
+                answer.set_exception(DownError("no connection"))
+            await polling
+        assert watcher.up == 1
+        assert watcher._servers[0].reading is reading  # not one from before
+
+    with FakeServer() as server, watch(server, poll_s=3600.0, health_s=3600.0) as watcher:
+        watcher.wait_up(10.0)
+        watcher._loop.run(story())
+
+
 @pytest.mark.parametrize("broken", ["metrics", "look", "on_change"])
 def test_no_bug_ends_the_watching(
     broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
