@@ -22,6 +22,7 @@ from benchmarks.results_page.plan import EntryConfig
 from inframind_gym.files import replace_text
 
 FINISHED: Final = "trained.txt"  # in a checkpoint's folder: what has finished there, see `mark`
+BEGUN: Final = "training.txt"  # until then: the command that has begun there
 LOG: Final = "train.log"
 SOURCES: Final = (*AGENTS, "baselines")  # folders on which a result rests
 _STATES: Final = ("state", "state-*", "last")  # what agents.train goes on from, by algorithm
@@ -59,11 +60,23 @@ class Training:
         """Why it can neither be taken as it is nor be continued; "" if it can."""
         if (self.folder / FINISHED).exists():
             return "" if self.finished else "was trained by another command or by other code"
+        if self._of_another_command:
+            return "holds a training of another command, which cannot be continued"
         for pattern in _STATES:
             for state in sorted(self.folder.glob(f"{pattern}/config.json"))[-1:]:
                 if _code_of(state) != sources_digest():
                     return "holds a training of other code, which cannot be continued"
         return ""
+
+    @property
+    def _of_another_command(self) -> bool:
+        """Whether another command has begun here, and left more than what it said."""
+        try:
+            begun = (self.folder / BEGUN).read_text(encoding="utf-8")
+        except OSError:
+            return False  # begun before there was such a note, or not at all
+        left = {path.name for path in self.folder.iterdir()} - {BEGUN, LOG}
+        return bool(left) and begun != f"{self.command}\n"
 
     @property
     def mark(self) -> str:
@@ -123,19 +136,18 @@ def train(
 
     Raises:
         BenchmarkError: A training has failed, with the end of its log; or, before anything begins,
-            one is of another command or other code and `redo` is false.
+            some are of another command or other code and `redo` is false; names them all.
         StoppedError: `stop` said so.
     """
     waiting = [training for training in trainings if not training.finished]
-    for training in waiting:
-        why = training.stale
-        if why and not redo:
-            raise BenchmarkError(
-                f"{training.folder} {why}: let --redo train it anew, or delete it."
-            )
-        if why:
-            say(f"{training.folder} {why}: trained anew")
-            shutil.rmtree(training.folder)
+    stale = [(training.folder, why) for training in waiting if (why := training.stale)]
+    if stale and not redo:
+        those = ",\n".join(f"{folder} {why}" for folder, why in stale)
+        them = "it" if len(stale) == 1 else "them"
+        raise BenchmarkError(f"{those}: let --redo train {them} anew, or delete {them}.")
+    for folder, why in stale:
+        say(f"{folder} {why}: trained anew")
+        shutil.rmtree(folder)
     total, done = len(waiting), 0
     if total:
         kept = len(trainings) - total
@@ -186,6 +198,7 @@ class _Running:
         self.training = training
         self._began = time.monotonic()
         training.folder.mkdir(parents=True, exist_ok=True)
+        replace_text(training.folder / BEGUN, f"{training.command}\n")
         self._log: TextIO = (training.folder / LOG).open("a", encoding="utf-8")
         words = shlex.split(training.command)
         if words and words[0] == "python":
@@ -241,6 +254,7 @@ class _Running:
                 f"{self.training.folder / LOG}:\n{end}"
             )
         replace_text(self.training.folder / FINISHED, self.training.mark)
+        (self.training.folder / BEGUN).unlink(missing_ok=True)
 
     def kill(self) -> None:
         """End it with all that it has started."""

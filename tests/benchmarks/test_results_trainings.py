@@ -130,6 +130,39 @@ def test_what_this_code_has_begun_goes_on(
     assert before < {path.name for path in begun.iterdir()}
 
 
+def test_what_another_command_has_begun_is_told_before_anything_starts_and_made_anew(
+    tmp_path: Path,
+) -> None:
+    wait = f"{COUNTS}; import time; time.sleep(60 if len(sys.argv) == 3 else 0)"
+    one = entry("one", tmp_path, wait)
+    counts = [tmp_path / f"one/seed{seed}/count" for seed in range(2)]
+
+    def have_begun() -> bool:
+        return all(count.exists() and count.stat().st_size > 0 for count in counts)
+
+    with pytest.raises(StoppedError):
+        train(of(one), at_once=2, root=tmp_path, stop=have_begun)
+    assert one.training is not None
+    edited = one.training.model_copy(update={"command": one.training.command + " --set mode=other"})
+    other, first = one.model_copy(update={"training": edited}), entry("first", tmp_path, COUNTS)
+    with pytest.raises(BenchmarkError) as refused:
+        train(of(first, other), at_once=2, root=tmp_path)
+    for seed in range(2):
+        assert f"one/seed{seed} holds a training of another command" in str(refused.value)
+    assert str(refused.value).endswith(": let --redo train them anew, or delete them.")
+    assert not (tmp_path / "first").exists()
+    assert train(of(other), at_once=2, root=tmp_path, redo=True) == 2
+    assert [count.read_text() for count in counts] == ["1", "1"]
+    assert sorted(path.name for path in counts[0].parent.iterdir()) == ["count", LOG, FINISHED]
+
+
+def test_a_command_that_came_to_nothing_may_be_mended(tmp_path: Path) -> None:
+    with pytest.raises(BenchmarkError, match="no such config"):
+        wrong = entry("one", tmp_path, "raise SystemExit('no such config')", seeds=1)
+        train(of(wrong), at_once=1, root=tmp_path)
+    assert train(of(entry("one", tmp_path, COUNTS, seeds=1)), at_once=1, root=tmp_path) == 1
+
+
 def test_no_training_imports_a_room_that_is_set_apart() -> None:
     root = Path(__file__).parents[2]
     assert all((root / room).is_dir() for room in APART)
