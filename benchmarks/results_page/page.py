@@ -48,7 +48,7 @@ def _write(out: Path, name: str, template: str, names: Mapping[str, str]) -> Pat
 
 def _file(workload: str) -> str:
     """Name of a dataset's page."""
-    return f"{Path(workload).stem}.md"
+    return f"{workload}.md"
 
 
 def _links(evidence: Evidence, folder: str = "", but: str = "") -> str:

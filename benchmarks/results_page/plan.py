@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from benchmarks.errors import BenchmarkError
 from benchmarks.runner import resolve
-from benchmarks.suite import SuiteConfig, load_suite
+from benchmarks.suite import SuiteConfig, load_suite, name_of
 from inframind_gym.configs import PositiveInt, StrictModel, load_yaml_model
 from inframind_gym.errors import unknown
 
@@ -24,9 +24,11 @@ class TrainingConfig(StrictModel):
     """How the policies of an entry are trained, one for each training seed.
 
     Attributes:
-        command: Command line; ``{seed}``, ``{folder}`` and ``{workload}`` are filled in. It must
-            continue a stopped training, and end at once where there is nothing left to do.
-        folder: What it writes. With ``{workload}`` in it, every workload has trainings of its own.
+        command: Command line; ``{seed}``, ``{folder}`` and ``{workload}`` (a name, or the path of
+            one that is a file) are filled in. It must continue a stopped training, and end at once
+            where there is nothing left to do.
+        folder: What it writes. With ``{workload}`` in it, which is always a name, every workload
+            has trainings of its own.
         seeds: Number of training seeds, or a list of them.
         after: Entries whose trainings must be finished before, because these start from them.
     """
@@ -55,7 +57,8 @@ class EntryConfig(StrictModel):
         changes: Settings that replace the suite's for this entry, e.g. ``{scheduler: fcfs}``.
         under: Further changes under one protocol, e.g. ``{published: {scheduler: fcfs}}``.
         protocols: Under which protocols it runs; null: all of them, an ablation the default only.
-        workloads: On which workloads of the suites it is trained and runs; null: all of them.
+        workloads: On which workloads of the suites it is trained and runs, each by its name or as
+            a file; null: all of them.
     """
 
     name: str
@@ -91,14 +94,18 @@ class EntryConfig(StrictModel):
     def workloads_of(self, known: Sequence[str]) -> tuple[str, ...]:
         """Those workloads of a suite, in its order, on which it is trained and runs.
 
+        Args:
+            known: Names of the suite's workloads.
+
         Raises:
             BenchmarkError: It names one that the suite has not.
         """
-        for workload in self.workloads or ():
+        own = known if self.workloads is None else tuple(map(name_of, self.workloads))
+        for workload in own:
             if workload not in known:
                 problem = unknown("workload", workload, known)
                 raise BenchmarkError(f"entry {self.name}: workloads: {problem}")
-        return tuple(w for w in known if self.workloads is None or w in self.workloads)
+        return tuple(workload for workload in known if workload in own)
 
     @property
     def by_workload(self) -> bool:
@@ -230,14 +237,15 @@ def runs_of(
     for protocol, suite in suites.items():
         if not entry.runs_under(protocol):
             continue
-        workloads = entry.workloads_of(suite.workloads)
+        workloads = entry.workloads_of(suite.names("workloads"))
         for workload in workloads if entry.by_workload else (None,):
             seed_of = {entry.policy_of(s, workload or ""): s for s in entry.training_seeds}
+            played = workloads if workload is None else (workload,)
             changes = {
                 **entry.changes_under(protocol),
                 "name": f"{suite.name}: {entry.name}",
                 "policies": tuple(seed_of),
-                "workloads": workloads if workload is None else (workload,),
+                "workloads": tuple(suite.source("workloads", name) for name in played),
             }
             content = {**suite.model_dump(), **changes}
             folder = results / suite.name / entry.name / (workload or "")

@@ -22,7 +22,7 @@ def prose(evidence: Evidence) -> dict[str, str]:
     """What templates may ask for, by name; a dash where it has not been run or is not here."""
     plan, default = evidence.plan, evidence.scores["default"]
     replayed = plan.entry(plan.replayed)
-    workloads = default.suite.workloads
+    workloads = default.suite.names("workloads")
     late = trained.last_values(replayed, workloads, "validation/violation_rate")
     multiplier = trained.last_values(replayed, workloads, "lagrange/lambda")
     names = {

@@ -19,6 +19,7 @@ from agents.sources import AGENTS, sources_digest
 from benchmarks.errors import BenchmarkError, StoppedError
 from benchmarks.progress import say
 from benchmarks.results_page.plan import EntryConfig
+from benchmarks.suite import absolute, name_of
 from inframind_gym.files import replace_text
 
 FINISHED: Final = "trained.txt"  # in a checkpoint's folder: what has finished there, see `mark`
@@ -87,19 +88,25 @@ class Training:
 def trainings_of(entries: Sequence[EntryConfig], workloads: Sequence[str]) -> list[Training]:
     """Every training of the entries, in their order; entries may share one.
 
+    Args:
+        entries: The entries.
+        workloads: Names or paths of the suites' workloads. Folders have their names.
+
     Raises:
         BenchmarkError: Entries share a folder but not a command, or one names a workload that is
             not among `workloads`.
     """
+    given = {name_of(workload): absolute(workload) for workload in workloads}
     result: dict[str, Training] = {}
     for entry in entries:
         if entry.training is None:
             continue
-        own = entry.workloads_of(workloads)
+        own = entry.workloads_of(tuple(given))
         for workload in own if entry.by_workload else ("",):
             for seed in entry.training_seeds:
                 folder = entry.folder(seed, workload)
-                names = {"seed": seed, "folder": folder, "workload": workload}
+                source = shlex.quote(given[workload]) if workload else ""
+                names = {"seed": seed, "folder": folder, "workload": source}
                 title = " ".join(filter(None, (entry.name, workload, f"seed {seed}")))
                 command = entry.training.command.format(**names)
                 after = entry.training.after

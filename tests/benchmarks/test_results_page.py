@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -250,6 +251,49 @@ def test_an_entry_may_be_limited_to_workloads(
     pages = {path.name: path.read_text() for path in write(shown, tmp_path / "docs").more}
     assert "`rival`" in pages["math.md"]
     assert "`rival`" not in pages["mbpp.md"]
+
+
+def test_workloads_that_are_files_go_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lie in a folder of their own, where nothing is written."""
+    monkeypatch.setattr(evidence_module, "fluid_bounds", fluid)
+    mine = tmp_path / "my files"
+    mine.mkdir()
+    files = [mine / "math-v1.5.yaml", mine / "math-v1.6.yaml"]
+    for file in files:
+        file.touch()
+    given = [str(file) for file in files]
+    small = {"default": suite(tmp_path, "own", workloads=given)}
+    chosen = plan(tmp_path, suites=small)
+    training = {
+        "command": "python -m t --set env.workload={workload} --out {folder}",
+        "folder": f"{tmp_path}/runs/{{workload}}/{{seed}}",
+        "seeds": 2,
+    }
+    good = chosen.entry("good").model_dump() | {"training": training}
+    worse = chosen.entry("worse").model_dump() | {"workloads": given[:1]}
+    same = [e.model_dump() for e in chosen.entries if e.name not in ("good", "worse")]
+    chosen = plan(tmp_path, suites=small, entries=[good, worse, *same])
+    suites, names = suites_of(chosen, {}), ["math-v1.5", "math-v1.6"]
+
+    trainings = trainings_of([chosen.entry("good")], suites["default"].workloads)
+    assert [str(one.folder.parent) for one in trainings[::2]] == [
+        f"{tmp_path}/runs/{name}" for name in names
+    ]
+    assert f"env.workload={given[0]}" in shlex.split(trainings[0].command)
+    runs = list(runs_of(chosen.entry("good"), suites, tmp_path / "results"))
+    assert [run.folder for run in runs] == [tmp_path / "results/own/good" / name for name in names]
+    assert [run.suite.workloads for run in runs] == [(one,) for one in given]
+    (limited,) = runs_of(chosen.entry("worse"), suites, tmp_path / "results")
+    assert limited.suite.workloads == (given[0],)
+
+    fill_results(chosen, tmp_path / "results")
+    shown = gather(chosen, chosen.entries, suites, tmp_path / "results")
+    assert not shown.missing
+    pages = write(shown, tmp_path / "docs").more
+    assert [page.name for page in pages[-2:]] == [f"{name}.md" for name in names]
+    assert sorted(mine.iterdir()) == files
 
 
 def test_limits_are_checked(tmp_path: Path) -> None:
