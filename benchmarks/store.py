@@ -20,11 +20,12 @@ import fcntl
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from benchmarks.cells import BaseCell
 from benchmarks.errors import BenchmarkError
@@ -32,6 +33,7 @@ from benchmarks.families import Family, family_of
 
 HEADER, EPISODES, CELLS, TIMING = "run.json", "episodes.jsonl", "cells.jsonl", "timing.jsonl"
 REQUESTS = "requests.jsonl"  # of live servers: every call, as `inframind calibrate` reads them
+_LOCK = ".lock"  # held by the run that uses the folder
 _SORTED = ".sorted"  # suffix of the files that replace the logs when a run is complete
 
 
@@ -208,6 +210,41 @@ def read_episodes(
             yield block, episodes
 
 
+def delete_results(folder: Path) -> None:
+    """Delete all results in a folder; the folder stays, with its lock, which others may wait for.
+
+    Raises:
+        BenchmarkError: Another run uses the folder, or it cannot be written; nothing is deleted.
+    """
+    with _locked(folder):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != _LOCK:
+                path.unlink()
+
+
+def _locked(folder: Path) -> TextIO:
+    """Take a folder, which is created if needed, for one run: until the file is closed.
+
+    Raises:
+        BenchmarkError: Another run uses the folder, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / _LOCK).open("w")
+    except OSError as error:
+        raise BenchmarkError(f"{folder} cannot be written: {error.strerror}.") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise BenchmarkError(
+            f"{folder} is in use by another run. Wait for it, or choose another folder."
+        ) from None
+    return lock
+
+
 class ResultStore:
     """A results folder open for one run; a context manager.
 
@@ -224,18 +261,7 @@ class ResultStore:
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
         self.folder = folder
         self._family = family_of(header["suite"])
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (folder / ".lock").open("w")
-        except OSError as error:
-            raise BenchmarkError(f"{folder} cannot be written: {error.strerror}.") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise BenchmarkError(
-                f"{folder} is in use by another run. Wait for it, or choose another folder."
-            ) from None
+        self._lock = _locked(folder)
         try:
             self._finish_sorting()
             merged = self._merge(header)

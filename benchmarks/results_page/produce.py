@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from benchmarks.progress import say
 from benchmarks.results_page.plan import EntryConfig, EntryRun, Protocol, resolved, runs_of
 from benchmarks.results_page.trainings import train, trainings_of
 from benchmarks.runner import ctrl_c, run
-from benchmarks.store import OtherSettingsError
+from benchmarks.store import OtherSettingsError, delete_results
 from benchmarks.suite import SuiteConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +67,7 @@ def _run(one: EntryRun, workers: int, ray_address: str | None, redo: bool) -> No
         if not redo:
             raise BenchmarkError(f"{error} Or let --redo do that.") from None
         say(f"{one.folder} was made by other code or settings: made anew")
-        shutil.rmtree(one.folder)
+        delete_results(one.folder)
         summary = run(suite, one.folder, workers=workers, ray_address=ray_address, command=command)
     if summary.stopped:
         raise StoppedError

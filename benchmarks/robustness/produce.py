@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from benchmarks.progress import say
 from benchmarks.results import Results, load_results
 from benchmarks.robustness.circumstances import Circumstances, folder_of, suite_of
 from benchmarks.runner import outdated, resolve, run
+from benchmarks.store import delete_results
 
 
 def produce(
@@ -41,7 +41,8 @@ def produce(
         The results by circumstance.
 
     Raises:
-        BenchmarkError: A policy fails, or folders hold other results; names them all.
+        BenchmarkError: A policy fails, another run uses a folder, or folders hold other results;
+            names them all.
         StoppedError: Ctrl-C was pressed; what has finished is kept.
     """
     suites = {name: resolve(suite_of(played, name, folder, trace)) for name in names}
@@ -59,7 +60,7 @@ def produce(
         own = _where(folder, name)
         if name in stale:
             say(f"{own} was made by other code or settings: made anew")
-            shutil.rmtree(own)
+            delete_results(own)
         command = sys.argv[1:]
         if run(suite, own, workers=workers, ray_address=ray_address, command=command).stopped:
             raise StoppedError

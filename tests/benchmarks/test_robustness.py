@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from benchmarks.cells import grid
+from benchmarks.cells import Cell, grid
 from benchmarks.cli import app
 from benchmarks.errors import BenchmarkError
+from benchmarks.robustness import produce as produce_module
 from benchmarks.robustness.circumstances import (
     CIRCUMSTANCES,
     Circumstances,
@@ -24,6 +26,7 @@ from benchmarks.runner import resolve
 from benchmarks.suite import load_suite
 from inframind_gym.serving.pool import load_pool
 from inframind_gym.workload.config import load_workload
+from tests.benchmarks.synthetic_results import drawn, write_folder
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +175,32 @@ def test_results_of_other_code_are_named_before_anything_is_played(tmp_path: Pat
     assert "second-one was made by other code or settings: made anew" in again.stderr
     assert "third-one: 4 of 4 cells are there" in again.stderr
     assert json.loads(header.read_text())["settings"]["code of inframind_gym"] != "older"
+
+
+def test_redo_leaves_alone_what_another_run_is_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("nothing is to be played")
+
+    monkeypatch.setattr(produce_module, "run", never)
+    content = yaml.safe_load(CIRCUMSTANCES.read_text(encoding="utf-8"))
+    content |= {"ours": "budget_greedy", "policies": ["budget_greedy", "random"], "seeds": 2}
+    content["circumstances"] = {"only one": {"what": "one", "suite": {"workloads": ["math"]}}}
+    file, folder = tmp_path / "own.yaml", tmp_path / "results" / "only-one"
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    cells = [Cell("good", "math", 10.0, 30.0, seed) for seed in range(2)]
+    write_folder(folder, cells, lambda cell: drawn(cell, 0.7, 1.0))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(BenchmarkError, match="only-one is in use by another run"):
+            produce_module.produce(
+                load_circumstances(file),
+                ["only one"],
+                folder.parent,
+                trace=None,
+                workers=1,
+                redo=True,
+            )
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
