@@ -137,7 +137,8 @@ class PlanConfig(StrictModel):
         replayed: The entry that stands for it under the published protocol.
         oblivious: The entry that stands for MasRouter, which the published agent is compared with.
         bound: The entry that knows what is to come.
-        unpromised: The ablation that shows what the agent's promise costs; null: there is none.
+        unpromised: The ablation of the agent that shows what its promise costs; null: there is
+            none.
         suites: The suite of each protocol; its policies are replaced by the entries'.
         entries: The rows, in the order of the tables.
     """
@@ -166,6 +167,10 @@ class PlanConfig(StrictModel):
         for name in (*spoken_of, *unpromised, *after, *of):
             if name not in names:
                 raise ValueError(unknown("entry", name, names))
+        if self.unpromised is not None:
+            entry = self.entry(self.unpromised)
+            if entry.kind != "ablation" or entry.of not in (None, self.agent):
+                raise ValueError(f"unpromised: {entry.name} is no ablation of {self.agent}")
         for name in spoken_of:
             if self.entry(name).workloads is not None:
                 raise ValueError(f"{name}: the page speaks of it, so it needs all workloads")

@@ -68,7 +68,7 @@ def summary_table(evidence: Evidence, protocol: Protocol) -> str:
             of = margin(draws[-1] / possible, GOODPUT)
         body.append([_row(scores, entry), *(margin(one, GOODPUT) for one in draws), of])
         ranked = entry.kind in _RANKED and not scores.lacks(entry.name)
-        values.append([one.value if ranked else -1.0 for one in draws])
+        values.append([one.value if ranked else -np.inf for one in draws])
     _embolden(body, values)
     fluid = evidence.fluid[protocol]
     for name, get in _FLUID.items():

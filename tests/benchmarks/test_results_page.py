@@ -20,6 +20,7 @@ from benchmarks.results_page.plan import PLAN, load_plan, runs_of, suites_of
 from benchmarks.results_page.plots import goodput_figure
 from benchmarks.results_page.published import load_published
 from benchmarks.results_page.scores import Scores, read_scores
+from benchmarks.results_page.tables import summary_table
 from benchmarks.results_page.trainings import trainings_of
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import PolicyEntry, register_policy
@@ -137,6 +138,16 @@ def test_what_has_not_been_run_is_listed_and_left_out(
     assert "has not been run" in blocks(shown)["differences"]
 
 
+def test_what_is_not_ranked_is_never_bold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_module, "fluid_bounds", fluid)
+    chosen = plan(tmp_path)
+    fill_results(chosen, tmp_path / "results")
+    bound = (chosen.entry("oracle"),)
+    shown = gather(chosen, bound, suites_of(chosen, {}), tmp_path / "results")
+    assert "| *`oracle`* |" in summary_table(shown, "default")
+    assert "**" not in summary_table(shown, "default")
+
+
 def test_intervals_need_several_sweeps(tmp_path: Path) -> None:
     chosen = plan(tmp_path)
     with pytest.raises(BenchmarkError, match="at least 2 seeds"):
@@ -171,6 +182,13 @@ def test_what_budgets_differ_by_is_no_chance(tmp_path: Path) -> None:
 def test_plans_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown entry 'goood'"):
         plan(tmp_path, agent="goood")
+    assert plan(tmp_path, unpromised="worse").unpromised == "worse"
+    with pytest.raises(ValueError, match="unpromised: mas is no ablation of good"):
+        plan(tmp_path, unpromised="mas")
+    entries = [entry.model_dump() for entry in plan(tmp_path).entries]
+    entries[-1]["of"] = "paper"
+    with pytest.raises(ValueError, match="unpromised: worse is no ablation of good"):
+        plan(tmp_path, unpromised="worse", entries=entries)
     with pytest.raises(BenchmarkError, match="--only"):
         plan(tmp_path).only(("nobody",))
     with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
