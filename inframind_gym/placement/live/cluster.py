@@ -78,13 +78,13 @@ class LivePlacement(PlacementSimulation):
             self._records, self.served, config.live, lambda g, m: self.conductor.instance(g, m).link
         )
         self._machine = Machine(
-            config,
-            self.pool,
-            self.cluster_config,
-            self.cards,
-            self.served,
-            make_server,
-            lambda g, m, up: self._records.put(lambda: self.conductor.seen(g, m, up)),
+            config=config,
+            pool=self.pool,
+            cluster=self.cluster_config,
+            cards=self.cards,
+            served=self.served,
+            make_server=make_server,
+            seen=lambda g, m, up: self._records.put(lambda: self.conductor.seen(g, m, up)),
         )
         self.conductor = Conductor(
             self._records,

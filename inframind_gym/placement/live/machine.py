@@ -38,6 +38,7 @@ class Machine:
 
     def __init__(
         self,
+        *,
         config: PlacementLiveConfig,
         pool: PoolConfig,
         cluster: ClusterConfig,
@@ -67,8 +68,10 @@ class Machine:
             InfraMindError: another process has it.
         """
         state = PoolState(f"{self._pool.name}-placement", self._config.state)
-        self._lock.enter_context(state.locked())
-        self._loop = LoopThread("placement")
+        with contextlib.ExitStack() as lock:
+            lock.enter_context(state.locked())
+            self._loop = LoopThread("placement")
+            self._lock = lock.pop_all()
 
     def close(self) -> None:
         """End all connections, and let others have the pool; the servers have to be stopped."""
