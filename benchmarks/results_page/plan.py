@@ -137,8 +137,6 @@ class PlanConfig(StrictModel):
         replayed: The entry that stands for it under the published protocol.
         oblivious: The entry that stands for MasRouter, which the published agent is compared with.
         bound: The entry that knows what is to come.
-        unpromised: The ablation of the agent that shows what its promise costs; null: there is
-            none.
         suites: The suite of each protocol; its policies are replaced by the entries'.
         entries: The rows, in the order of the tables.
     """
@@ -148,7 +146,6 @@ class PlanConfig(StrictModel):
     replayed: str
     oblivious: str
     bound: str
-    unpromised: str | None = None
     suites: dict[Protocol, str]
     entries: tuple[EntryConfig, ...]
 
@@ -163,14 +160,9 @@ class PlanConfig(StrictModel):
         after = [name for e in self.entries if e.training for name in e.training.after]
         of = [entry.of for entry in self.entries if entry.of is not None]
         spoken_of = (self.agent, self.paper, self.replayed, self.oblivious, self.bound)
-        unpromised = [self.unpromised] if self.unpromised is not None else []
-        for name in (*spoken_of, *unpromised, *after, *of):
+        for name in (*spoken_of, *after, *of):
             if name not in names:
                 raise ValueError(unknown("entry", name, names))
-        if self.unpromised is not None:
-            entry = self.entry(self.unpromised)
-            if entry.kind != "ablation" or entry.of not in (None, self.agent):
-                raise ValueError(f"unpromised: {entry.name} is no ablation of {self.agent}")
         for name in spoken_of:
             if self.entry(name).workloads is not None:
                 raise ValueError(f"{name}: the page speaks of it, so it needs all workloads")

@@ -10,12 +10,11 @@ import numpy as np
 from benchmarks.pages.markdown import NONE
 from benchmarks.results_page import trained
 from benchmarks.results_page.evidence import Evidence
-from benchmarks.results_page.formats import GOODPUT, margin, title
+from benchmarks.results_page.formats import title
 from benchmarks.results_page.plan import EntryConfig
-from benchmarks.results_page.scores import COLUMNS, Place, Scores
+from benchmarks.results_page.scores import Place, Scores
 
 TRAINED: Final = ("headway", "inframind", "masrouter", "sb3_ppo")  # one of each family of learners
-_IN_TIME: Final = next(column for column in COLUMNS if column.name == "slo_100s")
 
 
 def prose(evidence: Evidence) -> dict[str, str]:
@@ -27,7 +26,6 @@ def prose(evidence: Evidence) -> dict[str, str]:
     multiplier = trained.last_values(replayed, workloads, "lagrange/lambda")
     names = {
         "furthest": furthest(evidence),
-        "unpromised": unpromised(evidence),
         "replayed_calls": _calls(evidence, plan.replayed),
         "oblivious_calls": _calls(evidence, plan.oblivious),
         "most_used": most_used(evidence),
@@ -42,29 +40,16 @@ def prose(evidence: Evidence) -> dict[str, str]:
 
 def furthest(evidence: Evidence) -> str:
     """The cell where the default agent is furthest below the informed bound, in words."""
-    place = _furthest(evidence)
-    return NONE if place is None else f"{title(place[0])} at {place[1]:g}/min"
-
-
-def unpromised(evidence: Evidence) -> str:
-    """What the default agent, and it without its promise, reach in that cell, in words."""
-    plan, scores, place = evidence.plan, evidence.scores["default"], _furthest(evidence)
-    if place is None or plan.unpromised is None:
+    scores, agent = evidence.scores["default"], evidence.plan.agent
+    if not scores.has(agent):
         return NONE
-    informed = evidence.fluid["default"][place].informed
-    words = []
-    for name in (plan.agent, plan.unpromised):
-        if not scores.has(name, place):
-            words.append(f"`{name}` has not been run there")
-            continue
-        goodput = scores.draws(name, place, "goodput")
-        in_time = margin(scores.draws(name, place, "slo_100s"), _IN_TIME)
-        words.append(
-            f"`{name}` has a goodput of {margin(goodput, GOODPUT)} %, which is "
-            f"{100 * goodput.value / informed:.1f} % of the informed bound, and answers {in_time} "
-            "% within 100 s"
-        )
-    return "; ".join(words)
+
+    def reached(place: Place) -> float:
+        own = scores.draws(agent, place, "goodput").value
+        return own / evidence.fluid["default"][place].informed
+
+    workload, rate = min(scores.places, key=reached)
+    return f"{title(workload)} at {rate:g}/min"
 
 
 def most_used(evidence: Evidence) -> str:
@@ -80,18 +65,6 @@ def most_used(evidence: Evidence) -> str:
     model = max(total, key=lambda name: total[name])
     parts = ", ".join(f"{title(w)} {100 * of[model]:.0f} %" for w, of in shares.items())
     return f"{model} ({parts})"
-
-
-def _furthest(evidence: Evidence) -> Place | None:
-    scores, agent = evidence.scores["default"], evidence.plan.agent
-    if not scores.has(agent):
-        return None
-
-    def reached(place: Place) -> float:
-        own = scores.draws(agent, place, "goodput").value
-        return own / evidence.fluid["default"][place].informed
-
-    return min(scores.places, key=reached)
 
 
 def _calls(evidence: Evidence, entry: str) -> str:

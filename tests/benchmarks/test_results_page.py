@@ -182,13 +182,6 @@ def test_what_budgets_differ_by_is_no_chance(tmp_path: Path) -> None:
 def test_plans_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown entry 'goood'"):
         plan(tmp_path, agent="goood")
-    assert plan(tmp_path, unpromised="worse").unpromised == "worse"
-    with pytest.raises(ValueError, match="unpromised: mas is no ablation of good"):
-        plan(tmp_path, unpromised="mas")
-    entries = [entry.model_dump() for entry in plan(tmp_path).entries]
-    entries[-1]["of"] = "paper"
-    with pytest.raises(ValueError, match="unpromised: worse is no ablation of good"):
-        plan(tmp_path, unpromised="worse", entries=entries)
     with pytest.raises(BenchmarkError, match="--only"):
         plan(tmp_path).only(("nobody",))
     with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
