@@ -105,7 +105,8 @@ def solved_in_time(
         in_time = (records["solved"] == 1) & (records["latency_s"] <= records["budget_s"])
         np.add.at(good, of[running[of]], in_time[running[of]])
         running &= ~over
-    return good.reshape(count, len(RATES_PER_MIN), sweeps).mean(axis=2) / QUERIES
+    mean = good.reshape(count, len(RATES_PER_MIN), sweeps).mean(axis=2)
+    return np.asarray(mean / QUERIES, np.float64)
 
 
 def play(workload: str, actions: NDArray[np.int64], of: Round) -> NDArray[np.float64]:
