@@ -351,7 +351,7 @@ def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with (
         five(lambda r, n: ways[n % len(ways)]) as servers,
-        live(servers, log=log, floor_s=0.5, grace_s=0.0) as pool,
+        live(servers, log=log, floor_s=1.5, grace_s=0.0) as pool,
     ):
         backend = pool.open(Prompts(), right_if_42)
         for number in range(100):
