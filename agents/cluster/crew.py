@@ -81,7 +81,7 @@ def run_jobs(
 
     Args:
         where: Where the workers are.
-        factory: ``package.module:Class`` of the worker, see `agents.hosts.Worker`.
+        factory: ``package.module:Class`` of the worker, see `agents.cluster.hosts.Worker`.
         config: Its keyword arguments.
         jobs: What is to be done, in this order.
         retry: Told which job was lost and why; what it returns is done at the end. It raises when

@@ -2,7 +2,7 @@
 
 PPO for the executor, REINFORCE for the planner, and the multiplier λ that both share. A loss comes
 with its gradient, which the networks carry on to their weights. What was decided and left open is
-said in `agents/inframind/training.py`.
+said in `agents/inframind/__init__.py`.
 """
 
 from __future__ import annotations

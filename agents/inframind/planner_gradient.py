@@ -36,7 +36,7 @@ COUNTS: Final = np.arange(1, MAX_AGENTS + 1)
 
 
 class Plans(NamedTuple):
-    """Plans of B queries; as in `agents.planner_net.Plan`.
+    """Plans of B queries; as in `agents.planner.net.Plan`.
 
     Attributes:
         topology: (B,) index into TOPOLOGIES.
@@ -176,7 +176,7 @@ class PlannerGradient:
 
 
 class Vae:
-    """Variational encoder; see `agents.planner_blocks.Vae`."""
+    """Variational encoder; see `agents.planner.blocks.Vae`."""
 
     def __init__(self, parameters: Parameters, name: str) -> None:
         names = ("encoder", "mu", "log_var", "decoder", "output")
@@ -214,7 +214,7 @@ class Vae:
 
 
 class Candidates:
-    """Candidates given by texts (m, 384); see `agents.planner_blocks.Candidates`."""
+    """Candidates given by texts (m, 384); see `agents.planner.blocks.Candidates`."""
 
     def __init__(self, parameters: Parameters, name: str, texts: Array) -> None:
         self.count = len(texts)
@@ -271,7 +271,7 @@ class Candidates:
 
 
 class TaskClassifier:
-    """Which domain a query is of; see `agents.planner_blocks.TaskClassifier`."""
+    """Which domain a query is of; see `agents.planner.blocks.TaskClassifier`."""
 
     def __init__(self, parameters: Parameters, texts: Array) -> None:
         self._query = Linear(parameters, "task_classifier.query")
