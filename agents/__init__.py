@@ -13,7 +13,7 @@ from inframind_gym.policy import PolicyEntry, register_policy
 AGENTS: Final = (
     PolicyEntry(
         "headway",
-        "agents.headway.policy:HeadwayPolicy",
+        "agents.headway.agent:HeadwayPolicy",
         ("checkpoint", "mode"),
         "a price on every second of every server; the default agent",
     ),

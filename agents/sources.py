@@ -22,7 +22,7 @@ APART: Final = (  # rooms on which no training rests: editing them makes none st
     "inframind_gym/tasks/sandbox",
 )
 _SOURCES: Final = (".py", ".yaml", ".npy", ".npz", ".gz")
-_INITIAL: Final = "agents/checkpoints/masrouter"  # what InfraMind's planner begins as
+INITIAL: Final = "agents/checkpoints/masrouter"  # what InfraMind's planner begins as
 
 
 @cache
@@ -35,7 +35,7 @@ def sources_digest(folders: tuple[str, ...] = AGENTS) -> str:
     digest = hashlib.sha256(f"{version('numpy')} {version('numba')}\n".encode())
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*")):
-            counts = path.suffix in _SOURCES or path.is_relative_to(ROOT / _INITIAL)
+            counts = path.suffix in _SOURCES or path.is_relative_to(ROOT / INITIAL)
             if counts and path.is_file() and apart.isdisjoint(path.parents):
                 digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
     return digest.hexdigest()

@@ -43,7 +43,7 @@ BASELINES: Final = (
         "fixed_recipe",
         "baselines.fixed_recipe:FixedRecipePolicy",
         ("topology", "num_agents", "model", "strategy"),
-        "one plan, model and strategy for every query of a workload, the best on its val split",
+        "one plan, model and strategy for a whole workload, the best on train and val",
     ),
     PolicyEntry(
         "fixed_recipe_by_rate",

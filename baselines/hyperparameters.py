@@ -151,6 +151,32 @@ class GptSwarmSettings(StrictModel):
     start_probability: Probability
 
 
+class QLearningSettings(StrictModel):
+    """Load-aware Q-learning (`baselines/q_learning_policy.py`).
+
+    Attributes:
+        window_size: assignments that the tracker remembers.
+        hot_threshold: multiple of the fair share above which a model is hot.
+        penalty_weight: penalty for each fair share in excess.
+        max_penalty: cap of the penalty.
+        lr: learning rate.
+        gamma: discount.
+        epsilon: probability of exploring at the start.
+        epsilon_min: its least value.
+        epsilon_decay: its factor at every finished query.
+    """
+
+    window_size: PositiveInt
+    hot_threshold: Positive
+    penalty_weight: NonNegative
+    max_penalty: NonNegative
+    lr: Fraction
+    gamma: Fraction
+    epsilon: Fraction
+    epsilon_min: Fraction
+    epsilon_decay: Fraction
+
+
 class Hyperparameters(StrictModel):
     """All blocks of the file."""
 
@@ -160,6 +186,7 @@ class Hyperparameters(StrictModel):
     a2c: A2cSettings
     dqn: DqnSettings
     maskable_ppo: PpoSettings
+    q_learning_load_tracker: QLearningSettings
     linucb: LinUcbSettings
     gptswarm: GptSwarmSettings
 

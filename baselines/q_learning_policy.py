@@ -25,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines._heuristic import DRAW_MODEL, DRAW_TIE
+from baselines.hyperparameters import QLearningSettings, load_hyperparameters
 from baselines.load_tracker import LoadTracker
 from baselines.q_learning import QLearningCoordinator, TaskAssignment
-from inframind_gym.errors import ConfigError
+from inframind_gym.configs import validate
 from inframind_gym.policy import Completed, Contexts, PolicySpec, models_up
 from inframind_gym.policy.draws import RowwiseDraws
 from inframind_gym.tasks.taskset import DOMAINS
@@ -107,52 +108,47 @@ class QLearningLoadTrackerPolicy(RowwiseDraws):
     `reset` forgets what was learned, so that a run depends on its seed alone.
 
     Args:
-        window_size: assignments that the tracker remembers.
-        hot_threshold: multiple of the fair share above which a model is hot.
-        penalty_weight: penalty for each fair share in excess.
-        max_penalty: cap of the penalty.
-        lr: learning rate.
-        gamma: discount.
-        epsilon: probability of exploring at the start.
-        epsilon_min: its least value.
-        epsilon_decay: its factor at every finished query.
+        **settings: in place of those of `hyperparameters.yaml`, see `QLearningSettings`.
 
     Raises:
-        ConfigError: a rate, discount or probability is not between 0 and 1.
+        ConfigError: there is no such setting, or a value is out of its range.
     """
 
     name = "q_learning_load_tracker"
 
-    def __init__(
-        self,
-        window_size: int = 8,
-        hot_threshold: float = 1.5,
-        penalty_weight: float = 0.15,
-        max_penalty: float = 0.20,
-        lr: float = 0.15,
-        gamma: float = 0.95,
-        epsilon: float = 1.0,
-        epsilon_min: float = 0.05,
-        epsilon_decay: float = 0.98,
-    ) -> None:
+    def __init__(self, **settings: float) -> None:
         super().__init__()
-        probabilities = {"lr": lr, "gamma": gamma, "epsilon": epsilon, "epsilon_min": epsilon_min}
-        for key, value in {**probabilities, "epsilon_decay": epsilon_decay}.items():
-            if not 0.0 <= value <= 1.0:
-                raise ConfigError(f"{key} is {value}; it must be between 0 and 1")
-        self._tracker_args = (window_size, hot_threshold, penalty_weight, max_penalty)
-        self._coordinator_args = (lr, gamma, epsilon, epsilon_min, epsilon_decay)
+        block = load_hyperparameters().q_learning_load_tracker
+        self._settings = validate(
+            {**block.model_dump(), **settings}, QLearningSettings, source=self.name
+        )
+        # What makes the actions beside the source: a change of the YAML file's block is one too.
+        self.fingerprint = self._settings.model_dump_json()
         self.learners: list[Learner] = []
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Start one untaught learner for every row."""
         super().reset(spec, seeds)
         actions = [TaskAssignment(m, s) for m in spec.models for s in spec.strategies]
-        self.learners = []
+        self.learners, of = [], self._settings
         for _ in seeds:
-            tracker = LoadTracker(spec.models, *self._tracker_args)
+            tracker = LoadTracker(
+                spec.models,
+                window_size=of.window_size,
+                hot_threshold=of.hot_threshold,
+                penalty_weight=of.penalty_weight,
+                max_penalty=of.max_penalty,
+            )
             coordinator = QLearningCoordinator(
-                DOMAINS, tracker.load_states, actions, *self._coordinator_args, keep_history=False
+                DOMAINS,
+                tracker.load_states,
+                actions,
+                lr=of.lr,
+                gamma=of.gamma,
+                epsilon=of.epsilon,
+                epsilon_min=of.epsilon_min,
+                epsilon_decay=of.epsilon_decay,
+                keep_history=False,
             )
             self.learners.append(Learner(tracker, coordinator))
 

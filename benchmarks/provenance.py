@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import platform
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from inframind_gym.workload.config import load_profiles, load_workload
 
 FORMAT = 1  # of the results folder
 
-_ROLLOUT = (
+ROLLOUT = (
     "cells.py",
     "metrics.py",
     "routing/live.py",
@@ -43,7 +45,7 @@ def code_settings(modules: Sequence[str], left_out: Sequence[str]) -> dict[str, 
     return {
         "format": FORMAT,
         "code of inframind_gym": _simulator_hash(left_out),
-        "code of benchmarks": _files_hash(Path(__file__).parent / name for name in modules),
+        "code of benchmarks": files_hash(Path(__file__).parent / name for name in modules),
         "numpy": version("numpy"),
         "numba": version("numba"),
     }
@@ -66,8 +68,12 @@ def settings(suite: SuiteConfig) -> dict[str, Any]:
     Returns:
         JSON content; two runs may share a results folder only if it is equal.
     """
+    return {**code_settings(ROLLOUT, rooms_left_out(suite)), **world_settings(suite)}
+
+
+def world_settings(suite: SuiteConfig) -> dict[str, Any]:
+    """Those of `settings` that are no code, nor versions."""
     return {
-        **code_settings(_ROLLOUT, rooms_left_out(suite)),
         "pool": content_hash(load_pool(suite.pool).model_dump(mode="json")),
         "tasks": suite.tasks if suite.tasks == "builtin" else _tasks_hash(Path(suite.tasks)),
         "split": suite.split,
@@ -120,12 +126,21 @@ def policy_fingerprint(
         ConfigError: The policy is unknown or cannot be made.
     """
     policy = resolve(name_or_path)
-    extra = getattr(policy, "fingerprint", "")
+    extra = _extra(policy)
     if isinstance(policy, PerRowPolicy):
-        extra = getattr(policy.instances[0], "fingerprint", "")
         policy = policy.instances[0]
-    sources = _files_hash(policy_sources(type(policy), left_out))
-    return content_hash([name_or_path, type(policy).__qualname__, sources, str(extra)])
+    sources = files_hash(policy_sources(type(policy), left_out))
+    return content_hash([name_or_path, type(policy).__qualname__, sources, extra])
+
+
+def weights_hash(policy: Any) -> str:
+    """Hash of what a policy's behaviour rests on beside its source: of its `fingerprint`."""
+    return content_hash(_extra(policy))
+
+
+def _extra(policy: Any) -> str:
+    one = policy.instances[0] if isinstance(policy, PerRowPolicy) else policy
+    return str(getattr(one, "fingerprint", ""))
 
 
 def provenance() -> dict[str, Any]:
@@ -198,6 +213,35 @@ def _simulator_hash(left_out: Sequence[str]) -> str:
     )
 
 
-def _files_hash(files: Iterable[Path]) -> str:
+def files_hash(files: Iterable[Path]) -> str:
     """Hash of files by their names and contents, wherever they are and in whatever order."""
     return content_hash(sorted([path.name, file_hash(path)] for path in files))
+
+
+def meaning_hash(files: Iterable[Path]) -> str:
+    """The same of what Python files do: comments, docstrings and layout make no difference."""
+    return content_hash(
+        sorted(
+            [path.name, _meaning(path) if path.suffix == ".py" else file_hash(path)]
+            for path in files
+        )
+    )
+
+
+@cache
+def _meaning(path: Path) -> str:
+    """Of a Python file; not of how a Python version writes a syntax tree down."""
+    tree = ast.parse(path.read_bytes())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return hashlib.sha256(repr(_shape(tree)).encode()).hexdigest()[:16]
+
+
+def _shape(node: Any) -> Any:
+    """A syntax tree as tuples, without what is empty."""
+    if isinstance(node, ast.AST):
+        fields = [(name, _shape(value)) for name, value in ast.iter_fields(node)]
+        return type(node).__name__, *(field for field in fields if field[1] not in (None, ()))
+    return tuple(map(_shape, node)) if isinstance(node, list) else node

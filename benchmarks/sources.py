@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.simulator import PACKAGE, is_left_out
@@ -42,6 +42,20 @@ def policy_sources(kind: type, left_out: Sequence[str] = ()) -> set[Path]:
         root = file.parents[base.__module__.count(".") + (file.name == "__init__.py")]
         _follow(file, root, sources, left_out)
     return sources
+
+
+def imported_by(files: Iterable[Path], root: Path, left_out: Sequence[str] = ()) -> set[Path]:
+    """Source files and those of their project that they import, one through the other.
+
+    Args:
+        files: Where to begin.
+        root: The project's folder.
+        left_out: See `policy_sources`.
+    """
+    found: set[Path] = set()
+    for file in files:
+        _follow(file.resolve(), root, found, left_out)
+    return found
 
 
 def _follow(file: Path, root: Path, found: set[Path], left_out: Sequence[str]) -> None:

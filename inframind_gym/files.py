@@ -9,7 +9,12 @@ from inframind_gym.errors import InfraMindError
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a text file in one step, with the folders that it needs.
+    """Write a text file in one step, see `replace_bytes`."""
+    replace_bytes(path, text.encode("utf-8"))
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Write a file in one step, with the folders that it needs.
 
     What is no plain file (a terminal, /dev/null, a pipe) is written to and stays what it is.
 
@@ -20,10 +25,10 @@ def replace_text(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(content)
             return
         try:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_bytes(content)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -22,11 +22,11 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     path = tmp_path / "a.json"
     replace_text(path, "one")
 
-    def full_disk(self: Path, data: str, encoding: str) -> int:
+    def full_disk(self: Path, data: bytes) -> int:
         self.touch()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full_disk)
+    monkeypatch.setattr(Path, "write_bytes", full_disk)
     with pytest.raises(InfraMindError, match=r"a\.json: cannot be written: No space left"):
         replace_text(path, "two")
     monkeypatch.undo()

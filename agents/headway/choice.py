@@ -28,27 +28,39 @@ class Knowledge(NamedTuple):
     call_s: NDArray[np.float64]  # (M,) seconds of one call
     slots: NDArray[np.float64]  # (M,) calls that a server runs at once
     slowdown: NDArray[np.float64]  # (M, M + 1) log slowdown by every busy model, and by the batch
-    turns: NDArray[np.float64]  # (M,) waiting per round of slots that is ahead, in calls
+    budgets_s: NDArray[np.float64]  # (B,) rising: budgets for which waiting is known
+    turns: NDArray[np.float64]  # (B, M) waiting per round of slots that is ahead, in calls
 
 
 class Prices(NamedTuple):
-    """What the search tunes; each (C, ...) for C candidates, C = 1 when playing.
+    """What the search tunes: P sets of prices, of which every query pays one.
 
-    A second of a slot of model m costs exp(base + rate · log(arrivals per minute / 50) +
-    load · calls in flight / slots).
+    A second of a slot of model m costs exp(base + load · calls in flight / slots).
     """
 
-    base: NDArray[np.float64]  # (C, M)
-    rate: NDArray[np.float64]  # (C, M)
-    load: NDArray[np.float64]  # (C, M)
-    late_value: NDArray[np.float64]  # (C,) what a right answer is worth that comes too late
-    caution: NDArray[np.float64]  # (C,) log of the factor by which latencies are overestimated
-    patience_s: NDArray[np.float64]  # (C,) budgets above are taken for this
-    doubt: NDArray[np.float64]  # (C,) variance added to that of log latency
+    base: NDArray[np.float64]  # (P, M)
+    load: NDArray[np.float64]  # (P, M)
+    late_value: NDArray[np.float64]  # (P,) what a right answer is worth that comes too late
+    caution: NDArray[np.float64]  # (P,) log of the factor by which latencies are overestimated
+    patience_s: NDArray[np.float64]  # (P,) budgets above are taken for this
+    doubt: NDArray[np.float64]  # (P,) variance added to that of log latency
 
 
 MOST_LOAD = 10.0  # rounds of slots in flight beyond which a price rises no further
-RATE_UNIT_PER_MIN = 50.0
+
+
+def edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where the value (K,), rising and positive, that is nearest in ratio changes, (K - 1,)."""
+    return np.asarray(np.sqrt(values[:-1] * values[1:]), np.float64)
+
+
+@make_jit()
+def nearest(values: NDArray[np.float64], wanted: float) -> int:
+    """Position of the value (K,), rising and positive, that is nearest in ratio: see `edges`."""
+    k = 0
+    while k + 1 < len(values) and wanted * wanted > values[k] * values[k + 1]:
+        k += 1
+    return k
 
 
 @make_jit(allocates=True)
@@ -56,9 +68,8 @@ def choose(
     known: Knowledge,
     prices: Prices,
     needs: NDArray[np.uint32],
-    candidate: NDArray[np.int64],
+    priced: NDArray[np.int64],
     in_flight: NDArray[np.float64],
-    rate_per_min: NDArray[np.float64],
     budget_s: NDArray[np.float64],
     domain: NDArray[np.int64],
     ease: NDArray[np.float64],
@@ -68,11 +79,10 @@ def choose(
 
     Args:
         known: what was learned.
-        prices: of C candidates.
+        prices: P sets of them.
         needs: (R,) bit masks of models that recipes use.
-        candidate: (n,) whose prices are paid.
+        priced: (n,) which prices each query pays.
         in_flight: (n, M) calls at each model.
-        rate_per_min: (n,) arrivals lately.
         budget_s: (n,) seconds that are left.
         domain: (n,).
         ease: (n,) log odds by which the question looks easier than others of its domain.
@@ -88,23 +98,19 @@ def choose(
     slow = np.zeros(models)
     wait = np.zeros(models)
     for i in range(n):
-        c = candidate[i]
+        c = priced[i]
         d = domain[i]
-        busy = math.log(rate_per_min[i] / RATE_UNIT_PER_MIN)
+        tier = nearest(known.budgets_s, budget_s[i])
         for m in range(models):
             load = in_flight[i, m] / known.slots[m]
-            price[m] = math.exp(
-                prices.base[c, m]
-                + prices.rate[c, m] * busy
-                + prices.load[c, m] * min(load, MOST_LOAD)
-            )
+            price[m] = math.exp(prices.base[c, m] + prices.load[c, m] * min(load, MOST_LOAD))
             log_slow = known.slowdown[m, models] * min(load, 1.0)
             for other in range(models):
                 if other != m:
                     log_slow += known.slowdown[m, other] * min(0.5 * in_flight[i, other], 1.0)
             slow[m] = math.exp(log_slow)
             rounds = max(in_flight[i, m] + 1.0 - known.slots[m], 0.0) / known.slots[m]
-            wait[m] = known.turns[m] * rounds * known.call_s[m] * slow[m]
+            wait[m] = known.turns[tier, m] * rounds * known.call_s[m] * slow[m]
         log_budget = math.log(min(budget_s[i], prices.patience_s[c])) - prices.caution[c]
         late = prices.late_value[c]
         best = -np.inf

@@ -11,7 +11,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.headway.config import Objective
 from agents.headway.lessons import Lessons
+from agents.headway.marks import Marks
 from agents.headway.policy import RecipePolicy, kind_of
 from agents.headway.recipes import RecipeBook
 from agents.headway.survey import Played, RandomRecipes, play, summed
@@ -22,7 +24,6 @@ MEASURES: Final = (
     "goodput",
     "solved",
     "within",
-    "shortfall",
     "on_time",
     "latency_s",
     "decisions",
@@ -43,8 +44,8 @@ class Job:
         candidate: (rows,) whose prices each row pays.
         result: "sums" (`Sums`), "played" (`Played` and `Sums`) or "measures" (C, measures).
         mode: what lessons are played without, one of `policy.MODES`.
-        within: for the measures `within` and `shortfall`: a latency in s, and the share of each
-            sweep's queries that it is promised for.
+        within_s: a promised latency, for the measure `within`.
+        marks: chances to judge answers by; None goes by what they turned out to be.
     """
 
     env: dict[str, Any]
@@ -56,7 +57,8 @@ class Job:
     candidate: list[int] | None
     result: Literal["sums", "played", "measures"]
     mode: str | None = None
-    within: tuple[float, float] = (100.0, 1.0)
+    within_s: float = 100.0
+    marks: Marks | None = None
 
 
 @lru_cache(maxsize=2)
@@ -94,13 +96,13 @@ def play_job(job: Job) -> Any:
     budget_s = np.nan if job.budget_s is None else job.budget_s
     played = play(env, policy, job.seeds, np.array(job.rates_per_min), budget_s)
     if job.result == "measures":
-        return measured(played, np.array(job.candidate, np.int64), *job.within)
+        return measured(played, np.array(job.candidate, np.int64), job.within_s, job.marks)
     sums = summed(job.book, played, env.policy_spec().num_models)
     return sums if job.result == "sums" else (played, sums)
 
 
 def measured(
-    played: Played, candidate: NDArray[np.int64], within_s: float, within_share: float
+    played: Played, candidate: NDArray[np.int64], within_s: float, marks: Marks | None = None
 ) -> NDArray[np.float64]:
     """Means of MEASURES over the sweeps of each candidate, (C, measures).
 
@@ -108,25 +110,41 @@ def measured(
         played: whole sweeps.
         candidate: (rows,) of each sweep.
         within_s: a promised latency.
-        within_share: the share of a sweep's queries that it is promised for.
+        marks: chances to judge answers by; None goes by what they turned out to be.
     """
     records, row = played.records, played.row
-    solved = records["solved"] == 1
+    right = (
+        records["solved"].astype(np.float64)
+        if marks is None
+        else marks.chances(played.recipe, records)
+    )
     on_time = records["latency_s"] <= records["budget_s"]
     queries = np.bincount(row)
 
     def share(column: Any) -> NDArray[np.float64]:
         return np.asarray(np.bincount(row, column) / queries, np.float64)
 
-    within = share(records["latency_s"] <= within_s)
     sweeps = {
-        "goodput": share(solved & on_time),
-        "solved": share(solved),
-        "within": within,
-        "shortfall": np.maximum(within_share - within, 0.0),
+        "goodput": share(right * on_time),
+        "solved": share(right),
+        "within": share(records["latency_s"] <= within_s),
         "on_time": share(on_time),
         "latency_s": share(records["latency_s"]),
         "decisions": share(records["num_nodes"] + 1.0),
     }
     count = np.bincount(candidate)
     return np.column_stack([np.bincount(candidate, sweeps[name]) / count for name in MEASURES])
+
+
+def worth(
+    steady: NDArray[np.float64], bursts: NDArray[np.float64] | None, objective: Objective
+) -> NDArray[np.float64]:
+    """Value (C,) of `jobs.MEASURES` (C, measures) in steady sweeps, and in those with bursts."""
+    goodput, solved, within = (MEASURES.index(name) for name in ("goodput", "solved", "within"))
+    weights = np.zeros(len(MEASURES))
+    weights[[goodput, solved]] = objective.goodput, objective.solved
+    missing = np.maximum(objective.within_share - steady[:, within], 0.0)
+    value: NDArray[np.float64] = steady @ weights - objective.shortfall * missing
+    if bursts is None:
+        return value
+    return (value + objective.bursts * (bursts @ weights)) / (1.0 + objective.bursts)

@@ -30,7 +30,8 @@ class Lessons:
         strategies: number of strategies.
         book: R recipes.
         known: what was learned of them.
-        prices: of C candidates; C = 1 in a checkpoint.
+        prices: P = C · K sets of them, the K of a candidate together; C = 1 in a checkpoint.
+        rates_per_min: (K,) rising: arrival rates that the sets of a candidate are for.
         ease_weights: (384,) by how much each number of an embedding makes a question easier.
         ease_centres: (D,) the mean of that over a domain's questions.
     """
@@ -40,6 +41,7 @@ class Lessons:
     book: RecipeBook
     known: Knowledge
     prices: Prices
+    rates_per_min: NDArray[np.float64]
     ease_weights: NDArray[np.float64]
     ease_centres: NDArray[np.float64]
 
@@ -52,9 +54,12 @@ class Lessons:
         """The same with what load does."""
         return replace(self, known=self.known._replace(slowdown=slowdown, turns=turns))
 
-    def priced(self, prices: Prices) -> Lessons:
-        """The same with other prices."""
-        return replace(self, prices=prices)
+    def priced(
+        self, prices: Prices, rates_per_min: Sequence[float] | NDArray[np.float64]
+    ) -> Lessons:
+        """The same with other prices, see `prices` and `rates_per_min`."""
+        rates = np.array(rates_per_min, np.float64)
+        return replace(self, prices=prices, rates_per_min=rates)
 
 
 def save_lessons(folder: str | Path, lessons: Lessons, about: Mapping[str, Any]) -> None:
@@ -82,6 +87,7 @@ def to_tensors(lessons: Lessons) -> dict[str, NDArray[Any]]:
     tensors: dict[str, NDArray[Any]] = {
         "ease.weights": lessons.ease_weights,
         "ease.centres": lessons.ease_centres,
+        "rates_per_min": lessons.rates_per_min,
     }
     tensors |= {f"known.{name}": array for name, array in lessons.known._asdict().items()}
     tensors |= {f"prices.{name}": array for name, array in lessons.prices._asdict().items()}
@@ -103,6 +109,7 @@ def from_tensors(
         book=book_from_tensors(tensors, strategies),
         known=Knowledge(**checkpoint.part(floats, "known.")),
         prices=Prices(**checkpoint.part(floats, "prices.")),
+        rates_per_min=floats["rates_per_min"],
         ease_weights=floats["ease.weights"],
         ease_centres=floats["ease.centres"],
     )
@@ -132,25 +139,37 @@ def load_lessons(folder: str | Path) -> Lessons:
             raise ConfigError(
                 f"{folder}: recipes.{name} must hold numbers from {low} to {count - 1}."
             )
+    for name in ("rates_per_min", "known.budgets_s"):
+        values = tensors[name]
+        if not len(values) or values[0] <= 0.0 or not (np.diff(values) > 0.0).all():
+            raise ConfigError(f"{folder}: {name} must hold positive numbers that rise.")
     return from_tensors(tensors, models, strategies)
 
 
 def _shapes(tensors: Mapping[str, NDArray[Any]], models: int) -> dict[str, tuple[int, ...]]:
     """Of every tensor of a checkpoint, given the number of its recipes."""
-    recipes = len(tensors.get("recipes.topology", ()))
+    recipes, rates, budgets = (
+        len(tensors.get(name, ()))
+        for name in ("recipes.topology", "rates_per_min", "known.budgets_s")
+    )
     domains = len(DOMAINS)
     shapes: dict[str, tuple[int, ...]] = {
         "ease.weights": (EMBED_DIM,),
         "ease.centres": (domains,),
         "recipes.models": (recipes, MAX_NODES),
+        "rates_per_min": (rates,),
         "known.slowdown": (models, models + 1),
+        "known.budgets_s": (budgets,),
+        "known.turns": (budgets, models),
     }
     shapes |= {f"recipes.{name}": (recipes,) for name in ("topology", "roles", "strategy")}
-    shapes |= {f"known.{name}": (models,) for name in ("call_s", "slots", "turns")}
+    shapes |= {f"known.{name}": (models,) for name in ("call_s", "slots")}
     shapes |= {f"known.{name}": (domains, recipes) for name in ("logit", "log_latency", "spread")}
     shapes |= {
         f"known.{name}": (domains, recipes, models) for name in ("path_s", "path_calls", "work_s")
     }
-    shapes |= {f"prices.{name}": (1, models) for name in ("base", "rate", "load")}
-    shapes |= {f"prices.{name}": (1,) for name in ("late_value", "caution", "patience_s", "doubt")}
+    shapes |= {f"prices.{name}": (rates, models) for name in ("base", "load")}
+    shapes |= {
+        f"prices.{name}": (rates,) for name in ("late_value", "caution", "patience_s", "doubt")
+    }
     return shapes

@@ -1,37 +1,32 @@
-"""Headway as a policy: it prices every recipe when a query arrives, and carries out the best.
+"""Choosing by prices: every recipe is priced when a query arrives, and the best is carried out.
 
-Two classes: `RecipePolicy` carries recipes out, whoever chose them; `HeadwayPolicy` chooses.
+`RecipePolicy` carries recipes out, whoever chose them; `PricedPolicy` chooses; the others are its
+ablations.
 """
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.checkpoint import CONFIG_FILE, fingerprint
-from agents.config import CHECKPOINTS
-from agents.headway.choice import choose
-from agents.headway.lessons import ALGORITHM, Lessons, load_lessons
+from agents.headway.choice import choose, edges
+from agents.headway.lessons import Lessons
 from agents.headway.recipes import RecipeBook, role_orders
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.orchestration.decisions import PLAN_ACTIONS
 from inframind_gym.orchestration.state import PLAN
 from inframind_gym.policy import BasePolicy, Contexts, PolicySpec
 
-SHIPPED: Final = CHECKPOINTS / "headway"
-FALLBACK: Final = "all"  # the checkpoint of workloads that have none of their own
-
-# Arrivals that the estimate of their rate looks back on, and what it believes before any.
-_LOOK_BACK: Final = 32
-_PRIOR_QUERIES: Final = 2.0
-_PRIOR_S: Final = 2.4  # 50 a minute
+# Arrivals that the estimate of their rate looks back on, and those that it believes in before any,
+# at the highest rate that prices are known for: a policy begins as if it were busy.
+_LOOK_BACK: Final = 128
+_PRIOR_QUERIES: Final = 8.0
+_USUAL_PER_MIN: Final = 50.0  # the same where no prices are known
 
 
 class RecipePolicy(BasePolicy, ABC):
@@ -41,10 +36,12 @@ class RecipePolicy(BasePolicy, ABC):
         book: the recipes.
         assigned: (rows, queries) recipe of each query by its ordinal.
         in_flight: (rows, queries, M) calls at each model when the query was planned.
+        busiest_per_min: rate at which arrivals are believed to come before there are any.
     """
 
     requires = MappingProxyType({"level": "joint", "system_features": ["in_flight"]})
     carries_out_any_plan = False
+    busiest_per_min = _USUAL_PER_MIN
     book: RecipeBook
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
@@ -125,7 +122,8 @@ class RecipePolicy(BasePolicy, ABC):
         self._arrivals_s[rows, queries % _LOOK_BACK] = now_s
         back = np.minimum(queries, _LOOK_BACK - 1)
         elapsed_s = now_s - self._arrivals_s[rows, (queries - back) % _LOOK_BACK]
-        rate: NDArray[np.float64] = 60.0 * (back + _PRIOR_QUERIES) / (elapsed_s + _PRIOR_S)
+        prior_s = 60.0 * _PRIOR_QUERIES / self.busiest_per_min
+        rate: NDArray[np.float64] = 60.0 * (back + _PRIOR_QUERIES) / (elapsed_s + prior_s)
         return rate
 
     def _make_room(self, queries: int) -> None:
@@ -142,7 +140,7 @@ class PricedPolicy(RecipePolicy):
     """Chooses by what was learned and by prices; every row may have prices of its own.
 
     Args:
-        lessons: what was learned, with the prices of C candidates.
+        lessons: what was learned, with prices for every rate, of one candidate or several.
         candidate: (rows,) whose prices each row pays; all the first one's if None.
     """
 
@@ -151,6 +149,7 @@ class PricedPolicy(RecipePolicy):
     def __init__(self, lessons: Lessons, candidate: NDArray[np.int64] | None = None) -> None:
         self.lessons = lessons
         self.book = lessons.book
+        self.busiest_per_min = float(lessons.rates_per_min[-1])
         self._candidate = candidate
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
@@ -173,6 +172,7 @@ class PricedPolicy(RecipePolicy):
                 f"{spec.max_num_seqs.tolist()}. Train one for this pool with agents.train"
             )
         self._ease = self.lessons.ease(spec.task_embeddings)
+        self._edges_per_min = edges(self.lessons.rates_per_min)
         self._of_row = np.zeros(len(seeds), np.int64)
         if self._candidate is not None:
             self._of_row = self._candidate
@@ -186,14 +186,14 @@ class PricedPolicy(RecipePolicy):
     ) -> NDArray[np.int64]:
         """The recipes of the best balance of success and price, (n,)."""
         domain = contexts["domain"].astype(np.int64)
+        band = np.searchsorted(self._edges_per_min, rate_per_min)
         left_s = contexts["budget_s"] - (contexts["time_s"] - contexts["arrival_s"])
         recipes: NDArray[np.int64] = choose(
             self.lessons.known,
             self.lessons.prices,
             self.book.needs,
-            self._of_row[rows],
+            self._of_row[rows] * len(self.lessons.rates_per_min) + band,
             in_flight,
-            rate_per_min,
             np.maximum(left_s, 1e-3),
             domain,
             self._ease[contexts["task"], domain],
@@ -225,7 +225,8 @@ class FreePolicy(PricedPolicy):
 
     def __init__(self, lessons: Lessons, candidate: NDArray[np.int64] | None = None) -> None:
         free = np.full_like(lessons.prices.base, -np.inf)
-        super().__init__(lessons.priced(lessons.prices._replace(base=free)), candidate)
+        prices = lessons.prices._replace(base=free)
+        super().__init__(lessons.priced(prices, lessons.rates_per_min), candidate)
 
 
 class UnreadPolicy(PricedPolicy):
@@ -251,90 +252,3 @@ def kind_of(mode: str | None) -> type[PricedPolicy]:
     if mode is not None and mode not in MODES:
         raise ConfigError(f"policy 'headway': {unknown('mode', mode, tuple(MODES))}")
     return PricedPolicy if mode is None else MODES[mode]
-
-
-def _configs(folder: Path) -> list[Path]:
-    """Of the checkpoint that a folder is, or of those that it holds, one for every workload."""
-    found = [folder / CONFIG_FILE, *sorted(folder.glob(f"*/{CONFIG_FILE}"))]
-    return [path for path in found if path.is_file()]
-
-
-def check_folder(folder: Path) -> None:
-    """Look whether a folder holds checkpoints of Headway.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    configs = _configs(folder)
-    if not configs:
-        raise ConfigError(
-            f"{folder}: holds no checkpoint. Train one: python -m agents.train --config headway "
-            "--out FOLDER, and play headway:FOLDER/best"
-        )
-    for path in configs:
-        try:
-            algorithm = json.loads(path.read_text(encoding="utf-8")).get("algorithm")
-        except ValueError:
-            continue  # damaged: told when it is opened
-        if algorithm != ALGORITHM:
-            raise ConfigError(
-                f"{path.parent}: is a checkpoint of {algorithm!r}, not of {ALGORITHM!r}."
-            )
-
-
-class HeadwayPolicy(BasePolicy):
-    """Every server has a price: the shipped agent.
-
-    Args:
-        checkpoint: folder of a trained checkpoint, or one that holds a folder for every workload;
-            the shipped ones if None or "".
-        mode: an ablation, one of MODES; the agent itself if None. It is taken away as it plays: the
-            prices are those of the checkpoint, which may have been found with it or without
-            (`HeadwayConfig.mode`).
-
-    Raises:
-        ConfigError: there is no such mode, or no checkpoint of Headway in the folder.
-    """
-
-    carries_out_any_plan = False
-
-    def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
-        self._kind = kind_of(mode)
-        arguments = [] if checkpoint is None else [checkpoint]
-        self.name = ":".join(["headway", *arguments, *([] if mode is None else [mode])])
-        self._root = Path(checkpoint) if checkpoint else SHIPPED
-        check_folder(self._root)
-        self.requires = self._kind.requires
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of all weights that it may play with: results of others are not its own."""
-        return " ".join(fingerprint(path.parent) for path in _configs(self._root))
-
-    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Open the workload's checkpoint and prepare for `len(seeds)` rows.
-
-        Raises:
-            ConfigError: there is no checkpoint, or one of another pool.
-        """
-        super().reset(spec, seeds)
-        self._policy = self._kind(load_lessons(self.folder(spec.workload)))
-        self._policy.name = self.name
-        self._policy.reset(spec, seeds)
-
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Plans and routes of `rows`, (n, 9)."""
-        return self._policy.act_batch(observations, contexts, rows)
-
-    def folder(self, workload: str) -> Path:
-        """The checkpoint for a workload."""
-        for folder in (self._root, self._root / workload, self._root / FALLBACK):
-            if (folder / CONFIG_FILE).is_file():
-                return folder
-        raise ConfigError(
-            f"{self._root}: has no checkpoint for workload {workload!r}, and none for {FALLBACK!r} "
-            "to fall back on. Train one: python -m agents.train --config headway "
-            f"--set env.workload={workload} --out FOLDER, and play headway:FOLDER/best"
-        )

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.crew import MAX_ATTEMPTS
 from agents.cluster.fleet import Fleet, WorkerDiedError
-from agents.headway.choice import Prices
-from agents.headway.config import HeadwayConfig, Objective
-from agents.headway.jobs import MEASURES, Job, facts
+from agents.headway.config import HeadwayConfig
+from agents.headway.jobs import Job, facts, measured
 from agents.headway.lessons import Lessons
+from agents.headway.marks import Marks, marks_of
 from agents.headway.policy import kind_of
 from agents.headway.recipes import RecipeBook, book_of, candidates
+from agents.headway.search import (
+    BURSTS,
+    LOAD,
+    STEADY,
+    SURVEY,
+    SURVEY_QUERIES,
+    UNITS,
+    VALIDATION,
+    Step,
+    dimensions,
+    jobs_of_round,
+    prices_of,
+)
 from agents.headway.study import (
     congestion,
     ease_of_questions,
@@ -29,62 +42,15 @@ from agents.headway.study import (
 from agents.headway.survey import Played, joined
 from inframind_gym.policy import PolicySpec
 from inframind_gym.tasks import DOMAINS
+from inframind_gym.workload.arrivals import BurstArrivals
 
-# What random numbers are for: the second coordinate of every seed.
-SURVEY, LOAD, SEARCH, VALIDATION, BURSTS = range(5)
 CODE: Final = DOMAINS.index("Code")
 NEVER_S: Final = 1e6  # between two polls of a telemetry that nobody looks at
-
-
-class Unit(NamedTuple):
-    """A group of prices as the search sees it: start, and the step that counts as 1."""
-
-    start: float
-    step: float
-
-
-# In the search's own scale: logarithms, log odds for the share, and for the slopes the inverse of
-# softplus, so that a price never falls with the load.
-UNITS: Final[Mapping[str, Unit]] = {
-    "base": Unit(float(np.log(0.003)), 1.0),
-    "rate": Unit(0.0, 1.0),
-    "load": Unit(0.0, 1.0),
-    "late_value": Unit(-2.0, 0.8),
-    "caution": Unit(0.0, 0.2),
-    "patience_s": Unit(float(np.log(90.0)), 0.15),
-    "doubt": Unit(float(np.log(0.05)), 0.8),
-}
-_PER_MODEL: Final = ("base", "rate", "load")
-
-
-def dimensions(num_models: int) -> int:
-    """Numbers that the search looks for."""
-    return len(_PER_MODEL) * num_models + len(UNITS) - len(_PER_MODEL)
-
-
-def prices_of(points: NDArray[np.float64], num_models: int) -> Prices:
-    """Prices of C points of the search, (C, dimensions)."""
-    points = np.atleast_2d(points)
-    columns: dict[str, NDArray[np.float64]] = {}
-    at = 0
-    for name, unit in UNITS.items():
-        width = num_models if name in _PER_MODEL else 1
-        columns[name] = unit.start + unit.step * points[:, at : at + width]
-        at += width
-    flat = {name: column[:, 0] for name, column in columns.items() if name not in _PER_MODEL}
-    return Prices(
-        base=columns["base"],
-        rate=np.logaddexp(0.0, columns["rate"]),
-        load=np.logaddexp(0.0, columns["load"]),
-        late_value=1.0 / (1.0 + np.exp(-flat["late_value"])),
-        caution=flat["caution"],
-        patience_s=np.exp(flat["patience_s"]),
-        doubt=np.exp(flat["doubt"]),
-    )
+ANY_RATE: Final = (1.0,)  # of candidates with a single set of prices, which they pay at every rate
 
 
 def seeds_of(seed: int, stage: int, place: int, rows: int) -> list[int]:
-    """Seeds of `rows` sweeps at a place of a training."""
+    """Seeds of `rows` sweeps at a place; what else is drawn there has a fourth coordinate."""
     rng = np.random.default_rng([seed, stage, place])
     return [int(s) for s in rng.integers(2**31, size=rows)]
 
@@ -138,11 +104,9 @@ class Trainer:
 
     def _surveys(self, book: RecipeBook, number: int, *, keep_all: bool) -> list[Job]:
         rows = self.config.rows
-        wanted = self.config.survey[number].queries
-        queries = 500
         return [
             Job(
-                env={**self._env, "num_queries": queries, "metrics_poll_s": NEVER_S},
+                env={**self._env, "num_queries": SURVEY_QUERIES, "metrics_poll_s": NEVER_S},
                 seeds=seeds_of(self.seed, SURVEY, 1000 * number + part, rows),
                 rates_per_min=[self.config.idle_rate_per_min] * rows,
                 budget_s=1e6,
@@ -151,7 +115,7 @@ class Trainer:
                 candidate=None,
                 result="played" if keep_all else "sums",
             )
-            for part in range(max(1, -(-wanted // (rows * queries))))
+            for part in range(jobs_of_round(self.config, number))
         ]
 
     def survey(self, book: RecipeBook, number: int) -> RecipeBook:
@@ -162,14 +126,14 @@ class Trainer:
         keep = self.config.survey[number].keep or len(book)
         patience_s = float(np.exp(UNITS["patience_s"].start))
         budgets_s = np.minimum(self.spec.budget_tiers_s, patience_s)
-        rng = np.random.default_rng([self.seed, SURVEY, number])
+        rng = np.random.default_rng([self.seed, SURVEY, number, 1])
         return book.select(worth_keeping(sums, budgets_s, keep, rng))
 
-    def learn(self, book: RecipeBook) -> tuple[Lessons, NDArray[np.float64]]:
+    def learn(self, book: RecipeBook) -> tuple[Lessons, Marks, NDArray[np.float64]]:
         """The last round of the survey: everything but load and prices.
 
         Returns:
-            The lessons, and the seconds of single calls (D, M, S).
+            The lessons, chances of right answers, and the seconds of single calls (D, M, S).
         """
         played_and_sums = self._play(
             self._surveys(book, len(self.config.survey) - 1, keep_all=True)
@@ -192,38 +156,47 @@ class Trainer:
         total_s = np.where(seen, idle_s, 0.0).sum(axis=(0, 2))
         count = seen.sum(axis=(0, 2))
         call_s = np.where(count > 0, total_s / np.maximum(count, 1), self.spec.expected_call_s)
+        budgets_s = np.unique(self.spec.budget_tiers_s)
         known = knowledge(
             sums,
             log_odds(played, right, ease),
             call_s,
             self.spec.max_num_seqs.astype(np.float64),
             np.zeros((models, models + 1)),
-            np.ones(models),
+            budgets_s,
+            np.ones((len(budgets_s), models)),
         )
-        start = prices_of(np.zeros(dimensions(models)), models)
         lessons = Lessons(
-            self.spec.models, self.spec.num_strategies, book, known, start, weights, centres
+            self.spec.models,
+            self.spec.num_strategies,
+            book,
+            known,
+            prices_of(np.zeros(dimensions(models)), models),
+            np.array(ANY_RATE),
+            weights,
+            centres,
         )
-        return lessons, idle_s
+        return lessons, marks_of(played, right, len(embeddings)), idle_s
 
     # Load
 
     def study_load(self, lessons: Lessons, idle_s: NDArray[np.float64]) -> Lessons:
         """Play under random prices at all rates and fit what load does."""
         rates = self.config.rates_per_min
+        total = self.config.load_sweeps * len(rates)
         jobs = []
-        for part in range(self.config.load_sweeps * len(rates) // self.config.rows or 1):
-            rng = np.random.default_rng([self.seed, LOAD, part])
-            rows = self.config.rows
+        for part, first in enumerate(range(0, total, self.config.rows)):
+            rng = np.random.default_rng([self.seed, LOAD, part, 1])
+            rows = min(self.config.rows, total - first)
             points = 1.5 * rng.standard_normal((rows, dimensions(self.num_models)))
             jobs.append(
                 Job(
                     env={**self._env, "num_queries": self.config.load_queries},
                     seeds=seeds_of(self.seed, LOAD, part, rows),
-                    rates_per_min=[rates[i % len(rates)] for i in range(rows)],
+                    rates_per_min=[rates[(first + i) % len(rates)] for i in range(rows)],
                     budget_s=None,
                     book=lessons.book,
-                    lessons=lessons.priced(prices_of(points, self.num_models)),
+                    lessons=lessons.priced(prices_of(points, self.num_models), ANY_RATE),
                     candidate=list(range(rows)),
                     result="played",
                 )
@@ -231,58 +204,99 @@ class Trainer:
         played: Played = joined([p for p, _ in self._play(jobs)])
         calls = first_calls(lessons.book, played)
         slots = self.spec.max_num_seqs.astype(np.float64)
-        slowdown, turns = congestion(calls, played.in_flight, idle_s, slots)
+        budget_s, budgets_s = played.records["budget_s"], lessons.known.budgets_s
+        slowdown, turns = congestion(calls, played.in_flight, budget_s, idle_s, slots, budgets_s)
         return lessons.with_load(slowdown, turns)
 
     # Search
 
     def judge(
-        self, lessons: Lessons, points: NDArray[np.float64], stage: int, place: int, split: str
-    ) -> NDArray[np.float64]:
+        self,
+        lessons: Lessons,
+        marks: Marks,
+        points: NDArray[np.float64],
+        rates: NDArray[np.int64],
+        place: int,
+        step: Step,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         """Means over sweeps of what each point's prices reach, (C, len(MEASURES)).
 
         Args:
             lessons: what is known.
+            marks: by which answers are judged.
             points: (C, dimensions) of the search.
-            stage: what the sweeps are for: SEARCH and VALIDATION are at `rates_per_min`, BURSTS at
-                `burst_rates_per_min`.
-            place: tells sweeps of one stage apart.
-            split: of the tasks.
+            rates: (C,) positions in `rates_per_min`.
+            place: of the step in the search: tells sweeps apart.
+            step: by how many sweeps each is judged.
+
+        Returns:
+            Of sweeps with steady arrivals, and of those with bursts; None where these do not count.
         """
-        search, rates, env = self.config.search, self.config.rates_per_min, self._env
+        each = np.array(self.config.rates_per_min)[rates]
+        steady = self._measures(lessons, marks, points, each, STEADY, place, step.sweeps)
+        if not step.bursts:
+            return steady, None
+        base = each / BurstArrivals().mean_rate_factor()
+        return steady, self._measures(lessons, marks, points, base, BURSTS, place, step.bursts)
+
+    def _measures(
+        self,
+        lessons: Lessons,
+        marks: Marks,
+        points: NDArray[np.float64],
+        rates_per_min: NDArray[np.float64],
+        stage: int,
+        place: int,
+        sweeps: int,
+    ) -> NDArray[np.float64]:
+        config = self.config
+        env = {**self._env, "num_queries": config.search.queries}
         if stage == BURSTS:
-            rates, env = self.config.burst_rates_per_min, {**env, "arrivals": "burst"}
-        sweeps = len(rates) * search.sweeps_per_rate
+            env["arrivals"] = "burst"
         seeds = seeds_of(self.seed, stage, place, sweeps)
         share = -(-len(points) // len(self._fleet))  # every worker has as many to judge
-        together = max(1, min(share, self.config.rows // sweeps))  # candidates of a job
+        together = max(1, min(share, config.rows // sweeps))  # candidates of a job
         jobs = []
         for first in range(0, len(points), together):
             part = points[first : first + together]
+            rates = rates_per_min[first : first + together]
+            prices = prices_of(part, self.num_models)
             jobs.append(
                 Job(
-                    env={**env, "num_queries": search.queries, "split": split},
+                    env=env,
                     seeds=seeds * len(part),
-                    rates_per_min=[r for r in rates for _ in range(search.sweeps_per_rate)]
-                    * len(part),
+                    rates_per_min=np.repeat(rates, sweeps).tolist(),
                     budget_s=None,
                     book=lessons.book,
-                    lessons=lessons.priced(prices_of(part, self.num_models)),
-                    candidate=[c for c in range(len(part)) for _ in range(sweeps)],
-                    mode=self.config.mode,
+                    lessons=lessons.priced(prices, ANY_RATE),
+                    candidate=np.repeat(np.arange(len(part)), sweeps).tolist(),
+                    mode=config.mode,
                     result="measures",
-                    within=(self.config.objective.within_s, self.config.objective.within_share),
+                    within_s=config.objective.within_s,
+                    marks=marks,
                 )
             )
         return np.concatenate(self._play(jobs))
 
+    # Validation
 
-def worth(
-    measures: NDArray[np.float64], objective: Objective, *, promised: bool = True
-) -> NDArray[np.float64]:
-    """Value (C,) of `jobs.MEASURES` (C, measures); `promised`: what is missing counts."""
-    goodput, solved, shortfall = (
-        measures[:, MEASURES.index(name)] for name in ("goodput", "solved", "shortfall")
-    )
-    value: NDArray[np.float64] = objective.goodput * goodput + objective.solved * solved
-    return value - objective.shortfall * shortfall if promised else value
+    def validate(self, lessons: Lessons) -> NDArray[np.float64]:
+        """What a trained agent reaches on the split "val" at each rate, (K, len(MEASURES))."""
+        config = self.config
+        rates = config.rates_per_min
+        sweeps = config.validation_sweeps
+        seeds = seeds_of(self.seed, VALIDATION, 0, sweeps)
+        job = Job(
+            env={**self._env, "num_queries": config.search.queries, "split": "val"},
+            seeds=seeds * len(rates),
+            rates_per_min=[rate for rate in rates for _ in range(sweeps)],
+            budget_s=None,
+            book=lessons.book,
+            lessons=lessons,
+            candidate=None,
+            mode=config.mode,
+            result="played",
+        )
+        ((played, _),) = self._play([job])
+        of_rate = np.repeat(np.arange(len(rates)), sweeps)
+        return measured(played, of_rate, config.objective.within_s)

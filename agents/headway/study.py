@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.headway.choice import Knowledge
+from agents.headway.choice import Knowledge, edges
 from agents.headway.recipes import RecipeBook
 from agents.headway.survey import Played, Sums
 from inframind_gym.tasks import DOMAINS
@@ -18,6 +18,9 @@ _LEAST_SPREAD: Final = 0.15  # of log latency: fewer queries do not make anybody
 _REFLECTION: Final = TOPOLOGIES.index("Reflection")
 _RIDGES: Final = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 _FOLDS: Final = 5
+_LEAST_FREE: Final = 200  # calls from which the effect of busy models is learned
+_LEAST_FULL: Final = 100  # calls from which waiting is learned, for all budgets or for one
+_LEAST_TURNS: Final = 0.02
 
 
 def success(sums: Sums) -> NDArray[np.float64]:
@@ -221,38 +224,45 @@ def seconds_of_calls(
 def congestion(
     calls: dict[str, NDArray[np.float64]],
     in_flight: NDArray[np.float64],
+    budget_s: NDArray[np.float64],
     idle_s: NDArray[np.float64],
     slots: NDArray[np.float64],
+    budgets_s: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """How load stretches calls: see `choice.Knowledge.slowdown` and `.turns`.
 
     The log of a call's seconds over those at idle servers is regressed on which models are busy and
     how full its own batch is, where a slot was free; where none was, what is beyond that is
-    waiting, and is regressed on the rounds of slots that were ahead.
+    waiting, and is regressed on the rounds of slots that were ahead. How long one waits depends on
+    the budget, too: servers may take the earliest deadline first.
 
     Args:
         calls: see `first_calls`.
         in_flight: (n, M) of the queries of `calls["query"]`.
+        budget_s: (n,) of the same.
         idle_s: (D, M, S) seconds at idle servers.
         slots: (M,).
+        budgets_s: (B,) for which waiting is learned; a call counts for the nearest.
 
     Returns:
-        Slowdown (M, M + 1) and turns (M,).
+        Slowdown (M, M + 1) and turns (B, M).
     """
     models = len(slots)
     keys = [calls[name].astype(np.int64) for name in ("domain", "model", "strategy")]
     usual_s = idle_s[keys[0], keys[1], keys[2]]
-    load = in_flight[calls["query"].astype(np.int64)]
+    of = calls["query"].astype(np.int64)
+    load = in_flight[of]
+    tier = np.searchsorted(edges(budgets_s), budget_s[of])
     model = keys[1]
     slowdown = np.zeros((models, models + 1))
-    turns = np.ones(models)
+    turns = np.ones((len(budgets_s), models))
     for m in range(models):
         rows = np.flatnonzero((model == m) & np.isfinite(usual_s))
         x, seconds, usual = load[rows], calls["seconds"][rows], usual_s[rows]
         features = np.minimum(0.5 * x, 1.0)
         features[:, m] = np.minimum(x[:, m] / slots[m], 1.0)
         free = x[:, m] <= 0.75 * slots[m]
-        if free.sum() < 200:
+        if free.sum() < _LEAST_FREE:
             continue
         design = np.column_stack([features[free], np.ones(free.sum())])
         y = np.log(seconds[free] / usual[free])
@@ -260,14 +270,24 @@ def congestion(
         beta = np.linalg.solve(gram, design.T @ y)
         slowdown[m, :models] = np.maximum(beta[:models], 0.0)
         slowdown[m, models], slowdown[m, m] = slowdown[m, m], 0.0
-        full = x[:, m] >= 1.25 * slots[m]
-        if full.sum() < 100:
+        full = np.flatnonzero(x[:, m] >= 1.25 * slots[m])
+        if len(full) < _LEAST_FULL:
             continue
         log_slow = features[full] @ np.maximum(beta[:models], 0.0)
         call_s = usual[full] * np.exp(log_slow)
-        rounds = (x[full, m] + 1.0 - slots[m]) / slots[m] * call_s
-        turns[m] = max(float((rounds * (seconds[full] - call_s)).sum() / (rounds**2).sum()), 0.1)
+        ahead_s = (x[full, m] + 1.0 - slots[m]) / slots[m] * call_s
+        waited_s = seconds[full] - call_s
+        turns[:, m] = _slope(ahead_s, waited_s)
+        for b in range(len(budgets_s)):
+            own = tier[rows[full]] == b
+            if own.sum() >= _LEAST_FULL:
+                turns[b, m] = _slope(ahead_s[own], waited_s[own])
     return slowdown, turns
+
+
+def _slope(ahead_s: NDArray[np.float64], waited_s: NDArray[np.float64]) -> float:
+    """Seconds of waiting per second of work ahead, by least squares through the origin."""
+    return max(float((ahead_s * waited_s).sum() / (ahead_s**2).sum()), _LEAST_TURNS)
 
 
 def knowledge(
@@ -276,6 +296,7 @@ def knowledge(
     call_s: NDArray[np.float64],
     slots: NDArray[np.float64],
     slowdown: NDArray[np.float64],
+    budgets_s: NDArray[np.float64],
     turns: NDArray[np.float64],
 ) -> Knowledge:
     """Everything in the form that a choice reads; a domain that was never seen gets the average."""
@@ -291,4 +312,11 @@ def knowledge(
     }
     for table in tables.values():
         table[~seen] = table[seen].mean(axis=0)
-    return Knowledge(**tables, call_s=call_s, slots=slots, slowdown=slowdown, turns=turns)
+    return Knowledge(
+        **tables,
+        call_s=call_s,
+        slots=slots,
+        slowdown=slowdown,
+        budgets_s=budgets_s,
+        turns=turns,
+    )

@@ -73,8 +73,10 @@ def play(
     running = np.ones(env.num_envs, np.bool_)
     found = []
     while running.any():
-        rows = np.flatnonzero(running)
-        actions[rows] = policy.act_batch(observations[rows], env.contexts()[rows], rows)
+        rows, contexts = np.flatnonzero(running), env.contexts()
+        if len(rows) < env.num_envs:  # else there is nothing to leave out, and nothing to copy
+            observations, contexts = observations[rows], contexts[rows]
+        actions[rows] = policy.act_batch(observations, contexts, rows)
         observations, _, over, _, _ = env.step(actions)
         of, records = env.completed()
         mine = running[of]

@@ -4,13 +4,13 @@
    dropped, and the rest is surveyed again, so that what is known of the last ones is known well.
 2. *Load*. The recipes that are left are played at all rates and under random prices, and what load
    does to the time of calls is fitted.
-3. *Search*. CMA-ES looks for the prices under which whole sweeps, at all rates and budgets and
-   also when queries come in bursts, do best: what a call costs everybody else is in them, which no
-   reward of single queries can tell.
+3. *Search*. CMA-ES looks, at every rate, for the prices under which whole sweeps, at all budgets
+   and also when queries come in bursts, do best: what a call costs everybody else is in them, which
+   no reward of single queries can tell.
 
 Nothing is known but the records of queries that the agent has played itself. All random numbers are
 functions of the seed and the place: a training that is stopped goes on from its last finished stage
-or generation, to the same result, on any number of workers.
+or step of the search, to the same result, on any number of workers.
 """
 
 from __future__ import annotations
@@ -19,33 +19,32 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from agents import checkpoint
 from agents.cluster.fleet import Fleet
 from agents.headway.config import HeadwayConfig
-from agents.headway.jobs import MEASURES
-from agents.headway.lessons import Lessons, from_tensors, save_lessons, to_tensors
-from agents.headway.recipes import RecipeBook, book_from_tensors
-from agents.headway.stages import (
-    BURSTS,
-    SEARCH,
-    VALIDATION,
-    Trainer,
-    dimensions,
-    prices_of,
-    worth,
+from agents.headway.jobs import MEASURES, worth
+from agents.headway.lessons import (
+    Lessons,
+    from_tensors,
+    load_lessons,
+    save_lessons,
+    to_tensors,
 )
+from agents.headway.marks import Marks, marks_from
+from agents.headway.recipes import RecipeBook, book_from_tensors
+from agents.headway.search import PriceSearch, prices_of
+from agents.headway.stages import Trainer
 from agents.resume import CODES, check_code, check_resume
 from agents.sources import sources_digest
 from agents.tracking import Tracker
-from inframind_gym.cmaes import CMAES
 
 BEST: Final = "best"  # folder of the trained agent within that of the training
 FINISHED: Final = "finished"
 CHARTS: Final = tuple(f"charts/{name}" for name in MEASURES)
 BURST_CHARTS: Final = tuple(f"bursts/{name}" for name in MEASURES)
+DECISIONS: Final = MEASURES.index("decisions")
 STATE: Final = "state"  # folder of what a training that was stopped goes on from
 
 
@@ -120,17 +119,19 @@ class _Training:
             book = book_from_tensors(tensors, spec.num_strategies)
         for number in range(stage, rounds - 1):
             book = self._survey(book, number)
+        search = PriceSearch(self._config, trainer.num_models, trainer.seed)
         if stage < rounds:
-            lessons = trainer.study_load(*trainer.learn(book))
-            self._keep(to_tensors(lessons), rounds)
+            lessons, marks, idle_s = trainer.learn(book)
+            lessons = trainer.study_load(lessons, idle_s)
+            self._keep(to_tensors(lessons) | marks.to_tensors(), rounds)
             self._log({"study/recipes": len(lessons.book)})
-            strategy = self._strategy()
         else:
             lessons = from_tensors(tensors, spec.models, spec.num_strategies)
-            strategy = self._strategy()
-            if "search.mean" in tensors:
-                strategy.restore(checkpoint.part(tensors, "search."))
-        return self._search(lessons, strategy)
+            marks = marks_from(tensors)
+            found = checkpoint.part(tensors, "search.")
+            if found:
+                search.restore(found)
+        return self._search(lessons, marks, search)
 
     def _survey(self, book: RecipeBook, number: int) -> RecipeBook:
         kept = self._trainer.survey(book, number)
@@ -138,64 +139,52 @@ class _Training:
         self._log({"survey/recipes": len(kept)})
         return kept
 
-    def _strategy(self) -> CMAES:
-        search = self._config.search
-        size = dimensions(self._trainer.num_models)
-        return CMAES(np.zeros(size), search.spread, search.candidates)
-
-    def _search(self, lessons: Lessons, strategy: CMAES) -> dict[str, Any]:
+    def _search(self, lessons: Lessons, marks: Marks, search: PriceSearch) -> dict[str, Any]:
         config, trainer = self._config, self._trainer
-        self._tracker.rewind(strategy.generation)
+        learned = to_tensors(lessons) | marks.to_tensors()
+        self._tracker.rewind(search.at)
         if len(self._about["code"]) > 1:
-            self._log({CODES: len(self._about["code"])}, strategy.generation)
-        for generation in range(strategy.generation, config.search.generations):
-            points = strategy.ask(np.random.default_rng([trainer.seed, SEARCH, generation]))
-            values, charts = self._judge(lessons, points, generation)
-            strategy.tell(-values)
-            found = checkpoint.prefixed(strategy.state(), "search.")
-            self._keep(to_tensors(lessons) | found, len(config.survey))
-            self._log(
-                charts
-                | {"charts/objective": values.mean(), "search/best": values.max()}
-                | {"search/step": strategy.step},
-                generation + 1,
-            )
-        last = trainer.judge(lessons, strategy.mean[None], VALIDATION, 0, "val")[0]
-        result = dict(zip(MEASURES, (round(float(v), 6) for v in last), strict=True))
-        prices = prices_of(strategy.mean, trainer.num_models)
+            self._log({CODES: len(self._about["code"])}, search.at)
+        while not search.finished:
+            points, rates = search.ask()
+            step = search.step
+            steady, bursts = trainer.judge(lessons, marks, points, rates, search.at, step)
+            values = worth(steady, bursts, config.objective)
+            search.tell(values)
+            self._keep(learned | checkpoint.prefixed(search.state(), "search."), len(config.survey))
+            charts = dict(zip(CHARTS, steady.mean(axis=0), strict=True))
+            self._decisions += steady[:, DECISIONS].sum() * step.sweeps * config.search.queries
+            if bursts is not None:
+                charts |= dict(zip(BURST_CHARTS, bursts.mean(axis=0), strict=True))
+                self._decisions += bursts[:, DECISIONS].sum() * step.bursts * config.search.queries
+            for k, rate in enumerate(config.rates_per_min):
+                charts[f"search/objective_{rate:g}"] = values[rates == k].mean()
+            charts |= {"charts/objective": values.mean(), "search/deviation": search.deviation}
+            self._log(charts, search.at)
+        prices = prices_of(search.found, trainer.num_models)
+        return self._finish(lessons.priced(prices, config.rates_per_min))
+
+    def _finish(self, lessons: Lessons) -> dict[str, Any]:
+        """Save the agent, play what was saved on the validation split, and note what it reached."""
+        best = self._out / BEST
+        save_lessons(best, lessons, self._about)
+        by_rate = self._trainer.validate(load_lessons(best))
+        result = dict(
+            zip(MEASURES, (round(float(v), 6) for v in by_rate.mean(axis=0)), strict=True)
+        )
         about = {**self._about, "validation": result}
-        save_lessons(self._out / BEST, lessons.priced(prices), about)
+        save_lessons(best, lessons, about)
         self._log({f"validation/{name}": value for name, value in result.items()})
         checkpoint.save(self._out / STATE, {}, {**about, "stage": FINISHED})
-        return {**result, "checkpoint": str(self._out / BEST)}
-
-    def _judge(
-        self, lessons: Lessons, points: NDArray[np.float64], generation: int
-    ) -> tuple[NDArray[np.float64], dict[str, float]]:
-        """Values (C,) of the points of a generation, and the means of what they reached."""
-        config = self._config
-        charts: dict[str, float] = {}
-        values, total = np.zeros(len(points)), 0
-        for stage, rates, names in (
-            (SEARCH, config.rates_per_min, CHARTS),
-            (BURSTS, config.burst_rates_per_min, BURST_CHARTS),
-        ):
-            if rates:
-                measures = self._trainer.judge(lessons, points, stage, generation, "train")
-                value = worth(measures, config.objective, promised=stage == SEARCH)
-                values, total = values + len(rates) * value, total + len(rates)
-                queries = len(rates) * config.search.sweeps_per_rate * config.search.queries
-                self._decisions += measures[:, -1].sum() * queries
-                charts |= dict(zip(names, measures.mean(axis=0), strict=True))
-        return values / total, charts
+        return {**result, "checkpoint": str(best)}
 
     def _keep(self, tensors: dict[str, NDArray[Any]], stage: int) -> None:
         checkpoint.save(self._out / STATE, tensors, {**self._about, "stage": stage})
 
-    def _log(self, metrics: dict[str, float], generation: int = 0) -> None:
+    def _log(self, metrics: dict[str, float], step: int = 0) -> None:
         seconds = time.monotonic() - self._began
         rates = {"charts/SPS": self._decisions / seconds} if self._decisions else {}
-        self._tracker.log(generation, {k: float(v) for k, v in (metrics | rates).items()})
+        self._tracker.log(step, {k: float(v) for k, v in (metrics | rates).items()})
         self._tracker.flush()
 
 

@@ -110,7 +110,7 @@ class InfraMindConfig(StrictModel):
         return self.lagrangian in ("dual_critic", "pid")
 
     def network(self) -> dict[str, Any]:
-        """Keyword arguments of `agents.inference.ExecutorShape`, but for the pool's numbers."""
+        """Keyword arguments of `executor_inference.ExecutorShape`, but for the pool's numbers."""
         return {
             "num_features": len(self.env.system_features),
             "joint_head": self.executor.joint_head,

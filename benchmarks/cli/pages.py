@@ -95,6 +95,17 @@ def results(
         Path, typer.Option(help="Folder of results.md; other pages and figures in results/.")
     ] = Path("docs"),
     folder: Annotated[Path, typer.Option(help="Folder of the results folders.")] = Path("results"),
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of records: what has a valid one is not run again. Default: "
+            "results/records beside the page; of a plan, --seeds or --queries of one's own, "
+            "records in the folder of the results folders."
+        ),
+    ] = None,
+    afresh: Annotated[
+        bool, typer.Option("--afresh", help="Run what has a record, too; it gets a new one.")
+    ] = False,
     only: Annotated[
         str | None, typer.Option(help="Entries of the plan, with commas between; default: all.")
     ] = None,
@@ -132,6 +143,8 @@ def results(
 
     with friendly():
         check_matplotlib()
+        own = plan is not None or seeds is not None or queries is not None
+        records = records or (folder if own else out / "results") / "records"
         chosen = load_plan(plan or PLAN)
         entries = chosen.only(split_list(only))
         suites = suites_of(chosen, {"seeds": parse_seeds(seeds), "num_queries": queries})
@@ -146,11 +159,13 @@ def results(
                     trainings_at_once=trainings or available_cores(),
                     ray_address=ray_address,
                     redo=redo,
+                    records=records,
+                    afresh=afresh,
                 )
             except (KeyboardInterrupt, StoppedError):
                 say(f"stopped. Continue with: {continue_command(sys.argv[1:])}")
                 raise typer.Exit(130) from None
-        evidence = gather(chosen, entries, suites, folder)
+        evidence = gather(chosen, entries, suites, folder, records)
         written = page.write(evidence, out)
         if as_json:
             print_json(page.as_json(evidence, written))

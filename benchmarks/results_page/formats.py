@@ -8,7 +8,8 @@ from typing import Final
 from benchmarks.metrics import Metric
 from benchmarks.results_page.bootstrap import Draws
 from benchmarks.results_page.plan import EntryConfig
-from benchmarks.results_page.scores import COLUMNS, Place
+from benchmarks.results_page.records import Place
+from benchmarks.results_page.scores import COLUMNS
 
 DATASETS: Final = {
     "math": "MATH",

@@ -13,6 +13,7 @@ from benchmarks.results_page.evidence import Evidence
 from benchmarks.results_page.formats import title
 from benchmarks.results_page.plots import draw_all
 from benchmarks.results_page.prose import prose
+from benchmarks.results_page.rests_on import SIMULATOR
 
 PAGE: Final = "results.md"
 FOLDER: Final = "results"  # of the figures and of the other pages, beside the page
@@ -102,10 +103,10 @@ def dataset_blocks(evidence: Evidence, workload: str) -> dict[str, str]:
 def _numbers(evidence: Evidence) -> dict[str, str]:
     """Single numbers for prose."""
     suite = evidence.scores["default"].suite
-    headers = [header for scores in evidence.scores.values() for header in scores.headers]
-    revisions = {str((h.get("git") or {}).get("commit", "unknown"))[:12] for h in headers}
-    machines = {f"{h['machine']['processor']}, {h['machine']['cores']} cores" for h in headers}
-    code = {h["settings"]["code of inframind_gym"] for h in headers}
+    origins = [origin for scores in evidence.scores.values() for origin in scores.origins]
+    revisions = {str((o.get("git") or {}).get("commit", "unknown"))[:12] for o in origins}
+    machines = {f"{o['machine']['processor']}, {o['machine']['cores']} cores" for o in origins}
+    code = {origin[SIMULATOR] for origin in origins}
     sweeps = [
         line["episodes"]
         for scores in evidence.scores.values()

@@ -195,6 +195,7 @@ class EntryRun:
         suite: The suite with the entry's policies.
         folder: Where the results go.
         seed_of: Training seed of each policy.
+        workload: The one that it is of; "" if all workloads have the same policies.
     """
 
     entry: EntryConfig
@@ -202,6 +203,13 @@ class EntryRun:
     suite: SuiteConfig
     folder: Path
     seed_of: Mapping[str, int]
+    workload: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages."""
+        what = f"{self.entry.name}, {self.workload}" if self.workload else self.entry.name
+        return f"{what} ({self.protocol} protocol)"
 
 
 def load_plan(path: Path = PLAN) -> PlanConfig:
@@ -246,7 +254,8 @@ def runs_of(
             }
             content = {**suite.model_dump(), **changes}
             folder = results / suite.name / entry.name / (workload or "")
-            yield EntryRun(entry, protocol, SuiteConfig(**content), folder, seed_of)
+            suite_of_run = SuiteConfig(**content)
+            yield EntryRun(entry, protocol, suite_of_run, folder, seed_of, workload or "")
 
 
 def resolved(run: EntryRun) -> SuiteConfig:

@@ -9,7 +9,8 @@ from pathlib import Path
 from benchmarks.errors import BenchmarkError, StoppedError
 from benchmarks.progress import say
 from benchmarks.results_page.plan import EntryConfig, EntryRun, Protocol, resolved, runs_of
-from benchmarks.results_page.trainings import train, trainings_of
+from benchmarks.results_page.records import find, path_of, record_of, save
+from benchmarks.results_page.trainings import Training, train, trainings_of
 from benchmarks.runner import ctrl_c, run
 from benchmarks.store import OtherSettingsError, delete_results
 from benchmarks.suite import SuiteConfig
@@ -26,6 +27,8 @@ def produce(
     trainings_at_once: int,
     ray_address: str | None = None,
     redo: bool = False,
+    records: Path | None = None,
+    afresh: bool = False,
 ) -> None:
     """Train and run the entries, as far as that has not been done.
 
@@ -38,24 +41,47 @@ def produce(
         ray_address: Address of a Ray cluster for the sweeps.
         redo: Whether results and trainings that other code or settings made are deleted and made
             anew.
+        records: Folder of records: what has one that is still valid is not run, and what is run
+            gets one.
+        afresh: Whether what has a record is run all the same.
 
     Raises:
         BenchmarkError: A training or a policy fails, or a folder holds other results.
         StoppedError: Ctrl-C was pressed; what has finished is kept.
     """
+    runs = [run for entry in entries for run in runs_of(entry, suites, results)]
+    todo = runs if afresh else [run for run in runs if find(run, records) is None]
+    say(f"{len(runs)} runs of {len(entries)} entries, {len(todo)} to go")
     workloads = next(iter(suites.values())).workloads
+    trainings = trainings_of(entries, workloads)
     with ctrl_c() as stop:
         train(
-            trainings_of(entries, workloads),
+            needed_by(todo, trainings),
             at_once=trainings_at_once,
             root=ROOT,
             redo=redo,
             stop=lambda: stop.asked,
         )
-    runs = [one for entry in entries for one in runs_of(entry, suites, results)]
-    for number, one in enumerate(runs, start=1):
-        say(f"sweeps {number} of {len(runs)}: {one.entry.name}, {one.protocol} protocol")
+    for number, one in enumerate(todo, start=1):
+        say(f"sweeps {number} of {len(todo)}: {one.title}")
         _run(one, workers, ray_address, redo)
+        record = record_of(one)
+        if records is not None and not isinstance(record, int):
+            save(record, path_of(one, records))
+
+
+def needed_by(runs: Sequence[EntryRun], trainings: Sequence[Training]) -> list[Training]:
+    """Those of all trainings that runs play with, and those that these start from."""
+    folders = {
+        Path(run.entry.folder(seed, run.workload)) for run in runs for seed in run.seed_of.values()
+    }
+    needed = [one for one in trainings if one.folder in folders]
+    while True:
+        entries = {name for one in needed for name in one.after}
+        more = [one for one in trainings if one in needed or one.entry in entries]
+        if len(more) == len(needed):
+            return needed
+        needed = more
 
 
 def _run(one: EntryRun, workers: int, ray_address: str | None, redo: bool) -> None:

@@ -11,19 +11,18 @@ from benchmarks.pages.markdown import NONE
 from benchmarks.results_page import trained
 from benchmarks.results_page.evidence import Evidence
 from benchmarks.results_page.formats import title
-from benchmarks.results_page.plan import EntryConfig
-from benchmarks.results_page.scores import Place, Scores
+from benchmarks.results_page.records import Place
+from benchmarks.results_page.scores import Scores
 
 TRAINED: Final = ("headway", "inframind", "masrouter", "sb3_ppo")  # one of each family of learners
 
 
 def prose(evidence: Evidence) -> dict[str, str]:
     """What templates may ask for, by name; a dash where it has not been run or is not here."""
-    plan, default = evidence.plan, evidence.scores["default"]
-    replayed = plan.entry(plan.replayed)
-    workloads = default.suite.names("workloads")
-    late = trained.last_values(replayed, workloads, "validation/violation_rate")
-    multiplier = trained.last_values(replayed, workloads, "lagrange/lambda")
+    plan = evidence.plan
+    replayed = evidence.notes.get(plan.replayed, ())
+    late = trained.last_values(replayed, "validation/violation_rate")
+    multiplier = trained.last_values(replayed, "lagrange/lambda")
     names = {
         "furthest": furthest(evidence),
         "replayed_calls": _calls(evidence, plan.replayed),
@@ -32,9 +31,8 @@ def prose(evidence: Evidence) -> dict[str, str]:
         "late": _span([100 * value for value in late], "{:.0f}"),
         "multiplier": _span(multiplier, "{:.2f}"),
     }
-    entries = {entry.name: entry for entry in plan.entries}
     for name in TRAINED:
-        names |= _training(name, entries.get(name), workloads)
+        names |= _training(name, evidence.notes.get(name, ()))
     return names
 
 
@@ -83,9 +81,9 @@ def _shares(scores: Scores, entry: str, places: Sequence[Place]) -> dict[str, fl
     return {m: float(np.mean([line["model_share"][m] for line in lines])) for m in models}
 
 
-def _training(name: str, entry: EntryConfig | None, workloads: Sequence[str]) -> dict[str, str]:
+def _training(name: str, notes: Sequence[trained.Note]) -> dict[str, str]:
     """What the trainings of an entry tell: ``queries.<name>`` and the like."""
-    found = trained.contents(entry, workloads) if entry else []
+    found = trained.contents(notes)
     counts = [count for count in map(trained.queries, found) if count]
     total, idle = np.mean(counts, axis=0) if counts else (0.0, 0.0)
     return {

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from benchmarks.results_page.bootstrap import Draws
 from benchmarks.results_page.plan import EntryConfig, PlanConfig
-from benchmarks.results_page.scores import Place, Scores
+from benchmarks.results_page.records import Place
+from benchmarks.results_page.scores import Scores
 
 
 @dataclass(frozen=True, slots=True)

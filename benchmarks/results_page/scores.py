@@ -9,12 +9,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cells import grid
 from benchmarks.errors import BenchmarkError
 from benchmarks.metrics import Metric
 from benchmarks.results_page.bootstrap import Draws, draw, mean
 from benchmarks.results_page.plan import EntryConfig, EntryRun, Protocol
-from benchmarks.store import read_blocks, read_header
+from benchmarks.results_page.records import Lines, Place, Record
 from benchmarks.suite import SuiteConfig
 
 COLUMNS: Final = tuple(  # of the full tables
@@ -27,7 +26,6 @@ COLUMNS: Final = tuple(  # of the full tables
         ("goodput", "goodput %", 100.0, True),
     )
 )
-Place = tuple[str, float]  # workload and rate
 
 
 @dataclass
@@ -38,13 +36,13 @@ class Scores:
         suite: What was run, without policies.
         cells: For each entry and (workload, rate): the lines of ``cells.jsonl``, ``[training
             seed][sweep]``; sweeps with other budgets are further ones.
-        headers: Content of ``run.json`` of every run.
+        origins: Machine, revision and simulator of every run.
         trained: Which training each entry plays with: entries of the same one are paired.
     """
 
     suite: SuiteConfig
-    cells: dict[str, dict[Place, list[list[dict[str, Any]]]]] = field(default_factory=dict)
-    headers: list[dict[str, Any]] = field(default_factory=list)
+    cells: dict[str, Lines] = field(default_factory=dict)
+    origins: list[dict[str, Any]] = field(default_factory=list)
     trained: dict[str, str] = field(default_factory=dict)
     _draws: dict[tuple[str, Place], Draws] = field(default_factory=dict)
 
@@ -133,53 +131,22 @@ def check_suites(suites: Mapping[Protocol, SuiteConfig]) -> None:
             )
 
 
-def read_scores(
-    suites: Mapping[Protocol, SuiteConfig], runs: Iterable[EntryRun]
-) -> tuple[dict[Protocol, Scores], list[str]]:
-    """Read what has been run.
+def scores_of(
+    suites: Mapping[Protocol, SuiteConfig], records: Iterable[tuple[EntryRun, Record]]
+) -> dict[Protocol, Scores]:
+    """The scores of each protocol.
 
     Args:
         suites: The suite of each protocol.
-        runs: The runs of all entries.
-
-    Returns:
-        Scores of each protocol, and what is missing, in words. Entries that are not complete are
-        left out.
-
-    Raises:
-        BenchmarkError: A suite has a single sweep of a place, or a folder is damaged.
+        records: What has been run, of each entry all or nothing.
     """
-    check_suites(suites)
     scores = {protocol: Scores(suite) for protocol, suite in suites.items()}
-    missing = []
-    by_entry: dict[tuple[Protocol, str], list[EntryRun]] = {}
-    for run in runs:
-        by_entry.setdefault((run.protocol, run.entry.name), []).append(run)
-    for (protocol, name), parts in by_entry.items():
-        cells: dict[Place, list[list[dict[str, Any]]]] = {}
-        lacking = sum(_read(run, cells) for run in parts)
-        if lacking:
-            missing.append(f"{name} ({protocol} protocol): {lacking} cells have not been run")
-            continue
-        scores[protocol].cells[name] = cells
-        training = parts[0].entry.training
-        scores[protocol].trained[name] = training.folder if training else name
-        scores[protocol].headers += [read_header(run.folder) for run in parts]
-    return scores, missing
-
-
-def _read(run: EntryRun, cells: dict[Place, list[list[dict[str, Any]]]]) -> int:
-    """Add the cells of a run; returns how many are lacking."""
-    lines = {block.cell: block.line for block in read_blocks(run.folder)}
-    wanted = grid(run.suite)
-    lacking = sum(cell not in lines for cell in wanted)
-    if lacking:
-        return lacking
-    seeds = list(run.seed_of.values())
-    for cell in wanted:
-        rows = cells.setdefault((cell.workload, cell.rate_per_min), [[] for _ in seeds])
-        rows[seeds.index(run.seed_of[cell.policy])].append(lines[cell])
-    return 0
+    for run, record in records:
+        of, name, training = scores[run.protocol], run.entry.name, run.entry.training
+        of.cells.setdefault(name, {}).update(record.cells)
+        of.trained[name] = training.folder if training else name
+        of.origins.append(record.origin)
+    return scores
 
 
 def kinds(entries: Sequence[EntryConfig], *wanted: str) -> list[EntryConfig]:

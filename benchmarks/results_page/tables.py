@@ -21,8 +21,9 @@ from benchmarks.results_page.formats import (
     titles,
 )
 from benchmarks.results_page.plan import EntryConfig, Protocol
+from benchmarks.results_page.records import Place
 from benchmarks.results_page.rivals import duels
-from benchmarks.results_page.scores import COLUMNS, Place, Scores
+from benchmarks.results_page.scores import COLUMNS, Scores
 
 _RANKED: Final = ("agent", "baseline")
 
@@ -280,7 +281,7 @@ def load_table(evidence: Evidence, protocol: Protocol) -> str:
     for name, sides in evidence.sides[protocol].items():
         cells = []
         for model in shares:
-            for side in (sides.below, sides.above):
+            for side in (sides.shares(above=False), sides.shares(above=True)):
                 cells.append(f"{100 * side.get(model, 0.0):.1f}" if side else NONE)
         body.append([f"`{name}`", *cells, f"{100 * sides.late:.1f}"])
     return table([*headings, "queries with ratio > 1, %"], body)

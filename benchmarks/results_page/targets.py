@@ -7,8 +7,9 @@ from typing import Final
 
 from benchmarks.results_page.plan import EntryConfig, PlanConfig
 from benchmarks.results_page.published import Published
+from benchmarks.results_page.records import Place
 from benchmarks.results_page.rivals import duels
-from benchmarks.results_page.scores import Place, Scores, kinds
+from benchmarks.results_page.scores import Scores, kinds
 
 SLO_AT_LOAD: Final = 0.95
 OF_THE_BOUND: Final = 0.90

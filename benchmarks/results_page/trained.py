@@ -1,45 +1,71 @@
 """What trainings tell of themselves: the checkpoints' configurations, and the metrics' last values.
 
-The trainings are where the plan has them; on another machine they may be missing, and then nothing
-is told.
+Where a training is missing, nothing is told of it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
+from agents.checkpoint import CONFIG_FILE
+from agents.headway.config import HeadwayConfig
+from agents.headway.search import queries_of
+from agents.tracking import METRICS_FILE, read_metrics
 from benchmarks.results_page.plan import EntryConfig
 
-METRICS: Final = "metrics.jsonl"  # in a training's folder
-CONFIG: Final = "config.json"  # in a checkpoint's
+TOLD: Final = ("validation/violation_rate", "lagrange/lambda")  # metrics that the page quotes
 _MILLION: Final = 1_000_000
 
 
-def contents(entry: EntryConfig, workloads: Sequence[str]) -> list[dict[str, Any]]:
-    """The configurations of an entry's checkpoints; those that are missing are left out."""
-    found = []
-    for seed, workload in _trainings(entry, workloads):
-        folder = entry.policy_of(seed, workload).split(":")[1]
-        path = Path(folder) / CONFIG
-        if path.is_file():
-            found.append(json.loads(path.read_text(encoding="utf-8")))
-    return found
+@dataclass(frozen=True)
+class Note:
+    """What one training tells.
+
+    Attributes:
+        seed: Of the training.
+        workload: That it is for; "" for all.
+        config: The checkpoint's configuration; empty where it is missing.
+        last: The last value of each metric of TOLD.
+    """
+
+    seed: int
+    workload: str
+    config: dict[str, Any]
+    last: dict[str, float]
 
 
-def last_values(entry: EntryConfig, workloads: Sequence[str], metric: str) -> list[float]:
-    """The last value of a metric in each of an entry's trainings; missing ones are left out."""
-    found = []
+def notes_of(entry: EntryConfig, workloads: Sequence[str]) -> tuple[Note, ...]:
+    """What an entry's trainings tell that are here; of an entry that is not trained, nothing."""
+    notes = []
     for seed, workload in _trainings(entry, workloads):
-        path = Path(entry.folder(seed, workload)) / METRICS
-        if not path.is_file():
-            continue
-        lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        values = [line[metric] for line in lines if metric in line]
-        found += values[-1:]
-    return found
+        config, metrics = (
+            Path(entry.policy_of(seed, workload).split(":")[1]) / CONFIG_FILE,
+            Path(entry.folder(seed, workload)) / METRICS_FILE,
+        )
+        content = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+        last: dict[str, float] = {}
+        for line in read_metrics(metrics) if metrics.is_file() else ():
+            last |= {name: line[name] for name in TOLD if math.isfinite(line.get(name, math.nan))}
+        if content or last:
+            notes.append(Note(seed, workload, content, last))
+    return tuple(notes)
+
+
+def contents(notes: Sequence[Note]) -> list[dict[str, Any]]:
+    """The configurations of checkpoints."""
+    return [note.config for note in notes if note.config]
+
+
+def last_values(notes: Sequence[Note], metric: str) -> list[float]:
+    """The last value of a metric in each training that tells it."""
+    return [note.last[metric] for note in notes if metric in note.last]
 
 
 def queries(content: Mapping[str, Any]) -> tuple[float, float] | None:
@@ -53,13 +79,11 @@ def queries(content: Mapping[str, Any]) -> tuple[float, float] | None:
     """
     training = content.get("training", {})
     if content.get("algorithm") == "headway":
-        config = content["config"]
-        search, rates = config["search"], config["rates_per_min"]
-        idle = sum(stage["queries"] for stage in config["survey"])
-        sweeps = len(rates) + len(config.get("burst_rates_per_min", ()))
-        searched = search["generations"] * search["candidates"] * search["sweeps_per_rate"]
-        loaded = config["load_sweeps"] * len(rates) * config["load_queries"]
-        total = idle + loaded + searched * sweeps * search["queries"]
+        try:
+            config = HeadwayConfig.model_validate(content["config"])
+        except ValidationError:
+            return None  # of an older version
+        total, idle = queries_of(config, len(content["models"]))
         return total, idle / total
     if content.get("algorithm") == "masrouter":
         return training["updates"] * training["batch_size"], 1.0
@@ -73,7 +97,7 @@ def loads(content: Mapping[str, Any]) -> str | None:
         settings = group.get("environment", group)
         rates = settings.get("rates_per_min")
         if rates:
-            bursts = ", and bursts" if settings.get("burst_rates_per_min") else ""
+            bursts = ", and bursts" if settings.get("objective", {}).get("bursts") else ""
             return f"{min(rates):g} to {max(rates):g}/min{bursts}"
     return None
 
@@ -85,7 +109,7 @@ def objective(content: Mapping[str, Any]) -> str | None:
         return None
     words = f"goodput + {goal['solved']:g} solved"
     if goal["shortfall"]:
-        promise = f"{goal['within_share']:.0%} within {goal['within_s']:g} s"
+        promise = f"{100 * goal['within_share']:g}% within {goal['within_s']:g} s"
         words += f" − {goal['shortfall']:g} × what is missing from {promise}"
     return words
 

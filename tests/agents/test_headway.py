@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from agents import checkpoint
-from agents.headway.choice import Knowledge, Prices, choose
-from agents.headway.policy import HeadwayPolicy
+from agents.headway.agent import HeadwayPolicy
+from agents.headway.choice import Knowledge, Prices, choose, nearest
+from agents.headway.marks import marks_from, marks_of
 from agents.headway.recipes import (
     Recipe,
     book_from_tensors,
@@ -45,14 +46,14 @@ def knowledge(work_s: list[list[float]], right: list[float]) -> Knowledge:
         call_s=np.array([1.0, 20.0]),
         slots=np.full(models, 4.0),
         slowdown=np.zeros((models, models + 1)),
-        turns=np.ones(models),
+        budgets_s=np.array([10.0, 100.0, 1000.0]),
+        turns=np.tile([[0.1], [1.0], [3.0]], (1, models)),
     )
 
 
 def prices(base: float, load: float = 0.0, late: float = 0.0) -> Prices:
     return Prices(
         base=np.full((1, 2), base),
-        rate=np.zeros((1, 2)),
         load=np.full((1, 2), load),
         late_value=np.array([late]),
         caution=np.zeros(1),
@@ -82,7 +83,6 @@ def pick(
             NEEDS,
             np.zeros(1, np.int64),
             np.array([in_flight]),
-            np.array([50.0]),
             np.array([budget_s]),
             np.zeros(1, np.int64),
             np.array([ease]),
@@ -112,6 +112,23 @@ def test_waiting_counts_against_the_budget() -> None:
     free = prices(-30.0)
     assert pick(free, in_flight=(0.0, 12.0), budget_s=80.0) == 1
     assert pick(free, in_flight=(0.0, 12.0), budget_s=50.0) == 0
+
+
+def test_waiting_is_that_of_the_nearest_budget() -> None:
+    """28 s a budget of 30 s does not wait (0.1 of 6.25 rounds), one of 32 s does."""
+    known = knowledge([[1.0, 0.0], [0.0, 10.0]], [0.5, 0.95])._replace(call_s=np.array([1.0, 10.0]))
+    free = prices(-30.0)
+    assert pick(free, in_flight=(0.0, 28.0), budget_s=31.0, known=known) == 1
+    assert pick(free, in_flight=(0.0, 28.0), budget_s=32.0, known=known) == 0
+    assert pick(free, in_flight=(0.0, 28.0), budget_s=95.0, known=known) == 1  # 72.5 s
+    assert [nearest(known.budgets_s, s) for s in (1.0, 31.0, 32.0, 316.0, 317.0, 1e6)] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]
 
 
 def test_a_late_answer_may_be_worth_something() -> None:
@@ -209,7 +226,8 @@ def test_ease_is_read_off_the_embedding_and_success_is_met_on_average() -> None:
 
 
 def test_what_load_does_is_found() -> None:
-    """Model 1 is slowed by e^0.7 while model 0 is busy; full servers make calls wait in rounds."""
+    """Model 1 is slowed by e^0.7 while model 0 is busy; full servers make calls wait in rounds,
+    those with much time eight times as long as those with little."""
     rng = np.random.default_rng(1)
     n = 20_000
     x = rng.integers(0, 24, size=(n, 2)).astype(np.float64)
@@ -218,14 +236,40 @@ def test_what_load_does_is_found() -> None:
     own = x[np.arange(n), model]
     rounds = np.maximum(own + 1 - 8, 0) / 8
     call_s = 10.0 * np.exp(slow)
-    seconds = call_s * (1 + 0.8 * rounds) * np.exp(0.1 * rng.standard_normal(n))
+    budget_s = rng.choice([10.0, 100.0], n)
+    turns = np.where(budget_s == 10.0, 0.2, 1.6)
+    seconds = call_s * (1 + turns * rounds) * np.exp(0.1 * rng.standard_normal(n))
     calls = {"seconds": seconds, "model": model.astype(float), "query": np.arange(n, dtype=float)}
     calls |= {"strategy": np.zeros(n), "domain": np.zeros(n)}
     idle_s = np.full((3, 2, 1), 10.0)
-    slowdown, turns = congestion(calls, x, idle_s, np.array([8.0, 8.0]))
+    slots, budgets_s = np.array([8.0, 8.0]), np.array([10.0, 100.0, 1000.0])
+    slowdown, found = congestion(calls, x, budget_s, idle_s, slots, budgets_s)
     assert slowdown[1, 0] == pytest.approx(0.7, abs=0.05)
     assert slowdown[0, 1] == pytest.approx(0.0, abs=0.05)
-    assert turns == pytest.approx([0.8, 0.8], abs=0.1)
+    assert found[0] == pytest.approx([0.2, 0.2], abs=0.05)
+    assert found[1] == pytest.approx([1.6, 1.6], abs=0.1)
+    assert found[2] == pytest.approx([0.9, 0.9], abs=0.1)  # never seen: as all together
+
+
+def test_chances_are_those_that_answers_were_drawn_by() -> None:
+    """300 questions, each asked 200 times; luck alone would be off by 0.4 in the mean."""
+    rng = np.random.default_rng(3)
+    n, tasks, recipes = 60_000, 300, 4
+    truth_r, truth_t = np.array([-0.5, 0.0, 0.8, 1.5]), rng.normal(0.0, 1.5, tasks)
+    records = np.zeros(n, COMPLETED)
+    records["task"], recipe = rng.integers(tasks, size=n), rng.integers(recipes, size=n)
+    chance = 1 / (1 + np.exp(-(truth_r[recipe] + truth_t[records["task"]])))
+    records["solved"] = rng.random(n) < chance
+    played = Played(np.zeros(n, np.int64), recipe, np.zeros((n, 1)), records)
+    right = np.tile([records["solved"][recipe == r].mean() for r in range(recipes)], (3, 1))
+    marks = marks_of(played, right, tasks + 1)
+    assert marks.easiness[tasks] == 0.0  # never asked
+    found = marks.chances(recipe, records)
+    assert np.abs(found - chance).mean() < 0.03
+    for r in range(recipes):  # on average a recipe is as good as it was seen to be
+        assert found[recipe == r].mean() == pytest.approx(right[0, r], abs=0.003)
+    again = marks_from(marks.to_tensors())
+    assert np.array_equal(again.chances(recipe, records), found)
 
 
 def test_folders_without_a_checkpoint_of_headway_are_refused(tmp_path: Path) -> None:

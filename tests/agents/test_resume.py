@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agents import checkpoint, resume, sources
-from agents.headway.config import HeadwayConfig, SearchConfig, SurveyRound
+from agents.headway.config import Climb, HeadwayConfig, SearchConfig, SurveyRound
 from agents.headway.stages import Trainer
 from agents.headway.training import train as train_headway
 from agents.masrouter.training import LAST, MasRouterConfig
@@ -88,7 +88,13 @@ def test_headway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         survey=(SurveyRound(queries=8_000, keep=4), SurveyRound(queries=8_000)),
         load_sweeps=4,
         load_queries=40,
-        search=SearchConfig(generations=1, candidates=4, queries=20),
+        search=SearchConfig(
+            most_models=1,
+            rough_prices=(0.003,),
+            rounds=(Climb(climbs=1, generations=1, sweeps=1),),
+            candidates=4,
+            queries=20,
+        ),
     )
     judge = Trainer.judge
 

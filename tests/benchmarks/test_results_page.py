@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,17 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.results_page import evidence as evidence_module
 from benchmarks.results_page.evidence import Evidence, gather
 from benchmarks.results_page.page import blocks, write
-from benchmarks.results_page.plan import PLAN, load_plan, runs_of, suites_of
+from benchmarks.results_page.plan import (
+    PLAN,
+    EntryRun,
+    load_plan,
+    runs_of,
+    suites_of,
+)
 from benchmarks.results_page.plots import goodput_figure
 from benchmarks.results_page.published import load_published
-from benchmarks.results_page.scores import Scores, read_scores
+from benchmarks.results_page.records import Record, record_of
+from benchmarks.results_page.scores import Scores, scores_of
 from benchmarks.results_page.tables import summary_table
 from benchmarks.results_page.trainings import trainings_of
 from inframind_gym.errors import ConfigError
@@ -117,6 +125,12 @@ def test_the_page_is_short_and_its_links_lead_somewhere(gathered: Evidence, tmp_
     assert max(len(table) for table in _tables(shipped)) < 40
 
 
+def found(run: EntryRun) -> Record:
+    record = record_of(run)
+    assert not isinstance(record, int)
+    return record
+
+
 def _tables(page: Path) -> list[list[str]]:
     """The tables of a page, as their lines."""
     groups = itertools.groupby(page.read_text().splitlines(), lambda line: line.startswith("|"))
@@ -160,8 +174,7 @@ def test_sweeps_with_several_budgets_are_sweeps_of_one_place(tmp_path: Path) -> 
     fill_results(chosen, tmp_path, **overrides)
     suites = suites_of(chosen, overrides)
     runs = [run for entry in chosen.entries for run in runs_of(entry, suites, tmp_path)]
-    scores, missing = read_scores(suites, runs)
-    assert not missing
+    scores = scores_of(suites, [(run, found(run)) for run in runs])
     assert scores["default"].matrix("good", ("math", 10.0), "goodput").shape[1] == 6
 
 
@@ -273,7 +286,7 @@ def test_workloads_that_are_files_go_by_their_names(
     mine.mkdir()
     files = [mine / "math-v1.5.yaml", mine / "math-v1.6.yaml"]
     for file in files:
-        file.touch()
+        shutil.copy("envs_configs/workloads/math.yaml", file)
     given = [str(file) for file in files]
     small = {"default": suite(tmp_path, "own", workloads=given)}
     chosen = plan(tmp_path, suites=small)
@@ -409,3 +422,16 @@ def test_one_command_trains_runs_and_writes(
     assert refused.exit_code == 2
     assert "--redo" in refused.stderr
     assert CliRunner().invoke(app, [*line, "--redo"]).exit_code == 0
+    # What has records needs neither trainings nor results any more, until they are asked for.
+    shutil.rmtree(tmp_path / "results" / "d")
+    shutil.rmtree(tmp_path / "runs")
+    recorded = CliRunner().invoke(app, line)
+    assert recorded.exit_code == 0, recorded.output
+    assert "3 runs of 3 entries, 0 to go" in recorded.stderr
+    assert "training" not in recorded.stderr
+    assert not (tmp_path / "runs").exists()
+    afresh = CliRunner().invoke(app, [*line, "--afresh"])
+    assert afresh.exit_code == 0, afresh.output
+    assert "3 runs of 3 entries, 3 to go" in afresh.stderr
+    assert "2 to go, 0 finished before" in afresh.stderr
+    assert json.loads(afresh.stdout.splitlines()[-1])["goodput"] == summary["goodput"]

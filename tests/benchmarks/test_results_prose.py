@@ -1,11 +1,15 @@
 """Numbers in the prose of the results page: from the scores, and from what trainings tell."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agents.checkpoint import CONFIG_FILE
+from agents.headway.config import HeadwayConfig
+from agents.tracking import METRICS_FILE
 from benchmarks.results_page import evidence as evidence_module
 from benchmarks.results_page import trained
 from benchmarks.results_page.evidence import gather
@@ -16,19 +20,19 @@ from tests.benchmarks.synthetic_plan import fill_results, fluid, plan
 
 HEADWAY = {
     "algorithm": "headway",
+    "models": ["big", "small"],
     "config": {
         "survey": [{"queries": 1000}, {"queries": 500}],
         "load_sweeps": 2,
         "load_queries": 50,
         "rates_per_min": [10.0, 200.0],
-        "burst_rates_per_min": [43.0],
-        "search": {"generations": 5, "candidates": 4, "sweeps_per_rate": 1, "queries": 30},
-        "objective": {
-            "goodput": 1.0,
-            "solved": 0.15,
-            "within_s": 100.0,
-            "within_share": 0.97,
-            "shortfall": 5.0,
+        "search": {
+            "most_models": 1,
+            "rough_prices": [0.01],
+            "rough_sweeps": 1,
+            "rounds": [{"climbs": 1, "generations": 5, "sweeps": 2}],
+            "candidates": 4,
+            "queries": 30,
         },
     },
 }
@@ -61,22 +65,30 @@ def test_what_trainings_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for seed, values in enumerate(([0.5, 0.24], [0.333])):
         folder = tmp_path / "runs" / "replay" / str(seed)
         folder.mkdir(parents=True)
-        lines = [{"validation/violation_rate": value} for value in values]
-        text = "\n".join(map(json.dumps, [*lines, {"lagrange/lambda": 0.1 * seed}]))
-        (folder / trained.METRICS).write_text(text + "\n")
+        lines = [{"global_step": 0, "validation/violation_rate": value} for value in values]
+        lines += [{"global_step": 1, "lagrange/lambda": 0.1 * seed}]
+        lines += [{"global_step": 2, "lagrange/lambda": math.nan, "charts/loss": math.inf}]
+        text = "\n".join(map(json.dumps, lines))
+        (folder / METRICS_FILE).write_text(text + "\n")
     names = prose(shown(chosen, tmp_path))
     assert names["late"] == "24 to 33"
     assert names["multiplier"] == "0.00 to 0.10"
     assert names["queries.headway"] == "–"  # the plan has no such entry
-    assert trained.last_values(chosen.entry("mas"), ("math",), "lagrange/lambda") == []
+    assert trained.notes_of(chosen.entry("mas"), ("math",)) == ()
 
 
 def test_what_checkpoints_tell(tmp_path: Path) -> None:
-    total = 1500 + 2 * 2 * 50 + 5 * 4 * 3 * 30
-    assert trained.queries(HEADWAY) == (total, 1500 / total)
-    assert trained.loads(HEADWAY) == "10 to 200/min, and bursts"
-    goal = "goodput + 0.15 solved − 5 × what is missing from 97% within 100 s"
-    assert trained.objective(HEADWAY) == goal
+    rough, generations = 3 * (1 + 1), 5 * 4 * (2 + 1)  # sweeps at a rate: steady, and a burst
+    survey = 2 * 480 * 500  # two rounds, of a batch each
+    total = survey + 2 * 2 * 50 + 2 * (rough + generations) * 30
+    assert trained.queries(HEADWAY) == (total, survey / total)
+    older = {**HEADWAY, "config": {"survey": [{"queries": 1}], "burst_rates_per_min": [43.0]}}
+    assert trained.queries(older) is None
+    assert trained.loads(HEADWAY) == "10 to 200/min"
+    goal = "goodput + 0.15 solved − 5 × what is missing from 97.5% within 100 s"
+    dumped = HeadwayConfig.model_validate(HEADWAY["config"]).model_dump(mode="json")
+    assert trained.objective({"config": dumped}) == goal
+    assert trained.loads({"config": dumped}) == "10 to 200/min, and bursts"
     inframind = {"training": {"episodes": 576_000, "config": {"rates_per_min": [10, 150]}}}
     assert trained.queries(inframind) == (576_000, 0.0)
     assert trained.loads(inframind) == "10 to 150/min"
@@ -91,11 +103,11 @@ def test_what_checkpoints_tell(tmp_path: Path) -> None:
         "640",
     ]
     entry = small(tmp_path).entry("good")
-    assert trained.contents(entry, ("math",)) == []
+    assert trained.notes_of(entry, ("math",)) == ()
     folder = Path(entry.folder(1, ""))
     folder.mkdir(parents=True)
-    (folder / trained.CONFIG).write_text(json.dumps(HEADWAY))
-    assert trained.contents(entry, ("math",)) == [HEADWAY]
+    (folder / CONFIG_FILE).write_text(json.dumps(HEADWAY))
+    assert trained.contents(trained.notes_of(entry, ("math",))) == [HEADWAY]
 
 
 def test_what_scores_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
