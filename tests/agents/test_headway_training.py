@@ -16,7 +16,7 @@ import inframind_gym  # noqa: F401
 from agents import checkpoint
 from agents.config import WorldChoice, find
 from agents.headway.agent import HeadwayPolicy
-from agents.headway.choice import choose
+from agents.headway.choice import Prices, choose
 from agents.headway.config import Climb, HeadwayConfig, Objective, SearchConfig, SurveyRound
 from agents.headway.jobs import MEASURES, Job, measured, worth
 from agents.headway.lessons import load_lessons
@@ -358,18 +358,22 @@ def test_a_checkpoint_plays_as_it_was_trained(trained: Path, tmp_path: Path) -> 
         HeadwayPolicy(str(tmp_path))
 
 
+@pytest.mark.parametrize("candidate", [0, 1])
 def test_prices_are_those_of_the_nearest_rate_and_the_highest_at_the_beginning(
-    trained: Path,
+    trained: Path, candidate: int
 ) -> None:
+    """Of two candidates, each with prices for two rates."""
     lessons = load_lessons(trained / "best")
     assert lessons.rates_per_min.tolist() == [20.0, 200.0]  # nearest in ratio: up to 63
     arguments = {"workload": "mmlu_pro", "num_queries": 300, "observation": "index"}
     env: Any = gym.make_vec("InfraMind-Stream-v0", num_envs=1, **arguments, **RecipePolicy.requires)
-    policy = PricedPolicy(lessons)
+    twice = Prices(*(np.concatenate([array, array]) for array in lessons.prices))
+    both = lessons.priced(twice, lessons.rates_per_min)
+    policy = PricedPolicy(both, np.array([candidate]))
     chosen: list[tuple[float, int]] = []
 
     def listen(known: Any, prices: Any, needs: Any, priced: Any, *rest: Any) -> Any:
-        chosen.extend((rate, int(k)) for rate, k in zip(rates, priced, strict=True))
+        chosen.extend((rate, int(k) - 2 * candidate) for rate, k in zip(rates, priced, strict=True))
         return choose(known, prices, needs, priced, *rest)
 
     rates: list[float] = []
