@@ -79,12 +79,7 @@ def find(run: EntryRun, folder: Path | None) -> Record | None:
     path = None if folder is None else path_of(run, folder)
     if path is None or not path.is_file():
         return None
-    try:
-        record = _decoded(json.loads(gzip.decompress(path.read_bytes())))
-    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError) as error:
-        raise BenchmarkError(
-            f"{path} is no record of results ({error}): delete it, and it is made anew."
-        ) from None
+    record = read(path)
     if record.rests_on != rests_on(run):
         return None
     for name, now in _weights(run).items():  # what is not here is taken for the same
@@ -92,6 +87,20 @@ def find(run: EntryRun, folder: Path | None) -> Record | None:
             say(f"{run.title}: the record is of other weights than {name}, which is here")
             return None
     return record
+
+
+def read(path: Path) -> Record:
+    """Read a record, valid or not.
+
+    Raises:
+        BenchmarkError: It is damaged.
+    """
+    try:
+        return _decoded(json.loads(gzip.decompress(path.read_bytes())))
+    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError) as error:
+        raise BenchmarkError(
+            f"{path} is no record of results ({error}): delete it, and it is made anew."
+        ) from None
 
 
 def path_of(run: EntryRun, folder: Path) -> Path:

@@ -17,7 +17,7 @@ from benchmarks.results_page.evidence import gather
 from benchmarks.results_page.page import write
 from benchmarks.results_page.plan import PLAN, EntryConfig, EntryRun, load_plan, runs_of, suites_of
 from benchmarks.results_page.produce import needed_by
-from benchmarks.results_page.records import Record, find, path_of, record_of, save
+from benchmarks.results_page.records import Record, find, path_of, read, record_of, save
 from benchmarks.results_page.rests_on import rests_on
 from benchmarks.results_page.trainings import Training
 from inframind_gym.errors import ConfigError
@@ -177,3 +177,27 @@ def test_only_what_code_does_makes_records_stale(tmp_path: Path) -> None:
     assert written("def f(x):\n    return x + 2\n") != plain
     assert written("def f(x):\n    return x + 1\nf(1)\n") != plain
     assert plain == "1fb09d9b0487b545"  # on every version of Python
+
+
+def test_shipped_records_can_be_read_and_are_of_the_plan() -> None:
+    """Whether they are still valid is another matter: `make results` sees to that."""
+    shipped = load_plan(PLAN)
+    folder = Path(__file__).resolve().parents[2] / "docs" / "results" / "records"
+    files = set(folder.rglob("*.json.gz"))
+    suites = suites_of(shipped, {})
+    known = {
+        path_of(run, folder): run
+        for entry in shipped.entries
+        for run in runs_of(entry, suites, Path("results"))
+    }
+    assert files <= set(known)
+    for path in files:
+        record = read(path)
+        suite = known[path].suite
+        places = {
+            (w, float(rate)) for w in suite.names("workloads") for rate in suite.rates_per_min
+        }
+        assert set(record.cells) == places
+        for rows in record.cells.values():
+            assert len(rows) == len(known[path].entry.training_seeds)
+            assert len({len(row) for row in rows}) == 1
