@@ -24,7 +24,7 @@ def speed(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the speed of the simulator on one core of this machine."""
+    """Measure the speed of the simulator on one core of this machine, and of a training on two."""
     from benchmarks.speed import measure, speed_sheet
     from benchmarks.suite import split_list
     from benchmarks.tables import show

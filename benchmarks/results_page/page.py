@@ -71,7 +71,10 @@ def blocks(evidence: Evidence) -> dict[str, str]:
         "informed_share": tables.informed_shares(evidence),
         "summary": tables.summary_table(evidence, "default"),
         "differences": tables.mean_differences_table(evidence, "default"),
-        "best_rivals": tables.best_rivals_table(evidence),
+        "best_rivals": tables.best_rivals_table(evidence, "default"),
+        "best_rivals_published": tables.best_rivals_table(evidence, "published")
+        if published
+        else _ABSENT,
         "ablations": tables.ablations_tables(evidence),
         "load": tables.load_table(evidence, "default"),
         "strategies": tables.shares_table(evidence, "default", "strategy_share"),
@@ -79,6 +82,9 @@ def blocks(evidence: Evidence) -> dict[str, str]:
         "summary_published": tables.summary_table(evidence, "published") if published else _ABSENT,
         "beside": published_tables.beside_table(evidence) if published else _ABSENT,
         "effects": published_tables.effects_table(evidence) if published else _ABSENT,
+        "changed_effects": published_tables.changed_effects_tables(evidence)
+        if published
+        else _ABSENT,
         "causes": published_tables.causes_table(evidence) if published else _ABSENT,
         "load_published": tables.load_table(evidence, "published") if published else _ABSENT,
         "missing": "\n".join(f"- {text}" for text in evidence.missing) or "Nothing.",
@@ -104,7 +110,7 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
     """Single numbers for prose."""
     suite = evidence.scores["default"].suite
     origins = [origin for scores in evidence.scores.values() for origin in scores.origins]
-    revisions = {str((o.get("git") or {}).get("commit", "unknown"))[:12] for o in origins}
+    revisions = {_revision(origin.get("git") or {}) for origin in origins}
     machines = {f"{o['machine']['processor']}, {o['machine']['cores']} cores" for o in origins}
     code = {origin[SIMULATOR] for origin in origins}
     sweeps = [
@@ -139,6 +145,12 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
         if len(code) == 1
         else f"**{len(code)} versions of the simulator: run again from scratch before quoting**",
     }
+
+
+def _revision(git: Mapping[str, Any]) -> str:
+    """The revision of a checkout, and whether it had files that were not committed."""
+    commit = str(git.get("commit", "unknown"))[:12]
+    return f"{commit} (with uncommitted files)" if git.get("dirty") else commit
 
 
 def _sweeps(evidence: Evidence) -> str:

@@ -51,18 +51,17 @@ def furthest(evidence: Evidence) -> str:
 
 
 def most_used(evidence: Evidence) -> str:
-    """The model that takes most of the replayed agent's decisions, and its share by dataset."""
+    """The model that takes most of the replayed agent's decisions on each dataset, in words."""
     scores, entry = evidence.scores.get("published"), evidence.plan.replayed
     if scores is None or not scores.has(entry):
         return NONE
-    shares = {
-        workload: _shares(scores, entry, [place for place in scores.places if place[0] == workload])
-        for workload in scores.suite.names("workloads")
-    }
-    total = {m: sum(of[m] for of in shares.values()) for m in next(iter(shares.values()))}
-    model = max(total, key=lambda name: total[name])
-    parts = ", ".join(f"{title(w)} {100 * of[model]:.0f} %" for w, of in shares.items())
-    return f"{model} ({parts})"
+    words = []
+    for workload in scores.suite.names("workloads"):
+        places = [place for place in scores.places if place[0] == workload]
+        shares = _shares(scores, entry, places)
+        model = max(shares, key=lambda name: shares[name])
+        words.append(f"{title(workload)} {model}, {100 * shares[model]:.0f} %")
+    return "; ".join(words)
 
 
 def _calls(evidence: Evidence, entry: str) -> str:

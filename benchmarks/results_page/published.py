@@ -16,12 +16,12 @@ class PublishedCell(StrictModel):
     Attributes:
         accuracy: Solved, %.
         latency_mean_s: Mean latency.
-        slo_100s: Answered within 100 s, %.
+        slo_100s: Answered within 100 s, %; None: not published.
     """
 
     accuracy: float
     latency_mean_s: float
-    slo_100s: float
+    slo_100s: float | None = None
 
     def value(self, metric: str) -> float | None:
         """A metric as a share or in seconds; None if it was not published."""

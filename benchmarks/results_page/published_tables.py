@@ -33,7 +33,8 @@ def beside_table(evidence: Evidence) -> str:
             continue
         row = [f"{title(place[0])}, {place[1]:g}/min"]
         row += [
-            f"{cell.accuracy:.1f} / {cell.latency_mean_s:.0f} / {cell.slo_100s:.1f}"
+            f"{cell.accuracy:.1f} / {cell.latency_mean_s:.0f} / "
+            + (NONE if cell.slo_100s is None else f"{cell.slo_100s:.1f}")
             for cell in cells
             if cell is not None
         ]
@@ -46,10 +47,25 @@ def beside_table(evidence: Evidence) -> str:
 
 def effects_table(evidence: Evidence) -> str:
     """Published agent − MasRouter: there and here, with intervals of ours."""
+    return _effects_of(evidence, evidence.plan.replayed)
+
+
+def changed_effects_tables(evidence: Evidence) -> str:
+    """The same with each ablation of the replayed agent in its place, a section for each."""
+    plan = evidence.plan
+    ablations = [e for e in evidence.shown("published", "ablation") if e.of == plan.replayed]
+    parts = [
+        f"`{entry.name}`: {entry.what}.\n\n{_effects_of(evidence, entry.name)}"
+        for entry in ablations
+    ]
+    return "\n\n".join(parts) or f"No ablation of `{plan.replayed}` has been run."
+
+
+def _effects_of(evidence: Evidence, entry: str) -> str:
     scores, plan = evidence.scores["published"], evidence.plan
     columns = COLUMNS[:3]
-    if not (scores.has(plan.replayed) and scores.has(plan.oblivious)):
-        return f"`{plan.replayed}` or `{plan.oblivious}` has not been run."
+    if not (scores.has(entry) and scores.has(plan.oblivious)):
+        return f"`{entry}` or `{plan.oblivious}` has not been run."
     headings = [""]
     for column in columns:
         headings += [f"{column.label}, {ELSEWHERE}", f"{column.label}, here"]
@@ -58,7 +74,7 @@ def effects_table(evidence: Evidence) -> str:
         row = [f"{title(place[0])}, {place[1]:g}/min"]
         for column in columns:
             there = effect_there(evidence.published, place, column.name)
-            own = scores.draws(plan.replayed, place, column.name)
+            own = scores.draws(entry, place, column.name)
             here = own - scores.draws(plan.oblivious, place, column.name)
             row += [NONE if there is None else signed(there, column), difference(here, column)]
         if row[1] != NONE:

@@ -177,9 +177,9 @@ def dataset_differences_table(evidence: Evidence, protocol: Protocol, workload: 
     return _differences_table(evidence, protocol, workload)
 
 
-def best_rivals_table(evidence: Evidence) -> str:
+def best_rivals_table(evidence: Evidence, protocol: Protocol) -> str:
     """The best rival of every cell, and the default agent's goodput minus its."""
-    scores = evidence.scores["default"]
+    scores = evidence.scores[protocol]
     found = {duel.place: duel for duel in duels(evidence.plan, scores)}
     if not found:
         return f"`{evidence.plan.agent}` has not been run, or nothing beside it."

@@ -201,8 +201,9 @@ def at(place: Place) -> str:
 
 
 def points(value: float) -> str:
-    """A difference of shares in percentage points."""
-    return f"{100 * value:+.1f}"
+    """A difference of shares in percentage points; 0 has no sign."""
+    words = f"{100 * value:+.1f}"
+    return words[1:] if float(words) == 0.0 else words
 
 
 def _effect_text(metric: str, value: float) -> str:

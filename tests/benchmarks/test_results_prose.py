@@ -119,7 +119,7 @@ def test_what_scores_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     worst = min(goodput, key=lambda place: goodput[place])
     assert names["furthest"] == f"{worst[0].upper()} at {worst[1]:g}/min"
     assert (names["replayed_calls"], names["oblivious_calls"]) == ("3.0", "3.0")
-    assert names["most_used"] == "big (MATH 100 %, MBPP 100 %)"
+    assert names["most_used"] == "MATH big, 100 %; MBPP big, 100 %"
     rows = names["causes"].splitlines()
     assert [row.split(" | ")[0].strip("| ") for row in rows[2:]] == [
         "`inframind`, measured elsewhere",
