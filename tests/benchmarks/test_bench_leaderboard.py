@@ -224,6 +224,7 @@ def test_a_bound_holds_no_place_and_measures_the_others(tmp_path: Path) -> None:
     assert sheet.headings[-1] == "of bound %"
     assert {row for row, _ in sheet.best} == {1}
     assert "Not ranked, because it is a bound: good." in sheet.caption
+    assert "How far from the possible" not in sheet.caption
 
 
 def test_fluid_bounds_are_shown_once_they_have_been_computed(
@@ -237,9 +238,13 @@ def test_fluid_bounds_are_shown_once_they_have_been_computed(
     suite = load_suite("quick").model_dump(mode="json")
     write_folder(tmp_path, CELLS, make, suite=suite)
     results = load_results(tmp_path)
-    assert leaderboard(results, num_resamples=100)["fluid"] is None
+    board = leaderboard(results, num_resamples=100)
+    assert board["fluid"] is None
+    hint = "How far from the possible: leaderboard --fluid, or run clairvoyant."
+    assert hint in leaderboard_sheets(board)[0].caption
     for compute in (True, False):
         board = leaderboard(results, num_resamples=100, fluid=compute)
         assert board["fluid"]["mean"] == pytest.approx({"informed": 0.555, "clairvoyant": 0.9})
         assert [row["informed"] for row in board["fluid"]["by_rate"]] == pytest.approx([0.51, 0.6])
-    assert "Fluid bounds on goodput %: 55.5 (knows dist" in leaderboard_sheets(board)[0].caption
+    caption = leaderboard_sheets(board)[0].caption
+    assert "Fluid bounds on goodput %: 55.5 (knows dist" in caption and hint not in caption
