@@ -64,7 +64,9 @@ def routing_sheets(board: Mapping[str, Any]) -> list[Sheet]:
 def _about_fluid(board: Mapping[str, Any]) -> str:
     if not board.get("fluid"):
         known = board["backend"] == "vllm" or any(row.get("bound") for row in board["ranking"])
-        return "" if known else " How far from the possible: leaderboard --fluid, or run clairvoyant."
+        return (
+            "" if known else " How far from the possible: leaderboard --fluid, or run clairvoyant."
+        )
     values = [f"{100 * board['fluid']['mean'][kind]:.1f} ({what})" for kind, what in KINDS.items()]
     return f" Fluid bounds on goodput %: {', '.join(values)}."
 
