@@ -220,6 +220,9 @@ def test_the_shipped_plan_its_suites_and_the_published_table_can_be_read() -> No
     assert cell is not None
     assert (cell.value("accuracy"), cell.value("latency_mean_s")) == pytest.approx((0.577, 908.0))
     assert cell.value("goodput") is None
+    cell = table.cell("inframind", "math", 50.0)
+    assert cell is not None
+    assert (cell.value("latency_mean_s"), cell.value("slo_100s")) == (102.0, None)
 
 
 def test_systems_that_were_measured_without_priorities_are_replayed_without(tmp_path: Path) -> None:
