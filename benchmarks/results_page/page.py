@@ -110,7 +110,7 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
     """Single numbers for prose."""
     suite = evidence.scores["default"].suite
     origins = [origin for scores in evidence.scores.values() for origin in scores.origins]
-    revisions = {_revision(origin.get("git") or {}) for origin in origins}
+    revisions = {revision(origin.get("git") or {}) for origin in origins}
     machines = {f"{o['machine']['processor']}, {o['machine']['cores']} cores" for o in origins}
     code = {origin[SIMULATOR] for origin in origins}
     sweeps = [
@@ -147,7 +147,7 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
     }
 
 
-def _revision(git: Mapping[str, Any]) -> str:
+def revision(git: Mapping[str, Any]) -> str:
     """The revision of a checkout, and whether it had files that were not committed."""
     commit = str(git.get("commit", "unknown"))[:12]
     return f"{commit} (with uncommitted files)" if git.get("dirty") else commit

@@ -51,7 +51,7 @@ def furthest(evidence: Evidence) -> str:
 
 
 def most_used(evidence: Evidence) -> str:
-    """The model that takes most of the replayed agent's decisions on each dataset, in words."""
+    """The model with the largest share of the replayed agent's decisions on each dataset."""
     scores, entry = evidence.scores.get("published"), evidence.plan.replayed
     if scores is None or not scores.has(entry):
         return NONE

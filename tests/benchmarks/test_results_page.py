@@ -16,7 +16,7 @@ from benchmarks.cli import app
 from benchmarks.errors import BenchmarkError
 from benchmarks.results_page import evidence as evidence_module
 from benchmarks.results_page.evidence import Evidence, gather
-from benchmarks.results_page.page import blocks, write
+from benchmarks.results_page.page import blocks, revision, write
 from benchmarks.results_page.plan import (
     PLAN,
     EntryRun,
@@ -29,6 +29,7 @@ from benchmarks.results_page.published import load_published
 from benchmarks.results_page.records import Record, record_of
 from benchmarks.results_page.scores import Scores, scores_of
 from benchmarks.results_page.tables import summary_table
+from benchmarks.results_page.targets import points
 from benchmarks.results_page.trainings import trainings_of
 from inframind_gym.errors import ConfigError
 from inframind_gym.policy import PolicyEntry, register_policy
@@ -223,6 +224,14 @@ def test_the_shipped_plan_its_suites_and_the_published_table_can_be_read() -> No
     cell = table.cell("inframind", "math", 50.0)
     assert cell is not None
     assert (cell.value("latency_mean_s"), cell.value("slo_100s")) == (102.0, None)
+
+
+def test_revisions_tell_of_uncommitted_files_and_zero_has_no_sign() -> None:
+    commit = "0123456789abcdef"
+    assert revision({"commit": commit, "dirty": True}) == "0123456789ab (with uncommitted files)"
+    assert revision({"commit": commit, "dirty": False}) == "0123456789ab"
+    assert revision({}) == "unknown"
+    assert [points(value) for value in (-0.0004, 0.007, -0.0123)] == ["0.0", "+0.7", "-1.2"]
 
 
 def test_systems_that_were_measured_without_priorities_are_replayed_without(tmp_path: Path) -> None:
