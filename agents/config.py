@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import yaml
 from pydantic import ConfigDict, model_validator
 
+import inframind_gym
 from inframind_gym.configs import (
     Positive,
     PositiveInt,
@@ -15,16 +16,16 @@ from inframind_gym.configs import (
     load_yaml_model,
 )
 from inframind_gym.errors import ConfigError, did_you_mean
-from inframind_gym.policy.layout import SYSTEM_FEATURES
+from inframind_gym.policies.layout import SYSTEM_FEATURES
 
 CONFIGS: Final = Path(__file__).resolve().parent / "configs"
-CHECKPOINTS: Final = Path(__file__).resolve().parent / "checkpoints"
+CHECKPOINTS: Final = Path(inframind_gym.__file__).resolve().parent / "policies" / "checkpoints"
 
 SystemFeature = Literal["queue", "e2e", "kv", "in_flight"]
 
 
 class WorldChoice(StrictModel):
-    """The world that a policy is trained in; see `inframind_gym.orchestration.config.EnvConfig`.
+    """The world that a policy is trained in; see `inframind_gym.envs.routing.config.EnvConfig`.
 
     Budgets are drawn from the workload's tiers; tasks come from the split "train", and those of the
     validation from "val".

@@ -11,18 +11,20 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 AGENTS: Final = ("inframind_gym", "envs_configs", "agents")  # folders of what agents.train runs
 APART: Final = (  # rooms on which no training rests: editing them makes none stale
-    "baselines/placement",
+    "inframind_gym/policies/placement/registry",
     "envs_configs/placement",
     "inframind_gym/calibration",
-    "inframind_gym/placement",
-    "inframind_gym/prompts",
-    "inframind_gym/serving/launch",
-    "inframind_gym/serving/vllm",
-    "inframind_gym/sim2real",
+    "inframind_gym/simulator/placement",
+    "inframind_gym/live/prompts",
+    "inframind_gym/live/launch",
+    "inframind_gym/live/vllm",
+    "inframind_gym/calibration/sim2real",
     "inframind_gym/tasks/sandbox",
 )
 _SOURCES: Final = (".py", ".yaml", ".npy", ".npz", ".gz")
-INITIAL: Final = "agents/checkpoints/masrouter"  # what InfraMind's planner begins as
+INITIAL: Final = (
+    "inframind_gym/policies/checkpoints/masrouter"  # what InfraMind's planner begins as
+)
 
 
 @cache

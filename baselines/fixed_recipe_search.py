@@ -16,13 +16,13 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from baselines.fixed_recipe import BY_RATE, CHOSEN
-from inframind_gym.envs.spaces import MOST_ROLES
-from inframind_gym.envs.vector import StreamVectorEnv
+from inframind_gym.envs.routing.spaces import MOST_ROLES
+from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.files import replace_text
-from inframind_gym.orchestration.decisions import PLAN_ACTIONS
-from inframind_gym.policy import PolicySpec
-from inframind_gym.topology import MAX_AGENTS, TOPOLOGIES, distinct_plans
+from inframind_gym.policies import PolicySpec
+from inframind_gym.policies.fixed_recipe import BY_RATE, CHOSEN
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, distinct_plans
 
 WORKLOADS: Final = ("math", "gsm_hard", "mbpp", "humaneval", "mmlu_pro", "mixed", "all")
 RATES_PER_MIN: Final = (10.0, 50.0, 100.0, 200.0)

@@ -1,6 +1,6 @@
 """Learns GPTSwarm's edges: REINFORCE on one logit an edge.
 
-    python -m baselines.gptswarm_training --seed 0 --out baselines/data/gptswarm.json
+    python -m baselines.gptswarm_training --seed 0 --out inframind_gym/policies/data/gptswarm.json
 
 Source: Zhuge et al. 2024, §3.2 (edge optimisation). Every edge i < j is a Bernoulli variable of
 probability sigmoid(logit). An update draws some graphs, asks for the utility of each, and follows
@@ -31,12 +31,16 @@ import typer
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
-from baselines.gptswarm import Edge, Swarm, edges_of
-from baselines.hyperparameters import DEFAULT_FILE, GptSwarmSettings, load_hyperparameters
-from inframind_gym.envs.vector import StreamVectorEnv
+from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.files import replace_text
-from inframind_gym.serving.pool import load_pool
+from inframind_gym.policies.gptswarm import Edge, Swarm, edges_of
+from inframind_gym.policies.hyperparameters import (
+    DEFAULT_FILE,
+    GptSwarmSettings,
+    load_hyperparameters,
+)
+from inframind_gym.simulator.server.pool import load_pool
 
 Utility = Callable[[tuple[Edge, ...], int], float]
 

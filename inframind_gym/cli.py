@@ -13,17 +13,18 @@ from rich.console import Console
 from rich.table import Table
 
 from inframind_gym import ENVIRONMENTS, __version__
+from inframind_gym.benchmark.cli import app as bench_app
 from inframind_gym.calibration.command import calibrate
 from inframind_gym.calibration.replay_command import replay
+from inframind_gym.calibration.sim2real.command import sim2real
 from inframind_gym.configs import find_config, list_configs
 from inframind_gym.errors import InfraMindError
-from inframind_gym.placement.cards import load_cluster
-from inframind_gym.placement.demand import load_demand
-from inframind_gym.placement.live.command import place
-from inframind_gym.serving.launch.command import app as pool_app
-from inframind_gym.serving.pool import load_pool
-from inframind_gym.sim2real.command import sim2real
-from inframind_gym.workload.config import load_workload
+from inframind_gym.live.launch.command import app as pool_app
+from inframind_gym.live.placement.command import place
+from inframind_gym.simulator.placement.cards import load_cluster
+from inframind_gym.simulator.placement.demand import load_demand
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workload import load_workload
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.command()(calibrate)
@@ -31,6 +32,7 @@ app.command()(replay)
 app.command()(sim2real)
 pool_app.command()(place)
 app.add_typer(pool_app, name="pool")
+app.add_typer(bench_app, name="bench")
 _LOADERS: dict[str, Callable[[Path], object]] = {
     "pools": load_pool,
     "workloads": load_workload,

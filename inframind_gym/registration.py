@@ -17,26 +17,29 @@ class Entry(NamedTuple):
 
 ENVIRONMENTS: Final = {
     "InfraMind-Executor-v0": Entry(
-        "inframind_gym.envs.executor:ExecutorEnv", "inframind_gym.envs.vector:ExecutorVectorEnv"
+        "inframind_gym.envs.routing.executor:ExecutorEnv",
+        "inframind_gym.envs.routing.vector:ExecutorVectorEnv",
     ),
     "InfraMind-Planner-v0": Entry(
-        "inframind_gym.envs.planner:PlannerEnv", "inframind_gym.envs.vector:PlannerVectorEnv"
+        "inframind_gym.envs.routing.planner:PlannerEnv",
+        "inframind_gym.envs.routing.vector:PlannerVectorEnv",
     ),
     "InfraMind-Stream-v0": Entry(
-        "inframind_gym.envs.stream:StreamEnv", "inframind_gym.envs.vector:StreamVectorEnv"
+        "inframind_gym.envs.routing.stream:StreamEnv",
+        "inframind_gym.envs.routing.vector:StreamVectorEnv",
     ),
     "InfraMind-ExecutorLive-v0": Entry(
-        "inframind_gym.envs.live:ExecutorLiveEnv", nondeterministic=True
+        "inframind_gym.envs.routing.live:ExecutorLiveEnv", nondeterministic=True
     ),
     "InfraMind-StreamLive-v0": Entry(
-        "inframind_gym.envs.live:StreamLiveEnv", nondeterministic=True
+        "inframind_gym.envs.routing.live:StreamLiveEnv", nondeterministic=True
     ),
     "InfraMind-Placement-v0": Entry(
-        "inframind_gym.envs.placement:PlacementEnv",
-        "inframind_gym.envs.placement_vector:PlacementVectorEnv",
+        "inframind_gym.envs.placement.env:PlacementEnv",
+        "inframind_gym.envs.placement.vector:PlacementVectorEnv",
     ),
     "InfraMind-PlacementLive-v0": Entry(
-        "inframind_gym.envs.placement_live:PlacementLiveEnv", nondeterministic=True
+        "inframind_gym.envs.placement.live:PlacementLiveEnv", nondeterministic=True
     ),
 }
 

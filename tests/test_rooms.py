@@ -85,9 +85,9 @@ def test_clients_of_servers_know_nothing_of_starting_them() -> None:
     wrong = [
         f"{path.relative_to(PACKAGE)} imports {name}"
         for path, module in files()
-        if module.startswith("inframind_gym.serving.vllm")
+        if module.startswith("inframind_gym.live.vllm")
         for name in imports(path, module)
-        if name.startswith("inframind_gym.serving.launch")
+        if name.startswith("inframind_gym.live.launch")
     ]
     assert not wrong
 
@@ -113,14 +113,14 @@ def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(
         "from inframind_gym import envs\nfrom . import pool\nfrom ..rng import mix\n"
-        "def late():\n    import inframind_gym.envs.base as base\n"
+        "def late():\n    import inframind_gym.envs.routing.base as base\n"
     )
     found = set(imports(path, "inframind_gym.serving.module"))
     assert found == {
         "inframind_gym.envs",
-        "inframind_gym.serving.pool",
-        "inframind_gym.rng.mix",
-        "inframind_gym.envs.base",
+        "inframind_gym.simulator.server.pool",
+        "inframind_gym.simulator.rng.mix",
+        "inframind_gym.envs.routing.base",
     }
     assert [room_of(name) for name in sorted(found)] == ["envs", "envs", "rng", "serving"]
     assert room_of("inframind_gym.__version__") == "__init__"

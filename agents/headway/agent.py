@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.checkpoint import CONFIG_FILE, fingerprint
 from agents.config import CHECKPOINTS
 from agents.headway.lessons import ALGORITHM, load_lessons
 from agents.headway.policy import kind_of
 from inframind_gym.errors import ConfigError
-from inframind_gym.policy import BasePolicy, Contexts, PolicySpec
+from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
+from inframind_gym.policies.checkpoint import CONFIG_FILE, fingerprint
 
 SHIPPED: Final = CHECKPOINTS / "headway"
 FALLBACK: Final = "all"  # the checkpoint of workloads that have none of their own

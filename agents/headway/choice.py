@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym._jit import make_jit
+from inframind_gym.simulator.jit import make_jit
 
 _SQRT_HALF = math.sqrt(0.5)
 

@@ -17,8 +17,8 @@ from agents.headway.marks import Marks
 from agents.headway.policy import RecipePolicy, kind_of
 from agents.headway.recipes import RecipeBook
 from agents.headway.survey import Played, RandomRecipes, play, summed
-from inframind_gym.envs.vector import StreamVectorEnv
-from inframind_gym.policy import PolicySpec
+from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.policies import PolicySpec
 
 MEASURES: Final = (
     "goodput",

@@ -10,13 +10,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agents import checkpoint
 from agents.headway.choice import Knowledge, Prices
 from agents.headway.recipes import RecipeBook, book_from_tensors
 from inframind_gym.errors import ConfigError
-from inframind_gym.policy.layout import EMBED_DIM
+from inframind_gym.policies import checkpoint
+from inframind_gym.policies.layout import EMBED_DIM
+from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES, RoleRule
 from inframind_gym.tasks import DOMAINS
-from inframind_gym.topology import MAX_NODES, TOPOLOGIES, RoleRule
 
 ALGORITHM: Final = "headway"
 

@@ -18,9 +18,9 @@ from agents.headway.choice import choose, edges
 from agents.headway.lessons import Lessons
 from agents.headway.recipes import RecipeBook, role_orders
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.orchestration.decisions import PLAN_ACTIONS
-from inframind_gym.orchestration.state import PLAN
-from inframind_gym.policy import BasePolicy, Contexts, PolicySpec
+from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
+from inframind_gym.simulator.workflow.state import PLAN
 
 # Arrivals that the estimate of their rate looks back on, and those that it believes in before any,
 # at the highest rate that prices are known for: a policy begins as if it were busy.

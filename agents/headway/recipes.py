@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.tasks import DOMAINS
-from inframind_gym.topology import (
+from inframind_gym.simulator.workflow.graphs import DEBATE_ROUNDS
+from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
     MAX_NODES,
     ROLES,
@@ -24,7 +24,7 @@ from inframind_gym.topology import (
     graph,
     roles_of,
 )
-from inframind_gym.topology.graphs import DEBATE_ROUNDS
+from inframind_gym.tasks import DOMAINS
 
 _MOST_TEAMS: Final = 40  # choices of models that are tried for many agents
 _MOST_DOUBLE: Final = 4  # agents that are tried with roles that answer twice

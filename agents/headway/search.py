@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from agents.headway.choice import Prices
 from agents.headway.config import HeadwayConfig, SearchConfig
-from inframind_gym.cmaes import CMAES
+from inframind_gym.calibration.cmaes import CMAES
 
 # What random numbers of a training are for: the second coordinate of every seed.
 SURVEY, LOAD, SEARCH, STEADY, VALIDATION, BURSTS = range(6)

@@ -8,8 +8,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.crew import MAX_ATTEMPTS
-from agents.cluster.fleet import Fleet, WorkerDiedError
 from agents.headway.config import HeadwayConfig
 from agents.headway.jobs import Job, facts, measured
 from agents.headway.lessons import Lessons
@@ -40,9 +38,11 @@ from agents.headway.study import (
     worth_keeping,
 )
 from agents.headway.survey import Played, joined
-from inframind_gym.policy import PolicySpec
+from inframind_gym.benchmark.cluster.crew import MAX_ATTEMPTS
+from inframind_gym.benchmark.cluster.fleet import Fleet, WorkerDiedError
+from inframind_gym.policies import PolicySpec
+from inframind_gym.simulator.arrivals import BurstArrivals
 from inframind_gym.tasks import DOMAINS
-from inframind_gym.workload.arrivals import BurstArrivals
 
 CODE: Final = DOMAINS.index("Code")
 NEVER_S: Final = 1e6  # between two polls of a telemetry that nobody looks at

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from agents.headway.choice import Knowledge, edges
 from agents.headway.recipes import RecipeBook
 from agents.headway.survey import Played, Sums
+from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES, RoleRule
 from inframind_gym.tasks import DOMAINS
-from inframind_gym.topology import MAX_NODES, TOPOLOGIES, RoleRule
 
 _PRIOR_QUERIES: Final = 10.0  # of average success, added to every recipe's own
 _LEAST_SPREAD: Final = 0.15  # of log latency: fewer queries do not make anybody surer

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from agents.headway.policy import RecipePolicy
 from agents.headway.recipes import RecipeBook
-from inframind_gym.envs.vector import StreamVectorEnv
-from inframind_gym.policy import Contexts
-from inframind_gym.rng import STREAM_POLICY, uniform_array
+from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.policies import Contexts
+from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
+from inframind_gym.simulator.workflow.topology import MAX_NODES
 from inframind_gym.tasks import DOMAINS
-from inframind_gym.topology import MAX_NODES
 
 
 class Played(NamedTuple):

@@ -21,8 +21,6 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from agents import checkpoint
-from agents.cluster.fleet import Fleet
 from agents.headway.config import HeadwayConfig
 from agents.headway.jobs import MEASURES, worth
 from agents.headway.lessons import (
@@ -39,6 +37,8 @@ from agents.headway.stages import Trainer
 from agents.resume import CODES, check_code, check_resume
 from agents.sources import sources_digest
 from agents.tracking import Tracker
+from inframind_gym.benchmark.cluster.fleet import Fleet
+from inframind_gym.policies import checkpoint
 
 BEST: Final = "best"  # folder of the trained agent within that of the training
 FINISHED: Final = "finished"

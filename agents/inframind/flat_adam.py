@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.inframind.layers import Array, Parameters
-from inframind_gym._jit import make_jit
+from inframind_gym.simulator.jit import make_jit
 
 BETAS: Final = (0.9, 0.999)
 EPS: Final = 1e-5

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agents.checkpoint import check_shapes, load, part, prefixed
 from agents.config import CHECKPOINTS
 from agents.inframind.advantages import costs, gae, last_only, paper_rewards, quality, step_costs
 from agents.inframind.config import InfraMindConfig
@@ -27,7 +26,8 @@ from agents.inframind.lagrangian import PID, Dual, Multiplier, Paper
 from agents.inframind.planner_gradient import PlannerGradient, Plans
 from agents.inframind.rollouts import Episodes
 from agents.planner.net import PlannerNet, weights_of
-from inframind_gym.topology import TOPOLOGIES
+from inframind_gym.policies.checkpoint import check_shapes, load, part, prefixed
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 Array = NDArray[Any]
 

@@ -24,7 +24,7 @@ from agents.planner.inference import (
     TASK_TEMPERATURE,
     softmax,
 )
-from inframind_gym.topology import MAX_AGENTS
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 
 Indices = NDArray[np.int64]
 

@@ -9,15 +9,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.checkpoint import check_shapes, fingerprint, load, part
 from agents.config import CHECKPOINTS
 from agents.inframind.executor_inference import Executor, ExecutorShape, draw, log_softmax
 from agents.planner.inference import Floats, NumpyPlanner
 from inframind_gym.errors import ConfigError
-from inframind_gym.orchestration.state import PLAN
-from inframind_gym.policy import Contexts, PolicySpec, models_up
-from inframind_gym.policy.draws import RowwiseDraws, named
-from inframind_gym.topology import MAX_AGENTS
+from inframind_gym.policies import Contexts, PolicySpec, models_up
+from inframind_gym.policies.checkpoint import check_shapes, fingerprint, load, part
+from inframind_gym.policies.draws import RowwiseDraws, named
+from inframind_gym.simulator.workflow.state import PLAN
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 
 PLAN_PARTS: Final = 2 + MAX_AGENTS  # topology, agents less one, roles
 DRAW_ROUTE: Final = 0  # uses of a row's draws; the parts of a plan follow

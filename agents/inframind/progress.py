@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from agents.checkpoint import CONFIG_FILE, MODEL_FILE, load, save
 from agents.inframind.config import ValidationConfig
 from agents.resume import check_code, check_resume
 from agents.sources import sources_digest
+from inframind_gym.policies.checkpoint import CONFIG_FILE, MODEL_FILE, load, save
 
 Arrays = Mapping[str, NDArray[Any]]
 

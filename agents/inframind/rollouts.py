@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
-from agents.checkpoint import part
 from agents.inframind.executor_inference import Executor, ExecutorShape, draw, log_softmax
 from agents.planner.inference import NumpyPlanner
-from inframind_gym.envs.vector import StreamVectorEnv
-from inframind_gym.orchestration.state import PLAN
-from inframind_gym.topology import MAX_AGENTS, MAX_NODES
+from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.policies.checkpoint import part
+from inframind_gym.simulator.workflow.state import PLAN
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES
 
 ENV_ID: Final = "InfraMind-Stream-v0"
 PLAN_PARTS: Final = 2 + MAX_AGENTS  # topology, agents, roles: numbers of a plan, and its draws

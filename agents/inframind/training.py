@@ -11,9 +11,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.checkpoint import part, prefixed, save
-from agents.cluster.crew import MAX_ATTEMPTS
-from agents.cluster.fleet import Fleet, WorkerDiedError
 from agents.inframind.config import InfraMindConfig
 from agents.inframind.learner import Learner
 from agents.inframind.progress import Progress
@@ -21,6 +18,9 @@ from agents.inframind.rollouts import Episodes, Shard, by_step, limit_threads
 from agents.inframind.rounds import cut, round_rates, shard_config, validation_shard
 from agents.resume import CODES
 from agents.tracking import Tracker
+from inframind_gym.benchmark.cluster.crew import MAX_ATTEMPTS
+from inframind_gym.benchmark.cluster.fleet import Fleet, WorkerDiedError
+from inframind_gym.policies.checkpoint import part, prefixed, save
 
 BEST: Final = "best."
 LOG_EVERY: Final = 50  # updates

@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.routing.config import env_config
+from inframind_gym.envs.routing.simulation import DECISION, Simulation
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.orchestration.config import env_config
-from inframind_gym.orchestration.simulation import DECISION, Simulation
-from inframind_gym.orchestration.state import CONTEXT
-from inframind_gym.topology import MAX_AGENTS, MAX_NODES
+from inframind_gym.simulator.workflow.state import CONTEXT
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES
 
 MILLION: Final = 1e6
 _ANY_RATE_PER_MIN: Final = 1.0  # there is one query, which arrives when it does

@@ -17,8 +17,8 @@ from agents.planner.blocks import HIDDEN, Candidates, pick
 from agents.planner.inference import PLAN_DRAWS
 from agents.planner.net import Plan, PlannerNet, PlannerOutput
 from agents.planner.texts import model_embeddings
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 from inframind_gym.tasks import EMBED_DIM
-from inframind_gym.topology import MAX_AGENTS
 
 ROUTED_DRAWS: Final = PLAN_DRAWS + MAX_AGENTS  # uniform numbers for a plan and its models
 

@@ -15,15 +15,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agents import checkpoint
 from agents.config import CHECKPOINTS
 from agents.masrouter.idle_queries import agent_of
 from agents.planner.inference import PLAN_DRAWS, Floats, Indices, NumpyModelRouter, pick_all
 from inframind_gym.errors import ConfigError
-from inframind_gym.orchestration.state import PLAN
-from inframind_gym.policy import BasePolicy, Contexts, PolicySpec, models_up
-from inframind_gym.rng import STREAM_POLICY, uniform_array
-from inframind_gym.topology import MAX_AGENTS
+from inframind_gym.policies import BasePolicy, Contexts, PolicySpec, checkpoint, models_up
+from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
+from inframind_gym.simulator.workflow.state import PLAN
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 
 DEFAULT_CHECKPOINT: Final = CHECKPOINTS / "masrouter"
 DRAW_MODEL: Final = PLAN_DRAWS  # uses of a query's numbers: 0..7 the plan, 8..13 the models,

@@ -24,7 +24,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from pydantic import Field
 
-from agents import checkpoint
 from agents.config import EnvChoice
 from agents.masrouter.idle_queries import Choices, IdleQueries, Outcome
 from agents.masrouter.net import ROUTED_DRAWS, MasRouterNet, Routed
@@ -34,7 +33,8 @@ from agents.resume import CODES, check_code, check_resume
 from agents.sources import sources_digest
 from agents.tracking import Tracker
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
-from inframind_gym.topology import TOPOLOGIES
+from inframind_gym.policies import checkpoint
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 LAST: Final = "last"  # folders of checkpoints: where to go on from, and what to use
 BEST: Final = "best"

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, ROLES, roles_of
 from inframind_gym.tasks import DOMAINS
-from inframind_gym.topology import MAX_AGENTS, ROLES, roles_of
 
 Weights = Mapping[str, NDArray[np.floating[Any]]]
 Floats = NDArray[np.floating[Any]]

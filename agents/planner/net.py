@@ -36,8 +36,8 @@ from agents.planner.inference import (
     ROLE_TEMPERATURE,
 )
 from agents.planner.texts import mode_embeddings, task_embeddings
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 from inframind_gym.tasks import DOMAINS, EMBED_DIM, load_role_embeddings
-from inframind_gym.topology import MAX_AGENTS
 
 
 class RoleSelector(Candidates):

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.tasks import DOMAINS, EMBED_DIM
-from inframind_gym.topology import TOPOLOGIES
 
 FILE: Final = Path(__file__).resolve().parents[1] / "data" / "planner_texts.npy"
 

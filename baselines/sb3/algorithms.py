@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, get_args
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
-from baselines.hyperparameters import Hyperparameters
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.policies.hyperparameters import Hyperparameters
 
 AlgorithmName = Literal["ppo", "a2c", "dqn", "maskable_ppo"]
 ALGORITHMS: Final = get_args(AlgorithmName)

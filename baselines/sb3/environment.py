@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 import inframind_gym  # noqa: F401
-from baselines.hyperparameters import Sb3Environment
 from inframind_gym.envs.sb3 import SB3VecEnv
+from inframind_gym.policies.hyperparameters import Sb3Environment
 
 ENV_ID: Final = "InfraMind-Executor-v0"
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-from baselines.hyperparameters import LagrangianSettings
 from inframind_gym.errors import ConfigError
+from inframind_gym.policies.hyperparameters import LagrangianSettings
 
 LATE: Final = 1.0  # an episode that costs more has taken longer than its budget
 BUFFER_LENGTH: Final = 100  # episodes over which the logger averages, as SB3's own

@@ -17,9 +17,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from agents import checkpoint
-from baselines.hyperparameters import DEFAULT_FILE, Hyperparameters, load_hyperparameters
 from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.policies import checkpoint
+from inframind_gym.policies.hyperparameters import (
+    DEFAULT_FILE,
+    Hyperparameters,
+    load_hyperparameters,
+)
 
 LOG_EVERY_ROLLOUTS: Final = 10
 LOG_EVERY_EPISODES: Final = 1000  # SB3 counts DQN's interval in episodes

@@ -14,12 +14,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cores import keep_to_one_core
-from benchmarks.errors import BenchmarkError
 from benchmarks.fidelity import sources
 from benchmarks.fidelity.sources import LogEntry, LogFile, Peer
-from benchmarks.progress import say
-from benchmarks.provenance import provenance
+from inframind_gym.benchmark.cores import keep_to_one_core
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.progress import say
+from inframind_gym.benchmark.provenance import provenance
 from inframind_gym.calibration.fit import Calibration, calibrate
 from inframind_gym.calibration.log import read_log
 from inframind_gym.calibration.measured import MeasuredCell, read_runs
@@ -33,7 +33,7 @@ from inframind_gym.calibration.replay_runs import (
     predict,
 )
 from inframind_gym.calibration.report import report
-from inframind_gym.serving.surrogate import card_record, replay_requests
+from inframind_gym.simulator.server import card_record, replay_requests
 
 OBLIVIOUS: Final = "mas"  # the method whose choices do not depend on load: latencies are fitted
 LOAD_PER_MIN: Final = tuple(np.geomspace(5.0, 200.0, 25).tolist())  # of the predicted curves

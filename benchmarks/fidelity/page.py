@@ -14,7 +14,7 @@ from benchmarks.fidelity.evidence import OBLIVIOUS, Evidence, LogEvidence, wilso
 from benchmarks.fidelity.plots import draw_all
 from benchmarks.fidelity.targets import targets
 from benchmarks.pages.writing import Written, write_page
-from benchmarks.tables import Sheet
+from inframind_gym.benchmark.tables import Sheet
 from inframind_gym.calibration.replay_choices import HARNESSES
 
 PAGE: Final = "fidelity.md"

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from benchmarks.errors import BenchmarkError
 from benchmarks.fit.constants import FITTED
+from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.calibration.replay_runs import Constants
 from inframind_gym.calibration.trial import Limits
 from inframind_gym.configs import (

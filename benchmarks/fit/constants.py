@@ -18,12 +18,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.errors import BenchmarkError
+from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.calibration.measured import MeasuredCell
 from inframind_gym.calibration.replay_choices import mean_agents
 from inframind_gym.calibration.replay_runs import Constants
-from inframind_gym.topology import STRATEGIES, TOPOLOGIES
-from inframind_gym.workload.config import AgentProfile, PlannerMix
+from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workload import AgentProfile, PlannerMix
 
 # Where the fit starts and how far it may go (sd of a logarithm), with sources in FACTS.md (§).
 # Seconds of a step with one sequence: H200 TPOT (§5). The testbed's B200 reads 1.7 times as fast,

@@ -22,7 +22,6 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from benchmarks.cli.shared import friendly
 from benchmarks.fit.constants import (
     Layout,
     check_known,
@@ -34,7 +33,8 @@ from benchmarks.fit.constants import (
 )
 from benchmarks.fit.solver import Problem, minimise
 from benchmarks.fit.yaml_files import pool_yaml, workload_yaml
-from benchmarks.progress import say
+from inframind_gym.benchmark.cli.shared import friendly
+from inframind_gym.benchmark.progress import say
 from inframind_gym.calibration.measured import MeasuredCell, read_runs
 from inframind_gym.calibration.replay_choices import HARNESSES
 from inframind_gym.calibration.replay_report import compare, summarise
@@ -46,7 +46,7 @@ from inframind_gym.calibration.replay_runs import (
     predict,
 )
 from inframind_gym.files import replace_text
-from inframind_gym.workload.config import load_workload
+from inframind_gym.simulator.workload import load_workload
 
 Vector = NDArray[np.float64]
 

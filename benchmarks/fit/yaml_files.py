@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import Final
 
-from inframind_gym.serving.pool import PoolConfig
-from inframind_gym.workload.config import TaskProfile, WorkloadConfig
+from inframind_gym.simulator.server.pool import PoolConfig
+from inframind_gym.simulator.workload import TaskProfile, WorkloadConfig
 
 POOL_HEAD: Final = """\
 # The measured testbed: two B200 (192 GB each) with five models (FACTS §1). Placement, memory

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.errors import BenchmarkError
+from inframind_gym.benchmark.errors import BenchmarkError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.errors import BenchmarkError
+from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.errors import unknown
 from inframind_gym.files import replace_text
 

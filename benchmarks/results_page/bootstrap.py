@@ -7,7 +7,7 @@ differences are therefore paired, and so are the training seeds of entries that 
 trainings; those of others are unrelated. Over the cells of one entry the training seeds are drawn
 together (one agent meets them all), the sweeps apart.
 
-Few units make percentile intervals too short; as in `benchmarks.stats` they are widened to
+Few units make percentile intervals too short; as in `inframind_gym.benchmark.stats` they are widened to
 Hesterberg's expanded percentile interval. The factor and the degrees of freedom of its t quantile
 come from the two parts of the variance, by Satterthwaite's formula: with vT and vS the variance of
 the draws when only seeds, or only sweeps, are drawn,
@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.stats import CONFIDENCE, resample_counts, student_t_quantile
+from inframind_gym.benchmark.stats import CONFIDENCE, resample_counts, student_t_quantile
 
 RESAMPLES: Final = 5_000
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.bounds import FluidBound, fluid_bounds, mean_bound
-from benchmarks.progress import say
 from benchmarks.results_page.load_awareness import Sides
 from benchmarks.results_page.plan import EntryConfig, EntryRun, PlanConfig, Protocol, runs_of
 from benchmarks.results_page.published import Published, load_published
@@ -16,7 +14,9 @@ from benchmarks.results_page.records import Place, Record, find, record_of
 from benchmarks.results_page.scores import Scores, check_suites, kinds, scores_of
 from benchmarks.results_page.targets import Target, targets
 from benchmarks.results_page.trained import Note
-from benchmarks.suite import SuiteConfig
+from inframind_gym.benchmark.bounds import FluidBound, fluid_bounds, mean_bound
+from inframind_gym.benchmark.progress import say
+from inframind_gym.benchmark.suite import SuiteConfig
 
 
 @dataclass(frozen=True)

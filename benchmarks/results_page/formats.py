@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from benchmarks.metrics import Metric
 from benchmarks.results_page.bootstrap import Draws
 from benchmarks.results_page.plan import EntryConfig
 from benchmarks.results_page.records import Place
 from benchmarks.results_page.scores import COLUMNS
+from inframind_gym.benchmark.metrics import Metric
 
 DATASETS: Final = {
     "math": "MATH",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from benchmarks.cells import grid
 from benchmarks.results_page.plan import EntryRun
-from benchmarks.store import read_blocks, read_episodes
+from inframind_gym.benchmark.cells import grid
+from inframind_gym.benchmark.store import read_blocks, read_episodes
 
 
 @dataclass(frozen=True, slots=True)

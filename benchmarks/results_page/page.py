@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.cells import budget_text
 from benchmarks.pages.writing import Written, write_page
 from benchmarks.results_page import published_tables, tables
 from benchmarks.results_page.evidence import Evidence
@@ -14,6 +13,7 @@ from benchmarks.results_page.formats import title
 from benchmarks.results_page.plots import draw_all
 from benchmarks.results_page.prose import prose
 from benchmarks.results_page.rests_on import SIMULATOR
+from inframind_gym.benchmark.cells import budget_text
 
 PAGE: Final = "results.md"
 FOLDER: Final = "results"  # of the figures and of the other pages, beside the page

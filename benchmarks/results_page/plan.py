@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from benchmarks.errors import BenchmarkError
-from benchmarks.runner import resolve
-from benchmarks.suite import SuiteConfig, load_suite, name_of
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.runner import resolve
+from inframind_gym.benchmark.suite import SuiteConfig, load_suite, name_of
 from inframind_gym.configs import PositiveInt, StrictModel, load_yaml_model
 from inframind_gym.errors import unknown
 

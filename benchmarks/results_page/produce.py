@@ -6,14 +6,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.errors import BenchmarkError, StoppedError
-from benchmarks.progress import say
 from benchmarks.results_page.plan import EntryConfig, EntryRun, Protocol, resolved, runs_of
 from benchmarks.results_page.records import find, path_of, record_of, save
 from benchmarks.results_page.trainings import Training, train, trainings_of
-from benchmarks.runner import ctrl_c, run
-from benchmarks.store import OtherSettingsError, delete_results
-from benchmarks.suite import SuiteConfig
+from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
+from inframind_gym.benchmark.progress import say
+from inframind_gym.benchmark.runner import ctrl_c, run
+from inframind_gym.benchmark.store import OtherSettingsError, delete_results
+from inframind_gym.benchmark.suite import SuiteConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 

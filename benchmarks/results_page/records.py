@@ -16,16 +16,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.cells import grid
-from benchmarks.errors import BenchmarkError
-from benchmarks.families import ROUTING, family
-from benchmarks.progress import say
-from benchmarks.provenance import weights_hash
 from benchmarks.results_page.load_awareness import Sides, sides_of
 from benchmarks.results_page.plan import EntryRun
 from benchmarks.results_page.rests_on import SIMULATOR, rests_on, same_simulator
 from benchmarks.results_page.trained import Note, notes_of
-from benchmarks.store import read_blocks, read_header
+from inframind_gym.benchmark.cells import grid
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.families import ROUTING, family
+from inframind_gym.benchmark.progress import say
+from inframind_gym.benchmark.provenance import weights_hash
+from inframind_gym.benchmark.store import read_blocks, read_header
 from inframind_gym.errors import InfraMindError
 from inframind_gym.files import replace_bytes
 

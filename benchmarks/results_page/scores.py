@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.errors import BenchmarkError
-from benchmarks.metrics import Metric
 from benchmarks.results_page.bootstrap import Draws, draw, mean
 from benchmarks.results_page.plan import EntryConfig, EntryRun, Protocol
 from benchmarks.results_page.records import Lines, Place, Record
-from benchmarks.suite import SuiteConfig
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.metrics import Metric
+from inframind_gym.benchmark.suite import SuiteConfig
 
 COLUMNS: Final = tuple(  # of the full tables
     Metric(*column)

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from agents.checkpoint import CONFIG_FILE
 from agents.headway.config import HeadwayConfig
 from agents.headway.search import queries_of
 from agents.tracking import METRICS_FILE, read_metrics
 from benchmarks.results_page.plan import EntryConfig
+from inframind_gym.policies.checkpoint import CONFIG_FILE
 
 TOLD: Final = ("validation/violation_rate", "lagrange/lambda")  # metrics that the page quotes
 _MILLION: Final = 1_000_000

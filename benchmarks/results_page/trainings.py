@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from agents.sources import AGENTS, sources_digest
-from benchmarks.errors import BenchmarkError, StoppedError
-from benchmarks.progress import say
 from benchmarks.results_page.plan import EntryConfig
-from benchmarks.suite import absolute, name_of
+from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
+from inframind_gym.benchmark.progress import say
+from inframind_gym.benchmark.suite import absolute, name_of
 from inframind_gym.files import replace_text
 
 FINISHED: Final = "trained.txt"  # in a checkpoint's folder: what has finished there, see `mark`

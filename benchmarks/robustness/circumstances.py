@@ -9,14 +9,14 @@ from typing import Any, Final
 import yaml
 from pydantic import Field
 
-from benchmarks.errors import BenchmarkError
-from benchmarks.suite import SuiteConfig, load_suite, name_of
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.suite import SuiteConfig, load_suite, name_of
 from inframind_gym.configs import Number, Positive, PositiveInt, StrictModel, find_config
 from inframind_gym.configs import load_yaml_model as load_yaml
 from inframind_gym.errors import unknown
 from inframind_gym.files import replace_text
-from inframind_gym.serving.pool import load_pool
-from inframind_gym.workload.config import load_workload
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workload import load_workload
 
 CIRCUMSTANCES: Final = Path(__file__).with_name("circumstances.yaml")
 _STEP_TIMES: Final = (

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.compare import Side, compare
-from benchmarks.leaderboard import leaderboard
 from benchmarks.pages.markdown import NONE, table
 from benchmarks.pages.writing import origin, write_page
-from benchmarks.results import Results
 from benchmarks.robustness.circumstances import Circumstances
+from inframind_gym.benchmark.compare import Side, compare
+from inframind_gym.benchmark.leaderboard import leaderboard
+from inframind_gym.benchmark.results import Results
 
 POINTS: Final = 100.0  # of a share of 1
 

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.errors import BenchmarkError, StoppedError
-from benchmarks.progress import say
-from benchmarks.results import Results, load_results
 from benchmarks.robustness.circumstances import Circumstances, folder_of, suite_of
-from benchmarks.runner import outdated, resolve, run
-from benchmarks.store import delete_results
+from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
+from inframind_gym.benchmark.progress import say
+from inframind_gym.benchmark.results import Results, load_results
+from inframind_gym.benchmark.runner import outdated, resolve, run
+from inframind_gym.benchmark.store import delete_results
 
 
 def produce(

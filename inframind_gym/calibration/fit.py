@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from inframind_gym.calibration.log import RequestLog
 from inframind_gym.calibration.trial import Candidate, Limits, Options, Trial, check_sizes
 from inframind_gym.errors import InfraMindError
-from inframind_gym.serving.pool import ServerCard
+from inframind_gym.simulator.server.pool import ServerCard
 
 LEAST_FITTED: Final = 8  # requests without which there is nothing to fit
 _GAIN_OF_CHANGE: Final = 0.15  # of the mismatch, that a constant more or another option explains

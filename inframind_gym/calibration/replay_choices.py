@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from inframind_gym.calibration.measured import MeasuredCell
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.serving.pool import PoolConfig
-from inframind_gym.topology import (
+from inframind_gym.simulator.server.pool import PoolConfig
+from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
     MAX_NODES,
     STRATEGIES,
@@ -35,7 +35,7 @@ from inframind_gym.topology import (
     Graph,
     roles_of,
 )
-from inframind_gym.workload.config import AgentProfile, TaskProfile
+from inframind_gym.simulator.workload import AgentProfile, TaskProfile
 
 # Logits that the aggregating call of `moa` loses against the deciding call of a workflow, the same
 # for all datasets. Chosen for its published accuracies (FACTS §1 with §8): MATH 74.6, GSM-Hard 49.0

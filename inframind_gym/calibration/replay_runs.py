@@ -26,17 +26,23 @@ from inframind_gym.calibration.replay_choices import (
     own_graphs,
     seen_by,
 )
+from inframind_gym.envs.routing.entry import drive
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.orchestration.decisions import BEGIN, DECISION, PLAN_ACTIONS, STEP
-from inframind_gym.orchestration.state import CONTEXT, START, allocate_workflows
-from inframind_gym.orchestration.step import drive
-from inframind_gym.orchestration.world import LEVELS, PROTOCOLS, ROUTERS, SCHEDULERS, build_world
-from inframind_gym.serving.pool import PoolConfig, load_pool
-from inframind_gym.serving.surrogate.state import allocate, cards
+from inframind_gym.simulator.server.pool import PoolConfig, load_pool
+from inframind_gym.simulator.server.state import allocate, cards
+from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
+from inframind_gym.simulator.workflow.graphs import graph_tables
+from inframind_gym.simulator.workflow.params import (
+    LEVELS,
+    PROTOCOLS,
+    ROUTERS,
+    SCHEDULERS,
+    build_world,
+)
+from inframind_gym.simulator.workflow.state import CONTEXT, START, allocate_workflows
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, Graph
+from inframind_gym.simulator.workload import TaskProfile, load_workload
 from inframind_gym.tasks import DOMAINS, load_tasks
-from inframind_gym.topology import MAX_AGENTS, MAX_NODES, Graph
-from inframind_gym.topology.graphs import graph_tables
-from inframind_gym.workload.config import TaskProfile, load_workload
 
 DEFAULT_SEEDS: Final = 8
 SLO_S: Final = 100.0  # limit for methods that have no budget: that of the published comparison

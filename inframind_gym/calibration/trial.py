@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.calibration.cmaes import minimise
 from inframind_gym.calibration.log import RequestLog
-from inframind_gym.cmaes import minimise
 from inframind_gym.errors import InfraMindError
-from inframind_gym.serving.pool import ServerCard, StepCost
-from inframind_gym.serving.surrogate import card_record, replay_requests
+from inframind_gym.simulator.server import card_record, replay_requests
+from inframind_gym.simulator.server.pool import ServerCard, StepCost
 
 BASIC: Final = ("base_s", "per_kv_token_s", "per_new_token_s")
 _WIDTH: Final = 4096

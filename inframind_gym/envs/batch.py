@@ -12,9 +12,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from inframind_gym.envs.spaces import row_seeds
+from inframind_gym.envs.routing.spaces import row_seeds
 from inframind_gym.errors import ConfigError
-from inframind_gym.policy.actions import check_actions
+from inframind_gym.policies.actions import check_actions
 
 
 class BatchEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):

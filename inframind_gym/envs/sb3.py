@@ -25,8 +25,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from inframind_gym.envs.placement_vector import PlacementVectorEnv
-from inframind_gym.envs.vector import InfraMindVectorEnv
+from inframind_gym.envs.placement.vector import PlacementVectorEnv
+from inframind_gym.envs.routing.vector import InfraMindVectorEnv
 from inframind_gym.envs.wrappers import RecordEpisodeCostVector
 from inframind_gym.errors import ConfigError, unknown
 

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.errors import TaskError
+from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.tasks import shipped
 from inframind_gym.tasks.builtin import SEED, TASKS_PER_DOMAIN, generate
 from inframind_gym.tasks.embedding import MODEL_HASHES, MiniLMEmbedder
 from inframind_gym.tasks.records import to_json
-from inframind_gym.topology.roles import ROLES
 
 
 def role_texts() -> list[str]:

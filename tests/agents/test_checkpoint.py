@@ -4,8 +4,16 @@ import os
 import numpy as np
 import pytest
 
-from agents.checkpoint import CONFIG_FILE, MODEL_FILE, check_shapes, exists, load, part, save
 from inframind_gym.errors import ConfigError
+from inframind_gym.policies.checkpoint import (
+    CONFIG_FILE,
+    MODEL_FILE,
+    check_shapes,
+    exists,
+    load,
+    part,
+    save,
+)
 
 TENSORS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(1, np.float32)}
 CONFIG = {"models": ["x"], "number": 0.1}

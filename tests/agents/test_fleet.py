@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.cluster.crew import run_jobs, site
-from agents.cluster.fleet import Fleet, WorkerDiedError
-from agents.cluster.hosts import HostDiedError
+from inframind_gym.benchmark.cluster.crew import run_jobs, site
+from inframind_gym.benchmark.cluster.fleet import Fleet, WorkerDiedError
+from inframind_gym.benchmark.cluster.hosts import HostDiedError
 from inframind_gym.errors import ConfigError, InfraMindError
 
 HERE = "tests.agents.shards_under_test"

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agents import checkpoint
 from agents.headway.agent import HeadwayPolicy
 from agents.headway.choice import Knowledge, Prices, choose, nearest
 from agents.headway.marks import marks_from, marks_of
@@ -23,9 +22,10 @@ from agents.headway.recipes import (
 from agents.headway.study import congestion, ease_of_questions, log_odds, worth_keeping
 from agents.headway.survey import Played, Sums, summed
 from inframind_gym.errors import ConfigError
-from inframind_gym.orchestration.state import COMPLETED
+from inframind_gym.policies import checkpoint
+from inframind_gym.simulator.workflow.state import COMPLETED
+from inframind_gym.simulator.workflow.topology import ROLES, TOPOLOGIES, RoleRule, graph, roles_of
 from inframind_gym.tasks import load_role_embeddings
-from inframind_gym.topology import ROLES, TOPOLOGIES, RoleRule, graph, roles_of
 
 IO, DEBATE = TOPOLOGIES.index("IO"), TOPOLOGIES.index("Debate")
 NEVER = 1e9

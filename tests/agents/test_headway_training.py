@@ -13,7 +13,6 @@ import yaml
 
 import agents
 import inframind_gym  # noqa: F401
-from agents import checkpoint
 from agents.config import WorldChoice, find
 from agents.headway.agent import HeadwayPolicy
 from agents.headway.choice import Prices, choose
@@ -29,7 +28,8 @@ from agents.tracking import METRICS_FILE, read_metrics
 from agents.train import read_config
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import ConfigError
-from inframind_gym.orchestration.state import COMPLETED, PLAN
+from inframind_gym.policies import checkpoint
+from inframind_gym.simulator.workflow.state import COMPLETED, PLAN
 
 TINY = HeadwayConfig(
     env=WorldChoice(workload="mmlu_pro"),

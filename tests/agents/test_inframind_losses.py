@@ -13,7 +13,7 @@ from agents.inframind.learner import (
     squared_error,
 )
 from agents.inframind.rollouts import Episodes
-from inframind_gym.topology import MAX_NODES
+from inframind_gym.simulator.workflow.topology import MAX_NODES
 
 
 def episodes(**changes):

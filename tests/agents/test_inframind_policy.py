@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import inframind_gym  # noqa: F401
-from agents.checkpoint import load, save
 from agents.inframind.config import InfraMindConfig
 from agents.inframind.learner import Learner
 from agents.inframind.policy import InfraMindPolicy
 from agents.inframind.rollouts import Shard
 from agents.inframind.rounds import shard_config
 from inframind_gym.errors import ConfigError
-from inframind_gym.orchestration.state import COMPLETED
-from inframind_gym.policy import multiplier_of
+from inframind_gym.policies import multiplier_of
+from inframind_gym.policies.checkpoint import load, save
+from inframind_gym.simulator.workflow.state import COMPLETED
 
 CONFIG = InfraMindConfig.model_validate(
     {"env": {"workload": "mixed", "num_queries": 12}, "rows_per_shard": 4, "shards": 1}

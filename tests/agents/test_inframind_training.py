@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from agents.checkpoint import load
 from agents.inframind import training
 from agents.inframind.config import InfraMindConfig
 from agents.inframind.learner import Learner, approx_kl, normalise
@@ -15,7 +14,8 @@ from agents.inframind.rounds import cut, round_rates, shard_config
 from agents.inframind.training import _play_round, train
 from agents.tracking import read_metrics
 from inframind_gym.errors import ConfigError
-from inframind_gym.policy import multiplier_of
+from inframind_gym.policies import multiplier_of
+from inframind_gym.policies.checkpoint import load
 from tests.agents.gradients import gradients_of
 
 TINY = {
@@ -399,7 +399,7 @@ def test_episodes_are_cut_in_order(weights):
 
 
 def test_a_lost_worker_costs_its_round_a_second_try(reference, tmp_path, monkeypatch):
-    from agents.cluster.fleet import WorkerDiedError
+    from inframind_gym.benchmark.cluster.fleet import WorkerDiedError
 
     failed = []
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from agents import checkpoint
 from agents.masrouter.idle_queries import Choices, IdleQueries, Outcome, agent_of
 from agents.masrouter.training import (
     BEST,
@@ -18,7 +17,8 @@ from agents.masrouter.training import (
 from agents.planner.net import PlannerNet
 from agents.train import read_config
 from inframind_gym.errors import ConfigError
-from inframind_gym.topology import TOPOLOGIES
+from inframind_gym.policies import checkpoint
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 PRICES = {
     "deepseek-32b": 0.8,

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from agents import checkpoint
 from agents.masrouter.net import MasRouterNet
 from agents.masrouter.policy import DEFAULT_CHECKPOINT, MasRouterPolicy
 from agents.planner.net import weights_of
-from inframind_gym.envs.vector import StreamVectorEnv
+from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.errors import ConfigError
-from inframind_gym.orchestration.state import PLAN
-from inframind_gym.policy import check_policy, requires_of
-from inframind_gym.topology import TOPOLOGIES
-from tests.policy.synthetic import make_spec
+from inframind_gym.policies import check_policy, checkpoint, requires_of
+from inframind_gym.simulator.workflow.state import PLAN
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
+from tests.policies.synthetic import make_spec
 
 QUERIES = 15
 SEEDS = (11, 12, 13)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from agents import checkpoint, resume, sources
+from agents import resume, sources
 from agents.headway.config import Climb, HeadwayConfig, SearchConfig, SurveyRound
 from agents.headway.stages import Trainer
 from agents.headway.training import train as train_headway
@@ -20,6 +20,7 @@ from agents.tracking import read_metrics
 from agents.train import app
 from inframind_gym.configs import validate
 from inframind_gym.errors import ConfigError
+from inframind_gym.policies import checkpoint
 
 OTHER = "0123456789abcdef"
 TINY = [
@@ -53,7 +54,12 @@ def test_the_digest_is_that_of_the_code_which_trainings_rest_on(
 ) -> None:
     monkeypatch.setattr(sources, "ROOT", tmp_path)
     digests = []
-    for path in ("agents/a.py", "baselines/b.py", "inframind_gym/placement/c.py", "agents/d.md"):
+    for path in (
+        "agents/a.py",
+        "baselines/b.py",
+        "inframind_gym/simulator/placement/c.py",
+        "agents/d.md",
+    ):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("x = 1\n")
         digests.append(sources_digest.__wrapped__())

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines.foresight.compiled import jit
-from baselines.foresight.recipe import RECIPE, best_role, play
-from inframind_gym.envs.vector import StreamVectorEnv
-from inframind_gym.orchestration.state import COMPLETED, PLAN
-from inframind_gym.orchestration.world import World
-from inframind_gym.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
+from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.policies.oracle.compiled import jit
+from inframind_gym.policies.oracle.recipe import RECIPE, best_role, play
+from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.state import COMPLETED, PLAN
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
 
 
 def random_recipes(count: int, routes: int, seed: int) -> NDArray[Any]:

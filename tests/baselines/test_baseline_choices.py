@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import baselines
-from baselines.oblivious import first_up
-from inframind_gym.policy.draws import draw_from
-from inframind_gym.topology import TOPOLOGIES, graph
-from tests.policy.synthetic import act_all, make_contexts, make_spec, observe
+from inframind_gym.policies.draws import draw_from
+from inframind_gym.policies.oblivious import first_up
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
+from tests.policies.synthetic import act_all, make_contexts, make_spec, observe
 
 N = 4000
 DEEPSEEK, MISTRAL, QWEN, LLAMA_8B, LLAMA_3B = range(5)

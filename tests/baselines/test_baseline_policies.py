@@ -9,8 +9,8 @@ import pytest
 
 import baselines
 from inframind_gym.errors import ConfigError
-from inframind_gym.policy import Policy, feedback_of, load_policy, models_up, requires_of
-from tests.policy.synthetic import (
+from inframind_gym.policies import Policy, feedback_of, load_policy, models_up, requires_of
+from tests.policies.synthetic import (
     act_all,
     make_completed,
     make_contexts,

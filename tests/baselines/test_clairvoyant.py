@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import baselines
-from baselines.clairvoyant import ClairvoyantPolicy, small_recipes
-from benchmarks.cells import Cell
-from benchmarks.routing.rollout import Simulator
-from benchmarks.suite import SuiteConfig
+from inframind_gym.benchmark.cells import Cell
+from inframind_gym.benchmark.routing.rollout import Simulator
+from inframind_gym.benchmark.suite import SuiteConfig
 from inframind_gym.errors import ConfigError
-from inframind_gym.policy import requires_of, resolve_policy
+from inframind_gym.policies import requires_of, resolve_policy
+from inframind_gym.policies.clairvoyant import ClairvoyantPolicy, small_recipes
 
 SUITE = SuiteConfig(
     name="test",

@@ -11,14 +11,6 @@ import numpy as np
 import pytest
 
 import baselines
-from baselines.fixed_recipe import (
-    BY_RATE,
-    CHOSEN,
-    ENOUGH,
-    FixedRecipeByRatePolicy,
-    FixedRecipePolicy,
-    recipe_action,
-)
 from baselines.fixed_recipe_search import (
     RATES_PER_MIN,
     Round,
@@ -28,10 +20,18 @@ from baselines.fixed_recipe_search import (
     solved_in_time,
 )
 from inframind_gym.configs import list_configs
-from inframind_gym.envs.vector import StreamVectorEnv
+from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.errors import ConfigError
-from inframind_gym.orchestration.state import CONTEXT
-from inframind_gym.topology import TOPOLOGIES
+from inframind_gym.policies.fixed_recipe import (
+    BY_RATE,
+    CHOSEN,
+    ENOUGH,
+    FixedRecipeByRatePolicy,
+    FixedRecipePolicy,
+    recipe_action,
+)
+from inframind_gym.simulator.workflow.state import CONTEXT
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 
 def play(policy: Any, **arguments: Any) -> Any:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from baselines.foresight.recipe import OUTCOME, PACE, RECIPE
-from baselines.foresight.tables import set_idle_pace
-from inframind_gym.envs.vector import StreamVectorEnv
-from inframind_gym.quality.response import query_length_z
-from inframind_gym.serving.surrogate.state import cards
-from inframind_gym.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
+from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.policies.oracle.recipe import OUTCOME, PACE, RECIPE
+from inframind_gym.policies.oracle.tables import set_idle_pace
+from inframind_gym.simulator.quality.response import query_length_z
+from inframind_gym.simulator.server.state import cards
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
 from tests.baselines.recipes import carry_out, play_all, random_recipes
 
 

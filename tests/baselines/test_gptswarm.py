@@ -11,11 +11,11 @@ import pytest
 
 import baselines
 import inframind_gym  # noqa: F401
-from baselines.gptswarm import SHIPPED, edges_of, load_swarm
 from baselines.gptswarm_training import PlayedUtility, learn_edges, train
-from baselines.hyperparameters import load_hyperparameters
 from inframind_gym.errors import ConfigError
-from tests.policy.synthetic import act_all, make_contexts, make_spec, observe
+from inframind_gym.policies.gptswarm import SHIPPED, edges_of, load_swarm
+from inframind_gym.policies.hyperparameters import load_hyperparameters
+from tests.policies.synthetic import act_all, make_contexts, make_spec, observe
 
 SETTINGS = load_hyperparameters().gptswarm
 SMALL = SETTINGS.model_copy(

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from baselines.hyperparameters import DEFAULT_FILE, Hyperparameters, load_hyperparameters
 from inframind_gym.errors import ConfigError
+from inframind_gym.policies.hyperparameters import (
+    DEFAULT_FILE,
+    Hyperparameters,
+    load_hyperparameters,
+)
 
 
 def test_one_block_an_algorithm() -> None:

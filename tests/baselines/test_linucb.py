@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import baselines
-from baselines.linucb import DisjointModels, LinUCBPolicy
-from inframind_gym.policy.layout import EMBED_DIM
+from inframind_gym.policies.layout import EMBED_DIM
+from inframind_gym.policies.linucb import DisjointModels, LinUCBPolicy
 from inframind_gym.tasks import load_tasks
-from tests.policy.synthetic import (
+from tests.policies.synthetic import (
     act_all,
     make_completed,
     make_contexts,

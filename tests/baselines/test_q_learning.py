@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import baselines
-from baselines.load_tracker import LoadTracker
-from baselines.q_learning import QLearningCoordinator, TaskAssignment
-from baselines.q_learning_policy import raw_reward
 from inframind_gym.errors import ConfigError
-from tests.policy.synthetic import make_completed, make_contexts, make_spec, observe
+from inframind_gym.policies.load_tracker import LoadTracker
+from inframind_gym.policies.q_learning import QLearningCoordinator, TaskAssignment
+from inframind_gym.policies.q_learning_policy import raw_reward
+from tests.policies.synthetic import make_completed, make_contexts, make_spec, observe
 
 AGENTS = ["analyst", "coder", "researcher", "validator"]
 LETTERS = {agent[0].upper(): agent for agent in AGENTS}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from inframind_gym.placement.policy import BasePlacementPolicy
+from inframind_gym.policies.placement.protocol import BasePlacementPolicy
 
 
 class FirstModel(BasePlacementPolicy):

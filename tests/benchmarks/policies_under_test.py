@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from inframind_gym.policy import BasePolicy
+from inframind_gym.policies import BasePolicy
 
 
 class Cheapest(BasePolicy):

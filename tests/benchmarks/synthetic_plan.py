@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.bounds import FluidBound
-from benchmarks.cells import Cell, grid
 from benchmarks.results_page.plan import PlanConfig, runs_of, suites_of
+from inframind_gym.benchmark.bounds import FluidBound
+from inframind_gym.benchmark.cells import Cell, grid
 from tests.benchmarks.synthetic_results import drawn, write_folder
 
 TRAINED = "python -c pass"

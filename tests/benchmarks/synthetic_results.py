@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cells import Cell, cell_id
-from benchmarks.metrics import Columns
-from benchmarks.routing.records import Names, encode_cell
-from benchmarks.store import CellResult, ResultStore
-from inframind_gym.orchestration.state import COMPLETED
-from inframind_gym.topology import STRATEGIES, TOPOLOGIES
+from inframind_gym.benchmark.cells import Cell, cell_id
+from inframind_gym.benchmark.metrics import Columns
+from inframind_gym.benchmark.routing.records import Names, encode_cell
+from inframind_gym.benchmark.store import CellResult, ResultStore
+from inframind_gym.simulator.workflow.state import COMPLETED
+from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
 COLUMNS = Columns(("big", "small"), STRATEGIES, TOPOLOGIES)
 NAMES = Names(COLUMNS, ("Math", "Code", "Commonsense"), ("t/0", "t/1"), ("math", "math"))

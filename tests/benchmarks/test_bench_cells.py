@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cells import Cell, batches, cell_id, grid, in_order
-from benchmarks.errors import BenchmarkError
-from benchmarks.families import family
-from benchmarks.runner import family_of_suite, resolve
-from benchmarks.suite import (
+from inframind_gym.benchmark.cells import Cell, batches, cell_id, grid, in_order
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.families import family
+from inframind_gym.benchmark.runner import family_of_suite, resolve
+from inframind_gym.benchmark.suite import (
     SuiteConfig,
     load_suite,
     parse_arrivals,

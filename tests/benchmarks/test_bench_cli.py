@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.cells import Cell
-from benchmarks.cli import app
-from benchmarks.suite import load_suite
+from inframind_gym.benchmark.cells import Cell
+from inframind_gym.benchmark.cli import app
+from inframind_gym.benchmark.suite import load_suite
 from tests.benchmarks.synthetic_results import drawn, write_folder
 
 CELLS = [Cell(p, "w", 10.0, 30.0, seed) for p in ("good", "bad") for seed in range(5)]

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.cells import Cell
-from benchmarks.compare import Side, compare, comparison_sheets
-from benchmarks.errors import BenchmarkError
-from benchmarks.leaderboard import leaderboard
-from benchmarks.metrics import METRICS, imbalance
-from benchmarks.results import Stratum, load_results
-from benchmarks.suite import load_suite
-from benchmarks.tables import leaderboard_sheets, to_markdown
+from inframind_gym.benchmark.cells import Cell
+from inframind_gym.benchmark.compare import Side, compare, comparison_sheets
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.leaderboard import leaderboard
+from inframind_gym.benchmark.metrics import METRICS, imbalance
+from inframind_gym.benchmark.results import Stratum, load_results
+from inframind_gym.benchmark.suite import load_suite
+from inframind_gym.benchmark.tables import leaderboard_sheets, to_markdown
 from tests.benchmarks.synthetic_results import COLUMNS, completed, drawn, write_folder
 
 QUALITY = {"good": (0.8, 0.5), "bad": (0.6, 1.0)}
@@ -234,7 +234,7 @@ def test_fluid_bounds_are_shown_once_they_have_been_computed(
         cache.mkdir(exist_ok=True)
         return SimpleNamespace(informed=0.5 + 0.001 * rate, clairvoyant=0.9)
 
-    monkeypatch.setattr("benchmarks.bounds.fluid_bounds", fluid_bounds)
+    monkeypatch.setattr("inframind_gym.benchmark.bounds.fluid_bounds", fluid_bounds)
     suite = load_suite("quick").model_dump(mode="json")
     write_folder(tmp_path, CELLS, make, suite=suite)
     results = load_results(tmp_path)

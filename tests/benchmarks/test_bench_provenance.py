@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inframind_gym.benchmark.simulator import ASIDE, LIVE, PACKAGE, PLACEMENT, ROUTING, is_left_out
+from inframind_gym.benchmark.sources import policy_sources
 
 import baselines
-from benchmarks import provenance
-from benchmarks.cores import available_cores, keep_to_one_core
-from benchmarks.provenance import policy_fingerprint, settings
-from benchmarks.runner import family_of_suite, resolve
-from benchmarks.simulator import ASIDE, LIVE, PACKAGE, PLACEMENT, ROUTING, is_left_out
-from benchmarks.sources import policy_sources
-from benchmarks.suite import SuiteConfig, load_any_suite, load_suite
+from inframind_gym.benchmark import provenance
+from inframind_gym.benchmark.cores import available_cores, keep_to_one_core
+from inframind_gym.benchmark.provenance import policy_fingerprint, settings
+from inframind_gym.benchmark.runner import family_of_suite, resolve
+from inframind_gym.benchmark.suite import SuiteConfig, load_any_suite, load_suite
 from inframind_gym.configs import find_config
 
 ROWS = [f"2023-11-16 18:17:{second:02d}.5,100,10" for second in range(0, 60, 2)]
 HEADINGS = "TIMESTAMP,ContextTokens,GeneratedTokens"
 POLICY = """
-from inframind_gym.policy import BasePolicy
+from inframind_gym.policies import BasePolicy
 from {package}_helper import CHOICE
 from {package}_base import Base
 
@@ -43,7 +43,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]
         "policy": POLICY.format(package=package),
         "helper": f"from {package}_deep import CHOICE\n",
         "deep": "CHOICE = 3\n",
-        "base": "from inframind_gym.policy import BasePolicy\nclass Base(BasePolicy): pass\n",
+        "base": "from inframind_gym.policies import BasePolicy\nclass Base(BasePolicy): pass\n",
         "late": "",
         "unrelated": "",
     }
@@ -151,8 +151,8 @@ def test_an_edit_of_the_simulator_refuses_the_results_that_rest_on_it(
 RUN = """
 import json, sys
 from pathlib import Path
-from benchmarks.runner import resolve, run
-from benchmarks.suite import load_any_suite
+from inframind_gym.benchmark.runner import resolve, run
+from inframind_gym.benchmark.suite import load_any_suite
 name, changes, out = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
 run(resolve(load_any_suite(name, changes)), out, workers=1)
 files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
@@ -204,8 +204,8 @@ def test_what_a_policy_imports_of_the_rooms_left_out_counts(tmp_path: Path) -> N
     package = f"user_{abs(hash(str(tmp_path)))}"
     source = tmp_path / f"{package}.py"
     source.write_text(
-        "from inframind_gym.policy import BasePolicy\n"
-        "from inframind_gym.placement.flow import exchange\n"
+        "from inframind_gym.policies import BasePolicy\n"
+        "from inframind_gym.policies.placement.flow import exchange\n"
         "class Mine(BasePolicy): pass\n"
     )
     spec = importlib.util.spec_from_file_location(package, source)

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents import checkpoint
-from agents.cluster.crew import run_jobs, site
-from agents.cluster.fleet import Fleet, WorkerDiedError
-from agents.cluster.hosts import HostDiedError
-from agents.cluster.ray_hosts import RayError, checkout_env
 from agents.train import read_config
-from benchmarks.errors import BenchmarkError
-from benchmarks.runner import resolve, run
-from benchmarks.store import CELLS, EPISODES, read_blocks
-from benchmarks.suite import SuiteConfig
+from inframind_gym.benchmark.cluster.crew import run_jobs, site
+from inframind_gym.benchmark.cluster.fleet import Fleet, WorkerDiedError
+from inframind_gym.benchmark.cluster.hosts import HostDiedError
+from inframind_gym.benchmark.cluster.ray_hosts import RayError, checkout_env
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.runner import resolve, run
+from inframind_gym.benchmark.store import CELLS, EPISODES, read_blocks
+from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.policies import checkpoint
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: the extra `ray` brings it")
 cluster_utils = pytest.importorskip("ray.cluster_utils")

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 import baselines
-from benchmarks import runner
-from benchmarks.cells import Cell, grid
-from benchmarks.errors import BenchmarkError
-from benchmarks.routing.records import encode_cell
-from benchmarks.routing.rollout import ENV_IDS, Simulator, env_kwargs, names_of
-from benchmarks.runner import resolve, run
-from benchmarks.store import CELLS, EPISODES, read_blocks
-from benchmarks.suite import SuiteConfig
-from inframind_gym.policy import feedback_of
+from inframind_gym.benchmark import runner
+from inframind_gym.benchmark.cells import Cell, grid
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.routing.records import encode_cell
+from inframind_gym.benchmark.routing.rollout import ENV_IDS, Simulator, env_kwargs, names_of
+from inframind_gym.benchmark.runner import resolve, run
+from inframind_gym.benchmark.store import CELLS, EPISODES, read_blocks
+from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.policies import feedback_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MINE = "tests.benchmarks.policies_under_test"

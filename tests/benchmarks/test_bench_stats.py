@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.stats import (
+from inframind_gym.benchmark.stats import (
     expanded_levels,
     interval,
     iqm,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import store as store_module
-from benchmarks.cells import Cell
-from benchmarks.errors import BenchmarkError
-from benchmarks.store import (
+from inframind_gym.benchmark import store as store_module
+from inframind_gym.benchmark.cells import Cell
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.store import (
     CELLS,
     EPISODES,
     HEADER,

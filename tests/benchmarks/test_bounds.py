@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 
 pytest.importorskip("scipy")
 
-from benchmarks.bounds import FluidBound, fluid, fluid_bounds, informed, library
-from benchmarks.bounds.capacity import Resources, resources_of
-from benchmarks.bounds.clairvoyant import least_work, most_solved, undominated
-from benchmarks.bounds.informed import solve
-from benchmarks.bounds.library import Tables, first_recipes, neighbours
-from benchmarks.cells import Cell
-from benchmarks.errors import BenchmarkError
-from benchmarks.routing.rollout import Simulator
-from benchmarks.suite import SuiteConfig
-from inframind_gym.envs.vector import StreamVectorEnv
-from inframind_gym.orchestration.state import COMPLETED
-from inframind_gym.serving.pool import load_pool
-from inframind_gym.topology import TOPOLOGIES, RoleRule
+from inframind_gym.benchmark.bounds import FluidBound, fluid, fluid_bounds, informed, library
+from inframind_gym.benchmark.bounds.capacity import Resources, resources_of
+from inframind_gym.benchmark.bounds.clairvoyant import least_work, most_solved, undominated
+from inframind_gym.benchmark.bounds.informed import solve
+from inframind_gym.benchmark.bounds.library import Tables, first_recipes, neighbours
+from inframind_gym.benchmark.cells import Cell
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.routing.rollout import Simulator
+from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workflow.state import COMPLETED
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES, RoleRule
 from tests.baselines.recipes import carry_out, random_recipes
 from tests.baselines.test_foresight import foreseen
 

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.cli import app
-from benchmarks.errors import BenchmarkError
 from benchmarks.fidelity import evidence as evidence_module
 from benchmarks.fidelity import sources
 from benchmarks.fidelity.contradictions import (
@@ -25,6 +23,8 @@ from benchmarks.fidelity.evidence import Evidence, at_rate, gather, wilson_inter
 from benchmarks.fidelity.page import blocks, write
 from benchmarks.fidelity.targets import targets
 from benchmarks.pages.writing import Written, fill
+from inframind_gym.benchmark.cli import app
+from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.calibration.replay_runs import load_constants
 from inframind_gym.tasks import load_tasks
 from tests.calibration import synthetic

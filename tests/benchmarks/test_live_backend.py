@@ -14,24 +14,24 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.cells import grid
-from benchmarks.cli import app
-from benchmarks.errors import BenchmarkError
-from benchmarks.leaderboard import leaderboard
-from benchmarks.results import load_results
-from benchmarks.routing.live import LiveSimulator
-from benchmarks.runner import resolve, run
-from benchmarks.suite import SuiteConfig
-from benchmarks.tables import leaderboard_sheets
+from inframind_gym.benchmark.cells import grid
+from inframind_gym.benchmark.cli import app
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.leaderboard import leaderboard
+from inframind_gym.benchmark.results import load_results
+from inframind_gym.benchmark.routing.live import LiveSimulator
+from inframind_gym.benchmark.runner import resolve, run
+from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.tables import leaderboard_sheets
 from inframind_gym.errors import InfraMindError
-from inframind_gym.orchestration.live import LiveSimulation
-from inframind_gym.serving.pool import load_pool
+from inframind_gym.live.simulation import LiveSimulation
+from inframind_gym.simulator.server.pool import load_pool
 from tests.envs.test_live import pool_file
 
 pytest.importorskip("aiohttp", reason="needs the extra `live`")
 
 from tests.envs.test_exporter import Samples, of, scrape
-from tests.serving.vllm_server.fake import Answer, FakeServer, until
+from tests.live.vllm_server.fake import Answer, FakeServer, until
 
 
 def suite(pool: str, *policies: str, **changes: Any) -> SuiteConfig:
@@ -88,7 +88,7 @@ def test_live_sweeps_fill_the_same_leaderboard(tmp_path: Path) -> None:
 
 
 def _episodes(folder: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    from benchmarks.store import read_blocks, read_episodes
+    from inframind_gym.benchmark.store import read_blocks, read_episodes
 
     found = read_episodes(folder, read_blocks(folder))
     return {(block.cell.policy, block.cell.seed): episodes for block, episodes in found}
@@ -115,7 +115,7 @@ def test_answers_that_could_not_be_graded_are_told(
 SCRIPT = """
 import sys
 from pathlib import Path
-from benchmarks.runner import run
+from inframind_gym.benchmark.runner import run
 from tests.benchmarks.test_live_backend import suite
 print("ready", flush=True)
 summary = run(suite(sys.argv[1], "round_robin", seeds=1), Path(sys.argv[2]))

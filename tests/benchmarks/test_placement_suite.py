@@ -11,25 +11,25 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from baselines import placement
-from benchmarks import runner
-from benchmarks.cells import Cell, grid
-from benchmarks.compare import Side, compare, comparison_sheets
-from benchmarks.errors import BenchmarkError
-from benchmarks.leaderboard import leaderboard
-from benchmarks.placement import page
-from benchmarks.placement.cells import PlacementCell
-from benchmarks.placement.family import PlacementFamily
-from benchmarks.placement.metrics import FIELDS, METRICS, DecisionLayout
-from benchmarks.placement.rollout import PlacementSimulator, env_kwargs
-from benchmarks.placement.solver import SOLVERS
-from benchmarks.placement.suite import PlacementSuite
-from benchmarks.results import load_results
-from benchmarks.runner import resolve, run
-from benchmarks.store import CELLS, EPISODES, TIMING, read_blocks, read_timings
-from benchmarks.suite import load_any_suite
-from benchmarks.tables import leaderboard_sheets, to_markdown
+from benchmarks import placement_page as page
+from benchmarks.placement_solver import SOLVERS
+from inframind_gym.benchmark import runner
+from inframind_gym.benchmark.cells import Cell, grid
+from inframind_gym.benchmark.compare import Side, compare, comparison_sheets
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.leaderboard import leaderboard
+from inframind_gym.benchmark.placement.cells import PlacementCell
+from inframind_gym.benchmark.placement.family import PlacementFamily
+from inframind_gym.benchmark.placement.metrics import FIELDS, METRICS, DecisionLayout
+from inframind_gym.benchmark.placement.rollout import PlacementSimulator, env_kwargs
+from inframind_gym.benchmark.placement.suite import PlacementSuite
+from inframind_gym.benchmark.results import load_results
+from inframind_gym.benchmark.runner import resolve, run
+from inframind_gym.benchmark.store import CELLS, EPISODES, TIMING, read_blocks, read_timings
+from inframind_gym.benchmark.suite import load_any_suite
+from inframind_gym.benchmark.tables import leaderboard_sheets, to_markdown
 from inframind_gym.errors import ConfigError
+from inframind_gym.policies.placement import registry as placement
 from tests.benchmarks import synthetic_results
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.results_page.bootstrap import Units, draw, mean
-from benchmarks.stats import interval, resample_counts
+from inframind_gym.benchmark.stats import interval, resample_counts
 
 PLACE = ("math", 10.0, "tiers")
 

@@ -12,8 +12,6 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from benchmarks.cli import app
-from benchmarks.errors import BenchmarkError
 from benchmarks.results_page import evidence as evidence_module
 from benchmarks.results_page.evidence import Evidence, gather
 from benchmarks.results_page.page import blocks, revision, write
@@ -31,8 +29,10 @@ from benchmarks.results_page.scores import Scores, scores_of
 from benchmarks.results_page.tables import summary_table
 from benchmarks.results_page.targets import points
 from benchmarks.results_page.trainings import trainings_of
+from inframind_gym.benchmark.cli import app
+from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.errors import ConfigError
-from inframind_gym.policy import PolicyEntry, register_policy
+from inframind_gym.policies import PolicyEntry, register_policy
 from tests.benchmarks.synthetic_plan import fill_results, fluid, plan, suite
 
 

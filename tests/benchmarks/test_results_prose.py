@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from agents.checkpoint import CONFIG_FILE
 from agents.headway.config import HeadwayConfig
 from agents.tracking import METRICS_FILE
 from benchmarks.results_page import evidence as evidence_module
@@ -16,6 +15,7 @@ from benchmarks.results_page.evidence import gather
 from benchmarks.results_page.page import blocks
 from benchmarks.results_page.plan import PlanConfig, suites_of
 from benchmarks.results_page.prose import prose
+from inframind_gym.policies.checkpoint import CONFIG_FILE
 from tests.benchmarks.synthetic_plan import fill_results, fluid, plan
 
 HEADWAY = {

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.results_page.rests_on import rests_on
 
-from benchmarks.cells import grid
-from benchmarks.errors import BenchmarkError
-from benchmarks.provenance import meaning_hash
 from benchmarks.results_page import evidence as evidence_module
 from benchmarks.results_page import rests_on as rests_on_module
 from benchmarks.results_page.evidence import gather
@@ -18,10 +16,12 @@ from benchmarks.results_page.page import write
 from benchmarks.results_page.plan import PLAN, EntryConfig, EntryRun, load_plan, runs_of, suites_of
 from benchmarks.results_page.produce import needed_by
 from benchmarks.results_page.records import Record, find, path_of, read, record_of, save
-from benchmarks.results_page.rests_on import rests_on
 from benchmarks.results_page.trainings import Training
+from inframind_gym.benchmark.cells import grid
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.provenance import meaning_hash
 from inframind_gym.errors import ConfigError
-from inframind_gym.policy import PolicyEntry, register_policy
+from inframind_gym.policies import PolicyEntry, register_policy
 from tests.benchmarks.synthetic_plan import fill_results, fluid, plan
 from tests.benchmarks.synthetic_results import drawn, write_folder
 

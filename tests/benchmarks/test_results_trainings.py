@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agents import checkpoint
 from agents.inframind.progress import Progress
 from agents.sources import APART, sources_digest
-from benchmarks.errors import BenchmarkError, StoppedError
 from benchmarks.results_page.plan import EntryConfig
 from benchmarks.results_page.trainings import FINISHED, LOG, Training, train, trainings_of
+from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
+from inframind_gym.policies import checkpoint
 from tests.imports import imports
 
 

@@ -10,9 +10,6 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from benchmarks.cells import Cell, grid
-from benchmarks.cli import app
-from benchmarks.errors import BenchmarkError
 from benchmarks.robustness import produce as produce_module
 from benchmarks.robustness.circumstances import (
     CIRCUMSTANCES,
@@ -21,11 +18,14 @@ from benchmarks.robustness.circumstances import (
     load_circumstances,
     suite_of,
 )
-from benchmarks.routing.rollout import Simulator
-from benchmarks.runner import resolve
-from benchmarks.suite import load_suite
-from inframind_gym.serving.pool import load_pool
-from inframind_gym.workload.config import load_workload
+from inframind_gym.benchmark.cells import Cell, grid
+from inframind_gym.benchmark.cli import app
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.routing.rollout import Simulator
+from inframind_gym.benchmark.runner import resolve
+from inframind_gym.benchmark.suite import load_suite
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workload import load_workload
 from tests.benchmarks.synthetic_results import drawn, write_folder
 
 

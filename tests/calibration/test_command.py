@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from inframind_gym.cli import app
 from inframind_gym.configs import load_yaml_model
-from inframind_gym.serving.pool import ServerCard
+from inframind_gym.simulator.server.pool import ServerCard
 from tests.calibration.synthetic import card, rows, write
 
 RUNNER = CliRunner()

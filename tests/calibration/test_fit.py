@@ -13,7 +13,7 @@ from inframind_gym.calibration.log import read_log
 from inframind_gym.calibration.report import FIGURES, METRICS, report
 from inframind_gym.calibration.trial import Limits
 from inframind_gym.errors import InfraMindError
-from inframind_gym.serving.pool import ServerCard, StepCost
+from inframind_gym.simulator.server.pool import ServerCard, StepCost
 from tests.calibration.synthetic import card, rows, write
 
 SERVERS: dict[str, ServerCard] = {

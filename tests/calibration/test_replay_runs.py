@@ -29,7 +29,7 @@ from inframind_gym.calibration.replay_runs import (
 )
 from inframind_gym.cli import app
 from inframind_gym.errors import ConfigError
-from inframind_gym.topology import STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
 MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "measured_runs.json"
 NAMES = [

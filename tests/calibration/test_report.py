@@ -20,7 +20,7 @@ from inframind_gym.calibration.report import (
 )
 from inframind_gym.calibration.trial import Limits
 from inframind_gym.configs import load_yaml_model
-from inframind_gym.serving.pool import ServerCard
+from inframind_gym.simulator.server.pool import ServerCard
 from tests.calibration.synthetic import card, rows, write
 
 STARVED = card(max_num_seqs=64, num_kv_blocks=240, max_model_len=1200)

@@ -10,7 +10,7 @@ import yaml
 
 from inframind_gym.configs import find_config, list_configs
 from inframind_gym.errors import ConfigError
-from inframind_gym.serving.pool import PoolConfig, ServerCard, StepCost, load_pool
+from inframind_gym.simulator.server.pool import PoolConfig, ServerCard, StepCost, load_pool
 
 ALIASES = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
 

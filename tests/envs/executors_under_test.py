@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.orchestration.state import ROUTE
-from inframind_gym.policy import BasePolicy, Completed, Contexts, PolicySpec
+from inframind_gym.policies import BasePolicy, Completed, Contexts, PolicySpec
+from inframind_gym.simulator.workflow.state import ROUTE
 
 FEATURES = ("in_flight", "kv", "queue")
 PLANS = {"planner": {"topology": "IO", "num_agents": 2}}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.policy import BasePolicy, Contexts, Policy
+from inframind_gym.policies import BasePolicy, Contexts, Policy
 
 STREAM = "InfraMind-Stream-v0"
 EXECUTOR = "InfraMind-Executor-v0"

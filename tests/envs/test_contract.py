@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from inframind_gym import ENVIRONMENTS, register_all
-from inframind_gym.topology import ROLES
+from inframind_gym.simulator.workflow.topology import ROLES
 from tests.envs.sweeps import EXECUTOR, PLANNER, ROUTING, STREAM, for_ids
 
 IDS = ROUTING
@@ -38,7 +38,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
         "observation": "index",
     },
 )
-POLICY = "baselines.q_learning_policy:QLearningLoadTrackerPolicy"
+POLICY = "inframind_gym.policies.q_learning_policy:QLearningLoadTrackerPolicy"
 PLANNERS: tuple[dict[str, Any], ...] = (
     {"observe": "infra", "executor": "least_loaded", "system_features": ["in_flight", "queue"]},
     {"executor": POLICY, "observation": "index", "scheduler": "fcfs", "record_calls": True},

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.orchestration.state import PLAN, ROUTE
-from inframind_gym.topology import TOPOLOGIES, graph
+from inframind_gym.simulator.workflow.state import PLAN, ROUTE
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 from tests.envs.sweeps import EXECUTOR
 
 

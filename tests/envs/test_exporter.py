@@ -25,11 +25,11 @@ from inframind_gym.envs.exporter import RouterExporter
 from inframind_gym.envs.router_metrics import series as series_module
 from inframind_gym.envs.wrappers import ExportMetrics
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.orchestration.state import PLAN
-from inframind_gym.serving.backend import Call
-from inframind_gym.serving.pool import load_pool
-from inframind_gym.serving.scripted import Outage, Reply, ScriptedBackend
-from inframind_gym.topology import STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workflow.backend import Call
+from inframind_gym.simulator.workflow.scripted_backend import Outage, Reply, ScriptedBackend
+from inframind_gym.simulator.workflow.state import PLAN
+from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 from tests.envs.test_live import pool_file
 
 pytest.importorskip("prometheus_client", reason="needs the extra `live`")
@@ -304,7 +304,7 @@ def test_the_present_is_what_the_router_was_told(env_id: str, make: Any) -> None
 
 def test_a_server_that_goes_down_shows_while_nothing_is_decided(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp", reason="needs the extra `live`")
-    from tests.serving.vllm_server.fake import Answer, FakeServer
+    from tests.live.vllm_server.fake import Answer, FakeServer
 
     servers = [
         FakeServer(lambda _, __: Answer("0"), model=m.name) for m in load_pool("b200-2gpu").models

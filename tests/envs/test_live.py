@@ -18,8 +18,8 @@ import baselines
 import inframind_gym
 from inframind_gym.configs import find_config
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.policy import requires_of
-from inframind_gym.serving.pool import load_pool
+from inframind_gym.policies import requires_of
+from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.tasks.sandbox import Sandbox, SandboxError
 
 LIVE_IDS = ("InfraMind-ExecutorLive-v0", "InfraMind-StreamLive-v0")
@@ -135,7 +135,7 @@ def knowing_servers(tmp_path: Path) -> Iterator[tuple[str, list[Any]]]:
     """Servers over HTTP that know what the built-in questions' answers are."""
     pytest.importorskip("aiohttp", reason="needs the extra `live`")
     from inframind_gym.tasks import load_tasks
-    from tests.serving.vllm_server.fake import Answer, FakeServer
+    from tests.live.vllm_server.fake import Answer, FakeServer
 
     tasks = load_tasks("builtin", split="all")
     known = {
@@ -213,7 +213,7 @@ def test_without_a_sandbox_nothing_is_asked(
 
 
 def test_wrong_answers_are_not_solved(knowing_servers: tuple[str, list[Any]]) -> None:
-    from tests.serving.vllm_server.fake import Answer
+    from tests.live.vllm_server.fake import Answer
 
     pool, servers = knowing_servers
     for server in servers:

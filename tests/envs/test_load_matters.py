@@ -14,7 +14,7 @@ import yaml
 from numpy.typing import NDArray
 
 import baselines
-from inframind_gym.policy import BasePolicy, Contexts, Policy
+from inframind_gym.policies import BasePolicy, Contexts, Policy
 from tests.envs.sweeps import Cycle, make_batch, on_time, sweep
 
 SEEDS = (0, 1, 2, 3, 4)

@@ -11,14 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ActionError, ConfigError
-from inframind_gym.orchestration.state import PLAN
-from inframind_gym.policy import PolicyEntry, register_policy
-from inframind_gym.topology import TOPOLOGIES, graph
+from inframind_gym.policies import PolicyEntry, register_policy
+from inframind_gym.simulator.workflow.state import PLAN
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 from tests.envs import executors_under_test as probes
 from tests.envs.sweeps import EXECUTOR, PLANNER
 
 HERE = "tests.envs.executors_under_test:"
-POLICY = "baselines.queue_aware:LowestExpectedLatencyPolicy"
+POLICY = "inframind_gym.policies.queue_aware:LowestExpectedLatencyPolicy"
 BUILT_IN = ("static_mix", "round_robin", "least_loaded")
 HIGHS = np.array([6, 6] + [12] * 6)
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import inframind_gym  # noqa: F401
-from inframind_gym.envs.base import InfraMindEnv
 from inframind_gym.envs.rendering.frame import (
     BAD,
     CACHE,
@@ -23,7 +22,8 @@ from inframind_gym.envs.rendering.frame import (
 )
 from inframind_gym.envs.rendering.table import WIDTH, bar, draw_table
 from inframind_gym.envs.rendering.view import DecisionView, ServerView, View, WaitingView, look
-from inframind_gym.topology import STRATEGIES
+from inframind_gym.envs.routing.base import InfraMindEnv
+from inframind_gym.simulator.workflow.topology import STRATEGIES
 
 STREAM, EXECUTOR = "InfraMind-Stream-v0", "InfraMind-Executor-v0"
 

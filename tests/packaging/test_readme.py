@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from inframind_gym.policy import load_policy
+from inframind_gym.policies import load_policy
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

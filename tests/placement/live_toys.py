@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.placement.live.cluster import LivePlacement
-from inframind_gym.placement.live.config import LiveLimits, live_placement_config
-from inframind_gym.placement.live.server import SleepControl
-from inframind_gym.placement.state import STATE_NAMES
-from inframind_gym.serving.vllm.settings import ServerAddress
+from inframind_gym.live.placement.cluster import LivePlacement
+from inframind_gym.live.placement.config import LiveLimits, live_placement_config
+from inframind_gym.live.placement.server import SleepControl
+from inframind_gym.live.vllm.settings import ServerAddress
+from inframind_gym.simulator.placement.state import STATE_NAMES
+from tests.live.vllm_server.fake import Answer, FakeServer
 from tests.placement.toys import write_demand
-from tests.serving.vllm_server.fake import Answer, FakeServer
 
 MODELS = ("tiny-4x256", "tiny-2x128", "tiny-1x64")
 QWEN, LLAMA8, LLAMA3 = 1, 2, 3  # choices

@@ -1,6 +1,6 @@
 """The cluster in plain Python: objects, lists and dictionaries, one thing after the other.
 
-Written from the rules of `spec/gpu_placement.md` and the module texts of `inframind_gym.placement`;
+Written from the rules of `spec/gpu_placement.md` and the module texts of `inframind_gym.simulator.placement`;
 it shares the random numbers with the kernel, because the two are compared number by number, and
 nothing else. Memory is counted from what instances are, never kept as a running sum; waiting time
 is added up request by request.
@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from inframind_gym.placement.instances import STREAM_NOISE, STREAM_SPREAD
-from inframind_gym.placement.jobs import (
+from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.simulator.placement.instances import STREAM_NOISE, STREAM_SPREAD
+from inframind_gym.simulator.placement.jobs import (
     STREAM_AGENTS,
     STREAM_MODEL,
     STREAM_OUTPUT,
     STREAM_PROMPT,
     STREAM_TOPOLOGY,
 )
-from inframind_gym.placement.memory import STREAM_FOREIGN
-from inframind_gym.placement.simulation import PlacementSimulation
-from inframind_gym.placement.step import STREAM_START
-from inframind_gym.rng import uniform_array
-from inframind_gym.topology import TOPOLOGIES, graph
+from inframind_gym.simulator.placement.memory import STREAM_FOREIGN
+from inframind_gym.simulator.placement.step import STREAM_START
+from inframind_gym.simulator.rng import uniform_array
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 
 KINDS = ("wake", "sleep", "load", "offload")
 LEAVING = ("draining", "sleeping", "vanishing")

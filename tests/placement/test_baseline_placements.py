@@ -12,12 +12,12 @@ import pytest
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
-from baselines import placement
-from baselines.placement.bound import EverywhereSimulation
+from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.errors import ConfigError
-from inframind_gym.placement.config import placement_config
-from inframind_gym.placement.policy import PlacementPolicy
-from inframind_gym.placement.state import ACTIVE
+from inframind_gym.policies.placement import registry as placement
+from inframind_gym.policies.placement.bound import EverywhereSimulation
+from inframind_gym.policies.placement.protocol import PlacementPolicy
+from inframind_gym.simulator.placement.state import ACTIVE
 from tests.placement.toys import card, write_cluster, write_demand
 
 PLACEMENT = "InfraMind-Placement-v0"
@@ -202,6 +202,6 @@ def test_nobody_beats_the_bound(cluster: str) -> None:
 def test_the_specifications_flow_is_refused_without_networkx(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("baselines.placement.flows.find_spec", lambda name: None)
+    monkeypatch.setattr("inframind_gym.policies.placement.flows.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs networkx"):
         placement.make("mcf_spec")

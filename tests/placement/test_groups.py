@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from inframind_gym.placement.flow.plus_network import UNIT_S, Plan
-from inframind_gym.placement.state import NONE
+from inframind_gym.policies.placement.flow.plus_network import UNIT_S, Plan
+from inframind_gym.simulator.placement.state import NONE
 
 
 def random_plan(seed: int, gpus: int) -> Plan:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.placement import live_events as events
-from inframind_gym.placement.blocks import first_gpu
-from inframind_gym.placement.config import placement_config
-from inframind_gym.placement.live.calls import drawn_tokens
-from inframind_gym.placement.simulation import PlacementSimulation
-from inframind_gym.placement.state import (
+from inframind_gym.envs.placement.config import placement_config
+from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.live.placement import events
+from inframind_gym.live.placement.calls import drawn_tokens
+from inframind_gym.simulator.placement.blocks import first_gpu
+from inframind_gym.simulator.placement.state import (
     ACTIVE,
     FIRST_SLEEP,
     LOAD,

@@ -9,12 +9,12 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.placement.cards import load_cluster
-from inframind_gym.placement.live import machine
-from inframind_gym.placement.live.config import live_placement_config
-from inframind_gym.placement.live.machine import Machine
-from inframind_gym.serving.pool import load_pool
-from inframind_gym.serving.vllm.loop import LoopThread
+from inframind_gym.live.placement import machine
+from inframind_gym.live.placement.config import live_placement_config
+from inframind_gym.live.placement.machine import Machine
+from inframind_gym.live.vllm.loop import LoopThread
+from inframind_gym.simulator.placement.cards import load_cluster
+from inframind_gym.simulator.server.pool import load_pool
 
 
 def idle(state: Path) -> Machine:

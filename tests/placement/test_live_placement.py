@@ -14,9 +14,10 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.placement.context import contexts, spec_of
-from inframind_gym.placement.live.config import live_placement_config
-from inframind_gym.placement.state import OFFLOAD, WAKE
+from inframind_gym.live.placement.config import live_placement_config
+from inframind_gym.simulator.placement.context import contexts, spec_of
+from inframind_gym.simulator.placement.state import OFFLOAD, WAKE
+from tests.live.vllm_server.fake import Answer
 from tests.placement.live_toys import (
     HELLO,
     LLAMA3,
@@ -29,7 +30,6 @@ from tests.placement.live_toys import (
     stage,
 )
 from tests.placement.toys import card, write_cluster
-from tests.serving.vllm_server.fake import Answer
 
 
 def test_random_decisions_under_demand(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_the_cluster_is_the_pools_by_default() -> None:
 
 def test_mcf_plus_plays(tmp_path: Path) -> None:
     pytest.importorskip("networkx")
-    from baselines import placement
+    from inframind_gym.policies.placement import registry as placement
 
     policy = placement.make("mcf_plus")
     rows = np.zeros(1, np.int64)

@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 pytest.importorskip("aiohttp")
 
-import baselines.placement  # noqa: F401  (as its entry point does)
-import inframind_gym  # noqa: F401
+import inframind_gym
+import inframind_gym.policies.placement.registry  # noqa: F401  (as its entry point does)
 from inframind_gym.cli import app
-from inframind_gym.envs.placement import PlacementEnv
-from inframind_gym.envs.placement_live import PlacementLiveEnv
+from inframind_gym.envs.placement.env import PlacementEnv
+from inframind_gym.envs.placement.live import PlacementLiveEnv
 from inframind_gym.errors import InfraMindError
-from inframind_gym.placement.live.machine import Machine
+from inframind_gym.live.placement.machine import Machine
 from tests.placement.live_toys import MODELS, Pretended
 from tests.placement.toys import write_demand
 
@@ -118,14 +118,14 @@ def test_no_vllm_is_told(tmp_path: Path) -> None:
 
 
 def test_the_command(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inframind_gym.placement.live.command.end_by_exception", lambda: None)
+    monkeypatch.setattr("inframind_gym.live.placement.command.end_by_exception", lambda: None)
     given = ["--pool", "cpu-tiny", "--demand", arguments["demand"], "--state", arguments["state"]]
     given += ["--decisions", "1"]
     done = CliRunner().invoke(app, ["pool", "place", *given, "--policy", "static"])
     assert done.exit_code == 0, done.output
     assert "GPU 0" in done.output and ": load took" in done.output
     assert "failed_wakes" in done.output
-    own = "baselines.placement.oblivious:RandomPlacement"
+    own = "inframind_gym.policies.placement.oblivious:RandomPlacement"
     done = CliRunner().invoke(app, ["pool", "place", *given, "--policy", own, "--json"])
     assert done.exit_code == 0 and '"lost_calls": 0' in done.output
 

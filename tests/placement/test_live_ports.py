@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.placement.cards import load_cluster
-from inframind_gym.placement.live.config import instance_pool, live_placement_config, served_models
-from inframind_gym.placement.live.server import VllmServer
-from inframind_gym.serving.pool import load_pool
+from inframind_gym.live.placement.config import instance_pool, live_placement_config, served_models
+from inframind_gym.live.placement.server import VllmServer
+from inframind_gym.simulator.placement.cards import load_cluster
+from inframind_gym.simulator.server.pool import load_pool
 
 
 def vllm_server(tmp_path: Path) -> VllmServer:
@@ -43,6 +43,6 @@ def test_no_port_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     def none(count: int) -> list[int]:
         raise OSError(98, "Address already in use")
 
-    monkeypatch.setattr("inframind_gym.placement.live.server.free_ports", none)
+    monkeypatch.setattr("inframind_gym.live.placement.server.free_ports", none)
     with pytest.raises(InfraMindError, match=r"no free port.*in use.*ip_local_port_range"):
         vllm_server(tmp_path).start(lambda: False)

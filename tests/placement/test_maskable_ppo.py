@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import inframind_gym  # noqa: F401
-from agents import checkpoint
-from baselines.placement.maskable_ppo import SHIPPED, MaskablePpoPlacement
-from baselines.placement.scorer import logits, shapes, take_apart
 from inframind_gym.configs import load_yaml_model
+from inframind_gym.envs.placement.observation import observation_size
 from inframind_gym.errors import ConfigError
-from inframind_gym.placement.observe import observation_size
+from inframind_gym.policies import checkpoint
+from inframind_gym.policies.placement.maskable_ppo import SHIPPED, MaskablePpoPlacement
+from inframind_gym.policies.placement.scorer import logits, shapes, take_apart
 
 
 def tensors(hidden: int = 4) -> dict[str, np.ndarray]:
@@ -30,7 +30,7 @@ def test_pytorch_and_numpy_score_alike() -> None:
     pytest.importorskip("sb3_contrib")
     from gymnasium import spaces
 
-    from baselines.placement.network import ScorerPolicy, export
+    from inframind_gym.policies.placement.network import ScorerPolicy, export
 
     gpus, models = 3, 5
     seen = observations(gpus, models)
@@ -90,7 +90,7 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_short_training_makes_a_checkpoint_that_plays(tmp_path: Path) -> None:
     pytest.importorskip("sb3_contrib")
-    from baselines.placement.training import DEFAULT_FILE, TrainingConfig, train
+    from baselines.placement_ppo import DEFAULT_FILE, TrainingConfig, train
 
     settings = load_yaml_model(DEFAULT_FILE, TrainingConfig).model_dump()
     changes = {"rows": 2, "timesteps_per_turn": 240, "turns": 2, "hidden": 4}

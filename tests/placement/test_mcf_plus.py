@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import inframind_gym  # noqa: F401
-from baselines import placement
-from inframind_gym.placement.flow.plus_network import Plan
-from inframind_gym.placement.flow.relief import Load, copy_gains, request_seconds
-from inframind_gym.placement.state import ACTIVE, NONE, SLEPT
+from inframind_gym.policies.placement import registry as placement
+from inframind_gym.policies.placement.flow.plus_network import Plan
+from inframind_gym.policies.placement.flow.relief import Load, copy_gains, request_seconds
+from inframind_gym.simulator.placement.state import ACTIVE, NONE, SLEPT
 
 PLACEMENT = "InfraMind-Placement-v0"
 

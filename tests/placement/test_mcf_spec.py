@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inframind_gym.placement.context import PlacementContext, PlacementSpec
-from inframind_gym.placement.flow.spec_network import SpecCosts, solve_spec, spec_costs
-from inframind_gym.placement.state import ABSENT, ACTIVE, SLEPT
+from inframind_gym.policies.placement.flow.spec_network import SpecCosts, solve_spec, spec_costs
+from inframind_gym.simulator.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, SLEPT
 
 # Three models A, B, C: t_sleep 1, 2, 3; t_wake 2, 3, 4; t_load 20, 30, 40; t_offload 4, 5, 6;
 # slept memory 1,000, 1,500 and 2,000 MB. GPUs of 80,000 MB, alpha 0.05: 4,000 MB may sleep.

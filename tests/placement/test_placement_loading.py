@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from baselines import placement
 from inframind_gym.errors import ConfigError
-from inframind_gym.placement.policy import PLACEMENT_POLICIES
-from inframind_gym.policy import PolicyEntry, resolve_policy
-from inframind_gym.policy.registry import Registry
+from inframind_gym.policies import PolicyEntry, resolve_policy
+from inframind_gym.policies.placement import registry as placement
+from inframind_gym.policies.placement.registry import PLACEMENT_POLICIES
+from inframind_gym.policies.registry import Registry
 
 ROOT = Path(__file__).parents[2]
 OWN = """
@@ -32,7 +32,7 @@ GROUP = "inframind_gym.placement_policies"
 
 def test_every_name_is_resolved_with_its_arguments(tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
-    shipped = ROOT / "baselines" / "checkpoints" / "placement_maskable_ppo"
+    shipped = ROOT / "inframind_gym/policies/checkpoints/placement_maskable_ppo"
     for made in (
         placement.make(f"sb3_maskable_ppo:{shipped}"),
         placement.resolve(f"sb3_maskable_ppo:{shipped}"),
@@ -78,7 +78,7 @@ def test_the_entry_point_names_who_registers(tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {module}\nabsent = not_there\n")
     code = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]\n"
-        "from inframind_gym.placement.policy import PLACEMENT_POLICIES as known\n"
+        "from inframind_gym.policies.placement.registry import PLACEMENT_POLICIES as known\n"
         "assert not [name for name in sys.modules if name.startswith('baselines')]\n"
         "assert known.resolve('lru').name == 'lru'\n"
     )
@@ -95,7 +95,7 @@ def test_nothing_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"unknown toy policy 'ball'.*Install toys\."):
         family.resolve("ball")
     broken = [EntryPoint("x", "tests.placement.no_such_module", "toys")]
-    monkeypatch.setattr("inframind_gym.policy.registry.entry_points", lambda group: broken)
+    monkeypatch.setattr("inframind_gym.policies.registry.entry_points", lambda group: broken)
     with pytest.raises(ConfigError, match="unknown toy policy 'ball'"):
         family.resolve("ball")
 
@@ -108,7 +108,7 @@ def test_a_broken_package_takes_nobody_elses_policies_away(
     (tmp_path / "own_policy.py").write_text("class Mine:\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     found = [EntryPoint(name, name, "toys") for name in ("broken_plug", "lacking_plug")]
-    monkeypatch.setattr("inframind_gym.policy.registry.entry_points", lambda group: found)
+    monkeypatch.setattr("inframind_gym.policies.registry.entry_points", lambda group: found)
     family: Registry[object] = Registry(
         "toy policy", lambda policy, *_: policy, remedy="Install toys.", group="toys"
     )

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.placement.config import placement_config
-from inframind_gym.placement.jobs import dag_table
-from inframind_gym.placement.simulation import PlacementSimulation
-from inframind_gym.placement.state import ABSENT, ACTIVE, DRAINING, MAX_CALLS, SLEPT
-from inframind_gym.topology import MAX_AGENTS, TOPOLOGIES
+from inframind_gym.envs.placement.config import placement_config
+from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.simulator.placement.jobs import dag_table
+from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, DRAINING, MAX_CALLS, SLEPT
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 from tests.placement.toys import card, write_cluster, write_demand
 
 ROW = np.zeros(1, np.int64)

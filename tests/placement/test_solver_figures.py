@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.placement import solver
-from benchmarks.placement.solver import SOLVERS, measure, problem
+from benchmarks import placement_solver as solver
+from benchmarks.placement_solver import SOLVERS, measure, problem
 
 
 def test_all_solvers_agree_and_are_timed() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from inframind_gym.errors import TaskError
+from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.tasks import build, grade, load_role_embeddings, load_tasks, shipped
 from inframind_gym.tasks.builtin import TASKS_PER_DOMAIN, generate, is_telling
 from inframind_gym.tasks.generators import FAMILIES
@@ -23,7 +24,6 @@ from inframind_gym.tasks.generators.code_tasks import prove
 from inframind_gym.tasks.generators.draft import Draft, Draw, choice_draft
 from inframind_gym.tasks.records import TaskRecord, to_json
 from inframind_gym.tasks.taskset import Answer
-from inframind_gym.topology.roles import ROLES
 
 needs_encoder = pytest.mark.skipif(
     importlib.util.find_spec("sentence_transformers") is None

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym._jit import jit
-from inframind_gym.orchestration.decisions import PLAN_ACTIONS
-from inframind_gym.orchestration.machine import remaining_budget_s
-from inframind_gym.orchestration.simulation import Simulation
-from inframind_gym.orchestration.state import PLAN, Workflows
-from inframind_gym.orchestration.world import World
-from inframind_gym.serving.telemetry import E2E, LOG_SCALE, QUEUE
+from inframind_gym.envs.routing.simulation import Simulation
+from inframind_gym.simulator.jit import jit
+from inframind_gym.simulator.telemetry import E2E, LOG_SCALE, QUEUE
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
+from inframind_gym.simulator.workflow.graphs import CUSTOM
+from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.state import PLAN, Workflows
+from inframind_gym.simulator.workflow.topology import ROLES, STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workflow.workflow import remaining_budget_s
 from inframind_gym.tasks import DOMAINS
-from inframind_gym.topology import ROLES, STRATEGIES, TOPOLOGIES
-from inframind_gym.topology.graphs import CUSTOM
 
 
 class DecisionLog:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.base import InfraMindEnv
 from inframind_gym.envs.router_metrics.present import Present, Values, present
 from inframind_gym.envs.router_metrics.series import CallSeries, Series
 from inframind_gym.envs.router_metrics.watched import Due, Watched
+from inframind_gym.envs.routing.base import InfraMindEnv
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.orchestration.state import PLAN_NODE
-from inframind_gym.topology import TOPOLOGIES
+from inframind_gym.simulator.workflow.state import PLAN_NODE
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 
 class RouterMetrics:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.topology import STRATEGIES
+from inframind_gym.simulator.workflow.topology import STRATEGIES
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Histogram

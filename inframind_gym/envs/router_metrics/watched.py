@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from inframind_gym.envs.base import InfraMindEnv
-from inframind_gym.orchestration.state import IS_DUE
+from inframind_gym.envs.routing.base import InfraMindEnv
+from inframind_gym.simulator.workflow.state import IS_DUE
 
 
 class Due(NamedTuple):

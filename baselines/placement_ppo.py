@@ -1,0 +1,191 @@
+r"""Trains sb3-contrib's MaskablePPO on InfraMind-Placement-v0 and exports what acts.
+
+    python -m baselines.placement_ppo --out runs/placement_ppo/seed0
+    python -m benchmarks run --suite placement_quick \
+        --policies sb3_maskable_ppo:runs/placement_ppo/seed0,mcf_plus --out results/ppo
+
+The folder gets `checkpoint/` (safetensors and JSON) after every turn, whole or not at all; a
+training that was stopped is started again, one that has finished is left as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import gymnasium as gym
+import numpy as np
+import typer
+from pydantic import Field
+
+import inframind_gym  # noqa: F401
+from inframind_gym.configs import (
+    Fraction,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    StrictModel,
+    load_yaml_model,
+)
+from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.policies import checkpoint
+
+DEFAULT_FILE: Final = Path(__file__).with_name("placement_ppo.yaml")
+ENV_ID: Final = "InfraMind-Placement-v0"
+
+
+class Arguments(StrictModel):
+    """Arguments of `sb3_contrib.MaskablePPO`, with SB3's names."""
+
+    learning_rate: Positive
+    n_steps: PositiveInt
+    batch_size: PositiveInt
+    n_epochs: PositiveInt
+    gamma: Fraction
+    gae_lambda: Fraction
+    clip_range: Positive
+    ent_coef: NonNegative
+    vf_coef: NonNegative
+    max_grad_norm: Positive
+
+
+class TrainingConfig(StrictModel):
+    """`maskable_ppo.yaml`.
+
+    Attributes:
+        clusters: names or paths.
+        demands: names or paths; turns go round the product of the two.
+        rows: clusters side by side.
+        timesteps_per_turn: decisions of all rows in a turn.
+        turns: how many.
+        hidden: width of the hidden layers.
+        keep_bias: logit of leaving a GPU alone at the start, against that of an open choice.
+        ppo: arguments of the algorithm.
+    """
+
+    clusters: tuple[str, ...] = Field(min_length=1)
+    demands: tuple[str, ...] = Field(min_length=1)
+    rows: PositiveInt
+    timesteps_per_turn: PositiveInt
+    turns: PositiveInt
+    hidden: PositiveInt
+    keep_bias: NonNegative
+    ppo: Arguments
+
+
+def train(config: TrainingConfig, *, seed: int, out: Path) -> dict[str, Any]:
+    """Train, export and save.
+
+    Args:
+        config: as in the file.
+        seed: of network, exploration and environments.
+        out: folder of the checkpoint.
+
+    Returns:
+        The checkpoint's configuration.
+
+    Raises:
+        ConfigError: a package is missing, or `out` holds another finished training.
+    """
+    try:
+        import torch
+        from sb3_contrib import MaskablePPO
+        from stable_baselines3.common.vec_env import VecNormalize
+    except ImportError as error:
+        raise ConfigError(
+            f"training needs {error.name}; install it with `pip install torch` and "
+            '`pip install "inframind-gym[agents]"`'
+        ) from None
+    from inframind_gym.envs.sb3 import SB3VecEnv
+    from inframind_gym.policies.placement.network import ScorerPolicy, export
+
+    torch.set_num_threads(1)
+    asked = {
+        "command": f"python -m baselines.placement_ppo --seed {seed}",
+        "seed": seed,
+        "settings": config.model_dump(mode="json"),
+    }
+    if checkpoint.exists(out / "checkpoint"):
+        _, finished = checkpoint.load(out / "checkpoint")
+        ran = finished.get("training", {})
+        if ran.get("turns") == config.turns:
+            if asked.items() <= ran.items():
+                return finished
+            raise ConfigError(
+                f"{out}: holds another finished training; name another folder or delete it"
+            )
+    places = itertools.islice(
+        itertools.cycle(itertools.product(config.demands, config.clusters)), config.turns
+    )
+    made: dict[tuple[str, str], Any] = {}
+    state: dict[str, Any] = {}
+    content: dict[str, Any] = {}
+    began = time.monotonic()
+    timesteps = 0
+    for turn, (demand, cluster) in enumerate(places, start=1):
+        if (demand, cluster) not in made:
+            batch = gym.make_vec(ENV_ID, num_envs=config.rows, cluster=cluster, demand=demand)
+            envs = VecNormalize(SB3VecEnv(batch), norm_obs=False, gamma=config.ppo.gamma)
+            made[demand, cluster] = MaskablePPO(
+                ScorerPolicy,
+                envs,
+                policy_kwargs={"hidden": config.hidden, "keep_bias": config.keep_bias},
+                seed=seed + len(made),
+                device="cpu",
+                **config.ppo.model_dump(),
+            )
+        model = made[demand, cluster]
+        if state:
+            model.policy.load_state_dict(state["policy"])
+            model.policy.optimizer.load_state_dict(state["optimizer"])
+        model.learn(config.timesteps_per_turn, reset_num_timesteps=False)
+        state = {
+            "policy": model.policy.state_dict(),
+            "optimizer": model.policy.optimizer.state_dict(),
+        }
+        timesteps += config.timesteps_per_turn
+        rewards = model.get_env().venv.costs.return_queue
+        mean = float(np.mean(list(rewards)[-config.rows :])) if rewards else math.nan
+        content = {
+            "kind": "placement_scorer",
+            "hidden": config.hidden,
+            "training": {
+                **asked,
+                "turns": turn,
+                "timesteps": timesteps,
+                "last_mean_return": {
+                    **content.get("training", {}).get("last_mean_return", {}),
+                    f"{cluster}/{demand}": None if math.isnan(mean) else round(mean, 2),
+                },
+            },
+        }
+        checkpoint.save(out / "checkpoint", export(model.policy), content)
+        print(
+            f"turn {turn} of {config.turns}: {cluster}, {demand}: return {mean:.1f}, "
+            f"{timesteps} decisions in {time.monotonic() - began:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+    return content
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
+    seed: Annotated[int, typer.Option(help="Of network, exploration and environments.")] = 0,
+    settings: Annotated[Path, typer.Option(help="YAML file.")] = DEFAULT_FILE,
+) -> None:
+    """Train MaskablePPO on InfraMind-Placement-v0 and export its policy."""
+    try:
+        config = train(load_yaml_model(settings, TrainingConfig), seed=seed, out=out)
+    except InfraMindError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    print(f"{out}: {config['training']['timesteps']} decisions")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""The benchmark: suites, runner, result store, intervals, leaderboard and comparison."""

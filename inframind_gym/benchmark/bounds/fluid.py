@@ -1,0 +1,200 @@
+"""The bounds of one cell of a suite, kept once they have been computed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, cast
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.benchmark.bounds.clairvoyant import clairvoyant_goodput
+from inframind_gym.benchmark.bounds.informed import Informed, Plan
+from inframind_gym.benchmark.cells import Budget, Cell, content_hash
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.provenance import settings, workload_fingerprint
+from inframind_gym.benchmark.routing.rollout import ENV_IDS
+from inframind_gym.benchmark.suite import SuiteConfig, name_of
+from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.files import replace_text
+from inframind_gym.simulator.rng import STREAM_BUDGET, uniform_array
+
+BOUNDS_VERSION: Final = 1  # of the linear programs: kept bounds of another are computed again
+POLICY: Final = "clairvoyant"  # whose sweeps are bounded: every policy's are the same
+_SPANS: Final = 64  # sweeps whose length is averaged
+
+
+@dataclass(frozen=True)
+class FluidBound:
+    """Bounds on the goodput of one (workload, rate, budget).
+
+    Attributes:
+        workload: its name.
+        rate_per_min: mean arrival rate.
+        budget_s: of every query, or "tiers".
+        informed: largest expected goodput, 0..1, of a router that knows distributions alone.
+        clairvoyant: largest goodput, 0..1, of any schedule: mean over the suite's sweeps.
+        clairvoyant_sweeps: the same for every sweep, in the order of the suite's seeds.
+        informed_accuracy_cap: largest share that such a router can solve, however late.
+    """
+
+    workload: str
+    rate_per_min: float
+    budget_s: Budget
+    informed: float
+    clairvoyant: float
+    clairvoyant_sweeps: tuple[float, ...]
+    informed_accuracy_cap: float
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields as JSON."""
+        return {**asdict(self), "clairvoyant_sweeps": list(self.clairvoyant_sweeps)}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> FluidBound:
+        """The inverse of `to_json`."""
+        return cls(**{**record, "clairvoyant_sweeps": tuple(record["clairvoyant_sweeps"])})
+
+
+def fluid_bounds(
+    suite: SuiteConfig,
+    workload: str,
+    rate_per_min: float,
+    budget_s: Budget,
+    *,
+    cache: Path | None = None,
+) -> FluidBound:
+    """The bounds of a cell of a suite.
+
+    Looking for recipes takes up to a minute or so a workload, once a process; each further cell
+    about a second a seed.
+
+    Args:
+        suite: what the cells share, the seeds of the sweeps included.
+        workload: name of one of the suite's workloads, or of any other; or a path.
+        rate_per_min: mean arrival rate.
+        budget_s: of every query, or "tiers".
+        cache: folder that keeps results; what they depend on is part of their name.
+
+    Raises:
+        BenchmarkError: SciPy is not installed, or a file of the cache cannot be read.
+    """
+    given = suite.source("workloads", workload)
+    workload = name_of(workload)
+    name = content_hash(
+        [settings(suite), workload_fingerprint(given), BOUNDS_VERSION, list(suite.seed_list),
+         workload, rate_per_min, budget_s]
+    )  # fmt: skip
+    kept = None if cache is None else cache / f"{name}.json"
+    if kept is not None and kept.is_file():
+        try:
+            return FluidBound.from_json(json.loads(kept.read_text()))
+        except (ValueError, KeyError, TypeError) as error:
+            raise BenchmarkError(f"{kept} is no bound: {error}. Delete it.") from error
+    env = _environment(_key_of(suite, workload), given)
+    sweeps = tuple(_sweep(env, workload, rate_per_min, budget_s, seed) for seed in suite.seed_list)
+    informed, plan = informed_plan(suite, given, rate_per_min, budget_s)
+    found = FluidBound(
+        workload=workload,
+        rate_per_min=float(rate_per_min),
+        budget_s=budget_s if budget_s == "tiers" else float(budget_s),
+        informed=plan.goodput,
+        clairvoyant=float(np.mean(sweeps)),
+        clairvoyant_sweeps=sweeps,
+        informed_accuracy_cap=informed.accuracy,
+    )
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(kept, json.dumps(found.to_json(), indent=1))
+    return found
+
+
+def mean_bound(bounds: Sequence[FluidBound]) -> FluidBound:
+    """The mean over budgets of bounds of one workload and rate; it has the first one's budget."""
+    return replace(
+        bounds[0],
+        informed=float(np.mean([bound.informed for bound in bounds])),
+        clairvoyant=float(np.mean([bound.clairvoyant for bound in bounds])),
+        clairvoyant_sweeps=tuple(x for bound in bounds for x in bound.clairvoyant_sweeps),
+        informed_accuracy_cap=float(np.mean([bound.informed_accuracy_cap for bound in bounds])),
+    )
+
+
+def informed_plan(
+    suite: SuiteConfig, workload: str, rate_per_min: float, budget_s: Budget
+) -> tuple[Informed, Plan]:
+    """The optimal plan behind the informed bound of a cell: which recipes, at which prices."""
+    workload = suite.source("workloads", workload)
+    simulation = _environment(_key_of(suite, workload), workload).simulation
+    tiers = sorted(simulation.workload.budget_tiers_s)
+    budgets = sorted({*tiers, *(tiers if budget_s == "tiers" else [float(budget_s)])})
+    informed = _informed(_key_of(suite, workload), workload, tuple(budgets))
+    if budget_s == "tiers":
+        drawn = np.array([simulation.workload.budget_tiers_s.count(b) for b in budgets], float)
+    else:
+        drawn = np.array([float(b == float(budget_s)) for b in budgets])
+    count = simulation.num_queries
+    rng = np.random.default_rng(0)
+    times = [simulation.arrivals.sample(float(rate_per_min), count, rng) for _ in range(_SPANS)]
+    span_s = float(np.mean([arrival_s[-1] - arrival_s[0] for arrival_s in times]))
+    return informed, informed.plan(span_s, count, drawn / drawn.sum())
+
+
+def _sweep(
+    env: StreamVectorEnv, workload: str, rate_per_min: float, budget_s: Budget, seed: int
+) -> float:
+    """The clairvoyant bound of one sweep, which is started as the benchmark starts it."""
+    cell = Cell(POLICY, workload, rate_per_min, budget_s, seed)
+    fixed = np.nan if budget_s == "tiers" else float(budget_s)
+    options = {
+        "arrival_rate_per_min": np.array([cell.rate_per_min]),
+        "budget_s": np.array([fixed]),
+    }
+    env.reset(seed=[cell.sweep_seed], options=options)
+    simulation = env.simulation
+    budgets = np.full(simulation.num_queries, fixed)
+    if budget_s == "tiers":
+        budgets = drawn_budgets(
+            int(simulation.flows.sweep[0]["key"]), len(budgets), simulation.world.budget_tiers_s
+        )
+    return clairvoyant_goodput(simulation, 0, budgets)
+
+
+def drawn_budgets(key: int, count: int, tiers_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(count,) budgets that a sweep's queries draw (`orchestration/queries.py`)."""
+    keys = np.full(count, key, np.uint64)
+    u = uniform_array(keys, STREAM_BUDGET, np.arange(count))
+    return np.asarray(tiers_s[(u * len(tiers_s)).astype(np.int64)], np.float64)
+
+
+def _key_of(suite: SuiteConfig, workload: str) -> str:
+    """What all cells of a workload share, as a key: JSON of the environment's arguments."""
+    return json.dumps(
+        {
+            "pool": suite.pool,
+            "tasks": suite.tasks,
+            "split": suite.split,
+            "arrivals": suite.arrivals,
+            "num_queries": suite.queries_of(workload),
+            "scheduler": suite.scheduler,
+            "protocol": suite.protocol,
+            "observation": "index",
+        },
+        sort_keys=True,
+    )
+
+
+@lru_cache(maxsize=8)
+def _environment(shared: str, workload: str) -> StreamVectorEnv:
+    made = gym.make_vec(ENV_IDS["surrogate"], num_envs=1, workload=workload, **json.loads(shared))
+    return cast(StreamVectorEnv, made.unwrapped)
+
+
+@lru_cache(maxsize=16)
+def _informed(shared: str, workload: str, budgets_s: tuple[float, ...]) -> Informed:
+    return Informed(_environment(shared, workload).simulation, np.array(budgets_s))

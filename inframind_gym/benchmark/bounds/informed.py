@@ -1,0 +1,253 @@
+"""The informed fluid bound: all distributions known, no luck, servers that are never in the way.
+
+A linear program shares out the queries of every group (dataset, look of the text, budget) among
+recipes, so that the expected goodput is largest and the expected work fits the servers. Success is
+that on idle servers within the budget. Queries of budget b arrive until T and have to be done by
+T + b, so for every budget b the work of all queries with budgets up to b fits into T + b seconds:
+this holds for the finite sweep, start and drain included.
+
+The recipes are looked for at many prices of the servers' time: the neighbours of those that are
+worth most at some price are tried, until nothing better turns up. What is found is tallied again
+with fresh luck, so that the result is not that of the luckiest among many.
+
+It bounds what recipes of this library can do whose choice does not depend on how a query's own
+calls turn out; it charges every query that is not skipped its expected work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.benchmark.bounds.capacity import Resources, resources_of
+from inframind_gym.benchmark.bounds.library import (
+    RecipeKey,
+    Sampler,
+    Tables,
+    first_recipes,
+    neighbours,
+)
+from inframind_gym.benchmark.bounds.solver import maximise
+from inframind_gym.envs.routing.simulation import Simulation
+from inframind_gym.simulator.workflow.topology import MAX_NODES, RoleRule
+
+SEARCH_DRAWS: Final = 6  # times every task is asked while recipes are looked for
+FINAL_DRAWS: Final = 60  # and when they are judged
+SEARCH_ROUNDS: Final = 8
+SEARCH_WIDTH: Final = 1200  # recipes that are tried in a round
+RUNNERS_UP: Final = 3  # recipes that are judged for every price, group and budget
+PRICES: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # queries for a second of work
+_WORTH = 1e-4  # goodput: less is not worth another column
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """An optimal way to share out queries. G groups, B budgets, K resources.
+
+    Attributes:
+        goodput: per query, 0..1.
+        used: share of all queries by (group, budget, recipe).
+        price: (B, K) goodput, in queries, that one more second of a resource brings to queries of
+            a budget.
+    """
+
+    goodput: float
+    used: dict[tuple[int, int, RecipeKey], float]
+    price: NDArray[np.float64]
+
+
+def solve(
+    tables: Tables,
+    share: NDArray[np.float64],
+    budget_share: NDArray[np.float64],
+    budgets_s: NDArray[np.float64],
+    span_s: float,
+    num_queries: int,
+    resources: Resources,
+    one_by_one: bool = False,
+) -> Plan:
+    """Share out queries among the recipes of a table.
+
+    Args:
+        tables: what recipes are worth; `good` for `budgets_s`.
+        share: (G,) of the queries by group.
+        budget_share: (B,) of the queries by budget; some may be 0.
+        budgets_s: (B,) ascending.
+        span_s: T, from the first to the last arrival.
+        num_queries: N.
+        resources: of the pool.
+        one_by_one: the published protocol: the nodes follow one another, and only each one's own
+            latency counts, so that a recipe of n nodes may take n budgets.
+    """
+    groups, budgets, k = len(share), len(budgets_s), len(resources.names)
+    stretch = np.array([len(key[3]) if one_by_one else 1 for key in tables.keys])
+    ends = budgets_s
+    if one_by_one:
+        ends = np.unique(np.concatenate([budgets_s, budgets_s * MAX_NODES]))
+    weight = share[:, None] * budget_share[None]  # (G, B)
+    use = tables.work_s @ resources.uses  # (R, G, K)
+    limit = np.concatenate(
+        [
+            np.ones(groups * budgets),
+            ((span_s + ends)[:, None] * resources.rate / num_queries).ravel(),
+        ]
+    )
+    columns: list[tuple[int, int, int]] = []
+    known: set[tuple[int, int, int]] = set()
+    prices = np.zeros((len(ends), k))
+    bar = np.zeros((groups, budgets))
+    while True:
+        # What a query of a group and budget is worth with each recipe, at these prices.
+        charged = prices[np.searchsorted(ends, np.outer(stretch, budgets_s))]  # (R, B, K)
+        net = tables.good - np.einsum("rgk,rbk->rgb", use, charged)
+        new = 0
+        for g in range(groups):
+            for b in range(budgets):
+                if weight[g, b] == 0.0:
+                    continue
+                for r in np.argsort(-net[:, g, b])[:3].tolist():
+                    if net[r, g, b] > bar[g, b] + _WORTH and (g, b, r) not in known:
+                        known.add((g, b, r))
+                        columns.append((g, b, r))
+                        new += 1
+        if not new:
+            break
+        of_g, of_b, of_r = np.array(columns).T
+        n = len(columns)
+        matrix = np.zeros((len(limit), n))
+        matrix[of_g * budgets + of_b, np.arange(n)] = 1.0
+        load = (weight[of_g, of_b, None] * use[of_r, of_g]).T  # (K, n)
+        window = budgets_s[of_b] * stretch[of_r]
+        for j, end_s in enumerate(ends.tolist()):
+            rows = slice(groups * budgets + j * k, groups * budgets + (j + 1) * k)
+            matrix[rows] = np.where(window <= end_s, load, 0.0)
+        value = weight[of_g, of_b] * tables.good[of_r, of_g, of_b]
+        goodput, x, dual = maximise(value, matrix, limit)
+        at = dual[groups * budgets :].reshape(len(ends), k)
+        prices = np.cumsum(at[::-1], axis=0)[::-1]
+        bar = dual[: groups * budgets].reshape(groups, budgets) / np.maximum(weight, 1e-300)
+    used = {
+        (g, b, tables.keys[r]): float(weight[g, b] * x[i])
+        for i, (g, b, r) in enumerate(columns)
+        if x[i] > 1e-6
+    }
+    return Plan(goodput, used, prices[np.searchsorted(ends, budgets_s)])
+
+
+def price_vectors(resources: Resources) -> NDArray[np.float64]:
+    """(V, K) prices of a second of work, in queries: from nothing to prohibitive, also uneven."""
+    k = len(resources.names)
+    slants = [np.ones(k)]
+    for i in range(k):
+        for factor in (0.1, 0.3):
+            dear, cheap = np.full(k, factor), np.ones(k)
+            dear[i], cheap[i] = 1.0, factor
+            slants += [dear, cheap]
+    levels = np.array(PRICES)
+    found = np.concatenate(
+        [np.zeros((1, k)), (levels[:, None, None] * np.array(slants)).reshape(-1, k)]
+    )
+    return np.asarray(np.unique(found, axis=0), np.float64)
+
+
+def winners(
+    tables: Tables, prices: NDArray[np.float64], resources: Resources, places: int
+) -> tuple[NDArray[np.int64], float]:
+    """The recipes that are worth most at some price, to some group, within some budget.
+
+    Args:
+        tables: what recipes are worth.
+        prices: (V, K).
+        resources: of the pool.
+        places: how many of each are taken.
+
+    Returns:
+        Their indices, those first that win most often, and the mean worth of the best.
+    """
+    use = tables.work_s @ resources.uses
+    count = np.zeros(len(tables.keys), np.int64)
+    worth = 0.0
+    for price in prices:
+        net = tables.good - (use @ price)[:, :, None]
+        worth += float(net.max(axis=0).mean())
+        top = np.argpartition(-net, min(places, len(net)) - 1, axis=0)[:places]
+        np.add.at(count, top.ravel(), 1)
+    order = np.argsort(-count, kind="stable")
+    return order[count[order] > 0], worth / len(prices)
+
+
+class Informed:
+    """Informed bounds of one workload: the recipes are looked for once, for all rates and budgets.
+
+    Args:
+        simulation: pool, workload, tasks and protocol.
+        budgets_s: (B,) ascending: all budgets that will be asked for.
+    """
+
+    def __init__(self, simulation: Simulation, budgets_s: NDArray[np.float64]) -> None:
+        self.simulation = simulation
+        self.budgets_s = budgets_s
+        self.resources = resources_of(simulation.pool)
+        prices = price_vectors(self.resources)
+        routes, kinds = simulation.num_routes, role_kinds(simulation)
+        search = Sampler(simulation, budgets_s, SEARCH_DRAWS, seed=1)
+        found = search.tables(first_recipes(routes, kinds))
+        have = set(found.keys)
+        best, worth = winners(found, prices, self.resources, 1)
+        for _ in range(SEARCH_ROUNDS):
+            tried: dict[RecipeKey, None] = {}
+            for r in best.tolist():
+                near = neighbours(found.keys[r], routes, kinds)
+                tried.update((key, None) for key in near if key not in have)
+                if len(tried) >= SEARCH_WIDTH:
+                    break
+            if not tried:
+                break
+            have.update(tried)
+            found = found.joined(search.tables(list(tried)))
+            before = worth
+            best, worth = winners(found, prices, self.resources, 1)
+            if worth - before < _WORTH:
+                break
+        chosen, _ = winners(found, prices, self.resources, RUNNERS_UP)
+        judge = Sampler(simulation, budgets_s, FINAL_DRAWS, seed=2)
+        self.share = judge.share
+        self.tables = judge.tables([found.keys[r] for r in np.sort(chosen).tolist()])
+
+    def plan(self, span_s: float, num_queries: int, budget_share: NDArray[np.float64]) -> Plan:
+        """The best plan.
+
+        Args:
+            span_s: from the first to the last arrival.
+            num_queries: of the sweep.
+            budget_share: (B,) share of the queries that has each budget.
+        """
+        return solve(
+            self.tables, self.share, budget_share, self.budgets_s, span_s, num_queries,
+            self.resources, self.simulation.protocol == "published",
+        )  # fmt: skip
+
+    @property
+    def accuracy(self) -> float:
+        """Largest share of the queries that a plan can solve, however late."""
+        return float(self.tables.solved.max(axis=0) @ self.share)
+
+
+def role_kinds(simulation: Simulation) -> tuple[int, ...]:
+    """Kinds of role that differ in this workload."""
+    world = simulation.world
+    domains = set(world.task_domain.tolist())
+    kinds = [RoleRule.SINGLE]
+    codes = any(
+        world.role_codes[r] == 1
+        for d in domains
+        for r in range(world.role_start[d], world.role_start[d] + world.role_count[d])
+    )
+    if codes:
+        kinds.append(RoleRule.CODER)
+    if (world.role_calls > 1).any():
+        kinds.append(RoleRule.DOUBLE)
+    return tuple(kinds)

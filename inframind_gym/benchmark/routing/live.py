@@ -1,0 +1,142 @@
+"""Runs cells on live servers: one sweep after the other, on the wall clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.benchmark.cells import Cell
+from inframind_gym.benchmark.errors import BenchmarkError, StoppedError, blame
+from inframind_gym.benchmark.progress import say
+from inframind_gym.benchmark.routing.records import Names
+from inframind_gym.benchmark.routing.rollout import ENV_IDS, env_kwargs, names_of
+from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.envs.exporter import RouterExporter
+from inframind_gym.envs.routing.live import StreamLiveEnv
+from inframind_gym.policies import Policy, feedback_of, resolve_policy
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workflow.state import COMPLETED, CONTEXT
+
+
+@dataclass
+class LiveSimulator:
+    """Plays sweeps on the servers of a suite's pool; the face of `rollout.Simulator`.
+
+    Every policy meets the same queries, arrivals and budgets; what the servers make of them is
+    theirs.
+
+    Args:
+        suite: What all cells share.
+        stop: Asked between decisions, and while one is waited for; a run ends with `StoppedError`
+            once it says yes.
+        progress: Told how many queries have finished since it was told last.
+        log: File that every call is appended to; None: none.
+        export_port: Port at which metrics are shown (`docs/metrics.md`); None: they are not.
+
+    Attributes:
+        ungraded: Answers so far that could not be graded, and count as wrong.
+    """
+
+    suite: SuiteConfig
+    stop: Callable[[], bool] = lambda: False
+    progress: Callable[[int], None] = lambda _: None
+    log: Path | None = None
+    export_port: int | None = None
+    ungraded: int = field(default=0, init=False)
+    _exporter: RouterExporter | None = field(default=None, init=False)
+    _made: tuple[Any, StreamLiveEnv] | None = field(default=None, init=False)
+
+    def run(self, cells: Sequence[Cell]) -> Iterator[list[tuple[Cell, NDArray[np.void], Names]]]:
+        """Run cells that share policy and workload, one by one.
+
+        Raises:
+            BenchmarkError: The policy is a bound: nobody knows what live servers will answer.
+            StoppedError: `stop` said so.
+            PolicyFailedError: The policy raised an error or gave no valid action.
+            InfraMindError: No server answers, or the metrics' port is in use.
+        """
+        if self.export_port is not None and self._exporter is None:
+            aliases = load_pool(self.suite.pool).aliases
+            self._exporter = RouterExporter(aliases, self.export_port)
+            say(f"metrics: {self._exporter.url}")
+        for cell in cells:
+            policy = resolve_policy(cell.policy)
+            if getattr(policy, "bound", False):
+                raise BenchmarkError(
+                    f"{cell.policy} knows what simulated servers will answer; live ones cannot be "
+                    "foreseen. Leave it out with --policies."
+                )
+            env = self._environment(policy, cell.workload)
+            names = names_of(env.policy_spec(), env.simulation.tasks)
+            yield [(cell, self._sweep(env, policy, cell), names)]
+
+    def close(self) -> None:
+        """Let go of the servers, and show no more metrics."""
+        if self._exporter is not None:
+            self._exporter.close()
+            self._exporter = None
+        self._leave()
+
+    def _leave(self) -> None:
+        """Let go of the servers."""
+        if self._made is not None:
+            self._made[1].close()
+            self._made = None
+
+    def _sweep(self, env: StreamLiveEnv, policy: Policy, cell: Cell) -> NDArray[np.void]:
+        observe = feedback_of(policy)
+        metrics = None if self._exporter is None else self._exporter.metrics
+        budget_s = np.nan if cell.budget_s == "tiers" else cell.budget_s
+        options = {"arrival_rate_per_min": cell.rate_per_min, "budget_s": budget_s}
+        observation, _ = env.reset(seed=cell.sweep_seed, options=options)
+        if metrics is not None:
+            metrics.watch(env, policy)
+            metrics.began()
+        with blame(cell.policy):
+            policy.reset(env.policy_spec(), [cell.policy_seed])
+        ungraded = env.simulation.ungraded
+        done = np.zeros(env.simulation.num_queries, COMPLETED)
+        row = np.zeros(1, np.int64)
+        over = False
+        while not over:
+            self._raise_if_stopped()
+            with blame(cell.policy):
+                contexts = np.array([env.context()], CONTEXT)
+                action = policy.act_batch(observation[None], contexts, row)[0]
+            observation, _, over, _, _ = env.step(action)
+            if metrics is not None:
+                metrics.stepped()
+            records = env.completed()
+            if len(records):
+                done[records["query"]] = records
+                self.progress(len(records))
+                if observe is not None:
+                    with blame(cell.policy):
+                        observe(records, 0)
+        ungraded = env.simulation.ungraded - ungraded
+        if ungraded:
+            self.ungraded += ungraded
+            say(f"warning: {cell}: {ungraded} answers could not be graded, and count as wrong")
+        return done
+
+    def _environment(self, policy: Policy, workload: str) -> StreamLiveEnv:
+        """The last environment if it fits, else a new one."""
+        kwargs = env_kwargs(self.suite, workload, policy)
+        kwargs["log"] = None if self.log is None else str(self.log)
+        kwargs["record_calls"] = self.export_port is not None
+        if self._made is None or self._made[0] != kwargs:
+            self._leave()
+            made = gym.make(ENV_IDS["vllm"], disable_env_checker=True, **kwargs)
+            self._made = (kwargs, cast(StreamLiveEnv, made.unwrapped))
+            self._made[1].simulation.on_wait = self._raise_if_stopped
+        return self._made[1]
+
+    def _raise_if_stopped(self) -> None:
+        if self.stop():
+            raise StoppedError

@@ -1,0 +1,171 @@
+"""Runs cells: one policy over several sweeps in lock-step, each a row of one vector environment.
+
+A row's result depends on its own cell alone: not on the rows beside it, not on the size of the
+batch, not on the process. That is the environment's and the policies' contract, and the tests hold
+both to it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+import inframind_gym  # noqa: F401
+from inframind_gym.benchmark.cells import Cell
+from inframind_gym.benchmark.errors import StoppedError, blame
+from inframind_gym.benchmark.metrics import Columns
+from inframind_gym.benchmark.routing.records import Names
+from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.policies import Policy, PolicySpec, feedback_of, requires_of, resolve_policy
+from inframind_gym.simulator.workflow.graphs import CUSTOM
+from inframind_gym.simulator.workflow.state import COMPLETED
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
+from inframind_gym.tasks.taskset import DOMAINS, TaskSet
+
+ENV_IDS = {"surrogate": "InfraMind-Stream-v0", "vllm": "InfraMind-StreamLive-v0"}
+
+
+def env_kwargs(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, Any]:
+    """The JSON arguments of the environment in which a policy meets a workload."""
+    kwargs: dict[str, Any] = {
+        "pool": suite.pool,
+        "workload": suite.source("workloads", workload),
+        "tasks": suite.tasks,
+        "split": suite.split,
+        "arrivals": suite.arrivals,
+        "num_queries": suite.queries_of(workload),
+        "scheduler": suite.scheduler,
+        "protocol": suite.protocol,
+        "system_features": list(suite.system_features),
+        "metrics_poll_s": suite.metrics_poll_s,
+        "down_models": list(suite.down_models),
+        "observation": "index",
+    }
+    if suite.backend == "vllm":
+        kwargs["live"] = suite.live.model_dump(mode="json")
+    return kwargs | requires_of(policy)
+
+
+@dataclass
+class Simulator:
+    """Makes environments and runs batches of cells in them.
+
+    Args:
+        suite: What all cells share.
+        stop: Asked between steps; a run ends with `StoppedError` once it says yes.
+        progress: Told how many queries have finished since it was told last.
+    """
+
+    suite: SuiteConfig
+    stop: Callable[[], bool] = lambda: False
+    progress: Callable[[int], None] = lambda _: None
+    _made: tuple[Any, StreamVectorEnv] | None = field(default=None, init=False)
+
+    def run(self, cells: Sequence[Cell]) -> Iterator[list[tuple[Cell, NDArray[np.void], Names]]]:
+        """Run cells that share policy and workload.
+
+        Args:
+            cells: One row each.
+
+        Yields:
+            Cells that have just finished, each with its completed queries and the names of their
+            numbers.
+
+        Raises:
+            StoppedError: `stop` said so.
+            PolicyFailedError: The policy raised an error or gave no valid action.
+        """
+        first = cells[0]
+        policy = resolve_policy(first.policy)
+        env = self._environment(policy, first.workload, len(cells))
+        names = names_of(env.policy_spec(), env.simulation.tasks)
+        observe = feedback_of(policy)
+        options = {
+            "arrival_rate_per_min": np.array([cell.rate_per_min for cell in cells]),
+            "budget_s": np.array([nan if c.budget_s == "tiers" else c.budget_s for c in cells]),
+        }
+        observations, _ = env.reset(seed=[c.sweep_seed for c in cells], options=options)
+        with blame(first.policy):
+            policy.reset(env.policy_spec(), [c.policy_seed for c in cells])
+            foresee = getattr(policy, "foresee", None)
+            if foresee is not None:  # a bound: it is shown what no contestant sees
+                foresee(env.simulation)
+        done = np.zeros((len(cells), env.simulation.num_queries), COMPLETED)
+        running = np.ones(len(cells), dtype=np.bool_)
+        actions = np.zeros_like(env.action_space.sample(), dtype=np.int64)
+        while running.any():
+            if self.stop():
+                raise StoppedError
+            rows = np.flatnonzero(running)
+            contexts = env.contexts()
+            with blame(first.policy):
+                actions[rows] = policy.act_batch(observations[rows], contexts[rows], rows)
+                observations, _, terminated, truncated, _ = env.step(actions)
+            of, records = self._completed(env, running, observe, first.policy)
+            done[of, records["query"]] = records
+            over = np.flatnonzero(running & (terminated | truncated)).tolist()
+            running[over] = False
+            if over:
+                yield [(cells[row], done[row], names) for row in over]
+
+    def warm_up(self, cell: Cell) -> None:
+        """Take one step as in a cell, so that compiled code is in the cache."""
+        env = self._environment(resolve_policy(cell.policy), cell.workload, 1)
+        env.reset(seed=0)
+        env.step(np.zeros_like(env.action_space.sample()))
+
+    def _completed(
+        self,
+        env: StreamVectorEnv,
+        running: NDArray[np.bool_],
+        observe: Callable[[NDArray[np.void], int], None] | None,
+        policy: str,
+    ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """Rows and records of the queries that the last step finished, told to who wants them."""
+        of, records = env.completed()
+        if not running.all():  # a row that is over has begun anew
+            mine = running[of]
+            of, records = of[mine], records[mine]
+        if of.size:
+            self.progress(of.size)
+            if observe is not None:
+                with blame(policy):
+                    for row in np.unique(of).tolist():
+                        observe(records[of == row], row)
+        return of, records
+
+    def _environment(self, policy: Policy, workload: str, rows: int) -> StreamVectorEnv:
+        """The last environment if it fits, else a new one."""
+        kwargs = {**env_kwargs(self.suite, workload, policy), "num_envs": rows}
+        if self._made is None or self._made[0] != kwargs:
+            if self._made is not None:
+                self._made[1].close()
+            made = gym.make_vec(ENV_IDS["surrogate"], **kwargs)
+            self._made = (kwargs, cast(StreamVectorEnv, made.unwrapped))
+        return self._made[1]
+
+
+def env_spec(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, Any]:
+    """The JSON spec of the single environment in which a policy meets a workload, as content."""
+    spec = copy.deepcopy(gym.spec(ENV_IDS[suite.backend]))
+    spec.kwargs.update(env_kwargs(suite, workload, policy))
+    return dict(json.loads(spec.to_json()))
+
+
+def names_of(spec: PolicySpec, tasks: TaskSet) -> Names:
+    """The names of the numbers in a run's records."""
+    return Names(
+        Columns(spec.models, spec.strategies, (*TOPOLOGIES, CUSTOM)),
+        DOMAINS,
+        tasks.ids,
+        tasks.datasets,
+    )

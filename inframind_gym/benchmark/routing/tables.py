@@ -1,0 +1,125 @@
+"""The tables of a leaderboard of routing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inframind_gym.benchmark.cells import budget_text
+from inframind_gym.benchmark.metrics import METRICS
+from inframind_gym.benchmark.routing.limits import KINDS
+from inframind_gym.benchmark.tables import (
+    Sheet,
+    about_bounds,
+    cells_text,
+    matrix,
+    metrics_sheet,
+    short,
+    value_text,
+)
+
+_MAIN = tuple(
+    METRICS[name]
+    for name in (
+        "goodput",
+        "accuracy",
+        "slo_own",
+        "slo_100s",
+        "latency_mean_s",
+        "latency_p95_s",
+        "cost_ratio",
+    )
+)
+
+
+def routing_sheets(board: Mapping[str, Any]) -> list[Sheet]:
+    """The tables of a leaderboard: ranking, by workload, rate and budget, what was used."""
+    policies = [row["policy"] for row in board["ranking"]]
+    live = f", live on {Path(board['pool']).stem}" if board["backend"] == "vllm" else ""
+    sheets = [
+        metrics_sheet(
+            f"{board['suite']}: {board['episodes']:,} queries, {board['cells']:,} sweeps{live}",
+            board["ranking"],
+            _MAIN,
+            f"Means over {cells_text(board)} (workload x rate x budget) ± half of the 95 % "
+            "interval. Goodput: solved within the query's own budget; SLO: answered within it; "
+            f"lat./β: latency over budget.{about_bounds(board)}{_about_fluid(board)}",
+        )
+    ]
+    if len({row["workload"] for row in board["by_workload"]}) > 1:
+        limits = (board.get("fluid") or {}).get("by_workload", ())
+        sheets.append(_goodput("workload", board["by_workload"], "workload", policies, limits))
+    rates = list(dict.fromkeys(row["rate_per_min"] for row in board["by_rate"]))
+    for rate in rates:
+        rows = [row for row in board["by_rate"] if row["rate_per_min"] == rate]
+        sheets.append(metrics_sheet(f"At {rate:g} queries/min", rows, _MAIN))
+    if len({row["budget_s"] for row in board["by_budget"]}) > 1:
+        sheets.append(_goodput("budget", board["by_budget"], "budget_s", policies))
+    sheets.append(_use_sheet(board["ranking"]))
+    return sheets
+
+
+def _about_fluid(board: Mapping[str, Any]) -> str:
+    if not board.get("fluid"):
+        known = board["backend"] == "vllm" or any(row.get("bound") for row in board["ranking"])
+        return (
+            "" if known else " How far from the possible: leaderboard --fluid, or run clairvoyant."
+        )
+    values = [f"{100 * board['fluid']['mean'][kind]:.1f} ({what})" for kind, what in KINDS.items()]
+    return f" Fluid bounds on goodput %: {', '.join(values)}."
+
+
+def _goodput(
+    what: str,
+    rows: Sequence[Mapping[str, Any]],
+    axis: str,
+    policies: Sequence[str],
+    fluid: Sequence[Mapping[str, Any]] = (),
+) -> Sheet:
+    """Goodput along an axis, with fluid bounds below."""
+    sheet = matrix(
+        f"Goodput % by {what} (solved %)",
+        rows,
+        axis,
+        policies,
+        METRICS["goodput"],
+        lambda row: f"{100 * row['goodput']:.1f} ({100 * row['accuracy']:.1f})",
+        budget_text if axis == "budget_s" else str,
+    )
+    limits = {row[axis]: row for row in fluid}
+    if not limits:
+        return sheet
+    values = dict.fromkeys(row[axis] for row in rows)
+    below = [
+        [f"fluid bound, {what}", *(f"{100 * limits[value][kind]:.1f}" for value in values)]
+        for kind, what in KINDS.items()
+    ]
+    return dataclasses.replace(sheet, rows=[*sheet.rows, *below])
+
+
+def _use_sheet(rows: Sequence[Mapping[str, Any]]) -> Sheet:
+    models, strategies = list(rows[0]["model_share"]), list(rows[0]["strategy_share"])
+    return Sheet(
+        "What was used: % of decisions",
+        [
+            "policy",
+            *(name.replace("-", "\n") for name in models),
+            *strategies,
+            *("imbal.", "tokens/q", "cut %"),
+        ],
+        [
+            [
+                short(row["policy"]),
+                *(f"{100 * row['model_share'][name]:.0f}" for name in models),
+                *(f"{100 * row['strategy_share'][name]:.0f}" for name in strategies),
+                value_text(METRICS["imbalance"], row["imbalance"]),
+                value_text(METRICS["tokens_per_query"], row["tokens_per_query"]),
+                value_text(METRICS["truncated_share"], row["truncated_share"]),
+            ]
+            for row in rows
+        ],
+        "Imbalance: standard deviation over mean of the models' shares. "
+        "Cut: calls that hit the limit of output tokens.",
+    )

@@ -1,0 +1,201 @@
+"""Runs a suite into a results folder, from where an earlier run of the same command left off."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from inframind_gym.benchmark.cells import BaseCell, cell_id, content_hash, grid
+from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
+from inframind_gym.benchmark.families import ROUTING, Family, family
+from inframind_gym.benchmark.progress import ProgressReport, say
+from inframind_gym.benchmark.provenance import policy_fingerprint, provenance
+from inframind_gym.benchmark.store import HEADER, REQUESTS, ResultStore, differences, read_header
+from inframind_gym.benchmark.suite import BaseSuite, SuiteT, absolute
+from inframind_gym.benchmark.workers import MAX_ROWS, run_cells
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a run did.
+
+    Attributes:
+        folder: Where the results are.
+        cells: Cells of the suite.
+        computed: Cells that this run has computed.
+        kept: Cells that earlier runs had computed.
+        wall_s: Seconds that this run took.
+        stopped: Whether it was stopped before the end.
+    """
+
+    folder: Path
+    cells: int
+    computed: int
+    kept: int
+    wall_s: float
+    stopped: bool
+
+
+def resolve(suite: SuiteT) -> SuiteT:
+    """Check all that a suite names and make its paths absolute, see `Family.resolve`.
+
+    Raises:
+        InfraMindError: Something cannot be used.
+    """
+    resolved: SuiteT = family_of_suite(suite).resolve(suite)
+    files = {axis: tuple(map(absolute, getattr(resolved, axis))) for axis in resolved.files}
+    return resolved.model_copy(update=files)
+
+
+def family_of_suite(suite: BaseSuite) -> Family:
+    """The family of a suite."""
+    return family(getattr(suite, "kind", ROUTING))
+
+
+def run(
+    suite: BaseSuite,
+    folder: Path,
+    *,
+    workers: int = 1,
+    ray_address: str | None = None,
+    max_rows: int = MAX_ROWS,
+    export_port: int | None = None,
+    command: Sequence[str] = (),
+) -> RunSummary:
+    """Compute the cells of a suite that a folder does not hold yet.
+
+    Ctrl-C and SIGTERM end the run after what is being written, and a sweep on live servers at
+    once; a second one ends everything at once. Neither loses a finished cell.
+
+    Args:
+        suite: A resolved suite.
+        folder: Where results go.
+        workers: Processes, or actors on Ray.
+        ray_address: Of a Ray cluster, see `inframind_gym.benchmark.cluster.ray_hosts.connect`; None for processes.
+        max_rows: Most cells in lock-step.
+        export_port: Port at which metrics of live servers are shown while the run goes on.
+        command: The command line, for the record.
+
+    Raises:
+        BenchmarkError: The folder cannot be used, a policy fails, the disk is full, or there are no
+            live servers to show metrics of.
+    """
+    if export_port is not None and getattr(suite, "backend", None) != "vllm":
+        raise BenchmarkError("--export-port shows metrics of live servers; add --backend vllm.")
+    began = time.monotonic()
+    kind = family_of_suite(suite)
+    header = _header(kind, suite, command)
+    ids = {cell: _id(kind, cell, header) for cell in grid(suite)}
+    size = {cell: kind.episodes(suite, cell) for cell in ids}
+    with ResultStore(folder, header) as store:
+        todo = {cell: name for cell, name in ids.items() if name not in store.finished}
+        kept = len(ids) - len(todo)
+        total = sum(size.values())
+        left = sum(size[cell] for cell in todo)
+        if kept:
+            say(f"{folder}: {kept} of {len(ids)} cells are there, {len(todo)} to go")
+        stopped = False
+        computed = 0
+        with ctrl_c() as stop, ProgressReport(total, total - left, suite.name, kind.unit) as report:
+            try:
+                for results in run_cells(
+                    kind,
+                    suite,
+                    todo,
+                    workers=workers,
+                    ray_address=ray_address,
+                    max_rows=max_rows,
+                    log=folder / REQUESTS,
+                    export_port=export_port,
+                    stop=lambda: stop.asked,
+                    progress=report.advance,
+                ):
+                    store.commit(results)
+                    computed += len(results)
+            except StoppedError:
+                stopped = True
+        if not stopped:
+            store.sort()
+    return RunSummary(folder, len(ids), computed, kept, time.monotonic() - began, stopped)
+
+
+def outdated(suite: BaseSuite, folder: Path) -> list[str]:
+    """Why a folder's results are not those of a resolved suite, in words; [] where they are.
+
+    Raises:
+        BenchmarkError: The folder's ``run.json`` is damaged.
+    """
+    if not (folder / HEADER).exists():
+        return []
+    return differences(read_header(folder), _header(family_of_suite(suite), suite, ()))
+
+
+def _header(kind: Family, suite: BaseSuite, command: Sequence[str]) -> dict[str, Any]:
+    """Content of ``run.json``."""
+    shared = kind.settings(suite)
+    policies = {name: kind.resolve_policy(name) for name in suite.policies}
+    origin = provenance()
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    own = kind.header(suite)
+    specs = own.pop("env_specs")
+    return {
+        "settings": shared,
+        "settings_hash": content_hash(shared),
+        "policies": {name: policy_fingerprint(name, kind.resolve_policy) for name in policies},
+        "bounds": [name for name, made in policies.items() if getattr(made, "bound", False)],
+        **kind.fingerprints(suite),
+        "suite": suite.model_dump(mode="json"),
+        **own,
+        **origin,
+        "runs": [{"started": started, "command": list(command), "git": origin["git"]}],
+        "env_specs": specs,
+    }
+
+
+def _id(kind: Family, cell: BaseCell, header: dict[str, Any]) -> str:
+    contents = [header[key][getattr(cell, axis)] for key, axis in kind.contents.items()]
+    shared = content_hash([header["settings_hash"], *contents])
+    return cell_id(cell, shared, header["policies"][cell.policy])
+
+
+class _Stop:
+    """Whether Ctrl-C was pressed, or the process was asked to end."""
+
+    asked = False
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        """Take note; the second time, interrupt whatever goes on."""
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        say("\nstopping (Ctrl-C again: at once)")
+
+
+@contextmanager
+def ctrl_c() -> Iterator[_Stop]:
+    """Take note of Ctrl-C, and of SIGTERM, for the time of a block."""
+    stop = _Stop()
+    try:
+        old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread: nobody can press Ctrl-C here
+        yield stop
+        return
+    try:
+        yield stop
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def continue_command(command: Sequence[str]) -> str:
+    """The command line that continues a run, as it can be typed."""
+    return shlex.join([Path(sys.executable).name, "-m", "benchmarks", *command])

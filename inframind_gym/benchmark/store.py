@@ -1,0 +1,438 @@
+"""A results folder that a kill cannot spoil.
+
+    run.json        settings, versions, machine, suite, environment specs (replaced as a whole)
+    episodes.jsonl  one line per query, in blocks of one cell
+    cells.jsonl     one line per finished cell; this is the commit log
+    timing.jsonl    how long the policy took in a cell, where that is measured
+
+A cell is finished when its line stands in ``cells.jsonl``. Its block of episodes is written and
+synced before, so a kill at any moment leaves at most an unfinished tail in either file: readers
+ignore it, the next run cuts it off. Blocks stand in the order of the cells' lines, and each line
+tells its block's length, so nothing has to be searched. When a run is complete, both files are put
+into the order of the cells' coordinates: the same suite gives the same bytes, whatever the number
+of workers and however often it was interrupted. Times are never the same twice: ``timing.jsonl`` is
+the one file of which this is not true, and nothing but the table of times is made from it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from inframind_gym.benchmark.cells import BaseCell
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.families import Family, family_of
+
+HEADER, EPISODES, CELLS, TIMING = "run.json", "episodes.jsonl", "cells.jsonl", "timing.jsonl"
+REQUESTS = "requests.jsonl"  # of live servers: every call, as `inframind calibrate` reads them
+_LOCK = ".lock"  # held by the run that uses the folder
+_SORTED = ".sorted"  # suffix of the files that replace the logs when a run is complete
+
+
+Timing = dict[str, float]  # what was measured -> milliseconds
+
+
+class OtherSettingsError(BenchmarkError):
+    """A folder holds results that other code or settings have made."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """A finished cell.
+
+    Attributes:
+        line: Its line of ``cells.jsonl``, with "cell", the coordinates and "episodes_bytes".
+        episodes: Its block of ``episodes.jsonl``.
+        timing: What was measured of the time that it took; not part of the result.
+    """
+
+    line: dict[str, Any]
+    episodes: bytes
+    timing: Timing | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where the episodes of a finished cell stand.
+
+    Attributes:
+        cell: The cell's coordinates.
+        line: Its line of ``cells.jsonl``.
+        raw: The same as it stands in the file, with the line's end.
+        start: First byte in ``episodes.jsonl``.
+        end: First byte after the block.
+    """
+
+    cell: BaseCell
+    line: dict[str, Any]
+    raw: bytes
+    start: int
+    end: int
+
+    @classmethod
+    def parse(cls, family: Family, raw: bytes, start: int) -> Block:
+        """Read a line of ``cells.jsonl``.
+
+        Raises:
+            ValueError, KeyError, TypeError: It is not one.
+        """
+        line = json.loads(raw)
+        return cls(
+            family.cell.from_json(line), line, raw, start, start + int(line["episodes_bytes"])
+        )
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """Read ``run.json``.
+
+    Raises:
+        BenchmarkError: The folder is not one of results.
+    """
+    path = folder / HEADER
+    try:
+        header = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        what = "holds no results" if folder.is_dir() else "does not exist"
+        raise BenchmarkError(
+            f"{folder} {what} (no {HEADER}). "
+            f"Make some: python -m benchmarks run --suite quick --out {folder}"
+        ) from None
+    except ValueError as error:
+        raise BenchmarkError(f"{path} is not valid JSON: {error}") from None
+    return dict(header)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What keeps the results of two runs out of one folder, in words.
+
+    Args:
+        old: Content of the folder's ``run.json``.
+        new: What the new run would write there.
+    """
+    there, now = old["settings"], new["settings"]
+    found = [
+        f"{key} (there: {there.get(key)!r}, now: {now.get(key)!r})"
+        for key in {**there, **now}
+        if there.get(key) != now.get(key)
+    ]
+    for kind, what in {"policies": "policy", **family_of(new["suite"]).contents}.items():
+        found += [
+            f"the content of {what} {name}"
+            for name, fingerprint in new[kind].items()
+            if old.get(kind, {}).get(name, fingerprint) != fingerprint
+        ]
+    return found
+
+
+def read_blocks(folder: Path) -> list[Block]:
+    """The finished cells of a folder, without what a kill has left unfinished.
+
+    Raises:
+        BenchmarkError: A line before the last is damaged; names it.
+    """
+    path, available = _log_of_cells(folder), _size(folder / EPISODES)
+    blocks: list[Block] = []
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    if not lines:
+        return blocks
+    family = family_of(read_header(folder)["suite"])
+    for number, raw in enumerate(lines, start=1):
+        try:
+            if not raw.endswith(b"\n"):
+                break  # torn
+            block = Block.parse(family, raw, blocks[-1].end if blocks else 0)
+        except (ValueError, KeyError, TypeError):
+            if number == len(lines):
+                break  # a kernel that went down with the power may leave a last line of zeros
+            raise BenchmarkError(
+                f"{path}, line {number}, is damaged. Cut both {CELLS} and {EPISODES} before its "
+                "cell and run the same command again, or start over in another folder."
+            ) from None
+        if block.end > available:
+            break
+        blocks.append(block)
+    return blocks
+
+
+def read_timings(folder: Path) -> dict[str, Timing]:
+    """What was measured, by the ids of cells; of several lines of a cell the last one counts."""
+    path = folder / TIMING
+    timings: dict[str, Timing] = {}
+    for raw in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            line = json.loads(raw)
+            timings[line.pop("cell")] = line
+        except (ValueError, KeyError, AttributeError, TypeError):
+            continue
+    return timings
+
+
+def _log_of_cells(folder: Path) -> Path:
+    """The log that fits ``episodes.jsonl``: a kill may have come between the renames of `sort`."""
+    episodes, cells = (folder / (name + _SORTED) for name in (EPISODES, CELLS))
+    return cells if cells.exists() and not episodes.exists() else folder / CELLS
+
+
+def read_episodes(
+    folder: Path, blocks: Sequence[Block]
+) -> Iterator[tuple[Block, list[dict[str, Any]]]]:
+    """The episodes of finished cells, one cell after the other.
+
+    Raises:
+        BenchmarkError: A block is not what its cell's line says.
+    """
+    if not blocks:
+        return
+    with (folder / EPISODES).open("rb") as file:
+        for block in blocks:
+            file.seek(block.start)
+            try:
+                content = file.read(block.end - block.start)
+                episodes = json.loads(b"[" + b",".join(content.splitlines()) + b"]")
+                sound = len(episodes) == block.line["episodes"] and all(
+                    episode["cell"] == block.line["cell"] for episode in episodes
+                )
+            except (ValueError, KeyError, TypeError):
+                sound = False
+            if not sound:
+                raise BenchmarkError(
+                    f"{folder / EPISODES} is damaged between bytes {block.start} and {block.end} "
+                    f"({block.cell}). Run the suite again in another folder."
+                )
+            yield block, episodes
+
+
+def delete_results(folder: Path) -> None:
+    """Delete all results in a folder; the folder stays, with its lock, which others may wait for.
+
+    Raises:
+        BenchmarkError: Another run uses the folder, or it cannot be written; nothing is deleted.
+    """
+    with _locked(folder):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != _LOCK:
+                path.unlink()
+
+
+def _locked(folder: Path) -> TextIO:
+    """Take a folder, which is created if needed, for one run: until the file is closed.
+
+    Raises:
+        BenchmarkError: Another run uses the folder, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / _LOCK).open("w")
+    except OSError as error:
+        raise BenchmarkError(f"{folder} cannot be written: {error.strerror}.") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise BenchmarkError(
+            f"{folder} is in use by another run. Wait for it, or choose another folder."
+        ) from None
+    return lock
+
+
+class ResultStore:
+    """A results folder open for one run; a context manager.
+
+    Args:
+        folder: Created if needed.
+        header: Content of ``run.json``. Its "settings" must equal those of an existing folder;
+            entries of "policies" and of the family's `contents` (name to fingerprint), of "bounds"
+            (policies that cannot be beaten) and of "env_specs" are merged with the existing ones.
+
+    Raises:
+        BenchmarkError: The folder belongs to other settings, is in use, or cannot be written.
+    """
+
+    def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self._family = family_of(header["suite"])
+        self._lock = _locked(folder)
+        try:
+            self._finish_sorting()
+            merged = self._merge(header)
+            self._blocks = {block.line["cell"]: block for block in read_blocks(folder)}
+            self._end = {
+                EPISODES: max((block.end for block in self._blocks.values()), default=0),
+                CELLS: sum(len(block.raw) for block in self._blocks.values()),
+            }
+            self._file = {name: self._open_at(name, end) for name, end in self._end.items()}
+            self.write_header(merged)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    @property
+    def finished(self) -> set[str]:
+        """Ids of the cells that need not be run again."""
+        return set(self._blocks)
+
+    def commit(self, results: Sequence[CellResult]) -> None:
+        """Add finished cells; when this returns they survive a kill or a loss of power.
+
+        Raises:
+            BenchmarkError: The disk is full or fails; what was finished before stays readable.
+        """
+        blocks: list[Block] = []
+        for result in results:
+            raw = json.dumps(result.line, allow_nan=False).encode() + b"\n"
+            start = blocks[-1].end if blocks else self._end[EPISODES]
+            blocks.append(Block.parse(self._family, raw, start))
+        self._append(EPISODES, b"".join(result.episodes for result in results))
+        self._append(CELLS, b"".join(block.raw for block in blocks))
+        self._note_timings(results)
+        self._blocks.update((block.line["cell"], block) for block in blocks)
+
+    def _note_timings(self, results: Sequence[CellResult]) -> None:
+        lines = [
+            json.dumps({"cell": result.line["cell"], **result.timing}) + "\n"
+            for result in results
+            if result.timing is not None
+        ]
+        if lines:
+            try:
+                with (self.folder / TIMING).open("a", encoding="utf-8") as file:
+                    file.write("".join(lines))
+            except OSError as error:
+                raise self._failure(TIMING, error) from None
+
+    def write_header(self, header: Mapping[str, Any]) -> None:
+        """Replace ``run.json`` as a whole.
+
+        Raises:
+            BenchmarkError: The disk is full or fails; the old file stays.
+        """
+        content = json.dumps(header, indent=2, allow_nan=False) + "\n"
+        self._write_whole(HEADER + ".new", [content.encode()])
+        os.replace(self.folder / (HEADER + ".new"), self.folder / HEADER)
+        self.header = dict(header)
+
+    def sort(self) -> None:
+        """Put both files into the order of the cells' coordinates.
+
+        Raises:
+            BenchmarkError: The disk is full or fails; the files stay as they are.
+        """
+        blocks = sorted(self._blocks.values(), key=lambda block: block.cell.sort_key)
+        if all(one.start <= other.start for one, other in itertools.pairwise(blocks)):
+            return
+        with (self.folder / EPISODES).open("rb") as source:
+
+            def in_order() -> Iterator[bytes]:
+                for block in blocks:
+                    source.seek(block.start)
+                    yield source.read(block.end - block.start)
+
+            self._write_whole(EPISODES + _SORTED, in_order())
+        self._write_whole(CELLS + _SORTED, (block.raw for block in blocks))
+        self._close_files()
+        os.replace(self.folder / (EPISODES + _SORTED), self.folder / EPISODES)
+        os.replace(self.folder / (CELLS + _SORTED), self.folder / CELLS)
+        self._blocks = {block.line["cell"]: block for block in read_blocks(self.folder)}
+        self._file = {name: self._open_at(name, end) for name, end in self._end.items()}
+
+    def _finish_sorting(self) -> None:
+        """Complete or undo a `sort` that a kill has interrupted (critical are its two renames)."""
+        episodes, cells = self.folder / (EPISODES + _SORTED), self.folder / (CELLS + _SORTED)
+        if _log_of_cells(self.folder) == cells:
+            os.replace(cells, self.folder / CELLS)
+        for leftover in (cells, episodes):  # in this order: the cells' alone mean half a `sort`
+            leftover.unlink(missing_ok=True)
+
+    def _merge(self, header: Mapping[str, Any]) -> dict[str, Any]:
+        if not (self.folder / HEADER).exists():
+            if _size(self.folder / CELLS):
+                raise BenchmarkError(
+                    f"{self.folder} has results, but no {HEADER}. Choose another folder."
+                )
+            return dict(header)
+        old, contents = read_header(self.folder), self._family.contents
+        differing = differences(old, header)
+        if differing:
+            raise OtherSettingsError(
+                f"{self.folder} holds results of other settings: {'; '.join(differing)}. "
+                "Choose another folder, or delete this one to start over."
+            )
+        merged = {key: {**old[key], **header[key]} for key in ("policies", *contents, "env_specs")}
+        bounds = sorted({*old.get("bounds", ()), *header.get("bounds", ())})
+        runs = [*old["runs"], *header["runs"]]
+        return {**header, **merged, "bounds": bounds, "runs": runs}
+
+    def _open_at(self, name: str, end: int) -> int:
+        """Open a log for appending, without what follows its last finished cell."""
+        descriptor = os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o644)
+        os.ftruncate(descriptor, end)
+        os.lseek(descriptor, end, os.SEEK_SET)
+        return descriptor
+
+    def _append(self, name: str, content: bytes) -> None:
+        descriptor, end = self._file[name], self._end[name]
+        try:
+            _write_all(descriptor, content)
+            os.fsync(descriptor)
+        except OSError as error:
+            os.ftruncate(descriptor, end)
+            os.lseek(descriptor, end, os.SEEK_SET)
+            raise self._failure(name, error) from None
+        self._end[name] = end + len(content)
+
+    def _write_whole(self, name: str, parts: Iterable[bytes]) -> None:
+        path = self.folder / name
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                for part in parts:
+                    _write_all(descriptor, part)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise self._failure(name, error) from None
+
+    def _failure(self, name: str, error: OSError) -> BenchmarkError:
+        return BenchmarkError(
+            f"{self.folder / name} cannot be written: {error.strerror}. Finished cells are kept: "
+            "make room and run the same command again."
+        )
+
+    def _close_files(self) -> None:
+        for descriptor in self._file.values():
+            os.close(descriptor)
+        self._file = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close_files()
+        self._lock.close()
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,192 @@
+"""Tables for people: on the terminal with rich, or as markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from inframind_gym.benchmark.families import family_of
+from inframind_gym.benchmark.metrics import Metric
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table before it is rendered.
+
+    Attributes:
+        title: What it shows.
+        headings: One for each column; the first columns up to `left` are text, the others numbers.
+        rows: Cells as text.
+        caption: How to read it.
+        left: Number of left-aligned columns.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    left: int = 1
+    best: set[tuple[int, int]] = field(default_factory=set)
+
+
+def show(
+    sheets: Sequence[Sheet], *, markdown: bool = False, console: Console | None = None
+) -> None:
+    """Print tables to standard output."""
+    if markdown:
+        print("\n\n".join(to_markdown(sheet) for sheet in sheets))
+        return
+    console = console or _console()
+    for sheet in sheets:
+        console.print(to_rich(sheet))
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
+def to_rich(sheet: Sheet) -> Table:
+    """A table for the terminal; the best values of a column are bold."""
+    table = Table(
+        title=sheet.title,
+        caption=sheet.caption or None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for i, heading in enumerate(sheet.headings):
+        table.add_column(
+            heading, justify="left" if i < sheet.left else "right", no_wrap=i < sheet.left
+        )
+    for r, row in enumerate(sheet.rows):
+        table.add_row(
+            *(Text(text, "bold" if (r, c) in sheet.best else "") for c, text in enumerate(row))
+        )
+    return table
+
+
+def to_markdown(sheet: Sheet) -> str:
+    """A table in GitHub's markdown."""
+    rule = ["---" if i < sheet.left else "--:" for i in range(len(sheet.headings))]
+    body = [
+        [f"**{text}**" if (r, c) in sheet.best else text for c, text in enumerate(row)]
+        for r, row in enumerate(sheet.rows)
+    ]
+    headings = [heading.replace("\n", " ") for heading in sheet.headings]
+    lines = ["| " + " | ".join(row) + " |" for row in (headings, rule, *body)]
+    parts = [f"### {sheet.title}", "\n".join(lines), sheet.caption]
+    return "\n\n".join(part for part in parts if part)
+
+
+def leaderboard_sheets(board: dict[str, Any]) -> list[Sheet]:
+    """The tables of a leaderboard; empty if no cell has been finished by every policy."""
+    return family_of(board).sheets(board) if board["ranking"] else []
+
+
+def value_text(metric: Metric, value: float) -> str:
+    """A metric's value as it is shown."""
+    shown = value * metric.scale
+    return f"{shown:,.{_decimals(metric, shown)}f}"
+
+
+def with_margin(row: Mapping[str, Any], metric: Metric) -> str:
+    """A metric and half of the width of its interval."""
+    low, high = row[f"{metric.name}_ci95"]
+    shown = row[metric.name] * metric.scale
+    half = (high - low) / 2 * metric.scale
+    return f"{value_text(metric, row[metric.name])}±{half:,.{_decimals(metric, shown)}f}"
+
+
+def _decimals(metric: Metric, shown: float) -> int:
+    if metric.scale != 1.0:
+        return 1
+    if metric.name.endswith("_s"):
+        return 0 if abs(shown) >= 100 else 1
+    return 0 if abs(shown) >= 100 else 2
+
+
+def short(policy: str) -> str:
+    """A policy's name, without its beginning if it is long."""
+    return policy if len(policy) <= 28 else "…" + policy[-27:]
+
+
+def cells_text(board: Mapping[str, Any]) -> str:
+    """How many cells the averages of a leaderboard are over."""
+    count = board["ranking"][0]["cells"]
+    return "1 cell" if count == 1 else f"{count} cells"
+
+
+def metrics_sheet(
+    title: str, rows: Sequence[Mapping[str, Any]], main: Sequence[Metric], caption: str = ""
+) -> Sheet:
+    """Policies in their order, with the main metrics."""
+    bounded = any("of_bound" in row for row in rows)
+    headings = ["#", "policy", *(metric.label for metric in main)]
+    headings += ["of bound %"] if bounded else []
+    ranked = [row for row in rows if not row.get("bound")]
+    body = []
+    for row in rows:
+        place = "" if row.get("bound") else str(ranked.index(row) + 1)
+        extra = [_of_bound(row)] if bounded else []
+        body.append([place, short(row["policy"]), *(with_margin(row, m) for m in main), *extra])
+    best = set()
+    for c, metric in enumerate(main, start=2):
+        if metric.higher_is_better is None:
+            continue
+        pick = max if metric.higher_is_better else min
+        top = pick((row[metric.name] for row in ranked), default=None)
+        best |= {(r, c) for r, row in enumerate(rows) if row in ranked and row[metric.name] == top}
+    return Sheet(title, headings, body, caption, left=2, best=best)
+
+
+def _of_bound(row: Mapping[str, Any]) -> str:
+    if row.get("bound") or "of_bound" not in row:
+        return ""
+    low, high = row["of_bound_ci95"]
+    return f"{100 * row['of_bound']:.1f}±{50 * (high - low):.1f}"
+
+
+def about_bounds(board: Mapping[str, Any]) -> str:
+    """What the caption says of policies that cannot be beaten."""
+    names = [row["policy"] for row in board["ranking"] if row.get("bound")]
+    return f" Not ranked, because it is a bound: {', '.join(names)}." if names else ""
+
+
+def matrix(
+    title: str,
+    rows: Sequence[Mapping[str, Any]],
+    axis: str,
+    policies: Sequence[str],
+    score: Metric,
+    text: Callable[[Mapping[str, Any]], str],
+    label: Callable[[Any], str] = str,
+) -> Sheet:
+    """One text for each policy and value of an axis; the best score of a column is bold."""
+    values = list(dict.fromkeys(row[axis] for row in rows))
+    found = {(row["policy"], row[axis]): row for row in rows}
+    best = set()
+    for c, value in enumerate(values, start=1):
+        column = [found[policy, value] for policy in policies]
+        ranked = [row[score.name] for row in column if not row.get("bound")]
+        top = (max if score.higher_is_better else min)(ranked, default=None)
+        best |= {
+            (r, c)
+            for r, row in enumerate(column)
+            if not row.get("bound") and row[score.name] == top
+        }
+    return Sheet(
+        title,
+        ["policy", *(label(value) for value in values)],
+        [[short(policy), *(text(found[policy, value]) for value in values)] for policy in policies],
+        best=best,
+    )

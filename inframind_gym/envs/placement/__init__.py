@@ -1,0 +1,1 @@
+"""Placement: which model lives on which GPU."""

@@ -1,0 +1,189 @@
+"""InfraMind-Placement-v0: which model lives on which GPU."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from inframind_gym.envs.placement.config import placement_config
+from inframind_gym.envs.placement.observation import HIGHEST
+from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.policies.actions import check_actions
+from inframind_gym.simulator.placement.context import (
+    PlacementContext,
+    PlacementSpec,
+    contexts,
+    spec_of,
+)
+from inframind_gym.simulator.placement.step import TERMS
+
+
+def placement_spaces(simulation: PlacementSimulation) -> tuple[spaces.Box, spaces.MultiDiscrete]:
+    """Observation and action space of one cluster."""
+    box = spaces.Box(0.0, HIGHEST, (simulation.observation_size,), np.float32)
+    return box, spaces.MultiDiscrete([simulation.num_models + 1] * simulation.num_gpus)
+
+
+def no_options(options: dict[str, Any] | None) -> None:
+    """Refuse options of `reset`: there are none.
+
+    Raises:
+        ConfigError: an option is given.
+    """
+    for key in options or {}:
+        raise ConfigError(f"reset: {unknown('option', key, ())}")
+
+
+class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
+    """Decide every five seconds which model each GPU of a cluster holds awake.
+
+    ## Description
+
+    Jobs of several agent calls arrive; each call needs one model of a catalogue and is answered
+    only where that model is awake. A GPU holds one awake model at a time. Switching it takes time:
+    the one that is there drains and falls asleep (seconds, the first time longer) or is offloaded,
+    the one that comes wakes up (seconds) or is loaded (half a minute and more). Models of tensor
+    parallelism k span k neighbouring GPUs. The rules are those of `spec/gpu_placement.md`; each is
+    written down in its module of `inframind_gym.simulator.placement`.
+
+    ## Action Space
+
+    `MultiDiscrete([M + 1] * G)`: per GPU 0, leave it alone, or 1 + the model to make active.
+    `action_masks()` and `info["action_mask"]`, (G·(M + 1),), tell which choices are open to each
+    GPU: it is STABLE, the model fits, is not loading anywhere and its block of GPUs is free. That
+    all GPUs of a block choose the same model cannot be said by a mask; a choice of only some of
+    them is illegal. Illegal choices do nothing and cost reward
+    (`inframind_gym.simulator.placement.choices`).
+
+    ## Observation Space
+
+    `Box(0, 5, (G·(4·M + 7) + 12·M,))`: what is on each GPU, what waits for each model; number by
+    number in `inframind_gym.envs.placement.observation`.
+
+    ## Rewards and costs
+
+    Minus the request-seconds of the interval, waiting and service, per call that comes in an
+    interval on average, over `latency_scale_s`: the mean reward of an episode is minus the mean
+    latency of a call, in units of 10 s (`inframind_gym.simulator.placement.step` has the derivation). Less
+    `illegal_penalty` times the share of illegal choices. `info["rewards"]` holds the terms
+    "waiting", "service" and "illegal". `info["cost"]`: jobs whose deadline passed in the interval.
+
+    ## Starting State
+
+    Time 0, no jobs; with `initial="spread"` one model awake on each block of GPUs, from a random
+    model on.
+
+    ## Episode End
+
+    Truncated after `num_decisions` decisions. Never terminated. Jobs that are in the cluster then
+    are not counted by `info["jobs"]` and `info["mean_latency_s"]`; the reward, the cost,
+    `info["late_share"]` and `info["mean_call_latency_s"]` count theirs too.
+
+    ## Arguments
+
+    See `inframind_gym.envs.placement.config.PlacementConfig`.
+
+    ## Version History
+
+    * v0: first version.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None, **arguments: Any) -> None:
+        if render_mode not in (None, "ansi"):
+            raise ConfigError(unknown("render_mode", render_mode, ("ansi",)))
+        self.render_mode = render_mode
+        self.simulation = self._simulate(arguments)
+        self.config = self.simulation.config
+        box, choices = placement_spaces(self.simulation)
+        self.observation_space = cast("gym.Space[NDArray[np.float32]]", box)
+        self.action_space = choices
+        self._highs = np.asarray(choices.nvec)
+        self._row = np.zeros(1, np.int64)
+        self._running = False
+        self._episode_cost = 0.0
+        self._episode_reward = 0.0
+
+    def _simulate(self, arguments: dict[str, Any]) -> PlacementSimulation:
+        """The cluster, from the keyword arguments."""
+        return PlacementSimulation(placement_config(arguments), 1)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin an episode.
+
+        Raises:
+            ConfigError: an option is given; there are none.
+        """
+        super().reset(seed=seed)
+        no_options(options)
+        observations = self.simulation.observations()
+        self.simulation.start(self._row, [self.np_random], observations)
+        self._running = True
+        self._episode_cost = 0.0
+        self._episode_reward = 0.0
+        return observations[0], {"cost": 0.0, "time_s": 0.0, "action_mask": self.action_masks()}
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Carry out a decision and let `decision_interval_s` pass.
+
+        Raises:
+            ActionError: an action of the wrong shape or out of range.
+            gymnasium.error.ResetNeeded: the episode is over.
+        """
+        if not self._running:
+            raise gym.error.ResetNeeded("the episode is over; call reset() before step()")
+        observations = self.simulation.observations()
+        self.simulation.step(check_actions(action, self._highs, 1), observations)
+        terms = self.simulation.terms[0].tolist()
+        reward = sum(terms)
+        episode = self.simulation.state.episode[0]
+        cost = float(episode["late"])
+        self._episode_cost += cost
+        self._episode_reward += reward
+        truncated = int(episode["decision"]) >= self.config.num_decisions
+        info: dict[str, Any] = {
+            "cost": cost,
+            "rewards": dict(zip(TERMS, terms, strict=True)),
+            "illegal": int(episode["illegal"]),
+            "time_s": float(episode["tick"] * self.config.routing_interval_s),
+            "action_mask": self.action_masks(),
+        }
+        if truncated:
+            self._running = False
+            info |= {
+                "episode_cost": self._episode_cost,
+                "episode_reward": self._episode_reward,
+                **self.simulation.summary(0),
+            }
+        return observations[0], reward, False, truncated, info
+
+    # What a policy may know
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(G·(M + 1),) which choices are open to each GPU, the form that MaskablePPO wants."""
+        mask: NDArray[np.bool_] = self.simulation.state.mask[0].flatten()
+        return mask
+
+    def context(self) -> PlacementContext:
+        """What a placement policy decides by, arrays with a first axis of 1."""
+        return contexts(self.simulation, self._row)
+
+    def placement_spec(self) -> PlacementSpec:
+        """What a placement policy is told before a run."""
+        return spec_of(self.simulation)
+
+    def completed(self) -> NDArray[Any]:
+        """The jobs that ended in the last step, (k,) JOB_DONE."""
+        return self.simulation.completed(0)
+
+    def render(self) -> str | None:
+        """A table of GPUs and models ("ansi")."""
+        return None if self.render_mode is None else self.simulation.table(0)

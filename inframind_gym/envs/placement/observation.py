@@ -1,0 +1,155 @@
+"""What the agent sees: a Box of fixed size, all numbers float32 in 0..HIGHEST.
+
+First the G GPUs, each with 4·M + 7 numbers, then the M models, each with 12 numbers.
+
+| of a GPU | | normalised |
+|---|---|---|
+| 4·M | per model: ACTIVE; SLEPT; it comes; it leaves (see `instances`) | 0, 1 |
+| 1 | STABLE | 0, 1 |
+| 1 | drain latency of the server on it, s | log |
+| 1 | free memory, other processes counted | / vram_total_MB |
+| 1 | memory that sleepers hold | / (alpha · vram_total_MB) |
+| 1 | running calls of the server on it | / slots |
+| 1 | queued calls of the server on it | / queue places |
+| 1 | time since its latest phase began, s; 0 on a STABLE GPU | log |
+
+| of a model | | normalised |
+|---|---|---|
+| 1 | calls in waiting_for_scheduling | count |
+| 1 | sum of their ages, s | log |
+| 1 | age of the oldest, s | log |
+| 1 | outstanding demand: calls in potential and in waiting_for_scheduling | count |
+| 1 | calls that became ready in the last interval | count |
+| 1 | whether an instance is QUEUED, WAKING or LOADING | 0, 1 |
+| 1 | GPUs on which it is ACTIVE | / G |
+| 1 | latency of its calls in their servers, averaged over polls, s | log |
+| 4 | observed times to wake, sleep, load and offload, s | log |
+
+`log` is log(1 + x) / log(301), `count` is log(1 + n) / log(101).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.simulator.placement.compiled import inner
+from inframind_gym.simulator.placement.memory import held, leader_of, slept_on
+from inframind_gym.simulator.placement.service import drain_latency
+from inframind_gym.simulator.placement.state import (
+    ACTIVE,
+    NONE,
+    SLEPT,
+    TIMES,
+    Cluster,
+    World,
+    is_coming,
+    is_moving,
+)
+
+STATES: Final = 4
+GPU_FEATURES: Final = 7
+MODEL_FEATURES: Final = 8 + TIMES
+HIGHEST: Final = 5.0  # of log(1 + x) / log(101) up to x = 10^9, and of every share
+_LOG_SCALE: Final = 1.0 / math.log(301.0)
+_COUNT_SCALE: Final = 1.0 / math.log(101.0)
+_is_coming: Final = inner(is_coming)
+_is_moving: Final = inner(is_moving)
+
+
+def observation_size(gpus: int, models: int) -> int:
+    """Numbers in an observation."""
+    return gpus * (STATES * models + GPU_FEATURES) + models * MODEL_FEATURES
+
+
+@inner
+def seconds(value: float) -> float:
+    """A time in s on the scale of the observation."""
+    return math.log1p(value) * _LOG_SCALE
+
+
+@inner
+def count(value: float) -> float:
+    """A number of calls on the scale of the observation."""
+    return math.log1p(value) * _COUNT_SCALE
+
+
+@inner
+def observe_gpu(
+    world: World, cluster: Cluster, e: int, g: int, out: NDArray[np.float32], at: int
+) -> int:
+    """Write what is seen of GPU `g` from `at` on; the index behind it."""
+    now_s = cluster.episode[e].tick * world.settings[0].routing_s
+    gpu = world.gpu[g]
+    begun_s = -1.0
+    for m in range(world.model.shape[0]):
+        leader = leader_of(world, g, m)
+        for i in range(STATES):
+            out[at + i] = 0.0
+        if leader != NONE:
+            instance = cluster.instance[e, leader, m]
+            state = instance.state
+            if state == ACTIVE:
+                out[at] = 1.0
+            elif state == SLEPT:
+                out[at + 1] = 1.0
+            elif _is_moving(state):
+                out[at + (2 if _is_coming(state) else 3)] = 1.0
+                begun_s = max(begun_s, instance.begun_s)
+        at += STATES
+    free = gpu.vram_mb - held(world, cluster, e, g) - cluster.foreign_mb[e, g]
+    out[at] = 1.0 if cluster.moving[e, g] == 0 else 0.0
+    out[at + 2] = max(free, 0.0) / gpu.vram_mb
+    limit = gpu.slept_limit_mb
+    out[at + 3] = slept_on(world, cluster, e, g) / limit if limit > 0.0 else 0.0
+    host = int(cluster.host[e, g])
+    if host == NONE:
+        out[at + 1] = out[at + 4] = out[at + 5] = 0.0
+    else:
+        server = cluster.server[e, host]
+        model = world.model[server.model]
+        out[at + 1] = seconds(drain_latency(cluster, e, host))
+        out[at + 4] = server.running / model.slots
+        out[at + 5] = server.queued / max(model.queue, 1)
+    out[at + 6] = seconds(now_s - begun_s) if begun_s >= 0.0 else 0.0
+    return at + GPU_FEATURES
+
+
+@inner
+def observe_model(
+    world: World, cluster: Cluster, e: int, m: int, out: NDArray[np.float32], at: int
+) -> int:
+    """Write what is seen of model `m` from `at` on; the index behind it."""
+    now_s = cluster.episode[e].tick * world.settings[0].routing_s
+    waiting = cluster.waiting[e, m]
+    oldest_s = 0.0
+    if waiting.count > 0:
+        oldest_s = now_s - cluster.request[e, waiting.head].stamp_s
+    out[at] = count(waiting.count)
+    out[at + 1] = seconds(max(waiting.count * now_s - waiting.stamp_sum_s, 0.0))
+    out[at + 2] = seconds(oldest_s)
+    out[at + 3] = count(waiting.count + waiting.potential)
+    out[at + 4] = count(waiting.arrived)
+    out[at + 5] = 1.0 if waiting.loading > 0 else 0.0
+    out[at + 6] = waiting.active * world.model[m].tp / world.gpu.shape[0]
+    out[at + 7] = seconds(waiting.latency_s)
+    for kind in range(TIMES):
+        out[at + 8 + kind] = seconds(cluster.seen_s[e, m, kind])
+    return at + MODEL_FEATURES
+
+
+@inner
+def observe(world: World, cluster: Cluster, e: int, out: NDArray[np.float32]) -> None:
+    """Write the observation of environment `e`.
+
+    Args:
+        out: (d,), written.
+    """
+    at = 0
+    for g in range(world.gpu.shape[0]):
+        at = observe_gpu(world, cluster, e, g, out, at)
+    for m in range(world.model.shape[0]):
+        at = observe_model(world, cluster, e, m, out, at)

@@ -1,0 +1,181 @@
+"""A batch of clusters: what every environment of this room, single or vector, runs on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.placement.config import PlacementConfig
+from inframind_gym.envs.placement.observation import observation_size
+from inframind_gym.simulator.placement.blocks import first_gpu
+from inframind_gym.simulator.placement.cards import load_cluster
+from inframind_gym.simulator.placement.demand import JobArrivals, load_demand
+from inframind_gym.simulator.placement.memory import write_held
+from inframind_gym.simulator.placement.state import (
+    ABSENT,
+    COUNTERS,
+    NONE,
+    STATE_NAMES,
+    Cluster,
+    World,
+    allocate,
+)
+from inframind_gym.simulator.placement.step import BEGIN, STEP, TERMS, drive
+from inframind_gym.simulator.placement.world import build_world, jobs_per_min
+
+
+class PlacementSimulation:
+    """E clusters with the same GPUs, models, demand and settings.
+
+    Args:
+        config: what to simulate.
+        num_envs: E.
+
+    Attributes:
+        cluster_config: the GPUs.
+        cards: (M,) cards of the models, in the order of the actions.
+        demand: what is asked of the cluster.
+        world, state: the arrays of the compiled code.
+        terms: (E, 3) terms of the last step's reward, in the order of `step.TERMS`.
+
+    Raises:
+        ConfigError: the cluster, the demand or the trace cannot be used.
+    """
+
+    def __init__(self, config: PlacementConfig, num_envs: int) -> None:
+        self.config = config
+        self.num_envs = num_envs
+        self.cluster_config, self.cards = load_cluster(config.cluster)
+        self.demand = load_demand(config.demand)
+        rate = jobs_per_min(config, self.cluster_config, self.demand)
+        self.arrivals = JobArrivals(self.demand, rate, config.horizon_s, config.trace)
+        self.world = self._build_world()
+        self.state: Cluster = allocate(self.world, num_envs, self.arrivals.capacity)
+        self.terms = np.zeros((num_envs, len(TERMS)))
+        self._all_rows = np.arange(num_envs)
+        self._no_actions = np.zeros((num_envs, self.num_gpus), np.int64)
+
+    def _build_world(self) -> World:
+        return build_world(self.config, self.cluster_config, self.cards, self.demand, self.arrivals)
+
+    @property
+    def num_gpus(self) -> int:
+        """G."""
+        return len(self.world.gpu)
+
+    @property
+    def num_models(self) -> int:
+        """M."""
+        return len(self.world.model)
+
+    @property
+    def observation_size(self) -> int:
+        """Width d of an observation."""
+        return observation_size(self.num_gpus, self.num_models)
+
+    def observations(self) -> NDArray[np.float32]:
+        """A fresh array (E, d)."""
+        return np.empty((self.num_envs, self.observation_size), np.float32)
+
+    def start(
+        self,
+        rows: NDArray[np.int64],
+        generators: list[np.random.Generator],
+        observations: NDArray[np.float32],
+    ) -> None:
+        """Begin a new episode in some environments.
+
+        Args:
+            rows: (k,) environments.
+            generators: k sources of randomness, one an environment.
+            observations: (E, d), written at `rows`.
+        """
+        state = self.state
+        for e, rng in zip(rows.tolist(), generators, strict=True):
+            state.episode[e]["key"] = rng.integers(2**64, dtype=np.uint64)
+            ranking = np.arange(self.num_models, dtype=np.int32)
+            state.rank[e] = rng.permutation(ranking) if self.demand.shuffle else ranking
+            self.arrivals.draw(rng, state.arrival_s[e], state.trace_row[e])
+        drive(self.world, state, BEGIN, rows, self._no_actions, observations, self.terms)
+
+    def step(self, actions: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
+        """Carry out a decision in every environment.
+
+        Args:
+            actions: (E, G), each number in its range.
+            observations: (E, d), written.
+        """
+        drive(self.world, self.state, STEP, self._all_rows, actions, observations, self.terms)
+
+    def over(self) -> NDArray[np.bool_]:
+        """(E,) whether the time of each environment's episode is up."""
+        over: NDArray[np.bool_] = self.state.episode["decision"] >= self.config.num_decisions
+        return over
+
+    def now_s(self) -> NDArray[np.float64]:
+        """(E,) virtual time."""
+        now: NDArray[np.float64] = self.state.episode["tick"] * self.config.routing_interval_s
+        return now
+
+    def completed(self, e: int) -> NDArray[Any]:
+        """The jobs of environment `e` that ended in the last step, (k,) JOB_DONE."""
+        episode = self.state.episode[e]
+        done: NDArray[Any] = self.state.done[e, episode["jobs_done_before"] : episode["jobs_done"]]
+        return done.copy()
+
+    def finished(self, e: int) -> NDArray[Any]:
+        """All jobs of the running episode of environment `e` that ended so far, (k,) JOB_DONE."""
+        return self.state.done[e, : int(self.state.episode[e]["jobs_done"])].copy()
+
+    def held_mb(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(n, G) memory in MB that models hold on each GPU of `rows` (`placement.memory`)."""
+        held = np.empty((len(rows), self.num_gpus))
+        write_held(self.world, self.state, rows, held)
+        return held
+
+    def summary(self, e: int) -> dict[str, float | int]:
+        """How the episode of environment `e` went: jobs, latency, lateness, transitions.
+
+        `mean_latency_s` is of the jobs that ended, which flatters whoever never serves some;
+        `mean_call_latency_s`, request-seconds over calls that became ready, counts all.
+        """
+        done = self.finished(e)
+        episode = self.state.episode[e]
+        arrived = int(episode["next_job"])
+        return {
+            "jobs": len(done),
+            "jobs_arrived": arrived,
+            "mean_latency_s": float(done["latency_s"].mean()) if len(done) else 0.0,
+            "mean_call_latency_s": float(episode["spent_s"])
+            / max(int(episode["requests_made"]), 1),
+            "late_share": int(episode["jobs_late"]) / max(arrived, 1),
+            **self.counters(e),
+        }
+
+    def table(self, e: int) -> str:
+        """The cluster of environment `e` as text: a line for each GPU, a line for each model."""
+        state, world = self.state, self.world
+        names = [card.alias for card in self.cards]
+        lines = [f"time {self.now_s()[e]:.0f} s"]
+        for g in range(self.num_gpus):
+            residents = []
+            for m, name in enumerate(names):
+                tp = int(world.model[m]["tp"])
+                leader = first_gpu(g, tp)
+                kind = int(state.instance[e, leader, m]["state"])
+                if kind != ABSENT and leader + tp <= self.num_gpus:
+                    residents.append(f"{name} {STATE_NAMES[kind]}")
+            host = int(state.host[e, g])
+            calls = "" if host == NONE else f", {int(state.server[e, host]['running'])} running"
+            lines.append(f"gpu {g}: {', '.join(residents) or 'empty'}{calls}")
+        for m, name in enumerate(names):
+            row = state.waiting[e, m]
+            lines.append(f"{name}: {int(row['count'])} waiting, {int(row['potential'])} to come")
+        return "\n".join(lines)
+
+    def counters(self, e: int) -> dict[str, int]:
+        """What happened in the running episode of environment `e`, by `state.COUNTERS`."""
+        counts = self.state.episode[e]["counter"].tolist()
+        return dict(zip(COUNTERS, counts, strict=True))

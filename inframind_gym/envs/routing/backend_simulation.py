@@ -1,0 +1,149 @@
+"""A single closed loop on a backend of one's choice, with the face of a `Simulation`.
+
+    simulation = DrivenSimulation(config, open_surrogate, one_query=False)
+
+Environments, policies and records are those of the compiled loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.routing.config import EnvConfig
+from inframind_gym.envs.routing.simulation import Load, Simulation
+from inframind_gym.simulator.server.pool import PoolConfig
+from inframind_gym.simulator.server.state import cards
+from inframind_gym.simulator.server.surrogate_backend import Lengths, SurrogateBackend
+from inframind_gym.simulator.workflow.backend import Backend
+from inframind_gym.simulator.workflow.backend_loop import Driver
+from inframind_gym.simulator.workflow.dispatch import BEGIN, STEP
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS
+
+# Opens the backend of a sweep: what is run, and the key of the sweep's random numbers.
+OpenBackend = Callable[["DrivenSimulation", int], Backend]
+
+
+class DrivenSimulation(Simulation):
+    """One closed loop; every sweep has a backend of its own.
+
+    Args:
+        config: what to run.
+        open_backend: called at the start of a sweep, just before its clock begins to run.
+        one_query: as of `Simulation`.
+        retries: how often a call that failed is sent again.
+        patience_s: how long to wait for a model while all are down.
+
+    Raises:
+        ConfigError: as of `Simulation`.
+    """
+
+    def __init__(
+        self,
+        config: EnvConfig,
+        open_backend: OpenBackend,
+        *,
+        one_query: bool,
+        retries: int = 0,
+        patience_s: float = 600.0,
+    ) -> None:
+        self._open_backend = open_backend
+        self._retries = retries
+        self._patience_s = patience_s
+        self._driver: Driver | None = None
+        super().__init__(config, 1, one_query=one_query)
+
+    def close(self) -> None:
+        """Give up the sweep and close its backend."""
+        if self._driver is not None:
+            self._driver.backend.close()
+            self._driver = None
+
+    def loads(self, e: int) -> tuple[Load, ...]:
+        """What the servers had to do at the last poll: they tell no more."""
+        models = self.pool.models
+        if self._driver is None:
+            return tuple(Load(0, 0, 0.0) for _ in models)
+        telemetry = self._driver.backend.telemetry()
+        loads = []
+        for model, depth_req, kv_frac in zip(
+            models, telemetry.depth_req, telemetry.kv_frac, strict=True
+        ):
+            running = min(int(depth_req), model.server.max_num_seqs)
+            loads.append(Load(running, int(depth_req) - running, float(kv_frac)))
+        return tuple(loads)
+
+    def seen(self, e: int) -> NDArray[np.float32]:
+        """The metrics as they were polled last, (3, M)."""
+        if self._driver is None:
+            return np.zeros((3, len(self.pool.models)), np.float32)
+        return self._driver.seen
+
+    def _open_servers(self) -> int:
+        """The servers are the backend's; while all are down, every query can come to wait."""
+        return self.num_queries
+
+    def _drive(
+        self,
+        mode: int,
+        rows: NDArray[np.int64],
+        observations: NDArray[np.float32],
+        contexts: NDArray[Any],
+        actions: NDArray[np.int64] | None = None,
+        rewards: NDArray[np.float64] | None = None,
+        costs: NDArray[np.float64] | None = None,
+        starts: NDArray[Any] | None = None,
+    ) -> None:
+        if mode == BEGIN and starts is not None:
+            self.close()
+            self._driver = Driver(
+                self.world,
+                self.flows,
+                starts,
+                self._open_backend(self, int(starts[0]["key"])),
+                retries=self._retries,
+                patience_s=self._patience_s,
+            )
+        if self._driver is None:
+            raise RuntimeError("no sweep was started")
+        if mode == BEGIN:
+            status = self._driver.start()
+        elif mode == STEP and actions is not None:
+            status = self._driver.step(actions[0])
+        else:
+            status = self._driver.resume()
+        self.status[0] = status
+        self._driver.observe(observations[0], contexts[:1])
+        if rewards is not None and costs is not None:
+            rewards[0] = self.flows.sweep[0]["reward"]
+            costs[0] = self.flows.sweep[0]["cost"]
+
+
+def open_surrogate(
+    simulation: DrivenSimulation,
+    key: int,
+    *,
+    pool: PoolConfig | None = None,
+    lengths: Lengths | None = None,
+) -> SurrogateBackend:
+    """Simulated servers, in virtual time.
+
+    Args:
+        simulation: what is run.
+        key: of the sweep's random numbers.
+        pool: whose server cards are believed; None: the simulation's.
+        lengths: as of `SurrogateBackend`.
+    """
+    world = simulation.world
+    return SurrogateBackend(
+        cards(pool or simulation.pool),
+        world.response,
+        world.role_fit,
+        key,
+        max_calls=simulation.num_queries * MAX_AGENTS + 1,
+        poll_s=simulation.pool.metrics_poll_s,
+        lengths=lengths,
+    )

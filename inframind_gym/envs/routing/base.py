@@ -1,0 +1,200 @@
+"""What the single environments share: one closed loop, its current decision, and its records."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.rendering.view import DecisionLog, look
+from inframind_gym.envs.routing.config import env_config
+from inframind_gym.envs.routing.simulation import DECISION, Simulation
+from inframind_gym.envs.routing.spaces import action_mask, action_space, observation_space
+from inframind_gym.errors import ConfigError, require_positive, unknown
+from inframind_gym.policies import PolicySpec
+from inframind_gym.policies.actions import check_actions
+
+RESET_OPTIONS = ("arrival_rate_per_min", "budget_s")
+RENDER_MODES = ("ansi", "rgb_array")
+
+
+class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
+    """A router of multi-agent LLM calls in front of simulated vLLM servers.
+
+    The subclasses are the registered environments; see there. Keyword arguments are those of
+    `inframind_gym.envs.routing.config.EnvConfig`.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
+    one_query: ClassVar[bool]
+
+    def __init__(self, render_mode: str | None = None, **arguments: Any) -> None:
+        if render_mode is not None and render_mode not in RENDER_MODES:
+            raise ConfigError(unknown("render_mode", render_mode, RENDER_MODES))
+        self.render_mode = render_mode
+        self.simulation = self._simulate(arguments)
+        self.config = self.simulation.config
+        self.observation_space = cast(
+            "gym.Space[NDArray[np.float32]]", observation_space(self.simulation)
+        )
+        self.action_space = action_space(self.simulation)
+        self._highs = np.atleast_1d(
+            np.asarray(getattr(self.action_space, "nvec", getattr(self.action_space, "n", None)))
+        )
+        self._num_routes = self.simulation.num_routes if self.simulation.level == "executor" else 0
+        self._mask_of = -1
+        self._mask = np.zeros(0, np.bool_)
+        self._rate = self.config.arrival_rate_per_min
+        self._budget = np.nan if self.config.budget_s is None else self.config.budget_s
+        self._row = np.zeros(1, np.int64)
+        self._reward = np.zeros(1)
+        self._cost = np.zeros(1)
+        self._episode_cost = 0.0
+        self._episode_reward = 0.0
+        self._running = False
+        self._log = DecisionLog(6)
+        _, self._contexts = self.simulation.buffers()
+
+    def _simulate(self, arguments: dict[str, Any]) -> Simulation:
+        """Check the arguments and make the closed loop."""
+        return Simulation(env_config(arguments), 1, one_query=self.one_query)
+
+    # What a policy may know
+
+    def context(self) -> np.void:
+        """The decision that waits, a CONTEXT record (`inframind_gym.simulator.workflow.state`)."""
+        context: np.void = self._contexts[0].copy()
+        return context
+
+    def completed(self) -> NDArray[Any]:
+        """The agent's queries that ended in the last step, (k,) COMPLETED."""
+        return self.simulation.completed(0)
+
+    def calls(self) -> NDArray[Any]:
+        """Every call of the current sweep that is done, (k,) CALL; needs `record_calls=True`."""
+        return self.simulation.calls(0)
+
+    @property
+    def queries_done(self) -> int:
+        """How many of the agent's queries have ended in this episode."""
+        if self.one_query:
+            return int(not self._running)
+        return int(self.simulation.flows.sweep[0]["finished"])
+
+    def policy_spec(self) -> PolicySpec:
+        """What a `Policy` is told before a run."""
+        return self.simulation.policy_spec()
+
+    def models_up(self) -> int:
+        """Bit mask of the models that can be routed to now; may be asked on any thread."""
+        sweep = self.simulation.flows.sweep[0]
+        return int(sweep["models_up"]) if sweep["num_queries"] else self.simulation.models_up
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Actions that make sense now: routes to models that are up.
+
+        Returns:
+            (M·S,) for the executor, the form that MaskablePPO wants; at the other levels the masks
+            of all parts of the action, one after the other.
+        """
+        up = int(self._contexts[0]["models_up"])
+        if up != self._mask_of:
+            self._mask_of = up
+            self._mask = action_mask(self.simulation, up, self._highs)
+        return self._mask.copy()
+
+    # Gymnasium
+
+    def _set_options(self, options: dict[str, Any] | None) -> None:
+        numbers: dict[str, float] = {}
+        for key, value in (options or {}).items():
+            if key not in RESET_OPTIONS:
+                raise ConfigError(f"reset: {unknown('option', key, RESET_OPTIONS)}")
+            drawn = key == "budget_s" and isinstance(value, float) and np.isnan(value)
+            numbers[key] = value if drawn else require_positive(key, value)
+        self._rate = numbers.get("arrival_rate_per_min", self._rate)
+        self._budget = numbers.get("budget_s", self._budget)
+
+    def _begin(self, *, inside: bool) -> NDArray[np.float32]:
+        observations, self._contexts = self.simulation.buffers()
+        self.simulation.start(
+            self._row,
+            [self.np_random],
+            np.array([self._rate]),
+            np.array([self._budget]),
+            observations,
+            self._contexts,
+            inside=inside,
+        )
+        return self._episode_starts(observations)
+
+    def _episode_starts(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+        self._episode_cost = 0.0
+        self._episode_reward = 0.0
+        self._running = True
+        self._log.clear()
+        observation: NDArray[np.float32] = observations[0]
+        return observation
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Carry out the decision and let time run to the next one.
+
+        Raises:
+            ActionError: an action out of range.
+            gymnasium.error.ResetNeeded: the episode is over.
+        """
+        if not self._running:
+            raise gym.error.ResetNeeded("the episode is over; call reset() before step()")
+        actions = self._checked(action)
+        decided = self._contexts
+        observations, self._contexts = self.simulation.buffers()
+        status = self.simulation.step(
+            actions, observations, self._contexts, self._reward, self._cost
+        )
+        over = bool(status[0] != DECISION)
+        reward, cost = float(self._reward[0]), float(self._cost[0])
+        self._episode_cost += cost
+        self._episode_reward += reward
+        self._running = not over
+        if self.render_mode is not None:
+            self._log.add(decided[0], actions[0], reward, cost)
+        info = self._info(cost)
+        if over:
+            info["episode_cost"] = self._episode_cost
+            info |= self._summary()
+        return observations[0], reward, over, False, info
+
+    def _checked(self, action: Any) -> NDArray[np.int64]:
+        if self._num_routes and isinstance(action, int | np.integer):
+            number = int(action)
+            if 0 <= number < self._num_routes:
+                return np.array([[number]], np.int64)
+        return check_actions(action, self._highs, 1)
+
+    def _info(self, cost: float) -> dict[str, Any]:
+        context = self._contexts[0]
+        return {
+            "cost": cost,
+            "time_s": float(context["time_s"]),
+            "query": int(context["query"]),
+            "node": int(context["node"]),
+            "action_mask": self.action_masks(),
+        }
+
+    def _summary(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def render(self) -> Any:
+        """A table of queues, budget and the last decisions ("ansi"), or the same as an image."""
+        if self.render_mode is None:
+            return None
+        view = look(self.simulation, self._contexts[0], self._log, self._rate)
+        if self.render_mode == "ansi":
+            from inframind_gym.envs.rendering.table import draw_table
+
+            return draw_table(view)
+        from inframind_gym.envs.rendering.frame import draw_frame
+
+        return draw_frame(view)

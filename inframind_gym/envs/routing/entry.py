@@ -1,0 +1,113 @@
+"""Entry point of the compiled closed loop: start sweeps, carry out actions, observe.
+
+It works on a whole batch of environments; a single environment is a batch of one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.simulator.jit import inner, jit, prefetch
+from inframind_gym.simulator.server.engine import next_end, reset_cluster
+from inframind_gym.simulator.server.state import Cluster
+from inframind_gym.simulator.workflow.dispatch import (
+    BEGIN,
+    DECISION,
+    RESUME,
+    STEP,
+    act,
+    begin_step,
+    charge,
+    observe,
+    start_sweep,
+)
+from inframind_gym.simulator.workflow.event_loop import advance
+from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.state import Workflows
+
+CACHE_LINE = 64  # bytes
+AHEAD, FAR_AHEAD = 1, 3  # environments: how far prefetching runs in front
+
+
+@inner
+def fetch_soon(flows: Workflows, cluster: Cluster, e: int) -> None:
+    """Prefetch the heads of environment `e`: its sweep and what tells the next event."""
+    for line in range(0, flows.sweep.itemsize, CACHE_LINE):
+        prefetch(flows.sweep, e, line)
+    models = cluster.end_s.shape[1]
+    prefetch(cluster.end_s, e * models, 0)
+    prefetch(cluster.counts, e * cluster.counts.shape[1], 0)
+
+
+@inner
+def fetch_next(flows: Workflows, cluster: Cluster, e: int) -> None:
+    """Prefetch what environment `e` works on first; its heads have arrived by now."""
+    slot = int(flows.sweep[e].slot)
+    for line in range(0, flows.query.itemsize, CACHE_LINE):
+        prefetch(flows.query, e * flows.query.shape[1] + slot, line)
+    models = cluster.server.shape[1]
+    for m in range(models):
+        for line in range(0, cluster.server.itemsize, CACHE_LINE):
+            prefetch(cluster.server, e * models + m, line)
+    _, m = next_end(cluster, e)
+    slots = (e * models + m) * cluster.running.shape[2]
+    prefetch(cluster.running, slots, 0)
+    prefetch(cluster.finish_clock, slots, 0)
+    prefetch(cluster.base_tokens, slots, 0)
+    prefetch(cluster.waiting, (e * models + m) * cluster.waiting.shape[2], 0)
+    prefetch(cluster.seen, e * cluster.seen.shape[1] * models, 0)
+
+
+@jit
+def drive(
+    world: World,
+    flows: Workflows,
+    cluster: Cluster,
+    mode: int,
+    rows: NDArray[np.int64],
+    starts: NDArray[Any],
+    actions: NDArray[np.int64],
+    observations: NDArray[np.float32],
+    contexts: NDArray[Any],
+    rewards: NDArray[np.float64],
+    costs: NDArray[np.float64],
+    status: NDArray[np.int64],
+) -> None:
+    """Bring the environments `rows` to their next decision, in one of three ways.
+
+    One entry point and not three, because each would compile the whole closed loop again.
+
+    Args:
+        mode: BEGIN a new sweep, as `starts` (k,) says; RESUME: one-agent mode, let the sweep go on
+            until the agent's next query has arrived; STEP: carry out `actions` (E, a).
+        rows: (k,) environments.
+        observations: (E, d), contexts (E,), rewards (E,), costs (E,), status (E,): written at
+            `rows`. `status` is DECISION, SWEEP_OVER or OWN_QUERY_OVER.
+    """
+    one_query = world.settings[0].one_query
+    count = rows.shape[0]
+    for i in range(count):
+        if mode == STEP:
+            if i + FAR_AHEAD < count:
+                fetch_soon(flows, cluster, rows[i + FAR_AHEAD])
+            if i + AHEAD < count:
+                fetch_next(flows, cluster, rows[i + AHEAD])
+        e = rows[i]
+        sweep = flows.sweep[e]
+        if mode == BEGIN:
+            reset_cluster(cluster, e)
+            start_sweep(world, flows, e, starts[i])
+        begin_step(flows, e)
+        if mode == RESUME:
+            sweep.expecting = 1
+        elif mode == STEP:
+            act(world, flows, e, actions[e])
+        status[e] = advance(world, flows, cluster, e)
+        if one_query and mode == STEP and status[e] == DECISION:
+            charge(world, flows, e)
+        rewards[e] = sweep.reward
+        costs[e] = sweep.cost
+        observe(world, flows, cluster.seen, e, observations[e], contexts[e])

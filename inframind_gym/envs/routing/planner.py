@@ -1,0 +1,107 @@
+"""InfraMind-Planner-v0: one query, one plan, one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.routing.config import planner_config
+from inframind_gym.envs.routing.one_query import OneQueryEnv
+from inframind_gym.envs.routing.planner_simulation import PlannerSimulation
+
+
+class PlannerEnv(OneQueryEnv):
+    """Choose topology, number of agents and roles for one query; an executor does the rest.
+
+    ## Description
+
+    A query with a latency budget has arrived while other queries load the servers. The agent says
+    which agents work on it, and how they work together. An executor of your choice then routes
+    their calls, and the step ends with the query: it is solved or not, in time or late. Under
+    another executor, or another load, another plan is best.
+
+    `executor` names who routes the calls:
+
+    - `"static_mix"` (default: the workload's measured oblivious mix), `"round_robin"` or
+      `"least_loaded"`: built into the compiled simulation;
+    - a policy by its name, also with arguments: `"lowest_expected_latency"`,
+      `"static:llama-8b:Flash"`, `"inframind:runs/mine/seed0"` for a checkpoint. Names are
+      registered by `import baselines` and `import agents`; with `"baselines:InfraMind-Planner-v0"`
+      as the id, `gym.make` imports first;
+    - a policy of your own: `"package.module:Class"`.
+
+    A policy is shown what executors are shown, whatever the planner is: indices, "queue" and "e2e"
+    and the `system_features`, or else what it `requires`. It learns from the agent's queries if it
+    learns at all; `reset(seed=…)` resets it, and otherwise it keeps what it has learned.
+
+    ## Action Space
+
+    `MultiDiscrete([6, 6, 12, 12, 12, 12, 12, 12])`:
+
+    | part | what |
+    |---|---|
+    | 0 | topology: IO, CoT, Chain, Debate, Reflection, FullConnected |
+    | 1 | number of agents, less one |
+    | 2-7 | role of each agent, taken modulo the number of roles of the query's domain |
+
+    Roles beyond the number of agents are not read. Every plan can be carried out:
+    `action_masks()` is all true.
+
+    ## Observation Space
+
+    `observe="query"` (default): `Box(384,)` float32, the embedding of the query (all-MiniLM-L6-v2,
+    unit length). `observe="infra"` adds what the load is, `Box(395,)` for five models:
+
+    | numbers | what | normalised |
+    |---|---|---|
+    | 384 | embedding of the query | unit length |
+    | 1 | remaining budget b, s | log(max(b, 1)) / log 300 |
+    | 5 | queue depth of each model, running + waiting | / 16 |
+    | 5 | mean end-to-end latency of each model, s | log(1 + e2e) / log 300 |
+
+    The last two are the `system_features`; "kv" and "in_flight" may be named too. With
+    `observation="index"` the index of the query stands in place of its embedding.
+    `env.unwrapped.policy_spec().layout` finds every number and turns it back into its unit.
+
+    ## Rewards and costs
+
+    Reward 1 if the query is solved, else 0. `info["cost"]` and `info["episode_cost"]`: its latency
+    as a share of its budget. The constraint is an expected cost of at most 1. `info` also holds
+    `solved`, `latency_s` and `budget_s`.
+
+    ## Starting State
+
+    The next query of the sweep, with the servers as the queries before it left them.
+    `reset(seed=…)` starts a new sweep and puts the agent's query at a random place in it; `reset()`
+    goes on in the running sweep, and starts a new one when it is over.
+
+    ## Episode End
+
+    After every step. Never truncated.
+
+    ## Arguments
+
+    See `inframind_gym.envs.routing.config.PlannerConfig`. `background` routes the other queries,
+    `planner` fixes *their* plans, and `background="none"` leaves the query alone on the servers.
+    `reset(options=…)` takes `arrival_rate_per_min` and `budget_s`, which hold from then on and
+    start a new sweep.
+
+    ## Version History
+
+    * v0: first version.
+    """
+
+    simulation: PlannerSimulation
+
+    def _simulate(self, arguments: dict[str, Any]) -> PlannerSimulation:
+        return PlannerSimulation(planner_config(arguments), 1)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Wait for the next query; with a seed the executor forgets what it has learned."""
+        if seed is not None:
+            self.simulation.forget()
+        return super().reset(seed=seed, options=options)

@@ -1,0 +1,417 @@
+"""A batch of closed loops on the surrogate: what every environment, single or vector, runs on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.routing.config import EnvConfig, FixedPlan
+from inframind_gym.envs.routing.entry import drive
+from inframind_gym.errors import ConfigError
+from inframind_gym.policies import ObservationLayout, PolicySpec
+from inframind_gym.policies.layout import SYSTEM_FEATURES
+from inframind_gym.simulator.arrivals import make_arrivals
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.server.state import Cluster, allocate, cards
+from inframind_gym.simulator.server.telemetry import kv_use
+from inframind_gym.simulator.workflow.dispatch import (
+    BEGIN,
+    DECISION,
+    OWN_QUERY_OVER,
+    PLAN_ACTIONS,
+    RESUME,
+    STEP,
+    SWEEP_OVER,
+)
+from inframind_gym.simulator.workflow.params import (
+    LEVELS,
+    PROTOCOLS,
+    ROUTERS,
+    SCHEDULERS,
+    World,
+    build_world,
+)
+from inframind_gym.simulator.workflow.state import (
+    COMPLETED,
+    CONTEXT,
+    START,
+    Workflows,
+    allocate_workflows,
+)
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workload import load_profiles, load_workload
+from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
+
+__all__ = ["DECISION", "OWN_QUERY_OVER", "SWEEP_OVER", "Simulation"]
+
+
+class Load(NamedTuple):
+    """What a server has to do."""
+
+    running: int  # requests
+    waiting: int
+    kv_frac: float  # share of the KV cache in use, 0..1
+
+
+class Simulation:
+    """E closed loops with the same pool, workload and settings.
+
+    Args:
+        config: what to simulate.
+        num_envs: E.
+        one_query: the agent has one query at a time and a built-in router sends the rest
+            (Executor, Planner); otherwise every query is the agent's (Stream).
+        own_router: one of ROUTERS: routes the calls of the agent's queries at level "planner";
+            None: the `background` router does.
+
+    Attributes:
+        tasks: the queries that sweeps draw from.
+        layout: where each quantity lies in an observation.
+        max_queue: upper bound of the queue feature.
+        observation_size: width d of an observation; at the joint level one more than the layout's,
+            for the flag that marks plans.
+
+    Raises:
+        ConfigError: the pool, the workload or the tasks cannot be used together.
+    """
+
+    def __init__(
+        self,
+        config: EnvConfig,
+        num_envs: int,
+        *,
+        one_query: bool,
+        own_router: str | None = None,
+    ) -> None:
+        self.config = config
+        self.num_envs = num_envs
+        self.one_query = one_query
+        self.pool = load_pool(config.pool)
+        if config.metrics_poll_s is not None:
+            self.pool = self.pool.model_copy(update={"metrics_poll_s": config.metrics_poll_s})
+        self.workload = load_workload(config.workload)
+        weighted = load_profiles(self.workload)
+        rules = {} if config.agents is None else {"agents": config.agents}
+        self.profiles = [part.profile.model_copy(update=rules) for part in weighted.values()]
+        self._weights = np.array([part.weight for part in weighted.values()])
+        self.tasks, task_profile = _draw_from(config, list(weighted))
+        self._members = [np.flatnonzero(task_profile == p) for p in range(len(weighted))]
+        self.arrivals = make_arrivals(config.arrivals)
+        self.num_queries = config.num_queries or self.workload.num_queries
+        self.scheduler = config.scheduler or self.pool.scheduler
+        self.protocol = config.protocol or self.workload.protocol
+        self.models_up = self._models_up(config.down_models)
+        self.layout = ObservationLayout(
+            len(self.pool.models), config.observation, config.system_features, self.pool.queue_norm
+        )
+        self.max_queue = self.num_queries * MAX_AGENTS / self.pool.queue_norm
+        self.observation_size = self.layout.size + (config.level == "joint")
+        self._alone = one_query and config.background == "none"
+
+        ready = MAX_NODES * (self._open_servers() + 1)
+        own_graph = config.planner.graph() if config.planner else None
+        self.world: World = build_world(
+            self.pool,
+            self.profiles,
+            self.tasks,
+            task_profile,
+            self.workload.budget_tiers_s,
+            [SYSTEM_FEATURES.index(feature) for feature in config.system_features],
+            {
+                "poll_s": self.pool.metrics_poll_s,
+                "queue_norm": self.pool.queue_norm,
+                "queue_high": self.max_queue,
+                "max_output_tokens": self.pool.max_output_tokens,
+                "protocol": PROTOCOLS.index(self.protocol),
+                "scheduler": SCHEDULERS.index(self.scheduler),
+                "router": ROUTERS.index(config.background),
+                "own_router": ROUTERS.index(own_router or config.background),
+                "level": LEVELS.index(config.level),
+                "one_query": int(one_query),
+                "fixed_topology": _topology_of(config.planner),
+                "fixed_agents": config.planner.num_agents if config.planner else -1,
+                "embeddings": int(config.observation == "full"),
+            },
+            [] if own_graph is None else [own_graph],
+        )
+        self.flows: Workflows = allocate_workflows(
+            num_envs, self.num_queries, 1 << (ready - 1).bit_length(), config.record_calls
+        )
+        self.status = np.zeros(num_envs, np.int64)
+        self._all_rows = np.arange(num_envs)
+        self._no_starts = np.zeros(0, START)
+        self._no_actions = np.zeros((0, self.action_size), np.int64)
+        self._unread = np.zeros(num_envs)
+
+    def _open_servers(self) -> int:
+        """Make the servers; says how many calls can end before the next decision is made."""
+        card = cards(self.pool)
+        # One more: a call that follows another is sent before that one's place is free.
+        in_flight = self.num_queries * MAX_AGENTS + 1
+        self.cluster: Cluster = allocate(card, self.num_envs, in_flight)
+        return int(card["max_num_seqs"].sum())
+
+    @property
+    def level(self) -> str:
+        """Which decisions are the agent's: "executor", "planner" or "joint"."""
+        return self.config.level
+
+    @property
+    def title(self) -> str:
+        """What a person calls these environments."""
+        return "InfraMind Executor" if self.one_query else "InfraMind Stream"
+
+    @property
+    def action_size(self) -> int:
+        """Numbers in an action: 1 (route), 8 (plan) or 9 (plan and route)."""
+        return {"executor": 1, "planner": PLAN_ACTIONS, "joint": PLAN_ACTIONS + 1}[
+            self.config.level
+        ]
+
+    @property
+    def num_routes(self) -> int:
+        """Number of routes: models times strategies."""
+        return len(self.pool.models) * len(STRATEGIES)
+
+    def buffers(self) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        """Fresh arrays for observations (E, d) and contexts (E,)."""
+        observations = np.empty((self.num_envs, self.observation_size), np.float32)
+        return observations, np.zeros(self.num_envs, CONTEXT)
+
+    def start(
+        self,
+        rows: NDArray[np.int64],
+        generators: list[np.random.Generator],
+        rates_per_min: NDArray[np.float64],
+        budgets_s: NDArray[np.float64],
+        observations: NDArray[np.float32],
+        contexts: NDArray[Any],
+        *,
+        inside: bool = False,
+    ) -> None:
+        """Start a new sweep in some environments and run to its first decision.
+
+        Args:
+            rows: (k,) environments.
+            generators: k sources of randomness, one an environment.
+            rates_per_min: (k,) arrival rates.
+            budgets_s: (k,) budgets in s; NaN draws each query's from the tiers.
+            observations: (E, d), written at `rows`; `contexts` (E,) likewise.
+            inside: one-agent mode: let the agent's first query be a random one of the sweep, so
+                that it meets the traffic that came before.
+        """
+        starts = np.zeros(len(rows), START)
+        queries = 1 if self._alone else self.num_queries
+        for i, e in enumerate(rows.tolist()):
+            rng = generators[i]
+            starts[i]["key"] = rng.integers(2**64, dtype=np.uint64)
+            starts[i]["own_from"] = rng.integers(queries) if inside else 0
+            self.flows.arrival_s[e, :queries] = self.arrivals.sample(
+                float(rates_per_min[i]), queries, rng
+            )
+            self.flows.task[e, :queries] = self._draw_tasks(queries, rng)
+        starts["budget_s"] = budgets_s
+        starts["num_queries"] = queries
+        starts["models_up"] = self.models_up
+        self._drive(BEGIN, rows, observations, contexts, starts=starts)
+
+    def resume(
+        self, rows: NDArray[np.int64], observations: NDArray[np.float32], contexts: NDArray[Any]
+    ) -> None:
+        """One-agent mode: go on to the agent's next query; `status` tells where a sweep is over."""
+        self._drive(RESUME, rows, observations, contexts)
+
+    def step(
+        self,
+        actions: NDArray[np.int64],
+        observations: NDArray[np.float32],
+        contexts: NDArray[Any],
+        rewards: NDArray[np.float64],
+        costs: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        """Carry out one action an environment and run to the next decision.
+
+        Args:
+            actions: (E, a) with a = `action_size`, in range (not checked here).
+            observations: (E, d), contexts (E,), rewards (E,), costs (E,): written.
+
+        Returns:
+            (E,) DECISION, SWEEP_OVER or OWN_QUERY_OVER; valid until the next call.
+        """
+        self._drive(STEP, self._all_rows, observations, contexts, actions, rewards, costs)
+        return self.status
+
+    def _drive(
+        self,
+        mode: int,
+        rows: NDArray[np.int64],
+        observations: NDArray[np.float32],
+        contexts: NDArray[Any],
+        actions: NDArray[np.int64] | None = None,
+        rewards: NDArray[np.float64] | None = None,
+        costs: NDArray[np.float64] | None = None,
+        starts: NDArray[Any] | None = None,
+    ) -> None:
+        drive(
+            self.world,
+            self.flows,
+            self.cluster,
+            mode,
+            rows,
+            self._no_starts if starts is None else starts,
+            self._no_actions if actions is None else actions,
+            observations,
+            contexts,
+            self._unread if rewards is None else rewards,
+            self._unread if costs is None else costs,
+            self.status,
+        )
+
+    def completed(self, e: int) -> NDArray[Any]:
+        """The agent's queries of environment `e` that ended in its last step, (k,) COMPLETED."""
+        sweep = self.flows.sweep[e]
+        rows = self.flows.completed[e, sweep["reported"] : sweep["finished"]]
+        return rows[rows["agents"] == 1] if self.one_query else rows.copy()
+
+    def completed_batch(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """The same for all environments: (k,) environments and (k,) COMPLETED, in their order."""
+        first, last = self.flows.sweep["reported"], self.flows.sweep["finished"]
+        counts = last - first
+        rows = np.repeat(np.arange(self.num_envs), counts)
+        if not len(rows):
+            return rows, np.zeros(0, COMPLETED)
+        ends = np.cumsum(counts)
+        position = np.arange(len(rows)) - np.repeat(ends - counts, counts) + first[rows]
+        records = self.flows.completed[rows, position]
+        if self.one_query:
+            own = records["agents"] == 1
+            return rows[own], records[own]
+        return rows, records
+
+    def calls(self, e: int) -> NDArray[Any]:
+        """All calls of environment `e`'s sweep that are done, (k,) CALL.
+
+        Raises:
+            ConfigError: calls are not recorded.
+        """
+        if not self.config.record_calls:
+            raise ConfigError("calls are not recorded; make the environment with record_calls=True")
+        return self.flows.call[e, : self.flows.sweep[e]["recorded_calls"]].copy()
+
+    def loads(self, e: int) -> tuple[Load, ...]:
+        """What the servers of environment `e` have to do now."""
+        now_s = float(self.flows.sweep[e]["now_s"])
+        return tuple(
+            Load(int(server["running"]), int(server["waiting"]), kv_use(self.cluster, e, m, now_s))
+            for m, server in enumerate(self.cluster.server[e])
+        )
+
+    def seen(self, e: int) -> NDArray[np.float32]:
+        """The metrics as environment `e` has polled them last (`serving/telemetry.py`), (3, M)."""
+        seen: NDArray[np.float32] = self.cluster.seen[e]
+        return seen
+
+    def policy_spec(self) -> PolicySpec:
+        """What a policy is told about this run."""
+        world, weights = self.world, self._weights
+        budgets = self.workload.budget_tiers_s
+        if self.config.budget_s is not None:
+            budgets = (self.config.budget_s,)
+        return PolicySpec(
+            models=self.pool.aliases,
+            strategies=STRATEGIES,
+            layout=self.layout,
+            level=self.config.level,
+            workload=self.workload.name,
+            budget_tiers_s=np.asarray(budgets),
+            model_share=_shares(weights @ np.diff(world.model_cdf, prepend=0.0, axis=1)),
+            strategy_share=_shares(weights @ np.diff(world.strategy_cdf, prepend=0.0, axis=1)),
+            expected_call_s=self._expected_call_s(),
+            ability=weights @ world.response.ability,
+            max_num_seqs=np.array([m.server.max_num_seqs for m in self.pool.models]),
+            queue_norm=self.pool.queue_norm,
+            scheduler=self.scheduler,
+            metrics_poll_s=self.pool.metrics_poll_s,
+            task_embeddings=world.task_embedding,
+            role_embeddings=world.role_embedding,
+        )
+
+    def _expected_call_s(self) -> NDArray[np.float64]:
+        out = np.zeros(len(self.pool.models))
+        for weight, profile, members in zip(
+            self._weights, self.profiles, self._members, strict=True
+        ):
+            prompt = (
+                float(self.tasks.prompt_tokens[members].mean()) + profile.prompt.overhead_tokens
+            )
+            factor = profile.output.mean_factor() * sum(
+                share * profile.output.strategy_factor[s]
+                for s, share in profile.strategy_mix.items()
+            )
+            for m, model in enumerate(self.pool.models):
+                tokens = profile.models[model.alias].output_tokens_median * factor
+                tokens = min(tokens, float(self.pool.max_output_tokens))
+                out[m] += weight * model.server.call_s(prompt, tokens)
+        return out
+
+    def _models_up(self, down: tuple[str, ...]) -> int:
+        up = (1 << len(self.pool.models)) - 1
+        for alias in down:
+            up &= ~(1 << self.pool.index(alias))
+        if not up:
+            raise ConfigError("down_models names every model of the pool; one must be up")
+        return up
+
+    def _draw_tasks(self, count: int, rng: np.random.Generator) -> NDArray[np.int32]:
+        """`count` tasks: datasets by weight, within one all of its tasks before any returns."""
+        out = np.empty(count, np.int32)
+        which = rng.choice(len(self._members), count, p=self._weights)
+        for p, members in enumerate(self._members):
+            wanted = int((which == p).sum())
+            rounds = -(-wanted // len(members))
+            order = [rng.permutation(members) for _ in range(rounds)]
+            if order:
+                out[which == p] = np.concatenate(order)[:wanted]
+        return out
+
+
+def _topology_of(plan: FixedPlan | None) -> int:
+    """Index of the topology that every query has; -1 where they differ."""
+    if plan is None:
+        return -1
+    return len(TOPOLOGIES) if plan.topology is None else TOPOLOGIES.index(plan.topology)
+
+
+def _shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    total: np.float64 = values.sum()
+    out: NDArray[np.float64] = values / total
+    return out
+
+
+def _draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[np.int32]]:
+    """The tasks of each dataset; built-in tasks stand in for a dataset by its domain.
+
+    Returns:
+        The tasks, dataset after dataset, and (T,) which dataset each belongs to.
+    """
+    if config.tasks == "builtin":
+        tasks = load_tasks("builtin", split=config.split)
+        profiles = load_profiles(load_workload(config.workload))
+        groups = [
+            np.flatnonzero(tasks.domain == DOMAINS.index(profiles[name].profile.domain))
+            for name in datasets
+        ]
+    else:
+        tasks = load_tasks(config.tasks, datasets=datasets, split=config.split)
+        of = np.asarray(tasks.datasets)
+        groups = [np.flatnonzero(of == name) for name in datasets]
+    for name, group in zip(datasets, groups, strict=True):
+        if not len(group):
+            raise ConfigError(
+                f"{config.tasks}: no task of dataset {name!r} in split {config.split!r}; "
+                'use another split (split="all" takes every task) or another folder'
+            )
+    owner = np.repeat(np.arange(len(datasets), dtype=np.int32), [len(g) for g in groups])
+    return tasks.select(np.concatenate(groups)), owner

@@ -1,0 +1,1 @@
+"""Live vLLM servers: clients, launchers, prompts; needs the extra `live`."""

@@ -1,0 +1,431 @@
+"""A cluster of live servers: episodes and decision intervals, on the wall clock.
+
+All records are read and written on the caller's thread, and only while it is in here. Threads that
+go through phases, and the loop of the connections, put what they have to say into a queue.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.errors import ConfigError, InfraMindError, unknown
+from inframind_gym.live.placement import events
+from inframind_gym.live.placement.conductor import Conductor, Transition
+from inframind_gym.live.placement.config import PlacementLiveConfig, served_models
+from inframind_gym.live.placement.decision import Decision
+from inframind_gym.live.placement.machine import Machine, MakeServer
+from inframind_gym.live.placement.records import Records
+from inframind_gym.live.placement.traffic import Traffic
+from inframind_gym.live.vllm.client import ChatResult
+from inframind_gym.live.vllm.settings import require_live
+from inframind_gym.policies.actions import check_actions
+from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, DAG, SLEPT, World
+from inframind_gym.simulator.server.pool import load_pool
+
+_log = logging.getLogger(__name__)
+
+
+class LivePlacement(PlacementSimulation):
+    """A cluster of live servers behind the interface of the simulated one.
+
+    Args:
+        config: what to run.
+        make_server: makes the server of a model on the block that begins at a GPU; None: vLLM on
+            this machine.
+        on_transition: told of every phase that ended.
+
+    Attributes:
+        pool: how models are served.
+        traffic: calls on their way.
+        conductor: instances, and what happened to them.
+        late_decisions: those that came more than a routing interval after what they were made of;
+            of the episode.
+        unrouted_s: for which nothing was routed and no answer was taken because `step` and `decide`
+            were called late; of the episode.
+
+    Raises:
+        ConfigError: pool, cluster or demand cannot be used, or not together.
+        InfraMindError: the extra `live` is not installed.
+    """
+
+    def __init__(
+        self,
+        config: PlacementLiveConfig,
+        make_server: MakeServer | None = None,
+        on_transition: Callable[[Transition], None] = lambda transition: None,
+    ) -> None:
+        require_live()
+        self.pool = load_pool(config.pool)
+        super().__init__(config, 1)
+        self.served = served_models(self.pool, self.cluster_config, self.cards)
+        self._asks = False  # calls come from outside
+        self._answers: set[Future[ChatResult]] = set()  # of those that are not answered yet
+        self._looked_s = 0.0  # when the records were shown last
+        self.late_decisions, self.unrouted_s = 0, 0.0
+        self._observation = self.observations()
+        self._records = Records(self)
+        aliases = tuple(card.alias for card in self.cards)
+        self.traffic = Traffic(
+            self._records, self.served, config.live, lambda g, m: self.conductor.instance(g, m).link
+        )
+        self._machine = Machine(
+            config=config,
+            pool=self.pool,
+            cluster=self.cluster_config,
+            cards=self.cards,
+            served=self.served,
+            make_server=make_server,
+            seen=lambda g, m, up: self._records.put(lambda: self.conductor.seen(g, m, up)),
+        )
+        self.conductor = Conductor(
+            self._records,
+            aliases,
+            config.live,
+            self._machine.instance,
+            self.traffic.take_back,
+            on_transition,
+        )
+
+    def _build_world(self) -> World:
+        """With a graph of one call behind the others, for calls from outside."""
+        world = super()._build_world()
+        single = np.zeros(1, DAG)
+        single["calls"] = 1
+        return world._replace(dag=np.concatenate([world.dag, single]))
+
+    # Episodes
+
+    def start(
+        self,
+        rows: NDArray[np.int64],
+        generators: list[np.random.Generator],
+        observations: NDArray[np.float32],
+    ) -> None:
+        """Begin an episode, its clock at 0.
+
+        The first brings up what the setting `initial` says and waits for it. A later one takes the
+        models as they are; calls of the one before are given up, transitions are waited for.
+
+        Raises:
+            InfraMindError: another process has a placement of this pool, or no server came up.
+        """
+        first = not self._machine.is_open
+        if not first:
+            self._abandon()
+        found, seen = self.state.instance.copy(), self.state.seen_s.copy()
+        super().start(rows, generators, observations)  # draws what comes, and who begins awake
+        wanted = self._awake()
+        self._records.tell(events.CLEAR)
+        if first:
+            self._bring_up(wanted)
+            found, seen = self.state.instance.copy(), self.state.seen_s.copy()
+            self._records.tell(events.CLEAR)
+        self._put_back(found)
+        self.state.seen_s[:] = seen
+        self.conductor.transitions.clear()
+        self.late_decisions, self.unrouted_s = 0, 0.0
+        self._asks = False
+        self._records.start_clock()
+        self._look(observations)
+
+    def begin(self, seed: int | None = None, *, jobs: bool = True) -> None:
+        """As `start`, for whoever is no environment.
+
+        Args:
+            seed: of the demand's draws.
+            jobs: let the demand's jobs come; without them all calls are those of `ask`.
+
+        Raises:
+            InfraMindError: as of `start`.
+        """
+        self.start(np.zeros(1, np.int64), [np.random.default_rng(seed)], self._observation)
+        if not jobs:
+            self.state.arrival_s[0] = np.inf
+            self._asks = True
+
+    def _awake(self) -> NDArray[np.int64]:
+        """The choice that makes awake what the records say is."""
+        action = np.zeros(self.num_gpus, np.int64)
+        for g, m in np.argwhere(self.state.instance["state"][0] == ACTIVE).tolist():
+            action[g : g + self.cards[m].tp_min] = m + 1
+        return action
+
+    def _put_back(self, found: NDArray[Any]) -> None:
+        """Write the models that are there into empty records; none is in transition."""
+        for g, m in np.argwhere(found["state"][0] != ABSENT).tolist():
+            if found[0, g, m]["state"] == ACTIVE:
+                self._records.tell(events.AWAKE, g, m)
+            else:
+                self.state.instance[0, g, m]["state"] = SLEPT
+            self.state.instance[0, g, m]["slept_before"] = found[0, g, m]["slept_before"]
+
+    def _bring_up(self, wanted: NDArray[np.int64]) -> None:
+        """Load models by a decision, and wait until they are up.
+
+        Raises:
+            InfraMindError: none came up.
+        """
+        self._open()
+        self._records.start_clock()
+        self._look(self._observation)
+        self._records.tell(events.OPEN)
+        self._records.tell(events.DECIDE, action=wanted)
+        self._settle()
+        failed = [each for each in self.conductor.transitions if each.why]
+        lines = "".join(f"\n  {each.model} on GPU {each.gpu}: {each.why}" for each in failed)
+        if wanted.any() and not self._awake().any():
+            self.close()
+            raise InfraMindError(f"pool {self.pool.name!r}: no server came up:{lines}")
+        if failed:
+            _log.warning("going on without:%s", lines)
+
+    def _settle(self) -> None:
+        """Wait until no model is in transition."""
+        self.conductor.advance()
+        while self.state.episode[0]["moving"]:
+            self._records.take_events((self._records.tick + 1) * self._records.tick_length_s)
+            self._records.set_tick()
+            self.conductor.advance()
+
+    def _abandon(self) -> None:
+        """Give up all calls, and wait for transitions."""
+        self._asks = False
+        self.traffic.forget()
+        for instance in self.conductor.instances.values():
+            if instance.link is not None:
+                instance.link.give_up("the episode is over")
+        self.state.server[0]["running"] = 0  # who drains has nothing to wait for
+        self.state.server[0]["queued"] = 0
+        self._settle()
+
+    # Intervals
+
+    def step(self, actions: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
+        """Carry out a decision, and go on until its interval is over.
+
+        Between two calls nothing is done: a caller that decides slowly keeps calls waiting, which
+        `late_decisions` and `unrouted_s` tell. A decision that came late has what is left of its
+        interval, at least one tick.
+
+        Args:
+            actions: (1, G).
+            observations: (1, d), written.
+
+        Raises:
+            InfraMindError: the cluster was closed.
+        """
+        last = self._open_interval()
+        if self._note_late():
+            self.unrouted_s += self._records.now_s - self._looked_s
+        self._carry_out(actions[0])
+        while self._records.tick < last:
+            self._run_tick()
+        self._records.tell(events.CLOSE)
+        self._look(observations)
+
+    def decide(self, action: NDArray[np.int64]) -> None:
+        """As `step`, for whoever is no environment.
+
+        Args:
+            action: (G,) per GPU 0, or 1 + the model to make active.
+
+        Raises:
+            ActionError: it is not of that form.
+            InfraMindError: the cluster was closed.
+        """
+        self.step(self._checked(action), self._observation)
+
+    def decide_by(self, make: Callable[[], NDArray[np.int64]]) -> None:
+        """Let a decision be made, carry it out, and go on until its interval is over.
+
+        It is made on a thread, and meanwhile calls are routed and answered, jobs come and phases
+        end. What it chooses that is not open any more when it is there, is illegal. The interval
+        lasts until it is there and, in any case, as long as it should.
+
+        Args:
+            make: gives (G,), as of `decide`; may not touch the cluster.
+
+        Raises:
+            ActionError: what it gives is not of that form.
+            InfraMindError: the cluster was closed.
+            Exception: what `make` raises.
+        """
+        records, last = self._records, self._open_interval()
+        decision = Decision(make, records.put, self._take)
+        try:
+            while records.tick < last or decision.pending:
+                self._run_tick()
+        finally:
+            decision.pending = False
+        records.tell(events.CLOSE)
+        self._look(self._observation)
+
+    def _take(self, action: Any) -> None:
+        """Carry out a decision that was made meanwhile, by the masks of now."""
+        checked = self._checked(action)
+        self._note_late()
+        self._records.tell(events.LOOK)
+        self.conductor.close_blocks(self.state.mask[0])
+        self._carry_out(checked[0])
+
+    def _checked(self, action: Any) -> NDArray[np.int64]:
+        """A decision from outside, (1, G): what is compiled looks at no bounds.
+
+        Raises:
+            ActionError: wrong shape, kind or range.
+        """
+        return check_actions(action, np.full(self.num_gpus, len(self.cards) + 1, np.int64), 1)
+
+    def _open_interval(self) -> int:
+        """Begin an interval, and say at which tick it is to end."""
+        self._require_open()
+        records = self._records
+        last = max(records.tick + self.config.ticks, records.clock_tick + 1)
+        records.end_s = last * records.tick_length_s
+        records.tell(events.OPEN)
+        return last
+
+    def _note_late(self) -> bool:
+        """Count the decision that is there now if it is late, and say whether it is."""
+        late = self._records.now_s - self._looked_s > self._records.tick_length_s
+        self.late_decisions += late
+        return late
+
+    def _carry_out(self, action: NDArray[np.int64]) -> None:
+        self._records.tell(events.DECIDE, action=action)
+        self.conductor.advance()
+
+    def _run_tick(self) -> None:
+        """Route, and take what happens until the next tick."""
+        records, episode = self._records, self.state.episode[0]
+        records.tell(events.ROUTE, now_s=records.now_s)
+        self.traffic.send()
+        records.take_events((records.tick + 1) * records.tick_length_s)
+        records.set_tick()
+        now_s = records.tick * records.tick_length_s
+        while self.state.arrival_s[0, episode["next_job"]] <= now_s:
+            self.traffic.job_comes(int(episode["next_job"]))
+        self.conductor.advance()
+        if self._asks:
+            episode["jobs_done"] = 0  # nobody reads them: there is room for so many
+
+    @property
+    def observation(self) -> NDArray[np.float32]:
+        """(1, d) as of the last `begin` or `decide`."""
+        return self._observation.copy()
+
+    def _look(self, observations: NDArray[np.float32]) -> None:
+        """Write masks and observation."""
+        self._records.tell(events.LOOK, observation=observations[0])
+        self.conductor.close_blocks(self.state.mask[0])
+        self._looked_s = self._records.now_s
+
+    # Calls from outside
+
+    def ask(
+        self, model: str, messages: Sequence[Mapping[str, str]], max_tokens: int
+    ) -> Future[ChatResult]:
+        """Ask a model, wherever it is awake, as soon as it is; from any thread.
+
+        What is asked is taken note of, and sent, while `decide` or `decide_by` goes on. Needs
+        `begin(jobs=False)`.
+
+        Args:
+            model: alias.
+            messages: of the chat.
+            max_tokens: of the answer.
+
+        Returns:
+            The answer; a `ChatResult` that was not answered after all retries is one as well.
+
+        Raises:
+            ConfigError: there is no such model.
+            InfraMindError: jobs come by themselves in this episode, or the cluster was closed.
+        """
+        names = [card.alias for card in self.cards]
+        if model not in names:
+            raise ConfigError(unknown("model", model, names))
+        self._require_open()
+        if not self._asks:
+            raise InfraMindError("calls from outside need an episode begun by begin(jobs=False)")
+        answer: Future[ChatResult] = Future()
+        self._answers.add(answer)
+        answer.add_done_callback(self._answers.discard)
+
+        def come() -> None:
+            if self._asks:
+                self.traffic.call_comes(names.index(model), (messages, max_tokens), answer)
+            else:
+                answer.cancel()
+
+        self._records.put(come)
+        return answer
+
+    # Servers
+
+    def _require_open(self) -> None:
+        if not self._machine.is_open:
+            raise InfraMindError("the cluster is closed, or was never begun: begin an episode")
+
+    def _open(self) -> None:
+        """Take the pool for ourselves, and end what an earlier run that was killed has left.
+
+        Raises:
+            InfraMindError: another process has it.
+        """
+        self._machine.open()
+        atexit.register(self.close)
+        self.conductor.cancelled = False
+        for m, card in enumerate(self.cards):
+            for g in range(0, self.num_gpus - card.tp_min + 1, card.tp_min):
+                self.conductor.instance(g, m).server.stop()
+
+    def close(self) -> None:
+        """Stop every server that was started, with all its processes. May be called twice.
+
+        KeyboardInterrupt is put off until they are gone.
+        """
+        if not self._machine.is_open:
+            return
+        atexit.unregister(self.close)
+        self.conductor.cancelled = True
+        interrupted = False
+        stop = threading.Thread(target=self.conductor.stop_all, name="placement-close")
+        stop.start()
+        while stop.is_alive():
+            try:
+                stop.join()
+            except KeyboardInterrupt:
+                interrupted = True
+        self._asks = False
+        self.traffic.forget()
+        for answer in list(self._answers):  # asked, and not even taken up
+            answer.cancel()
+        self._machine.close()
+        if interrupted:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> LivePlacement:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def summary(self, e: int) -> dict[str, float | int]:
+        """As of the simulated cluster, and failed answers, lost calls and late decisions."""
+        ours = {
+            "failed_calls": self.traffic.failed,
+            "lost_calls": self.traffic.lost,
+            "late_decisions": self.late_decisions,
+            "unrouted_s": self.unrouted_s,
+        }
+        return {**super().summary(e), **ours}

@@ -1,0 +1,313 @@
+"""Entry point of a cluster whose servers are real: the same records, written by what happens.
+
+`step` drives a simulated cluster through a decision interval. Here the interval is the wall clock's
+and whoever talks to the servers (`placement.live`) tells what they did, one event at a time. All
+that is decided or counted is the simulation's own code: choices and masks, who sleeps and who
+goes, where calls are routed, which calls become ready, when a job is late, how a phase begins and
+ends, reward, cost and observation.
+
+What differs, because nothing here knows when a phase will end:
+
+- phases begin and end when they are said to have (`ADVANCE`, `ENDED`), and may fail;
+- calls leave a server in any order (`DONE`), or come back from it (`BACK`) and wait anew, before
+  those that came later and with the age that they had; one may be given up (`LOST`), which makes
+  its job late;
+- a server can be gone at any time (`AWAY`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.placement.observation import observe
+from inframind_gym.simulator.placement.choices import decide, write_mask
+from inframind_gym.simulator.placement.compiled import inner, placement_jit
+from inframind_gym.simulator.placement.instances import (
+    begin,
+    close_server,
+    end_drain,
+    end_phase,
+    is_drained,
+    move,
+    ready_s,
+    roll_back,
+    settle,
+    start_or_roll_back,
+    stop_serving,
+    vanish,
+)
+from inframind_gym.simulator.placement.jobs import (
+    call_done,
+    create_job,
+    enter_job,
+    mark_late,
+    take_slot,
+)
+from inframind_gym.simulator.placement.routing import route
+from inframind_gym.simulator.placement.service import count_answer, start_next, take_out
+from inframind_gym.simulator.placement.state import (
+    ABSENT,
+    ACTIVE,
+    C_OFFLOADS,
+    DRAINING,
+    LOADING,
+    NONE,
+    QUEUED,
+    SLEEPING,
+    SLEPT,
+    VANISHING,
+    WAKING,
+    Cluster,
+    World,
+)
+from inframind_gym.simulator.placement.step import begin_awake, clear, close_interval, open_interval
+
+# What happened: the argument `event`, and what `place` and `number` say with it.
+CLEAR: Final = 0  # an empty cluster; observed times are kept
+AWAKE: Final = 1  # before an episode: the model is ACTIVE at leader `place`
+OPEN: Final = 2  # an interval begins, at the tick; it is to end at `end_s`
+CLOSE: Final = 3  # the interval has ended, at the tick; `end_s`: when it was to
+ROUTE: Final = 4  # at the tick
+JOB: Final = 5  # job `number` of the episode came
+DONE: Final = 6  # request `number` was answered by the server at leader `place`
+BACK: Final = 7  # it was not, and waits again
+LOST: Final = 8  # it was not, and will not be
+ADVANCE: Final = 9  # whoever has drained leaves, whoever has room begins to come
+ENDED: Final = 10  # the phase at leader `place` ended after `took_s`; `number`: how
+AWAY: Final = 11  # the server at leader `place` serves no more; `number`: the state that follows
+LOOK: Final = 12  # masks and observation, written anew
+CALL: Final = 13  # a job of one call for `model` came from outside
+DECIDE: Final = 14  # a decision, at the tick, by the masks of the last LOOK
+
+# How a phase ended.
+AS_MEANT: Final = 0
+ASLEEP: Final = 1  # it failed, and the model sleeps
+GONE: Final = 2  # it failed, and there is no process any more
+
+
+@inner
+def leave_server(
+    cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: float
+) -> bool:
+    """Take a request out of the server at leader `g`. False: it is not there."""
+    server = cluster.server[e, g]
+    episode = cluster.episode[e]
+    for slot in range(server.running):
+        if cluster.run_request[e, g, slot] == identity:
+            server.next_slot = slot
+            take_out(cluster, e, g, now_s, end_s)
+            start_next(cluster, e, g, now_s, end_s)
+            return True
+    places = cluster.queue.shape[2]
+    found = False
+    for i in range(server.queued):  # the server began with it before one that we thought runs
+        place = (server.queue_head + i) % places
+        if found:
+            cluster.queue[e, g, (place + places - 1) % places] = cluster.queue[e, g, place]
+        elif cluster.queue[e, g, place] == identity:
+            found = True
+    if found:
+        server.queued -= 1
+        episode.waiting -= 1
+        episode.waiting_s -= end_s - now_s
+    return found
+
+
+@inner
+def answered(
+    world: World, cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: float
+) -> None:
+    """A request was answered by the server at leader `g`."""
+    tick_s = (cluster.episode[e].tick + 1) * world.settings[0].routing_s
+    if leave_server(cluster, e, g, identity, now_s, end_s):
+        count_answer(cluster, e, g, identity, now_s)
+        call_done(world, cluster, e, identity, now_s, tick_s, end_s)
+
+
+@inner
+def wait_again(cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: float) -> None:
+    """A request comes back from the server at leader `g` and waits, before all others."""
+    if not leave_server(cluster, e, g, identity, now_s, end_s):
+        return
+    episode = cluster.episode[e]
+    request = cluster.request[e, identity]
+    waiting = cluster.waiting[e, cluster.job[e, request.job].model[request.call]]
+    if waiting.count == 0:
+        waiting.tail = identity
+        waiting.stamp_sum_s = 0.0
+        request.next = NONE
+    else:
+        request.next = waiting.head
+    waiting.head = identity
+    waiting.count += 1
+    waiting.stamp_sum_s += request.stamp_s
+    episode.waiting += 1
+    episode.waiting_s += end_s - now_s
+
+
+@inner
+def give_up(
+    world: World, cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: float
+) -> None:
+    """A request failed for good: its job goes on without the answer, and is late."""
+    tick_s = (cluster.episode[e].tick + 1) * world.settings[0].routing_s
+    if leave_server(cluster, e, g, identity, now_s, end_s):
+        mark_late(cluster, e, int(cluster.request[e, identity].job))
+        call_done(world, cluster, e, identity, now_s, tick_s, end_s)
+
+
+@inner
+def create_single(
+    world: World, cluster: Cluster, e: int, m: int, now_s: float, end_s: float
+) -> int:
+    """Let a job come that is one call for model `m`; its graph is the last of the world's.
+
+    Returns:
+        Its place.
+    """
+    slot = take_slot(cluster, e)
+    job = cluster.job[e, slot]
+    job.dag = world.dag.shape[0] - 1
+    job.model[0] = m
+    job.work[0] = 1.0
+    tick_s = cluster.episode[e].tick * world.settings[0].routing_s
+    enter_job(world, cluster, e, slot, 0, now_s, 0.0, np.inf, tick_s, end_s)
+    return slot
+
+
+@inner
+def carry_on(world: World, cluster: Cluster, e: int) -> None:
+    """Let those that have drained leave, and those begin that wait for nobody any more."""
+    now_s = cluster.episode[e].tick * world.settings[0].routing_s
+    gpus, models = world.gpu.shape[0], world.model.shape[0]
+    for g in range(gpus):
+        for m in range(models):
+            if is_drained(cluster, e, g, m):
+                end_drain(world, cluster, e, g, m, now_s)
+    for g in range(gpus):
+        for m in range(models):
+            queued = cluster.instance[e, g, m].state == QUEUED
+            if queued and ready_s(world, cluster, e, g, m) >= 0.0:
+                start_or_roll_back(world, cluster, e, g, m, now_s)
+
+
+@inner
+def phase_ended(
+    world: World, cluster: Cluster, e: int, g: int, m: int, how: int, took_s: float
+) -> None:
+    """End the phase that model `m` is in at leader `g`, as it was meant or otherwise."""
+    now_s = cluster.episode[e].tick * world.settings[0].routing_s
+    instance = cluster.instance[e, g, m]
+    if instance.state not in (SLEEPING, VANISHING, WAKING, LOADING):
+        return
+    if how == AS_MEANT:
+        end_phase(world, cluster, e, g, m, took_s, now_s)
+        return
+    sleeps = how == ASLEEP and instance.state != VANISHING
+    if not sleeps:
+        instance.slept_before = 0
+    left = SLEPT if sleeps else ABSENT
+    if instance.state in (WAKING, LOADING):
+        roll_back(world, cluster, e, g, m, left, now_s)
+    else:
+        cluster.episode[e].counter[C_OFFLOADS] += 1
+        settle(world, cluster, e, g, m, left, now_s)
+
+
+@inner
+def go_away(world: World, cluster: Cluster, e: int, g: int, m: int, state: int) -> None:
+    """A server serves no more, and was not asked to; it is empty already.
+
+    Args:
+        state: SLEEPING or VANISHING: what is done about it.
+    """
+    now_s = cluster.episode[e].tick * world.settings[0].routing_s
+    was = cluster.instance[e, g, m].state
+    if was == ACTIVE:
+        stop_serving(world, cluster, e, g, m)
+    elif was == SLEPT:
+        move(world, cluster, e, g, m)
+    if was in (ACTIVE, DRAINING):
+        close_server(world, cluster, e, g, m)
+    if state == VANISHING:
+        vanish(cluster, e, g, m, was != SLEPT, now_s)
+    else:
+        begin(cluster, e, g, m, state, now_s)
+
+
+@inner
+def close(world: World, cluster: Cluster, e: int, end_s: float, terms: NDArray[np.float64]) -> None:
+    """End an interval that was to end at `end_s`, and ends at this tick."""
+    episode = cluster.episode[e]
+    now_s = episode.tick * world.settings[0].routing_s
+    episode.waiting_s += episode.waiting * (now_s - end_s)
+    episode.service_s += episode.serving * (now_s - end_s)
+    close_interval(world, cluster, e, now_s, terms)
+
+
+@placement_jit
+def write(
+    world: World,
+    cluster: Cluster,
+    event: int,
+    place: int,
+    model: int,
+    number: int,
+    now_s: float,
+    end_s: float,
+    action: NDArray[np.int64],
+    observation: NDArray[np.float32],
+    terms: NDArray[np.float64],
+) -> int:
+    """Write an event into the records of environment 0.
+
+    Args:
+        event: CLEAR, AWAKE, …
+        place: leader.
+        model: the model there.
+        number: as the event says.
+        now_s: when it was; of ENDED: what the phase took.
+        end_s: when the decision interval is to end.
+        action: (G,), read by DECIDE.
+        observation: (d,), written by LOOK.
+        terms: (3,) of the reward, written by CLOSE.
+
+    Returns:
+        Of JOB and CALL the place of the job that came, else NONE.
+    """
+    if event == CLEAR:
+        clear(world, cluster, 0)
+    elif event == AWAKE:
+        begin_awake(world, cluster, 0, place, model)
+    elif event == OPEN:
+        open_interval(world, cluster, 0, end_s)
+    elif event == DECIDE:
+        decide(world, cluster, 0, action)
+    elif event == CLOSE:
+        close(world, cluster, 0, end_s, terms)
+    elif event == ROUTE:
+        route(world, cluster, 0, now_s, end_s)
+    elif event == JOB:
+        tick_s = cluster.episode[0].tick * world.settings[0].routing_s
+        return create_job(world, cluster, 0, number, tick_s, end_s)
+    elif event == DONE:
+        answered(world, cluster, 0, place, number, now_s, end_s)
+    elif event == BACK:
+        wait_again(cluster, 0, place, number, now_s, end_s)
+    elif event == LOST:
+        give_up(world, cluster, 0, place, number, now_s, end_s)
+    elif event == ADVANCE:
+        carry_on(world, cluster, 0)
+    elif event == ENDED:
+        phase_ended(world, cluster, 0, place, model, number, now_s)
+    elif event == AWAY:
+        go_away(world, cluster, 0, place, model, number)
+    elif event == LOOK:
+        write_mask(world, cluster, 0)
+        observe(world, cluster, 0, observation)
+    elif event == CALL:
+        return create_single(world, cluster, 0, model, now_s, end_s)
+    return NONE

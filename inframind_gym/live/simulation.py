@@ -1,0 +1,173 @@
+"""A closed loop on live servers: real prompts, answers that are graded, on the wall clock."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from inframind_gym.envs.routing.backend_simulation import DrivenSimulation
+from inframind_gym.envs.routing.config import LiveConfig
+from inframind_gym.envs.routing.simulation import DECISION
+from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.live.prompts import Prompts
+from inframind_gym.live.vllm.backend import PromptMaker
+from inframind_gym.live.vllm.servers import VllmServers
+from inframind_gym.live.vllm.settings import addresses
+from inframind_gym.simulator.workflow.backend import Backend
+from inframind_gym.simulator.workflow.scripted_backend import Reply, ScriptedBackend
+from inframind_gym.tasks import TaskSet
+from inframind_gym.tasks.judging import judge
+from inframind_gym.tasks.sandbox import Sandbox, SandboxError
+
+_log = logging.getLogger(__name__)
+
+
+class LiveSimulation(DrivenSimulation):
+    """A closed loop on a pool of live servers, whose answers are graded.
+
+    Args:
+        config: what to run.
+        one_query: as of `Simulation`.
+        servers: connections to the servers of the config's pool, which stay the caller's: `shut`
+            leaves them open, and `config.live`, `log` and `reach_s` do not count. None: they are
+            made when the first sweep begins.
+        prompts: makes what writes the calls' messages from the run's tasks.
+
+    Attributes:
+        servers: the connections; None before the first sweep, and where answers are scripted.
+        on_wait: as of `VllmServers`; to be set before a sweep begins.
+
+    Raises:
+        ConfigError: as of `Simulation`; a server of the pool has no address, or `servers` are those
+            of other models.
+    """
+
+    def __init__(
+        self,
+        config: LiveConfig,
+        *,
+        one_query: bool,
+        servers: VllmServers | None = None,
+        prompts: Callable[[TaskSet], PromptMaker] = Prompts,
+    ) -> None:
+        self.servers = servers
+        self.on_wait: Callable[[], object] | None = None
+        self._live = config
+        self._prompts = prompts
+        self._keeps_servers = servers is not None
+        self._sandbox: Sandbox | None = None
+        super().__init__(
+            config,
+            lambda _, __: self._open(),
+            one_query=one_query,
+            retries=config.retries,
+            patience_s=config.patience_s,
+        )
+        addresses(self.pool)
+        if servers is not None and servers.config.aliases != self.pool.aliases:
+            raise ConfigError(
+                f"the servers are those of pool {servers.config.name!r} with other models than "
+                f"pool {self.pool.name!r} has"
+            )
+
+    @property
+    def title(self) -> str:
+        """What a person calls these environments."""
+        return f"{super().title} (live)"
+
+    def shut(self) -> None:
+        """Give up the sweep and let go of sandbox and own connections. May be called twice."""
+        self.close()
+        if self.servers is not None and not self._keeps_servers:
+            self.servers.close()
+            self.servers = None
+        if self._sandbox is not None:
+            self._sandbox.close()
+            self._sandbox = None
+
+    def _open(self) -> Backend:
+        """The backend of a sweep, its clock at 0."""
+        if self._live.scripted_s is not None:
+            reply = Reply(self._live.scripted_s)
+            poll_s = self.pool.metrics_poll_s
+            return ScriptedBackend(len(self.pool.models), lambda _: reply, poll_s=poll_s)
+        if self._sandbox is None:
+            compile_driver(self._live)
+            self._sandbox = self._make_sandbox()
+        if self.servers is None:
+            self.servers = self._reach()
+        if self.on_wait is not None:
+            self.servers.on_wait = self.on_wait
+        prompts = self._prompts(self.tasks)
+        return self.servers.open(prompts, self._judge, scheduler=self.scheduler)
+
+    def _make_sandbox(self) -> Sandbox:
+        """A sandbox in which the run's answers can be judged.
+
+        Raises:
+            InfraMindError: they cannot be; each would count as a wrong one.
+        """
+        kinds = {answer.kind for answer in self.tasks.answers}
+        code, formulas = "tests" in kinds, bool(kinds & {"expression", "number"})
+        sandbox = Sandbox(workers=self._live.live.judges)
+        try:
+            sandbox.check(code=code, formulas=formulas)
+        except SandboxError as error:
+            sandbox.close()
+            what = " and ".join(["code"] * code + ["formulas"] * formulas)
+            raise InfraMindError(
+                f"answers that are {what} cannot be judged here: {error}\n"
+                "Nothing was asked: every such answer would count as a wrong one. Run where the "
+                "sandbox can be had, or choose a workload of multiple choice: workload='mmlu_pro'"
+            ) from None
+        return sandbox
+
+    @property
+    def ungraded(self) -> int:
+        """Answers so far that could not be graded; they count as wrong."""
+        return 0 if self.servers is None else self.servers.ungraded
+
+    def _reach(self) -> VllmServers:
+        """Connect to the servers.
+
+        Raises:
+            InfraMindError: none of them answers.
+        """
+        servers = VllmServers(self.pool, self._live.live, log=self._live.log)
+        try:
+            servers.watcher.wait_up(self._live.reach_s)
+        except InfraMindError as error:
+            if not servers.watcher.up:
+                servers.close()
+                raise InfraMindError(
+                    f"no server of pool {self.pool.name!r} answers; {error}\n"
+                    f"Start them: inframind pool up --pool {self.config.pool}"
+                ) from None
+            _log.warning("pool %s: going on without those that are %s", self.pool.name, error)
+        except BaseException:
+            servers.close()
+            raise
+        return servers
+
+    def _judge(self, task: int, text: str) -> bool:
+        """Whether a response solves a task; asked by several threads at once."""
+        if self._sandbox is None:
+            raise InfraMindError("the environment is closed")
+        return judge(self.tasks.answers[task], text, self._sandbox, self.tasks.texts[task])
+
+
+def compile_driver(config: LiveConfig) -> None:
+    """Play a few queries on scripted servers: no query shall wait for a compiler."""
+    short = config.model_copy(update={"scripted_s": 1.0, "num_queries": 4})
+    simulation = LiveSimulation(short, one_query=False)
+    observations, contexts = simulation.buffers()
+    row, number = np.zeros(1, np.int64), np.zeros(1)
+    generator = np.random.default_rng(0)
+    rates, budgets = np.full(1, 100.0), np.full(1, np.nan)
+    simulation.start(row, [generator], rates, budgets, observations, contexts)
+    actions = np.zeros((1, simulation.action_size), np.int64)
+    while simulation.status[0] == DECISION:
+        simulation.step(actions, observations, contexts, number, number)
+    simulation.shut()

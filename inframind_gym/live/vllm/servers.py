@@ -1,0 +1,208 @@
+"""The live servers of a pool, for as long as somebody works with them: watcher, connections, log.
+
+Sweeps come and go; connections, metrics and the log stay:
+
+    with VllmServers(load_pool("cpu-tiny"), log="requests.jsonl") as servers:
+        servers.watcher.wait_up(60.0)
+        backend = servers.open(prompts, judge, scheduler="edf")  # for one sweep
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.live.vllm.backend import CountTokens, Judge, PromptMaker, VllmBackend
+from inframind_gym.live.vllm.client import Client
+from inframind_gym.live.vllm.log import RequestLogWriter
+from inframind_gym.live.vllm.loop import LoopThread
+from inframind_gym.live.vllm.settings import LiveSettings, addresses, require_live
+from inframind_gym.live.vllm.watcher import MetricsWatcher
+from inframind_gym.simulator.server.pool import PoolConfig, Scheduler
+
+_log = logging.getLogger(__name__)
+_SPARE_FILES: Final = 256  # for everything but requests
+
+
+class VllmServers:
+    """Everything that outlives a sweep.
+
+    Args:
+        config: the pool; every model has a port or a url.
+        settings: of client, watcher and grading.
+        log: file to which a line is appended for every call (`log.py`); None: no log.
+        api_key: sent to the servers as a bearer token; None: $VLLM_API_KEY, if it is set.
+
+    Attributes:
+        watcher: the metrics, and which servers are up.
+        client: the connections. To be used on `loop`.
+        on_wait: called several times a second while somebody waits for a completion, by whoever
+            waits; what it raises ends the waiting. None: nobody is asked.
+        ungraded: answers that could not be graded, of all sweeps so far; they count as wrong.
+        epoch_s: time of day when the monotonic clock stood at 0.
+
+    Raises:
+        ConfigError: a model has no address.
+        InfraMindError: the extra `live` is not installed, or the log cannot be written.
+    """
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        settings: LiveSettings | None = None,
+        *,
+        log: str | Path | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        require_live()
+        at = addresses(config)
+        self.config = config
+        self.settings = _within_files(settings or LiveSettings())
+        self.epoch_s = time.time() - time.monotonic()
+        self.sweeps = 0
+        self.run_id = f"{int(time.time() * 1e3):x}-{os.getpid():x}"  # begins the requests' ids
+        self.log = None if log is None else RequestLogWriter(log)
+        self._backend: VllmBackend | None = None
+        self._known = 0  # servers that have been up
+        self._closed = False
+        api_key = api_key or os.environ.get("VLLM_API_KEY")
+        self.judges = ThreadPoolExecutor(self.settings.judges or os.cpu_count() or 1, "vllm-judge")
+        self.ungraded = 0
+        self.on_wait: Callable[[], object] | None = None
+        self.loop = LoopThread("vllm-pool")
+        self.client = Client(
+            at, self.settings, is_up=self._is_up, suspect=self._suspect, api_key=api_key
+        )
+        try:
+            self.loop.run(self.client.open())
+            self.watcher = MetricsWatcher(
+                at,
+                poll_s=config.metrics_poll_s,
+                health_s=self.settings.health_s,
+                answer_s=self.settings.answer_s,
+                misses=self.settings.misses,
+                on_change=self._changed,
+                api_key=api_key,
+                loop=self.loop,
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def open(
+        self,
+        prompts: PromptMaker,
+        judge: Judge | None = None,
+        *,
+        scheduler: Scheduler | None = None,
+        judge_agents: bool = False,
+        count_tokens: Sequence[CountTokens | None] | None = None,
+        on_answer: Callable[..., None] | None = None,
+    ) -> VllmBackend:
+        """Open the backend of a sweep; its clock begins to run now.
+
+        Waits until every server was asked for its metrics: what happened before the sweep is not
+        in them. The backend that was opened before is closed.
+
+        Args:
+            prompts: makes a call's messages.
+            judge: grades an answer, on a thread of its own; None: nobody does.
+            scheduler: of the sweep; "fcfs" sends no priorities. Without it the pool's.
+            judge_agents: grade the agents' answers as well, not only the deciding one. It takes the
+                time that it takes: what follows a call is sent when it is graded.
+            count_tokens: M functions that count a text's tokens; without them `prompts` estimates.
+            on_answer: called with every call that was answered and its ChatResult, on the
+                loop: must be quick.
+
+        Raises:
+            InfraMindError: the pool is closed.
+        """
+        if self._closed:
+            raise InfraMindError("the pool is closed")
+        if self._backend is not None:
+            self._backend.close()
+        self.sweeps += 1
+        beginning = self.watcher.begin()
+        self._backend = VllmBackend(
+            self,
+            beginning,
+            prompts,
+            judge,
+            sweep=self.sweeps - 1,
+            priorities=(scheduler or self.config.scheduler) != "fcfs",
+            judge_agents=judge_agents,
+            count_tokens=count_tokens or [None] * len(self.config.models),
+            on_answer=on_answer,
+        )
+        return self._backend
+
+    def close(self) -> None:
+        """Close the sweep that is open, all connections, the log. May be called twice.
+
+        Grading that is under way is waited for; it has a time limit of its own.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._backend is not None:
+            self._backend.close()
+        if hasattr(self, "watcher"):
+            self.watcher.close()
+        with contextlib.suppress(RuntimeError):
+            self.loop.run(self.client.close())
+        self.loop.stop()
+        self.judges.shutdown(wait=True, cancel_futures=True)
+        if self.log is not None:
+            self.log.close()
+
+    def __enter__(self) -> VllmServers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _is_up(self, server: int) -> bool:
+        return self.watcher.is_up(server)
+
+    def _suspect(self, server: int) -> None:
+        self.watcher.suspect(server)
+
+    def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
+        """The watcher has seen a server go up or down; on the loop."""
+        alias = self.config.models[server].alias
+        if up:
+            self._known |= 1 << server
+            _log.info("%s is up", alias)
+        else:
+            news = self._known >> server & 1  # one that has never been up is waited for
+            _log.log(logging.WARNING if news else logging.INFO, "%s is down: %s", alias, why)
+            self.client.server_down(server, f"{alias} is down: {why}", give_up=asleep)
+
+
+def _within_files(settings: LiveSettings) -> LiveSettings:
+    """Make room for a socket for each request in flight, or allow fewer requests."""
+    try:
+        import resource
+    except ImportError:  # no such limit here
+        return settings
+    needed = settings.max_in_flight + _SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return settings
+    if hard == resource.RLIM_INFINITY or hard > soft:
+        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+    if soft >= needed:
+        return settings
+    most = max(1, soft - _SPARE_FILES)
+    _log.warning("at most %d requests in flight: this process may open %d files", most, soft)
+    return settings.model_copy(update={"max_in_flight": most})

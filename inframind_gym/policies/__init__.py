@@ -1,0 +1,72 @@
+"""Policies: the protocol, what a policy is told and sees, and how one is found by name or path.
+
+A router gives one number a call, `spec.action(model, strategy)`. A planner says that its level is
+another, and gives eight numbers a query: topology, agents less one, and six roles, of which those
+of the first agents are read, modulo the number of roles of the query's domain.
+
+    class DebateIfThereIsTime(BasePolicy):
+        name = "debate_if_there_is_time"
+        requires = {"level": "planner"}
+
+        def act_batch(self, observations, contexts, rows):
+            plans = np.zeros((len(rows), 8), np.int64)
+            plans[:, 0] = np.where(contexts["budget_s"] > 100.0, TOPOLOGIES.index("Debate"), 0)
+            plans[:, 1] = 2  # three agents
+            plans[:, 2:] = np.arange(6)
+            return plans
+
+At level "joint" a policy does both: it gives nine numbers, a plan and a route. Where
+`contexts["kind"]` is PLAN (`inframind_gym.simulator.workflow.state`) a query has arrived and the first
+eight are read; where it is ROUTE a call is ready and the last one is read. Such a policy also
+serves as the `executor` of `InfraMind-Planner-v0`, where it is asked for routes alone.
+"""
+
+from inframind_gym.policies.base import (
+    REQUIRABLE,
+    Action,
+    BasePolicy,
+    Completed,
+    Context,
+    Contexts,
+    Policy,
+    feedback_of,
+    models_up,
+    multiplier_of,
+    requires_of,
+)
+from inframind_gym.policies.layout import ObservationLayout
+from inframind_gym.policies.loading import (
+    PerRowPolicy,
+    check_policy,
+    load_policy,
+    make,
+    register_policy,
+    registered_policies,
+    resolve_policy,
+)
+from inframind_gym.policies.registry import PolicyEntry
+from inframind_gym.policies.spec import PolicySpec
+
+__all__ = [
+    "REQUIRABLE",
+    "Action",
+    "BasePolicy",
+    "Completed",
+    "Context",
+    "Contexts",
+    "ObservationLayout",
+    "PerRowPolicy",
+    "Policy",
+    "PolicyEntry",
+    "PolicySpec",
+    "check_policy",
+    "feedback_of",
+    "load_policy",
+    "make",
+    "models_up",
+    "multiplier_of",
+    "register_policy",
+    "registered_policies",
+    "requires_of",
+    "resolve_policy",
+]

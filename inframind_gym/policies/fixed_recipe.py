@@ -1,0 +1,181 @@
+"""The best constants: one plan and one route for every query of a workload.
+
+The simplest rivals of whatever plans. A constant that was chosen well is hard to beat where the
+load is feasible for it: what an agent gains beyond it is what it makes of budgets, load, teams of
+several models and what tells a question's difficulty.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
+
+_DATA: Final = Path(__file__).resolve().parent / "data"
+CHOSEN: Final = _DATA / "fixed_recipes.json"
+BY_RATE: Final = _DATA / "fixed_recipes_by_rate.json"
+FALLBACK: Final = "all"  # what workloads take that are not in the tables
+ENOUGH: Final = 10  # arrivals; an estimate of their rate from fewer is off by more than a third
+
+
+def recipe_action(spec: PolicySpec, recipe: Mapping[str, Any]) -> NDArray[np.int64]:
+    """The plan and the route of a recipe, (9,).
+
+    Raises:
+        ConfigError: the pool has no such model, or there is no such strategy.
+    """
+    action = np.zeros(PLAN_ACTIONS + 1, np.int64)
+    action[0] = TOPOLOGIES.index(recipe["topology"])
+    action[1] = int(recipe["num_agents"]) - 1
+    roles = recipe.get("roles", range(MAX_AGENTS))
+    action[2 : 2 + len(roles)] = roles
+    action[PLAN_ACTIONS] = spec.action(
+        spec.model_index(recipe["model"]), spec.strategy_index(recipe["strategy"])
+    )
+    return action
+
+
+class _Constant(BasePolicy, ABC):
+    """What plays constants has in common."""
+
+    requires = MappingProxyType({"level": "joint"})
+    carries_out_any_plan = False
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Prepare for `len(seeds)` rows.
+
+        Raises:
+            ConfigError: the environment does not let the policy plan.
+        """
+        super().reset(spec, seeds)
+        if spec.level != "joint":
+            name = self.name.split(":")[0]
+            raise ConfigError(f'policy {name!r} plans: make the environment with level="joint"')
+
+
+class FixedRecipePolicy(_Constant):
+    """The same topology, number of agents, model and strategy for every query.
+
+    Args:
+        topology: name; all four or none must be given. Without them the recipe is the one that did
+            best on the workload's questions for training and validation, with the roles that did
+            best (`baselines/fixed_recipe_search.py`); a recipe that is given has the first roles.
+        num_agents: 1 to 6.
+        model: alias.
+        strategy: name.
+
+    Raises:
+        ConfigError: some are given and others not, or one is unknown.
+    """
+
+    def __init__(
+        self,
+        topology: str | None = None,
+        num_agents: str | int | None = None,
+        model: str | None = None,
+        strategy: str | None = None,
+    ) -> None:
+        given = (topology, num_agents, model, strategy)
+        self._recipe: dict[str, Any] | None = None
+        self.name = "fixed_recipe"
+        if any(part is not None for part in given):
+            if any(part is None for part in given):
+                raise ConfigError(
+                    "fixed_recipe: give all of topology, agents, model and strategy, for example "
+                    "fixed_recipe:Reflection:1:qwen-14b:DeepThink, or none of them"
+                )
+            self.name = ":".join(["fixed_recipe", *(str(part) for part in given)])
+            self._recipe = dict(
+                zip(("topology", "num_agents", "model", "strategy"), given, strict=True)
+            )
+            self._check(self._recipe)
+
+    @property
+    def fingerprint(self) -> str:
+        """The table of chosen recipes, where it is used."""
+        return "" if self._recipe is not None else CHOSEN.read_text(encoding="utf-8")
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Prepare for `len(seeds)` rows.
+
+        Raises:
+            ConfigError: the pool has no such model, there is no such strategy, or the environment
+                does not let the policy plan.
+        """
+        super().reset(spec, seeds)
+        self._action = recipe_action(spec, self._recipe or _chosen(CHOSEN, spec))
+
+    def act_batch(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The plan and the route of `rows`, (n, 9)."""
+        return np.tile(self._action, (len(rows), 1))
+
+    @staticmethod
+    def _check(recipe: dict[str, Any]) -> None:
+        if recipe["topology"] not in TOPOLOGIES:
+            problem = unknown("topology", str(recipe["topology"]), TOPOLOGIES)
+            raise ConfigError(f"fixed_recipe: {problem}")
+        count = str(recipe["num_agents"])
+        if not count.isdecimal() or not 1 <= int(count) <= MAX_AGENTS:
+            raise ConfigError(
+                f"fixed_recipe: num_agents is {count!r}; it must be 1 to {MAX_AGENTS}"
+            )
+
+
+class FixedRecipeByRatePolicy(_Constant):
+    """The recipe that did best at the rate of the arrivals (`baselines/fixed_recipe_search.py`).
+
+    It is not told that rate: it takes the mean over the sweep so far, up to the arrival of the
+    query at hand, and of the table's rates the nearest by ratio. So a query keeps its recipe,
+    nothing is remembered, and a rate that changes is noticed late. The first queries of a sweep get
+    the recipe over all loads (`fixed_recipe`).
+    """
+
+    name = "fixed_recipe_by_rate"
+
+    @property
+    def fingerprint(self) -> str:
+        """The tables of chosen recipes."""
+        return "".join(path.read_text(encoding="utf-8") for path in (CHOSEN, BY_RATE))
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Prepare for `len(seeds)` rows.
+
+        Raises:
+            ConfigError: the pool lacks a model of the recipes, there is no such strategy, or the
+                environment does not let the policy plan.
+        """
+        super().reset(spec, seeds)
+        by_rate = _chosen(BY_RATE, spec)
+        self._log_rates = np.log([float(rate) for rate in by_rate])  # (R,)
+        recipes = (*by_rate.values(), _chosen(CHOSEN, spec))
+        self._actions = np.array([recipe_action(spec, recipe) for recipe in recipes])  # (R + 1, 9)
+
+    def act_batch(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The plans and the routes of `rows`, (n, 9)."""
+        arrivals = contexts["query"].astype(np.int64) + 1  # up to this one
+        # The first of n arrivals at rate λ that n - 1 others follow: (n - 1) / T is unbiased.
+        rate_per_min = 60.0 * (arrivals - 1) / np.maximum(contexts["arrival_s"], 1e-9)
+        far = np.abs(np.log(np.maximum(rate_per_min, 1e-9))[:, None] - self._log_rates)
+        chosen = np.where(arrivals < ENOUGH, len(self._log_rates), far.argmin(axis=1))
+        return np.asarray(self._actions[chosen], np.int64)
+
+
+def _chosen(path: Path, spec: PolicySpec) -> dict[str, Any]:
+    """What a table says of the workload."""
+    table: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return table.get(spec.workload, table[FALLBACK])

@@ -1,0 +1,1 @@
+"""Placement policies: the protocol, the registry and the built-in policies."""

@@ -1,0 +1,59 @@
+"""What no placement can beat by much: every model awake everywhere, for nothing.
+
+The same jobs meet a cluster in which every model has as many GPUs for itself as the real cluster
+has in all, awake from the beginning: memory without end, no switching, no sharing. Every call finds
+at its next tick more free servers of its model than any placement could give it, so it waits and is
+slowed by its batch less. Optimistic, and no proof for each single job: the router sends to the
+server of least drain latency, which is a rule and not an optimum. What is proven is weaker: no job
+ends before its `ideal_s`, the longest line of its calls, each alone.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.policies.placement.protocol import BasePlacementPolicy
+from inframind_gym.simulator.placement.cards import GpuGroup
+from inframind_gym.simulator.placement.context import PlacementContext
+from inframind_gym.simulator.placement.state import EVERYWHERE, World
+from inframind_gym.simulator.placement.world import build_world
+
+_WIDEST = 8  # GPUs of the widest instance: each model's share is a multiple of it
+
+
+class EverywhereSimulation(PlacementSimulation):
+    """The cluster of the bound, with the jobs of the real one."""
+
+    def _build_world(self) -> World:
+        """The world of the real cluster, its GPUs multiplied."""
+        real = super()._build_world()
+        share = -(-self.cluster_config.num_gpus // _WIDEST) * _WIDEST
+        memory = max(card.active_mem_MB for card in self.cards)
+        many = GpuGroup(count=share * len(self.cards), vram_total_MB=memory, alpha=1.0)
+        cluster = self.cluster_config.model_copy(update={"gpus": (many,)})
+        world = build_world(self.config, cluster, self.cards, self.demand, self.arrivals)
+        settings = real.settings.copy()  # rates and norms are those of the real cluster
+        settings["initial"] = EVERYWHERE
+        settings["foreign_mb"] = 0.0
+        return world._replace(settings=settings)
+
+
+class EverywherePlacement(BasePlacementPolicy):
+    """The bound as a policy: it leaves every GPU alone in a cluster of its own kind.
+
+    Attributes:
+        bound: it cannot be beaten by much, and is not ranked.
+        simulation: the cluster in which it is measured.
+    """
+
+    name = "everywhere"
+    bound: ClassVar = True
+    simulation: ClassVar = EverywhereSimulation
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """Nothing is to be done."""
+        return np.zeros(self.spec.num_gpus, np.int64)

@@ -1,0 +1,138 @@
+"""The min-cost flow of `spec/gpu_placement.md`, "GPU Reconfiguration", to the letter.
+
+Four layers: source → STABLE GPUs → a copy of every needed model for each GPU → sink. Needed are the
+models of calls in waiting_for_scheduling or in potential, less those that are loading. Where the
+text leaves a reading open:
+
+- *requests needing a model* are its calls in waiting_for_scheduling and in potential, in switch
+  penalties as well as in "weighted by outstanding demand"; only the waiting relief is said to count
+  waiting_for_scheduling alone.
+- The *model with the lowest cost on g* is the resident, awake or asleep, of least t_offload_s +
+  requests · t_load_s: the sum that case 2 then charges. Among equals the first in the list.
+- A GPU without an ACTIVE model has slept_mem(active) = 0 and a sleep cost of 0; one without any
+  resident has nothing to offload.
+- If `active_model_on_g` is model_j, the whole edge GPU → model costs 0, sleep and offload included.
+- slept_mem_tp1_MB(model_j) is the card's; slept_mem(active) is that of its own tp.
+
+networkx wants whole numbers: costs are counted in units of `UNIT_S` (a millisecond), rounded half
+to even. `max_flow_min_cost` first maximises the flow, so every STABLE GPU is given a model.
+
+Known defects, documented and kept: TP > 1 cannot be expressed (each GPU chooses alone, so groups
+come together by accident only); the relief is the same for the first copy and the tenth, so several
+GPUs pile onto one hot model; every GPU must act, so a GPU whose model nobody waits for takes the
+cheapest change rather than none (keeping is free only for a model that is needed).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.simulator.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.simulator.placement.state import ACTIVE, NONE, SLEPT
+
+UNIT_S: Final = 1e-3
+
+
+class SpecCosts(NamedTuple):
+    """The network's arcs, in seconds; G GPUs, M models."""
+
+    gpus: NDArray[np.int64]  # (S,) STABLE ones
+    models: NDArray[np.int64]  # (N,) needed ones
+    drain: NDArray[np.float64]  # (G,) source → GPU
+    switch: NDArray[np.float64]  # (G, M) GPU → model
+    relief: NDArray[np.float64]  # (M,) gross waiting relief
+    activate: NDArray[np.float64]  # (G, M) activation or loading cost; model → sink less the relief
+
+
+def spec_costs(spec: PlacementSpec, context: PlacementContext, row: int) -> SpecCosts:
+    """The costs of the specification's network for one decision.
+
+    Args:
+        spec: the facts of the run.
+        context: decisions of several rows.
+        row: which of them.
+    """
+    gpus, models = spec.num_gpus, spec.num_models
+    state = context.state[row]
+    demand = context.outstanding[row]
+    needed = np.flatnonzero((demand > 0) & ~context.loading[row])
+    switch = np.zeros((gpus, models))
+    activate = np.zeros((gpus, models))
+    for g in range(gpus):
+        active = int(context.active[row, g])
+        slept = np.flatnonzero(state[g] == SLEPT)
+        slept_mb = float(spec.slept_mb[slept].sum())
+        active_slept_mb = 0.0 if active == NONE else float(spec.slept_mb[active])
+        for j in range(models):
+            if active != j:
+                sleepable = slept_mb + active_slept_mb + float(spec.slept_tp1_mb[j])
+                if sleepable <= spec.slept_limit_mb[g]:
+                    switch[g, j] = _sleep_cost(context, row, active)
+                else:
+                    switch[g, j] = _offload_cost(context, row, active, slept)
+            if state[g, j] == ACTIVE:
+                activate[g, j] = 0.0
+            elif state[g, j] == SLEPT:
+                activate[g, j] = context.wake_s[row, j]
+            else:
+                activate[g, j] = context.load_s[row, j]
+    return SpecCosts(
+        gpus=np.flatnonzero(context.stable[row]),
+        models=needed,
+        drain=context.drain_total_s[row].copy(),
+        switch=switch,
+        relief=context.age_sum_s[row].copy(),
+        activate=activate,
+    )
+
+
+def _sleep_cost(context: PlacementContext, row: int, active: int) -> float:
+    """Case 1: sleep cost and switch penalty."""
+    if active == NONE:
+        return 0.0
+    penalty = context.outstanding[row, active] * context.wake_s[row, active]
+    return float(context.sleep_s[row, active] + penalty)
+
+
+def _offload_cost(
+    context: PlacementContext, row: int, active: int, slept: NDArray[np.int64]
+) -> float:
+    """Case 2: offload cost and switch penalty of the resident for which they are least."""
+    residents = [*([active] if active != NONE else []), *slept.tolist()]
+    costs = [
+        float(context.offload_s[row, m] + context.outstanding[row, m] * context.load_s[row, m])
+        for m in residents
+    ]
+    return min(costs, default=0.0)
+
+
+def solve_spec(costs: SpecCosts) -> dict[int, int]:
+    """The model that the flow sends through each STABLE GPU; empty if no model is needed.
+
+    Raises:
+        ImportError: networkx is not installed (extra `placement`).
+    """
+    import networkx as nx
+
+    if not len(costs.models) or not len(costs.gpus):
+        return {}
+    graph: Any = nx.DiGraph()
+    for g in costs.gpus.tolist():
+        graph.add_edge("source", ("gpu", g), capacity=1, weight=_units(costs.drain[g]))
+        for j in costs.models.tolist():
+            copy = ("copy", j, g)
+            graph.add_edge(("gpu", g), copy, capacity=1, weight=_units(costs.switch[g, j]))
+            sink_s = costs.activate[g, j] - costs.relief[j]
+            graph.add_edge(copy, "sink", weight=_units(sink_s))  # no capacity: unlimited
+    flow = nx.max_flow_min_cost(graph, "source", "sink")
+    return {
+        g: next(copy[1] for copy, units in flow["gpu", g].items() if units > 0)
+        for g in costs.gpus.tolist()
+    }
+
+
+def _units(seconds: float) -> int:
+    return round(float(seconds) / UNIT_S)

@@ -1,0 +1,95 @@
+"""The protocol behind which everything stands that decides which model lives on which GPU.
+
+A policy is found by its name or path (`inframind_gym.policies.placement.registry`).
+
+It mirrors `inframind_gym.policies.Policy`: reset once with the facts of the run and one seed a row,
+then asked at every decision, several rows at once. What a policy draws or remembers belongs to a
+row: the same row with the same seed gets the same actions, alone or in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.simulator.placement.blocks import first_gpu
+from inframind_gym.simulator.placement.context import PlacementContext, PlacementSpec
+
+
+@runtime_checkable
+class PlacementPolicy(Protocol):
+    """Chooses for every GPU a model to make active, or to leave it alone."""
+
+    name: str
+
+    def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
+        """Forget everything and prepare for `len(seeds)` rows, one seed each."""
+
+    def act_batch(
+        self,
+        observations: NDArray[np.float32],
+        contexts: PlacementContext,
+        rows: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """The decisions of several rows.
+
+        Args:
+            observations: (n, d), one a row.
+            contexts: arrays with a first axis of n.
+            rows: (n,) which of the rows given to `reset` these are.
+
+        Returns:
+            (n, G): per GPU 0, or 1 + the model to make active.
+        """
+
+
+class BasePlacementPolicy:
+    """A policy that decides row by row."""
+
+    name = "base"
+
+    def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
+        """Remember the facts of the run."""
+        self.spec = spec
+        self.num_rows = len(seeds)
+
+    def act_batch(
+        self,
+        observations: NDArray[np.float32],
+        contexts: PlacementContext,
+        rows: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """(n, G) one decision a row, by `decide`."""
+        actions = np.zeros((len(rows), self.spec.num_gpus), np.int64)
+        for i, row in enumerate(rows.tolist()):
+            actions[i] = self.decide(
+                PlacementContext._make(part[i : i + 1] for part in contexts), row
+            )
+        return actions
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """The decision (G,) of one row.
+
+        Args:
+            context: arrays with a first axis of 1.
+            row: which one.
+        """
+        raise NotImplementedError
+
+
+def block_of(spec: PlacementSpec, g: int, m: int) -> range:
+    """The GPUs that an instance of model `m` on GPU `g` spans; beyond the cluster: incomplete."""
+    tp = int(spec.tp[m])
+    first = first_gpu(g, tp)
+    return range(first, first + tp)
+
+
+def open_blocks(spec: PlacementSpec, context: PlacementContext, m: int) -> list[range]:
+    """Blocks on which model `m` could be made active now and is not, in the order of their GPUs."""
+    tp = int(spec.tp[m])
+    is_open = context.mask[0, :, m + 1] & (context.active[0] != m)
+    blocks = [range(g, g + tp) for g in range(0, spec.num_gpus - tp + 1, tp)]
+    return [block for block in blocks if is_open[block.start : block.stop].all()]

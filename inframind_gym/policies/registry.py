@@ -1,0 +1,192 @@
+"""From a name or `package.module:Class` to a policy, for every family of policies.
+
+A name may carry positional arguments after colons: `static:qwen-14b:Concise`. Everything that can
+go wrong is a `ConfigError` that says what to do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from inframind_gym.errors import ConfigError, did_you_mean, unknown
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class PolicyEntry:
+    """A registered policy.
+
+    Args:
+        name: what users type; no colon.
+        path: `package.module:Class`, imported when the policy is made.
+        args: keyword arguments that may follow the name after colons, in this order.
+        summary: one line for listings.
+    """
+
+    name: str
+    path: str
+    args: tuple[str, ...] = ()
+    summary: str = ""
+
+
+class Registry(Generic[P]):
+    """The policies of a family.
+
+    Args:
+        family: what they are called in messages.
+        adopt: makes a policy of the family of an object, its class, the arguments that made it and
+            its path; a ConfigError if that cannot serve.
+        entries: the built-in policies.
+    """
+
+    def __init__(
+        self,
+        family: str,
+        adopt: Callable[[Any, type[Any], dict[str, Any], str], P],
+        entries: Iterable[PolicyEntry],
+    ) -> None:
+        self._family = family
+        self._adopt = adopt
+        self._entries = {entry.name: entry for entry in entries}
+
+    def register(self, entry: PolicyEntry) -> None:
+        """Enter a policy under its name. Entering the same one again changes nothing.
+
+        Raises:
+            ConfigError: the name is taken by another policy, or contains a colon.
+        """
+        if ":" in entry.name or not entry.name:
+            raise ConfigError(
+                f"{self._family} name {entry.name!r} must be non-empty and without a colon"
+            )
+        if self._entries.setdefault(entry.name, entry) != entry:
+            taken = self._entries[entry.name].path
+            raise ConfigError(
+                f"{self._family} name {entry.name!r} is already registered for {taken}"
+            )
+
+    def entries(self) -> tuple[PolicyEntry, ...]:
+        """All registered policies, in the order of registration."""
+        return tuple(self._entries.values())
+
+    def resolve(self, name_or_path: str, **kwargs: Any) -> P:
+        """Make a policy from its name, its name with arguments, or `package.module:Class`.
+
+        Args:
+            name_or_path: for example "least_loaded", "static:llama-8b:Flash", "my_policy:MyPolicy".
+            **kwargs: arguments of the class; plain JSON values, so that a run can be written down.
+
+        Raises:
+            ConfigError: nothing of that name (the nearest is suggested and all are listed), too
+                many or unknown arguments, or what `load` raises.
+        """
+        name, *arguments = name_or_path.strip().split(":")
+        entry = self._entries.get(name)
+        if entry is None:
+            if len(arguments) == 1 and _looks_like_module(name):
+                return self.load(name_or_path.strip(), **kwargs)
+            raise ConfigError(
+                f"{unknown(self._family, name, tuple(self._entries))} A policy of your own is "
+                "written package.module:Class."
+            )
+        what = f"{self._family} {name_or_path!r}"
+        if len(arguments) > len(entry.args):
+            usage = ":".join((name, *(arg.upper() for arg in entry.args)))
+            raise ConfigError(f"{what} has too many arguments; write {usage}")
+        for key, value in zip(entry.args, arguments, strict=False):
+            if key in kwargs:
+                raise ConfigError(f"{what}: {key} is given twice")
+            kwargs[key] = value
+        return self.load(entry.path, **kwargs)
+
+    def load(self, path: str, **kwargs: Any) -> P:
+        """Make a policy from `package.module:Class`, from the working directory too.
+
+        Raises:
+            ConfigError: the path is not of that form, the module cannot be imported, it has no such
+                class, or the class cannot serve or does not take these arguments.
+        """
+        what = f"{self._family} {path!r}"
+        module_name, _, class_name = path.partition(":")
+        if not module_name or not class_name or not _looks_like_module(module_name):
+            raise ConfigError(
+                f"{self._family} path {path!r} is not of the form package.module:Class, for "
+                "example my_policy:MyPolicy for the class MyPolicy in my_policy.py of this "
+                "directory"
+            )
+        cls = _find_class(self._import(module_name, what), class_name, what)
+        _check_arguments(cls, what, kwargs)
+        try:
+            policy = cls(**kwargs)
+        except ImportError as error:  # of an extra that is not installed
+            raise ConfigError(f"{what} cannot be made: {error}") from error
+        return self._adopt(policy, cls, kwargs, path)
+
+    def _import(self, module_name: str, what: str) -> ModuleType:
+        """Import a module; the working directory is searched last, so that it hides nothing."""
+        cwd = os.getcwd()
+        added = cwd not in sys.path and "" not in sys.path
+        if added:
+            sys.path.append(cwd)
+            importlib.invalidate_caches()
+        try:
+            return importlib.import_module(module_name)
+        except Exception as error:
+            if added:
+                sys.path.remove(cwd)
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            if missing and f"{module_name}.".startswith(f"{missing}."):
+                hint = did_you_mean(module_name, tuple(self._entries))
+                if module_name.endswith(".py"):
+                    hint = f" Write it without the ending: {module_name.removesuffix('.py')}"
+                message = f"{what}: no module named {module_name!r}, also not in {cwd}.{hint}"
+            else:
+                message = f"{what}: importing {module_name} failed with {error!r}"
+            raise ConfigError(message) from error
+
+
+def _looks_like_module(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def _find_class(module: ModuleType, class_name: str, what: str) -> type[Any]:
+    if not hasattr(module, class_name):
+        classes = [name for name, value in vars(module).items() if inspect.isclass(value)]
+        raise ConfigError(f"{what}: {unknown('class', class_name, classes)}")
+    found = getattr(module, class_name)
+    abstract: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
+    if not inspect.isclass(found):
+        raise ConfigError(f"{what}: {class_name} is not a class but {found!r}")
+    if abstract:
+        missing = ", ".join(sorted(abstract))
+        raise ConfigError(f"{what}: {class_name} is abstract: it must define {missing}")
+    return found
+
+
+def _check_arguments(cls: type[Any], what: str, kwargs: dict[str, Any]) -> None:
+    try:
+        json.dumps(kwargs)
+    except TypeError as error:
+        raise ConfigError(f"{what}: arguments must be plain JSON values: {error}") from error
+    try:
+        signature = inspect.signature(cls)
+    except ValueError:  # a class written in C tells no signature; its constructor will judge
+        return
+    parameters = signature.parameters
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        for key in kwargs:
+            if key not in parameters:
+                raise ConfigError(f"{what}: {unknown('argument', key, tuple(parameters))}")
+    try:
+        signature.bind(**kwargs)
+    except TypeError as error:
+        raise ConfigError(f"{what}: {error}") from error

@@ -1,0 +1,175 @@
+"""How an instance serves: continuous batching, abstracted.
+
+B running calls advance together: an engine step takes `base_s + per_seq_s · B` and does one step of
+each one's work, so that a call takes longer in a fuller batch. Between two events of a server the
+engine's clock runs evenly, and the next call to end is the one of least finish clock: time jumps
+from end to end. A call whose slot is taken waits in the server, first come first served. Servers do
+not see each other within a routing interval, because calls are routed at ticks only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from inframind_gym.simulator.placement.compiled import inner
+from inframind_gym.simulator.placement.jobs import call_done
+from inframind_gym.simulator.placement.state import NONE, Cluster, World
+
+
+@inner
+def open_server(cluster: Cluster, e: int, g: int, m: int, now_s: float) -> None:
+    """Put an empty server of model `m` at leader `g`."""
+    server = cluster.server[e, g]
+    server.model = m
+    server.clock = 0.0
+    server.next_finish = np.inf
+    server.last_s = now_s
+    server.latency_sum_s = 0.0
+    server.polled_sum_s = 0.0
+    server.mean_s = cluster.waiting[e, m].latency_s
+    server.latency_count = 0
+    server.polled_count = 0
+    server.running = 0
+    server.next_slot = NONE
+    server.queued = 0
+    server.queue_head = 0
+
+
+@inner
+def drain_latency(cluster: Cluster, e: int, g: int) -> float:
+    """num_requests · Δlatency_sum / Δlatency_count of the server at leader `g`.
+
+    The deltas are those of the last decision interval in which a call ended.
+    """
+    server = cluster.server[e, g]
+    return float((server.running + server.queued) * server.mean_s)
+
+
+@inner
+def has_room(world: World, cluster: Cluster, e: int, g: int) -> bool:
+    """Whether the server takes one more call."""
+    server = cluster.server[e, g]
+    model = world.model[server.model]
+    return bool(server.running + server.queued < model.slots + model.queue)
+
+
+@inner
+def submit(
+    world: World, cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: float
+) -> None:
+    """Send a request to the server at leader `g`, which has room."""
+    server = cluster.server[e, g]
+    cluster.request[e, identity].submit_s = now_s
+    if server.running < world.model[server.model].slots:
+        start(cluster, e, g, identity, now_s, end_s)
+    else:
+        places = cluster.queue.shape[2]
+        cluster.queue[e, g, (server.queue_head + server.queued) % places] = identity
+        server.queued += 1
+
+
+@inner
+def start(cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: float) -> None:
+    """Let a request run in a free slot."""
+    server = cluster.server[e, g]
+    episode = cluster.episode[e]
+    finish = server.clock + cluster.request[e, identity].work
+    cluster.run_finish[e, g, server.running] = finish
+    cluster.run_request[e, g, server.running] = identity
+    if finish < server.next_finish:
+        server.next_finish = finish
+        server.next_slot = server.running
+    server.running += 1
+    left_s = end_s - now_s
+    episode.waiting -= 1
+    episode.waiting_s -= left_s
+    episode.serving += 1
+    episode.service_s += left_s
+
+
+@inner
+def take_out(cluster: Cluster, e: int, g: int, now_s: float, end_s: float) -> int:
+    """Remove the running call at `next_slot`, and say which request it was."""
+    server = cluster.server[e, g]
+    episode = cluster.episode[e]
+    slot = int(server.next_slot)
+    identity = int(cluster.run_request[e, g, slot])
+    server.running -= 1
+    last = int(server.running)
+    cluster.run_request[e, g, slot] = cluster.run_request[e, g, last]
+    cluster.run_finish[e, g, slot] = cluster.run_finish[e, g, last]
+    least = np.inf
+    where = NONE
+    for i in range(last):
+        if cluster.run_finish[e, g, i] < least:
+            least = cluster.run_finish[e, g, i]
+            where = i
+    server.next_finish = least
+    server.next_slot = where
+    episode.serving -= 1
+    episode.service_s -= end_s - now_s
+    return identity
+
+
+@inner
+def start_next(cluster: Cluster, e: int, g: int, now_s: float, end_s: float) -> None:
+    """Give the slot that has become free to the call that waits longest in the server, if any."""
+    server = cluster.server[e, g]
+    if server.queued > 0:
+        following = int(cluster.queue[e, g, server.queue_head])
+        server.queue_head = (server.queue_head + 1) % cluster.queue.shape[2]
+        server.queued -= 1
+        start(cluster, e, g, following, now_s, end_s)
+
+
+@inner
+def count_answer(cluster: Cluster, e: int, g: int, identity: int, now_s: float) -> None:
+    """Count a call that the server at leader `g` has answered into its metrics."""
+    server = cluster.server[e, g]
+    server.latency_sum_s += now_s - cluster.request[e, identity].submit_s
+    server.latency_count += 1
+    server.last_s = now_s
+
+
+@inner
+def serve(
+    world: World, cluster: Cluster, e: int, g: int, from_s: float, to_s: float, end_s: float
+) -> None:
+    """Run the server at leader `g` from one tick to the next.
+
+    Args:
+        from_s: this tick.
+        to_s: the next; calls that become ready are stamped with it.
+        end_s: end of the decision interval.
+    """
+    server = cluster.server[e, g]
+    if server.running == 0:
+        return
+    model = world.model[server.model]
+    now_s = from_s
+    while server.running > 0:
+        step_s = model.base_s + model.per_seq_s * server.running
+        finish_s = max(now_s, now_s + (server.next_finish - server.clock) * step_s)
+        if finish_s > to_s:
+            server.clock += (to_s - now_s) / step_s
+            return
+        now_s = finish_s
+        server.clock = server.next_finish
+        identity = take_out(cluster, e, g, now_s, end_s)
+        count_answer(cluster, e, g, identity, now_s)
+        call_done(world, cluster, e, identity, now_s, to_s, end_s)
+        start_next(cluster, e, g, now_s, end_s)
+
+
+@inner
+def poll(world: World, cluster: Cluster, e: int, g: int) -> None:
+    """Read the metrics of the server at leader `g`: the deltas since the last poll."""
+    server = cluster.server[e, g]
+    count = server.latency_count - server.polled_count
+    if count > 0:
+        server.mean_s = (server.latency_sum_s - server.polled_sum_s) / count
+        ema = world.settings[0].ema
+        waiting = cluster.waiting[e, server.model]
+        waiting.latency_s = (1.0 - ema) * waiting.latency_s + ema * server.mean_s
+    server.polled_sum_s = server.latency_sum_s
+    server.polled_count = server.latency_count

@@ -1,0 +1,171 @@
+"""The response model: an item-response model of right and wrong, log-normal answer lengths.
+
+P(answer right) = σ(a·(ability[model, dataset] + strategy + role fit + information from the answers
+it reads − difficulty[query])), of which an answer cut at `max_output_tokens` keeps a share. The
+noise behind right and wrong has a part that belongs to (query, model), so two calls of one model
+agree more than two models do; and every random number belongs to its place in the run, so the same
+decisions have the same outcome (DESIGN §6).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from inframind_gym.simulator.jit import inner
+from inframind_gym.simulator.quality.tables import ResponseTables
+from inframind_gym.simulator.rng import (
+    STREAM_CALL_ANSWER,
+    STREAM_CALL_LENGTH,
+    STREAM_MODEL_ABILITY,
+    STREAM_QUERY_LENGTH,
+    normal,
+)
+from inframind_gym.simulator.workflow.graphs import FINAL, SECOND
+
+FINAL_STRATEGY = 0  # the deciding call answers straight away, like Flash
+_SQRT_HALF = math.sqrt(0.5)
+_ONE = np.uint32(1)
+
+
+@inner
+def call_id(node: int, phase: int, model: int, strategy: int) -> int:
+    """Number of a call within its query, the same whenever the same thing is done."""
+    return ((node * 4 + phase) * 64 + model) * 4 + strategy
+
+
+@inner
+def query_length_z(key: int, ordinal: int) -> Any:
+    """The query's own share of the lengths of all answers to it: standard normal, float32."""
+    return np.float32(normal(key, STREAM_QUERY_LENGTH, ordinal, 0))
+
+
+@inner
+def answer_tokens(
+    tables: ResponseTables,
+    key: int,
+    ordinal: int,
+    task: int,
+    length_z: float,
+    call: int,
+    model: int,
+    strategy: int,
+) -> tuple[int, bool]:
+    """Length of an answer in tokens, and whether it was cut at `max_output_tokens`."""
+    p = tables.task_profile[task]
+    profile = tables.profile[p]
+    log_length = (
+        tables.log_tokens[p, model]
+        + tables.log_strategy[p, strategy]
+        + profile.difficulty_slope * tables.task_difficulty[task]
+        + profile.sigma_query * length_z
+        + profile.sigma_call * normal(key, STREAM_CALL_LENGTH, ordinal, call)
+    )
+    limit = tables.max_output_tokens[0]
+    tokens = math.exp(min(log_length, 20.0))
+    if tokens > limit:
+        return int(limit), True
+    return max(int(tokens), 1), False
+
+
+@inner
+def was_cut(tables: ResponseTables, tokens: int) -> bool:
+    """Whether an answer of this length was cut: one that fills the limit was."""
+    return bool(tokens >= tables.max_output_tokens[0])
+
+
+@inner
+def answer_bonus(
+    tables: ResponseTables,
+    role_fit: Any,
+    task: int,
+    role: int,
+    node: int,
+    phase: int,
+    strategy: int,
+    reads: Any,
+    right: Any,
+) -> float:
+    """What helps an answer beyond the model's own ability, in logits.
+
+    Strategy, role and the answers that it reads: right ones help and wrong ones mislead.
+
+    Args:
+        tables: constants of the response model.
+        role_fit: (T, R) how well a role suits a task.
+        task: what is asked.
+        role: who answers; not read in the FINAL phase.
+        node: the execution that the call belongs to.
+        phase: FIRST, SECOND or FINAL.
+        strategy: of the call; the FINAL one has FINAL_STRATEGY.
+        reads: bit mask of the nodes whose answers are in the prompt. That a SECOND call reads its
+            own first answer counts as the gain of reflection.
+        right: bit mask of the nodes whose answer is right.
+    """
+    p = tables.task_profile[task]
+    profile = tables.profile[p]
+    bonus = tables.strategy_gain[p, strategy]
+    gain = profile.final_info_gain
+    others = reads
+    if phase != FINAL:
+        gain = profile.info_gain
+        bonus += profile.role_gain * role_fit[task, role]
+        if phase == SECOND:
+            bonus += profile.reflection_gain
+            others = reads & ~(_ONE << np.uint32(node))
+    count = 0
+    helping = 0
+    while others:
+        rest = others & (others - _ONE)
+        count += 1
+        helping += (others ^ rest) & right != 0
+        others = rest
+    if count > 0:
+        bonus += gain * (2.0 * helping / count - 1.0)
+    return float(bonus)
+
+
+@inner
+def latent_probability(z: float) -> float:
+    """Φ(z): turns a standard normal latent into a uniform number."""
+    return 0.5 * math.erfc(-z * _SQRT_HALF)
+
+
+@inner
+def answer_right(
+    tables: ResponseTables,
+    key: int,
+    ordinal: int,
+    task: int,
+    call: int,
+    model: int,
+    bonus: float,
+    truncated: bool,
+) -> bool:
+    """Whether an answer is right.
+
+    Args:
+        tables: constants of the response model.
+        key: of the sweep's random numbers.
+        ordinal: the query's position in the sweep.
+        task: what it asks.
+        call: `call_id` of the call.
+        model: who answers.
+        bonus: logits for strategy, role and the answers read.
+        truncated: the answer was cut.
+    """
+    p = tables.task_profile[task]
+    profile = tables.profile[p]
+    logit = profile.discrimination * (
+        tables.ability[p, model] + bonus - profile.difficulty_sd * tables.task_difficulty[task]
+    )
+    shared = profile.latent_correlation
+    z = math.sqrt(shared) * normal(key, STREAM_MODEL_ABILITY, ordinal, model) + math.sqrt(
+        1.0 - shared
+    ) * normal(key, STREAM_CALL_ANSWER, ordinal, call)
+    probability = 1.0 / (1.0 + math.exp(-logit))
+    if truncated:
+        probability *= profile.truncated_right_frac
+    return latent_probability(z) < probability

@@ -1,0 +1,426 @@
+"""How servers move through time: stretches of engine steps, jumped in closed form.
+
+A server at a step boundary plans its next step (`start_step`). If the step prefills, it is run on
+its own; if every running request only decodes, all steps until the first of them ends are one
+stretch whose step times form an arithmetic series, because each step reads as many more cached
+tokens as there are requests. A stretch is cut at the boundary after the present instant when
+something happens that the next step must see: a submission while a slot is free, or a co-located
+model that begins or ceases to have work.
+
+Everything that happens at one instant is seen by the steps that start at it: servers touched at an
+instant are marked dirty and planned together, by `flush`, before time moves on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from inframind_gym.simulator.jit import inner
+from inframind_gym.simulator.server.async_scheduling import join_leaving, see_the_last_step
+from inframind_gym.simulator.server.kv_blocks import blocks_for, blocks_held, blocks_held_at_most
+from inframind_gym.simulator.server.prefix_cache import keep_blocks
+from inframind_gym.simulator.server.queue import push
+from inframind_gym.simulator.server.scheduler import (
+    admit_waiting,
+    remove_running,
+    serve_running,
+    serve_running_contended,
+)
+from inframind_gym.simulator.server.state import (
+    DIRTY,
+    FAR_CLOCK,
+    FREE_IDS,
+    NEVER_S,
+    NEXT_SEQ,
+    NO_REQUEST,
+    USED_IDS,
+    Cluster,
+)
+
+_ONE = np.uint32(1)
+
+
+@inner
+def reset_cluster(cluster: Cluster, e: int) -> None:
+    """Empty servers, at time 0, with nothing polled yet."""
+    for m in range(cluster.card.shape[0]):
+        server = cluster.server[e, m]
+        server.start_s = 0.0
+        server.steps = 0
+        server.lead = 0
+        server.lead_s = 0.0
+        server.lead_tokens = 0
+        server.seen_s = NEVER_S
+        server.decoders = 0
+        server.clock = 0
+        server.running = 0
+        server.waiting = 0
+        server.partial = NO_REQUEST
+        server.next_finish = FAR_CLOCK
+        server.kv_tokens = 0
+        server.finished = 0
+        server.e2e_sum_s = 0.0
+        server.leaving = 0
+        server.leaving_blocks = 0
+        server.evictions = 0
+        server.evicted = 0
+        server.cached_blocks = 0
+        server.freed_blocks = 0
+        server.polled_finished = 0
+        server.polled_e2e_sum_s = 0.0
+        cluster.end_s[e, m] = NEVER_S
+        for feature in range(cluster.seen.shape[1]):
+            cluster.seen[e, feature, m] = np.float32(0.0)
+    for i in range(4):
+        cluster.counts[e, i] = 0
+    cluster.busy[e] = np.uint32(0)
+
+
+@inner
+def new_request(cluster: Cluster, e: int) -> int:
+    """A free request id."""
+    counts = cluster.counts[e]
+    if counts[FREE_IDS] > 0:
+        counts[FREE_IDS] -= 1
+        return int(cluster.free[e, counts[FREE_IDS]])
+    counts[USED_IDS] += 1
+    return int(counts[USED_IDS]) - 1
+
+
+@inner
+def release_request(cluster: Cluster, e: int, identity: int) -> None:
+    """Give a request id back."""
+    counts = cluster.counts[e]
+    cluster.free[e, counts[FREE_IDS]] = identity
+    counts[FREE_IDS] += 1
+
+
+@inner
+def submit(
+    cluster: Cluster,
+    e: int,
+    m: int,
+    now_s: float,
+    priority: float,
+    prompt_tokens: int,
+    output_tokens: int,
+) -> int:
+    """Put a call into the queue of server `m` and return its request id.
+
+    The caller fills in whose call it is (`query`, `node`, `phase`).
+    """
+    identity = new_request(cluster, e)
+    request = cluster.request[e, identity]
+    counts = cluster.counts[e]
+    card = cluster.card[m]
+    request.priority = priority
+    request.submit_s = now_s
+    request.admitted_s = np.nan
+    request.first_token_s = np.nan
+    request.seq = counts[NEXT_SEQ]
+    counts[NEXT_SEQ] += 1
+    request.prompt_tokens = prompt_tokens
+    if card.shared_prefix_tokens > 0:
+        whole_blocks = (prompt_tokens - 1) // card.block_size * card.block_size
+        request.prompt_tokens -= min(card.shared_prefix_tokens, whole_blocks)
+    request.output_tokens = output_tokens
+    request.generated = 0
+    request.computed = 0
+    request.server = m
+    request.evictions = 0
+    server = cluster.server[e, m]
+    push(cluster.waiting[e, m], server.waiting, priority, request.seq, identity)
+    server.waiting += 1
+    if server.running + server.waiting == 1:  # idle until now: its step starts at this instant
+        cluster.end_s[e, m] = NEVER_S
+        counts[DIRTY] |= 1 << m
+    elif server.running < card.max_num_seqs and not counts[DIRTY] >> m & 1:
+        cut_short(cluster, e, m, now_s, card.async_scheduling)
+    return identity
+
+
+@inner
+def sparse_weights_s(card: Any, tokens: int) -> float:
+    """Time to read the experts that a step of `tokens` tokens needs (`StepCost.sparse_s`)."""
+    if card.sparse_s == 0.0:
+        return 0.0
+    return float(card.sparse_s * (1.0 - math.exp(-tokens / card.sparse_tokens)))
+
+
+@inner
+def stretch_s(server: Any, steps: int) -> float:
+    """Duration of the first `steps` >= 1 steps of the server's stretch."""
+    alike = steps - server.lead
+    return float(
+        server.lead_s + alike * server.step_s + server.growth_s * (0.5 * alike * (alike - 1))
+    )
+
+
+@inner
+def steps_begun(server: Any, now_s: float) -> int:
+    """Steps of the stretch that have begun by `now_s`: its end is the next boundary."""
+    elapsed = now_s - server.start_s - server.lead_s
+    if server.lead and elapsed <= 0.0:
+        return 1
+    half = 0.5 * server.growth_s
+    linear = server.step_s - half
+    root = math.sqrt(linear * linear + 4.0 * half * elapsed)
+    steps = math.ceil(2.0 * elapsed / (linear + root)) + server.lead
+    steps = min(max(steps, 1), server.steps)
+    while steps > 1 and server.start_s + stretch_s(server, steps - 1) >= now_s:
+        steps -= 1
+    while steps < server.steps and server.start_s + stretch_s(server, steps) < now_s:
+        steps += 1
+    return int(steps)
+
+
+@inner
+def cut_short(cluster: Cluster, e: int, m: int, now_s: float, more: int) -> None:
+    """End the server's stretch `more` steps after the one that is under way at `now_s`."""
+    server = cluster.server[e, m]
+    if server.steps > 1:
+        server.steps = min(steps_begun(server, now_s) + more, server.steps)
+        cluster.end_s[e, m] = server.start_s + stretch_s(server, server.steps)
+
+
+@inner
+def first_finish(cluster: Cluster, e: int, m: int) -> int:
+    """Least finish clock of the running requests."""
+    least = FAR_CLOCK
+    for i in range(cluster.server[e, m].running):
+        least = min(least, cluster.finish_clock[e, m, i])
+    return int(least)
+
+
+@inner
+def steps_within_cache(cluster: Cluster, e: int, m: int, steps: int) -> int:
+    """How many of `steps` further decoding steps find blocks for all running requests (>= 1)."""
+    server = cluster.server[e, m]
+    usable = cluster.card[m].usable_blocks
+    if blocks_held_at_most(cluster, e, m, steps * server.decoders) <= usable:
+        return steps
+    fits, fails = 1, steps + 1
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        if blocks_held(cluster, e, m, server.clock + middle) <= usable:
+            fits = middle
+        else:
+            fails = middle
+    return fits
+
+
+@inner
+def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) -> None:
+    """Plan what server `m` does from the boundary at `now_s` on."""
+    server = cluster.server[e, m]
+    card = cluster.card[m]
+    server.start_s = now_s
+    server.steps = 0
+    server.lead = 0
+    server.lead_s = 0.0
+    server.lead_tokens = 0
+    if server.running + server.waiting == 0:
+        see_the_last_step(cluster, e, m)
+        cluster.end_s[e, m] = NEVER_S
+        return
+
+    evictions = 0
+    room = blocks_held_at_most(cluster, e, m, 0) + server.running + server.leaving_blocks
+    if server.partial != NO_REQUEST:
+        room += card.max_num_batched_tokens // card.block_size + 1
+    if room <= card.usable_blocks or (
+        server.partial == NO_REQUEST
+        and blocks_held(cluster, e, m, server.clock + 1) + server.leaving_blocks
+        <= card.usable_blocks
+    ):
+        decoders, prefill, attention, kv_tokens = serve_running(cluster, e, m)
+    else:
+        decoders, prefill, attention, kv_tokens, evictions = serve_running_contended(cluster, e, m)
+    served = decoders + (1 if prefill > 0 else 0)
+    sees_all = server.leaving == 0
+    while evictions == 0 and server.waiting > 0:
+        budget = card.max_num_batched_tokens - decoders - prefill
+        more, units, admitted, cached, blind = admit_waiting(
+            cluster, e, m, now_s, budget, decoders, prefill
+        )
+        prefill += more
+        attention += units
+        served += admitted
+        kv_tokens += cached
+        sees_all &= not blind
+        if served > 0 or server.seen_s == NEVER_S:
+            break
+        see_the_last_step(cluster, e, m)  # there is nothing to compute in the meantime
+    see_the_last_step(cluster, e, m)
+    if served + evictions == 0 and server.running == 0:  # the head of the queue never fits
+        cluster.end_s[e, m] = NEVER_S
+        return
+
+    factor = 1.0 + card.slowdown * busy_peers
+    server.next_finish = first_finish(cluster, e, m)
+    steps = server.next_finish - server.clock
+    if prefill > 0 or evictions > 0:
+        tokens = decoders + prefill
+        server.lead = 1
+        server.lead_tokens = tokens
+        server.lead_s = (
+            0.0
+            if tokens == 0
+            else factor
+            * (
+                card.base_s
+                + card.per_seq_s * served
+                + card.per_kv_token_s * kv_tokens
+                + card.per_new_token_s * tokens
+                + card.per_attention_unit_s * attention
+                + sparse_weights_s(card, tokens)
+            )
+        )
+        if prefill > 0:
+            note_first_tokens(cluster, e, m, now_s + server.lead_s)
+        if not decodes_after_lead(cluster, e, m, evictions, steps):
+            server.steps = 1
+            cluster.end_s[e, m] = now_s + server.lead_s
+            return
+        decoders = int(server.running)
+        kv_tokens = int(server.kv_tokens) + tokens
+        server.steps = steps
+    server.decoders = decoders
+    server.step_s = factor * (
+        card.base_s
+        + card.per_seq_s * decoders
+        + card.per_kv_token_s * kv_tokens
+        + card.per_new_token_s * decoders
+        + sparse_weights_s(card, decoders)
+    )
+    server.growth_s = factor * card.per_kv_token_s * decoders
+    if not server.lead:
+        free_slots = card.max_num_seqs - server.running
+        if server.waiting > 0 and free_slots > 0 and not sees_all:
+            steps = 1
+        server.steps = steps_within_cache(cluster, e, m, steps)
+    cluster.end_s[e, m] = now_s + stretch_s(server, server.steps)
+
+
+@inner
+def decodes_after_lead(cluster: Cluster, e: int, m: int, evictions: int, steps: int) -> bool:
+    """Whether all running requests just decode after the leading step that has been planned.
+
+    They do until the first of them ends, if nobody is partly prefilled, nobody can be admitted and
+    the cache lasts.
+    """
+    server = cluster.server[e, m]
+    if evictions > 0 or steps <= 1 or server.partial != NO_REQUEST:
+        return False
+    if server.waiting > 0 and server.running < cluster.card[m].max_num_seqs:
+        return False
+    tokens = server.lead_tokens + (steps - 1) * server.running
+    return bool(blocks_held_at_most(cluster, e, m, tokens) <= cluster.card[m].usable_blocks)
+
+
+@inner
+def note_first_tokens(cluster: Cluster, e: int, m: int, end_s: float) -> None:
+    """Requests whose prefill the step being planned completes emit their first token at its end.
+
+    They are the last ones of the running list; evicted ones that return have had theirs.
+    """
+    server = cluster.server[e, m]
+    for back in range(server.running):
+        i = server.running - 1 - back
+        request = cluster.request[e, cluster.running[e, m, i]]
+        if request.first_token_s == request.first_token_s:
+            if request.evictions == 0:
+                return
+        elif cluster.finish_clock[e, m, i] != FAR_CLOCK:
+            request.first_token_s = end_s
+
+
+@inner
+def finish_stretch(cluster: Cluster, e: int, m: int, now_s: float) -> int:
+    """The stretch of server `m` ends now: move its clock and take out the requests that ended.
+
+    Returns:
+        How many ended; their ids stand in `cluster.done`. Release them after use.
+    """
+    server = cluster.server[e, m]
+    card = cluster.card[m]
+    if card.async_scheduling and not (server.lead and server.lead_tokens == 0):
+        server.seen_s = server.start_s  # or later, which matters only to those that wait
+        if server.waiting > 0 and server.steps > 1:
+            server.seen_s += stretch_s(server, server.steps - 1)
+    server.clock += server.steps
+    server.kv_tokens += server.lead_tokens + (server.steps - server.lead) * server.decoders
+    server.steps = 0
+    cluster.end_s[e, m] = NEVER_S
+    cluster.counts[e, DIRTY] |= 1 << m
+    ended = 0
+    if server.next_finish > server.clock:
+        return ended
+    held = blocks_held(cluster, e, m, server.clock) if server.evicted > 0 else 0
+    i = 0
+    while i < server.running:
+        if cluster.finish_clock[e, m, i] <= server.clock:
+            identity = int(cluster.running[e, m, i])
+            computed = cluster.base_tokens[e, m, i] + server.clock
+            server.kv_tokens -= computed
+            if card.async_scheduling:
+                join_leaving(cluster, e, m, i, computed)
+            elif server.evicted > 0:
+                keep_blocks(cluster, e, m, held, computed // card.block_size)
+                held -= blocks_for(computed, card.block_size)
+            remove_running(cluster, e, m, i)
+            server.finished += 1
+            server.e2e_sum_s += now_s - cluster.request[e, identity].submit_s
+            cluster.done[ended] = identity
+            ended += 1
+        else:
+            i += 1
+    return ended
+
+
+@inner
+def flush(cluster: Cluster, e: int, now_s: float) -> None:
+    """Start the steps of all servers that stand at a boundary at `now_s`."""
+    dirty = np.uint32(cluster.counts[e, DIRTY])
+    cluster.counts[e, DIRTY] = 0
+    before = cluster.busy[e]
+    busy = before
+    models = cluster.card.shape[0]
+    for m in range(models):  # only a server at a boundary can have become busy or idle
+        bit = _ONE << np.uint32(m)
+        if dirty & bit:
+            server = cluster.server[e, m]
+            busy = busy | bit if server.running + server.waiting > 0 else busy & ~bit
+    cluster.busy[e] = busy
+    changed = busy ^ before
+    for m in range(models):
+        bit = _ONE << np.uint32(m)
+        if dirty & bit:
+            start_step(cluster, e, m, now_s, bits(busy & cluster.card[m].peers))
+        elif changed & cluster.card[m].peers:
+            cut_short(cluster, e, m, now_s, 0)
+
+
+@inner
+def bits(mask: Any) -> int:
+    """Number of set bits."""
+    count = 0
+    while mask:
+        mask &= mask - _ONE
+        count += 1
+    return count
+
+
+@inner
+def next_end(cluster: Cluster, e: int) -> tuple[float, int]:
+    """The earliest end of a stretch: (time, server); (infinity, 0) when all idle."""
+    best = 0
+    end_s = cluster.end_s[e, 0]
+    for m in range(1, cluster.end_s.shape[1]):
+        if cluster.end_s[e, m] < end_s:
+            end_s = cluster.end_s[e, m]
+            best = m
+    return float(end_s), best

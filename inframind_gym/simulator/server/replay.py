@@ -1,0 +1,137 @@
+"""The kernel on its own: run given requests through the servers, without orchestration.
+
+This is what calibration fits against request logs, what the tests hold against the step-by-step
+reference and what `python -m benchmarks speed` times as `kernel_rps`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.simulator.jit import jit
+from inframind_gym.simulator.server.engine import (
+    finish_stretch,
+    flush,
+    next_end,
+    release_request,
+    reset_cluster,
+    submit,
+)
+from inframind_gym.simulator.server.state import (
+    DIRTY,
+    NEVER_S,
+    Cluster,
+    allocate,
+)
+
+SERVED: Final = np.dtype(
+    [("admitted_s", "f8"), ("first_token_s", "f8"), ("finish_s", "f8"), ("evictions", "i8")]
+)
+
+
+def replay_requests(
+    card: NDArray[Any],
+    server: ArrayLike,
+    submit_s: ArrayLike,
+    prompt_tokens: ArrayLike,
+    output_tokens: ArrayLike,
+    priority: ArrayLike | None = None,
+) -> NDArray[Any]:
+    """Serve requests that arrive at given times and say what became of each.
+
+    Args:
+        card: (M,) server cards (`inframind_gym.simulator.server.cards(pool)`).
+        server: (n,) index of the server that each request is sent to.
+        submit_s: (n,) times of submission, s, ascending.
+        prompt_tokens: (n,) tokens to prefill, at least 1.
+        output_tokens: (n,) tokens to emit, at least 1.
+        priority: (n,) lower first; without it, first come first served.
+
+    Returns:
+        (n,) SERVED records: start of the step of first admission, end of the step that emitted the
+        first token, end of the last step, s; and how often it was evicted.
+
+    Raises:
+        InfraMindError: arrays of unequal length, times not ascending, counts below 1, a server that
+            does not exist, or a request that can never fit the KV cache of its server.
+    """
+    where = np.ascontiguousarray(server, np.int64)
+    times = np.ascontiguousarray(submit_s, np.float64)
+    prompts = np.ascontiguousarray(prompt_tokens, np.int64)
+    outputs = np.ascontiguousarray(output_tokens, np.int64)
+    order = np.zeros(len(times)) if priority is None else np.ascontiguousarray(priority, np.float64)
+    lengths = {len(where), len(times), len(prompts), len(outputs), len(order)}
+    if len(lengths) != 1:
+        raise InfraMindError(f"the arrays of a replay differ in length: {sorted(lengths)}")
+    out = np.zeros(len(times), SERVED)
+    if not len(times):
+        return out
+    if not np.isfinite(times).all() or (np.diff(times) < 0).any():
+        raise InfraMindError("submit_s must be finite and ascending; sort the requests first")
+    if prompts.min() < 1 or outputs.min() < 1:
+        raise InfraMindError("every request needs at least one prompt and one output token")
+    if where.min() < 0 or where.max() >= len(card):
+        raise InfraMindError(f"server must be in 0..{len(card) - 1}")
+    needed = -(-(prompts + outputs) // card["block_size"][where])
+    if (needed > card["usable_blocks"][where]).any():
+        i = int(np.argmax(needed > card["usable_blocks"][where]))
+        raise InfraMindError(
+            f"request {i} needs {needed[i]} KV blocks and its server has "
+            f"{card['usable_blocks'][where[i]]}; raise num_kv_blocks or drop the request"
+        )
+    cluster = allocate(card, 1, len(times))
+    _replay(cluster, where, times, prompts, outputs, order, out)
+    return out
+
+
+@jit
+def _replay(
+    cluster: Cluster,
+    server: NDArray[np.int64],
+    submit_s: NDArray[np.float64],
+    prompt_tokens: NDArray[np.int64],
+    output_tokens: NDArray[np.int64],
+    priority: NDArray[np.float64],
+    out: Any,
+) -> None:
+    e = 0
+    reset_cluster(cluster, e)
+    now_s = 0.0
+    arrived = 0
+    total = len(submit_s)
+    while True:
+        end_s, m = next_end(cluster, e)
+        arrival_s = submit_s[arrived] if arrived < total else NEVER_S
+        next_s = min(end_s, arrival_s)
+        if cluster.counts[e, DIRTY] and next_s > now_s:
+            flush(cluster, e, now_s)
+            continue
+        if next_s == NEVER_S:
+            return
+        now_s = next_s
+        if end_s <= arrival_s:
+            for i in range(finish_stretch(cluster, e, m, now_s)):
+                identity = int(cluster.done[i])
+                request = cluster.request[e, identity]
+                served = out[request.query]
+                served.admitted_s = request.admitted_s
+                served.first_token_s = request.first_token_s
+                served.finish_s = now_s
+                served.evictions = request.evictions
+                release_request(cluster, e, identity)
+        else:
+            identity = submit(
+                cluster,
+                e,
+                server[arrived],
+                now_s,
+                priority[arrived],
+                prompt_tokens[arrived],
+                output_tokens[arrived],
+            )
+            cluster.request[e, identity].query = arrived
+            arrived += 1

@@ -1,0 +1,209 @@
+"""State of the simulated servers: records and arrays that the compiled kernel takes whole.
+
+The first axis of every array is the environment of a batch (E), the second the server (M). Nothing
+is cleared when an environment starts anew: counters go to zero and pools fill from the bottom, so a
+reset is cheap and the memory that was never used is never touched.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.simulator.server.pool import PoolConfig, ServerCard
+
+NO_REQUEST: Final = -1
+FAR_CLOCK: Final = 2**31 - 1  # finish clock of a request that doesn't decode yet
+NEVER_S: Final = np.inf
+
+# Constants of one server, from its card.
+CARD: Final = np.dtype(
+    [
+        ("base_s", "f8"),  # step time = base + per_seq·B + per_kv_token·KV + per_new_token·N + …
+        ("per_seq_s", "f8"),
+        ("per_kv_token_s", "f8"),
+        ("per_new_token_s", "f8"),
+        ("per_attention_unit_s", "f8"),
+        ("sparse_s", "f8"),
+        ("sparse_tokens", "f8"),
+        ("slowdown", "f8"),  # relative, per co-located model that has work
+        ("max_num_seqs", "i4"),
+        ("max_num_batched_tokens", "i4"),
+        ("usable_blocks", "i4"),  # KV blocks less the reserved one and the shared prefix
+        ("block_size", "i4"),
+        ("peers", "u4"),  # bit mask of the other servers on the same GPU
+        ("shared_prefix_tokens", "i4"),  # head of every prompt that is in the cache already
+        ("prefix_caching", "i4"),  # 1: what an evicted request leaves in the cache, it finds again
+        ("async_scheduling", "i4"),  # 1: a step is scheduled while the one before it runs
+    ],
+    align=True,
+)
+
+# One server's progress. Between two events it runs a *stretch* of `steps` engine steps: if `lead`
+# is 1, first a step of its own kind, usually one that also prefills, of lead_s; then steps in which
+# the same requests decode, step j of them taking step_s + growth_s·j.
+SERVER: Final = np.dtype(
+    [
+        ("start_s", "f8"),  # when the stretch began
+        ("lead_s", "f8"),
+        ("step_s", "f8"),
+        ("growth_s", "f8"),
+        ("seen_s", "f8"),  # the step planned next serves what was submitted until then
+        ("e2e_sum_s", "f8"),  # totals since the start, as vLLM's histogram counts them
+        ("polled_e2e_sum_s", "f8"),  # the same at the last poll
+        ("finished", "i4"),
+        ("polled_finished", "i4"),
+        ("steps", "i4"),
+        ("lead", "i4"),
+        ("lead_tokens", "i4"),  # tokens computed in the leading step
+        ("decoders", "i4"),  # requests that emit one token in every further step
+        ("clock", "i4"),  # engine steps completed
+        ("running", "i4"),
+        ("waiting", "i4"),
+        ("partial", "i4"),  # request whose prefill is under way (always the last of running)
+        ("next_finish", "i4"),  # least finish clock among the running
+        ("kv_tokens", "i4"),  # tokens of the running requests in the cache
+        ("evictions", "i4"),
+        ("leaving", "i4"),  # ended with the last step, while the next was scheduled (async)
+        ("leaving_blocks", "i4"),  # that they hold
+        ("evicted", "i4"),  # evicted requests that wait (prefix caching; likewise the next two)
+        ("cached_blocks", "i4"),  # at the end of the queue of free blocks: full of known tokens
+        ("freed_blocks", "i4"),  # put there so far, less those found again
+    ],
+    align=True,
+)  # 128 bytes: two lines of a processor's cache
+
+# One call in a server, waiting or running.
+REQUEST: Final = np.dtype(
+    [
+        ("priority", "f8"),  # lower first
+        ("submit_s", "f8"),
+        ("admitted_s", "f8"),  # start of the step that first scheduled it (NaN before)
+        ("first_token_s", "f8"),
+        ("seq", "i4"),  # order of submission, breaks ties
+        ("prompt_tokens", "i4"),
+        ("output_tokens", "i4"),
+        ("generated", "i4"),  # tokens emitted before it was last (re)admitted
+        ("computed", "i4"),  # tokens in the cache: while it is prefilled; findable, when evicted
+        ("query", "i4"),  # whose call it is, for the orchestration: query slot, node, phase
+        ("node", "i2"),
+        ("phase", "i1"),
+        ("server", "i1"),
+        ("evictions", "i4"),
+    ],
+    align=True,
+)
+
+WAITING: Final = np.dtype([("priority", "f8"), ("seq", "i4"), ("request", "i4")], align=True)
+
+# A call that ended with the last step, while the next one was scheduled already.
+LEAVING: Final = np.dtype(
+    [("priority", "f8"), ("seq", "i4"), ("computed", "i4"), ("findable", "i4")], align=True
+)
+
+
+class Cluster(NamedTuple):
+    """The servers of E environments."""
+
+    card: NDArray[Any]  # (M,) CARD
+    server: NDArray[Any]  # (E, M) SERVER
+    end_s: NDArray[np.float64]  # (E, M) end of the stretch, infinity when idle
+    request: NDArray[Any]  # (E, R) REQUEST, a pool
+    free: NDArray[np.int32]  # (E, R) stack of returned request ids
+    freed_before: NDArray[np.int32]  # (E, R) the server's freed_blocks at the request's eviction
+    counts: NDArray[np.int32]  # (E, 4): ids on the stack, ids ever used, next seq, dirty servers
+    busy: NDArray[np.uint32]  # (E,) bit mask of servers that had work at the last flush
+    seen: NDArray[np.float32]  # (E, 3, M) telemetry of the last poll, normalised: QUEUE, E2E, KV
+    running: NDArray[np.int32]  # (E, M, S) request ids in order of admission
+    finish_clock: NDArray[np.int32]  # (E, M, S) engine step at which each one ends
+    base_tokens: NDArray[np.int32]  # (E, M, S) computed tokens less the clock
+    waiting: NDArray[Any]  # (E, M, R) WAITING, binary heaps
+    leaving: NDArray[Any]  # (E, M, S) LEAVING, with async scheduling
+    done: NDArray[np.int32]  # (S,) scratch: requests that ended with the last stretch
+
+
+FREE_IDS: Final = 0
+USED_IDS: Final = 1
+NEXT_SEQ: Final = 2
+DIRTY: Final = 3
+
+
+def card_record(card: ServerCard, slowdown: float = 0.0, peers: int = 0) -> NDArray[Any]:
+    """A server card as an array (1,) of CARD records.
+
+    Args:
+        card: The card.
+        slowdown: Of a step, relative, per co-located model that has work.
+        peers: Bit mask of the other servers on the same GPU.
+    """
+    step = card.step
+    out = np.zeros(1, CARD)
+    out[0] = (
+        step.base_s,
+        step.per_seq_s,
+        step.per_kv_token_s,
+        step.per_new_token_s,
+        step.per_attention_unit_s,
+        step.sparse_s,
+        step.sparse_tokens,
+        slowdown,
+        card.max_num_seqs,
+        card.max_num_batched_tokens,
+        card.num_kv_blocks - 1 - card.shared_prefix_tokens // card.block_size,
+        card.block_size,
+        peers,
+        card.shared_prefix_tokens,
+        card.prefix_caching,
+        card.async_scheduling,
+    )
+    return out
+
+
+def cards(pool: PoolConfig) -> NDArray[Any]:
+    """The pool's server cards as an array (M,) of CARD records."""
+    slowdown = {gpu.name: gpu.colocation_slowdown for gpu in pool.gpus}
+    records = []
+    for m, model in enumerate(pool.models):
+        peers = sum(
+            1 << other
+            for other, neighbour in enumerate(pool.models)
+            if other != m and neighbour.gpu == model.gpu
+        )
+        records.append(card_record(model.server, slowdown[model.gpu], peers))
+    return np.concatenate(records)
+
+
+_CACHE_LINE: Final = 64  # bytes
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Zeros that begin at a line of the processor's cache, so that small records span few lines."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + _CACHE_LINE, np.uint8)
+    start = -raw.ctypes.data % _CACHE_LINE
+    return np.asarray(raw[start : start + size].view(dtype).reshape(shape))
+
+
+def allocate(card: NDArray[Any], num_envs: int, max_requests: int) -> Cluster:
+    """Arrays for `num_envs` clusters with at most `max_requests` calls in flight in each."""
+    models = len(card)
+    slots = int(card["max_num_seqs"].max())
+    return Cluster(
+        card=card,
+        server=aligned((num_envs, models), SERVER),
+        end_s=np.full((num_envs, models), NEVER_S),
+        request=aligned((num_envs, max_requests), REQUEST),
+        free=np.zeros((num_envs, max_requests), np.int32),
+        freed_before=np.zeros((num_envs, max_requests), np.int32),
+        counts=np.zeros((num_envs, 4), np.int32),
+        busy=np.zeros(num_envs, np.uint32),
+        seen=np.zeros((num_envs, 3, models), np.float32),
+        running=aligned((num_envs, models, slots), np.int32),
+        finish_clock=aligned((num_envs, models, slots), np.int32),
+        base_tokens=aligned((num_envs, models, slots), np.int32),
+        waiting=aligned((num_envs, models, max_requests), WAITING),
+        leaving=np.zeros((num_envs, models, slots), LEAVING),
+        done=np.zeros(slots, np.int32),
+    )

@@ -1,0 +1,256 @@
+"""The surrogate as a `Backend`: the compiled kernel, one call at a time.
+
+The environments don't use it: their loop is compiled as a whole (`orchestration/compiled.py`). It
+shows that the driver of live servers does exactly the same, and it is the surrogate for whoever
+wants to put something of their own between the workflows and the servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.simulator.jit import jit
+from inframind_gym.simulator.quality.response import (
+    answer_bonus,
+    answer_right,
+    answer_tokens,
+    call_id,
+    query_length_z,
+    was_cut,
+)
+from inframind_gym.simulator.quality.tables import ResponseTables
+from inframind_gym.simulator.server.engine import (
+    finish_stretch,
+    flush,
+    next_end,
+    release_request,
+    reset_cluster,
+    submit,
+)
+from inframind_gym.simulator.server.state import DIRTY, Cluster, allocate
+from inframind_gym.simulator.server.telemetry import depth_req, kv_frac, recent_e2e_s
+from inframind_gym.simulator.telemetry import E2E, KV, QUEUE
+from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
+from inframind_gym.simulator.workflow.graphs import FINAL
+
+_CLOCK: Final = np.dtype([("now_s", "f8"), ("poll_s", "f8"), ("taken_s", "f8"), ("polls", "i8")])
+_ENDED: Final = np.dtype(
+    [
+        ("submit_s", "f8"),
+        ("admitted_s", "f8"),
+        ("first_token_s", "f8"),
+        ("call", "i8"),
+        ("evictions", "i8"),
+    ]
+)
+
+
+# Tokens of a call's prompt and of its answer.
+Lengths = Callable[[Call], tuple[int, int]]
+
+
+class SurrogateBackend:
+    """Simulated servers in virtual time, which passes only in `wait`.
+
+    Args:
+        card: (M,) server cards (`inframind_gym.simulator.server.cards(pool)`).
+        tables: the response model.
+        role_fit: (T, R) how well a role suits a task.
+        key: of the sweep's random numbers, 0..2**64 - 1.
+        max_calls: most calls in flight.
+        poll_s: interval at which the metrics are polled.
+        lengths: of prompts and answers, where they are known; None: as planned and drawn.
+    """
+
+    def __init__(
+        self,
+        card: NDArray[Any],
+        tables: ResponseTables,
+        role_fit: NDArray[np.float32],
+        key: int,
+        *,
+        max_calls: int,
+        poll_s: float = 5.0,
+        lengths: Lengths | None = None,
+    ) -> None:
+        self._lengths = lengths
+        self._cluster = allocate(card, 1, max_calls)
+        self._tables = tables
+        self._role_fit = role_fit
+        self._key: Any = np.uint64(key)
+        self._clock = np.zeros(1, _CLOCK)
+        self._clock["poll_s"] = poll_s
+        self._metrics = np.zeros((3, len(card)))
+        self._metrics[E2E] = np.nan
+        self._ended = np.zeros(int(card["max_num_seqs"].max()), _ENDED)
+        self._outcome: dict[int, tuple[Call, int, bool, bool]] = {}
+        self._right: dict[int, int] = {}  # per query in flight, mask of the nodes that are right
+        _reset(self._cluster)
+
+    def now_s(self) -> float:
+        """Virtual time, s."""
+        return float(self._clock[0]["now_s"])
+
+    def submit(self, call: Call) -> None:
+        """Put the call into its server's queue; what it will answer is drawn at once."""
+        known = self._right.get(call.query, 0)
+        prompt, answer = (call.prompt_tokens, 0) if self._lengths is None else self._lengths(call)
+        sources = zip(call.reads, call.sources, strict=True)
+        tokens, truncated, right = _send(
+            self._cluster,
+            self._tables,
+            self._role_fit,
+            self._key,
+            self.now_s(),
+            call.id,
+            call.query,
+            call.task,
+            call.node,
+            call.phase,
+            call.model,
+            call.strategy,
+            call.role,
+            call.priority,
+            prompt,
+            answer,
+            np.uint32(sum(1 << node for node in call.reads)),
+            np.uint32(sum((known >> source & 1) << node for node, source in sources)),
+        )
+        self._outcome[call.id] = call, tokens, truncated, right
+
+    def wait(self, until_s: float | None) -> list[Completion]:
+        """Advance the servers to the next completion, or to `until_s`."""
+        if until_s is None and not self._outcome:
+            return []
+        limit_s = np.inf if until_s is None else max(until_s, self.now_s())
+        count = _run(self._cluster, self._clock, self._metrics, limit_s, self._ended)
+        return [self._completion(self._ended[i]) for i in range(count)]
+
+    def _completion(self, ended: np.void) -> Completion:
+        call, tokens, truncated, right = self._outcome.pop(int(ended["call"]))
+        if call.phase == FINAL:
+            self._right.pop(call.query, None)
+        else:
+            bit = 1 << call.node
+            others = self._right.get(call.query, 0) & ~bit
+            self._right[call.query] = others | bit if right else others
+        return Completion(
+            call=call.id,
+            submit_s=float(ended["submit_s"]),
+            first_token_s=float(ended["first_token_s"]),
+            finish_s=self.now_s(),
+            output_tokens=tokens,
+            truncated=truncated,
+            right=right,
+            admitted_s=float(ended["admitted_s"]),
+            evictions=int(ended["evictions"]),
+        )
+
+    def telemetry(self) -> Telemetry:
+        """The metrics of the last poll."""
+        clock = self._clock[0]
+        return Telemetry(
+            polls=int(clock["polls"]),
+            taken_s=[float(clock["taken_s"])] * self._metrics.shape[1],
+            depth_req=self._metrics[QUEUE].tolist(),
+            e2e_s=self._metrics[E2E].tolist(),
+            kv_frac=self._metrics[KV].tolist(),
+        )
+
+    def models_up(self) -> int:
+        """All of them: a simulated server never goes down by itself."""
+        return (1 << self._metrics.shape[1]) - 1
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+@jit
+def _reset(cluster: Cluster) -> None:
+    reset_cluster(cluster, 0)
+
+
+@jit
+def _send(
+    cluster: Cluster,
+    tables: ResponseTables,
+    role_fit: NDArray[np.float32],
+    key: int,
+    now_s: float,
+    call: int,
+    ordinal: int,
+    task: int,
+    node: int,
+    phase: int,
+    model: int,
+    strategy: int,
+    role: int,
+    priority: float,
+    prompt_tokens: int,
+    known_tokens: int,
+    reads: Any,
+    right: Any,
+) -> tuple[int, bool, bool]:
+    """Submit a call; its length in tokens, whether it will be cut and whether it will be right.
+
+    The length is `known_tokens`, or drawn where that is 0.
+    """
+    place = call_id(node, phase, model, strategy)
+    z = query_length_z(key, ordinal)
+    tokens, _ = answer_tokens(tables, key, ordinal, task, z, place, model, strategy)
+    if known_tokens > 0:
+        tokens = known_tokens
+    truncated = was_cut(tables, tokens)
+    bonus = answer_bonus(tables, role_fit, task, role, node, phase, strategy, reads, right)
+    is_right = answer_right(tables, key, ordinal, task, place, model, bonus, truncated)
+    identity = submit(cluster, 0, model, now_s, priority, prompt_tokens, tokens)
+    cluster.request[0, identity].query = call
+    return tokens, truncated, is_right
+
+
+@jit
+def _run(
+    cluster: Cluster,
+    clock: NDArray[Any],
+    metrics: NDArray[np.float64],
+    until_s: float,
+    ended: NDArray[Any],
+) -> int:
+    """Let time run until calls end, and write them into `ended`; 0 when `until_s` is reached."""
+    time = clock[0]
+    while True:
+        end_s, m = next_end(cluster, 0)
+        poll_s = time.poll_s * (time.polls + 1)
+        next_s = min(end_s, min(until_s, poll_s))
+        if cluster.counts[0, DIRTY] and next_s > time.now_s:
+            flush(cluster, 0, time.now_s)
+            continue
+        time.now_s = next_s
+        if end_s == next_s:
+            count = finish_stretch(cluster, 0, m, next_s)
+            for i in range(count):
+                identity = int(cluster.done[i])
+                request = cluster.request[0, identity]
+                ended[i].submit_s = request.submit_s
+                ended[i].admitted_s = request.admitted_s
+                ended[i].first_token_s = request.first_token_s
+                ended[i].call = request.query
+                ended[i].evictions = request.evictions
+                release_request(cluster, 0, identity)
+            if count > 0:
+                return count
+        elif until_s == next_s:
+            return 0
+        else:
+            for server in range(metrics.shape[1]):
+                metrics[QUEUE, server] = depth_req(cluster, 0, server)
+                e2e_s = recent_e2e_s(cluster, 0, server)
+                if e2e_s == e2e_s:
+                    metrics[E2E, server] = e2e_s
+                metrics[KV, server] = kv_frac(cluster, 0, server, next_s)
+            time.polls += 1
+            time.taken_s = next_s

@@ -1,0 +1,250 @@
+"""The closed loop on any backend, in the backend's own time.
+
+What the compiled loop of `surrogate.py` does with simulated servers, the driver does with a
+`Backend`: it starts queries when they arrive, sends the calls that the workflows ask for, reports
+back the ones that are done, and stops whenever a decision of the agent's is due. The rules are the
+same compiled ones (`rules.py`); only the carrying to and fro is Python.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.simulator.telemetry import E2E, KV, QUEUE
+from inframind_gym.simulator.workflow import bindings as rules
+from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
+from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, RESUME, SEND, STEP, WAIT
+from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.state import Workflows
+
+HOLD_S = 1.0  # how often to look whether a model is back when all are down
+
+
+class _Sent(NamedTuple):
+    """A call in flight."""
+
+    call: Call
+    slot: int  # of its query
+    attempt: int  # 0 for the first
+
+
+class Driver:
+    """One sweep over a backend.
+
+    On a wall clock everything is noticed late. Arrivals are the planned ones, a call ends at its
+    `finish_s`, and decisions are made in the present: latency counts all waiting, the agent's own
+    slowness included.
+
+    While every model is down, decisions are held back: there is nothing to choose from.
+
+    Args:
+        world: constants of the run.
+        flows: state of a batch of one; the sweep's arrivals and tasks have been written.
+        start: (1,) START record.
+        backend: M servers, just opened.
+        retries: how often a call that failed is sent again, to the same model or, where that is
+            down, to the next one that is up, unless its backend says that there is no sense in
+            it. A call that fails for good counts as a wrong answer.
+        patience_s: how long to wait for a model while all are down.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        flows: Workflows,
+        start: NDArray[Any],
+        backend: Backend,
+        *,
+        retries: int = 0,
+        patience_s: float = 600.0,
+    ) -> None:
+        models = len(world.max_prompt_tokens)
+        self.backend = backend
+        self._world = world
+        self._flows = flows
+        self._start = start
+        self._retries = retries
+        self._patience_s = patience_s
+        self._usable = int(start[0]["models_up"])
+        self._max_tokens = int(world.settings[0]["max_output_tokens"])
+        self._seen = np.zeros((1, 3, models), np.float32)
+        self._metrics = np.zeros((3, models))
+        self._order = np.zeros(1, rules.ORDER)
+        self._answer = np.zeros(1, rules.ANSWER)
+        self._sent: dict[int, _Sent] = {}
+        self._calls = 0
+        self._held_since_s = math.inf
+        self._charged = False
+
+    def start(self) -> int:
+        """Run to the first decision.
+
+        Returns:
+            DECISION, SWEEP_OVER or OWN_QUERY_OVER (one-agent mode), as of `step` and `resume`.
+
+        Raises:
+            InfraMindError: no model was up for `patience_s`, or the backend broke its contract.
+        """
+        return self._enter(BEGIN, np.zeros(1, np.int64))
+
+    def step(self, action: NDArray[np.int64]) -> int:
+        """Carry out the agent's action (a,) and run to the next decision."""
+        status = self._enter(STEP, action)
+        self._charged = status == DECISION and bool(self._world.settings[0]["one_query"])
+        return status
+
+    def resume(self) -> int:
+        """One-agent mode: run until the agent's next query has arrived."""
+        return self._enter(RESUME, np.zeros(1, np.int64))
+
+    def observe(self, observation: NDArray[np.float32], context: NDArray[Any]) -> None:
+        """Write what the agent is shown; once after every step, before rewards and costs are read.
+
+        Args:
+            observation: (d,), written.
+            context: (1,) CONTEXT, written.
+        """
+        self._read_metrics()
+        rules.show(self._world, self._flows, self._seen, observation, context, self._charged)
+        self._charged = False
+
+    @property
+    def seen(self) -> NDArray[np.float32]:
+        """The metrics as they were read last, normalised (`serving/telemetry.py`), (3, M)."""
+        seen: NDArray[np.float32] = self._seen[0]
+        return seen
+
+    # The loop
+
+    def _enter(self, mode: int, action: NDArray[np.int64]) -> int:
+        rules.enter(self._world, self._flows, mode, self._start, action)
+        while True:
+            self._look_around()
+            held = self._is_held()
+            if not held:
+                turn = rules.next_turn(self._world, self._flows, self._order)
+                if turn == SEND:
+                    self._send(attempt=0)
+                    continue
+                if turn != WAIT:
+                    return turn
+            self._let_time_run(held)
+
+    def _look_around(self) -> None:
+        """Note the present time and the models that are up."""
+        sweep = self._flows.sweep[0]
+        sweep["now_s"] = self.backend.now_s()
+        sweep["models_up"] = self._usable & self.backend.models_up()
+
+    def _is_held(self) -> bool:
+        """Whether there are decisions to make and no model to choose."""
+        sweep = self._flows.sweep[0]
+        if sweep["models_up"] or sweep["ready_head"] == sweep["ready_tail"]:
+            self._held_since_s = math.inf
+            return False
+        now_s = float(sweep["now_s"])
+        self._held_since_s = min(self._held_since_s, now_s)
+        if now_s - self._held_since_s >= self._patience_s:
+            raise InfraMindError(
+                f"no model of the pool has been up for {self._patience_s:g} s; "
+                "look at its servers' logs"
+            )
+        return True
+
+    def _let_time_run(self, held: bool) -> None:
+        """Wait for the next completion or arrival; `held`: for a model as well."""
+        sweep = self._flows.sweep[0]
+        arrival_s = math.inf
+        if sweep["arrived"] < sweep["num_queries"]:
+            arrival_s = float(self._flows.arrival_s[0, sweep["arrived"]])
+        until_s = min(arrival_s, float(sweep["now_s"]) + HOLD_S) if held else arrival_s
+        completions = self.backend.wait(None if until_s == math.inf else until_s)
+        if not completions and until_s == math.inf:
+            raise InfraMindError(
+                "the backend waited for the end of a call and returned none; "
+                f"{len(self._sent)} are in flight"
+            )
+        for completion in completions:
+            self._end(completion)
+        if not completions and self.backend.now_s() >= arrival_s:
+            self._look_around()
+            rules.query_arrives(self._world, self._flows)
+
+    def _send(self, attempt: int) -> None:
+        """Submit the call that stands in the order."""
+        order = self._order[0]
+        mask = int(order["reads"])
+        reads = [node for node in range(mask.bit_length()) if mask >> node & 1]
+        call = Call(
+            id=self._calls,
+            query=int(order["query"]),
+            task=int(order["task"]),
+            topology=int(order["topology"]),
+            node=int(order["node"]),
+            phase=int(order["phase"]),
+            model=int(order["model"]),
+            strategy=int(order["strategy"]),
+            role=int(order["role"]),
+            priority=float(order["priority"]),
+            deadline_s=float(order["deadline_s"]),
+            prompt_tokens=int(order["prompt_tokens"]),
+            max_tokens=self._max_tokens,
+            reads=tuple(reads),
+            sources=tuple(int(order["sources"][node]) for node in reads),
+        )
+        self._calls += 1
+        self._sent[call.id] = _Sent(call, int(order["slot"]), attempt)
+        self.backend.submit(call)
+
+    def _end(self, completion: Completion) -> None:
+        """A call is done: go on with its workflow as of the time at which it was."""
+        if completion.call not in self._sent:
+            raise InfraMindError(
+                f"the backend completed call {completion.call}: it isn't in flight"
+            )
+        call, slot, attempt = self._sent.pop(completion.call)
+        again = completion.failed and completion.retryable and attempt < self._retries
+        prompt = completion.prompt_tokens
+        answer = self._answer[0]
+        answer["priority"] = call.priority
+        answer["submit_s"] = completion.submit_s
+        answer["admitted_s"] = completion.admitted_s
+        answer["first_token_s"] = completion.first_token_s
+        answer["query"] = slot
+        answer["planned_tokens"] = call.prompt_tokens
+        answer["prompt_tokens"] = call.prompt_tokens if prompt is None else prompt
+        answer["output_tokens"] = completion.output_tokens
+        answer["evictions"] = completion.evictions
+        answer["node"] = call.node
+        answer["phase"] = call.phase
+        answer["truncated"] = completion.truncated
+        answer["failed"] = completion.failed
+        answer["right"] = bool(completion.right)
+        answer["again"] = again
+        self._look_around()
+        self._flows.sweep[0]["now_s"] = completion.finish_s
+        if rules.call_ends(self._world, self._flows, self._answer, self._order):
+            self._send(attempt=attempt + 1 if again else 0)
+
+    def _read_metrics(self) -> None:
+        """Note the backend's metrics as they were polled last."""
+        telemetry = self.backend.telemetry()
+        sweep = self._flows.sweep[0]
+        if not telemetry.polls:
+            return
+        self._metrics[QUEUE] = telemetry.depth_req
+        self._metrics[E2E] = telemetry.e2e_s
+        self._metrics[KV] = telemetry.kv_frac
+        rules.note_metrics(self._world, self._seen, self._metrics)
+        up = int(sweep["models_up"])
+        oldest_s = min(
+            (taken_s for m, taken_s in enumerate(telemetry.taken_s) if up >> m & 1),
+            default=min(telemetry.taken_s),
+        )
+        sweep["polls"] = telemetry.polls
+        sweep["last_poll_s"] = min(oldest_s, sweep["now_s"])  # a poll can have just been made

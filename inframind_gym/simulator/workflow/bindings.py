@@ -1,0 +1,185 @@
+"""The compiled rules of the orchestration, to be called from Python one at a time.
+
+`driver.py` runs a single sweep (environment 0 of the state) through them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.simulator.jit import inner, jit
+from inframind_gym.simulator.telemetry import E2E, KV, QUEUE, note
+from inframind_gym.simulator.workflow import dispatch as decisions
+from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, MAX_NODES
+from inframind_gym.simulator.workflow.lifecycle import (
+    end_call,
+    is_judged,
+    nodes_read,
+    prepare_call,
+    start_query,
+)
+from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.state import Workflows
+
+# A call to be sent.
+ORDER: Final = np.dtype(
+    [
+        ("priority", "f8"),
+        ("deadline_s", "f8"),
+        ("slot", "i4"),  # of the query
+        ("query", "i4"),  # its ordinal
+        ("task", "i4"),
+        ("prompt_tokens", "i4"),
+        ("reads", "u4"),  # bit mask of nodes
+        ("sources", "i1", (MAX_NODES,)),  # by node: who wrote its answer
+        ("node", "i2"),
+        ("phase", "i1"),
+        ("topology", "i1"),
+        ("model", "i1"),
+        ("strategy", "i1"),
+        ("role", "i1"),
+    ],
+    align=True,
+)
+
+# A call that is done, as a server's REQUEST would tell it.
+ANSWER: Final = np.dtype(
+    [
+        ("priority", "f8"),
+        ("submit_s", "f8"),
+        ("admitted_s", "f8"),
+        ("first_token_s", "f8"),
+        ("query", "i4"),  # slot of the query
+        ("planned_tokens", "i4"),  # of the prompt
+        ("prompt_tokens", "i4"),
+        ("output_tokens", "i4"),
+        ("evictions", "i4"),
+        ("node", "i2"),
+        ("phase", "i1"),
+        ("truncated", "i1"),
+        ("failed", "i1"),
+        ("right", "i1"),
+        ("again", "i1"),  # a failed call is to be sent again
+    ],
+    align=True,
+)
+
+
+@jit
+def enter(
+    world: World, flows: Workflows, mode: int, starts: NDArray[Any], action: NDArray[np.int64]
+) -> None:
+    """Begin a step: BEGIN a sweep as `starts` (1,) says, RESUME it, or carry out `action` (a,)."""
+    if mode == decisions.BEGIN:
+        decisions.start_sweep(world, flows, 0, starts[0])
+    decisions.begin_step(flows, 0)
+    if mode == decisions.RESUME:
+        flows.sweep[0].expecting = 1
+    elif mode == decisions.STEP:
+        decisions.act(world, flows, 0, action)
+
+
+@jit
+def next_turn(world: World, flows: Workflows, order: NDArray[Any]) -> int:
+    """What comes next at this instant (`decisions.next_turn`); SEND writes `order` (1,)."""
+    turn, slot, node = decisions.next_turn(world, flows, 0)
+    if turn in (decisions.SEND, decisions.SEND_FINAL):
+        write_order(world, flows, slot, node, FIRST if turn == decisions.SEND else FINAL, order[0])
+        return int(decisions.SEND)
+    return turn
+
+
+@jit
+def query_arrives(world: World, flows: Workflows) -> None:
+    """The sweep's next query has arrived."""
+    start_query(world, flows, 0)
+
+
+@jit
+def call_ends(world: World, flows: Workflows, answer: NDArray[Any], order: NDArray[Any]) -> bool:
+    """A call is done, now, as `answer` (1,) says.
+
+    Returns:
+        Whether another one follows: it stands in `order` (1,).
+    """
+    told = answer[0]
+    query = flows.query[0, told.query]
+    query.prompt_tokens += told.prompt_tokens - told.planned_tokens
+    right = told.right == 1 and told.failed == 0 and is_judged(world, query)
+    follows = end_call(
+        world, flows, 0, told, told.truncated == 1, told.failed == 1, right, told.again == 1
+    )
+    if follows > FINAL:
+        return False
+    write_order(
+        world, flows, int(told.query), 0 if follows == FINAL else int(told.node), follows, order[0]
+    )
+    return True
+
+
+@inner
+def write_order(
+    world: World, flows: Workflows, slot: int, node: int, phase: int, order: Any
+) -> None:
+    """Prepare a call of the query and write it into `order`, an ORDER record."""
+    model, strategy, prompt, priority = prepare_call(world, flows, 0, slot, node, phase)
+    query = flows.query[0, slot]
+    order.priority = priority
+    order.deadline_s = query.arrival_s + query.budget_s
+    order.slot = slot
+    order.query = query.ordinal
+    order.task = query.task
+    order.prompt_tokens = prompt
+    order.reads = nodes_read(world, query, node, phase)
+    for other in range(MAX_NODES):
+        order.sources[other] = query.source[other]
+    order.node = node
+    order.phase = phase
+    order.topology = query.topology
+    order.model = model
+    order.strategy = strategy
+    order.role = -1 if phase == FINAL else query.role[node]
+
+
+@jit
+def note_metrics(world: World, seen: NDArray[np.float32], metrics: NDArray[np.float64]) -> None:
+    """Normalise the servers' metrics (3, M) into `seen` (1, 3, M)."""
+    settings = world.settings[0]
+    for m in range(metrics.shape[1]):
+        note(
+            seen,
+            0,
+            m,
+            metrics[QUEUE, m],
+            metrics[E2E, m],
+            metrics[KV, m],
+            settings.queue_norm,
+            settings.queue_high,
+        )
+
+
+@jit
+def show(
+    world: World,
+    flows: Workflows,
+    seen: NDArray[np.float32],
+    observation: NDArray[np.float32],
+    context: NDArray[Any],
+    charged: bool,
+) -> None:
+    """Write observation (d,) and context (1,) of the decision that is due, or of a sweep's end.
+
+    Args:
+        world: constants.
+        flows: state.
+        seen: (1, 3, M) normalised metrics.
+        observation: written.
+        context: written.
+        charged: the step that ends here pays for its query's latency (one-agent mode).
+    """
+    if charged:
+        decisions.charge(world, flows, 0)
+    decisions.observe(world, flows, seen, 0, observation, context[0])

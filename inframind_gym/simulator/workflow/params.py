@@ -1,0 +1,177 @@
+"""What stays the same during a run: tasks, graphs, profiles, settings, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.simulator.quality.tables import ResponseTables, response_tables
+from inframind_gym.simulator.server.pool import PoolConfig
+from inframind_gym.simulator.workflow.graphs import Graph, GraphTables, graph_tables
+from inframind_gym.simulator.workflow.state import MAX_MODELS
+from inframind_gym.simulator.workflow.topology import (
+    MAX_AGENTS,
+    ROLES,
+    STRATEGIES,
+    TOPOLOGIES,
+    roles_of,
+)
+from inframind_gym.simulator.workload import TaskProfile
+from inframind_gym.tasks import DOMAINS, TaskSet, load_role_embeddings
+
+PROTOCOLS: Final = ("parallel", "published")
+SCHEDULERS: Final = ("edf", "edf_late_last", "fcfs")
+ROUTERS: Final = ("static_mix", "round_robin", "least_loaded", "none")
+LEVELS: Final = ("executor", "planner", "joint")
+
+SETTINGS: Final = np.dtype(
+    [
+        ("poll_s", "f8"),
+        ("queue_norm", "f8"),
+        ("queue_high", "f8"),
+        ("max_output_tokens", "i4"),
+        ("protocol", "i4"),  # index into PROTOCOLS
+        ("scheduler", "i4"),  # index into SCHEDULERS
+        ("router", "i4"),  # index into ROUTERS: routes the queries that are not the agent's
+        ("own_router", "i4"),  # the same for the agent's queries, at level "planner"
+        ("level", "i4"),  # index into LEVELS
+        ("one_query", "i4"),  # 1: the agent has one query at a time, the rest is background
+        ("fixed_topology", "i4"),  # -1: drawn from the workload's mix
+        ("fixed_agents", "i4"),  # -1: drawn
+        ("embeddings", "i4"),  # 1: observations hold embeddings, 0: their indices
+        ("slots", "i4", (MAX_MODELS,)),  # calls that each server runs at once
+    ],
+    align=True,
+)
+
+
+class World(NamedTuple):
+    """Constants of a run. P profiles (datasets), T tasks, R roles, M models, S strategies."""
+
+    settings: NDArray[Any]  # (1,) SETTINGS
+    features: NDArray[np.int64]  # (F,) observed telemetry, indices into SYSTEM_FEATURES
+    response: ResponseTables
+    overhead_tokens: NDArray[np.int64]  # (P,) instructions and role, per prompt
+    message_frac: NDArray[np.float64]  # (P,) share of an answer that enters the next prompt
+    max_prompt_tokens: NDArray[np.int64]  # (M,) what the model's context leaves for the prompt
+    model_cdf: NDArray[np.float64]  # (P, M) cumulative shares of the oblivious mix
+    strategy_cdf: NDArray[np.float64]  # (P, S)
+    topology_cdf: NDArray[np.float64]  # (P, 6)
+    agents_cdf: NDArray[np.float64]  # (P, MAX_AGENTS)
+    budget_tiers_s: NDArray[np.float64]  # (B,)
+    task_domain: NDArray[np.int8]  # (T,)
+    task_tokens: NDArray[np.int32]  # (T,) length of the prompt's own text
+    task_embedding: NDArray[np.float32]  # (T, 384)
+    role_fit: NDArray[np.float32]  # (T, R) how well a role suits a task, standardised
+    role_embedding: NDArray[np.float32]  # (R, 384)
+    role_start: NDArray[np.int32]  # (3,) first role of each domain
+    role_count: NDArray[np.int32]  # (3,)
+    role_calls: NDArray[np.int32]  # (P, R) calls that a node of the role makes
+    role_codes: NDArray[np.int32]  # (R,) 1: its answers are code
+    visible_tests: NDArray[np.float64]  # (P,) share of the tasks whose tests the agents see
+    graphs: GraphTables
+
+
+def build_world(
+    pool: PoolConfig,
+    profiles: Sequence[TaskProfile],
+    tasks: TaskSet,
+    task_profile: NDArray[np.int32],
+    budget_tiers_s: Sequence[float],
+    features: Sequence[int],
+    settings: Mapping[str, float],
+    graphs: Sequence[Graph] = (),
+) -> World:
+    """Assemble the constants of a run.
+
+    Args:
+        pool: the servers.
+        profiles: (P) what is known of each dataset.
+        tasks: the T tasks.
+        task_profile: (T,) index into `profiles`.
+        budget_tiers_s: budgets that queries draw from when none is fixed.
+        features: observed telemetry, indices into SYSTEM_FEATURES.
+        settings: values of the SETTINGS fields.
+        graphs: graphs beyond the six topologies, with the indices that follow theirs.
+
+    Raises:
+        ConfigError: a profile lacks one of the pool's models, or the pool has too many.
+    """
+    aliases = pool.aliases
+    if len(aliases) > MAX_MODELS:
+        raise ConfigError(f"pool {pool.name!r} has {len(aliases)} models; at most {MAX_MODELS}")
+    for profile in profiles:
+        profile.require_models(aliases)
+    record = np.zeros(1, SETTINGS)
+    for field, value in settings.items():
+        record[field] = value
+    record["slots"][0, : len(aliases)] = [model.server.max_num_seqs for model in pool.models]
+    max_output = pool.max_output_tokens
+    embedding = load_role_embeddings()
+    return World(
+        settings=record,
+        features=np.asarray(features, np.int64),
+        response=response_tables(profiles, aliases, tasks, task_profile, max_output),
+        overhead_tokens=np.array([p.prompt.overhead_tokens for p in profiles], np.int64),
+        message_frac=np.array([p.prompt.message_frac for p in profiles], np.float64),
+        max_prompt_tokens=np.array(
+            [max(m.server.max_model_len - max_output, 1) for m in pool.models], np.int64
+        ),
+        model_cdf=_cdf([[p.models[a].share for a in aliases] for p in profiles]),
+        strategy_cdf=_cdf([[p.strategy_mix[s] for s in STRATEGIES] for p in profiles]),
+        topology_cdf=_cdf(
+            [[p.planner.topologies.get(t, 0.0) for t in TOPOLOGIES] for p in profiles]
+        ),
+        agents_cdf=_cdf(
+            [
+                [p.planner.num_agents.get(count, 0.0) for count in range(1, MAX_AGENTS + 1)]
+                for p in profiles
+            ]
+        ),
+        budget_tiers_s=np.asarray(budget_tiers_s, np.float64),
+        task_domain=np.ascontiguousarray(tasks.domain, np.int8),
+        task_tokens=np.ascontiguousarray(tasks.prompt_tokens, np.int32),
+        task_embedding=np.ascontiguousarray(tasks.embeddings, np.float32),
+        role_fit=role_fit(tasks, embedding),
+        role_embedding=embedding,
+        role_start=np.array([roles_of(domain)[0] for domain in DOMAINS], np.int32),
+        role_count=np.array([len(roles_of(domain)) for domain in DOMAINS], np.int32),
+        role_calls=np.array(
+            [[role.calls if p.agents.role_calls else 1 for role in ROLES] for p in profiles],
+            np.int32,
+        ).reshape(-1, len(ROLES)),
+        role_codes=np.array([role.writes_code for role in ROLES], np.int32),
+        visible_tests=np.array([p.agents.visible_tests for p in profiles], np.float64),
+        graphs=graph_tables(graphs),
+    )
+
+
+def role_fit(tasks: TaskSet, embedding: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Fit of each role to each task: the cosine of their embeddings.
+
+    It is standardised over the roles of the task's domain.
+
+    Returns:
+        (T, R); 0 for roles of other domains.
+    """
+    cosine = tasks.embeddings @ embedding.T
+    fit = np.zeros_like(cosine)
+    for d, domain in enumerate(DOMAINS):
+        columns = np.asarray(roles_of(domain))
+        rows = np.flatnonzero(tasks.domain == d)
+        own = cosine[np.ix_(rows, columns)]
+        spread = own.std(axis=1, keepdims=True)
+        fit[np.ix_(rows, columns)] = (own - own.mean(axis=1, keepdims=True)) / np.where(
+            spread > 0, spread, 1.0
+        )
+    return np.ascontiguousarray(fit, np.float32)
+
+
+def _cdf(shares: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    cumulative = np.cumsum(np.asarray(shares, np.float64), axis=1)
+    out: NDArray[np.float64] = cumulative / cumulative[:, -1:]
+    return out

@@ -1,0 +1,294 @@
+"""Workloads: which tasks arrive, who works on them, how long and how good the answers are.
+
+Read from YAML (`envs_configs/workloads/`). A workload either profiles one dataset, or mixes other
+workloads; in a mix every task uses the profile of its own dataset's workload.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from inframind_gym.configs import (
+    Fraction,
+    NonNegative,
+    Number,
+    Positive,
+    PositiveInt,
+    StrictModel,
+    find_config,
+    load_yaml_model,
+)
+from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.simulator.budgets import BUDGET_TIERS_S, RATES_PER_MIN
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, STRATEGIES, TOPOLOGIES
+
+Domain = Literal["Math", "Code", "Commonsense"]
+Protocol = Literal["parallel", "published"]
+AgentCount = Annotated[int, Field(ge=1, le=MAX_AGENTS)]
+
+_SHARE_TOLERANCE = 0.02  # published shares are rounded
+KeyT = TypeVar("KeyT")
+
+
+def _one_of(kind: str, known: tuple[str, ...]) -> AfterValidator:
+    """Return a validator of names; the static type stays `str`, so any name can look up a share."""
+
+    def check(name: str) -> str:
+        if name not in known:
+            raise ValueError(unknown(kind, name, known))
+        return name
+
+    return AfterValidator(check)
+
+
+Topology = Annotated[str, _one_of("topology", TOPOLOGIES)]
+Strategy = Annotated[str, _one_of("strategy", STRATEGIES)]
+
+
+def _normalised(shares: dict[KeyT, float]) -> dict[KeyT, float]:
+    """Return shares scaled to sum to 1; it is an error if they are off by more than rounding."""
+    total = math.fsum(shares.values())
+    if abs(total - 1.0) > _SHARE_TOLERANCE:
+        raise ValueError(
+            f"the shares must sum to 1 (within {_SHARE_TOLERANCE}), they sum to {total:.4g}"
+        )
+    if abs(total - 1.0) < 1e-12:
+        return shares  # a second reading changes no bit
+    return {key: share / total for key, share in shares.items()}
+
+
+def _as_shares(value: Any) -> Any:
+    """Turn a single agent count into shares: 5 means that every query has five agents."""
+    return {value: 1.0} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class PlannerMix(StrictModel):
+    """The planner of the oblivious router: how often it picks each topology and agent count."""
+
+    num_agents: Annotated[
+        dict[AgentCount, Fraction], BeforeValidator(_as_shares), AfterValidator(_normalised)
+    ]
+    topologies: Annotated[dict[Topology, Fraction], AfterValidator(_normalised)]
+
+
+class ModelProfile(StrictModel):
+    """What one model does on this workload's tasks."""
+
+    share: Fraction  # of the calls that the oblivious router sends to it
+    output_tokens_median: Positive  # of a call with the neutral strategy (factor 1), before the cut
+    ability: Number  # logits: 0 solves a task of average difficulty half of the time
+
+
+def _normalised_models(models: dict[str, ModelProfile]) -> dict[str, ModelProfile]:
+    shares = _normalised({alias: model.share for alias, model in models.items()})
+    return {a: model.model_copy(update={"share": shares[a]}) for a, model in models.items()}
+
+
+class OutputProfile(StrictModel):
+    """Spread of the output lengths: log-normal around median x strategy factor."""
+
+    sigma_query: NonNegative  # sd of log length between queries, shared by all calls of a query
+    sigma_call: NonNegative  # sd of log length between calls of one query
+    difficulty_slope: Number  # log length for each standard deviation of difficulty
+    strategy_factor: dict[Strategy, Positive]  # length relative to the neutral prompt
+
+    @model_validator(mode="after")
+    def _check(self) -> OutputProfile:
+        _require_strategies("strategy_factor", self.strategy_factor)
+        return self
+
+    def mean_factor(self) -> float:
+        """Return mean over median of the lengths (before the cut), of the neutral strategy."""
+        return math.exp(0.5 * (self.sigma_query**2 + self.sigma_call**2 + self.difficulty_slope**2))
+
+
+class PromptProfile(StrictModel):
+    """Prompt lengths beyond the task's own text."""
+
+    overhead_tokens: Annotated[int, Field(ge=0)] = 150  # role, strategy and format instructions
+    message_frac: NonNegative = 1.0  # share of a predecessor's output that enters the next prompt
+
+
+class AgentProfile(StrictModel):
+    """How the agents of the published system work, beyond their graph (MasRouter, ACL 2025)."""
+
+    role_calls: bool = False  # a node makes as many calls as its role says (`topology/roles.py`)
+    visible_tests: Fraction = 0.0  # of the tasks: agents see their tests and hand on proven code
+
+
+class QualityProfile(StrictModel):
+    """Item-response model of solving (DESIGN §6); gains are logits added to a model's ability."""
+
+    discrimination: Positive  # slope of the response curve
+    difficulty_sd: NonNegative  # logits: spread of the queries' difficulty
+    strategy_gain: dict[Strategy, Number]
+    role_gain: Number  # of a role that suits the domain
+    info_gain: Number  # of predecessors' messages to a node
+    final_info_gain: Number  # of the nodes' answers to the final decision call
+    reflection_gain: Number  # of a node's second call
+    latent_correlation: Fraction  # of the latent noise of two calls of one model on one query
+    truncated_right_frac: Fraction  # P(right) of an answer cut at max_output_tokens, over uncut
+
+    @model_validator(mode="after")
+    def _check(self) -> QualityProfile:
+        _require_strategies("strategy_gain", self.strategy_gain)
+        return self
+
+
+def _require_strategies(name: str, table: Collection[str]) -> None:
+    missing = [strategy for strategy in STRATEGIES if strategy not in table]
+    if missing:
+        raise ValueError(f"{name} lacks {', '.join(missing)}: give a number for every strategy")
+
+
+def _complete(shares: dict[str, float]) -> dict[str, float]:
+    """Give every strategy a share: one that the file leaves out is never chosen."""
+    return {strategy: shares.get(strategy, 0.0) for strategy in STRATEGIES}
+
+
+StrategyMix = Annotated[
+    dict[Strategy, Fraction], AfterValidator(_normalised), AfterValidator(_complete)
+]
+ModelTable = Annotated[dict[str, ModelProfile], AfterValidator(_normalised_models)]
+
+
+class TaskProfile(StrictModel):
+    """Everything that a workload says about the tasks of one dataset."""
+
+    name: str  # of the workload
+    dataset: str
+    domain: Domain
+    planner: PlannerMix
+    strategy_mix: StrategyMix
+    models: ModelTable
+    output: OutputProfile
+    prompt: PromptProfile
+    agents: AgentProfile
+    quality: QualityProfile
+
+    def require_models(self, aliases: Collection[str]) -> None:
+        """Check that every model of a pool is profiled.
+
+        Raises:
+            ConfigError: If one is not; names it and the nearest profiled one.
+        """
+        for alias in aliases:
+            if alias not in self.models:
+                raise ConfigError(
+                    f"workload {self.name!r} has no profile of one of the pool's models: "
+                    f"{unknown('model', alias, self.models)} Add it under `models`."
+                )
+
+
+_PROFILE_KEYS = ("dataset", "domain", "planner", "strategy_mix", "models", "output", "quality")
+
+
+class WorkloadConfig(StrictModel):
+    """One workload. Either the profile sections are given, or `mix` is."""
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    num_queries: PositiveInt = 500  # in one sweep
+    protocol: Protocol = "parallel"
+    budget_tiers_s: tuple[Positive, ...] = Field(default=BUDGET_TIERS_S, min_length=1)
+    rates_per_min: tuple[Positive, ...] = Field(default=RATES_PER_MIN, min_length=1)
+    dataset: str | None = Field(default=None, min_length=1)
+    domain: Domain | None = None
+    planner: PlannerMix | None = None
+    strategy_mix: StrategyMix | None = None
+    models: ModelTable | None = None
+    output: OutputProfile | None = None
+    prompt: PromptProfile = PromptProfile()
+    agents: AgentProfile = AgentProfile()
+    quality: QualityProfile | None = None
+    mix: dict[str, Positive] | None = Field(default=None, min_length=1)  # other workload: weight
+
+    @model_validator(mode="after")
+    def _check(self) -> WorkloadConfig:
+        given = [key for key in _PROFILE_KEYS if getattr(self, key) is not None]
+        if self.mix is None and len(given) < len(_PROFILE_KEYS):
+            missing = ", ".join(key for key in _PROFILE_KEYS if key not in given)
+            raise ValueError(f"{missing}: required. Add them, or name other workloads under `mix`")
+        if self.prompt != PromptProfile():
+            given.append("prompt")
+        if self.agents != AgentProfile():
+            given.append("agents")
+        if self.mix is not None and given:
+            extra = ", ".join(given)
+            raise ValueError(
+                f"{extra}: not valid beside `mix`, every task uses its own workload's profile"
+            )
+        return self
+
+    @property
+    def profile(self) -> TaskProfile:
+        """Profile of the one dataset.
+
+        Raises:
+            ConfigError: If this workload is a mix; `load_profiles` takes both kinds.
+        """
+        if self.mix is not None:
+            raise ConfigError(f"workload {self.name!r} is a mix, it has no profile of its own.")
+        sections = {key: getattr(self, key) for key in ("name", *_PROFILE_KEYS, "prompt", "agents")}
+        return TaskProfile.model_validate(sections)
+
+
+class WeightedProfile(NamedTuple):
+    """A profile and the share of the queries that use it."""
+
+    weight: float  # the weights of a workload sum to 1
+    profile: TaskProfile
+
+
+def load_workload(name_or_path: str | Path) -> WorkloadConfig:
+    """Read a workload: the name of a shipped one, or the path of a YAML file.
+
+    Raises:
+        ConfigError: If there is no such workload, its file is not valid, or its `mix` names a
+            workload that does not exist, is a mix itself, or profiles a dataset twice.
+    """
+    path = find_config("workloads", name_or_path)
+    workload = load_yaml_model(path, WorkloadConfig)
+    try:
+        load_profiles(workload)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return workload
+
+
+def load_profiles(workload: WorkloadConfig) -> dict[str, WeightedProfile]:
+    """Return the profiles that a workload's tasks use.
+
+    Args:
+        workload: A workload of either kind. The names under `mix` are shipped workloads or paths.
+
+    Returns:
+        Dataset -> weight and profile, in the file's order.
+
+    Raises:
+        ConfigError: If the mix cannot be resolved.
+    """
+    if workload.mix is None:
+        profile = workload.profile
+        return {profile.dataset: WeightedProfile(1.0, profile)}
+    total = math.fsum(workload.mix.values())
+    profiles: dict[str, WeightedProfile] = {}
+    for name, weight in workload.mix.items():
+        try:
+            part = load_yaml_model(find_config("workloads", name), WorkloadConfig)
+        except ConfigError as error:
+            raise ConfigError(f"mix.{name}: {error}") from None
+        if part.mix is not None:
+            raise ConfigError(f"mix.{name}: is a mix itself. Name the workloads that it mixes.")
+        profile = part.profile
+        if profile.dataset in profiles:
+            raise ConfigError(
+                f"mix.{name}: profiles dataset {profile.dataset!r} a second time. Keep one."
+            )
+        profiles[profile.dataset] = WeightedProfile(weight / total, profile)
+    return profiles

@@ -1,1 +1,0 @@
-"""What arrives when and with which budget: workload profiles, arrival processes, trace replay."""

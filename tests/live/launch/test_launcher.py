@@ -1,0 +1,380 @@
+"""The launcher over stand-ins for vLLM: what is started, told, stopped and left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("aiohttp")
+
+from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.live.launch.launcher import Launch, Launcher
+from inframind_gym.live.launch.ports import free_ports, port_is_free
+from inframind_gym.live.launch.state import PoolState
+from inframind_gym.live.launch.status import pool_status
+from inframind_gym.simulator.server.pool import PoolConfig
+from tests.live.launch.play import (
+    CLI,
+    ENV,
+    command,
+    interpreter,
+    needs_linux,
+    pool_of,
+    session,
+    until,
+    write_pool,
+)
+
+pytestmark = needs_linux
+
+
+class Room:
+    """A launcher's folders; everything that was started in it is ended with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.python = interpreter(folder)
+        self.seen: list[int] = []
+
+    def launcher(self, pool: PoolConfig) -> Launcher:
+        return Launcher(pool, state=self.state, python=self.python)
+
+    def up(self, pool: PoolConfig, **options: Any) -> list[Launch]:
+        launches = self.launcher(pool).up(watch=self.watch, **options)
+        return launches
+
+    def watch(self, launches: Any) -> None:
+        self.seen += [launch.pid for launch in launches if launch.pid]
+
+    def running(self) -> set[int]:
+        """Of all servers that were ever started here."""
+        for file in self.state.glob("*/state.json"):
+            self.seen += [server["pid"] for server in json.loads(file.read_text())["servers"]]
+        return {pid for leader in set(self.seen) for pid in session(leader)}
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    room = Room(tmp_path)
+    yield room
+    for pid in room.running():
+        os.kill(pid, signal.SIGKILL)
+
+
+def phases(launches: list[Launch]) -> list[str]:
+    return [launch.phase for launch in launches]
+
+
+def test_up_status_down(room: Room) -> None:
+    pool = pool_of(room.folder, "", "")
+    assert [(row.state, row.note) for row in pool_status(pool, room.state)] == [("stopped", "")] * 2
+    launches = room.up(pool)
+    assert phases(launches) == ["up", "up"]
+    rows = pool_status(pool, room.state)
+    assert [row.state for row in rows] == ["up", "up"]
+    assert [(row.running, row.waiting, row.kv_frac) for row in rows] == [(2, 1, 0.25)] * 2
+    assert [row.pid for row in rows] == [launch.pid for launch in launches]
+    assert all(row.memory_mb and row.memory_mb > 5 for row in rows)
+    assert len(room.running()) == 4  # each with its engine
+    again = room.up(pool)
+    assert all(launch.already for launch in again)
+    assert [launch.pid for launch in again] == [launch.pid for launch in launches]
+    stopped = room.launcher(pool).down()
+    assert [(each.alias, each.processes, each.killed) for each in stopped] == [
+        ("m0", 2, False),
+        ("m1", 2, False),
+    ]
+    assert room.running() == set()
+    assert room.launcher(pool).down() == []
+    assert [row.state for row in pool_status(pool, room.state)] == ["stopped", "stopped"]
+
+
+@pytest.mark.parametrize("keep_going", [False, True])
+def test_a_server_that_fails(room: Room, keep_going: bool) -> None:
+    pool = pool_of(room.folder, "", "fail", "silent")
+    launches = room.up(pool, keep_going=keep_going, timeout_s=6.0)
+    good, failed, silent = launches
+    assert failed.phase == "failed"
+    assert (
+        failed.note
+        == "it ended with status 1: ValueError: No available memory for the cache blocks."
+    )
+    assert "raise gpu_memory_frac" in failed.advice
+    if keep_going:
+        assert (good.phase, silent.phase) == ("up", "failed")
+        assert silent.note.startswith("not up in 6 s: connection refused")
+        assert room.running() == session(good.pid or 0) and len(room.running()) == 2
+        assert [row.state for row in pool_status(pool, room.state)] == ["up", "stopped", "stopped"]
+    else:
+        assert silent.phase == "stopped"
+        assert good.phase == "stopped"
+        assert room.running() == set()
+        assert PoolState(pool.name, room.state).read() == {}
+
+
+def test_one_that_the_kernel_kills(room: Room) -> None:
+    (launch,) = room.up(pool_of(room.folder, "oom"))
+    assert launch.note.startswith("it was ended by SIGKILL (when memory runs out")
+    assert room.running() == set()  # its engine neither
+
+
+def test_what_ran_before_is_left_alone_when_another_fails(room: Room) -> None:
+    pool = pool_of(room.folder, "")
+    room.up(pool)
+    data = pool.model_dump(mode="json", exclude_defaults=True)
+    (port,) = free_ports(1)
+    second = {**data["models"][0], "alias": "m1", "port": port, "extra_args": ["--fake=fail"]}
+    both = PoolConfig.model_validate({**data, "models": [data["models"][0], second]})
+    launches = room.up(both)
+    assert phases(launches) == ["up", "failed"]
+    assert launches[0].already
+    assert len(room.running()) == 2
+
+
+def test_engines_that_outlive_their_server_are_ended(room: Room) -> None:
+    """vLLM's does, when its API server is killed; it would keep the GPU's memory."""
+    pool = pool_of(room.folder, "")
+    (launch,) = room.up(pool)
+    assert launch.pid is not None
+    os.kill(launch.pid, signal.SIGKILL)
+    until(lambda: launch.pid not in session(launch.pid or 0))
+    (row,) = pool_status(pool, room.state)
+    assert row.state == "died" and row.pid is None
+    assert "1 of its processes run on" in row.note
+    before = room.running()
+    assert len(before) == 1
+    (again,) = room.up(pool)
+    assert again.phase == "up" and again.pid != launch.pid
+    assert not before & room.running()
+    os.kill(again.pid or 0, signal.SIGKILL)
+    (stopped,) = room.launcher(pool).down(grace_s=0.5)
+    assert stopped.left == [] and room.running() == set()
+
+
+def test_one_that_hangs_when_its_engine_died_is_started_anew(room: Room) -> None:
+    """As vLLM's API server can: it runs, and nobody listens any more."""
+    pool = pool_of(room.folder, "deaf")
+    (launch,) = room.up(pool)
+    (engine,) = session(launch.pid or 0) - {launch.pid}
+    os.kill(engine, signal.SIGKILL)
+    until(lambda: pool_status(pool, room.state)[0].state == "hangs")
+    (again,) = room.up(pool)
+    assert again.phase == "up" and not again.already and again.pid != launch.pid
+    assert session(launch.pid or 0) == set()
+
+
+def test_one_that_does_not_end_is_killed(room: Room) -> None:
+    pool = pool_of(room.folder, "stubborn")
+    room.up(pool)
+    began_s = time.monotonic()
+    (stopped,) = room.launcher(pool).down(grace_s=0.5)
+    assert time.monotonic() - began_s < 10.0
+    assert stopped.killed and stopped.processes == 2
+    assert room.running() == set()
+
+
+def test_a_process_that_has_the_id_now_is_not_stopped(room: Room) -> None:
+    """The state of a server that is gone, whose id was given to somebody else."""
+    pool = pool_of(room.folder, "")
+    room.up(pool)
+    room.launcher(pool).down()
+    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE,
+                                start_new_session=True)  # fmt: skip
+    try:
+        state = PoolState(pool.name, room.state)
+        room.up(pool)
+        (server,) = state.read().values()
+        for changes in (
+            {"pid": stranger.pid},
+            {"pid": stranger.pid, "members": ((stranger.pid, 1),)},
+        ):
+            state.write({"m0": server.model_copy(update=changes)})
+            room.launcher(pool).down(grace_s=0.2)
+            assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.communicate()
+
+
+def test_taken_ports_are_told_apart(room: Room) -> None:
+    pool = pool_of(room.folder, "", "")
+    port = pool.models[1].port or 0
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(InfraMindError, match=rf"m1: port {port} is taken by process {os.getpid()}:"),
+    ):
+        room.up(pool)
+    assert room.running() == set()
+    room.up(pool)
+    other = pool.model_copy(update={"name": "another"})
+    with pytest.raises(
+        InfraMindError, match=r"m0: port .* is taken by a server of model-0 .* `url"
+    ):
+        room.up(other)
+    changed = pool.models[0].model_copy(update={"env": {"A": "1"}})
+    with pytest.raises(InfraMindError, match=r"m0: runs already .* other settings.* pool down"):
+        room.up(pool.model_copy(update={"models": (changed, pool.models[1])}))
+
+
+def test_a_server_that_has_not_listened_yet_has_its_port() -> None:
+    """As vLLM does during its start; SO_REUSEPORT would let a second one bind it too."""
+    with socket.socket() as starting:
+        starting.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        starting.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        starting.bind(("127.0.0.1", 0))
+        port = starting.getsockname()[1]
+        assert not port_is_free(port)
+        starting.listen()
+        assert not port_is_free(port)
+        with socket.create_connection(("127.0.0.1", port)):
+            connection, _ = starting.accept()
+            connection.close()  # first: TIME_WAIT is on this side
+    assert port_is_free(port)
+
+
+def test_adopted_servers_are_neither_started_nor_stopped(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = pool_of(room.folder, "")
+    (launch,) = room.up(pool)
+    here = pool.models[0].model_copy(update={"url": launch.url, "port": None})
+    (port,) = free_ports(1)
+    ours = pool.models[0].model_copy(update={"alias": "m1", "port": port})
+    adopting = pool.model_copy(update={"name": "adopting", "models": (here, ours)})
+    launches = room.up(adopting)
+    assert phases(launches) == ["up", "up"] and launches[0].adopted
+    assert [row.pid for row in pool_status(adopting, room.state)] == [None, launches[1].pid]
+    assert [each.alias for each in room.launcher(adopting).down()] == ["m1"]
+    assert len(session(launch.pid or 0)) == 2
+    monkeypatch.setattr("inframind_gym.live.launch.launcher._ADOPT_S", 1.0)
+    wrong = here.model_copy(update={"name": "other"})
+    with pytest.raises(InfraMindError, match=r"m0: .* serves model-0, not other\nNothing was"):
+        room.up(pool.model_copy(update={"name": "wrong", "models": (wrong, ours)}))
+
+
+def test_servers_that_share_a_gpu_come_up_one_after_the_other(room: Room) -> None:
+    """vllm-project/vllm#55827: at once, each takes the other's weights for its own memory."""
+    gpus = [{"name": "cpu", "device": "H100"}, {"name": "gpu1", "device": "H100"}]
+    pool = pool_of(room.folder, "", "", "", gpus=gpus)
+    third = pool.models[2].model_copy(update={"gpu": "gpu1"})
+    pool = pool.model_copy(update={"models": (*pool.models[:2], third)})
+    seen: set[tuple[str, ...]] = set()
+    launches = room.launcher(pool).up(watch=lambda now: seen.add(tuple(each.phase for each in now)))
+    room.watch(launches)
+    assert phases(launches) == ["up"] * 3
+    assert ("starting", "queued", "starting") in seen
+    assert not any(phase[:2] == ("starting", "starting") for phase in seen)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_up_stops_what_it_started(room: Room, number: signal.Signals) -> None:
+    path = write_pool(room.folder, "", "silent")
+    arguments = ["up", "--pool", path, "--state", room.state, "--python", room.python]
+    process = subprocess.Popen(
+        [*CLI, *map(str, arguments)], stdout=subprocess.PIPE, text=True, env=ENV
+    )
+    assert process.stdout is not None
+    while "m0: up after" not in (line := process.stdout.readline()):
+        assert line, "it ended"
+    assert len(room.running()) == 4
+    busy = command("down", "--pool", path, "--state", room.state)
+    assert busy.returncode == 2
+    assert f"(process {process.pid}): wait for it" in busy.stderr
+    process.send_signal(number)
+    rest, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert rest.endswith("Interrupted. What this command started was stopped.\n")
+    assert room.running() == set()
+
+
+def test_the_commands(room: Room) -> None:
+    path = write_pool(room.folder, "", "fail")
+    where = ("--pool", path, "--state", room.state)
+    failed = command("up", *where, "--python", room.python)
+    assert failed.returncode == 1
+    assert (
+        "m1: it ended with status 1: ValueError: No available memory for the cache blocks."
+        in failed.stdout
+    )
+    assert "What to do: the model's share of the GPU" in failed.stdout
+    assert "See root cause above." in failed.stdout  # the log's last lines
+    assert room.running() == set()
+    kept = command("up", *where, "--python", room.python, "--keep-going")
+    assert kept.returncode == 1
+    assert "1 of 2 servers are up." in kept.stdout
+    status = command("status", *where)
+    assert status.returncode == 1
+    lines = [line.split() for line in status.stdout.splitlines()]
+    assert lines[1][:2] == ["m0", "up"] and lines[2][:2] == ["m1", "stopped"]
+    rows = json.loads(command("status", *where, "--json").stdout)
+    assert [row["state"] for row in rows] == ["up", "stopped"]
+    logs = command("logs", *where, "-n", "1")
+    assert logs.stdout == (
+        "m0 | Application startup complete.\n"
+        "m1 | RuntimeError: Engine core initialization failed. See root cause above.\n"
+    )
+    assert "unknown model 'm2'" in command("logs", *where, "m2").stderr
+    name = f"fake-{room.folder.name}"
+    path.write_text("name: [")
+    refused = command("down", *where)
+    assert refused.returncode == 2 and f"by the name of their pool: {name}." in refused.stderr
+    lost = command("logs", "--pool", name, "--state", room.state, "-n", "1", "m0")
+    assert lost.stdout == "Application startup complete.\n"
+    down = command("down", "--pool", name, "--state", room.state)
+    assert down.returncode == 0
+    assert down.stdout.startswith("m0: stopped (2 processes, the first ")
+    assert room.running() == set()
+
+
+def test_logs_are_followed_into_the_next_start(room: Room) -> None:
+    path = write_pool(room.folder, "")
+    where = ("--pool", str(path), "--state", str(room.state))
+    up = (*where, "--python", str(room.python))
+    assert command("up", *up).returncode == 0
+    with subprocess.Popen(
+        [*CLI, "logs", *where, "-f", "-n", "1", "m0"], stdout=subprocess.PIPE, text=True, env=ENV
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "Application startup complete.\n"
+            command("down", *where)
+            assert command("up", *up).returncode == 0
+            assert process.stdout.readline().endswith("loading\n")
+            assert process.stdout.readline() == "Application startup complete.\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 130
+        finally:  # a failure would be waited for otherwise, until it ends
+            process.kill()
+    old = room.state / f"fake-{room.folder.name}" / "m0.log.old"
+    assert old.read_text().endswith("complete.\n")
+
+
+def test_what_is_wrong_beforehand(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = pool_of(room.folder, "")
+    with pytest.raises(ConfigError, match=r"nowhere: no such interpreter. Install vLLM into"):
+        Launcher(pool, state=room.state, python=room.folder / "nowhere").up()
+    with pytest.raises(ConfigError, match=r"has no vLLM. Install vLLM into an environment"):
+        Launcher(pool, state=room.state, python=sys.executable).up()
+    with pytest.raises(ConfigError, match=r"set VLLM_API_KEY"):
+        Launcher(pool, state=room.state, host="0.0.0.0")
+    nowhere = pool.models[0].model_copy(update={"port": None})
+    with pytest.raises(ConfigError, match="has no port and no url"):
+        room.up(pool.model_copy(update={"models": (nowhere,)}))
+    state = PoolState(pool.name, room.state)
+    state.folder.mkdir(parents=True, exist_ok=True)
+    (state.folder / "state.json").write_text("{")
+    with pytest.raises(InfraMindError, match=r"state.json: cannot be read"):
+        room.up(pool)
+    (state.folder / "state.json").unlink()
+    assert room.running() == set()

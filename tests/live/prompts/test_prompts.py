@@ -1,0 +1,288 @@
+"""Prompts: what each call is told, what it reads of others, and that it always fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.live.prompts import Prompts, estimate_upper
+from inframind_gym.live.prompts.prompts import TEMPLATE_TOKENS, Message
+from inframind_gym.live.prompts.roles import ROLE_BRIEFS, designs_only
+from inframind_gym.live.prompts.size import cut, shares
+from inframind_gym.simulator.workflow.backend import Call
+from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, SECOND
+from inframind_gym.simulator.workflow.topology import (
+    ROLES,
+    STRATEGIES,
+    STRATEGY_INSTRUCTIONS,
+    TOPOLOGIES,
+    graph,
+)
+from inframind_gym.tasks import load_tasks
+from inframind_gym.tasks.judging import judge
+from inframind_gym.tasks.sandbox import Sandbox
+from inframind_gym.tasks.taskset import ANSWER_KINDS
+
+TASKS = load_tasks("builtin")
+PROMPTS = Prompts(TASKS)
+TASK = {
+    kind: next(i for i, answer in enumerate(TASKS.answers) if answer.kind == kind)
+    for kind in ANSWER_KINDS
+}
+ROLE = {(role.domain, role.name): index for index, role in enumerate(ROLES)}
+SOLVER = ROLE["Math", "MathSolver"]
+AMPLE = 14336
+
+
+def call(
+    topology: str,
+    node: int = 0,
+    *,
+    phase: int = FIRST,
+    role: int = SOLVER,
+    strategy: str = "Concise",
+    reads: Sequence[int] = (),
+    sources: Sequence[int] | None = None,
+    kind: str = "number",
+) -> Call:
+    index = TOPOLOGIES.index(topology) if topology in TOPOLOGIES else len(TOPOLOGIES)
+    return Call(
+        id=0,
+        query=0,
+        task=TASK[kind],
+        topology=index,
+        node=node,
+        phase=phase,
+        model=0,
+        strategy=STRATEGIES.index(strategy),
+        role=-1 if phase == FINAL else role,
+        priority=0.0,
+        deadline_s=100.0,
+        prompt_tokens=100,
+        max_tokens=2048,
+        reads=tuple(reads),
+        sources=tuple(reads if sources is None else sources),
+    )
+
+
+def text(messages: list[Message]) -> str:
+    return "\n".join(message["content"] for message in messages)
+
+
+def titles(messages: list[Message]) -> list[str]:
+    found = re.findall(r"^### (.*)$", messages[1]["content"], re.MULTILINE)
+    return [title for title in found if title != "End of the answer"]
+
+
+ANSWERS = {node: f"finding {node}" for node in range(12)}
+
+
+def test_every_role_has_a_brief_of_its_own() -> None:
+    assert len(ROLE_BRIEFS) == len(ROLES)
+    assert len(set(ROLE_BRIEFS)) == len(ROLES)
+    for index, brief in enumerate(ROLE_BRIEFS):
+        messages = PROMPTS.messages(call("IO", role=index), {}, AMPLE)
+        assert messages[0] == {"role": "system", "content": brief}
+        assert estimate_upper(brief) < 150
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("phase", [FIRST, SECOND, FINAL])
+def test_the_strategy_is_given_in_the_specs_words(strategy: str, phase: int) -> None:
+    reads = (0,) if phase != FIRST else ()
+    messages = PROMPTS.messages(call("IO", phase=phase, strategy=strategy, reads=reads), {}, AMPLE)
+    lines = messages[1]["content"].splitlines()
+    said = [s for s in STRATEGIES if STRATEGY_INSTRUCTIONS[s] in lines]
+    assert said == [strategy]
+
+
+def test_flash_is_never_told_to_take_steps() -> None:
+    for strategy in STRATEGIES:
+        prompt = text(PROMPTS.messages(call("CoT", strategy=strategy), {}, AMPLE))
+        assert ("steps" in prompt) is (strategy != "Flash")
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_a_call_reads_what_its_graph_says(topology: str) -> None:
+    shape = graph(topology, 3)
+    for node in range(shape.num_nodes):
+        reads = [other for other in range(12) if shape.predecessors[node] >> other & 1]
+        messages = PROMPTS.messages(call(topology, node, reads=reads), ANSWERS, AMPLE)
+        prompt = text(messages)
+        assert TASKS.texts[TASK["number"]] in prompt
+        shown = [other for other in range(12) if f"finding {other}\n" in prompt]
+        assert shown == reads
+        assert len(titles(messages)) == len(reads)
+
+
+def test_the_second_round_of_a_debate_knows_its_own_answer() -> None:
+    messages = PROMPTS.messages(call("Debate", 4, reads=(0, 1, 2)), ANSWERS, AMPLE)
+    assert titles(messages) == [
+        "Answer of agent 1",
+        "Answer of agent 3",
+        "Your own answer of the first round",
+    ]
+    own = messages[1]["content"].partition("### Your own answer of the first round\n")[2]
+    assert own.startswith("finding 1\n")
+    assert "second round" in text(messages)
+
+
+def test_a_role_that_speaks_twice_in_a_debate_tells_its_answers_apart() -> None:
+    second = call("Debate", 4, phase=SECOND, reads=(0, 1, 2, 4))
+    messages = PROMPTS.messages(second, ANSWERS, AMPLE)
+    assert titles(messages)[-2:] == ["Your own answer of the first round", "Your first answer"]
+    first_round = call("Debate", 1, phase=SECOND, reads=(1,))
+    assert titles(PROMPTS.messages(first_round, ANSWERS, AMPLE)) == ["Your first answer"]
+
+
+@pytest.mark.parametrize("kind", ANSWER_KINDS)
+def test_reflection_checks_its_own_first_answer(kind: str) -> None:
+    second = call("Reflection", 2, phase=SECOND, reads=(2,), kind=kind)
+    messages = PROMPTS.messages(second, ANSWERS, AMPLE)
+    assert titles(messages) == ["Your first answer"]
+    assert "finding 2" in text(messages)
+    assert "Check your first answer" in text(messages)
+    assert "answer the question again, in full" in text(messages)
+
+
+def test_the_deciding_call_reads_everybody_and_has_no_role() -> None:
+    final = call("Debate", phase=FINAL, reads=(3, 4, 5))
+    messages = PROMPTS.messages(final, {3: "finding 3", 5: ""}, AMPLE)
+    assert titles(messages) == ["Answer of agent 1", "Answer of agent 2", "Answer of agent 3"]
+    assert messages[1]["content"].count("[no answer]") == 2
+    assert messages[0]["content"] not in ROLE_BRIEFS
+    assert "\\boxed{}" in messages[1]["content"]
+
+
+def test_what_was_handed_on_is_shown_once() -> None:
+    final = call("Chain", phase=FINAL, reads=(0, 1, 2), sources=(0, 0, 2))
+    messages = PROMPTS.messages(final, {0: "finding 0", 2: "finding 2"}, AMPLE)
+    assert titles(messages) == ["Answer of agents 1 and 2", "Answer of agent 3"]
+    assert text(messages).count("finding 0") == 1
+
+
+def test_a_graph_of_ones_own_is_read_like_any_other() -> None:
+    messages = PROMPTS.messages(call("custom", 3, reads=(0, 2)), ANSWERS, AMPLE)
+    assert titles(messages) == ["Answer of agent 1", "Answer of agent 3"]
+
+
+def test_trains_of_thought_are_not_passed_on() -> None:
+    answers = {0: "<think>a long way</think>\nIt is 4."}
+    prompt = text(PROMPTS.messages(call("Chain", 1, reads=(0,)), answers, AMPLE))
+    assert "a long way" not in prompt
+    assert "It is 4." in prompt
+
+
+def test_designers_leave_the_code_to_others() -> None:
+    for index, role in enumerate(ROLES):
+        prompt = text(PROMPTS.messages(call("IO", role=index, kind="tests"), {}, AMPLE))
+        assert ("```python" in prompt) is not designs_only(index)
+        number = text(PROMPTS.messages(call("IO", role=index), {}, AMPLE))
+        assert "\\boxed{}" in number
+        assert designs_only(index) is (role.name in ("AlgorithmDesigner", "ProjectManager"))
+
+
+def test_no_prompt_tells_the_answer() -> None:
+    choice = TASKS.answers[TASK["choice"]]
+    prompt = text(PROMPTS.messages(call("IO", kind="choice"), {}, AMPLE))
+    assert f"(A to {'ABCDEFGHIJ'[len(choice.options) - 1]})" in prompt
+    tests = TASKS.answers[TASK["tests"]]
+    prompt = text(PROMPTS.messages(call("IO", kind="tests"), {}, AMPLE))
+    assert f"`{tests.entry_point}`" in prompt
+    asserts = tests.value.splitlines()
+    assert len(asserts) > 1
+    assert not any(line in prompt for line in asserts)
+    assert tests.simulator.reference not in prompt
+
+
+def obedient(kind: str) -> str:
+    """What a model writes that follows the format and is right."""
+    answer = TASKS.answers[TASK[kind]]
+    if kind == "choice":
+        return f"Some reasoning about A and B.\nAnswer: {answer.value}"
+    if kind == "tests":
+        return f"Here it is:\n```python\n{answer.reference}```\n"
+    return f"First 1, then 2.\n\\boxed{{{answer.value}}}"
+
+
+@pytest.mark.parametrize("kind", ANSWER_KINDS)
+def test_an_answer_in_the_format_is_judged(kind: str) -> None:
+    with Sandbox() as sandbox:
+        answer = TASKS.answers[TASK[kind]]
+        assert judge(answer, obedient(kind), sandbox, TASKS.texts[TASK[kind]])
+
+
+@given(
+    st.lists(st.text(st.sampled_from("ab 1é\n#漢"), max_size=3000), min_size=1, max_size=6),
+    st.integers(0, 3000),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_prompt_never_takes_more_than_its_limit(answers: list[str], more: int) -> None:
+    reads = tuple(range(len(answers)))
+    final = call("FullConnected", phase=FINAL, reads=reads)
+    by_node = dict(enumerate(answers))
+
+    def size(messages: list[Message]) -> int:
+        return TEMPLATE_TOKENS + sum(estimate_upper(m["content"]) for m in messages)
+
+    bare = size(PROMPTS.messages(final, {}, AMPLE)) + 40 * len(answers)
+    messages = PROMPTS.messages(final, by_node, bare + more)
+    assert size(messages) <= bare + more
+    prompt = text(messages)
+    assert TASKS.texts[TASK["number"]] in prompt
+    assert "\\boxed{}" in prompt
+    assert len(titles(messages)) >= len(answers)
+
+
+def test_the_longest_answers_are_cut_first_and_in_the_middle() -> None:
+    answers = {0: "start " + "word " * 2000 + "\\boxed{3}", 1: "short \\boxed{4}"}
+    final = call("FullConnected", phase=FINAL, reads=(0, 1))
+    prompt = text(PROMPTS.messages(final, answers, 700))
+    assert "short \\boxed{4}" in prompt
+    assert "start " in prompt
+    assert "word \\boxed{3}" in prompt
+    assert re.search(r"\[\.\.\. \d+ characters left out \.\.\.\]", prompt)
+
+
+def test_the_models_own_count_of_tokens_is_used() -> None:
+    answers = {0: "word " * 300}
+    chain = call("Chain", 1, reads=(0,))
+    by_words = PROMPTS.messages(chain, answers, 520, lambda t: len(t.split()))
+    assert answers[0].strip() in text(by_words)
+    by_letters = PROMPTS.messages(chain, answers, 1500, len)
+    assert answers[0].strip() not in text(by_letters)
+    assert sum(len(m["content"]) for m in by_letters) + TEMPLATE_TOKENS <= 1500
+
+
+def test_a_question_that_does_not_fit_is_an_error_with_a_remedy() -> None:
+    with pytest.raises(ConfigError, match=r"does not fit.*2048 of the answer.*max_model_len"):
+        PROMPTS.messages(call("IO"), {}, 100)
+
+
+@given(st.lists(st.integers(0, 100), max_size=6), st.integers(0, 400))
+def test_shares_are_the_largest_that_fit(sizes: list[int], total: int) -> None:
+    most = shares(sizes, total)
+    assert sum(min(size, most) for size in sizes) <= total
+    if most < max(sizes, default=0):
+        assert sum(min(size, most + 1) for size in sizes) > total
+
+
+@given(st.text(max_size=400), st.integers(24, 200))
+def test_what_is_cut_fits(whole: str, limit: int) -> None:
+    short = cut(whole, limit, len)
+    assert len(short) <= max(limit, len(whole) if len(whole) <= limit else 40)
+    if len(whole) <= limit:
+        assert short == whole
+
+
+def test_the_estimate_is_on_the_long_side_and_not_absurd() -> None:
+    prose = " ".join(ROLE_BRIEFS)
+    assert len(prose) / 4 < estimate_upper(prose) < len(prose) / 1.8
+    assert estimate_upper("1234567890") == 10
+    assert estimate_upper("漢字") >= 2
+    assert estimate_upper("") == 0

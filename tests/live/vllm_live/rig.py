@@ -1,0 +1,201 @@
+"""What the live tests stand on: three vLLM servers of a folder of their own, on free ports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from inframind_gym.configs import find_config
+from inframind_gym.envs.routing.config import live_config
+from inframind_gym.live.launch.ports import free_ports
+from inframind_gym.live.prompts import Prompts
+from inframind_gym.live.simulation import LiveSimulation
+from inframind_gym.live.vllm.backend import PromptMaker
+from inframind_gym.live.vllm.metrics import Reading, parse_metrics
+from inframind_gym.live.vllm.servers import VllmServers
+from inframind_gym.live.vllm.settings import LiveSettings, server_url
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workflow.backend import Call
+from inframind_gym.tasks import TaskSet
+from tests.simulator.vllm_scheduler.rerecord import VLLM_PYTHON
+
+ROOT = Path(__file__).resolve().parents[3]
+CLI = [sys.executable, "-c", "from inframind_gym.cli import app; app()", "pool"]
+UP_S = 300.0  # for all servers to come up, on two busy cores
+
+
+def reason_to_skip() -> str:
+    """Why there can be no live servers here; "" if there can."""
+    if (VLLM_PYTHON.parents[1] / ".installed-vllm").exists():
+        return ""  # `make live` has installed it: whatever is missing is an error
+    if not VLLM_PYTHON.exists():
+        return f"no vLLM: {VLLM_PYTHON} is built by `make live`"
+    if find_spec("aiohttp") is None:
+        return "the extra `live` is not installed"
+    return "" if sys.platform.startswith("linux") else "servers are started on Linux only"
+
+
+def until(true: Callable[[], object], limit_s: float = 60.0) -> None:
+    over_s = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < over_s, f"did not come true in {limit_s:g} s"
+        time.sleep(0.05)
+
+
+class LiveRig:
+    """The pool, and the commands that a person would type.
+
+    Attributes:
+        path: its YAML file.
+        config: the pool.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.env = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+            "INFRAMIND_STATE": str(self.state),
+            "INFRAMIND_CACHE": str(folder / "cache"),
+            "VLLM_PYTHON": str(VLLM_PYTHON),
+            "COLUMNS": "200",
+            "NO_COLOR": "1",
+        }
+        self.path = self.write("live-tests")
+        self.config = load_pool(self.path)
+
+    def write(self, name: str, models: int = 3) -> Path:
+        """A pool file like cpu-tiny's, of some of its models, on ports that are free."""
+        data = yaml.safe_load(find_config("pools", "cpu-tiny").read_text(encoding="utf-8"))
+        data["name"] = name
+        data["models"] = data["models"][:models]
+        for model, port in zip(data["models"], free_ports(models), strict=True):
+            model["port"] = port
+        path = self.folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+        return path
+
+    def command(self, *arguments: str, path: Path | None = None) -> subprocess.Popen[str]:
+        """`inframind pool ...`, on its way."""
+        return subprocess.Popen(
+            [*CLI, arguments[0], "--pool", str(path or self.path), *arguments[1:]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self.env,
+            cwd=ROOT,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """`inframind pool ...`, to its end: exit status and what it said."""
+        process = self.command(*arguments)
+        said, _ = process.communicate(timeout=UP_S + 60.0)
+        return process.returncode, said
+
+    def up(self) -> None:
+        code, said = self.run("up", "--timeout", f"{UP_S:g}")
+        print(said)
+        assert code == 0, said
+
+    def down(self) -> None:
+        leaders = self.leaders()
+        code, said = self.run("down")
+        print(said)
+        assert code == 0, said
+        left = [pid for leader in leaders for pid in session(leader)]
+        assert left == [], f"still running: {left}"
+
+    def status(self) -> list[dict[str, Any]]:
+        """As `inframind pool status --json` has it."""
+        rows: list[dict[str, Any]] = json.loads(self.run("status", "--json")[1])
+        return rows
+
+    def leaders(self, name: str = "live-tests") -> list[int]:
+        """Processes of the servers, in the pool's order."""
+        file = self.state / name / "state.json"
+        if not file.exists():
+            return []
+        servers = json.loads(file.read_text())["servers"]  # those started anew come last
+        servers.sort(key=lambda server: self.config.index(server["alias"]))
+        return [server["pid"] for server in servers]
+
+    @contextlib.contextmanager
+    def pool(self, log: Path | None = None, **settings: Any) -> Iterator[VllmServers]:
+        """Servers that are all up and have nothing to do."""
+        with VllmServers(self.config, LiveSettings(**settings), log=log) as pool:
+            pool.watcher.wait_up(60.0)
+            until(lambda: all(self.load(m) == (0, 0) for m in range(3)))
+            yield pool
+
+    @contextlib.contextmanager
+    def simulation(
+        self,
+        servers: VllmServers,
+        prompts: Callable[[TaskSet], PromptMaker] = Prompts,
+        **arguments: Any,
+    ) -> Iterator[LiveSimulation]:
+        """A closed loop on these servers."""
+        defaults = {"pool": str(self.path), "record_calls": True, "agents": {}, "retries": 0}
+        config = live_config(defaults | arguments)
+        simulation = LiveSimulation(config, one_query=False, servers=servers, prompts=prompts)
+        try:
+            yield simulation
+        finally:
+            simulation.shut()
+
+    def post(self, model: int, path: str) -> None:
+        request = urllib.request.Request(
+            server_url(self.config.models[model]) + path, method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=30.0):
+            pass
+
+    def reading(self, model: int) -> Reading:
+        """A server's metrics, now."""
+        url = server_url(self.config.models[model]) + "/metrics"
+        with urllib.request.urlopen(url, timeout=30.0) as answer:
+            return parse_metrics(answer.read().decode(), time.monotonic())
+
+    def load(self, model: int) -> tuple[int, int]:
+        """Requests that run and that wait."""
+        reading = self.reading(model)
+        return int(reading.running_req), int(reading.waiting_req)
+
+    def finished(self, model: int) -> int:
+        """Requests that ended since the server's start, however they did."""
+        return int(sum(self.reading(model).finished.values()))
+
+
+class NotedPrompts(Prompts):
+    """The real prompts, which keep what was asked: call, answers that it reads, messages."""
+
+    def __init__(self, tasks: TaskSet) -> None:
+        super().__init__(tasks)
+        self.asked: list[tuple[Call, Mapping[int, str], Sequence[Mapping[str, str]]]] = []
+
+    def messages(self, call: Call, answers: Mapping[int, str], *more: Any) -> Any:
+        made = super().messages(call, answers, *more)
+        self.asked.append((call, dict(answers), made))
+        return made
+
+
+def session(leader: int) -> set[int]:
+    """Processes of a session that have not ended."""
+    listing = subprocess.run(["ps", "-eo", "pid=,sess=,stat="], capture_output=True, text=True)
+    rows = [line.split() for line in listing.stdout.splitlines()]
+    return {int(pid) for pid, sess, stat in rows if int(sess) == leader and "Z" not in stat}
+
+
+def records(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]

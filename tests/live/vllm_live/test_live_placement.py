@@ -1,0 +1,163 @@
+"""Placement with real vLLM: drained, put to sleep, woken up, started, killed, and nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inframind_gym.live.placement.cluster import LivePlacement
+from inframind_gym.live.placement.config import live_placement_config
+from inframind_gym.live.placement.server import VllmServer
+from inframind_gym.live.vllm.metrics import parse_metrics
+from inframind_gym.simulator.placement.state import STATE_NAMES
+from tests.live.vllm_live.rig import CLI, ROOT, reason_to_skip, session, until
+from tests.simulator.vllm_scheduler.rerecord import VLLM_PYTHON
+
+pytestmark = pytest.mark.live
+QWEN, LLAMA8, LLAMA3 = 1, 2, 3  # choices
+LIMIT_S = 600.0  # for servers to come up, on two busy cores
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+class Room:
+    """A live cluster in a folder of its own."""
+
+    def __init__(self, folder: Path, **arguments: Any) -> None:
+        self.state = folder / "state"
+        given = {"state": str(self.state), "python": str(VLLM_PYTHON), "initial": "empty"}
+        given |= {"routing_interval_s": 0.2, "decision_interval_s": 0.4, **arguments}
+        self.live = LivePlacement(live_placement_config(given), on_transition=print)
+
+    def states(self, g: int) -> list[str]:
+        return [STATE_NAMES[s] for s in self.live.state.instance["state"][0, g].tolist()]
+
+    def decide(self, *choices: int) -> None:
+        self.live.decide(np.array(choices))
+
+    def until(self, true: Callable[[], object]) -> None:
+        over_s = time.monotonic() + LIMIT_S
+        while not true():
+            assert time.monotonic() < over_s, self.live.table(0)
+            self.decide(0, 0)
+
+    def url(self, g: int, m: int) -> str:
+        server = self.live.conductor.instance(g, m).server
+        assert isinstance(server, VllmServer)
+        return server.url
+
+    def post(self, g: int, m: int, path: str) -> None:
+        request = urllib.request.Request(self.url(g, m) + path, method="POST")
+        with urllib.request.urlopen(request, timeout=60.0):
+            pass
+
+    def finished(self, g: int, m: int) -> int:
+        """Requests that ended on a server, however they did."""
+        with urllib.request.urlopen(self.url(g, m) + "/metrics", timeout=60.0) as answer:
+            reading = parse_metrics(answer.read().decode(), time.monotonic())
+        return int(sum(reading.finished.values()) + reading.running_req + reading.waiting_req)
+
+    def leaders(self) -> dict[str, int]:
+        """Processes that were started, by the folder of their instance."""
+        return leaders(self.state)
+
+
+def leaders(state: Path) -> dict[str, int]:
+    return {
+        file.parent.name: json.loads(file.read_text())["servers"][0]["pid"]
+        for file in state.glob("*/state.json")
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    reason = reason_to_skip()
+    if reason:
+        pytest.skip(reason)
+    monkeypatch.setenv("INFRAMIND_CACHE", str(tmp_path / "cache"))
+    yield tmp_path
+
+
+def test_models_are_switched(folder: Path) -> None:
+    room = Room(folder)
+    with room.live as live:
+        live.begin(0, jobs=False)
+        room.decide(QWEN, LLAMA8)
+        room.until(lambda: room.states(0)[0] == room.states(1)[1] == "active")
+        answers = [live.ask(alias, HELLO, 5) for alias in ("qwen-14b", "llama-8b") * 5]
+        room.until(lambda: all(answer.done() for answer in answers))
+        assert [answer.result().status for answer in answers] == ["truncated"] * 10
+        started = room.leaders()
+
+        # A third model wants the slot: the call in flight is answered whole, later ones wait.
+        flying = live.ask("qwen-14b", HELLO, 1500)
+        room.until(lambda: room.finished(0, 0) == 6)
+        room.decide(LLAMA3, 0)
+        waiting = live.ask("qwen-14b", HELLO, 5)
+        room.until(lambda: room.states(0) == ["slept", "absent", "active"])
+        assert flying.result(0).output_tokens == 1500
+        assert not waiting.done() and room.finished(0, 0) == 6
+
+        # Back again: from sleep this takes no time.
+        room.decide(QWEN, 0)
+        room.until(waiting.done)
+        assert waiting.result().status == "truncated" and room.finished(0, 0) == 7
+        assert room.states(0) == ["active", "absent", "slept"]
+        assert live.summary(0)["failed_calls"] == 0
+
+        # Somebody else puts a server to sleep: status 200, half an answer. It is asked for again.
+        cut = live.ask("llama-8b", HELLO, 3000)
+        room.until(lambda: room.finished(1, 1) == 6)
+        room.post(1, 1, "/sleep?level=1&mode=abort")
+        room.until(lambda: room.states(1)[1] == "slept")
+        assert live.summary(0)["failed_calls"] >= 1 and not cut.done()
+        room.decide(0, LLAMA8)
+        room.until(cut.done)
+        assert cut.result().output_tokens == 3000
+
+        # A sleeper is killed, and its engine outlives it: nothing of it is left, and it is told.
+        sleeper = room.leaders()["cpu-tiny-placement-llama-3b-0"]
+        os.kill(sleeper, signal.SIGKILL)
+        room.until(lambda: room.states(0)[2] == "absent")
+        assert session(sleeper) == set()
+        assert live.counters(0)["failed_wakes"] == 0
+    print("learned, s (wake, sleep, load, offload):", live.state.seen_s[0].round(3).tolist())
+    assert room.leaders() == {}
+    assert [pid for leader in started.values() for pid in session(leader)] == []
+
+
+def test_the_command_and_interrupting_it(folder: Path) -> None:
+    """Ctrl-C while vLLM starts, and before: no process is left."""
+    pytest.importorskip("networkx")
+    state = folder / "state"
+    arguments = ["place", "--pool", "cpu-tiny", "--policy", "mcf_plus", "--state", str(state)]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "VLLM_PYTHON": str(VLLM_PYTHON), "NO_COLOR": "1"}
+    process = subprocess.Popen(
+        [*CLI, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=env,
+        cwd=ROOT,
+    )
+    until(lambda: len(leaders(state)) == 2 or process.poll() is not None, LIMIT_S)
+    started = leaders(state)
+    until(
+        lambda: any(len(session(pid)) > 1 for pid in started.values()) or process.poll(),
+        LIMIT_S,
+    )
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, said
+    assert "Interrupted. All servers were stopped." in said
+    assert leaders(state) == {}
+    assert [pid for leader in started.values() for pid in session(leader)] == []

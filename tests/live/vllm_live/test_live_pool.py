@@ -1,0 +1,115 @@
+"""`inframind pool` with real vLLM: what is up, what sleeps, what is killed, what is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.live.vllm_live.rig import LiveRig, session, until
+from tests.live.vllm_server.live_play import call
+
+pytestmark = pytest.mark.live
+
+
+def test_status_and_logs(rig: LiveRig) -> None:
+    rows = rig.status()
+    assert [row["state"] for row in rows] == ["up"] * 3
+    assert [row["pid"] for row in rows] == rig.leaders()
+    assert all(row["memory_mb"] < 2500 for row in rows)
+    print("MB a server:", [row["memory_mb"] for row in rows])
+    assert rig.run("up")[1].count(": up already at http") == 3
+    code, said = rig.run("logs", "llama-3b", "-n", "400")
+    assert code == 0 and "Application startup complete." in said
+    for model in rig.config.models:
+        reading = rig.reading(rig.config.index(model.alias))
+        assert reading.asleep is False
+
+
+def test_interrupting_up_leaves_no_process(rig: LiveRig) -> None:
+    """Ctrl-C while vLLM starts: its engine is a process of its own by then, or about to be."""
+    path = rig.write("interrupted", models=1)
+    process = rig.command("up", path=path)
+    file = rig.state / "interrupted" / "state.json"
+    until(lambda: file.exists() and rig.leaders("interrupted"))
+    (leader,) = rig.leaders("interrupted")
+    until(lambda: len(session(leader)) > 1 or process.poll() is not None, 120.0)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "What this command started was stopped." in said
+    assert session(leader) == set()
+    assert not file.exists()
+    assert [row["state"] for row in rig.status()] == ["up"] * 3  # the others were left alone
+
+
+def test_a_server_that_cannot_start_is_reported(rig: LiveRig) -> None:
+    path = rig.write("broken", models=1)
+    path.write_text(path.read_text().replace("- bfloat16", "- bfloat17"))
+    process = rig.command("up", path=path)
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert "qwen-14b: it ended with status 2:" in said and "invalid choice: 'bfloat17'" in said
+    assert rig.leaders("broken") == []
+
+
+def test_a_sleeping_server_gets_no_request(rig: LiveRig) -> None:
+    with rig.pool(sampling={"ignore_eos": True}, health_s=0.2) as pool:
+        backend = pool.open(_Question())
+        backend.submit(call(0, model=1, max_tokens=4000))
+        until(lambda: rig.load(1) == (1, 0))
+        rig.post(1, "/sleep?level=1&mode=keep")
+        (cut,) = backend.wait(backend.now_s() + 30.0)
+        assert cut.failed  # it would have hung until the server wakes up
+        assert backend.models_up() == 0b101
+        (row,) = [row for row in rig.status() if row["alias"] == "llama-8b"]
+        assert row["state"] == "asleep"
+        until(lambda: rig.load(1) == (0, 0))
+        before = rig.finished(1)
+        for number in range(1, 41):
+            backend.submit(call(number, model=1))
+        done = []
+        while len(done) < 40:
+            done += backend.wait(backend.now_s() + 30.0)
+        assert all(each.failed for each in done)
+        time.sleep(1.0)
+        assert rig.load(1) == (0, 0)
+        rig.post(1, "/wake_up")
+        until(lambda: backend.models_up() == 0b111)
+        assert rig.finished(1) == before  # nothing had come meanwhile
+        backend.submit(call(41, model=1))
+        (answered,) = backend.wait(backend.now_s() + 30.0)
+        assert not answered.failed
+        assert rig.finished(1) == before + 1
+
+
+def test_a_dead_engine_takes_its_server_out(rig: LiveRig) -> None:
+    """The engine alone is killed: the front end answers 500 and ends; `up` brings it back."""
+    leader = rig.leaders()[2]
+    engine = min(session(leader) - {leader}, key=lambda pid: "Engine" not in _name(pid))
+    with rig.pool(health_s=0.2) as pool:
+        backend = pool.open(_Question())
+        backend.submit(call(0, model=2, max_tokens=4000))
+        until(lambda: rig.load(2) == (1, 0))
+        os.kill(engine, signal.SIGKILL)
+        (done,) = backend.wait(backend.now_s() + 60.0)
+        assert done.failed
+        until(lambda: backend.models_up() == 0b011)
+        rig.up()
+        until(lambda: backend.models_up() == 0b111)
+        backend.submit(call(1, model=2))
+        (answered,) = backend.wait(backend.now_s() + 60.0)
+        assert not answered.failed
+    assert session(leader) == set()
+
+
+class _Question:
+    def messages(self, *_: object) -> list[dict[str, str]]:
+        return [{"role": "user", "content": "What is the answer?"}]
+
+
+def _name(pid: int) -> str:
+    with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+        return file.read()

@@ -1,0 +1,115 @@
+"""Five fake servers, a pool over them and a sweep on it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inframind_gym.envs.routing.backend_simulation import DrivenSimulation
+from inframind_gym.envs.routing.config import env_config
+from inframind_gym.live.vllm.backend import VllmBackend
+from inframind_gym.live.vllm.servers import VllmServers
+from inframind_gym.live.vllm.settings import LiveSettings
+from inframind_gym.simulator.server.pool import PoolConfig, load_pool
+from inframind_gym.simulator.workflow.backend import Call
+from tests.live.vllm_server.fake import Answer, FakeProcess, FakeServer, Script
+
+QUICK: dict[str, Any] = {
+    "retry_wait_s": 0.01,
+    "retry_wait_most_s": 0.02,
+    "health_s": 0.02,
+    "answer_s": 1.0,
+}
+
+
+class Prompts:
+    """Messages that tell what they are made of."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Call, dict[int, str], int]] = []
+
+    def messages(
+        self,
+        call: Call,
+        answers: Mapping[int, str],
+        limit_tokens: int,
+        count_tokens: Callable[[str], int] | None,
+    ) -> Sequence[Mapping[str, str]]:
+        self.seen.append((call, dict(answers), limit_tokens))
+        content = f"{call.query}/{call.node}/{call.phase}: {'; '.join(answers.values())}"
+        return [{"role": "user", "content": content}]
+
+
+def right_if_42(task: int, text: str) -> bool:
+    return "42" in text
+
+
+def pool_at(urls: Sequence[str], poll_s: float = 0.1) -> PoolConfig:
+    """The measured testbed's pool, with its models at these addresses."""
+    pool = load_pool("b200-2gpu")
+    models = tuple(
+        model.model_copy(update={"url": url, "port": None})
+        for model, url in zip(pool.models, urls, strict=True)
+    )
+    return pool.model_copy(update={"models": models, "metrics_poll_s": poll_s})
+
+
+@contextlib.contextmanager
+def five(script: Script = lambda request, number: Answer("42")) -> Iterator[list[FakeServer]]:
+    """A server for each model of the pool."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(FakeServer(script, model=model.name))
+            for model in load_pool("b200-2gpu").models
+        ]
+
+
+@contextlib.contextmanager
+def live(
+    servers: Sequence[FakeServer | FakeProcess], *, log: Path | None = None, **settings: Any
+) -> Iterator[VllmServers]:
+    """A pool whose servers are all up."""
+    config = pool_at([server.url for server in servers])
+    with VllmServers(config, LiveSettings(**(QUICK | settings)), log=log) as pool:
+        pool.watcher.wait_up(10.0)
+        yield pool
+
+
+def call(number: int = 0, **changes: Any) -> Call:
+    fields: dict[str, Any] = {
+        "id": number,
+        "query": 0,
+        "task": 7,
+        "topology": 2,
+        "node": 0,
+        "phase": 0,
+        "model": 0,
+        "strategy": 1,
+        "role": 3,
+        "priority": 50.0,
+        "deadline_s": 50.0,
+        "prompt_tokens": 100,
+        "max_tokens": 16,
+        "reads": (),
+        "sources": (),
+    }
+    return Call(**(fields | changes))
+
+
+class Live:
+    """A driven simulation over a pool, with the backends that it opened."""
+
+    def __init__(self, pool: VllmServers, prompts: Prompts, **arguments: Any) -> None:
+        self.opened: list[VllmBackend] = []
+        retries = arguments.pop("retries", 0)
+        defaults: dict[str, Any] = {"num_queries": 12, "record_calls": True, "agents": {}}
+
+        def open_backend(simulation: DrivenSimulation, key: int) -> VllmBackend:
+            self.opened.append(pool.open(prompts, right_if_42, scheduler=simulation.scheduler))
+            return self.opened[-1]
+
+        self.simulation = DrivenSimulation(
+            env_config(defaults | arguments), open_backend, one_query=False, retries=retries
+        )

@@ -1,0 +1,142 @@
+"""Hundreds of requests in flight, and Ctrl-C among them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("aiohttp")
+
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workflow.backend import Completion
+from tests.live.vllm_server.fake import FakeProcess, until
+from tests.live.vllm_server.live_play import Prompts, call, live
+
+ROOT = Path(__file__).resolve().parents[3]
+ALL = ",".join(model.name for model in load_pool("b200-2gpu").models)
+needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+
+
+def sockets() -> int:
+    """Open sockets of this process."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+        except OSError:
+            continue
+    return count
+
+
+def resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+class Long(Prompts):
+    """Prompts of some length."""
+
+    def messages(self, *arguments: object) -> list[dict[str, str]]:  # type: ignore[override]
+        return [{"role": "user", "content": "hello " * 500}]
+
+
+@needs_proc
+@pytest.mark.parametrize("cap", [500, 40])
+def test_five_hundred_requests_in_flight(cap: int) -> None:
+    """A socket each, as many as are allowed, and little memory; all are answered."""
+    first_s = 0.4 if cap == 500 else 0.01
+    with contextlib.ExitStack() as stack:
+        process = stack.enter_context(FakeProcess(ALL, first_s=first_s, text="42", tokens=5))
+        settings = {"max_in_flight": cap, "max_in_flight_per_server": cap}
+        pool = stack.enter_context(live([process] * 5, **settings))
+        backend = pool.open(Long())
+        before, before_mb, most = sockets(), resident_mb(), 0
+        for number in range(500):
+            backend.submit(call(number, query=number, model=number % 5))
+        done: list[Completion] = []
+        while len(done) < 500:
+            done += backend.wait(backend.now_s() + 0.02)
+            most = max(most, sockets() - before)
+        assert not any(completion.failed for completion in done)
+        assert cap * 0.8 <= most <= cap + 10  # some for the metrics
+        assert resident_mb() - before_mb < 60.0
+        pool.close()
+        until(lambda: sockets() < before)
+
+
+SCRIPT = """
+import sys, time
+from tests.live.vllm_server.live_play import Prompts, call, pool_at
+from inframind_gym.live.vllm.servers import VllmServers
+
+urls, log = sys.argv[1].split(","), sys.argv[2]
+with VllmServers(pool_at(urls), log=log) as pool:
+    pool.watcher.wait_up(20.0)
+    backend = pool.open(Prompts(), judge=lambda task, text: True)
+    for number in range(60):
+        backend.submit(call(number, query=number, model=number % 2))
+    done = 0
+    while done < 30:
+        done += len(backend.wait(None))
+    print("waiting", flush=True)
+    backend.wait(None)
+"""
+
+
+@needs_proc
+def test_ctrl_c_leaves_no_process_and_loses_no_record(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with FakeProcess(ALL, text="42") as quick, FakeProcess(ALL, hang=True) as mute:
+        urls = ",".join([quick.url, mute.url, *[quick.url] * 3])
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, urls, str(log)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        time.sleep(0.1)  # it waits for answers that never come
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in errors
+    assert "was destroyed" not in errors and "never retrieved" not in errors
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert sorted(line["call"] for line in lines) == list(range(60))
+    assert [line["status"] for line in lines].count("ok") == 30
+    assert [line["status"] for line in lines].count("cancelled") == 30
+
+
+def test_a_kill_loses_no_record(tmp_path: Path) -> None:
+    """Of what had ended: each line was written at once, whole; the next run appends."""
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"call": -1, "sta')  # the machine went down here, once
+    with FakeProcess(ALL, text="42") as quick, FakeProcess(ALL, hang=True) as mute:
+        urls = ",".join([quick.url, mute.url, *[quick.url] * 3])
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, urls, str(log)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    torn, *lines = log.read_text(encoding="utf-8").splitlines()
+    assert torn == '{"call": -1, "sta'
+    assert {json.loads(line)["status"] for line in lines} == {"ok"}
+    assert sorted(json.loads(line)["call"] for line in lines) == list(range(0, 60, 2))

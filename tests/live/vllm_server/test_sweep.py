@@ -1,0 +1,180 @@
+"""Whole sweeps: the driver over live servers that answer, die, return and sleep."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+pytest.importorskip("aiohttp")
+
+from inframind_gym.calibration.log import read_log
+from inframind_gym.envs.routing.backend_simulation import DrivenSimulation, open_surrogate
+from inframind_gym.envs.routing.config import env_config
+from tests.live.vllm_server.fake import Answer, FakeProcess, until
+from tests.live.vllm_server.live_play import Live, Prompts, five, live
+from tests.simulator.workflow.driven_play import at_random, by_node, play
+
+FAST = 3000.0  # queries a minute
+
+
+def records(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("protocol", ["parallel", "published"])
+def test_a_sweep_with_all_six_topologies(protocol: str, tmp_path: Path) -> None:
+    prompts = Prompts()
+    log = tmp_path / "log.jsonl"
+    with (
+        five(lambda r, n: Answer("It is 42.", first_s=0.005)) as servers,
+        live(servers, log=log) as pool,
+    ):
+        run = Live(pool, prompts, level="joint", protocol=protocol, num_queries=18)
+        sweep = play(run.simulation, at_random(run.simulation, 3), rate_per_min=FAST)
+        run.simulation.close()
+        until(lambda: pool.client.in_flight == 0)
+    completed, calls = sweep.completed, sweep.calls
+    assert set(completed["topology"]) == set(range(6))
+    assert len(completed) == 18
+    assert (completed["solved"] == 1).all()
+    assert completed["failed_calls"].sum() == 0
+    assert (np.diff(sweep.contexts["time_s"]) >= 0).all()
+    # What the servers counted is what the records say.
+    assert len(calls) == completed["calls"].sum() == sum(len(s.requests) for s in servers)
+    found = records(log)
+    assert [line["status"] for line in found] == ["ok"] * len(calls)
+    key = ["query", "node", "phase"]
+    by_key = {tuple(c[k] for k in key): c for c in calls}
+    phases = {"first": 0, "second": 1, "final": 2}
+    for line in found:
+        record = by_key[line["query"], line["node"], phases[line["phase"]]]
+        assert record["output_tokens"] == line["output_toks"] == 3
+        assert record["prompt_tokens"] == line["input_toks"]
+        assert pool.config.models[record["model"]].alias == line["model"]
+        latency_s = record["finish_s"] - record["submit_s"]
+        assert latency_s == pytest.approx(line["last_token_ts"] - line["submit_ts"], abs=1e-5)
+        assert record["first_token_s"] > record["submit_s"]
+    # Every call saw the answers that it reads, and nothing else.
+    assert len(prompts.seen) == len(calls)
+    for call, answers, _ in prompts.seen:
+        assert set(answers) == set(call.reads) == set(call.sources)
+        assert set(answers.values()) <= {"It is 42."}
+    assert run.opened[0]._answers == {}
+    for alias in pool.config.aliases:
+        read = read_log(log, alias)
+        assert len(read) == sum(line["model"] == alias for line in found)
+        assert not read.tells_schedule
+        assert read.failed == 0
+
+
+def test_observations_and_records_are_those_of_the_surrogate() -> None:
+    arguments: dict[str, Any] = {
+        "level": "joint",
+        "num_queries": 8,
+        "record_calls": True,
+        "agents": {},
+        "system_features": ["queue", "e2e", "kv", "in_flight"],
+    }
+    simulated = DrivenSimulation(env_config(arguments), open_surrogate, one_query=False)
+    expected = play(simulated, at_random(simulated, 3), rate_per_min=60.0)
+    with five() as servers, live(servers) as pool:
+        run = Live(pool, Prompts(), **arguments)
+        sweep = play(run.simulation, at_random(run.simulation, 3), rate_per_min=FAST)
+        run.simulation.close()
+    assert run.simulation.layout == simulated.layout
+    assert sweep.observations.shape[1:] == expected.observations.shape[1:]
+    for name in ("observations", "contexts", "completed", "calls"):
+        assert getattr(sweep, name).dtype == getattr(expected, name).dtype
+    same = ["query", "task", "budget_s", "domain"]
+    one, other = (np.sort(s.completed, order="query")[same] for s in (sweep, expected))
+    np.testing.assert_array_equal(one, other)
+    assert np.isfinite(sweep.observations).all()
+
+
+def test_telemetry_reaches_the_observations() -> None:
+    with five(lambda r, n: Answer(first_s=0.02)) as servers, live(servers) as pool:
+        run = Live(pool, Prompts(), num_queries=30)
+        sweep = play(run.simulation, by_node([2]), rate_per_min=FAST)
+        run.simulation.close()
+    layout = run.simulation.layout
+    polls = sweep.contexts["poll"]
+    assert polls[0] == 0 and polls[-1] > 0 and (np.diff(polls) >= 0).all()
+    seen = layout.queue_depth_req(sweep.observations)
+    assert (seen[polls == 0] == 0).all()
+    assert (seen[polls > 0] >= 1).all()  # one waits at every fake server
+    e2e_s = layout.e2e_s(sweep.observations)
+    assert e2e_s[-1][2] > 0.0
+    assert (sweep.contexts["telemetry_age_s"] >= 0).all()
+
+
+def test_a_server_that_is_killed_in_the_middle_is_used_again(tmp_path: Path) -> None:
+    """SIGKILL of a process: its own calls go elsewhere, the run goes on, it returns."""
+    log = tmp_path / "log.jsonl"
+    decided = 0
+    with (
+        five(lambda r, n: Answer("42", first_s=0.005)) as servers,
+        FakeProcess(servers[0].model, text="42", first_s=30.0) as first,
+        live([first, *servers[1:]], log=log) as pool,
+    ):
+        run = Live(pool, Prompts(), num_queries=40, retries=2)
+
+        def decide(context: np.void, observation: NDArray[np.float32]) -> NDArray[np.int64]:
+            nonlocal decided
+            decided += 1
+            if decided == 15:
+                first.kill()
+            elif decided == 20:
+                until(lambda: not pool.watcher.is_up(0))
+            elif decided == 30:
+                first.start(text="42")
+                until(lambda: pool.watcher.is_up(0))
+            up = int(context["models_up"]) & pool.watcher.up
+            return np.array([0 if up & 1 and decided % 2 else 3 * (1 + decided % 4)])
+
+        sweep = play(run.simulation, decide, rate_per_min=FAST)
+        run.simulation.close()
+    completed, calls = sweep.completed, sweep.calls
+    assert len(completed) == 40
+    assert (completed["solved"] == 1).all()  # whatever failed was answered elsewhere
+    assert completed["failed_calls"].sum() > 0
+    assert set(calls["model"][calls["failed"] == 1]) == {0}
+    up = sweep.contexts["models_up"]
+    assert (up[:14] == 0b11111).all() and (up == 0b11110).any() and up[-1] == 0b11111
+    found = records(log)
+    assert len(found) == len(calls)
+    last = [line for line in found if line["model"] == "deepseek-32b" and line["status"] == "ok"]
+    assert last, "it was not used after its return"
+    assert {line["status"] for line in found} <= {"ok", "unreachable", "broken", "down"}
+
+
+def test_a_sweep_outlives_all_servers_being_down_for_a_while() -> None:
+    with five(lambda r, n: Answer("42")) as servers, live(servers) as pool:
+        run = Live(pool, Prompts(), num_queries=10, retries=1)
+        decided = 0
+
+        def decide(context: np.void, observation: NDArray[np.float32]) -> NDArray[np.int64]:
+            nonlocal decided
+            decided += 1
+            assert context["models_up"]
+            if decided == 5:
+                for server in servers:
+                    server.asleep = True
+                until(lambda: pool.watcher.up == 0)
+                threading.Timer(0.2, wake).start()
+            up = int(context["models_up"])
+            return np.array([3 * next(m for m in range(5) if up >> m & 1)])
+
+        def wake() -> None:
+            for server in servers:
+                server.asleep = False
+
+        sweep = play(run.simulation, decide, rate_per_min=FAST)
+        run.simulation.close()
+    assert len(sweep.completed) == 10
+    assert (sweep.completed["solved"] == 1).sum() >= 9

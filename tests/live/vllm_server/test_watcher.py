@@ -1,0 +1,368 @@
+"""The watcher over servers that come, go, sleep and talk nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from typing import Any
+
+import pytest
+
+pytest.importorskip("aiohttp")
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.live.vllm.probe import DownError, Probe
+from inframind_gym.live.vllm.settings import ServerAddress
+from inframind_gym.live.vllm.watcher import MetricsWatcher
+from tests.live.vllm_server.fake import FakeServer, until
+
+
+def watch(*servers: FakeServer, **options: Any) -> MetricsWatcher:
+    defaults: dict[str, Any] = {"poll_s": 0.05, "health_s": 0.02, "answer_s": 0.5, "misses": 2}
+    found = [ServerAddress(alias=f"s{i}", url=s.url, model="m") for i, s in enumerate(servers)]
+    return MetricsWatcher(found, **(defaults | options))
+
+
+def test_metrics_are_polled_and_counted_from_the_beginning_of_a_sweep() -> None:
+    with FakeServer() as one, FakeServer() as two, watch(one, two, poll_s=3600.0) as watcher:
+        assert watcher.wait_up(10.0) == 0b11
+        one.finished = [100.0, 50.0]  # before the sweep
+        beginning = watcher.begin()
+        empty = watcher.telemetry(beginning)
+        assert (empty.polls, list(empty.depth_req), list(empty.taken_s)) == (0, [0, 0], [0, 0])
+        assert all(math.isnan(e2e_s) for e2e_s in empty.e2e_s)
+        one.finished += [2.0, 4.0]
+        one.open = 5
+        watcher._loop.run(watcher._poll())
+        seen = watcher.telemetry(beginning)
+        assert seen.polls == 1
+        assert list(seen.depth_req) == [6.0, 1.0]  # running and waiting
+        assert list(seen.kv_frac) == [0.25, 0.25]
+        assert seen.e2e_s[0] == pytest.approx(3.0)  # nothing of the 150 s
+        assert math.isnan(seen.e2e_s[1])
+        assert all(taken_s > 0 for taken_s in seen.taken_s)
+        watcher._loop.run(watcher._poll())
+        assert watcher.telemetry(beginning).e2e_s[0] == pytest.approx(3.0)  # held
+        later = watcher.begin()
+        watcher._loop.run(watcher._poll())
+        assert math.isnan(watcher.telemetry(later).e2e_s[0])  # of a sweep, not of the last
+
+
+def test_the_first_poll_is_one_interval_after_the_beginning() -> None:
+    with FakeServer() as server, watch(server, poll_s=0.3) as watcher:
+        watcher.wait_up(10.0)
+        time.sleep(0.2)
+        beginning = watcher.begin()
+        until(lambda: watcher.telemetry(beginning).polls == 1)
+        assert time.monotonic() - beginning.at_s >= 0.3
+
+
+def test_a_server_that_is_killed_and_returns() -> None:
+    changes: list[tuple[int, bool]] = []
+    with (
+        FakeServer() as one,
+        FakeServer() as two,
+        watch(one, two, on_change=lambda m, up, asleep, why: changes.append((m, up))) as watcher,
+    ):
+        watcher.wait_up(10.0)
+        beginning = watcher.begin()
+        one.finished = [1.0] * 10
+        until(lambda: watcher.telemetry(beginning).e2e_s[0] == pytest.approx(1.0))
+        one.kill()
+        until(lambda: watcher.up == 0b10)
+        status = watcher.status()
+        assert [s.up for s in status] == [False, True]
+        assert "Connect" in status[0].reason
+        polls = watcher.polls
+        until(lambda: watcher.polls > polls + 2)
+        aged = watcher.status()
+        assert aged[0].age_s > aged[1].age_s  # the last metrics stay, and age
+        assert watcher.telemetry(beginning).e2e_s[0] == pytest.approx(1.0)
+        one.start()
+        until(lambda: watcher.up == 0b11)
+        one.finished = [3.0]
+        until(lambda: watcher.telemetry(beginning).e2e_s[0] == pytest.approx(3.0))
+        assert all(
+            s.mean_s["e2e"] >= 0 for s in watcher.status() if s.mean_s["e2e"] == s.mean_s["e2e"]
+        )
+    assert [change for change in changes if change[0] == 0] == [(0, True), (0, False), (0, True)]
+
+
+DEEP = b"[" * 200_000  # the JSON parser gives up with a RecursionError
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["garbage", "unhealthy", "asleep", "mute", "metrics", "other", "deep sleep", "deep models"],
+)
+def test_what_makes_a_server_unusable(how: str) -> None:
+    reasons = {
+        "garbage": "num_requests_running",
+        "unhealthy": "/health says 503",
+        "asleep": "asleep",
+        "mute": "no answer to /health",
+        "metrics": "no answer to /metrics",
+        "other": "serves n, not m",
+        "deep sleep": "/is_sleeping answers",
+        "deep models": "no list of models",
+    }
+    with FakeServer() as one, FakeServer() as two, watch(one, two, answer_s=0.1) as watcher:
+        watcher.wait_up(10.0)
+        if how == "garbage":
+            one.garbage = b"<html>It works!</html>"
+        elif how == "unhealthy":
+            one.health = 503
+        elif how == "asleep":
+            one.asleep = True
+        elif how == "mute":
+            one.mute = {"/health"}
+        elif how == "metrics":
+            one.mute = {"/metrics"}
+        elif how == "deep sleep":
+            one.instead = {"/is_sleeping": DEEP}
+        elif how == "deep models":  # asked when it comes up
+            one.instead = {"/v1/models": DEEP}
+            one.health = 503
+            until(lambda: watcher.up == 0b10)
+            one.health = 200
+        else:
+            one.kill()
+            until(lambda: watcher.up == 0b10)
+            one.model = "n"
+            one.start()
+        until(lambda: watcher.up == 0b10)
+        until(lambda: reasons[how] in watcher.status()[0].reason)
+        assert watcher.status()[0].asleep == (how == "asleep")
+        with pytest.raises(InfraMindError, match=r"s0 .*: "):
+            watcher.wait_up(0.01)
+        assert watcher.wait_up(0.01, everyone=False) == 0b10
+        one.garbage, one.health, one.asleep, one.mute, one.model = None, 200, False, set(), "m"
+        one.instead = {}
+        until(lambda: watcher.up == 0b11)
+
+
+def test_a_look_that_began_before_a_server_went_down_brings_nothing_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A poll finds that /metrics is silent while /health is still being asked."""
+    asked, answer = threading.Event(), asyncio.Event()
+    look = Probe.look
+
+    async def slow(self: Probe) -> None:
+        asked.set()
+        await answer.wait()
+        await look(self)
+
+    async def fail() -> None:
+        watcher._failed(0, DownError("no answer to /metrics"), "poll")
+
+    with FakeServer() as server, watch(server, poll_s=3600.0, health_s=3600.0) as watcher:
+        watcher.wait_up(10.0)
+        monkeypatch.setattr(Probe, "look", slow)
+        looking = asyncio.run_coroutine_threadsafe(watcher._look(0), watcher._loop.loop)
+        assert asked.wait(10.0)
+        watcher._loop.run(fail())
+        assert watcher.up == 0
+        watcher._loop.call(answer.set)
+        looking.result(10.0)
+        assert watcher.up == 0
+        assert "/metrics" in watcher.status()[0].reason
+        watcher._loop.run(watcher._look(0))  # the next one asks everything
+        assert watcher.up == 1
+
+
+@pytest.mark.parametrize("finds", ["up", "down"])
+def test_of_two_looks_at_once_what_began_before_a_change_counts_for_nothing(
+    finds: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `begin` and `release` make them while the watcher looks by itself."""
+    meet = Probe.meet
+
+    async def story() -> None:
+        answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
+        begun = iter(answers)
+
+        async def slow(self: Probe) -> Any:
+            await next(begun)
+            return await meet(self)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Probe, "meet", slow)
+            gone = DownError("no answer to /metrics")
+            watcher._failed(0, gone, "poll")
+            early, late = (asyncio.ensure_future(watcher._look(0)) for _ in answers)
+            await asyncio.sleep(0)  # both have begun
+            answers[0].set_result(None)
+            await early
+            assert watcher.up == 1
+            if finds == "up":  # but a poll takes it down before the late look is answered
+                watcher._failed(0, gone, "poll")
+                answers[1].set_result(None)
+            else:
+                answers[1].set_exception(DownError("no connection"))
+            await late
+        assert watcher.up == (0 if finds == "up" else 1)
+        await watcher._look(0)  # nothing is stuck
+        assert watcher.up == 1
+
+    with FakeServer() as server, watch(server, poll_s=3600.0, health_s=3600.0) as watcher:
+        watcher.wait_up(10.0)
+        watcher._loop.run(story())
+
+
+@pytest.mark.parametrize("finds", ["metrics", "silence"])
+def test_a_poll_that_began_before_a_server_went_down_counts_for_nothing(
+    finds: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = Probe.metrics
+
+    async def story() -> None:
+        answer = asyncio.get_running_loop().create_future()
+
+        async def slow(self: Probe) -> Any:
+            reading = await metrics(self)
+            await answer
+            return reading
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Probe, "metrics", slow)
+            polling = asyncio.ensure_future(watcher._poll())
+            await asyncio.sleep(0.2)
+            patched.setattr(Probe, "metrics", metrics)
+            watcher._failed(0, DownError("/health says 503"), "look")
+            await watcher._look(0)
+            reading = watcher._servers[0].reading
+            assert watcher.up == 1
+            if finds == "metrics":
+                answer.set_result(None)
+            else:
+                answer.set_exception(DownError("no connection"))
+            await polling
+        assert watcher.up == 1
+        assert watcher._servers[0].reading is reading  # not one from before
+
+    with FakeServer() as server, watch(server, poll_s=3600.0, health_s=3600.0) as watcher:
+        watcher.wait_up(10.0)
+        watcher._loop.run(story())
+
+
+@pytest.mark.parametrize("broken", ["metrics", "look", "on_change"])
+def test_no_bug_ends_the_watching(
+    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = 0
+
+    async def bug(self: Probe) -> Any:
+        nonlocal calls
+        calls += 1
+        raise AttributeError("cannot be")
+
+    def on_change(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if broken == "on_change":
+            raise AttributeError("cannot be")
+
+    with FakeServer() as server, watch(server, on_change=on_change) as watcher:
+        watcher.wait_up(10.0)
+        calls = 0
+        if broken == "on_change":
+            server.health = 503
+            until(lambda: watcher.up == 0)
+        else:
+            with monkeypatch.context() as patched:
+                patched.setattr(Probe, broken, bug)
+                until(lambda: watcher.up == 0 and calls > 3)
+                assert "AttributeError: cannot be" in watcher.status()[0].reason
+        server.health = 200
+        until(lambda: watcher.up == 1)
+        polls = watcher.polls
+        until(lambda: watcher.polls > polls)
+    assert calls and "cannot be" in caplog.text
+    assert len(caplog.records) <= 4  # once a change, not once a look
+
+
+def test_whether_anything_listens_is_known() -> None:
+    with FakeServer() as server, watch(server) as watcher:
+        watcher.wait_up(10.0)
+        server.health = 503
+        until(lambda: watcher.up == 0)
+        assert watcher.status()[0].listens
+        server.kill()
+        until(lambda: not watcher.status()[0].listens)
+        assert "None" not in watcher.status()[0].reason
+        server.health = 200
+        server.start()
+        until(lambda: watcher.up == 1)
+        assert watcher.status()[0].listens
+
+
+def test_a_sleeper_shows_in_its_metrics_too() -> None:
+    """Without developer mode there is no /is_sleeping."""
+    with FakeServer(dev=False) as server, watch(server) as watcher:
+        watcher.wait_up(10.0)
+        server.asleep = True
+        until(lambda: watcher.up == 0)
+        assert watcher.status()[0].asleep
+        server.asleep = False
+        until(lambda: watcher.up == 1)
+
+
+def test_one_missed_answer_is_forgiven() -> None:
+    changes: list[bool] = []
+    with (
+        FakeServer() as server,
+        watch(
+            server, answer_s=0.1, misses=3, on_change=lambda m, up, s, w: changes.append(up)
+        ) as watcher,
+    ):
+        watcher.wait_up(10.0)
+        server.mute = {"/health"}
+        asked = server.paths.count("/health")
+        until(lambda: server.paths.count("/health") > asked)
+        server.mute = set()
+        asked = len(server.paths)
+        until(lambda: len(server.paths) > asked + 6)
+        assert changes == [True]
+
+
+def test_hold_and_release() -> None:
+    changes: list[tuple[bool, str]] = []
+    with (
+        FakeServer() as server,
+        watch(server, on_change=lambda m, up, s, why: changes.append((up, why))) as watcher,
+    ):
+        watcher.wait_up(10.0)
+        watcher.hold(0, "will be put to sleep")
+        assert watcher.up == 0
+        assert watcher.status()[0].reason == "will be put to sleep"
+        polls = watcher.polls
+        until(lambda: watcher.polls > polls + 1)
+        assert watcher.up == 0
+        watcher.release(0)
+        assert watcher.up == 1
+    assert changes == [(True, ""), (False, "will be put to sleep")]
+
+
+def test_a_slow_server_does_not_hold_up_the_others_looks() -> None:
+    with FakeServer() as one, FakeServer() as two, watch(one, two, answer_s=1.0) as watcher:
+        watcher.wait_up(10.0)
+        one.mute = {"/health"}
+        two.kill()
+        until(lambda: watcher.up == 0b01, 0.9)  # before the first answer fails to come
+
+
+def test_nothing_is_left_behind() -> None:
+    before = threading.active_count()
+    with FakeServer() as server:
+        inside = threading.active_count()
+        watcher = watch(server)
+        watcher.wait_up(10.0)
+        assert threading.active_count() == inside + 1
+        watcher.close()
+        watcher.close()
+        until(lambda: threading.active_count() == inside)
+        until(lambda: not server._writers)
+    assert threading.active_count() == before

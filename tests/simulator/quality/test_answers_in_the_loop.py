@@ -1,0 +1,191 @@
+"""What the response model makes of whole workflows: who solves what, and on which numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import baselines
+from inframind_gym.simulator.workflow.state import FIRST
+from tests.envs.sweeps import STREAM, ByPlace, Cycle, make_batch, sweep
+
+SEEDS = (0, 1, 2, 3)
+LOW_RATE = 5.0
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Any:
+    return make_batch(len(SEEDS), num_queries=300)
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Any:
+    """Two agents that do not hear each other."""
+    plan = {"topology": "IO", "num_agents": 2}
+    return make_batch(len(SEEDS), num_queries=500, workload="mmlu_pro", planner=plan)
+
+
+@pytest.fixture(scope="module")
+def by_model(mixed: Any) -> dict[str, NDArray[Any]]:
+    """Completed queries of the policies that always send to one model, seed after seed."""
+    return {
+        alias: np.concatenate(
+            sweep(
+                mixed,
+                baselines.make("static", model=alias, strategy="Concise"),
+                SEEDS,
+                arrival_rate_per_min=LOW_RATE,
+            )
+        )
+        for alias in ("deepseek-32b", "qwen-14b", "llama-3b")
+    }
+
+
+def by_seed(records: NDArray[Any]) -> NDArray[np.float64]:
+    return records["solved"].reshape(len(SEEDS), -1).mean(axis=1)
+
+
+def test_accuracy_rises_with_ability(by_model: dict[str, NDArray[Any]]) -> None:
+    weak, middle, strong = (
+        by_seed(by_model[alias]) for alias in ("llama-3b", "qwen-14b", "deepseek-32b")
+    )
+    assert np.all(middle > weak + 0.08)
+    assert np.all(strong > middle + 0.03)
+    assert (strong - weak).mean() > 0.2
+
+
+@pytest.mark.parametrize("alias", ["deepseek-32b", "qwen-14b", "llama-3b"])
+def test_difficulty_lowers_accuracy(
+    mixed: Any, by_model: dict[str, NDArray[Any]], alias: str
+) -> None:
+    records = by_model[alias]
+    difficulty = mixed.simulation.tasks.difficulty[records["task"]]
+    low, high = np.quantile(difficulty, (1 / 3, 2 / 3))
+    easy, hard = records[difficulty < low], records[difficulty > high]
+    assert easy["solved"].mean() > hard["solved"].mean() + 0.15
+
+
+@pytest.fixture(scope="module")
+def deep_calls() -> Callable[[str], NDArray[Any]]:
+    """First calls of 1500 queries that DeepSeek answers thinking deeply, by workload."""
+
+    @cache
+    def calls_of(workload: str) -> NDArray[Any]:
+        env: Any = gym.make(
+            STREAM,
+            observation="index",
+            workload=workload,
+            planner={"topology": "IO", "num_agents": 1},
+            num_queries=1500,
+            record_calls=True,
+        ).unwrapped
+        env.reset(seed=0)
+        while not env.step(2)[2]:
+            pass
+        calls = env.calls()
+        return calls[calls["phase"] == FIRST]
+
+    return calls_of
+
+
+WORKLOADS = ("math", "mbpp", "mmlu_pro", "gsm_hard", "humaneval")
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_cut_makes_an_answer_much_less_likely_to_be_right(
+    deep_calls: Callable[[str], NDArray[Any]], workload: str
+) -> None:
+    calls = deep_calls(workload)
+    cut = calls["truncated"] == 1
+    assert 0.005 < cut.mean() < 0.5
+    assert calls["right"][cut].mean() < calls["right"][~cut].mean() - 0.2
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_cut_answers_are_usually_wrong(
+    deep_calls: Callable[[str], NDArray[Any]], workload: str
+) -> None:
+    calls = deep_calls(workload)
+    assert calls["right"][calls["truncated"] == 1].mean() < 0.5
+
+
+def test_two_calls_of_one_model_agree_more_than_two_models(pairs: Any) -> None:
+    def agreement(actions: Sequence[int]) -> NDArray[np.float64]:
+        out = []
+        for records in sweep(pairs, Cycle(actions), SEEDS, arrival_rate_per_min=LOW_RATE):
+            first, second = records["right"] & 1, records["right"] >> 1 & 1
+            out.append(np.corrcoef(first, second)[0, 1])  # phi: does not reward equal odds
+        return np.array(out)
+
+    same = np.concatenate([agreement([4, 4]), agreement([7, 7])])
+    different = np.concatenate([agreement([4, 7]), agreement([7, 4])])
+    assert same.mean() > different.mean() + 0.1
+    assert same.min() > different.mean()
+
+
+def test_two_policies_meet_the_same_world(mixed: Any) -> None:
+    policies = [
+        baselines.make("static", model="llama-3b"),
+        baselines.make("random"),
+        baselines.make("least_loaded"),
+    ]
+    worlds = [sweep(mixed, policy, SEEDS, arrival_rate_per_min=40.0) for policy in policies]
+    for row in range(len(SEEDS)):
+        first = worlds[0][row]
+        for other in worlds[1:]:
+            for field in (
+                *("query", "task", "arrival_s", "budget_s"),
+                *("topology", "num_agents", "num_nodes", "role", "domain"),
+            ):
+                assert np.array_equal(other[row][field], first[field]), field
+        assert not np.array_equal(worlds[1][row]["model"], first["model"])
+    assert not np.array_equal(worlds[0][0]["task"], worlds[0][1]["task"])
+
+
+def test_rate_moves_the_arrivals_and_nothing_else(mixed: Any) -> None:
+    slow, fast = (
+        sweep(mixed, ByPlace(), SEEDS, arrival_rate_per_min=rate) for rate in (20.0, 40.0)
+    )
+    for a, b in zip(slow, fast, strict=True):
+        np.testing.assert_allclose(a["arrival_s"], 2.0 * b["arrival_s"], rtol=1e-12)
+        for field in ("task", "budget_s", "topology", "role"):
+            assert np.array_equal(a[field], b[field]), field
+
+
+def test_the_same_decisions_in_another_order_have_the_same_outcome() -> None:
+    """Load and scheduling change when things happen, never what is answered."""
+    outcomes = []
+    for scheduler, rate in (("edf", 5.0), ("fcfs", 400.0)):
+        env = make_batch(2, num_queries=200, scheduler=scheduler)
+        outcomes.append(sweep(env, ByPlace(), (5, 6), arrival_rate_per_min=rate))
+    for calm, busy in zip(*outcomes, strict=True):
+        assert busy["latency_s"].mean() > 3.0 * calm["latency_s"].mean()
+        for field in (
+            *("model", "strategy", "output_tokens", "prompt_tokens", "calls"),
+            *("truncated_calls", "right", "final_model", "solved"),
+        ):
+            assert np.array_equal(calm[field], busy[field]), field
+
+
+def test_one_changed_decision_changes_no_other_query(mixed: Any) -> None:
+    class OneChanged(ByPlace):
+        def act_batch(
+            self, observations: NDArray[np.float32], contexts: Any, rows: NDArray[np.int64]
+        ) -> NDArray[np.int64]:
+            chosen = super().act_batch(observations, contexts, rows)
+            changed = (contexts["query"] == 17) & (contexts["node"] == 0)
+            return np.where(changed, (chosen + 4) % 15, chosen)
+
+    before = sweep(mixed, ByPlace(), SEEDS, arrival_rate_per_min=40.0)
+    after = sweep(mixed, OneChanged(), SEEDS, arrival_rate_per_min=40.0)
+    for a, b in zip(before, after, strict=True):
+        others = a["query"] != 17
+        for field in ("output_tokens", "right", "solved", "final_model"):
+            assert np.array_equal(a[field][others], b[field][others]), field
+        assert a["output_tokens"][~others] != b["output_tokens"][~others]

@@ -1,0 +1,261 @@
+"""The response model draws what it says: log-normal lengths, item-response answers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from inframind_gym.simulator.jit import jit
+from inframind_gym.simulator.quality import response
+from inframind_gym.simulator.quality.tables import ResponseTables, response_tables
+from inframind_gym.simulator.workflow.topology import STRATEGIES
+from inframind_gym.simulator.workload import TaskProfile, load_workload
+from inframind_gym.tasks import load_tasks
+
+ALIASES = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
+N = 40_000
+MISTRAL, QWEN = 1, 2
+
+
+@jit
+def draw_lengths(
+    tables: ResponseTables,
+    key: np.uint64,
+    task: int,
+    length_z: float,
+    call: int,
+    model: int,
+    strategy: int,
+    tokens: NDArray[np.int64],
+    cut: NDArray[np.bool_],
+) -> None:
+    for ordinal in range(tokens.shape[0]):
+        tokens[ordinal], cut[ordinal] = response.answer_tokens(
+            tables, key, ordinal, task, length_z, call, model, strategy
+        )
+
+
+@jit
+def draw_answers(
+    tables: ResponseTables,
+    key: np.uint64,
+    task: int,
+    call: int,
+    model: int,
+    bonus: float,
+    truncated: bool,
+    right: NDArray[np.bool_],
+) -> None:
+    for ordinal in range(right.shape[0]):
+        right[ordinal] = response.answer_right(
+            tables, key, ordinal, task, call, model, bonus, truncated
+        )
+
+
+@jit
+def phi(z: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+    for i in range(z.shape[0]):
+        out[i] = response.latent_probability(z[i])
+
+
+@jit
+def number_calls(out: NDArray[np.int64]) -> None:
+    i = 0
+    for node in range(12):
+        for phase in range(3):
+            for model in range(16):
+                for strategy in range(3):
+                    out[i] = response.call_id(node, phase, model, strategy)
+                    i += 1
+
+
+@pytest.fixture(scope="module")
+def profile() -> TaskProfile:
+    return load_workload("mmlu_pro").profile
+
+
+@pytest.fixture(scope="module")
+def tables(profile: TaskProfile) -> ResponseTables:
+    """Three tasks of mean difficulty, a hard one and an easy one."""
+    tasks = load_tasks("builtin", split="test").select(np.arange(5))
+    made = response_tables([profile], ALIASES, tasks, np.zeros(5, np.int32), 2048)
+    made.task_difficulty[:] = (0.0, 0.0, 0.0, 1.5, -1.5)
+    return made
+
+
+def lengths(
+    tables: ResponseTables,
+    *,
+    task: int = 0,
+    z: float = 0.0,
+    call: int = 0,
+    model: int = QWEN,
+    strategy: int = 1,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    tokens, cut = np.empty(N, np.int64), np.empty(N, np.bool_)
+    draw_lengths(tables, np.uint64(7), task, z, call, model, strategy, tokens, cut)
+    return tokens, cut
+
+
+def answers(
+    tables: ResponseTables,
+    *,
+    task: int = 0,
+    call: int = 0,
+    model: int = QWEN,
+    bonus: float = 0.0,
+    truncated: bool = False,
+    key: int = 7,
+) -> NDArray[np.bool_]:
+    right = np.empty(N, np.bool_)
+    draw_answers(tables, np.uint64(key), task, call, model, bonus, truncated, right)
+    return right
+
+
+def with_fields(tables: ResponseTables, **fields: float) -> ResponseTables:
+    changed = tables.profile.copy()
+    for name, value in fields.items():
+        changed[name] = value
+    return tables._replace(profile=changed)
+
+
+def logistic(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(-x))
+
+
+SE = 0.5 / math.sqrt(N)  # at most, of a share
+
+
+@pytest.mark.parametrize("strategy", range(3))
+@pytest.mark.parametrize("z", [-1.0, 0.0, 0.5])
+def test_lengths_are_log_normal_around_the_profile(
+    tables: ResponseTables, profile: TaskProfile, strategy: int, z: float
+) -> None:
+    tokens, cut = lengths(tables, z=z, strategy=strategy)
+    assert not cut.any()
+    median = (
+        profile.models["qwen-14b"].output_tokens_median
+        * profile.output.strategy_factor[STRATEGIES[strategy]]
+        * math.exp(profile.output.sigma_query * z)
+    )
+    log_tokens = np.log(tokens + 0.5)  # whole tokens are rounded down
+    sd = profile.output.sigma_call
+    assert log_tokens.mean() == pytest.approx(math.log(median), abs=5 * sd / math.sqrt(N) + 1e-4)
+    assert log_tokens.std() == pytest.approx(sd, rel=5 / math.sqrt(2 * N) + 1e-3)
+
+
+def test_harder_tasks_get_longer_answers(tables: ResponseTables, profile: TaskProfile) -> None:
+    hard, easy = lengths(tables, task=3)[0], lengths(tables, task=4)[0]
+    ratio = np.log(hard + 0.5).mean() - np.log(easy + 0.5).mean()
+    assert ratio == pytest.approx(3.0 * profile.output.difficulty_slope, abs=0.005)
+
+
+def test_answers_are_cut_at_the_limit(tables: ResponseTables, profile: TaskProfile) -> None:
+    limit = 300
+    short = tables._replace(max_output_tokens=np.array([limit]))
+    tokens, cut = lengths(short)
+    assert tokens.max() == limit
+    assert tokens.min() >= 1
+    assert np.all(tokens[cut] == limit)
+    uncut = lengths(tables)[0]
+    assert np.array_equal(tokens, np.minimum(uncut, limit))
+    median = profile.models["qwen-14b"].output_tokens_median * 0.87
+    above = 0.5 * math.erfc(math.log(limit / median) / profile.output.sigma_call / math.sqrt(2))
+    assert cut.mean() == pytest.approx(above, abs=5 * SE)
+
+
+@pytest.mark.parametrize("model", range(5))
+@pytest.mark.parametrize("task", [0, 3, 4])
+@pytest.mark.parametrize("bonus", [0.0, -1.2, 2.0])
+def test_share_of_right_answers_is_the_item_response_curve(
+    tables: ResponseTables, profile: TaskProfile, model: int, task: int, bonus: float
+) -> None:
+    quality = profile.quality
+    difficulty = quality.difficulty_sd * float(tables.task_difficulty[task])
+    logit = quality.discrimination * (profile.models[ALIASES[model]].ability + bonus - difficulty)
+    share = answers(tables, model=model, task=task, bonus=bonus).mean()
+    assert share == pytest.approx(logistic(logit), abs=5 * SE)
+
+
+def test_discrimination_steepens_the_curve(tables: ResponseTables, profile: TaskProfile) -> None:
+    steep = with_fields(tables, discrimination=2.5)
+    ability = profile.models["qwen-14b"].ability
+    assert answers(steep, bonus=1.0).mean() == pytest.approx(
+        logistic(2.5 * (ability + 1.0)), abs=5 * SE
+    )
+
+
+def test_a_cut_answer_keeps_its_share_and_is_usually_wrong(
+    tables: ResponseTables, profile: TaskProfile
+) -> None:
+    strongest = profile.models["deepseek-32b"].ability
+    cut = answers(tables, model=0, truncated=True)
+    expected = profile.quality.truncated_right_frac * logistic(strongest)
+    assert cut.mean() == pytest.approx(expected, abs=5 * SE)
+    assert cut.mean() < 0.4 < 0.7 < answers(tables, model=0).mean()
+    # A cut turns right answers into wrong ones, and never the reverse.
+    assert not np.any(cut & ~answers(tables, model=0))
+
+
+def test_more_help_never_turns_a_right_answer_wrong(tables: ResponseTables) -> None:
+    before = answers(tables, bonus=-2.0)
+    for bonus in (-1.0, 0.0, 0.5, 3.0):
+        after = answers(tables, bonus=bonus)
+        assert not np.any(before & ~after)
+        assert after.sum() > before.sum()
+        before = after
+
+
+def test_two_calls_of_one_model_agree_more_than_two_models(tables: ResponseTables) -> None:
+    # Two equally good models and even odds, so that only the latent noise can make them agree.
+    even = tables._replace(ability=np.zeros_like(tables.ability))
+    again = [answers(even, call=call) for call in (0, 1)]
+    other = answers(even, call=2, model=MISTRAL)
+    shared = float(tables.profile["latent_correlation"][0])
+    same_model = np.mean(again[0] == again[1])
+    two_models = np.mean(again[0] == other)
+    # Two normals with correlation r have the same sign with probability 1/2 + asin(r) / pi.
+    assert same_model == pytest.approx(0.5 + math.asin(shared) / math.pi, abs=5 * SE)
+    assert two_models == pytest.approx(0.5, abs=5 * SE)
+    assert same_model > two_models + 0.1
+
+
+def test_the_correlation_is_the_profile_s(tables: ResponseTables) -> None:
+    even = tables._replace(ability=np.zeros_like(tables.ability))
+    for shared in (0.0, 0.3, 1.0):
+        made = with_fields(even, latent_correlation=shared)
+        agree = np.mean(answers(made, call=0) == answers(made, call=1))
+        assert agree == pytest.approx(0.5 + math.asin(shared) / math.pi, abs=5 * SE)
+
+
+def test_length_and_correctness_are_drawn_independently(tables: ResponseTables) -> None:
+    even = tables._replace(ability=np.zeros_like(tables.ability))
+    correlation = np.corrcoef(np.log(lengths(even)[0]), answers(even))[0, 1]
+    assert abs(correlation) < 5 / math.sqrt(N)
+
+
+def test_another_key_is_another_world_and_the_same_key_the_same(tables: ResponseTables) -> None:
+    even = tables._replace(ability=np.zeros_like(tables.ability))
+    assert np.array_equal(answers(even), answers(even))
+    assert np.mean(answers(even) == answers(even, key=8)) == pytest.approx(0.5, abs=5 * SE)
+
+
+def test_every_call_of_a_query_has_its_own_number() -> None:
+    ids = np.empty(12 * 3 * 16 * 3, np.int64)
+    number_calls(ids)
+    assert len(set(ids.tolist())) == len(ids)
+    assert ids.min() >= 0
+
+
+def test_latent_probability_is_the_normal_distribution_function() -> None:
+    z = np.linspace(-37.0, 37.0, 2001)
+    ours = np.empty(len(z))
+    phi(z, ours)
+    assert np.all(np.diff(ours) >= 0.0)
+    np.testing.assert_allclose(ours + ours[::-1], 1.0, atol=1e-15)
+    special: Any = pytest.importorskip("scipy.special")
+    np.testing.assert_allclose(ours, special.ndtr(z), rtol=1e-12)

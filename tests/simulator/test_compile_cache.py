@@ -1,0 +1,135 @@
+"""The cache of compiled code: an edit of anything that is compiled in makes its entries stale."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inframind_gym.simulator import jit as _jit
+from inframind_gym.simulator.jit import entry_points, source_digest
+
+ROOT = Path(_jit.__file__).parents[1]
+PACKAGES = ("inframind_gym", "agents", "baselines")
+DECORATORS = ("@jit", "@make_jit", "@placement_jit")
+
+
+@cache
+def modules() -> tuple[str, ...]:
+    """Those with compiled entry points."""
+    return tuple(
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if any(line.startswith(DECORATORS) for line in path.read_text("utf-8").splitlines())
+    )
+
+
+def kernel(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def kernels() -> list[Any]:
+    for module in modules():
+        importlib.import_module(module)
+    return [k for k in entry_points if k.py_func.__module__.partition(".")[0] in PACKAGES]
+
+
+def source_of(module: str) -> Path | None:
+    path = ROOT / module.replace(".", "/")
+    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
+
+
+@cache
+def names_of(path: Path) -> tuple[dict[str, tuple[Path, str]], dict[str, set[str]]]:
+    """What a module takes from others of ours, and which names each of its own rests on."""
+    taken: dict[str, tuple[Path, str]] = {}
+    own: dict[str, set[str]] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGES):
+            source = source_of(node.module or "")
+            taken |= {a.asname or a.name: (source, a.name) for a in node.names if source}
+        elif isinstance(node, ast.FunctionDef):
+            own[node.name] = {name for part in node.body for name in named_in(part)}
+        elif isinstance(node, ast.ClassDef):
+            own[node.name] = set()
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for name in (n for target in targets for n in named_in(target)):
+                own[name] = set(named_in(node.value))
+    return taken, own
+
+
+def named_in(node: ast.AST) -> Iterator[str]:
+    return (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+
+
+def rests_on(path: Path, name: str) -> set[Path]:
+    """The files of ours whose text decides what a name of a module stands for."""
+    found: set[tuple[Path, str]] = set()
+    waiting = [(path, name)]
+    while waiting:
+        here = waiting.pop()
+        if here in found:
+            continue
+        found.add(here)
+        taken, own = names_of(here[0])
+        if here[1] in taken:
+            waiting.append(taken[here[1]])
+        waiting += [(here[0], other) for other in own.get(here[1], ())]
+    return {path for path, name in found if name in {**names_of(path)[0], **names_of(path)[1]}}
+
+
+def test_all_compiled_code_stands_behind_the_one_decorator() -> None:
+    assert len(kernels()) >= len(modules()) > 10
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            assert path.name == "_jit.py" or "njit" not in path.read_text("utf-8"), path
+
+
+def test_kernels_rest_on_nothing_outside_of_their_rooms() -> None:
+    for k in kernels():
+        own = Path(k.py_func.__code__.co_filename)
+        rooms = {own, Path(_jit.__file__)}
+        for room in entry_points[k]:
+            rooms |= set(room.glob("*.py")) if room.is_dir() else {room}
+        assert rests_on(own, k.py_func.__name__) <= rooms, k
+
+
+def test_the_walk_finds_constants_of_other_modules() -> None:
+    groups = source_of("inframind_gym.policies.placement.flow.groups")
+    assert groups is not None
+    found = rests_on(groups, "settle_groups")
+    assert source_of("inframind_gym.simulator.placement.state") in found
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("inframind_gym.policies.placement.flow.groups", "settle_groups"),
+        ("inframind_gym.simulator.placement.step", "drive"),
+    ],
+)
+def test_a_changed_constant_of_another_file_changes_the_stamp(
+    module: str, name: str, tmp_path: Path
+) -> None:
+    k = kernel(module, name)
+    rooms = entry_points[k]
+    assert source_digest(rooms) in k._cache._cache_file._source_stamp
+    package = ROOT / "inframind_gym"
+    copy = tmp_path / "inframind_gym"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__", "*.npy", "*.gz"))
+    copied = tuple(copy / room.relative_to(package) for room in rooms)
+    before = source_digest(copied)
+    state = copy / "placement" / "state.py"
+    text = state.read_text(encoding="utf-8")
+    assert "NONE: Final = -1" in text
+    state.write_text(text.replace("NONE: Final = -1", "NONE: Final = -2"), encoding="utf-8")
+    source_digest.cache_clear()
+    assert source_digest(copied) != before == source_digest(rooms)

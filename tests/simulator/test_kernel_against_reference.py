@@ -1,0 +1,149 @@
+"""The compiled event-jump kernel gives what the step-by-step reference gives, to rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.simulator.server import CARD, replay_requests
+from tests.simulator.reference.kernel import ReferenceKernel, RefRequest, RefServer
+
+
+@dataclass
+class Load:
+    """A random cluster and the requests that it is given."""
+
+    servers: list[RefServer]
+    requests: list[RefRequest]
+
+
+def random_load(seed: int) -> Load:
+    """A load with one to four servers, some of them co-located, from roomy to starved for KV."""
+    rng = np.random.default_rng(seed)
+    num_servers = int(rng.integers(1, 5))
+    gpu = rng.integers(0, max(1, num_servers - 1), num_servers)
+    largest = int(rng.choice([40, 200, 600]))
+    servers = []
+    for m in range(num_servers):
+        slots = int(rng.choice([1, 2, 4, 16, 32]))
+        block_size = int(rng.choice([1, 4, 16]))
+        shared = int(rng.choice([0, 0, 0, 1, 3]))
+        fits_one = -(-2 * largest // block_size) + 1 + shared
+        servers.append(
+            RefServer(
+                max_num_seqs=slots,
+                max_num_batched_tokens=int(rng.choice([slots + 1, slots + 37, 512, 4096])),
+                num_kv_blocks=int(fits_one * rng.choice([1.0, 1.5, 4.0, 100.0])) + 1,
+                block_size=block_size,
+                base_s=float(rng.uniform(0.001, 0.03)),
+                per_seq_s=float(rng.uniform(0, 0.001)),
+                per_kv_token_s=float(rng.choice([0.0, 1e-6, 1e-5])),
+                per_new_token_s=float(rng.uniform(0, 1e-4)),
+                per_attention_unit_s=float(rng.choice([0.0, 1e-8])),
+                sparse_s=float(rng.choice([0.0, 0.02])),
+                sparse_tokens=float(rng.choice([4.0, 16.0])),
+                peers=tuple(o for o in range(num_servers) if o != m and gpu[o] == gpu[m]),
+                slowdown=float(rng.choice([0.0, 0.3])),
+                shared_prefix_tokens=shared * block_size,
+                prefix_caching=bool(shared or rng.random() < 0.4),
+                async_scheduling=bool(rng.random() < 0.4),
+            )
+        )
+    count = int(rng.integers(1, 60))
+    gaps = rng.exponential(rng.choice([0.001, 0.05, 0.5]), count)
+    gaps[rng.random(count) < 0.3] = 0.0  # several at one instant
+    times = np.cumsum(gaps)
+    requests = [
+        RefRequest(
+            id=i,
+            server=int(rng.integers(num_servers)),
+            submit_s=float(times[i]),
+            priority=float(rng.choice([0.0, 1.0, rng.uniform(0, 100)])),
+            prompt_tokens=int(rng.integers(1, largest + 1)),
+            output_tokens=int(rng.integers(1, largest + 1)),
+        )
+        for i in range(count)
+    ]
+    return Load(servers, requests)
+
+
+def cards(servers: list[RefServer]) -> np.ndarray:
+    out = np.zeros(len(servers), CARD)
+    for m, s in enumerate(servers):
+        out[m] = (
+            s.base_s,
+            s.per_seq_s,
+            s.per_kv_token_s,
+            s.per_new_token_s,
+            s.per_attention_unit_s,
+            s.sparse_s,
+            s.sparse_tokens,
+            s.slowdown,
+            s.max_num_seqs,
+            s.max_num_batched_tokens,
+            s.usable_blocks,
+            s.block_size,
+            sum(1 << p for p in s.peers),
+            s.shared_prefix_tokens,
+            s.prefix_caching,
+            s.async_scheduling,
+        )
+    return out
+
+
+def check(load: Load) -> int:
+    ReferenceKernel(load.servers).run(load.requests)
+    served = replay_requests(
+        cards(load.servers),
+        [r.server for r in load.requests],
+        [r.submit_s for r in load.requests],
+        [r.prompt_tokens for r in load.requests],
+        [r.output_tokens for r in load.requests],
+        [r.priority for r in load.requests],
+    )
+    expected = load.requests
+    assert served["evictions"].tolist() == [r.evictions for r in expected]
+    for field in ("admitted_s", "first_token_s", "finish_s"):
+        want = [getattr(r, field) for r in expected]
+        np.testing.assert_allclose(served[field], want, rtol=1e-9, atol=1e-9, err_msg=field)
+    return int(served["evictions"].sum())
+
+
+def test_agrees_on_a_hundred_random_loads_and_some_of_them_evict() -> None:
+    evictions = [check(random_load(seed)) for seed in range(100)]
+    assert sum(count > 0 for count in evictions) >= 10
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1000, 2**32))
+def test_agrees_on_loads_that_hypothesis_chooses(seed: int) -> None:
+    check(random_load(seed))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"submit_s": [1.0, 0.5]}, "ascending"),
+        ({"submit_s": [0.0, np.nan]}, "finite"),
+        ({"prompt_tokens": [0, 5]}, "at least one"),
+        ({"server": [0, 7]}, "server must be in"),
+        ({"output_tokens": [5]}, "differ in length"),
+        ({"output_tokens": [5, 10**6]}, "request 1 needs"),
+    ],
+)
+def test_bad_replays_are_refused(change: dict[str, list[float]], message: str) -> None:
+    arguments: dict[str, list[float]] = {
+        "server": [0, 0],
+        "submit_s": [0.0, 1.0],
+        "prompt_tokens": [5, 5],
+        "output_tokens": [5, 5],
+    }
+    arguments.update(change)
+    card = cards([RefServer(4, 64, 100, 16, 0.01)])
+    with pytest.raises(InfraMindError, match=message):
+        replay_requests(card, **arguments)

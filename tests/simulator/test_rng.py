@@ -1,0 +1,142 @@
+"""Counter-based random numbers: the compiled form, the array form, and the quality of both."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from inframind_gym.simulator import rng
+from inframind_gym.simulator.jit import jit
+
+U64 = st.integers(0, 2**64 - 1)
+PLACE = st.integers(0, 2**40)
+
+
+@jit
+def compiled_uniform(
+    key: np.uint64, stream: int, a: NDArray[np.int64], b: int, out: NDArray[np.float64]
+) -> None:
+    for i in range(a.shape[0]):
+        out[i] = rng.uniform(key, stream, a[i], b)
+
+
+@jit
+def compiled_normal(
+    key: np.uint64, stream: int, a: NDArray[np.int64], b: int, out: NDArray[np.float64]
+) -> None:
+    for i in range(a.shape[0]):
+        out[i] = rng.normal(key, stream, a[i], b)
+
+
+@jit
+def compiled_quantile(p: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+    for i in range(p.shape[0]):
+        out[i] = rng.normal_quantile(p[i])
+
+
+def uniforms(key: int, stream: int, a: NDArray[np.int64], b: int = 0) -> NDArray[np.float64]:
+    out = np.empty(len(a))
+    compiled_uniform(np.uint64(key), stream, a, b, out)
+    return out
+
+
+def quantiles(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    out = np.empty(len(p))
+    compiled_quantile(p, out)
+    return out
+
+
+def splitmix64(key: int, stream: int, a: int, b: int) -> int:
+    """The documented mixing, in Python's unbounded integers."""
+    mask = 2**64 - 1
+
+    def mix(x: int) -> int:
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & mask
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & mask
+        return x ^ x >> 31
+
+    golden = 0x9E3779B97F4A7C15
+    x = key + stream * 0xE7037ED1A0B428DB + a * 0xD1342543DE82EF95
+    x = mix(x + golden & mask)
+    return mix(x + b * 0xA0761D6478BD642F + golden & mask)
+
+
+@settings(deadline=None)
+@given(U64, st.integers(0, 20), PLACE, st.integers(0, 2**20))
+def test_compiled_and_array_forms_are_the_same_bits(key: int, stream: int, a: int, b: int) -> None:
+    places = a + np.arange(4)
+    ours = uniforms(key, stream, places, b)
+    arrays = rng.uniform_array(np.full(4, key, np.uint64), stream, places, b)
+    assert ours.tobytes() == arrays.tobytes()
+    expected = [((splitmix64(key, stream, int(i), b) >> 11) + 0.5) * 2.0**-53 for i in places]
+    assert ours.tolist() == expected
+
+
+def test_array_form_takes_a_key_and_a_second_place_a_row() -> None:
+    keys = np.array([3, 2**63 + 5, 11], np.uint64)
+    a, b = np.array([0, 1, 2]), np.array([5, 6, 7])
+    together = rng.uniform_array(keys, rng.STREAM_POLICY, a, b)
+    for i in range(3):
+        alone = uniforms(int(keys[i]), rng.STREAM_POLICY, a[i : i + 1], int(b[i]))
+        assert alone[0] == together[i]
+
+
+def test_streams_keys_and_places_do_not_share_numbers() -> None:
+    streams = [value for name, value in vars(rng).items() if name.startswith("STREAM_")]
+    assert len(streams) == len(set(streams)) >= 10
+    places = np.arange(500)
+    drawn = [uniforms(key, s, places, b) for key in (1, 2) for s in streams for b in (0, 1)]
+    assert len(np.unique(np.concatenate(drawn))) == len(drawn) * len(places)
+
+
+def test_uniform_numbers_are_uniform_and_independent() -> None:
+    n = 200_000
+    u = uniforms(12345, 7, np.arange(n))
+    assert 0.0 < u.min() < u.max() < 1.0
+    counts, _ = np.histogram(u, 100, (0.0, 1.0))
+    chi_square = float(((counts - n / 100) ** 2 / (n / 100)).sum())
+    assert chi_square < 99 + 5 * math.sqrt(2 * 99)
+    for other in (uniforms(12346, 7, np.arange(n)), uniforms(12345, 8, np.arange(n)), u[::-1]):
+        assert abs(np.corrcoef(u, other)[0, 1]) < 5 / math.sqrt(n)
+    assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 5 / math.sqrt(n)
+    # Neighbouring counters differ in half of their bits.
+    flipped = np.mean(
+        [(splitmix64(1, 2, a, 3) ^ splitmix64(1, 2, a + 1, 3)).bit_count() for a in range(2000)]
+    )
+    assert flipped == pytest.approx(32.0, abs=5 * 4 / math.sqrt(2000))
+
+
+def test_normal_quantile_inverts_the_distribution_function() -> None:
+    p = np.concatenate([np.linspace(1e-6, 1 - 1e-6, 2001), 10.0 ** -np.arange(2, 300, 7)])
+    z = quantiles(p)
+    back = np.array([0.5 * math.erfc(-x / math.sqrt(2.0)) for x in z])
+    np.testing.assert_allclose(back, p, rtol=1e-12)
+    np.testing.assert_allclose(z, [NormalDist().inv_cdf(x) for x in p], rtol=1e-14, atol=1e-15)
+    assert quantiles(np.array([0.5]))[0] == 0.0
+    half = p[p < 0.5]
+    half = half[1.0 - (1.0 - half) == half]  # whose mirror image is exact
+    assert quantiles(1.0 - half).tolist() == (-quantiles(half)).tolist()
+
+
+def test_normal_quantile_agrees_with_scipy() -> None:
+    special = pytest.importorskip("scipy.special")
+    p = np.concatenate([np.linspace(1e-9, 1 - 1e-9, 5001), np.logspace(-300, -1, 500)])
+    np.testing.assert_allclose(quantiles(p), special.ndtri(p), rtol=1e-12, atol=1e-14)
+
+
+def test_normal_numbers_are_standard_normal() -> None:
+    n = 200_000
+    z = np.empty(n)
+    compiled_normal(np.uint64(99), rng.STREAM_CALL_LENGTH, np.arange(n), 4, z)
+    assert z.mean() == pytest.approx(0.0, abs=5 / math.sqrt(n))
+    assert z.var() == pytest.approx(1.0, abs=5 * math.sqrt(2 / n))
+    # Kolmogorov-Smirnov distance; 2.2 is far beyond its 99.9 % point.
+    u = np.sort([NormalDist().cdf(x) for x in z])
+    assert np.abs(u - (np.arange(n) + 0.5) / n).max() < 2.2 / math.sqrt(n)
+    assert np.array_equal(z, quantiles(uniforms(99, rng.STREAM_CALL_LENGTH, np.arange(n), 4)))

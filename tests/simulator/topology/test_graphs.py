@@ -1,0 +1,102 @@
+"""The six topologies are the graphs that the specification draws; the tables say the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inframind_gym.simulator.workflow.graphs import graph_tables
+from inframind_gym.simulator.workflow.topology import (
+    MAX_AGENTS,
+    MAX_NODES,
+    TOPOLOGIES,
+    distinct_plans,
+    graph,
+)
+from tests.simulator.reference.workflow import build_nodes
+
+EVERY = [(topology, count) for topology in TOPOLOGIES for count in range(1, MAX_AGENTS + 1)]
+
+
+def bits(mask: int) -> tuple[int, ...]:
+    return tuple(node for node in range(32) if mask >> node & 1)
+
+
+@pytest.mark.parametrize(("topology", "count"), EVERY)
+def test_graph_is_the_reference_graph(topology: str, count: int) -> None:
+    ours, nodes = graph(topology, count), build_nodes(topology, count)
+    assert [bits(mask) for mask in ours.predecessors] == [n.predecessors for n in nodes]
+    assert list(ours.agents) == [n.agent for n in nodes]
+    assert {ours.calls_per_node} == {n.num_calls for n in nodes}
+    assert ours.num_nodes == len(nodes) <= MAX_NODES
+
+
+@pytest.mark.parametrize(("topology", "count"), EVERY)
+def test_edges_point_forward_and_waves_follow_the_edges(topology: str, count: int) -> None:
+    ours = graph(topology, count)
+    for node, mask in enumerate(ours.predecessors):
+        before = bits(mask)
+        assert all(other < node for other in before)
+        assert ours.waves[node] == max((ours.waves[other] + 1 for other in before), default=0)
+
+
+@pytest.mark.parametrize(
+    ("topology", "waves"),
+    [
+        ("IO", (0, 0, 0)),
+        ("CoT", (0, 0, 0)),
+        ("Chain", (0, 1, 2)),
+        ("Debate", (0, 0, 0, 1, 1, 1)),
+        ("Reflection", (0, 0, 0)),
+        ("FullConnected", (0, 1, 2)),
+    ],
+)
+def test_waves_of_three_agents(topology: str, waves: tuple[int, ...]) -> None:
+    assert graph(topology, 3).waves == waves
+
+
+def test_edge_counts_of_five_agents() -> None:
+    edges = {t: sum(mask.bit_count() for mask in graph(t, 5).predecessors) for t in TOPOLOGIES}
+    assert edges == {
+        "IO": 0,
+        "CoT": 0,
+        "Chain": 4,
+        "Debate": 25,
+        "Reflection": 0,
+        "FullConnected": 10,
+    }
+
+
+def test_tables_hold_every_graph() -> None:
+    tables = graph_tables()
+    for t, topology in enumerate(TOPOLOGIES):
+        for count in range(1, MAX_AGENTS + 1):
+            ours = graph(topology, count)
+            size = tables.num_nodes[t, count - 1]
+            assert size == ours.num_nodes
+            row = (t, count - 1)
+            assert tables.predecessors[row][:size].tolist() == list(ours.predecessors)
+            assert tables.agents[row][:size].tolist() == list(ours.agents)
+            assert tables.waves[row][:size].tolist() == list(ours.waves)
+            assert not np.any(tables.predecessors[row][size:])
+        assert tables.calls_per_node[t] == (2 if topology == "Reflection" else 1)
+
+
+@pytest.mark.parametrize("count", [0, -1, MAX_AGENTS + 1])
+def test_a_graph_has_one_to_six_agents(count: int) -> None:
+    with pytest.raises(ValueError, match=rf"num_agents is {count}; it must be between 1 and 6"):
+        graph("IO", count)
+
+
+def test_an_unknown_topology_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"unknown topology 'Ring'; the six are IO, CoT, Chain"):
+        graph("Ring", 3)
+
+
+def test_distinct_plans_have_every_graph_and_only_one_of_them_twice() -> None:
+    plans = [(TOPOLOGIES[topology], count) for topology, count in distinct_plans()]
+    graphs = [graph(*plan) for plan in plans]
+    assert set(graphs) == {graph(*plan) for plan in EVERY}
+    again = [plan for i, plan in enumerate(plans) if graphs[i] in graphs[:i]]
+    assert again == [("FullConnected", 2)]
+    assert distinct_plans((2, 1))[:2] == ((0, 2), (0, 1))

@@ -1,0 +1,162 @@
+"""Recorded decisions of vLLM's scheduler: the file, what is in it, and when things happened."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from inframind_gym.simulator.server.pool import StepCost
+from tests.simulator.vllm_scheduler.decisions import Decision
+from tests.simulator.vllm_scheduler.scenarios import Scenario, from_json
+
+RECORDED: Final = Path(__file__).with_name("traces.jsonl.gz")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of vLLM's `schedule`."""
+
+    submitted: tuple[int, ...]  # requests handed in since the last call
+    overlaps: bool  # with the computation of the step before: async scheduling
+    decision: Decision
+
+
+@dataclass
+class Served:
+    """What became of a request, and when."""
+
+    submit_s: float = math.nan
+    admitted_s: float = math.nan  # start of the step that first served it
+    first_token_s: float = math.nan
+    finish_s: float = math.nan
+    evictions: int = 0
+
+
+@dataclass
+class _Progress:
+    """How far a request has come."""
+
+    prefill_tokens: int = 0  # to be in the cache before it emits its next token
+    computed: int = 0
+    emitted: int = 0
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A scenario, and all that vLLM's scheduler decided in it."""
+
+    scenario: Scenario
+    calls: tuple[Call, ...]
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Without the calls that found nothing to do."""
+        return [c.decision for c in self.calls if c.decision.new_tokens or c.decision.evicted]
+
+    def serve(self, cost: StepCost, seed: int) -> list[Served]:
+        """The requests' fates on a server whose steps cost so much. A step without tokens is free.
+
+        A request is submitted at a random instant (`seed`) between two calls of `schedule`: the
+        last one that did not see it and the one that did.
+        """
+        rng = np.random.default_rng(seed)
+        requests = self.scenario.requests
+        served = [Served() for _ in requests]
+        progress = [_Progress() for _ in requests]
+        unfinished = 0
+        last_s = 0.0  # submission
+        start_s = end_s = 0.0  # of the last step that computed something
+        unseen_s = seen_s = -1.0  # submissions after the one and not after the other are seen now
+        for call in self.calls:
+            decision = call.decision
+            idle = unfinished == 0 and not call.overlaps
+            now_s = start_s if call.overlaps else end_s + (float(rng.integers(1, 9)) if idle else 0)
+            if now_s > seen_s:
+                unseen_s, seen_s = seen_s, now_s
+            parts = sorted(rng.choice([0.25, 0.5, 0.75], len(call.submitted)))
+            for i, part in zip(call.submitted, parts, strict=True):
+                between_s = unseen_s + float(part) * (seen_s - unseen_s)
+                last_s = max(last_s, seen_s if idle else between_s)
+                served[i].submit_s = last_s
+            unfinished += len(call.submitted) - len(decision.finished)
+            for i in decision.evicted:
+                served[i].evictions += 1
+                progress[i].computed = 0
+            if not decision.new_tokens:
+                continue
+            assert decision.chunks is not None and decision.computed is not None
+            start_s = max(now_s, end_s)
+            for i in decision.admitted:
+                progress[i].prefill_tokens = requests[i].prompt_tokens + progress[i].emitted
+                progress[i].computed = decision.computed[i] - decision.chunks[i]
+                if math.isnan(served[i].admitted_s):
+                    served[i].admitted_s = start_s
+            end_s = start_s + step_s(cost, decision.chunks, progress)
+            for i, chunk in decision.chunks.items():
+                progress[i].computed += chunk
+                if progress[i].computed >= progress[i].prefill_tokens:
+                    progress[i].emitted += 1
+                    if progress[i].emitted == 1:
+                        served[i].first_token_s = end_s
+            for i in decision.finished:
+                served[i].finish_s = end_s
+        return served
+
+
+def step_s(cost: StepCost, chunks: dict[int, int], progress: list[_Progress]) -> float:
+    """Duration of a step that computes `chunks` tokens (`StepCost`)."""
+    new_tokens = sum(chunks.values())
+    attention = sum(
+        chunk * (progress[i].computed + chunk)
+        for i, chunk in chunks.items()
+        if progress[i].computed < progress[i].prefill_tokens
+    )
+    return (
+        cost.base_s
+        + cost.per_seq_s * len(chunks)
+        + cost.per_kv_token_s * sum(progress[i].computed for i in chunks)
+        + cost.per_new_token_s * new_tokens
+        + cost.per_attention_unit_s * attention
+        + cost.sparse_s * (1.0 - math.exp(-new_tokens / cost.sparse_tokens))
+    )
+
+
+def read_traces(lines: Iterable[str]) -> list[Trace]:
+    """Parse the lines that `record.py` writes: one about vLLM, then one for each scenario."""
+    return [_read_trace(json.loads(line)) for line in islice(lines, 1, None)]
+
+
+def recorded_lines() -> list[str]:
+    """The lines that are kept with the tests."""
+    return gzip.decompress(RECORDED.read_bytes()).decode().splitlines()
+
+
+def _read_trace(fields: dict[str, Any]) -> Trace:
+    cached: dict[int, int] = {}  # tokens in the cache, by request
+    ended: set[int] = set()
+    calls = []
+    for call in fields["calls"]:
+        chunks = dict(call["tokens"])
+        cached |= dict(call["admitted"])
+        for i, chunk in chunks.items():
+            cached[i] += chunk
+        decision = Decision(
+            admitted=tuple(i for i, _ in call["admitted"]),
+            evicted=tuple(i for i in call["evicted"] if i not in ended),
+            evictions=len(call["evicted"]),
+            finished=tuple(sorted(call["finished"])),
+            new_tokens=sum(chunks.values()),
+            chunks=chunks,
+            computed={i: cached[i] for i in chunks},
+        )
+        ended.update(call["finished"])
+        calls.append(Call(tuple(call["submitted"]), call["overlaps"], decision))
+    return Trace(from_json(fields["scenario"]), tuple(calls))

@@ -1,0 +1,149 @@
+"""Play a sweep on a simulation, compiled or driven, and keep everything that was to be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.routing.backend_simulation import DrivenSimulation
+from inframind_gym.envs.routing.config import env_config
+from inframind_gym.envs.routing.simulation import Simulation
+from inframind_gym.simulator.workflow.backend import Backend, Call
+from inframind_gym.simulator.workflow.dispatch import DECISION, OWN_QUERY_OVER, SWEEP_OVER
+from inframind_gym.simulator.workflow.scripted_backend import Outage, Reply, ScriptedBackend
+
+NUM_MODELS = 5
+NUM_STRATEGIES = 3
+
+Decide = Callable[[np.void, NDArray[np.float32]], NDArray[np.int64]]
+
+
+@dataclass
+class Sweep:
+    """What the agent saw, earned and was told."""
+
+    observations: NDArray[np.float32]  # (k, d)
+    contexts: NDArray[Any]  # (k,)
+    rewards: NDArray[np.float64]  # (k,)
+    costs: NDArray[np.float64]
+    statuses: list[int]
+    completed: NDArray[Any]  # the agent's queries
+    calls: NDArray[Any]
+
+
+def play(
+    simulation: Simulation,
+    decide: Decide,
+    *,
+    seed: int = 0,
+    rate_per_min: float = 100.0,
+    budget_s: float = np.nan,
+) -> Sweep:
+    """One sweep from its start to its end."""
+    observations, contexts = simulation.buffers()
+    observations[:] = 0.0
+    rows = np.zeros(1, np.int64)
+    rewards, costs = np.zeros(1), np.zeros(1)
+    simulation.start(
+        rows,
+        [np.random.default_rng(seed)],
+        np.array([rate_per_min]),
+        np.array([budget_s]),
+        observations,
+        contexts,
+    )
+    seen: list[list[Any]] = [[], [], [], [], []]
+    completed = []
+    while True:
+        status = int(simulation.status[0])
+        now = (observations[0], contexts[0], rewards[0], costs[0], status)
+        for column, value in zip(seen, now, strict=True):
+            column.append(value.copy() if isinstance(value, np.ndarray | np.void) else value)
+        if status == SWEEP_OVER:
+            break
+        if status == OWN_QUERY_OVER:
+            simulation.resume(rows, observations, contexts)
+            continue
+        assert status == DECISION
+        action = decide(contexts[0], observations[0]).reshape(1, -1)
+        simulation.step(action, observations, contexts, rewards, costs)
+        completed.append(simulation.completed(0))
+    return Sweep(
+        observations=np.array(seen[0]),
+        contexts=np.array(seen[1]),
+        rewards=np.array(seen[2]),
+        costs=np.array(seen[3]),
+        statuses=seen[4],
+        completed=np.concatenate(completed),
+        calls=simulation.calls(0),
+    )
+
+
+def at_random(simulation: Simulation, seed: int) -> Decide:
+    """Random plans and routes; query after query goes through the six topologies."""
+    rng = np.random.default_rng(seed)
+    highs = {
+        "executor": [simulation.num_routes],
+        "planner": [6, 6] + [12] * 6,
+        "joint": [6, 6] + [12] * 6 + [simulation.num_routes],
+    }[simulation.config.level]
+
+    def decide(context: np.void, observation: NDArray[np.float32]) -> NDArray[np.int64]:
+        action = rng.integers(0, highs)
+        if len(highs) > 1:
+            action[0] = context["query"] % highs[0]
+        return action
+
+    return decide
+
+
+def by_node(models: list[int], strategy: int = 0) -> Decide:
+    """Node i goes to model models[i % len]."""
+    return lambda context, observation: np.array(
+        [models[int(context["node"]) % len(models)] * NUM_STRATEGIES + strategy]
+    )
+
+
+class Scripted:
+    """A driven simulation on a scripted backend, with the backends that it opened."""
+
+    def __init__(
+        self,
+        reply: Callable[[Call], Reply],
+        *,
+        outages: tuple[Outage, ...] = (),
+        retries: int = 0,
+        patience_s: float = 600.0,
+        wrap: Callable[[Backend], Backend] = lambda backend: backend,
+        topology: str = "IO",
+        num_agents: int = 1,
+        **arguments: Any,
+    ) -> None:
+        defaults: dict[str, Any] = {
+            "num_queries": 1,
+            "observation": "index",
+            "record_calls": True,
+            "planner": {"topology": topology, "num_agents": num_agents},
+            "agents": {},
+        }
+        self.opened: list[ScriptedBackend] = []
+
+        def open_backend(simulation: DrivenSimulation, key: int) -> Backend:
+            self.opened.append(ScriptedBackend(NUM_MODELS, reply, outages=outages))
+            return wrap(self.opened[-1])
+
+        self.simulation = DrivenSimulation(
+            env_config({**defaults, **arguments}),
+            open_backend,
+            one_query=False,
+            retries=retries,
+            patience_s=patience_s,
+        )
+
+    def play(self, decide: Decide, **options: Any) -> Sweep:
+        """One sweep."""
+        return play(self.simulation, decide, **options)

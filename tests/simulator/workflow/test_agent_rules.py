@@ -1,0 +1,135 @@
+"""The rules of MasRouter's agents: roles that answer twice, and proven code that is handed on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from numpy.typing import NDArray
+
+from inframind_gym.configs import find_config
+from inframind_gym.envs.routing.backend_simulation import DrivenSimulation, open_surrogate
+from inframind_gym.envs.routing.config import env_config
+from inframind_gym.envs.routing.simulation import Simulation
+from inframind_gym.simulator.workflow.graphs import FINAL
+from inframind_gym.simulator.workflow.topology import ROLES, TOPOLOGIES, graph, roles_of
+from tests.simulator.workflow.driven_play import Sweep, at_random, play
+
+QUERIES = 60
+TWICE = {index for index, role in enumerate(ROLES) if role.calls == 2}
+CODERS = {index for index, role in enumerate(ROLES) if role.writes_code}
+
+
+def workload(folder: Path, name: str, **agents: Any) -> str:
+    """A shipped workload with other rules of its agents."""
+    data = yaml.safe_load(find_config("workloads", name).read_text(encoding="utf-8"))
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({**data, "agents": agents}), encoding="utf-8")
+    return str(path)
+
+
+def sweep(path: str, kind: type[Simulation] = Simulation, **arguments: Any) -> Sweep:
+    one_query = arguments.pop("one_query", False)
+    defaults = {"num_queries": QUERIES, "observation": "index", "record_calls": True}
+    config = env_config({**defaults, "workload": path, "level": "joint", **arguments})
+    simulation = (
+        DrivenSimulation(config, open_surrogate, one_query=one_query)
+        if kind is DrivenSimulation
+        else Simulation(config, 1, one_query=one_query)
+    )
+    return play(simulation, at_random(simulation, 4), seed=7, rate_per_min=30.0)
+
+
+def calls_of(run: Sweep, query: int, node: int) -> NDArray[Any]:
+    calls = run.calls
+    return calls[(calls["query"] == query) & (calls["node"] == node) & (calls["phase"] != FINAL)]
+
+
+@pytest.mark.parametrize("protocol", ["parallel", "published"])
+def test_a_node_makes_as_many_calls_as_its_role_says(tmp_path: Path, protocol: str) -> None:
+    run = sweep(workload(tmp_path, "math", role_calls=True), protocol=protocol)
+    seen = set()
+    for query in run.completed:
+        topology = TOPOLOGIES[query["topology"]]
+        per_node = graph(topology, int(query["num_agents"])).calls_per_node
+        for node in range(query["num_nodes"]):
+            role = int(query["role"][node])
+            count = 2 if per_node == 2 or role in TWICE else 1
+            assert len(calls_of(run, query["query"], node)) == count
+            seen.add((per_node, role in TWICE))
+    assert seen == {(1, False), (1, True), (2, False), (2, True)}
+
+
+def test_without_the_rule_roles_answer_once(tmp_path: Path) -> None:
+    plain = sweep(workload(tmp_path, "math"))
+    for query in plain.completed:
+        drawn = graph(TOPOLOGIES[query["topology"]], int(query["num_agents"]))
+        assert query["calls"] == drawn.num_nodes * drawn.calls_per_node + 1
+
+
+@pytest.mark.parametrize("protocol", ["parallel", "published"])
+def test_proven_code_is_handed_on(tmp_path: Path, protocol: str) -> None:
+    run = sweep(workload(tmp_path, "mbpp", visible_tests=1.0), protocol=protocol)
+    silent = spoken = 0
+    for query in run.completed:
+        drawn = graph(TOPOLOGIES[query["topology"]], int(query["num_agents"]))
+        proven: set[int] = set()
+        for node in range(query["num_nodes"]):
+            before = {other for other in range(node) if drawn.predecessors[node] >> other & 1}
+            own = calls_of(run, query["query"], node)
+            if before & proven:
+                assert len(own) == 0
+                assert query["right"] >> node & 1
+                assert query["node_latency_s"][node] == 0.0
+                proven.add(node)
+                silent += 1
+                continue
+            assert len(own) == drawn.calls_per_node
+            if query["right"] >> node & 1 and int(query["role"][node]) in CODERS:
+                proven.add(node)
+            spoken += 1
+        own = run.calls[run.calls["query"] == query["query"]]
+        assert query["calls"] == len(own)
+        assert (own["phase"] == FINAL).sum() == 1
+        assert query["output_tokens"] == own["output_tokens"].sum()
+    assert silent > 20 and spoken > 100
+
+
+def test_no_tests_in_sight_nothing_handed_on(tmp_path: Path) -> None:
+    run = sweep(workload(tmp_path, "mbpp", visible_tests=0.0))
+    assert run.completed["calls"].min() >= 2
+    for query in run.completed:
+        drawn = graph(TOPOLOGIES[query["topology"]], int(query["num_agents"]))
+        assert query["calls"] == drawn.num_nodes * drawn.calls_per_node + 1
+
+
+@pytest.mark.parametrize("one_query", [False, True])
+def test_other_backends_keep_the_same_rules(tmp_path: Path, one_query: bool) -> None:
+    path = workload(tmp_path, "mbpp", role_calls=True, visible_tests=0.7)
+    ours, theirs = (
+        sweep(path, kind, one_query=one_query) for kind in (Simulation, DrivenSimulation)
+    )
+    for field in ("observations", "contexts", "rewards", "costs", "completed", "calls"):
+        left, right = getattr(ours, field), getattr(theirs, field)
+        for name in left.dtype.names or (...,):
+            np.testing.assert_array_equal(left[name], right[name], err_msg=f"{field} {name}")
+
+
+def test_roles_that_answer_twice_or_write_code() -> None:
+    """As the roles' files of MasRouter say (a format for the second answer; code or text)."""
+    named = {(role.domain, role.name) for role in ROLES if role.calls == 2}
+    assert named == {
+        ("Math", "ProgrammingExpert"),
+        ("Math", "SoftwareDeveloper"),
+        ("Code", "BugFixer"),
+        ("Code", "PlanSolver"),
+        ("Code", "ReflectProgrammer"),
+        ("Code", "TestAnalyst"),
+        ("Commonsense", "Reflector"),
+    }
+    text = {ROLES[index].name for index in roles_of("Code") if not ROLES[index].writes_code}
+    assert text == {"AlgorithmDesigner", "ProjectManager"}
+    assert not any(role.writes_code for role in ROLES if role.domain != "Code")

@@ -1,0 +1,271 @@
+"""The driver on a scripted backend: latencies, failures and outages that can be checked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
+from inframind_gym.simulator.workflow.backend_loop import HOLD_S
+from inframind_gym.simulator.workflow.scripted_backend import Outage, Reply
+from inframind_gym.simulator.workflow.state import FINAL, FIRST, SECOND
+from tests.simulator.workflow.driven_play import Scripted, by_node
+
+LATENCY_S = (8.0, 4.0, 2.0, 1.0, 0.5)  # by model
+
+
+def by_model(call: Call) -> Reply:
+    """A right answer of 100 tokens."""
+    return Reply(LATENCY_S[call.model])
+
+
+@pytest.mark.parametrize(
+    ("topology", "num_agents", "models", "parallel_s", "published_s", "busy_s"),
+    [
+        ("IO", 1, [1], 4 + 4, 4, 4 + 4),
+        ("IO", 3, [0, 1, 1], 8 + 4, 8, 8 + 4 + 4 + 4),
+        ("CoT", 2, [3, 4], 1 + 1, 1, 1 + 0.5 + 1),
+        ("Chain", 3, [0, 1, 2], 8 + 4 + 2 + 8, 14, 14 + 8),
+        ("Debate", 2, [0, 1, 2, 2], 8 + 2 + 2, 8 + 2, 8 + 4 + 2 + 2 + 2),
+        ("Reflection", 2, [1, 3], 2 * 4 + 4, 8, 2 * 4 + 2 * 1 + 4),
+        ("FullConnected", 3, [1, 2, 1], 4 + 2 + 4 + 4, 10, 10 + 4),
+    ],
+)
+def test_latency_by_hand(
+    topology: str,
+    num_agents: int,
+    models: list[int],
+    parallel_s: float,
+    published_s: float,
+    busy_s: float,
+) -> None:
+    for protocol, latency_s, end_s in (
+        ("parallel", parallel_s, parallel_s),
+        ("published", published_s, busy_s),
+    ):
+        scripted = Scripted(by_model, topology=topology, num_agents=num_agents, protocol=protocol)
+        sweep = scripted.play(by_node(models), budget_s=50.0)
+        (query,) = sweep.completed
+        assert query["latency_s"] == pytest.approx(latency_s)
+        assert query["finish_s"] - query["arrival_s"] == pytest.approx(end_s)
+        assert query["cost"] == pytest.approx(latency_s / 50.0)
+        assert sweep.costs.sum() == pytest.approx(query["cost"])
+        assert query["solved"] == 1
+        assert query["failed_calls"] == 0
+        assert list(query["model"][: query["num_nodes"]]) == models
+
+
+@pytest.mark.parametrize("scheduler", ["edf", "fcfs"])
+def test_what_a_backend_is_told(scheduler: str) -> None:
+    scripted = Scripted(by_model, topology="Debate", num_agents=2, scheduler=scheduler)
+    sweep = scripted.play(by_node([0, 1, 2, 2], strategy=2), budget_s=50.0)
+    calls = scripted.opened[0].calls
+    assert [call.id for call in calls] == [0, 1, 2, 3, 4]
+    assert [(call.node, call.phase) for call in calls] == [
+        *((node, FIRST) for node in range(4)),
+        (0, FINAL),
+    ]
+    assert [call.reads for call in calls] == [(), (), (0, 1), (0, 1), (2, 3)]
+    assert [call.strategy for call in calls] == [2, 2, 2, 2, 0]
+    assert [call.role for call in calls] == [*sweep.completed[0]["role"][:4], -1]
+    deadline_s = sweep.completed[0]["arrival_s"] + 50.0
+    assert {call.deadline_s for call in calls} == {deadline_s}
+    assert {call.priority for call in calls} == {deadline_s if scheduler == "edf" else 0.0}
+    world = scripted.simulation.world
+    message = 2 * 100 * world.message_frac[world.response.task_profile[calls[0].task]]
+    assert calls[2].prompt_tokens == calls[0].prompt_tokens + int(message)
+    assert {call.max_tokens for call in calls} == {2048}
+    assert sweep.completed[0]["prompt_tokens"] == sum(call.prompt_tokens for call in calls)
+
+
+def test_second_calls_read_their_own_first_answer() -> None:
+    scripted = Scripted(by_model, topology="Reflection", num_agents=2)
+    scripted.play(by_node([3]))
+    calls = scripted.opened[0].calls
+    assert [(call.node, call.phase, call.reads) for call in calls] == [
+        (0, FIRST, ()),
+        (1, FIRST, ()),
+        (0, SECOND, (0,)),
+        (1, SECOND, (1,)),
+        (0, FINAL, (0, 1)),
+    ]
+
+
+def test_remaining_budget_and_telemetry() -> None:
+    scripted = Scripted(by_model, topology="Chain", num_agents=3)
+    sweep = scripted.play(by_node([0, 1, 2]), budget_s=50.0)
+    layout = scripted.simulation.layout
+    decided = sweep.observations[:3]
+    np.testing.assert_allclose(layout.remaining_budget_s(decided), [50, 42, 38], rtol=1e-5)
+    arrival_s = sweep.completed[0]["arrival_s"]
+    assert arrival_s < 3.0  # the polls at 5, 10 and 15 s fall into the three calls
+    np.testing.assert_array_equal(sweep.contexts["poll"], [0, 1, 2, 4])
+    np.testing.assert_allclose(
+        sweep.contexts["telemetry_age_s"],
+        [arrival_s, arrival_s + 8 - 5, arrival_s + 12 - 10, arrival_s + 22 - 20],
+    )
+    depth = layout.queue_depth_req(sweep.observations)
+    assert depth[:, :3].tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 0, 0]]
+    e2e_s = layout.e2e_s(sweep.observations)
+    np.testing.assert_allclose(e2e_s[:, 0], [0, 0, 8, 8], rtol=1e-5)  # known at the next poll
+    np.testing.assert_allclose(e2e_s[:, 1], [0, 0, 0, 4], rtol=1e-5)  # at 15 s
+
+
+def fails(*which: int) -> Callable[[Call], Reply]:
+    """The calls with these ids fail."""
+    return lambda call: Reply(LATENCY_S[call.model], failed=call.id in which)
+
+
+def test_a_failed_call_is_a_wrong_answer() -> None:
+    sweep = Scripted(fails(1), topology="Chain", num_agents=3).play(by_node([1]))
+    (query,) = sweep.completed
+    assert (query["right"], query["solved"], query["failed_calls"]) == (0b101, 1, 1)
+    assert query["calls"] == len(sweep.calls) == 4
+    np.testing.assert_array_equal(sweep.calls["failed"], [0, 1, 0, 0])
+    np.testing.assert_array_equal(sweep.calls["right"], [1, 0, 1, 1])
+    np.testing.assert_array_equal(sweep.calls["output_tokens"], [100, 0, 100, 100])
+    assert query["output_tokens"] == 300
+
+
+def test_a_failed_deciding_call_solves_nothing() -> None:
+    (query,) = Scripted(fails(3), topology="Chain", num_agents=3).play(by_node([1])).completed
+    assert (query["right"], query["solved"], query["failed_calls"]) == (0b111, 0, 1)
+
+
+def test_unjudged_answers_are_wrong() -> None:
+    scripted = Scripted(lambda call: Reply(1.0, right=None, truncated=True))
+    (query,) = scripted.play(by_node([1])).completed
+    assert (query["right"], query["solved"], query["truncated_calls"]) == (0, 0, 2)
+
+
+@pytest.mark.parametrize("phase", [FIRST, SECOND, FINAL])
+def test_retries(phase: int) -> None:
+    at = {FIRST: 0, SECOND: 1, FINAL: 2}[phase]
+    scripted = Scripted(fails(at), topology="Reflection", retries=1)
+    sweep = scripted.play(by_node([1]))
+    (query,) = sweep.completed
+    calls = scripted.opened[0].calls
+    assert [call.phase for call in calls] == sorted([FIRST, SECOND, FINAL, phase])
+    assert (query["right"], query["solved"], query["failed_calls"]) == (1, 1, 1)
+    assert query["latency_s"] == pytest.approx(4 * 4)
+    assert query["calls"] == len(sweep.calls) == 4
+    assert query["prompt_tokens"] == sum(call.prompt_tokens for call in calls)
+    exhausted = Scripted(fails(at, at + 1), topology="Reflection", retries=1).play(by_node([1]))
+    assert exhausted.completed[0]["failed_calls"] == 2
+    assert exhausted.completed[0]["solved"] == (phase != FINAL)
+
+
+def test_what_cannot_succeed_is_not_sent_again() -> None:
+    def rejected(call: Call) -> Reply:
+        return Reply(LATENCY_S[call.model], failed=call.id == 0, retryable=False)
+
+    scripted = Scripted(rejected, topology="Chain", num_agents=2, retries=2)
+    (query,) = scripted.play(by_node([1])).completed
+    assert len(scripted.opened[0].calls) == query["calls"] == 3
+    assert (query["right"], query["solved"], query["failed_calls"]) == (0b10, 1, 1)
+
+
+def arrival_s(seed: int) -> float:
+    """When the query of a sweep of one arrives."""
+    return float(Scripted(by_model).play(by_node([0]), seed=seed).completed[0]["arrival_s"])
+
+
+def test_a_server_that_is_killed_costs_only_its_own_calls() -> None:
+    down_s = arrival_s(4) + 3.0
+    scripted = Scripted(
+        by_model, outages=(Outage(0, down_s),), retries=1, topology="Chain", num_agents=2
+    )
+    sweep = scripted.play(by_node([0]), seed=4)
+    (query,) = sweep.completed
+    assert [call.model for call in scripted.opened[0].calls] == [0, 1, 1, 1]
+    np.testing.assert_array_equal(sweep.contexts["models_up"][:2], [0b11111, 0b11110])
+    assert query["latency_s"] == pytest.approx(3 + 4 + 4 + 4)
+    assert (query["solved"], query["failed_calls"], query["final_model"]) == (1, 1, 1)
+    assert list(query["model"][:2]) == [1, 1]  # who answered, not who was asked
+    assert list(sweep.calls["model"]) == [0, 1, 1, 1]
+
+
+def test_a_server_that_returns_is_used_again() -> None:
+    began_s = arrival_s(4)
+    outage = Outage(0, began_s + 3.0, began_s + 5.0)
+    scripted = Scripted(by_model, outages=(outage,), retries=1, topology="Chain", num_agents=2)
+    sweep = scripted.play(by_node([0]), seed=4)
+    assert [call.model for call in scripted.opened[0].calls] == [0, 1, 0, 1]
+    np.testing.assert_array_equal(sweep.contexts["models_up"][:2], [0b11111, 0b11111])
+
+
+def test_decisions_wait_while_every_model_is_down() -> None:
+    outages = tuple(Outage(model, 0.0, 20.0) for model in range(5))
+    scripted = Scripted(by_model, outages=outages, num_queries=40)
+    sweep = scripted.play(by_node([4]), rate_per_min=200.0)
+    assert (sweep.contexts["time_s"] >= 20.0).all()
+    assert sweep.contexts["time_s"][0] < 20.0 + HOLD_S
+    assert sweep.completed["failed_calls"].sum() == 0
+    assert len(sweep.completed) == 40
+    np.testing.assert_allclose(
+        sweep.completed["latency_s"], sweep.completed["finish_s"] - sweep.completed["arrival_s"]
+    )
+
+
+def test_patience_with_models_that_are_down_ends() -> None:
+    outages = tuple(Outage(model, 0.0) for model in range(5))
+    scripted = Scripted(by_model, outages=outages, patience_s=30.0)
+    with pytest.raises(InfraMindError, match="no model of the pool has been up for 30 s"):
+        scripted.play(by_node([4]))
+    began_s = arrival_s(0)
+    assert began_s + 30.0 <= scripted.opened[0].now_s() <= began_s + 30.0 + HOLD_S
+
+
+def test_a_workflow_that_loses_all_its_models_still_ends() -> None:
+    outages = tuple(Outage(model, arrival_s(4) + 1.0) for model in range(5))
+    scripted = Scripted(by_model, outages=outages, topology="IO", num_agents=3, retries=2)
+    (query,) = scripted.play(by_node([0, 1, 2]), seed=4).completed
+    assert (query["solved"], query["right"]) == (0, 0)
+    assert query["failed_calls"] == query["calls"] == (3 + 1) * (1 + 2)
+    assert query["latency_s"] == pytest.approx(1.0)
+
+
+class Misbehaved:
+    """A backend that tampers with its completions."""
+
+    def __init__(self, inner: Backend, tamper: Callable[[Completion], list[Completion]]) -> None:
+        self._inner = inner
+        self._tamper = tamper
+        for name in ("now_s", "submit", "telemetry", "models_up", "close"):
+            setattr(self, name, getattr(inner, name))
+
+    def wait(self, until_s: float | None) -> list[Completion]:
+        return [kept for c in self._inner.wait(until_s) for kept in self._tamper(c)]
+
+
+@pytest.mark.parametrize(
+    ("tamper", "message"),
+    [
+        (lambda completion: [], "returned none; 1 are in flight"),
+        (lambda completion: [completion] * 2, "completed call 0: it isn't in flight"),
+    ],
+)
+def test_a_backend_that_breaks_its_contract(
+    tamper: Callable[[Completion], list[Completion]], message: str
+) -> None:
+    def wrap(backend: Backend) -> Backend:
+        wrapped = Misbehaved(backend, tamper)
+        assert isinstance(wrapped, Backend)
+        return wrapped
+
+    with pytest.raises(InfraMindError, match=message):
+        Scripted(by_model, wrap=wrap).play(by_node([1]))
+
+
+def test_every_sweep_has_its_own_backend_and_closes_it() -> None:
+    scripted = Scripted(by_model)
+    for _ in range(2):
+        scripted.play(by_node([1]))
+    assert [backend.closed for backend in scripted.opened] == [True, False]
+    scripted.simulation.close()
+    scripted.simulation.close()
+    assert all(backend.closed for backend in scripted.opened)
+    assert isinstance(scripted.opened[0], Backend)
