@@ -15,8 +15,8 @@ from inframind_gym.configs import (
     StrictModel,
     load_yaml_model,
 )
+from inframind_gym.envs.routing.layout import SYSTEM_FEATURES
 from inframind_gym.errors import ConfigError, did_you_mean
-from inframind_gym.policies.layout import SYSTEM_FEATURES
 
 CONFIGS: Final = Path(__file__).resolve().parent / "configs"
 CHECKPOINTS: Final = Path(inframind_gym.__file__).resolve().parent / "policies" / "checkpoints"

@@ -16,7 +16,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from inframind_gym.envs.routing.spaces import MOST_ROLES
+from inframind_gym.envs.routing.actions import MOST_ROLES
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.files import replace_text
 from inframind_gym.policies import PolicySpec

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from agents.headway.choice import Knowledge, Prices
 from agents.headway.recipes import RecipeBook, book_from_tensors
+from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.layout import EMBED_DIM
-from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES
 from inframind_gym.tasks import DOMAINS
 
 ALGORITHM: Final = "headway"

@@ -13,16 +13,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.workflow.graphs import DEBATE_ROUNDS
+from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
 from inframind_gym.simulator.workflow.topology import (
+    DEBATE_ROUNDS,
     MAX_AGENTS,
     MAX_NODES,
-    ROLES,
     TOPOLOGIES,
-    RoleRule,
     distinct_plans,
     graph,
-    roles_of,
 )
 from inframind_gym.tasks import DOMAINS
 

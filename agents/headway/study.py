@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from agents.headway.choice import Knowledge, edges
 from agents.headway.recipes import RecipeBook
 from agents.headway.survey import Played, Sums
-from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES
 from inframind_gym.tasks import DOMAINS
 
 _PRIOR_QUERIES: Final = 10.0  # of average success, added to every recipe's own

@@ -16,7 +16,7 @@ from inframind_gym.configs import (
     PositiveInt,
     StrictModel,
 )
-from inframind_gym.simulator.budgets import RATES_PER_MIN
+from inframind_gym.simulator.workload import RATES_PER_MIN
 
 
 class ExecutorConfig(StrictModel):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from agents.inframind.executor_inference import ExecutorShape, log_softmax
 from agents.inframind.layers import LayerNorm, Linear, Parameters, ReLU
-from inframind_gym.policies.layout import EMBED_DIM
+from inframind_gym.envs.routing.layout import EMBED_DIM
 
 Array = NDArray[Any]
 Indices = NDArray[np.int64]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.policies.layout import EMBED_DIM
+from inframind_gym.envs.routing.layout import EMBED_DIM
 
 Array = NDArray[Any]
 

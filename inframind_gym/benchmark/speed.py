@@ -304,8 +304,9 @@ def _kernel(repeats: int) -> dict[str, float]:
 
     That is 70 % beside busy neighbours on the same GPU: no queue grows without end.
     """
-    from inframind_gym.simulator.server import cards, replay_requests
     from inframind_gym.simulator.server.pool import load_pool
+    from inframind_gym.simulator.server.replay import replay_requests
+    from inframind_gym.simulator.server.state import cards
 
     card = cards(load_pool("b200-2gpu"))
     rng = np.random.default_rng(0)

@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from inframind_gym.calibration.measured import MeasuredCell
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.server.pool import PoolConfig
+from inframind_gym.simulator.workflow.roles import roles_of
 from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
     MAX_NODES,
     STRATEGIES,
     TOPOLOGIES,
     Graph,
-    roles_of,
 )
 from inframind_gym.simulator.workload import AgentProfile, TaskProfile
 

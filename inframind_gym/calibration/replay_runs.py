@@ -31,7 +31,6 @@ from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import allocate, cards
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
-from inframind_gym.simulator.workflow.graphs import graph_tables
 from inframind_gym.simulator.workflow.params import (
     LEVELS,
     PROTOCOLS,
@@ -40,7 +39,7 @@ from inframind_gym.simulator.workflow.params import (
     build_world,
 )
 from inframind_gym.simulator.workflow.state import CONTEXT, START, allocate_workflows
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, Graph
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, Graph, graph_tables
 from inframind_gym.simulator.workload import TaskProfile, load_workload
 from inframind_gym.tasks import DOMAINS, load_tasks
 

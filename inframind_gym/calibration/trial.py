@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from inframind_gym.calibration.cmaes import minimise
 from inframind_gym.calibration.log import RequestLog
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.server import card_record, replay_requests
 from inframind_gym.simulator.server.pool import ServerCard, StepCost
+from inframind_gym.simulator.server.replay import replay_requests
+from inframind_gym.simulator.server.state import card_record
 
 BASIC: Final = ("base_s", "per_kv_token_s", "per_new_token_s")
 _WIDTH: Final = 4096

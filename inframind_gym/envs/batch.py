@@ -12,9 +12,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from inframind_gym.envs.routing.spaces import row_seeds
+from inframind_gym.envs.actions import check_actions
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies.actions import check_actions
 
 
 class BatchEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
@@ -120,3 +119,18 @@ class BatchEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
         self._episode_costs[rows] = 0.0
         self._episode_rewards[rows] = 0.0
         self._begin_again(rows, observations)
+
+
+def row_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
+    """The seed of every row of a batch: row i takes seed + i, or its own of a list.
+
+    Raises:
+        ConfigError: a list of the wrong length.
+    """
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + i for i in range(num_envs)]
+    if len(seed) != num_envs:
+        raise ConfigError(f"{len(seed)} seeds for {num_envs} environments")
+    return list(seed)

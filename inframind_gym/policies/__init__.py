@@ -21,6 +21,8 @@ eight are read; where it is ROUTE a call is ready and the last one is read. Such
 serves as the `executor` of `InfraMind-Planner-v0`, where it is asked for routes alone.
 """
 
+from inframind_gym.envs.routing.layout import ObservationLayout
+from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.policies.base import (
     REQUIRABLE,
     Action,
@@ -34,7 +36,6 @@ from inframind_gym.policies.base import (
     multiplier_of,
     requires_of,
 )
-from inframind_gym.policies.layout import ObservationLayout
 from inframind_gym.policies.loading import (
     PerRowPolicy,
     check_policy,
@@ -45,7 +46,6 @@ from inframind_gym.policies.loading import (
     resolve_policy,
 )
 from inframind_gym.policies.registry import PolicyEntry
-from inframind_gym.policies.spec import PolicySpec
 
 __all__ = [
     "REQUIRABLE",

@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.policies.spec import PolicySpec
 
 REQUIRABLE: Final = ("level", "observation", "planner", "scheduler", "system_features")
 """Arguments of an environment that belong to the router: how it plans, what it looks at, in which

@@ -24,8 +24,9 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
 from inframind_gym.policies.oracle.choice import choose
 from inframind_gym.policies.oracle.recipe import OUTCOME, PACE, RECIPE
+from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.state import PLAN
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
 
 _ROLE, _ROUTE = 2, 2 + MAX_AGENTS  # places in an action at the joint level
 _IO, _CHAIN, _DEBATE, _REFLECTION = (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.policies.base import BasePolicy
-from inframind_gym.policies.spec import PolicySpec
 from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
 
 

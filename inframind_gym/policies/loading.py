@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies.base import (
     Action,
@@ -25,7 +26,6 @@ from inframind_gym.policies.base import (
 )
 from inframind_gym.policies.builtin import AGENTS, BASELINES, BOUNDS
 from inframind_gym.policies.registry import PolicyEntry, Registry
-from inframind_gym.policies.spec import PolicySpec
 
 
 def check_policy(policy: object, path: str = "") -> None:

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.configs import PositiveInt, StrictModel, validate
+from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec, checkpoint, models_up
 from inframind_gym.policies.draws import named
-from inframind_gym.policies.layout import EMBED_DIM
 
 SHIPPED: Final = Path(__file__).parent / "checkpoints"
 

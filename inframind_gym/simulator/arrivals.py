@@ -17,7 +17,6 @@ from pydantic import Field, model_validator
 
 from inframind_gym.configs import Fraction, Positive, StrictModel, validate
 from inframind_gym.errors import ConfigError, require_positive, unknown
-from inframind_gym.simulator.traces import load_trace
 
 Times = NDArray[np.float64]
 
@@ -173,6 +172,8 @@ class TraceArrivals(ArrivalProcess):
         Returns:
             (n,) times in s and (n,) rows of the trace that they are the arrivals of.
         """
+        from inframind_gym.simulator.traces import load_trace
+
         recorded = load_trace(self.path).times_s
         gaps = np.diff(recorded)
         gaps = np.append(gaps, gaps.mean())  # from the last arrival around to the first
@@ -223,6 +224,8 @@ def make_arrivals(spec: str | Mapping[str, Any] | ArrivalProcess) -> ArrivalProc
         raise ConfigError(f"arrivals: {unknown('kind', kind, _KINDS)}")
     process = validate(dict(spec), _KINDS[kind], source="arrivals")
     if isinstance(process, TraceArrivals):
+        from inframind_gym.simulator.traces import load_trace
+
         load_trace(process.path)
     return process
 

@@ -1,17 +1,18 @@
-"""The one decorator behind which all compiled code stands.
+"""Decorators of all compiled code, and the cache that keeps it on disk.
 
-Numba caches compiled functions on disk and invalidates an entry when *that function's file*
-changes. A function of ours is compiled together with everything that it calls and with the
-constants that it names, in other files too; so the stamp of every cache entry holds the digest of
-the *rooms* whose text is compiled in: a stale kernel is never run. A test checks that no kernel
-rests on a file outside its rooms.
+Numba caches a compiled function and invalidates the entry when *that function's file* changes. A
+function of ours is compiled together with everything that it calls and with the constants that it
+names, in other files too. So the folder of its cache carries the digest of all sources that are
+compiled in: a stale kernel is never found. A test checks that no kernel uses a file outside of them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -23,38 +24,58 @@ from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., object])
 
-_HERE: Final = Path(__file__).parents[1]
-# What the kernels of the routing environments rest on.
+_PACKAGE: Final = Path(__file__).parents[1]
+# Sources of the kernels of the routing environments.
 SIMULATOR: Final = tuple(
-    _HERE / room
-    for room in (
-        "simulator",
+    _PACKAGE / source
+    for source in (
+        "simulator/rng.py",
+        "simulator/quality.py",
         "simulator/server",
-        "simulator/quality",
         "simulator/workflow",
         "envs/routing/entry.py",
+        "envs/routing/layout.py",
+        "envs/routing/observation.py",
+        "envs/routing/reward.py",
     )
 )
 
 
 @cache
-def source_digest(rooms: tuple[Path, ...]) -> str:
-    """Digest of Python sources, this file's included: what the cache of a kernel is stamped with.
+def source_digest(sources: tuple[Path, ...]) -> str:
+    """Digest of Python sources, this file included.
 
     Args:
-        rooms: modules, and folders, which stand for the modules right in them.
+        sources: modules, and folders in place of the modules right in them.
     """
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    for room in rooms:
-        for path in sorted(room.glob("*.py")) if room.is_dir() else [room]:
+    for source in sources:
+        for path in sorted(source.glob("*.py")) if source.is_dir() else [source]:
             digest.update(f"{path.name}\n".encode() + path.read_bytes())
-    return digest.hexdigest()
+    return digest.hexdigest()[:16]
 
 
-def _stamp_with_sources(dispatcher: object, rooms: tuple[Path, ...]) -> None:
-    cache_file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if cache_file is not None and hasattr(cache_file, "_source_stamp"):
-        cache_file._source_stamp = (cache_file._source_stamp, source_digest(rooms))
+@contextmanager
+def _cached_by(digest: str) -> Iterator[None]:
+    """Let functions that are decorated here be cached in a folder of that digest.
+
+    It is below NUMBA_CACHE_DIR where that is set, else in the package, or in the user's cache where
+    the package cannot be written to.
+    """
+    config: Any = numba.config
+    given = config.CACHE_DIR
+    own = _PACKAGE / "__pycache__"
+    if given:
+        base = Path(given)
+    elif os.access(own if own.is_dir() else _PACKAGE, os.W_OK):
+        base = own
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "inframind_gym"
+    config.CACHE_DIR = str(base / f"kernels-{digest}")
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = given
 
 
 # Without the runtime (_nrt) compiled code cannot allocate arrays, and does not count references:
@@ -64,15 +85,15 @@ _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy", "_nrt"
 _njit: Final[Any] = numba.njit  # `_nrt` is missing from numba's own stubs
 
 
-# Every compiled entry point that was made, and the rooms whose text its cache is stamped with.
+# Every compiled entry point, and the sources that are compiled in.
 entry_points: Final[dict[Any, tuple[Path, ...]]] = {}
 
 
 class _Announcement(event.Listener):
-    """Says on standard error when one of our functions has to be compiled, which takes a while."""
+    """Message on standard error when a function of ours is compiled, which takes a while."""
 
     def on_start(self, event: Any) -> None:
-        """A compilation begins; one that the cache answers does not."""
+        """Announce a compilation."""
         if event.data["dispatcher"] in entry_points:
             name = event.data["dispatcher"].py_func.__name__
             print(
@@ -83,7 +104,7 @@ class _Announcement(event.Listener):
             )
 
     def on_end(self, event: Any) -> None:
-        """Nothing to say."""
+        """Do nothing."""
 
 
 _register: Final[Any] = event.register
@@ -118,22 +139,22 @@ def _prefetch(typing_context: Any, array: Any, element: Any, byte: Any) -> Any:
 prefetch: Final[Any] = intrinsic(_prefetch)
 
 
-def make_jit(*rooms: Path, allocates: bool = False) -> Callable[[F], F]:
-    """The decorator of compiled entry points that rest on these rooms.
+def make_jit(*sources: Path, allocates: bool = False) -> Callable[[F], F]:
+    """Return the decorator of compiled entry points that use these sources.
 
-    It compiles a function with all that it calls at its first call, and caches it on disk.
+    A function is compiled at its first call with all that it calls, and cached on disk.
 
     Args:
-        rooms: modules and folders whose text is compiled in; the function's own file always counts.
+        sources: modules and folders whose text is compiled in; a change of one recompiles.
         allocates: whether it may allocate arrays. Otherwise scratch space is handed in, which is
             faster where many arrays are passed on.
     """
     options = {k: v for k, v in _OPTIONS.items() if not (allocates and k == "_nrt")}
 
     def decorate(function: F) -> F:
-        dispatcher = _njit(cache=True, **options)(function)
-        entry_points[dispatcher] = rooms
-        _stamp_with_sources(dispatcher, rooms)
+        with _cached_by(source_digest(sources)):
+            dispatcher = _njit(cache=True, **options)(function)
+        entry_points[dispatcher] = sources
         return cast(F, dispatcher)
 
     return decorate

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -24,12 +24,15 @@ from inframind_gym.configs import (
     load_yaml_model,
 )
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.simulator.budgets import BUDGET_TIERS_S, RATES_PER_MIN
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, STRATEGIES, TOPOLOGIES
 
 Domain = Literal["Math", "Code", "Commonsense"]
 Protocol = Literal["parallel", "published"]
 AgentCount = Annotated[int, Field(ge=1, le=MAX_AGENTS)]
+
+# Arrival rates and latency budgets of the published training (InfraMind, arXiv 2606.11440).
+RATES_PER_MIN: Final = (10.0, 30.0, 50.0, 100.0, 150.0, 200.0)  # queries per minute
+BUDGET_TIERS_S: Final = (10.0, 30.0, 50.0, 100.0, 200.0, 300.0, 600.0, 1000.0)  # seconds
 
 _SHARE_TOLERANCE = 0.02  # published shares are rounded
 KeyT = TypeVar("KeyT")

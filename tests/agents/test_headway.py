@@ -23,8 +23,9 @@ from agents.headway.study import congestion, ease_of_questions, log_odds, worth_
 from agents.headway.survey import Played, Sums, summed
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
+from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
 from inframind_gym.simulator.workflow.state import COMPLETED
-from inframind_gym.simulator.workflow.topology import ROLES, TOPOLOGIES, RoleRule, graph, roles_of
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 from inframind_gym.tasks import load_role_embeddings
 
 IO, DEBATE = TOPOLOGIES.index("IO"), TOPOLOGIES.index("Debate")

@@ -11,7 +11,8 @@ import torch
 from agents.planner import texts
 from agents.planner.inference import PLAN_DRAWS, ROLE_START, NumpyPlanner
 from agents.planner.net import PlannerNet, count_logits, weights_of
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, ROLES, roles_of
+from inframind_gym.simulator.workflow.roles import ROLES, roles_of
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 from inframind_gym.tasks import DOMAINS, load_tasks
 
 ROLE_COUNT = [len(roles_of(domain)) for domain in DOMAINS]

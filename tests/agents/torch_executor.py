@@ -16,7 +16,7 @@ from agents.inframind.executor_inference import (
     SYSTEM,
     ExecutorShape,
 )
-from inframind_gym.policies.layout import EMBED_DIM
+from inframind_gym.envs.routing.layout import EMBED_DIM
 
 
 class ExecutorOutput(NamedTuple):

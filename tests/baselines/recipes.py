@@ -9,8 +9,9 @@ from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.policies.oracle.compiled import jit
 from inframind_gym.policies.oracle.recipe import RECIPE, best_role, play
 from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.state import COMPLETED, PLAN
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
 
 
 def random_recipes(count: int, routes: int, seed: int) -> NDArray[Any]:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.policies.oracle.recipe import OUTCOME, PACE, RECIPE
 from inframind_gym.policies.oracle.tables import set_idle_pace
-from inframind_gym.simulator.quality.response import query_length_z
+from inframind_gym.simulator.quality import query_length_z
 from inframind_gym.simulator.server.state import cards
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
 from tests.baselines.recipes import carry_out, play_all, random_recipes
 
 

@@ -22,8 +22,9 @@ from inframind_gym.benchmark.routing.rollout import Simulator
 from inframind_gym.benchmark.suite import SuiteConfig
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.state import COMPLETED
-from inframind_gym.simulator.workflow.topology import TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from tests.baselines.recipes import carry_out, random_recipes
 from tests.baselines.test_foresight import foreseen
 

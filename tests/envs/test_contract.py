@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from inframind_gym import ENVIRONMENTS, register_all
-from inframind_gym.simulator.workflow.topology import ROLES
+from inframind_gym.simulator.workflow.roles import ROLES
 from tests.envs.sweeps import EXECUTOR, PLANNER, ROUTING, STREAM, for_ids
 
 IDS = ROUTING

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from inframind_gym.envs.rendering.table import WIDTH, bar, draw_table
 
 import inframind_gym  # noqa: F401
 from inframind_gym.envs.rendering.frame import (
@@ -20,7 +21,6 @@ from inframind_gym.envs.rendering.frame import (
     WAITING,
     draw_frame,
 )
-from inframind_gym.envs.rendering.table import WIDTH, bar, draw_table
 from inframind_gym.envs.rendering.view import DecisionView, ServerView, View, WaitingView, look
 from inframind_gym.envs.routing.base import InfraMindEnv
 from inframind_gym.simulator.workflow.topology import STRATEGIES

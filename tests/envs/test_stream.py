@@ -13,8 +13,9 @@ import yaml
 import baselines
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.state import FINAL, FIRST
-from inframind_gym.simulator.workflow.topology import ROLES, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.simulator.workload import load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS
 from tests.envs.sweeps import STREAM, ByPlace, Cycle, make_batch, sweep

@@ -181,7 +181,8 @@ def _play_random(env_id: str, given: dict[str, Any]) -> str:
 def _replay_server(changes: dict[str, Any]) -> str:
     """Digest 300 requests at one server of a given card."""
     pool = _module("simulator.server.pool", "serving.pool")
-    server = _module("simulator.server", "serving.surrogate")
+    state = _module("simulator.server.state", "serving.surrogate.state")
+    replay = _module("simulator.server.replay", "serving.surrogate.replay")
     step = pool.StepCost(
         base_s=0.01,
         per_seq_s=1e-4,
@@ -196,7 +197,7 @@ def _replay_server(changes: dict[str, Any]) -> str:
         "max_model_len": 1024,
         "step": step,
     }
-    card = server.card_record(pool.ServerCard(**(fields | changes)))
+    card = state.card_record(pool.ServerCard(**(fields | changes)))
     generator = np.random.default_rng(3)
     times = np.cumsum(generator.exponential(0.05, 300))
     prompts, outputs = generator.integers(1, 400, 300), generator.integers(1, 200, 300)
@@ -204,7 +205,7 @@ def _replay_server(changes: dict[str, Any]) -> str:
     digest = Digest()
     for order in (None, priority):
         digest.add(
-            server.replay_requests(card, np.zeros(300, np.int64), times, prompts, outputs, order)
+            replay.replay_requests(card, np.zeros(300, np.int64), times, prompts, outputs, order)
         )
     return digest.text()
 

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.server import CARD, replay_requests
+from inframind_gym.simulator.server.replay import replay_requests
+from inframind_gym.simulator.server.state import CARD
 from tests.simulator.reference.kernel import ReferenceKernel, RefRequest, RefServer
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.simulator.server import card_record, replay_requests
 from inframind_gym.simulator.server.pool import ServerCard, StepCost
+from inframind_gym.simulator.server.replay import replay_requests
+from inframind_gym.simulator.server.state import card_record
 
 
 def serve(

@@ -21,7 +21,7 @@ from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.policies.oracle.necessary import LEAST, num_options, options
 from inframind_gym.policies.oracle.recipe import OUTCOME, PACE, RECIPE
 from inframind_gym.policies.oracle.tables import set_idle_pace
-from inframind_gym.simulator.quality.response import query_length_z
+from inframind_gym.simulator.quality import query_length_z
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.topology import MAX_NODES
 

@@ -32,7 +32,8 @@ from inframind_gym.benchmark.bounds.library import (
 )
 from inframind_gym.benchmark.bounds.solver import maximise
 from inframind_gym.envs.routing.simulation import Simulation
-from inframind_gym.simulator.workflow.topology import MAX_NODES, RoleRule
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_NODES
 
 SEARCH_DRAWS: Final = 6  # times every task is asked while recipes are looked for
 FINAL_DRAWS: Final = 60  # and when they are judged

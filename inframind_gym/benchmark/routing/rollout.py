@@ -26,9 +26,8 @@ from inframind_gym.benchmark.routing.records import Names
 from inframind_gym.benchmark.suite import SuiteConfig
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.policies import Policy, PolicySpec, feedback_of, requires_of, resolve_policy
-from inframind_gym.simulator.workflow.graphs import CUSTOM
 from inframind_gym.simulator.workflow.state import COMPLETED
-from inframind_gym.simulator.workflow.topology import TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import CUSTOM, TOPOLOGIES
 from inframind_gym.tasks.taskset import DOMAINS, TaskSet
 
 ENV_IDS = {"surrogate": "InfraMind-Stream-v0", "vllm": "InfraMind-StreamLive-v0"}

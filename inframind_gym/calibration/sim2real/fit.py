@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from inframind_gym.calibration.cmaes import minimise
 from inframind_gym.calibration.sim2real.sweep import Sweep
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.server import replay_requests
 from inframind_gym.simulator.server.pool import PoolConfig
+from inframind_gym.simulator.server.replay import replay_requests
 from inframind_gym.simulator.server.state import cards
 
 CONSTANTS: Final = ("base_s", "per_seq_s", "per_new_token_s")  # of a step, of every model

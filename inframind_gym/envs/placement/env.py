@@ -9,11 +9,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from inframind_gym.envs.actions import check_actions
 from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.envs.placement.observation import HIGHEST
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.policies.actions import check_actions
 from inframind_gym.simulator.placement.context import (
     PlacementContext,
     PlacementSpec,

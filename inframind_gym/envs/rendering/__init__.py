@@ -1,10 +1,9 @@
-"""What a person sees of an environment: servers, budget and the last decisions.
+"""The "rgb_array" render mode: a picture of servers, budget and the last decisions.
 
-    env = gym.make("InfraMind-Stream-v0", render_mode="ansi")
+    env = gym.make("InfraMind-Stream-v0", render_mode="rgb_array")
     env.reset(seed=0)
     env.step(env.action_space.sample())
-    print(env.render())
+    image = env.render()  # (540, 960, 3) uint8
 
-`view.look` reads the simulation, without changing it, into a plain `View`; `table.draw_table`
-writes a view as text ("ansi") and `frame.draw_frame` paints it ("rgb_array").
+`view` reads the simulation, without changing it, into a plain `View`; `frame` paints a view.
 """

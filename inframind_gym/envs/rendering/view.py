@@ -1,4 +1,4 @@
-"""What there is to see of an environment, read from its simulation: plain numbers and words."""
+"""The state of an environment as plain numbers and words, read from its simulation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.simulator.jit import jit
-from inframind_gym.simulator.telemetry import E2E, LOG_SCALE, QUEUE
+from inframind_gym.simulator.server.telemetry import E2E, LOG_SCALE, QUEUE
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
-from inframind_gym.simulator.workflow.graphs import CUSTOM
 from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.state import PLAN, Workflows
-from inframind_gym.simulator.workflow.topology import ROLES, STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLOGIES
 from inframind_gym.simulator.workflow.workflow import remaining_budget_s
 from inframind_gym.tasks import DOMAINS
 
@@ -126,7 +126,9 @@ def _remaining_s(world: World, flows: Workflows) -> float:
     return 0.0
 
 
-def look(simulation: Simulation, context: np.void, log: DecisionLog, rate_per_min: float) -> View:
+def snapshot(
+    simulation: Simulation, context: np.void, log: DecisionLog, rate_per_min: float
+) -> View:
     """Read what there is to see of a single environment; the simulation does not change.
 
     Args:

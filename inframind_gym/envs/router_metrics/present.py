@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from inframind_gym.envs.router_metrics.watched import Watched
 from inframind_gym.policies import multiplier_of
-from inframind_gym.simulator.telemetry import QUEUE
+from inframind_gym.simulator.server.telemetry import QUEUE
 
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily

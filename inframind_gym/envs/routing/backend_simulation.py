@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing.config import EnvConfig
+from inframind_gym.envs.routing.entry import show
 from inframind_gym.envs.routing.simulation import Load, Simulation
 from inframind_gym.simulator.server.pool import PoolConfig
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.server.surrogate_backend import Lengths, SurrogateBackend
 from inframind_gym.simulator.workflow.backend import Backend
 from inframind_gym.simulator.workflow.backend_loop import Driver
-from inframind_gym.simulator.workflow.dispatch import BEGIN, STEP
+from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, STEP
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 
 # Opens the backend of a sweep: what is run, and the key of the sweep's random numbers.
@@ -80,7 +81,8 @@ class DrivenSimulation(Simulation):
         """The metrics as they were polled last, (3, M)."""
         if self._driver is None:
             return np.zeros((3, len(self.pool.models)), np.float32)
-        return self._driver.seen
+        seen: NDArray[np.float32] = self._driver.seen[0]
+        return seen
 
     def _open_servers(self) -> int:
         """The servers are the backend's; while all are down, every query can come to wait."""
@@ -116,10 +118,16 @@ class DrivenSimulation(Simulation):
         else:
             status = self._driver.resume()
         self.status[0] = status
-        self._driver.observe(observations[0], contexts[:1])
-        if rewards is not None and costs is not None:
-            rewards[0] = self.flows.sweep[0]["reward"]
-            costs[0] = self.flows.sweep[0]["cost"]
+        show(
+            self.world,
+            self.flows,
+            self._driver.read_metrics(),
+            mode == STEP and status == DECISION and self.one_query,
+            observations[0],
+            contexts[:1],
+            self._unread if rewards is None else rewards,
+            self._unread if costs is None else costs,
+        )
 
 
 def open_surrogate(

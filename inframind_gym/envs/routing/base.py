@@ -1,4 +1,4 @@
-"""What the single environments share: one closed loop, its current decision, and its records."""
+"""Base classes of the single routing environments: step, masks, records and rendering."""
 
 from __future__ import annotations
 
@@ -8,23 +8,29 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.rendering.view import DecisionLog, look
+from inframind_gym.envs.actions import check_actions
+from inframind_gym.envs.routing.actions import action_mask, action_space
 from inframind_gym.envs.routing.config import env_config
-from inframind_gym.envs.routing.simulation import DECISION, Simulation
-from inframind_gym.envs.routing.spaces import action_mask, action_space, observation_space
+from inframind_gym.envs.routing.observation import observation_space
+from inframind_gym.envs.routing.simulation import DECISION, SWEEP_OVER, Simulation
+from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.errors import ConfigError, require_positive, unknown
-from inframind_gym.policies import PolicySpec
-from inframind_gym.policies.actions import check_actions
 
 RESET_OPTIONS = ("arrival_rate_per_min", "budget_s")
-RENDER_MODES = ("ansi", "rgb_array")
+RENDER_MODES = ("rgb_array",)
 
 
 class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
-    """A router of multi-agent LLM calls in front of simulated vLLM servers.
+    """A router of multi-agent LLM calls in front of vLLM servers.
 
-    The subclasses are the registered environments; see there. Keyword arguments are those of
-    `inframind_gym.envs.routing.config.EnvConfig`.
+    The subclasses are the registered environments; see there.
+
+    Args:
+        render_mode: None or "rgb_array".
+        **arguments: of `inframind_gym.envs.routing.config.EnvConfig`.
+
+    Raises:
+        ConfigError: an argument that is unknown or has an impossible value.
     """
 
     metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
@@ -54,12 +60,20 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         self._episode_cost = 0.0
         self._episode_reward = 0.0
         self._running = False
-        self._log = DecisionLog(6)
+        self._log = self._decision_log()
         _, self._contexts = self.simulation.buffers()
 
     def _simulate(self, arguments: dict[str, Any]) -> Simulation:
-        """Check the arguments and make the closed loop."""
+        """Check the arguments and make the simulation."""
         return Simulation(env_config(arguments), 1, one_query=self.one_query)
+
+    def _decision_log(self) -> Any:
+        """Return what rendering keeps of the last decisions; None where nothing is rendered."""
+        if self.render_mode is None:
+            return None
+        from inframind_gym.envs.rendering.view import DecisionLog
+
+        return DecisionLog(6)
 
     # What a policy may know
 
@@ -73,22 +87,22 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         return self.simulation.completed(0)
 
     def calls(self) -> NDArray[Any]:
-        """Every call of the current sweep that is done, (k,) CALL; needs `record_calls=True`."""
+        """Every completed call of the current stream, (k,) CALL; needs `record_calls=True`."""
         return self.simulation.calls(0)
 
     @property
     def queries_done(self) -> int:
-        """How many of the agent's queries have ended in this episode."""
+        """Number of the agent's queries that ended in this episode."""
         if self.one_query:
             return int(not self._running)
         return int(self.simulation.flows.sweep[0]["finished"])
 
     def policy_spec(self) -> PolicySpec:
-        """What a `Policy` is told before a run."""
+        """The public facts of the run, for `Policy.reset`."""
         return self.simulation.policy_spec()
 
     def models_up(self) -> int:
-        """Bit mask of the models that can be routed to now; may be asked on any thread."""
+        """Bit mask of the models that can be routed to now; may be called on any thread."""
         sweep = self.simulation.flows.sweep[0]
         return int(sweep["models_up"]) if sweep["num_queries"] else self.simulation.models_up
 
@@ -134,7 +148,8 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         self._episode_cost = 0.0
         self._episode_reward = 0.0
         self._running = True
-        self._log.clear()
+        if self._log is not None:
+            self._log.clear()
         observation: NDArray[np.float32] = observations[0]
         return observation
 
@@ -153,18 +168,18 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         status = self.simulation.step(
             actions, observations, self._contexts, self._reward, self._cost
         )
-        over = bool(status[0] != DECISION)
+        terminated = bool(status[0] != DECISION)
         reward, cost = float(self._reward[0]), float(self._cost[0])
         self._episode_cost += cost
         self._episode_reward += reward
-        self._running = not over
-        if self.render_mode is not None:
+        self._running = not terminated
+        if self._log is not None:
             self._log.add(decided[0], actions[0], reward, cost)
         info = self._info(cost)
-        if over:
+        if terminated:
             info["episode_cost"] = self._episode_cost
             info |= self._summary()
-        return observations[0], reward, over, False, info
+        return observations[0], reward, terminated, False, info
 
     def _checked(self, action: Any) -> NDArray[np.int64]:
         if self._num_routes and isinstance(action, int | np.integer):
@@ -187,14 +202,47 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         raise NotImplementedError
 
     def render(self) -> Any:
-        """A table of queues, budget and the last decisions ("ansi"), or the same as an image."""
+        """Return a picture of queues, budget and the last decisions, (540, 960, 3) uint8."""
         if self.render_mode is None:
             return None
-        view = look(self.simulation, self._contexts[0], self._log, self._rate)
-        if self.render_mode == "ansi":
-            from inframind_gym.envs.rendering.table import draw_table
-
-            return draw_table(view)
         from inframind_gym.envs.rendering.frame import draw_frame
+        from inframind_gym.envs.rendering.view import snapshot
 
-        return draw_frame(view)
+        return draw_frame(snapshot(self.simulation, self._contexts[0], self._log, self._rate))
+
+
+class TaggedQueryEnv(InfraMindEnv):
+    """An environment whose episode is one tagged query in background traffic.
+
+    The stream of queries goes on from episode to episode, and starts again when it is over.
+    """
+
+    one_query: ClassVar[bool] = True
+    _begun = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Start the episode of the next query; see Starting State."""
+        super().reset(seed=seed)
+        self._set_options(options)
+        fresh = seed is not None or bool(options) or self._running or not self._begun
+        self._begun = True
+        if fresh:
+            observation = self._begin(inside=True)
+        else:
+            observations, self._contexts = self.simulation.buffers()
+            self.simulation.resume(self._row, observations, self._contexts)
+            if self.simulation.status[0] == SWEEP_OVER:
+                observation = self._begin(inside=False)
+            else:
+                observation = self._episode_starts(observations)
+        return observation, self._info(0.0)
+
+    def _summary(self) -> dict[str, Any]:
+        query = self.completed()[-1]
+        return {
+            "solved": int(query["solved"]),
+            "latency_s": float(query["latency_s"]),
+            "budget_s": float(query["budget_s"]),
+        }

@@ -16,8 +16,7 @@ from inframind_gym.configs import (
 )
 from inframind_gym.errors import ConfigError, require_positive, unknown
 from inframind_gym.live.vllm.settings import LiveSettings
-from inframind_gym.simulator.workflow.graphs import Graph, custom_graph
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, Graph, custom_graph
 from inframind_gym.simulator.workload import AgentProfile
 
 DEFAULT_POOL: Final = "b200-2gpu"

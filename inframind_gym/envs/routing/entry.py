@@ -1,6 +1,7 @@
-"""Entry point of the compiled closed loop: start sweeps, carry out actions, observe.
+"""Compiled entry points of the routing environments: act, let time run, reward, observe.
 
-It works on a whole batch of environments; a single environment is a batch of one.
+`drive` works on a whole batch of simulated environments; a single one is a batch of one. `show`
+ends the step of an environment on any other backend.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.routing.observation import observe
+from inframind_gym.envs.routing.reward import running_cost, step_reward
 from inframind_gym.simulator.jit import inner, jit, prefetch
 from inframind_gym.simulator.server.engine import next_end, reset_cluster
 from inframind_gym.simulator.server.state import Cluster
@@ -20,8 +23,6 @@ from inframind_gym.simulator.workflow.dispatch import (
     STEP,
     act,
     begin_step,
-    charge,
-    observe,
     start_sweep,
 )
 from inframind_gym.simulator.workflow.event_loop import advance
@@ -106,8 +107,33 @@ def drive(
         elif mode == STEP:
             act(world, flows, e, actions[e])
         status[e] = advance(world, flows, cluster, e)
+        rewards[e], costs[e] = step_reward(world, flows, e)
         if one_query and mode == STEP and status[e] == DECISION:
-            charge(world, flows, e)
-        rewards[e] = sweep.reward
-        costs[e] = sweep.cost
+            costs[e] += running_cost(world, flows, e)
         observe(world, flows, cluster.seen, e, observations[e], contexts[e])
+
+
+@jit
+def show(
+    world: World,
+    flows: Workflows,
+    seen: NDArray[np.float32],
+    charged: bool,
+    observation: NDArray[np.float32],
+    context: NDArray[Any],
+    reward: NDArray[np.float64],
+    cost: NDArray[np.float64],
+) -> None:
+    """Write what a step of environment 0 ends with.
+
+    Args:
+        world: constants.
+        flows: state.
+        seen: (1, 3, M) normalised metrics.
+        charged: the tagged query still runs and pays for its latency so far.
+        observation: (d,), context (1,), reward (1,), cost (1,): written.
+    """
+    reward[0], cost[0] = step_reward(world, flows, 0)
+    if charged:
+        cost[0] += running_cost(world, flows, 0)
+    observe(world, flows, seen, 0, observation, context[0])

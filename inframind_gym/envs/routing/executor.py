@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from inframind_gym.envs.routing.one_query import OneQueryEnv
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from inframind_gym.envs.routing.base import TaggedQueryEnv
+from inframind_gym.envs.routing.config import DEFAULT_POOL, DEFAULT_WORKLOAD
 
 
-class ExecutorEnv(OneQueryEnv):
+class ExecutorEnv(TaggedQueryEnv):
     """Route every agent call of one query while other queries load the servers.
 
     ## Description
@@ -13,7 +17,7 @@ class ExecutorEnv(OneQueryEnv):
     A query with a latency budget has arrived and a plan says which agents work on it: a topology,
     a number of agents and their roles. Each agent's call is routed to one of M models with one of
     three prompt strategies. The other queries of the sweep are routed by a built-in rule
-    (`background`). This is the constrained Markov decision process of `spec/inframind.md` §1-2.
+    (`background`). This is the constrained Markov decision process of InfraMind (arXiv 2606.11440).
 
     ## Action Space
 
@@ -55,11 +59,78 @@ class ExecutorEnv(OneQueryEnv):
 
     ## Arguments
 
-    See `inframind_gym.envs.routing.config.EnvConfig`; `reset(options=…)` takes
-    `arrival_rate_per_min` and `budget_s` (NaN: drawn from the tiers), which hold from then on and
-    start a new sweep.
+    | argument | meaning |
+    |---|---|
+    | `pool` | name or path of a pool of servers (`envs_configs/pools`) |
+    | `workload` | name or path of a workload (`envs_configs/workloads`) |
+    | `tasks`, `split` | "builtin" or a folder of JSON Lines files; "train", "val", "test" or "all" |
+    | `arrival_rate_per_min` | queries a minute |
+    | `budget_s` | seconds of every query; None draws each from the workload's tiers |
+    | `num_queries` | queries in a stream; None: the workload's |
+    | `arrivals` | arrival process, by name or as JSON (`inframind_gym.simulator.arrivals`) |
+    | `scheduler` | order of the servers' queues; None: the pool's |
+    | `protocol` | how a workflow's calls follow one another; None: the workload's |
+    | `planner` | a fixed plan, a dict; None: drawn from the workload's measured mix |
+    | `agents` | rules of the agents beyond their graph; None: the workload's |
+    | `background` | router of the calls that are not the agent's |
+    | `observation` | "full" (embeddings) or "index" |
+    | `system_features` | observed telemetry: "queue", "e2e", "kv", "in_flight" |
+    | `metrics_poll_s` | seconds between two polls of it; None: the pool's |
+    | `record_calls` | keep a record of every call (`calls()`) |
+    | `down_models` | aliases of models that are down |
+
+    `reset(options=…)` takes `arrival_rate_per_min` and `budget_s` (NaN: drawn from the tiers),
+    which hold from then on and start a new stream. Reward and cost are computed in
+    `inframind_gym.envs.routing.reward`, observations in `inframind_gym.envs.routing.observation`.
 
     ## Version History
 
     * v0: first version.
     """
+
+    def __init__(
+        self,
+        *,
+        pool: str = DEFAULT_POOL,
+        workload: str = DEFAULT_WORKLOAD,
+        tasks: str = "builtin",
+        split: Literal["train", "val", "test", "all"] = "test",
+        arrival_rate_per_min: float = 100.0,
+        budget_s: float | None = None,
+        num_queries: int | None = None,
+        arrivals: str | dict[str, Any] = "poisson",
+        scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None,
+        protocol: Literal["parallel", "published"] | None = None,
+        planner: dict[str, Any] | None = None,
+        agents: dict[str, Any] | None = None,
+        background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix",
+        observation: Literal["full", "index"] = "full",
+        system_features: Sequence[Literal["queue", "e2e", "kv", "in_flight"]] = ("queue", "e2e"),
+        metrics_poll_s: float | None = None,
+        record_calls: bool = False,
+        down_models: Sequence[str] = (),
+        render_mode: Literal["rgb_array"] | None = None,
+        **unknown: Any,
+    ) -> None:
+        super().__init__(
+            render_mode,
+            pool=pool,
+            workload=workload,
+            tasks=tasks,
+            split=split,
+            arrival_rate_per_min=arrival_rate_per_min,
+            budget_s=budget_s,
+            num_queries=num_queries,
+            arrivals=arrivals,
+            scheduler=scheduler,
+            protocol=protocol,
+            planner=planner,
+            agents=agents,
+            background=background,
+            observation=observation,
+            system_features=system_features,
+            metrics_poll_s=metrics_poll_s,
+            record_calls=record_calls,
+            down_models=down_models,
+            **unknown,
+        )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.routing.config import planner_config
-from inframind_gym.envs.routing.one_query import OneQueryEnv
+from inframind_gym.envs.routing.base import TaggedQueryEnv
+from inframind_gym.envs.routing.config import DEFAULT_POOL, DEFAULT_WORKLOAD, planner_config
 from inframind_gym.envs.routing.planner_simulation import PlannerSimulation
 
 
-class PlannerEnv(OneQueryEnv):
+class PlannerEnv(TaggedQueryEnv):
     """Choose topology, number of agents and roles for one query; an executor does the rest.
 
     ## Description
@@ -27,9 +28,7 @@ class PlannerEnv(OneQueryEnv):
     - `"static_mix"` (default: the workload's measured oblivious mix), `"round_robin"` or
       `"least_loaded"`: built into the compiled simulation;
     - a policy by its name, also with arguments: `"lowest_expected_latency"`,
-      `"static:llama-8b:Flash"`, `"inframind:runs/mine/seed0"` for a checkpoint. Names are
-      registered by `import baselines` and `import agents`; with `"baselines:InfraMind-Planner-v0"`
-      as the id, `gym.make` imports first;
+      `"static:llama-8b:Flash"`, `"inframind:runs/mine/seed0"` for a checkpoint;
     - a policy of your own: `"package.module:Class"`.
 
     A policy is shown what executors are shown, whatever the planner is: indices, "queue" and "e2e"
@@ -83,10 +82,31 @@ class PlannerEnv(OneQueryEnv):
 
     ## Arguments
 
-    See `inframind_gym.envs.routing.config.PlannerConfig`. `background` routes the other queries,
-    `planner` fixes *their* plans, and `background="none"` leaves the query alone on the servers.
-    `reset(options=…)` takes `arrival_rate_per_min` and `budget_s`, which hold from then on and
-    start a new sweep.
+    | argument | meaning |
+    |---|---|
+    | `pool` | name or path of a pool of servers (`envs_configs/pools`) |
+    | `workload` | name or path of a workload (`envs_configs/workloads`) |
+    | `tasks`, `split` | "builtin" or a folder of JSON Lines files; "train", "val", "test" or "all" |
+    | `arrival_rate_per_min` | queries a minute |
+    | `budget_s` | seconds of every query; None draws each from the workload's tiers |
+    | `num_queries` | queries in a stream; None: the workload's |
+    | `arrivals` | arrival process, by name or as JSON (`inframind_gym.simulator.arrivals`) |
+    | `scheduler` | order of the servers' queues; None: the pool's |
+    | `protocol` | how a workflow's calls follow one another; None: the workload's |
+    | `planner` | a fixed plan, a dict; None: drawn from the workload's measured mix |
+    | `agents` | rules of the agents beyond their graph; None: the workload's |
+    | `background` | router of the calls that are not the agent's |
+    | `observation` | "full" (embeddings) or "index" |
+    | `system_features` | observed telemetry: "queue", "e2e", "kv", "in_flight" |
+    | `metrics_poll_s` | seconds between two polls of it; None: the pool's |
+    | `record_calls` | keep a record of every call (`calls()`) |
+    | `down_models` | aliases of models that are down |
+    | `executor` | router of the calls of the agent's workflows |
+    | `observe` | "query", or "infra" with the remaining budget and the `system_features` |
+
+    `background` routes the other queries, `planner` fixes *their* plans, and `background="none"`
+    leaves the query alone on the servers. `reset(options=…)` takes `arrival_rate_per_min` and
+    `budget_s`, which hold from then on and start a new stream.
 
     ## Version History
 
@@ -94,6 +114,57 @@ class PlannerEnv(OneQueryEnv):
     """
 
     simulation: PlannerSimulation
+
+    def __init__(
+        self,
+        *,
+        pool: str = DEFAULT_POOL,
+        workload: str = DEFAULT_WORKLOAD,
+        tasks: str = "builtin",
+        split: Literal["train", "val", "test", "all"] = "test",
+        arrival_rate_per_min: float = 100.0,
+        budget_s: float | None = None,
+        num_queries: int | None = None,
+        arrivals: str | dict[str, Any] = "poisson",
+        scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None,
+        protocol: Literal["parallel", "published"] | None = None,
+        planner: dict[str, Any] | None = None,
+        agents: dict[str, Any] | None = None,
+        background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix",
+        observation: Literal["full", "index"] = "full",
+        system_features: Sequence[Literal["queue", "e2e", "kv", "in_flight"]] = ("queue", "e2e"),
+        metrics_poll_s: float | None = None,
+        record_calls: bool = False,
+        down_models: Sequence[str] = (),
+        executor: str = "static_mix",
+        observe: Literal["query", "infra"] = "query",
+        render_mode: Literal["rgb_array"] | None = None,
+        **unknown: Any,
+    ) -> None:
+        super().__init__(
+            render_mode,
+            pool=pool,
+            workload=workload,
+            tasks=tasks,
+            split=split,
+            arrival_rate_per_min=arrival_rate_per_min,
+            budget_s=budget_s,
+            num_queries=num_queries,
+            arrivals=arrivals,
+            scheduler=scheduler,
+            protocol=protocol,
+            planner=planner,
+            agents=agents,
+            background=background,
+            observation=observation,
+            system_features=system_features,
+            metrics_poll_s=metrics_poll_s,
+            record_calls=record_calls,
+            down_models=down_models,
+            executor=executor,
+            observe=observe,
+            **unknown,
+        )
 
     def _simulate(self, arguments: dict[str, Any]) -> PlannerSimulation:
         return PlannerSimulation(planner_config(arguments), 1)

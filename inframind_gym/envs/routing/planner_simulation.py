@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing.config import EnvConfig, PlannerConfig
+from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.errors import ActionError, ConfigError
 from inframind_gym.policies import (
@@ -27,7 +28,6 @@ from inframind_gym.policies import (
     requires_of,
     resolve_policy,
 )
-from inframind_gym.policies.layout import EMBED_DIM
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
 from inframind_gym.simulator.workflow.params import ROUTERS
 from inframind_gym.simulator.workflow.state import CONTEXT, IS_DUE

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.routing.config import EnvConfig, FixedPlan
 from inframind_gym.envs.routing.entry import drive
+from inframind_gym.envs.routing.layout import SYSTEM_FEATURES, ObservationLayout
+from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies import ObservationLayout, PolicySpec
-from inframind_gym.policies.layout import SYSTEM_FEATURES
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import Cluster, allocate, cards

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.batch import BatchEnv
+from inframind_gym.envs.routing.actions import action_mask, action_space
 from inframind_gym.envs.routing.base import RESET_OPTIONS
 from inframind_gym.envs.routing.config import env_config, planner_config
+from inframind_gym.envs.routing.observation import observation_space
 from inframind_gym.envs.routing.planner_simulation import PlannerSimulation
 from inframind_gym.envs.routing.simulation import DECISION, SWEEP_OVER, Simulation
-from inframind_gym.envs.routing.spaces import action_mask, action_space, observation_space
+from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.policies import PolicySpec
 
 
 class InfraMindVectorEnv(BatchEnv):

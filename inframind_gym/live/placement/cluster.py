@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.actions import check_actions
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.live.placement import events
@@ -27,7 +28,6 @@ from inframind_gym.live.placement.records import Records
 from inframind_gym.live.placement.traffic import Traffic
 from inframind_gym.live.vllm.client import ChatResult
 from inframind_gym.live.vllm.settings import require_live
-from inframind_gym.policies.actions import check_actions
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, DAG, SLEPT, World
 from inframind_gym.simulator.server.pool import load_pool
 

@@ -10,8 +10,15 @@ from inframind_gym.live.prompts.formats import DESIGN, answer_format, check
 from inframind_gym.live.prompts.roles import DECIDER_BRIEF, ROLE_BRIEFS, designs_only
 from inframind_gym.live.prompts.size import Count, cut, estimate_upper, shares
 from inframind_gym.simulator.workflow.backend import Call
-from inframind_gym.simulator.workflow.graphs import CUSTOM, DEBATE_ROUNDS, FINAL, SECOND
-from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTRUCTIONS, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import (
+    CUSTOM,
+    DEBATE_ROUNDS,
+    FINAL,
+    SECOND,
+    STRATEGIES,
+    STRATEGY_INSTRUCTIONS,
+    TOPOLOGIES,
+)
 from inframind_gym.tasks.extract import without_reasoning
 from inframind_gym.tasks.taskset import TaskSet
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from inframind_gym.simulator.workflow.topology import ROLES
+from inframind_gym.simulator.workflow.roles import ROLES
 
 _BRIEFS: Final[dict[tuple[str, str], str]] = {
     ("Math", "AlgorithmEngineer"): (

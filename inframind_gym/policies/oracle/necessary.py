@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 from inframind_gym.policies.oracle.compiled import jit
 from inframind_gym.policies.oracle.recipe import call_s, call_work_s, play
 from inframind_gym.simulator.jit import inner
-from inframind_gym.simulator.quality.response import (
+from inframind_gym.simulator.quality import (
     FINAL_STRATEGY,
     answer_right,
     answer_tokens,
     call_id,
 )
 from inframind_gym.simulator.rng import STREAM_TESTS, uniform
-from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, MAX_NODES, SECOND
 from inframind_gym.simulator.workflow.params import World
 from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES, SECOND
 from inframind_gym.simulator.workflow.workflow import PUBLISHED
 
 # Columns of the table of least calls, one row a model.

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from inframind_gym.simulator.jit import inner
-from inframind_gym.simulator.quality.response import (
+from inframind_gym.simulator.quality import (
     FINAL_STRATEGY,
     answer_bonus,
     answer_right,
@@ -27,9 +27,9 @@ from inframind_gym.simulator.quality.response import (
     call_id,
 )
 from inframind_gym.simulator.rng import STREAM_TESTS, uniform
-from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, MAX_NODES, SECOND
 from inframind_gym.simulator.workflow.params import World
 from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES, SECOND
 from inframind_gym.simulator.workflow.workflow import PUBLISHED
 
 # A way to carry out a query.

@@ -1,6 +1,6 @@
 """Jobs: graphs of calls, which of them are ready, and what each costs to serve.
 
-A job is one of the six topologies (`inframind_gym.simulator.workflow.graphs`) for 1 to 6 agents. Every node
+A job is one of the six topologies (`inframind_gym.simulator.workflow.topology`) for 1 to 6 agents. Every node
 is one call; in Reflection each is followed by the same agent's revising call; a last call, which
 reads all that nobody else reads, decides. All calls of an agent need the agent's model; the call
 that decides has a model of its own. A call reads the job's prompt and the answers of the calls
@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from inframind_gym.simulator.placement.compiled import inner
 from inframind_gym.simulator.placement.state import DAG, NONE, Cluster, World
 from inframind_gym.simulator.rng import normal, uniform
-from inframind_gym.simulator.workflow.graphs import graph
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, graph
 
 STREAM_TOPOLOGY: Final = 101
 STREAM_AGENTS: Final = 102

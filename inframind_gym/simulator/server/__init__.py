@@ -1,6 +1,13 @@
-"""The surrogate: vLLM's continuous batching in virtual time, compiled."""
+"""vLLM servers in virtual time: the rules of the V1 scheduler, compiled.
 
-from inframind_gym.simulator.server.replay import SERVED, replay_requests
-from inframind_gym.simulator.server.state import CARD, Cluster, allocate, card_record, cards
-
-__all__ = ["CARD", "SERVED", "Cluster", "allocate", "card_record", "cards", "replay_requests"]
+pool                pools of GPUs and models, server cards (YAML)
+state               records and arrays of a batch of servers
+scheduler           one engine step: running requests first, then waiting ones
+queue               the waiting queue, ordered by priority and submission
+kv_cache            KV blocks, prefix caching
+async_scheduling    planning a step while the one before it runs
+engine              stretches of steps in closed form; submit, next end, finish
+telemetry           metrics as a router polls them
+replay              given requests through given servers, without workflows
+surrogate_backend   the same servers behind the `Backend` protocol
+"""

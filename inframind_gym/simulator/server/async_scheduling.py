@@ -9,8 +9,12 @@ everything known. Source: vLLM 0.32 `v1/core/sched/async_scheduler.py`, `v1/engi
 from __future__ import annotations
 
 from inframind_gym.simulator.jit import inner
-from inframind_gym.simulator.server.kv_blocks import blocks_for, blocks_held
-from inframind_gym.simulator.server.prefix_cache import findable_tokens, keep_blocks
+from inframind_gym.simulator.server.kv_cache import (
+    blocks_for,
+    blocks_held,
+    findable_tokens,
+    keep_blocks,
+)
 from inframind_gym.simulator.server.queue import pop, push
 from inframind_gym.simulator.server.state import NEVER_S, Cluster
 

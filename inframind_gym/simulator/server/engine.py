@@ -20,8 +20,12 @@ import numpy as np
 
 from inframind_gym.simulator.jit import inner
 from inframind_gym.simulator.server.async_scheduling import join_leaving, see_the_last_step
-from inframind_gym.simulator.server.kv_blocks import blocks_for, blocks_held, blocks_held_at_most
-from inframind_gym.simulator.server.prefix_cache import keep_blocks
+from inframind_gym.simulator.server.kv_cache import (
+    blocks_for,
+    blocks_held,
+    blocks_held_at_most,
+    keep_blocks,
+)
 from inframind_gym.simulator.server.queue import push
 from inframind_gym.simulator.server.scheduler import (
     admit_waiting,

@@ -27,14 +27,12 @@ from inframind_gym.simulator.server.async_scheduling import (
     release_leaving,
     show_hidden,
 )
-from inframind_gym.simulator.server.kv_blocks import (
+from inframind_gym.simulator.server.kv_cache import (
     blocks_for,
     blocks_held,
     blocks_held_at_most,
     blocks_held_by,
     blocks_new_in_step,
-)
-from inframind_gym.simulator.server.prefix_cache import (
     findable_tokens,
     leave_blocks,
     take_blocks_back,

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.simulator.jit import jit
-from inframind_gym.simulator.quality.response import (
+from inframind_gym.simulator.quality import (
+    ResponseTables,
     answer_bonus,
     answer_right,
     answer_tokens,
@@ -22,7 +23,6 @@ from inframind_gym.simulator.quality.response import (
     query_length_z,
     was_cut,
 )
-from inframind_gym.simulator.quality.tables import ResponseTables
 from inframind_gym.simulator.server.engine import (
     finish_stretch,
     flush,
@@ -32,10 +32,16 @@ from inframind_gym.simulator.server.engine import (
     submit,
 )
 from inframind_gym.simulator.server.state import DIRTY, Cluster, allocate
-from inframind_gym.simulator.server.telemetry import depth_req, kv_frac, recent_e2e_s
-from inframind_gym.simulator.telemetry import E2E, KV, QUEUE
+from inframind_gym.simulator.server.telemetry import (
+    E2E,
+    KV,
+    QUEUE,
+    depth_req,
+    kv_frac,
+    recent_e2e_s,
+)
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
-from inframind_gym.simulator.workflow.graphs import FINAL
+from inframind_gym.simulator.workflow.topology import FINAL
 
 _CLOCK: Final = np.dtype([("now_s", "f8"), ("poll_s", "f8"), ("taken_s", "f8"), ("polls", "i8")])
 _ENDED: Final = np.dtype(

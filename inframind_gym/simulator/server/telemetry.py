@@ -1,20 +1,58 @@
-"""The simulated servers' metrics: gauges and latencies as vLLM's /metrics shows them.
+"""Metrics of servers: gauges and latencies as vLLM's /metrics shows them, and their normalisation.
 
 Latency is observed when a request finishes, so that queued work is invisible to it; the average is
-the one of the requests that finished between two polls (`spec/inframind.md` §3).
+the one of the requests that finished between two polls. Metrics of simulated and of real servers
+are noted here; observations are written from what was noted last.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from inframind_gym.simulator.jit import inner, jit
 from inframind_gym.simulator.server.engine import steps_begun
-from inframind_gym.simulator.server.kv_blocks import blocks_held
+from inframind_gym.simulator.server.kv_cache import blocks_held
 from inframind_gym.simulator.server.state import NEVER_S, Cluster
-from inframind_gym.simulator.telemetry import KV, note
+
+LOG_SCALE = math.log(300.0)  # 300 s are 1 on the logarithmic scale of time features
+QUEUE = 0  # telemetry features, by position in `inframind_gym.envs.routing.layout.SYSTEM_FEATURES`
+E2E = 1
+KV = 2
+IN_FLIGHT = 3  # not noted but counted
+
+
+@inner
+def note(
+    seen: Any,
+    e: int,
+    m: int,
+    depth_req: float,
+    e2e_s: float,
+    kv_frac: float,
+    queue_norm: float,
+    queue_high: float,
+) -> None:
+    """Keep a reading of one server's metrics.
+
+    Args:
+        seen: (E, 3, M) float32. QUEUE: depth / queue_norm, clipped at queue_high; E2E:
+            log(1 + s) / log 300; KV: share of the cache in use.
+        e: environment of the batch.
+        m: the server's model.
+        depth_req: requests running and waiting.
+        e2e_s: mean latency of the requests that finished between two readings; NaN where none
+            did: the last value is held.
+        kv_frac: 0..1.
+        queue_norm: requests at which QUEUE is 1.
+        queue_high: bound of QUEUE.
+    """
+    seen[e, QUEUE, m] = np.float32(min(depth_req / queue_norm, queue_high))
+    if e2e_s == e2e_s:  # not NaN
+        seen[e, E2E, m] = np.float32(math.log(1.0 + e2e_s) / LOG_SCALE)
+    seen[e, KV, m] = np.float32(kv_frac)
 
 
 @inner

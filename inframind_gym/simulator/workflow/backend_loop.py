@@ -1,9 +1,9 @@
-"""The closed loop on any backend, in the backend's own time.
+"""The event loop on any backend, in the backend's own time.
 
-What the compiled loop of `surrogate.py` does with simulated servers, the driver does with a
-`Backend`: it starts queries when they arrive, sends the calls that the workflows ask for, reports
-back the ones that are done, and stops whenever a decision of the agent's is due. The rules are the
-same compiled ones (`rules.py`); only the carrying to and fro is Python.
+`event_loop` does it compiled with simulated servers. Here a `Backend` serves the calls: queries
+start when they arrive, the calls that workflows ask for are submitted, completions are reported
+back, and the loop stops whenever a decision of the agent is due. The rules are the same compiled
+ones (`bindings`); only the bookkeeping of calls in flight is Python.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.telemetry import E2E, KV, QUEUE
+from inframind_gym.simulator.server.telemetry import E2E, KV, QUEUE
 from inframind_gym.simulator.workflow import bindings as rules
 from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
-from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, RESUME, SEND, STEP, WAIT
+from inframind_gym.simulator.workflow.dispatch import BEGIN, RESUME, SEND, STEP, WAIT
 from inframind_gym.simulator.workflow.params import World
 from inframind_gym.simulator.workflow.state import Workflows
 
@@ -51,6 +51,10 @@ class Driver:
             down, to the next one that is up, unless its backend says that there is no sense in
             it. A call that fails for good counts as a wrong answer.
         patience_s: how long to wait for a model while all are down.
+
+    Attributes:
+        backend: as given.
+        seen: (1, 3, M) the metrics as they were read last, normalised (`simulator.telemetry`).
     """
 
     def __init__(
@@ -72,14 +76,13 @@ class Driver:
         self._patience_s = patience_s
         self._usable = int(start[0]["models_up"])
         self._max_tokens = int(world.settings[0]["max_output_tokens"])
-        self._seen = np.zeros((1, 3, models), np.float32)
+        self.seen = np.zeros((1, 3, models), np.float32)
         self._metrics = np.zeros((3, models))
         self._order = np.zeros(1, rules.ORDER)
         self._answer = np.zeros(1, rules.ANSWER)
         self._sent: dict[int, _Sent] = {}
         self._calls = 0
         self._held_since_s = math.inf
-        self._charged = False
 
     def start(self) -> int:
         """Run to the first decision.
@@ -94,30 +97,34 @@ class Driver:
 
     def step(self, action: NDArray[np.int64]) -> int:
         """Carry out the agent's action (a,) and run to the next decision."""
-        status = self._enter(STEP, action)
-        self._charged = status == DECISION and bool(self._world.settings[0]["one_query"])
-        return status
+        return self._enter(STEP, action)
 
     def resume(self) -> int:
         """One-agent mode: run until the agent's next query has arrived."""
         return self._enter(RESUME, np.zeros(1, np.int64))
 
-    def observe(self, observation: NDArray[np.float32], context: NDArray[Any]) -> None:
-        """Write what the agent is shown; once after every step, before rewards and costs are read.
+    def read_metrics(self) -> NDArray[np.float32]:
+        """Note the backend's metrics as they were polled last.
 
-        Args:
-            observation: (d,), written.
-            context: (1,) CONTEXT, written.
+        Returns:
+            (1, 3, M) `seen`.
         """
-        self._read_metrics()
-        rules.show(self._world, self._flows, self._seen, observation, context, self._charged)
-        self._charged = False
-
-    @property
-    def seen(self) -> NDArray[np.float32]:
-        """The metrics as they were read last, normalised (`serving/telemetry.py`), (3, M)."""
-        seen: NDArray[np.float32] = self._seen[0]
-        return seen
+        telemetry = self.backend.telemetry()
+        sweep = self._flows.sweep[0]
+        if not telemetry.polls:
+            return self.seen
+        self._metrics[QUEUE] = telemetry.depth_req
+        self._metrics[E2E] = telemetry.e2e_s
+        self._metrics[KV] = telemetry.kv_frac
+        rules.note_metrics(self._world, self.seen, self._metrics)
+        up = int(sweep["models_up"])
+        oldest_s = min(
+            (taken_s for m, taken_s in enumerate(telemetry.taken_s) if up >> m & 1),
+            default=min(telemetry.taken_s),
+        )
+        sweep["polls"] = telemetry.polls
+        sweep["last_poll_s"] = min(oldest_s, sweep["now_s"])  # a poll can have just been made
+        return self.seen
 
     # The loop
 
@@ -230,21 +237,3 @@ class Driver:
         self._flows.sweep[0]["now_s"] = completion.finish_s
         if rules.call_ends(self._world, self._flows, self._answer, self._order):
             self._send(attempt=attempt + 1 if again else 0)
-
-    def _read_metrics(self) -> None:
-        """Note the backend's metrics as they were polled last."""
-        telemetry = self.backend.telemetry()
-        sweep = self._flows.sweep[0]
-        if not telemetry.polls:
-            return
-        self._metrics[QUEUE] = telemetry.depth_req
-        self._metrics[E2E] = telemetry.e2e_s
-        self._metrics[KV] = telemetry.kv_frac
-        rules.note_metrics(self._world, self._seen, self._metrics)
-        up = int(sweep["models_up"])
-        oldest_s = min(
-            (taken_s for m, taken_s in enumerate(telemetry.taken_s) if up >> m & 1),
-            default=min(telemetry.taken_s),
-        )
-        sweep["polls"] = telemetry.polls
-        sweep["last_poll_s"] = min(oldest_s, sweep["now_s"])  # a poll can have just been made

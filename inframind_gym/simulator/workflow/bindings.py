@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.simulator.jit import inner, jit
-from inframind_gym.simulator.telemetry import E2E, KV, QUEUE, note
+from inframind_gym.simulator.server.telemetry import E2E, KV, QUEUE, note
 from inframind_gym.simulator.workflow import dispatch as decisions
-from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, MAX_NODES
 from inframind_gym.simulator.workflow.lifecycle import (
     end_call,
     is_judged,
@@ -23,6 +22,7 @@ from inframind_gym.simulator.workflow.lifecycle import (
 )
 from inframind_gym.simulator.workflow.params import World
 from inframind_gym.simulator.workflow.state import Workflows
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES
 
 # A call to be sent.
 ORDER: Final = np.dtype(
@@ -159,27 +159,3 @@ def note_metrics(world: World, seen: NDArray[np.float32], metrics: NDArray[np.fl
             settings.queue_norm,
             settings.queue_high,
         )
-
-
-@jit
-def show(
-    world: World,
-    flows: Workflows,
-    seen: NDArray[np.float32],
-    observation: NDArray[np.float32],
-    context: NDArray[Any],
-    charged: bool,
-) -> None:
-    """Write observation (d,) and context (1,) of the decision that is due, or of a sweep's end.
-
-    Args:
-        world: constants.
-        flows: state.
-        seen: (1, 3, M) normalised metrics.
-        observation: written.
-        context: written.
-        charged: the step that ends here pays for its query's latency (one-agent mode).
-    """
-    if charged:
-        decisions.charge(world, flows, 0)
-    decisions.observe(world, flows, seen, 0, observation, context[0])

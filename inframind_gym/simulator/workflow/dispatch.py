@@ -1,19 +1,16 @@
-"""The course of a sweep: who decides what and when, and what the agent is shown and charged.
+"""Dispatch: who decides what and when, in which order calls are sent.
 
-These rules hold whoever serves the calls; see `queries.py`.
+The rules are the same for every backend; see `lifecycle`.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from inframind_gym.simulator.jit import inner
 from inframind_gym.simulator.rng import STREAM_BACKGROUND, uniform
-from inframind_gym.simulator.telemetry import LOG_SCALE, write_system
-from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, MAX_AGENTS
 from inframind_gym.simulator.workflow.lifecycle import LEVEL_EXECUTOR, LEVEL_PLANNER, draw
 from inframind_gym.simulator.workflow.params import World
 from inframind_gym.simulator.workflow.state import (
@@ -22,23 +19,19 @@ from inframind_gym.simulator.workflow.state import (
     IS_TAKEN,
     MAX_MODELS,
     NO_SLOT,
-    PLAN,
     PLAN_NODE,
-    ROUTE,
     Workflows,
 )
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_AGENTS
 from inframind_gym.simulator.workflow.workflow import (
-    PUBLISHED,
     decide,
     hand_on,
     pop_ready,
-    remaining_budget_s,
     set_plan,
 )
 
 STATIC_MIX = 0  # indices into ROUTERS
 ROUND_ROBIN = 1
-EMBEDDING = 384
 PLAN_ACTIONS = 2 + MAX_AGENTS  # topology, agents - 1, role of each agent
 _ONE = np.uint32(1)
 
@@ -85,10 +78,8 @@ def start_sweep(world: World, flows: Workflows, e: int, start: Any) -> None:
 
 @inner
 def begin_step(flows: Workflows, e: int) -> None:
-    """Nothing earned and nothing reported yet."""
+    """Begin to count the queries that end in this step."""
     sweep = flows.sweep[e]
-    sweep.reward = 0.0
-    sweep.cost = 0.0
     sweep.reported = sweep.finished
 
 
@@ -190,91 +181,3 @@ def act(world: World, flows: Workflows, e: int, action: Any) -> None:
     strategies = world.strategy_cdf.shape[1]
     decide(flows, e, slot, sweep.node, routed // strategies, routed % strategies)
     sweep.live = IS_TAKEN
-
-
-@inner
-def observe(world: World, flows: Workflows, seen: Any, e: int, row: Any, context: Any) -> None:
-    """Write the observation and the context of the decision that waits, or of a sweep's end.
-
-    Args:
-        world: constants.
-        flows: state.
-        seen: (E, 3, M) telemetry as it was noted last.
-        e: environment of the batch.
-        row: (d,) the observation.
-        context: a CONTEXT record.
-    """
-    sweep = flows.sweep[e]
-    settings = world.settings[0]
-    task = -1
-    role = -1
-    budget_s = 0.0
-    if sweep.live == IS_DUE:
-        slot = int(sweep.slot)
-        node = int(sweep.node)
-        query = flows.query[e, slot]
-        task = int(query.task)
-        budget_s = remaining_budget_s(world, flows, e, slot, node)
-        context.arrival_s = query.arrival_s
-        context.budget_s = query.budget_s
-        context.query = query.ordinal
-        context.task = task
-        context.topology = query.topology
-        context.num_agents = query.num_agents
-        context.num_nodes = query.num_nodes
-        context.domain = query.domain
-        if node == PLAN_NODE:
-            context.kind = PLAN
-            context.node = 0
-            context.wave = 0
-            context.num_waves = 0
-            context.role = -1
-        else:
-            role = int(query.role[node])
-            waves = world.graphs.waves[query.topology, query.num_agents - 1]
-            context.kind = ROUTE
-            context.node = node
-            context.wave = waves[node]
-            context.num_waves = waves[query.num_nodes - 1] + 1
-            context.role = role
-    context.time_s = sweep.now_s
-    context.telemetry_age_s = sweep.now_s - sweep.last_poll_s
-    context.poll = sweep.polls
-    context.models_up = sweep.models_up
-
-    head = 2
-    if settings.embeddings:
-        head = 2 * EMBEDDING
-        if task >= 0:
-            for i in range(EMBEDDING):
-                row[i] = world.task_embedding[task, i]
-        else:
-            for i in range(EMBEDDING):
-                row[i] = np.float32(0.0)
-        if role >= 0:
-            for i in range(EMBEDDING):
-                row[EMBEDDING + i] = world.role_embedding[role, i]
-        else:
-            for i in range(EMBEDDING):
-                row[EMBEDDING + i] = np.float32(0.0)
-    else:
-        row[0] = np.float32(task)
-        row[1] = np.float32(role)
-    row[head] = np.float32(math.log(max(budget_s, 1.0)) / LOG_SCALE)
-    write_system(row[head + 1 :], seen, e, world.features, sweep.own_in_flight, settings.queue_norm)
-    if settings.level > LEVEL_PLANNER:  # joint: which of the two kinds of decision it is
-        row[row.shape[0] - 1] = np.float32(
-            1.0 if sweep.live == IS_DUE and sweep.node == PLAN_NODE else 0.0
-        )
-
-
-@inner
-def charge(world: World, flows: Workflows, e: int) -> None:
-    """One-agent mode: the step pays for the latency that its query has gained since the last."""
-    sweep = flows.sweep[e]
-    query = flows.query[e, sweep.slot]
-    latency_s = query.latency_s
-    if world.settings[0].protocol != PUBLISHED:
-        latency_s = sweep.now_s - query.arrival_s
-    sweep.cost += (latency_s - query.charged_s) / query.budget_s
-    query.charged_s = latency_s

@@ -8,7 +8,7 @@ whenever a decision of the agent's is due.
 from __future__ import annotations
 
 from inframind_gym.simulator.jit import inner
-from inframind_gym.simulator.quality.response import (
+from inframind_gym.simulator.quality import (
     answer_bonus,
     answer_right,
     answer_tokens,
@@ -25,7 +25,6 @@ from inframind_gym.simulator.server.engine import (
 from inframind_gym.simulator.server.state import DIRTY, NEVER_S, Cluster
 from inframind_gym.simulator.server.telemetry import poll
 from inframind_gym.simulator.workflow.dispatch import SEND, SEND_FINAL, WAIT, next_turn
-from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, SECOND
 from inframind_gym.simulator.workflow.lifecycle import (
     end_call,
     is_judged,
@@ -36,6 +35,7 @@ from inframind_gym.simulator.workflow.lifecycle import (
 )
 from inframind_gym.simulator.workflow.params import World
 from inframind_gym.simulator.workflow.state import Workflows
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST, SECOND
 
 
 @inner

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.simulator.jit import inner
-from inframind_gym.simulator.quality.response import FINAL_STRATEGY, query_length_z
+from inframind_gym.simulator.quality import FINAL_STRATEGY, query_length_z
 from inframind_gym.simulator.rng import (
     STREAM_AGENTS,
     STREAM_BUDGET,
@@ -20,9 +20,9 @@ from inframind_gym.simulator.rng import (
     STREAM_TOPOLOGY,
     uniform,
 )
-from inframind_gym.simulator.workflow.graphs import FINAL, MAX_NODES, SECOND
 from inframind_gym.simulator.workflow.params import World
 from inframind_gym.simulator.workflow.state import NO_SLOT, OVER, PLAN_NODE, Workflows
+from inframind_gym.simulator.workflow.topology import FINAL, MAX_NODES, SECOND
 from inframind_gym.simulator.workflow.workflow import (
     complete_call,
     new_slot,
@@ -320,11 +320,6 @@ def query_over(world: World, flows: Workflows, e: int, slot: int) -> None:
         record.strategy[node] = -1
         record.role[node] = -1
         record.node_latency_s[node] = 0.0
-    if query.agents:
-        sweep.reward += query.solved
-        if world.settings[0].one_query:
-            sweep.cost += (query.latency_s - query.charged_s) / query.budget_s
-            sweep.own_slot = NO_SLOT
-        else:
-            sweep.cost += record.cost
+    if query.agents and world.settings[0].one_query:
+        sweep.own_slot = NO_SLOT
     release_slot(flows, e, slot)

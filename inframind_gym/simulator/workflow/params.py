@@ -9,16 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.quality.tables import ResponseTables, response_tables
+from inframind_gym.simulator.quality import ResponseTables, response_tables
 from inframind_gym.simulator.server.pool import PoolConfig
-from inframind_gym.simulator.workflow.graphs import Graph, GraphTables, graph_tables
+from inframind_gym.simulator.workflow.roles import ROLES, roles_of
 from inframind_gym.simulator.workflow.state import MAX_MODELS
 from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
-    ROLES,
     STRATEGIES,
     TOPOLOGIES,
-    roles_of,
+    Graph,
+    GraphTables,
+    graph_tables,
 )
 from inframind_gym.simulator.workload import TaskProfile
 from inframind_gym.tasks import DOMAINS, TaskSet, load_role_embeddings

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.workflow.graphs import FINAL as FINAL  # phases of a call
-from inframind_gym.simulator.workflow.graphs import FIRST as FIRST
-from inframind_gym.simulator.workflow.graphs import MAX_NODES
-from inframind_gym.simulator.workflow.graphs import SECOND as SECOND
+from inframind_gym.simulator.workflow.topology import FINAL as FINAL  # phases of a call
+from inframind_gym.simulator.workflow.topology import FIRST as FIRST
+from inframind_gym.simulator.workflow.topology import MAX_NODES
+from inframind_gym.simulator.workflow.topology import SECOND as SECOND
 
 MAX_MODELS: Final = 16
 NO_SLOT: Final = -1
@@ -160,8 +160,6 @@ SWEEP: Final = np.dtype(
         ("next_poll_s", "f8"),
         ("last_poll_s", "f8"),
         ("budget_s", "f8"),  # NaN: drawn from the tiers
-        ("reward", "f8"),  # since the last decision
-        ("cost", "f8"),
         ("num_queries", "i4"),
         ("arrived", "i4"),
         ("finished", "i4"),

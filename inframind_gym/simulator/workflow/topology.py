@@ -1,27 +1,155 @@
-"""How agents work together: six topologies as graphs, 25 roles, three prompt strategies."""
+"""How agents work together: six topologies as directed acyclic graphs of agent executions.
 
-from inframind_gym.simulator.workflow.graphs import (
-    MAX_AGENTS,
-    MAX_NODES,
-    TOPOLOGIES,
-    Graph,
-    distinct_plans,
-    graph,
-)
-from inframind_gym.simulator.workflow.roles import ROLES, Role, RoleRule, roles_of
-from inframind_gym.simulator.workflow.strategies import STRATEGIES, STRATEGY_INSTRUCTIONS
+A *node* is one execution of an agent: in Debate, whose agents speak in two rounds, K agents make 2K
+nodes. A node is ready when all its predecessors are done. Source: the graphs of
+MasRouter (ACL 2025): IO and CoT are isolated agents, Chain links each agent to
+the next, FullConnected is the complete graph i < j, Debate has no links within a round and all of
+them between its two rounds, Reflection is isolated agents that each make a second call. Every
+topology ends with one further call that decides.
+"""
 
-__all__ = [
-    "MAX_AGENTS",
-    "MAX_NODES",
-    "ROLES",
-    "STRATEGIES",
-    "STRATEGY_INSTRUCTIONS",
-    "TOPOLOGIES",
-    "Graph",
-    "Role",
-    "RoleRule",
-    "distinct_plans",
-    "graph",
-    "roles_of",
-]
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+TOPOLOGIES: Final = ("IO", "CoT", "Chain", "Debate", "Reflection", "FullConnected")
+CUSTOM: Final = "custom"  # in records: a graph beyond the six, which a fixed plan brought
+MAX_AGENTS: Final = 6
+MAX_NODES: Final = 2 * MAX_AGENTS
+DEBATE_ROUNDS: Final = 2
+
+# Phases of a call.
+FIRST: Final = 0
+SECOND: Final = 1  # the revising call of Reflection
+FINAL: Final = 2  # the call that decides
+
+# The prompt strategies of the executor and what they add to the prompt.
+STRATEGIES: Final = ("Flash", "Concise", "DeepThink")
+
+STRATEGY_INSTRUCTIONS: Final = {
+    "Flash": "Go straight to the answer. No reasoning.",
+    "Concise": "Brief 2-3 key points, then answer.",
+    "DeepThink": "Reason thoroughly step-by-step, verify result.",
+}
+
+
+class Graph(NamedTuple):
+    """A topology for a given number of agents.
+
+    Attributes:
+        predecessors: per node, a bit mask of the nodes whose answers it reads.
+        agents: per node, the agent (and so the role) that executes it.
+        calls_per_node: 2 where every node makes a second, revising call (Reflection), else 1.
+    """
+
+    predecessors: tuple[int, ...]
+    agents: tuple[int, ...]
+    calls_per_node: int
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of executions, which is the number of routing decisions."""
+        return len(self.predecessors)
+
+    @property
+    def waves(self) -> tuple[int, ...]:
+        """Per node, its wave: 0 without predecessors, else one more than the latest of them."""
+        waves: list[int] = []
+        for mask in self.predecessors:
+            before = [waves[other] for other in range(len(waves)) if mask >> other & 1]
+            waves.append(1 + max(before) if before else 0)
+        return tuple(waves)
+
+
+def graph(topology: str, num_agents: int) -> Graph:
+    """The graph of `topology` for `num_agents` agents.
+
+    Raises:
+        ValueError: `topology` is none of the six, or `num_agents` is not in 1..6.
+    """
+    if topology not in TOPOLOGIES:
+        raise ValueError(f"unknown topology {topology!r}; the six are {', '.join(TOPOLOGIES)}")
+    if not 1 <= num_agents <= MAX_AGENTS:
+        raise ValueError(f"num_agents is {num_agents}; it must be between 1 and {MAX_AGENTS}")
+    agents = tuple(range(num_agents))
+    if topology == "Chain":
+        return Graph(tuple(1 << (i - 1) if i else 0 for i in agents), agents, 1)
+    if topology == "FullConnected":
+        return Graph(tuple((1 << i) - 1 for i in agents), agents, 1)
+    if topology == "Debate":
+        first_round = (1 << num_agents) - 1
+        return Graph((0,) * num_agents + (first_round,) * num_agents, agents * DEBATE_ROUNDS, 1)
+    return Graph((0,) * num_agents, agents, 2 if topology == "Reflection" else 1)
+
+
+def distinct_plans(
+    num_agents: Iterable[int] = range(1, MAX_AGENTS + 1),
+) -> tuple[tuple[int, int], ...]:
+    """Topologies with numbers of agents, without those that are others under another name.
+
+    CoT has the graph of IO, and one agent alone in a Chain or a FullConnected is one in IO. (Two
+    agents in a Chain are two in a FullConnected; both are listed, as searches have always had it.)
+
+    Args:
+        num_agents: those that are wanted, each in 1..6.
+
+    Returns:
+        (index into TOPOLOGIES, number of agents), by topology, then in the order of `num_agents`.
+    """
+    counts = tuple(num_agents)
+    return tuple(
+        (topology, count)
+        for topology, name in enumerate(TOPOLOGIES)
+        for count in counts
+        if name != "CoT" and (count > 1 or name not in ("Chain", "FullConnected"))
+    )
+
+
+def custom_graph(num_agents: int, edges: Sequence[tuple[int, int]]) -> Graph:
+    """A graph of one's own: agent j reads the answer of agent i for every pair (i, j), i < j."""
+    predecessors = [0] * num_agents
+    for first, second in edges:
+        predecessors[second] |= 1 << first
+    return Graph(tuple(predecessors), tuple(range(num_agents)), 1)
+
+
+class GraphTables(NamedTuple):
+    """All graphs as arrays for the compiled code; index [topology, num_agents - 1]."""
+
+    predecessors: NDArray[np.uint32]  # (topologies, MAX_AGENTS, MAX_NODES)
+    agents: NDArray[np.int32]  # (topologies, MAX_AGENTS, MAX_NODES)
+    waves: NDArray[np.int32]  # (topologies, MAX_AGENTS, MAX_NODES)
+    num_nodes: NDArray[np.int32]  # (topologies, MAX_AGENTS)
+    calls_per_node: NDArray[np.int32]  # (topologies,)
+
+
+def graph_tables(extra: Sequence[Graph] = ()) -> GraphTables:
+    """Tabulate the six topologies for 1..6 agents.
+
+    Args:
+        extra: further graphs of 1..6 nodes, for a known number of agents: one topology each, with
+            the indices that follow the six. No action space knows them.
+    """
+    shape = (len(TOPOLOGIES) + len(extra), MAX_AGENTS, MAX_NODES)
+    predecessors = np.zeros(shape, np.uint32)
+    agents = np.zeros(shape, np.int32)
+    waves = np.zeros(shape, np.int32)
+    num_nodes = np.zeros(shape[:2], np.int32)
+    calls_per_node = np.zeros(shape[0], np.int32)
+
+    def tabulate(t: int, count: int, g: Graph) -> None:
+        row = (t, count - 1, slice(0, g.num_nodes))
+        predecessors[row], agents[row], waves[row] = g.predecessors, g.agents, g.waves
+        num_nodes[t, count - 1] = g.num_nodes
+        calls_per_node[t] = g.calls_per_node
+
+    for t, topology in enumerate(TOPOLOGIES):
+        for count in range(1, MAX_AGENTS + 1):
+            tabulate(t, count, graph(topology, count))
+    for t, g in enumerate(extra, len(TOPOLOGIES)):
+        tabulate(t, len(set(g.agents)), g)
+    return GraphTables(predecessors, agents, waves, num_nodes, calls_per_node)

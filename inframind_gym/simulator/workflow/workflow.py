@@ -21,9 +21,9 @@ import numpy as np
 
 from inframind_gym.simulator.jit import inner
 from inframind_gym.simulator.rng import STREAM_TESTS, uniform
-from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, SECOND
 from inframind_gym.simulator.workflow.params import World
 from inframind_gym.simulator.workflow.state import NOTHING, OVER, PLAN_NODE, Workflows
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST, SECOND
 
 PUBLISHED = 1  # index into PROTOCOLS
 _ONE = np.uint32(1)

@@ -15,9 +15,11 @@ from inframind_gym.live.prompts.prompts import TEMPLATE_TOKENS, Message
 from inframind_gym.live.prompts.roles import ROLE_BRIEFS, designs_only
 from inframind_gym.live.prompts.size import cut, shares
 from inframind_gym.simulator.workflow.backend import Call
-from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, SECOND
+from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.topology import (
-    ROLES,
+    FINAL,
+    FIRST,
+    SECOND,
     STRATEGIES,
     STRATEGY_INSTRUCTIONS,
     TOPOLOGIES,

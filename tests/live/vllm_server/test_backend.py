@@ -20,7 +20,7 @@ from inframind_gym.live.vllm.servers import VllmServers
 from inframind_gym.live.vllm.settings import LiveSettings, server_url
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
-from inframind_gym.simulator.workflow.graphs import FINAL
+from inframind_gym.simulator.workflow.topology import FINAL
 from tests.live.vllm_server.fake import Answer, until
 from tests.live.vllm_server.live_play import Prompts, call, five, live, right_if_42
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from inframind_gym.simulator import quality as response
 from inframind_gym.simulator.jit import jit
-from inframind_gym.simulator.quality import response
-from inframind_gym.simulator.quality.tables import ResponseTables, response_tables
+from inframind_gym.simulator.quality import ResponseTables, response_tables
 from inframind_gym.simulator.workflow.topology import STRATEGIES
 from inframind_gym.simulator.workload import TaskProfile, load_workload
 from inframind_gym.tasks import load_tasks

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inframind_gym.simulator.workflow.graphs import graph_tables
 from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
     MAX_NODES,
     TOPOLOGIES,
     distinct_plans,
     graph,
+    graph_tables,
 )
 from tests.simulator.reference.workflow import build_nodes
 

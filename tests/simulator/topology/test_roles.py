@@ -6,13 +6,8 @@ from collections import Counter
 
 import numpy as np
 
-from inframind_gym.simulator.workflow.topology import (
-    ROLES,
-    STRATEGIES,
-    STRATEGY_INSTRUCTIONS,
-    RoleRule,
-    roles_of,
-)
+from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
+from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTRUCTIONS
 from inframind_gym.tasks import DOMAINS, load_role_embeddings
 
 

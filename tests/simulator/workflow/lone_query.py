@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
+from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.state import FINAL
-from inframind_gym.simulator.workflow.topology import ROLES, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from tests.simulator.reference.workflow import FINAL_NODE, Node, QueryResult, run_query
 
 NUM_STRATEGIES = 3

@@ -14,8 +14,8 @@ from inframind_gym.configs import find_config
 from inframind_gym.envs.routing.backend_simulation import DrivenSimulation, open_surrogate
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.envs.routing.simulation import Simulation
-from inframind_gym.simulator.workflow.graphs import FINAL
-from inframind_gym.simulator.workflow.topology import ROLES, TOPOLOGIES, graph, roles_of
+from inframind_gym.simulator.workflow.roles import ROLES, roles_of
+from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES, graph
 from tests.simulator.workflow.driven_play import Sweep, at_random, play
 
 QUERIES = 60

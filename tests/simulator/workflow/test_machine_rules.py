@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
+from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.state import FINAL, PLAN, ROUTE
-from inframind_gym.simulator.workflow.topology import ROLES, TOPOLOGIES, graph
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 
 QUERIES = 12
 POLL_S = 5.0

@@ -13,10 +13,15 @@ import yaml
 
 from inframind_gym.configs import find_config, list_configs
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.budgets import BUDGET_TIERS_S, RATES_PER_MIN
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, STRATEGIES, TOPOLOGIES
-from inframind_gym.simulator.workload import WorkloadConfig, load_profiles, load_workload
+from inframind_gym.simulator.workload import (
+    BUDGET_TIERS_S,
+    RATES_PER_MIN,
+    WorkloadConfig,
+    load_profiles,
+    load_workload,
+)
 
 DATASETS = ("gsm_hard", "humaneval", "math", "mbpp", "mmlu_pro")
 

@@ -8,8 +8,8 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.routing.layout import EMBED_DIM, ObservationLayout
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.policies.layout import EMBED_DIM, ObservationLayout
 
 
 def _no_embeddings() -> NDArray[np.float32]:
