@@ -36,7 +36,7 @@ class WorldChoice(StrictModel):
     tasks: str = "builtin"
     arrivals: str | dict[str, Any] = "poisson"
     scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
-    protocol: Literal["parallel", "published"] | None = None
+    execution: Literal["parallel", "sequential"] | None = None
     agents: dict[str, Any] | None = None
     metrics_poll_s: Positive | None = None  # between two polls of the telemetry; None: the pool's
 

@@ -280,7 +280,7 @@ class Shard:
         query = self._planned[:, None] + np.arange(PLANS_AHEAD)
         of, column = np.nonzero(query < until[:, None])
         query = query[of, column]
-        task = self.env.simulation.flows.task[of, query]
+        task = self.env.simulation.state.task[of, query]
         topology, count, roles = planner.plan(
             planner.encode(self.spec.task_embeddings[task]),
             self.env.simulation.tasks.domain[task].astype(np.int64),

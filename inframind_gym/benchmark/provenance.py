@@ -66,7 +66,7 @@ def world_settings(suite: SuiteConfig) -> dict[str, Any]:
         "num_queries": suite.num_queries,
         "num_queries by workload": {w: own.num_queries for w, own in suite.by_workload.items()},
         "arrivals": _arrivals(suite.arrivals),
-        "protocol": suite.protocol,
+        "execution": suite.execution,
         "scheduler": suite.scheduler,
         "system_features": list(suite.system_features),
         "metrics_poll_s": suite.metrics_poll_s,

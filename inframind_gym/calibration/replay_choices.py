@@ -59,7 +59,7 @@ _PLAIN: Final = 1  # index into STRATEGIES of the one that stands for plain prom
 class Harness:
     """How the runs of a method were carried out."""
 
-    protocol: Literal["parallel", "published"]
+    execution: Literal["parallel", "sequential"]
     scheduler: Literal["edf", "fcfs"]
     has_roles: bool  # agents with roles, whose rules are the workload's `agents`
     has_strategies: bool  # prompt strategies; otherwise prompts are plain
@@ -67,10 +67,12 @@ class Harness:
 
 
 HARNESSES: Final[Mapping[str, Harness]] = {
-    "mas": Harness("published", "fcfs", has_roles=True, has_strategies=False, adaptive=False),
+    "mas": Harness("sequential", "fcfs", has_roles=True, has_strategies=False, adaptive=False),
     "moa": Harness("parallel", "fcfs", has_roles=False, has_strategies=False, adaptive=False),
-    "gptswarm": Harness("published", "fcfs", has_roles=False, has_strategies=False, adaptive=False),
-    "inframind": Harness("published", "edf", has_roles=True, has_strategies=True, adaptive=True),
+    "gptswarm": Harness(
+        "sequential", "fcfs", has_roles=False, has_strategies=False, adaptive=False
+    ),
+    "inframind": Harness("sequential", "edf", has_roles=True, has_strategies=True, adaptive=True),
 }
 
 

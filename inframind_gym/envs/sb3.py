@@ -77,7 +77,7 @@ class SB3VecEnv(VecEnv):
         super().__init__(batch.num_envs, env.single_observation_space, env.single_action_space)
 
     def reset(self) -> NDArray[np.float32]:
-        """Start a new sweep everywhere, with the seeds and options that were set, if any."""
+        """Start a new stream everywhere, with the seeds and options that were set, if any."""
         seeds = None if all(seed is None for seed in self._seeds) else self._seeds
         observations, _ = self.costs.reset(seed=seeds, options=self._batch_options())
         self._reset_seeds()

@@ -29,7 +29,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from inframind_gym.envs.exporter import DEFAULT_PORT, RouterExporter
+from inframind_gym.envs.metrics import DEFAULT_PORT, RouterExporter
 from inframind_gym.envs.routing.base import InfraMindEnv
 from inframind_gym.errors import InfraMindError
 

@@ -70,7 +70,7 @@ class ClairvoyantPolicy(BasePolicy):
         self._routes = [{} for _ in seeds]
 
     def foresee(self, simulation: Simulation) -> None:
-        """Be shown the world; row i of the policy is environment i of the simulation."""
+        """Be shown the simulation; row i of the policy is environment i of the simulation."""
         self._simulation = simulation
 
     def act_batch(
@@ -107,15 +107,15 @@ class ClairvoyantPolicy(BasePolicy):
         due: NDArray[np.int64],
     ) -> None:
         assert self._simulation is not None
-        world, flows, cluster = (
-            self._simulation.world,
-            self._simulation.flows,
+        params, state, cluster = (
+            self._simulation.params,
+            self._simulation.state,
             self._simulation.cluster,
         )
         models, slots = cluster.running.shape[1:]
         chosen, roles = np.zeros(len(due), np.int64), np.zeros(len(due), np.int64)
         choose(
-            world, flows, cluster, np.ascontiguousarray(rows[due]), self._recipes, self._small,
+            params, state, cluster, np.ascontiguousarray(rows[due]), self._recipes, self._small,
             self.safety, PATIENCE_S, np.zeros(models, PACE), np.zeros((2, MAX_NODES)),
             np.zeros(slots), np.zeros((3, models)), np.zeros(1, OUTCOME), chosen, roles,
         )  # fmt: skip

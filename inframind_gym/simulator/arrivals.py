@@ -1,4 +1,4 @@
-"""Arrival processes: when the queries of a sweep come.
+"""Arrival processes: when the queries of a stream come.
 
 Every process draws arrival times from a generator that the caller seeds. Those with a rate that
 changes are sampled exactly: a unit-rate Poisson process is mapped through the inverse of the
@@ -27,7 +27,7 @@ class ArrivalProcess(StrictModel):
     kind: str
 
     def sample(self, rate_per_min: float, n: int, rng: np.random.Generator) -> Times:
-        """Draw the arrival times of one sweep.
+        """Draw the arrival times of one stream.
 
         Args:
             rate_per_min: Base rate, queries per minute.
@@ -35,7 +35,7 @@ class ArrivalProcess(StrictModel):
             rng: Source of randomness; the same state gives the same times.
 
         Returns:
-            (n,) float64 seconds since the start of the sweep, strictly increasing, the first > 0.
+            (n,) float64 seconds since the start of the stream, strictly increasing, the first > 0.
 
         Raises:
             ConfigError: If the rate is not positive and finite, or `n` is not at least 1.
@@ -120,7 +120,7 @@ class DiurnalArrivals(ArrivalProcess):
 class SustainedArrivals(ArrivalProcess):
     """Poisson arrivals with one stretch of `factor` times the base rate.
 
-    The stretch lies between two fractions of the sweep's expected duration, in which the raised
+    The stretch lies between two fractions of the stream's expected duration, in which the raised
     rate is included.
     """
 
@@ -138,7 +138,7 @@ class SustainedArrivals(ArrivalProcess):
         return self
 
     def duration_s(self, rate_per_s: float, n: int) -> float:
-        """Return the expected duration of a sweep of `n` queries, in seconds."""
+        """Return the expected duration of a stream of `n` queries, in seconds."""
         raised = self.end_frac - self.start_frac
         return n / (rate_per_s * (1.0 + (self.factor - 1.0) * raised))
 

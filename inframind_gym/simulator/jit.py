@@ -3,7 +3,7 @@
 Numba caches a compiled function and invalidates the entry when *that function's file* changes. A
 function of ours is compiled together with everything that it calls and with the constants that it
 names, in other files too. So the folder of its cache carries the digest of all sources that are
-compiled in: a stale kernel is never found. A test checks that no kernel uses a file outside of them.
+compiled in: a stale kernel is never found. A test checks that no kernel uses another file.
 """
 
 from __future__ import annotations

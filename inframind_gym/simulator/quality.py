@@ -232,8 +232,8 @@ def answer_right(
 
     Args:
         tables: constants of the response model.
-        key: of the sweep's random numbers.
-        ordinal: the query's position in the sweep.
+        key: of the stream's random numbers.
+        ordinal: the query's position in the stream.
         task: what it asks.
         call: `call_id` of the call.
         model: who answers.

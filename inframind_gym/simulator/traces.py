@@ -1,6 +1,6 @@
 """Read traces of production traffic: when requests came, with how many tokens.
 
-Three CSV layouts are known, told apart by their header (FACTS §9):
+Three CSV layouts are known, told apart by their header:
 
 - Azure LLM inference: `TIMESTAMP,ContextTokens,GeneratedTokens`, date and time of day;
 - Mooncake: `timestamp_ms,input_length,output_length`, milliseconds;

@@ -27,7 +27,7 @@ from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, STRATEGIES, TOPOLOGIES
 
 Domain = Literal["Math", "Code", "Commonsense"]
-Protocol = Literal["parallel", "published"]
+Execution = Literal["parallel", "sequential"]
 AgentCount = Annotated[int, Field(ge=1, le=MAX_AGENTS)]
 
 # Arrival rates and latency budgets of the published training (InfraMind, arXiv 2606.11440).
@@ -125,7 +125,7 @@ class AgentProfile(StrictModel):
 
 
 class QualityProfile(StrictModel):
-    """Item-response model of solving (DESIGN §6); gains are logits added to a model's ability."""
+    """Item-response model of solving; gains are logits added to a model's ability."""
 
     discrimination: Positive  # slope of the response curve
     difficulty_sd: NonNegative  # logits: spread of the queries' difficulty
@@ -196,8 +196,8 @@ class WorkloadConfig(StrictModel):
 
     name: str = Field(min_length=1)
     description: str = ""
-    num_queries: PositiveInt = 500  # in one sweep
-    protocol: Protocol = "parallel"
+    num_queries: PositiveInt = 500  # in one stream
+    execution: Execution = "parallel"
     budget_tiers_s: tuple[Positive, ...] = Field(default=BUDGET_TIERS_S, min_length=1)
     rates_per_min: tuple[Positive, ...] = Field(default=RATES_PER_MIN, min_length=1)
     dataset: str | None = Field(default=None, min_length=1)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.policies.oracle.compiled import jit
 from inframind_gym.policies.oracle.recipe import RECIPE, best_role, play
-from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.state import COMPLETED, PLAN
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
@@ -31,7 +31,7 @@ def carry_out(env: StreamVectorEnv, recipes: NDArray[Any]) -> tuple[NDArray[Any]
     Returns:
         (N,) COMPLETED by ordinal, and all CALL records.
     """
-    world = env.simulation.world
+    world = env.simulation.params
     done = np.zeros(len(recipes), COMPLETED)
     action = np.zeros((1, 9), np.int64)
     calls: NDArray[Any] | None = None
@@ -44,7 +44,7 @@ def carry_out(env: StreamVectorEnv, recipes: NDArray[Any]) -> tuple[NDArray[Any]
             action[0, 2:8] = role - world.role_start[context["domain"]]
         else:
             action[0, 8] = recipe["route"][context["node"]]
-        recorded = env.simulation.flows.call[0]
+        recorded = env.simulation.state.call[0]
         _, _, over, _, _ = env.step(action)
         _, records = env.completed()
         done[records["query"]] = records
@@ -56,7 +56,7 @@ def carry_out(env: StreamVectorEnv, recipes: NDArray[Any]) -> tuple[NDArray[Any]
 
 @jit
 def play_all(
-    world: World,
+    world: EnvParams,
     card: NDArray[Any],
     pace: NDArray[Any],
     keys: NDArray[np.uint64],

@@ -18,8 +18,8 @@ from tests.baselines.recipes import carry_out, play_all, random_recipes
 
 
 @pytest.mark.parametrize(
-    ("workload", "protocol"),
-    [("math", "parallel"), ("mbpp", "parallel"), ("humaneval", "published")],
+    ("workload", "execution"),
+    [("math", "parallel"), ("mbpp", "parallel"), ("humaneval", "sequential")],
 )
 def test_a_recipe_does_what_was_foreseen(workload: str, protocol: str) -> None:
     env = stream(workload, protocol)
@@ -64,7 +64,7 @@ def stream(
         "InfraMind-Stream-v0",
         num_envs=1,
         workload=workload,
-        protocol=protocol,
+        execution=execution,
         level="joint",
         observation="index",
         num_queries=queries,
@@ -82,7 +82,7 @@ def foreseen(
     """Outcome (N,) and work (N, M) of every query by its own recipe."""
     simulation = env.simulation
     env.reset(seed=3)
-    key = simulation.flows.sweep[0]["key"]
+    key = simulation.state.stream[0]["key"]
     card = cards(simulation.pool)
     pace = np.zeros(len(card), PACE)
     set_idle_pace(card, pace)
@@ -91,12 +91,12 @@ def foreseen(
     outcomes = np.zeros(n, OUTCOME)
     for q in range(n):
         play_all(
-            simulation.world,
+            simulation.params,
             card,
             pace,
             np.array([key]),
             np.array([q]),
-            simulation.flows.task[0, q : q + 1].astype(np.int64),
+            simulation.state.task[0, q : q + 1].astype(np.int64),
             np.array([query_length_z(key, q)], np.float32),
             recipes[q : q + 1],
             np.zeros((2, MAX_NODES)),

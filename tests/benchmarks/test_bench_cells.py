@@ -90,7 +90,7 @@ def test_paper_suite_is_the_published_grid() -> None:
     paper = load_suite("paper")
     assert set(paper.workloads) == {"math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro"}
     assert paper.budgets_s == (10, 30, 50, 100, 200, 300, 600, 1000)
-    assert (paper.num_queries, paper.protocol) == (500, "published")
+    assert (paper.num_queries, paper.protocol) == (500, "sequential")
 
 
 def test_workloads_may_have_budgets_and_lengths_of_their_own() -> None:

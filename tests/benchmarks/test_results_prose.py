@@ -41,7 +41,7 @@ HEADWAY = {
 def small(folder: Path) -> PlanConfig:
     """A plan with an ablation for each question, and trainings in the folder."""
     chosen = plan(folder)
-    cause = {"of": "replay", "protocols": ("published",), "what": "another goal"}
+    cause = {"of": "replay", "protocols": ("sequential",), "what": "another goal"}
     cause |= {"name": "cause", "policy": "worse:{folder}"}
     entries = (*chosen.entries, chosen.entry("worse").model_copy(update=cause))
     moved = []

@@ -57,7 +57,7 @@ ARGUMENTS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"workload": "mmlu"}, ("unknown workload 'mmlu'", "Did you mean 'mmlu_pro'?")),
     ({"split": "tests"}, ("split", "Did you mean 'test'?", "train, val, test, all")),
     ({"scheduler": "edff"}, ("scheduler", "Did you mean 'edf'?", "edf_late_last, fcfs")),
-    ({"protocol": "paralel"}, ("protocol", "Did you mean 'parallel'?")),
+    ({"execution": "paralel"}, ("execution", "Did you mean 'parallel'?")),
     ({"background": "static"}, ("background", "Did you mean 'static_mix'?")),
     ({"level": "exec"}, ("level", "Did you mean 'executor'?", "planner, joint")),
     ({"observation": "idx"}, ("observation", "Did you mean 'index'?")),

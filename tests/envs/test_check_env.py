@@ -12,7 +12,7 @@ VARIANTS = [
     {},
     {"observation": "index"},
     {"system_features": ["queue", "e2e", "kv"]},
-    {"protocol": "published", "down_models": ["qwen-14b"]},
+    {"execution": "sequential", "down_models": ["qwen-14b"]},
     {"background": "none", "budget_s": 30.0},
     {"level": "planner"},
     {"level": "joint", "planner": "mix"},
@@ -23,7 +23,7 @@ PLANNERS = [
     {"observe": "infra"},
     {"observe": "infra", "observation": "index", "executor": "round_robin", "background": "none"},
     {"observe": "infra", "system_features": ["kv", "in_flight"], "executor": POLICY},
-    {"executor": POLICY, "protocol": "published", "level": "planner"},
+    {"executor": POLICY, "execution": "sequential", "level": "planner"},
 ]
 
 

@@ -28,7 +28,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"scheduler": "fcfs", "background": "round_robin", "workload": "mbpp"},
     {"scheduler": "edf_late_last", "background": "least_loaded", "pool": "h100-5gpu"},
     {"level": "planner", "background": "round_robin", "observation": "index"},
-    {"level": "joint", "protocol": "published", "system_features": ["kv"], "budget_s": 5.0},
+    {"level": "joint", "execution": "sequential", "system_features": ["kv"], "budget_s": 5.0},
     {
         "planner": {"topology": "Debate", "num_agents": 3},
         "arrivals": {"kind": "burst", "factor": 4.0, "duration_s": 1.0, "period_s": 9.0},
@@ -242,7 +242,7 @@ def test_index_and_full_observations_tell_the_same(name: str) -> None:
     full = gym.make(name, num_queries=10)
     index = gym.make(name, num_queries=10, observation="index")
     env: Any = full.unwrapped
-    embedding, roles = env.simulation.tasks.embeddings, env.simulation.world.role_embedding
+    embedding, roles = env.simulation.tasks.embeddings, env.simulation.params.role_embedding
     for (wide, _, _), (narrow, _, _) in zip(episode(full, 2), episode(index, 2), strict=True):
         task, role = int(narrow[0]), int(narrow[1])
         assert -1 <= role < len(ROLES)

@@ -15,7 +15,7 @@ import inframind_gym
 
 pytest.importorskip("prometheus_client", reason="needs the extra `live`")
 
-from inframind_gym.envs.router_metrics import RouterMetrics
+from inframind_gym.envs.metrics import RouterMetrics
 
 assert inframind_gym  # the ids are registered
 DASHBOARD = json.loads(

@@ -125,7 +125,7 @@ def test_options_hold_until_they_are_changed() -> None:
     assert budgets == [77.0] * 5
     env.reset(seed=0, options={"budget_s": 12.0})
     assert env.context()["budget_s"] == 12.0
-    arrivals = env.simulation.flows.arrival_s[0]
+    arrivals = env.simulation.state.arrival_s[0]
     assert 40 / arrivals[-1] * 60 == pytest.approx(500.0, rel=0.5)
 
 
@@ -202,7 +202,7 @@ def test_the_planner_level_plans_and_the_background_routes() -> None:
         assert run["costs"][0] == pytest.approx(query["cost"])
         assert (query["topology"], query["num_agents"]) == (topology, agents)
         assert query["num_nodes"] == graph(TOPOLOGIES[topology], agents).num_nodes
-        world = env.simulation.world
+        world = env.simulation.params
         start, count = (
             int(table[query["domain"]]) for table in (world.role_start, world.role_count)
         )

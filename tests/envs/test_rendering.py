@@ -52,7 +52,7 @@ def view_of(env: Any) -> View:
 def state_of(env: Any) -> list[Any]:
     """Everything that a step may change, bit by bit."""
     raw = env.unwrapped
-    arrays = (*raw.simulation.flows, *raw.simulation.cluster, raw.context())
+    arrays = (*raw.simulation.state, *raw.simulation.cluster, raw.context())
     return [*(array.tobytes() for array in arrays), str(raw.np_random.bit_generator.state)]
 
 
@@ -161,7 +161,7 @@ def test_the_view_tells_what_the_simulation_holds():
 
 
 def test_the_published_protocol_shows_its_own_remaining_budget():
-    env, seen = run(STREAM, 60, render_mode="ansi", protocol="published", observation="index")
+    env, seen = run(STREAM, 60, render_mode="ansi", execution="sequential", observation="index")
     waiting = view_of(env).waiting
     assert waiting is not None
     expected = env.unwrapped.simulation.layout.remaining_budget_s(seen)
@@ -231,7 +231,7 @@ def test_long_names_and_big_numbers_stay_within_the_width():
     )
     view = drawn(
         servers=many,
-        setting=(long, long, "1e+06 queries/min", "edf_late_last", "published"),
+        setting=(long, long, "1e+06 queries/min", "edf_late_last", "sequential"),
         decisions=(DecisionView(123456.7, 99999, long, long, "DeepThink"),) * 9,
         last=long * 4,
     )

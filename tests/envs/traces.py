@@ -19,7 +19,7 @@ from tests.envs.sweeps import EXECUTOR, PLANNER, STREAM
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "stream": (STREAM, {"num_queries": 8}),
     "stream-joint": (STREAM, {"num_queries": 6, "level": "joint", "observation": "index"}),
-    "stream-published": (STREAM, {"num_queries": 8, "protocol": "published"}),
+    "stream-published": (STREAM, {"num_queries": 8, "execution": "sequential"}),
     "executor": (EXECUTOR, {"num_queries": 9, "observation": "index"}),
     "executor-planner": (EXECUTOR, {"num_queries": 5, "level": "planner"}),
     "executor-alone": (EXECUTOR, {"background": "none", "observation": "index"}),

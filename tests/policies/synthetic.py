@@ -126,7 +126,7 @@ def make_completed(queries: Sequence[int], **fields: Any) -> NDArray[np.void]:
     completed["solved"] = 1
     completed["budget_s"] = 100.0
     completed["latency_s"] = 50.0
-    completed["agents"] = 1
+    completed["is_controlled"] = 1
     for name, value in fields.items():
         completed[name] = value
     completed["cost"] = completed["latency_s"] / completed["budget_s"]

@@ -43,10 +43,10 @@ def least_work(
         (n,) the query of each way, (n, M) its work, and (n,) seconds from the query's arrival in
         which all of that work has to happen.
     """
-    world, flows = simulation.world, simulation.flows
-    count = int(flows.sweep[e]["num_queries"])
-    key = flows.sweep[e]["key"]
-    tasks = flows.task[e, :count].astype(np.int64)
+    params, state = simulation.params, simulation.state
+    count = int(state.stream[e]["num_queries"])
+    key = state.stream[e]["key"]
+    tasks = state.task[e, :count].astype(np.int64)
     card = cards(simulation.pool)
     pace = np.zeros(len(card), PACE)
     set_idle_pace(card, pace)
@@ -54,13 +54,13 @@ def least_work(
     width = num_options(models, simulation.num_routes)
     work, latency = np.zeros((count, width, models)), np.zeros((count, width))
     options(
-        world, card, pace, key, tasks,
+        params, card, pace, key, tasks,
         np.array([query_length_z(key, q) for q in range(count)], np.float32),
         np.zeros(1, RECIPE), np.zeros((2, MAX_NODES)), np.zeros(1, OUTCOME),
         np.zeros((models, LEAST)), work, latency,
     )  # fmt: skip
     window = np.repeat(budgets_s[:, None], width, axis=1)
-    if simulation.protocol == "published":  # one node after the other; each one's latency counts
+    if simulation.execution == "sequential":  # one node after the other; each one's latency counts
         window[:, 3 * simulation.num_routes :] *= MAX_NODES
     fits = latency <= budgets_s[:, None]
     keep: list[tuple[int, int]] = []
@@ -167,6 +167,6 @@ def _spread(worst: list[tuple[float, float, float]]) -> list[tuple[float, float,
 def clairvoyant_goodput(simulation: Simulation, e: int, budgets_s: NDArray[np.float64]) -> float:
     """Largest goodput per query of the sweep that environment `e` has been started with."""
     of, work_s, window_s = least_work(simulation, e, budgets_s)
-    arrival_s = simulation.flows.arrival_s[e, : len(budgets_s)]
+    arrival_s = simulation.state.arrival_s[e, : len(budgets_s)]
     solved = most_solved(arrival_s, of, work_s, window_s, resources_of(simulation.pool))
     return solved / len(budgets_s)

@@ -228,7 +228,7 @@ class Informed:
         """
         return solve(
             self.tables, self.share, budget_share, self.budgets_s, span_s, num_queries,
-            self.resources, self.simulation.protocol == "published",
+            self.resources, self.simulation.execution == "sequential",
         )  # fmt: skip
 
     @property
@@ -239,16 +239,16 @@ class Informed:
 
 def role_kinds(simulation: Simulation) -> tuple[int, ...]:
     """Kinds of role that differ in this workload."""
-    world = simulation.world
-    domains = set(world.task_domain.tolist())
+    params = simulation.params
+    domains = set(params.task_domain.tolist())
     kinds = [RoleRule.SINGLE]
     codes = any(
-        world.role_codes[r] == 1
+        params.role_codes[r] == 1
         for d in domains
-        for r in range(world.role_start[d], world.role_start[d] + world.role_count[d])
+        for r in range(params.role_start[d], params.role_start[d] + params.role_count[d])
     )
     if codes:
         kinds.append(RoleRule.CODER)
-    if (world.role_calls > 1).any():
+    if (params.role_calls > 1).any():
         kinds.append(RoleRule.DOUBLE)
     return tuple(kinds)

@@ -155,7 +155,7 @@ class Sampler:
         good, solved = np.zeros((r, g, b)), np.zeros((r, g))
         work, latency = np.zeros((r, g, m)), np.zeros((r, g))
         tally(
-            self.simulation.world, self._card, self._pace, self._keys, self._tasks, self._length_z,
+            self.simulation.params, self._card, self._pace, self._keys, self._tasks, self._length_z,
             self._group, self.budgets_s, recipes_of(keys), np.zeros((2, MAX_NODES)), np.zeros(m),
             np.zeros(1, OUTCOME), good, solved, work, latency,
         )  # fmt: skip
@@ -174,7 +174,7 @@ def groups(simulation: Simulation) -> tuple[NDArray[np.int64], NDArray[np.float6
     """
     arguments = {**simulation.config.model_dump(), "split": "train", "num_queries": 1}
     train = Simulation(env_config(arguments), 1, one_query=False)
-    of, train_of = simulation.world.response.task_profile, train.world.response.task_profile
+    of, train_of = simulation.params.response.task_profile, train.params.response.task_profile
     weights = [part.weight for part in load_profiles(simulation.workload).values()]
     group = np.zeros(len(of), np.int64)
     share = np.zeros(len(weights) * CLASSES)

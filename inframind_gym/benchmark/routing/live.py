@@ -17,7 +17,7 @@ from inframind_gym.benchmark.progress import say
 from inframind_gym.benchmark.routing.records import Names
 from inframind_gym.benchmark.routing.rollout import ENV_IDS, env_kwargs, names_of
 from inframind_gym.benchmark.suite import SuiteConfig
-from inframind_gym.envs.exporter import RouterExporter
+from inframind_gym.envs.metrics import RouterExporter
 from inframind_gym.envs.routing.live import StreamLiveEnv
 from inframind_gym.policies import Policy, feedback_of, resolve_policy
 from inframind_gym.simulator.server.pool import load_pool

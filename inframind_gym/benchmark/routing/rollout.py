@@ -43,7 +43,7 @@ def env_kwargs(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, A
         "arrivals": suite.arrivals,
         "num_queries": suite.queries_of(workload),
         "scheduler": suite.scheduler,
-        "protocol": suite.protocol,
+        "execution": suite.execution,
         "system_features": list(suite.system_features),
         "metrics_poll_s": suite.metrics_poll_s,
         "down_models": list(suite.down_models),

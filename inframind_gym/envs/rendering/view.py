@@ -13,9 +13,9 @@ from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.server.telemetry import E2E, LOG_SCALE, QUEUE
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
-from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.roles import ROLES
-from inframind_gym.simulator.workflow.state import PLAN, Workflows
+from inframind_gym.simulator.workflow.state import PLAN, EnvState
 from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLOGIES
 from inframind_gym.simulator.workflow.workflow import remaining_budget_s
 from inframind_gym.tasks import DOMAINS
@@ -100,7 +100,7 @@ class View:
     title: str
     setting: tuple[str, ...]  # pool, workload, rate, scheduler, protocol
     time_s: float
-    num_queries: int  # of the sweep
+    num_queries: int  # of the stream
     arrived: int
     in_flight: int
     polls: int
@@ -111,18 +111,18 @@ class View:
     steps: int  # of the episode, with its reward and cost so far
     reward: float
     cost: float
-    completed: int  # the agent's queries that ended in the sweep
+    completed: int  # the agent's queries that ended in the stream
     solved: int
     on_time: int  # within their own budget
     last: str  # what became of the last one; empty if there is none
 
 
 @jit
-def _remaining_s(world: World, flows: Workflows) -> float:
+def _remaining_s(params: EnvParams, state: EnvState) -> float:
     """Seconds that the query whose decision waits has left of its budget; 0 if none does."""
-    sweep = flows.sweep[0]
-    if sweep.live:
-        return float(remaining_budget_s(world, flows, 0, sweep.slot, sweep.node))
+    stream = state.stream[0]
+    if stream.live:
+        return float(remaining_budget_s(params, state, 0, stream.slot, stream.node))
     return 0.0
 
 
@@ -135,12 +135,12 @@ def snapshot(
         simulation: a batch of one.
         context: CONTEXT of the decision that waits.
         log: what was decided before.
-        rate_per_min: arrival rate of the sweep.
+        rate_per_min: arrival rate of the stream.
     """
-    sweep = simulation.flows.sweep[0]
-    remaining_s = _remaining_s(simulation.world, simulation.flows)
-    ended = simulation.flows.completed[0, : sweep["finished"]]
-    ended = ended[ended["agents"] == 1]
+    stream = simulation.state.stream[0]
+    remaining_s = _remaining_s(simulation.params, simulation.state)
+    ended = simulation.state.completed[0, : stream["finished"]]
+    ended = ended[ended["is_controlled"] == 1]
     return View(
         title=simulation.title,
         setting=(
@@ -148,15 +148,15 @@ def snapshot(
             simulation.workload.name,
             f"{rate_per_min:g} queries/min",
             simulation.scheduler,
-            simulation.protocol,
+            simulation.execution,
         ),
-        time_s=float(sweep["now_s"]),
-        num_queries=int(sweep["num_queries"]),
-        arrived=int(sweep["arrived"]),
-        in_flight=int(sweep["arrived"] - sweep["finished"]),
-        polls=int(sweep["polls"]),
-        telemetry_age_s=float(sweep["now_s"] - sweep["last_poll_s"]),
-        waiting=_waiting(context, remaining_s) if sweep["live"] else None,
+        time_s=float(stream["now_s"]),
+        num_queries=int(stream["num_queries"]),
+        arrived=int(stream["arrived"]),
+        in_flight=int(stream["arrived"] - stream["finished"]),
+        polls=int(stream["polls"]),
+        telemetry_age_s=float(stream["now_s"] - stream["last_poll_s"]),
+        waiting=_waiting(context, remaining_s) if stream["live"] else None,
         servers=_servers(simulation),
         decisions=tuple(_decision(simulation, *entry) for entry in reversed(log.entries)),
         steps=log.steps,
@@ -171,8 +171,8 @@ def snapshot(
 
 def _servers(simulation: Simulation) -> tuple[ServerView, ...]:
     seen = simulation.seen(0)
-    sweep = simulation.flows.sweep[0]
-    up = int(sweep["models_up"]) if sweep["num_queries"] else simulation.models_up
+    stream = simulation.state.stream[0]
+    up = int(stream["models_up"]) if stream["num_queries"] else simulation.models_up
     return tuple(
         ServerView(
             model=model.alias,

@@ -1,6 +1,6 @@
 """A single closed loop on a backend of one's choice, with the face of a `Simulation`.
 
-    simulation = DrivenSimulation(config, open_surrogate, one_query=False)
+    simulation = BackendSimulation(config, open_surrogate, one_query=False)
 
 Environments, policies and records are those of the compiled loop.
 """
@@ -20,20 +20,20 @@ from inframind_gym.simulator.server.pool import PoolConfig
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.server.surrogate_backend import Lengths, SurrogateBackend
 from inframind_gym.simulator.workflow.backend import Backend
-from inframind_gym.simulator.workflow.backend_loop import Driver
+from inframind_gym.simulator.workflow.backend_loop import BackendLoop
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, STEP
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 
-# Opens the backend of a sweep: what is run, and the key of the sweep's random numbers.
-OpenBackend = Callable[["DrivenSimulation", int], Backend]
+# Opens the backend of a stream: what is run, and the key of the stream's random numbers.
+OpenBackend = Callable[["BackendSimulation", int], Backend]
 
 
-class DrivenSimulation(Simulation):
-    """One closed loop; every sweep has a backend of its own.
+class BackendSimulation(Simulation):
+    """One closed loop; every stream has a backend of its own.
 
     Args:
         config: what to run.
-        open_backend: called at the start of a sweep, just before its clock begins to run.
+        open_backend: called at the start of a stream, just before its clock begins to run.
         one_query: as of `Simulation`.
         retries: how often a call that failed is sent again.
         patience_s: how long to wait for a model while all are down.
@@ -54,21 +54,21 @@ class DrivenSimulation(Simulation):
         self._open_backend = open_backend
         self._retries = retries
         self._patience_s = patience_s
-        self._driver: Driver | None = None
+        self._loop: BackendLoop | None = None
         super().__init__(config, 1, one_query=one_query)
 
     def close(self) -> None:
-        """Give up the sweep and close its backend."""
-        if self._driver is not None:
-            self._driver.backend.close()
-            self._driver = None
+        """Give up the stream and close its backend."""
+        if self._loop is not None:
+            self._loop.backend.close()
+            self._loop = None
 
     def loads(self, e: int) -> tuple[Load, ...]:
         """What the servers had to do at the last poll: they tell no more."""
         models = self.pool.models
-        if self._driver is None:
+        if self._loop is None:
             return tuple(Load(0, 0, 0.0) for _ in models)
-        telemetry = self._driver.backend.telemetry()
+        telemetry = self._loop.backend.telemetry()
         loads = []
         for model, depth_req, kv_frac in zip(
             models, telemetry.depth_req, telemetry.kv_frac, strict=True
@@ -79,9 +79,9 @@ class DrivenSimulation(Simulation):
 
     def seen(self, e: int) -> NDArray[np.float32]:
         """The metrics as they were polled last, (3, M)."""
-        if self._driver is None:
+        if self._loop is None:
             return np.zeros((3, len(self.pool.models)), np.float32)
-        seen: NDArray[np.float32] = self._driver.seen[0]
+        seen: NDArray[np.float32] = self._loop.seen[0]
         return seen
 
     def _open_servers(self) -> int:
@@ -101,27 +101,27 @@ class DrivenSimulation(Simulation):
     ) -> None:
         if mode == BEGIN and starts is not None:
             self.close()
-            self._driver = Driver(
-                self.world,
-                self.flows,
+            self._loop = BackendLoop(
+                self.params,
+                self.state,
                 starts,
                 self._open_backend(self, int(starts[0]["key"])),
                 retries=self._retries,
                 patience_s=self._patience_s,
             )
-        if self._driver is None:
-            raise RuntimeError("no sweep was started")
+        if self._loop is None:
+            raise RuntimeError("no stream was started")
         if mode == BEGIN:
-            status = self._driver.start()
+            status = self._loop.start()
         elif mode == STEP and actions is not None:
-            status = self._driver.step(actions[0])
+            status = self._loop.step(actions[0])
         else:
-            status = self._driver.resume()
+            status = self._loop.resume()
         self.status[0] = status
         show(
-            self.world,
-            self.flows,
-            self._driver.read_metrics(),
+            self.params,
+            self.state,
+            self._loop.read_metrics(),
             mode == STEP and status == DECISION and self.one_query,
             observations[0],
             contexts[:1],
@@ -131,7 +131,7 @@ class DrivenSimulation(Simulation):
 
 
 def open_surrogate(
-    simulation: DrivenSimulation,
+    simulation: BackendSimulation,
     key: int,
     *,
     pool: PoolConfig | None = None,
@@ -141,15 +141,15 @@ def open_surrogate(
 
     Args:
         simulation: what is run.
-        key: of the sweep's random numbers.
+        key: of the stream's random numbers.
         pool: whose server cards are believed; None: the simulation's.
         lengths: as of `SurrogateBackend`.
     """
-    world = simulation.world
+    params = simulation.params
     return SurrogateBackend(
         cards(pool or simulation.pool),
-        world.response,
-        world.role_fit,
+        params.response,
+        params.role_fit,
         key,
         max_calls=simulation.num_queries * MAX_AGENTS + 1,
         poll_s=simulation.pool.metrics_poll_s,

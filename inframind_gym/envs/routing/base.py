@@ -12,7 +12,7 @@ from inframind_gym.envs.actions import check_actions
 from inframind_gym.envs.routing.actions import action_mask, action_space
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.envs.routing.observation import observation_space
-from inframind_gym.envs.routing.simulation import DECISION, SWEEP_OVER, Simulation
+from inframind_gym.envs.routing.simulation import DECISION, STREAM_OVER, Simulation
 from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.errors import ConfigError, require_positive, unknown
 
@@ -95,7 +95,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         """Number of the agent's queries that ended in this episode."""
         if self.one_query:
             return int(not self._running)
-        return int(self.simulation.flows.sweep[0]["finished"])
+        return int(self.simulation.state.stream[0]["finished"])
 
     def policy_spec(self) -> PolicySpec:
         """The public facts of the run, for `Policy.reset`."""
@@ -103,8 +103,8 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
 
     def models_up(self) -> int:
         """Bit mask of the models that can be routed to now; may be called on any thread."""
-        sweep = self.simulation.flows.sweep[0]
-        return int(sweep["models_up"]) if sweep["num_queries"] else self.simulation.models_up
+        stream = self.simulation.state.stream[0]
+        return int(stream["models_up"]) if stream["num_queries"] else self.simulation.models_up
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Actions that make sense now: routes to models that are up.
@@ -233,7 +233,7 @@ class TaggedQueryEnv(InfraMindEnv):
         else:
             observations, self._contexts = self.simulation.buffers()
             self.simulation.resume(self._row, observations, self._contexts)
-            if self.simulation.status[0] == SWEEP_OVER:
+            if self.simulation.status[0] == STREAM_OVER:
                 observation = self._begin(inside=False)
             else:
                 observation = self._episode_starts(observations)

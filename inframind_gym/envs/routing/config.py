@@ -65,10 +65,10 @@ class EnvConfig(StrictModel):
         split: "train", "val", "test" or "all" of the tasks.
         arrival_rate_per_min: queries a minute.
         budget_s: seconds every query may take; without it each draws one of the workload's tiers.
-        num_queries: queries in a sweep; without it the workload's.
+        num_queries: queries in a stream; without it the workload's.
         arrivals: arrival process (`workload/arrivals.py`).
         scheduler: order of the servers' queues; without it the pool's.
-        protocol: how a workflow's calls follow one another; without it the workload's.
+        execution: how a workflow's calls follow one another; without it the workload's.
         planner: a fixed plan; without it plans are drawn from the workload's measured mix.
         agents: rules of the agents beyond their graph; without them the workload's.
         background: who routes the calls that are not the agent's.
@@ -89,7 +89,7 @@ class EnvConfig(StrictModel):
     num_queries: PositiveInt | None = None
     arrivals: str | dict[str, Any] = "poisson"
     scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
-    protocol: Literal["parallel", "published"] | None = None
+    execution: Literal["parallel", "sequential"] | None = None
     planner: FixedPlan | None = None
     agents: AgentProfile | None = None
     background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix"

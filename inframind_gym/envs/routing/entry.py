@@ -23,32 +23,32 @@ from inframind_gym.simulator.workflow.dispatch import (
     STEP,
     act,
     begin_step,
-    start_sweep,
+    start_stream,
 )
 from inframind_gym.simulator.workflow.event_loop import advance
-from inframind_gym.simulator.workflow.params import World
-from inframind_gym.simulator.workflow.state import Workflows
+from inframind_gym.simulator.workflow.params import EnvParams
+from inframind_gym.simulator.workflow.state import EnvState
 
 CACHE_LINE = 64  # bytes
 AHEAD, FAR_AHEAD = 1, 3  # environments: how far prefetching runs in front
 
 
 @inner
-def fetch_soon(flows: Workflows, cluster: Cluster, e: int) -> None:
-    """Prefetch the heads of environment `e`: its sweep and what tells the next event."""
-    for line in range(0, flows.sweep.itemsize, CACHE_LINE):
-        prefetch(flows.sweep, e, line)
+def fetch_soon(state: EnvState, cluster: Cluster, e: int) -> None:
+    """Prefetch the heads of environment `e`: its stream and what tells the next event."""
+    for line in range(0, state.stream.itemsize, CACHE_LINE):
+        prefetch(state.stream, e, line)
     models = cluster.end_s.shape[1]
     prefetch(cluster.end_s, e * models, 0)
     prefetch(cluster.counts, e * cluster.counts.shape[1], 0)
 
 
 @inner
-def fetch_next(flows: Workflows, cluster: Cluster, e: int) -> None:
+def fetch_next(state: EnvState, cluster: Cluster, e: int) -> None:
     """Prefetch what environment `e` works on first; its heads have arrived by now."""
-    slot = int(flows.sweep[e].slot)
-    for line in range(0, flows.query.itemsize, CACHE_LINE):
-        prefetch(flows.query, e * flows.query.shape[1] + slot, line)
+    slot = int(state.stream[e].slot)
+    for line in range(0, state.query.itemsize, CACHE_LINE):
+        prefetch(state.query, e * state.query.shape[1] + slot, line)
     models = cluster.server.shape[1]
     for m in range(models):
         for line in range(0, cluster.server.itemsize, CACHE_LINE):
@@ -64,8 +64,8 @@ def fetch_next(flows: Workflows, cluster: Cluster, e: int) -> None:
 
 @jit
 def drive(
-    world: World,
-    flows: Workflows,
+    params: EnvParams,
+    state: EnvState,
     cluster: Cluster,
     mode: int,
     rows: NDArray[np.int64],
@@ -82,41 +82,41 @@ def drive(
     One entry point and not three, because each would compile the whole closed loop again.
 
     Args:
-        mode: BEGIN a new sweep, as `starts` (k,) says; RESUME: one-agent mode, let the sweep go on
+        mode: BEGIN a new stream, as `starts` (k,) says; RESUME: tagged-query mode, let the stream go on
             until the agent's next query has arrived; STEP: carry out `actions` (E, a).
         rows: (k,) environments.
         observations: (E, d), contexts (E,), rewards (E,), costs (E,), status (E,): written at
-            `rows`. `status` is DECISION, SWEEP_OVER or OWN_QUERY_OVER.
+            `rows`. `status` is DECISION, STREAM_OVER or TAGGED_QUERY_OVER.
     """
-    one_query = world.settings[0].one_query
+    one_query = params.settings[0].one_query
     count = rows.shape[0]
     for i in range(count):
         if mode == STEP:
             if i + FAR_AHEAD < count:
-                fetch_soon(flows, cluster, rows[i + FAR_AHEAD])
+                fetch_soon(state, cluster, rows[i + FAR_AHEAD])
             if i + AHEAD < count:
-                fetch_next(flows, cluster, rows[i + AHEAD])
+                fetch_next(state, cluster, rows[i + AHEAD])
         e = rows[i]
-        sweep = flows.sweep[e]
+        stream = state.stream[e]
         if mode == BEGIN:
             reset_cluster(cluster, e)
-            start_sweep(world, flows, e, starts[i])
-        begin_step(flows, e)
+            start_stream(params, state, e, starts[i])
+        begin_step(state, e)
         if mode == RESUME:
-            sweep.expecting = 1
+            stream.expecting = 1
         elif mode == STEP:
-            act(world, flows, e, actions[e])
-        status[e] = advance(world, flows, cluster, e)
-        rewards[e], costs[e] = step_reward(world, flows, e)
+            act(params, state, e, actions[e])
+        status[e] = advance(params, state, cluster, e)
+        rewards[e], costs[e] = step_reward(params, state, e)
         if one_query and mode == STEP and status[e] == DECISION:
-            costs[e] += running_cost(world, flows, e)
-        observe(world, flows, cluster.seen, e, observations[e], contexts[e])
+            costs[e] += running_cost(params, state, e)
+        observe(params, state, cluster.seen, e, observations[e], contexts[e])
 
 
 @jit
 def show(
-    world: World,
-    flows: Workflows,
+    params: EnvParams,
+    state: EnvState,
     seen: NDArray[np.float32],
     charged: bool,
     observation: NDArray[np.float32],
@@ -127,13 +127,13 @@ def show(
     """Write what a step of environment 0 ends with.
 
     Args:
-        world: constants.
-        flows: state.
+        params: constants.
+        state: state.
         seen: (1, 3, M) normalised metrics.
         charged: the tagged query still runs and pays for its latency so far.
         observation: (d,), context (1,), reward (1,), cost (1,): written.
     """
-    reward[0], cost[0] = step_reward(world, flows, 0)
+    reward[0], cost[0] = step_reward(params, state, 0)
     if charged:
-        cost[0] += running_cost(world, flows, 0)
-    observe(world, flows, seen, 0, observation, context[0])
+        cost[0] += running_cost(params, state, 0)
+    observe(params, state, seen, 0, observation, context[0])

@@ -16,7 +16,7 @@ class ExecutorEnv(TaggedQueryEnv):
 
     A query with a latency budget has arrived and a plan says which agents work on it: a topology,
     a number of agents and their roles. Each agent's call is routed to one of M models with one of
-    three prompt strategies. The other queries of the sweep are routed by a built-in rule
+    three prompt strategies. The other queries of the stream are routed by a built-in rule
     (`background`). This is the constrained Markov decision process of InfraMind (arXiv 2606.11440).
 
     ## Action Space
@@ -49,9 +49,9 @@ class ExecutorEnv(TaggedQueryEnv):
 
     ## Starting State
 
-    The next query of the sweep, with the servers as the queries before it left them.
-    `reset(seed=…)` starts a new sweep and puts the agent's query at a random place in it; `reset()`
-    goes on in the running sweep, and starts a new one when it is over.
+    The next query of the stream, with the servers as the queries before it left them.
+    `reset(seed=…)` starts a new stream and puts the tagged query at a random place in it;
+    `reset()` goes on in the running stream, and starts a new one when it is over.
 
     ## Episode End
 
@@ -63,13 +63,14 @@ class ExecutorEnv(TaggedQueryEnv):
     |---|---|
     | `pool` | name or path of a pool of servers (`envs_configs/pools`) |
     | `workload` | name or path of a workload (`envs_configs/workloads`) |
-    | `tasks`, `split` | "builtin" or a folder of JSON Lines files; "train", "val", "test" or "all" |
+    | `tasks` | "builtin" or a folder of JSON Lines files |
+    | `split` | "train", "val", "test" or "all" of the tasks |
     | `arrival_rate_per_min` | queries a minute |
     | `budget_s` | seconds of every query; None draws each from the workload's tiers |
     | `num_queries` | queries in a stream; None: the workload's |
     | `arrivals` | arrival process, by name or as JSON (`inframind_gym.simulator.arrivals`) |
     | `scheduler` | order of the servers' queues; None: the pool's |
-    | `protocol` | how a workflow's calls follow one another; None: the workload's |
+    | `execution` | how a workflow's calls follow one another; None: the workload's |
     | `planner` | a fixed plan, a dict; None: drawn from the workload's measured mix |
     | `agents` | rules of the agents beyond their graph; None: the workload's |
     | `background` | router of the calls that are not the agent's |
@@ -100,7 +101,7 @@ class ExecutorEnv(TaggedQueryEnv):
         num_queries: int | None = None,
         arrivals: str | dict[str, Any] = "poisson",
         scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None,
-        protocol: Literal["parallel", "published"] | None = None,
+        execution: Literal["parallel", "sequential"] | None = None,
         planner: dict[str, Any] | None = None,
         agents: dict[str, Any] | None = None,
         background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix",
@@ -123,7 +124,7 @@ class ExecutorEnv(TaggedQueryEnv):
             num_queries=num_queries,
             arrivals=arrivals,
             scheduler=scheduler,
-            protocol=protocol,
+            execution=execution,
             planner=planner,
             agents=agents,
             background=background,

@@ -1,6 +1,6 @@
 """Where each quantity lies in an observation, and how to turn it back into its unit.
 
-Source: `spec/inframind.md` §2.2. The observation is
+Source: InfraMind (arXiv 2606.11440). The observation is
 
     "full"   [e_q 384 | e_r 384     | b_rem 1 | d_queue M | d_e2e M | (kv M) | (in_flight M)]
     "index"  [query index | role index | b_rem 1 | d_queue M | d_e2e M | (kv M) | (in_flight M)]

@@ -40,7 +40,7 @@ class ExecutorLiveEnv(_LiveEnv, ExecutorEnv):
     Spaces, rewards, costs and records are those of `InfraMind-Executor-v0`; see there. The calls go
     to the vLLM servers of a pool (`inframind pool up --pool FILE` starts them), their answers are
     graded, and time is the wall clock's: it goes on while the agent thinks. The other queries of
-    the sweep are sent by the `background` router, when they arrive and the environment is stepped.
+    the stream are sent by the `background` router, when they arrive and the environment is stepped.
 
     A server that is down or asleep is masked out (`action_masks()`), and used again when it comes
     back. A call that fails is sent again, to another server if need be, and counts as a wrong
@@ -57,7 +57,7 @@ class ExecutorLiveEnv(_LiveEnv, ExecutorEnv):
 
 
 class StreamLiveEnv(_LiveEnv, StreamEnv):
-    """`InfraMind-Stream-v0` on live servers: a whole sweep of queries, every decision the agent's.
+    """`InfraMind-Stream-v0` on live servers: a whole stream of queries, every decision the agent's.
 
     ## Description
 

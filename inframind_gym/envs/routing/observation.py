@@ -15,9 +15,9 @@ from inframind_gym.envs.routing.layout import EMBED_DIM, LOG_SCALE_S
 from inframind_gym.simulator.jit import inner
 from inframind_gym.simulator.server.telemetry import IN_FLIGHT, LOG_SCALE
 from inframind_gym.simulator.workflow.lifecycle import LEVEL_PLANNER
-from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.roles import ROLES
-from inframind_gym.simulator.workflow.state import IS_DUE, PLAN, PLAN_NODE, ROUTE, Workflows
+from inframind_gym.simulator.workflow.state import IS_DUE, PLAN, PLAN_NODE, ROUTE, EnvState
 from inframind_gym.simulator.workflow.workflow import remaining_budget_s
 
 if TYPE_CHECKING:
@@ -47,28 +47,28 @@ def observation_space(simulation: Simulation) -> spaces.Box:
 
 
 @inner
-def observe(world: World, flows: Workflows, seen: Any, e: int, row: Any, context: Any) -> None:
-    """Write the observation and the context of the decision that waits, or of a sweep's end.
+def observe(params: EnvParams, state: EnvState, seen: Any, e: int, row: Any, context: Any) -> None:
+    """Write the observation and the context of the decision that waits, or of a stream's end.
 
     Args:
-        world: constants.
-        flows: state.
+        params: constants.
+        state: state.
         seen: (E, 3, M) telemetry as it was noted last.
         e: environment of the batch.
         row: (d,) the observation.
         context: a CONTEXT record.
     """
-    sweep = flows.sweep[e]
-    settings = world.settings[0]
+    stream = state.stream[e]
+    settings = params.settings[0]
     task = -1
     role = -1
     budget_s = 0.0
-    if sweep.live == IS_DUE:
-        slot = int(sweep.slot)
-        node = int(sweep.node)
-        query = flows.query[e, slot]
+    if stream.live == IS_DUE:
+        slot = int(stream.slot)
+        node = int(stream.node)
+        query = state.query[e, slot]
         task = int(query.task)
-        budget_s = remaining_budget_s(world, flows, e, slot, node)
+        budget_s = remaining_budget_s(params, state, e, slot, node)
         context.arrival_s = query.arrival_s
         context.budget_s = query.budget_s
         context.query = query.ordinal
@@ -85,29 +85,29 @@ def observe(world: World, flows: Workflows, seen: Any, e: int, row: Any, context
             context.role = -1
         else:
             role = int(query.role[node])
-            waves = world.graphs.waves[query.topology, query.num_agents - 1]
+            waves = params.graphs.waves[query.topology, query.num_agents - 1]
             context.kind = ROUTE
             context.node = node
             context.wave = waves[node]
             context.num_waves = waves[query.num_nodes - 1] + 1
             context.role = role
-    context.time_s = sweep.now_s
-    context.telemetry_age_s = sweep.now_s - sweep.last_poll_s
-    context.poll = sweep.polls
-    context.models_up = sweep.models_up
+    context.time_s = stream.now_s
+    context.telemetry_age_s = stream.now_s - stream.last_poll_s
+    context.poll = stream.polls
+    context.models_up = stream.models_up
 
     head = 2
     if settings.embeddings:
         head = 2 * EMBED_DIM
         if task >= 0:
             for i in range(EMBED_DIM):
-                row[i] = world.task_embedding[task, i]
+                row[i] = params.task_embedding[task, i]
         else:
             for i in range(EMBED_DIM):
                 row[i] = np.float32(0.0)
         if role >= 0:
             for i in range(EMBED_DIM):
-                row[EMBED_DIM + i] = world.role_embedding[role, i]
+                row[EMBED_DIM + i] = params.role_embedding[role, i]
         else:
             for i in range(EMBED_DIM):
                 row[EMBED_DIM + i] = np.float32(0.0)
@@ -115,10 +115,12 @@ def observe(world: World, flows: Workflows, seen: Any, e: int, row: Any, context
         row[0] = np.float32(task)
         row[1] = np.float32(role)
     row[head] = np.float32(math.log(max(budget_s, 1.0)) / LOG_SCALE)
-    write_system(row[head + 1 :], seen, e, world.features, sweep.own_in_flight, settings.queue_norm)
+    write_system(
+        row[head + 1 :], seen, e, params.features, stream.controlled_in_flight, settings.queue_norm
+    )
     if settings.level > LEVEL_PLANNER:  # joint: which of the two kinds of decision it is
         row[row.shape[0] - 1] = np.float32(
-            1.0 if sweep.live == IS_DUE and sweep.node == PLAN_NODE else 0.0
+            1.0 if stream.live == IS_DUE and stream.node == PLAN_NODE else 0.0
         )
 
 

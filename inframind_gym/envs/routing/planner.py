@@ -72,9 +72,9 @@ class PlannerEnv(TaggedQueryEnv):
 
     ## Starting State
 
-    The next query of the sweep, with the servers as the queries before it left them.
-    `reset(seed=…)` starts a new sweep and puts the agent's query at a random place in it; `reset()`
-    goes on in the running sweep, and starts a new one when it is over.
+    The next query of the stream, with the servers as the queries before it left them.
+    `reset(seed=…)` starts a new stream and puts the tagged query at a random place in it;
+    `reset()` goes on in the running stream, and starts a new one when it is over.
 
     ## Episode End
 
@@ -86,13 +86,14 @@ class PlannerEnv(TaggedQueryEnv):
     |---|---|
     | `pool` | name or path of a pool of servers (`envs_configs/pools`) |
     | `workload` | name or path of a workload (`envs_configs/workloads`) |
-    | `tasks`, `split` | "builtin" or a folder of JSON Lines files; "train", "val", "test" or "all" |
+    | `tasks` | "builtin" or a folder of JSON Lines files |
+    | `split` | "train", "val", "test" or "all" of the tasks |
     | `arrival_rate_per_min` | queries a minute |
     | `budget_s` | seconds of every query; None draws each from the workload's tiers |
     | `num_queries` | queries in a stream; None: the workload's |
     | `arrivals` | arrival process, by name or as JSON (`inframind_gym.simulator.arrivals`) |
     | `scheduler` | order of the servers' queues; None: the pool's |
-    | `protocol` | how a workflow's calls follow one another; None: the workload's |
+    | `execution` | how a workflow's calls follow one another; None: the workload's |
     | `planner` | a fixed plan, a dict; None: drawn from the workload's measured mix |
     | `agents` | rules of the agents beyond their graph; None: the workload's |
     | `background` | router of the calls that are not the agent's |
@@ -127,7 +128,7 @@ class PlannerEnv(TaggedQueryEnv):
         num_queries: int | None = None,
         arrivals: str | dict[str, Any] = "poisson",
         scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None,
-        protocol: Literal["parallel", "published"] | None = None,
+        execution: Literal["parallel", "sequential"] | None = None,
         planner: dict[str, Any] | None = None,
         agents: dict[str, Any] | None = None,
         background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix",
@@ -152,7 +153,7 @@ class PlannerEnv(TaggedQueryEnv):
             num_queries=num_queries,
             arrivals=arrivals,
             scheduler=scheduler,
-            protocol=protocol,
+            execution=execution,
             planner=planner,
             agents=agents,
             background=background,

@@ -35,7 +35,9 @@ from inframind_gym.simulator.workflow.state import CONTEXT, IS_DUE
 BUILT_IN: Final = ROUTERS[:-1]  # all but "none"
 USUAL_FEATURES: Final = ("queue", "e2e")  # an executor that requires nothing sees these at least
 _NO_CONTEXT: Final = np.zeros((), CONTEXT)
-_SEED_OF_EXECUTOR: Final = 1  # beside a sweep's key: the executor's seed tells nothing of the sweep
+_SEED_OF_EXECUTOR: Final = (
+    1  # beside a stream's key: the executor's seed tells nothing of the stream
+)
 
 
 class PlannerSimulation(Simulation):
@@ -74,7 +76,7 @@ class PlannerSimulation(Simulation):
             EnvConfig.model_validate(inner),
             num_envs,
             one_query=True,
-            own_router=config.executor if self._policy is None else None,
+            controlled_router=config.executor if self._policy is None else None,
         )
         wide, self.config = self.layout, config
         self._wide = np.zeros((num_envs, self.observation_size), np.float32)
@@ -108,7 +110,7 @@ class PlannerSimulation(Simulation):
         self._columns = np.array(columns, np.int64)
         # The last row is of no task: the query is over.
         nothing = np.zeros((1, EMBED_DIM), np.float32)
-        self._embedding = np.concatenate([self.world.task_embedding, nothing])
+        self._embedding = np.concatenate([self.params.task_embedding, nothing])
 
     @property
     def title(self) -> str:
@@ -116,13 +118,13 @@ class PlannerSimulation(Simulation):
         return "InfraMind Planner"
 
     def executor_spec(self) -> PolicySpec:
-        """What the executor is told."""
+        """What the executor is response."""
         return replace(
             super().policy_spec(), layout=self._executor_layout, level=self._executor_level
         )
 
     def forget(self) -> None:
-        """Let the executor begin anew, as it was made, with the next sweep of all environments."""
+        """Let the executor begin anew, as it was made, with the next stream of all environments."""
         self._forgetful = True
 
     def _drive(
@@ -145,7 +147,7 @@ class PlannerSimulation(Simulation):
         self._show(rows, contexts, observations)
 
     def _begin(self, starts: NDArray[Any]) -> None:
-        """Sweeps begin: reset the executor if it is to be, with a seed for every row."""
+        """Streams begin: reset the executor if it is to be, with a seed for every row."""
         self._amid = False
         if self._policy is None or not self._forgetful:
             return
@@ -225,7 +227,7 @@ class PlannerSimulation(Simulation):
         self, rows: NDArray[np.int64], contexts: NDArray[Any], observations: NDArray[np.float32]
     ) -> None:
         """Write what the planner sees."""
-        due = self.flows.sweep["live"][rows] == IS_DUE
+        due = self.state.stream["live"][rows] == IS_DUE
         task = np.where(due, contexts["task"][rows], -1)
         query = self.layout.query
         if self.layout.embedding == "full":

@@ -9,23 +9,23 @@ sum to latency / budget; where every query is the agent's, a query pays when it 
 from __future__ import annotations
 
 from inframind_gym.simulator.jit import inner
-from inframind_gym.simulator.workflow.params import World
-from inframind_gym.simulator.workflow.state import Workflows
-from inframind_gym.simulator.workflow.workflow import PUBLISHED
+from inframind_gym.simulator.workflow.params import EnvParams
+from inframind_gym.simulator.workflow.state import EnvState
+from inframind_gym.simulator.workflow.workflow import SEQUENTIAL
 
 
 @inner
-def step_reward(world: World, flows: Workflows, e: int) -> tuple[float, float]:
+def step_reward(params: EnvParams, state: EnvState, e: int) -> tuple[float, float]:
     """Reward and cost of the agent's queries that ended in the step of environment `e`."""
-    sweep = flows.sweep[e]
+    stream = state.stream[e]
     reward = 0.0
     cost = 0.0
-    for i in range(sweep.reported, sweep.finished):
-        record = flows.completed[e, i]
-        if record.agents:
+    for i in range(stream.reported, stream.finished):
+        record = state.completed[e, i]
+        if record.is_controlled:
             reward += record.solved
-            if world.settings[0].one_query:
-                charged_s = flows.query[e, sweep.slot].charged_s
+            if params.settings[0].one_query:
+                charged_s = state.query[e, stream.slot].charged_s
                 cost += (record.latency_s - charged_s) / record.budget_s
             else:
                 cost += record.cost
@@ -33,13 +33,13 @@ def step_reward(world: World, flows: Workflows, e: int) -> tuple[float, float]:
 
 
 @inner
-def running_cost(world: World, flows: Workflows, e: int) -> float:
+def running_cost(params: EnvParams, state: EnvState, e: int) -> float:
     """Cost of the latency that the tagged query, which still runs, gained since the last step."""
-    sweep = flows.sweep[e]
-    query = flows.query[e, sweep.slot]
+    stream = state.stream[e]
+    query = state.query[e, stream.slot]
     latency_s = query.latency_s
-    if world.settings[0].protocol != PUBLISHED:
-        latency_s = sweep.now_s - query.arrival_s
+    if params.settings[0].execution != SEQUENTIAL:
+        latency_s = stream.now_s - query.arrival_s
     added_s = latency_s - query.charged_s
     query.charged_s = latency_s
     return float(added_s / query.budget_s)

@@ -19,32 +19,32 @@ from inframind_gym.simulator.server.telemetry import kv_use
 from inframind_gym.simulator.workflow.dispatch import (
     BEGIN,
     DECISION,
-    OWN_QUERY_OVER,
     PLAN_ACTIONS,
     RESUME,
     STEP,
-    SWEEP_OVER,
+    STREAM_OVER,
+    TAGGED_QUERY_OVER,
 )
 from inframind_gym.simulator.workflow.params import (
+    EXECUTIONS,
     LEVELS,
-    PROTOCOLS,
     ROUTERS,
     SCHEDULERS,
-    World,
-    build_world,
+    EnvParams,
+    build_params,
 )
 from inframind_gym.simulator.workflow.state import (
     COMPLETED,
     CONTEXT,
     START,
-    Workflows,
-    allocate_workflows,
+    EnvState,
+    allocate_state,
 )
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, STRATEGIES, TOPOLOGIES
 from inframind_gym.simulator.workload import load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
 
-__all__ = ["DECISION", "OWN_QUERY_OVER", "SWEEP_OVER", "Simulation"]
+__all__ = ["DECISION", "STREAM_OVER", "TAGGED_QUERY_OVER", "Simulation"]
 
 
 class Load(NamedTuple):
@@ -63,11 +63,11 @@ class Simulation:
         num_envs: E.
         one_query: the agent has one query at a time and a built-in router sends the rest
             (Executor, Planner); otherwise every query is the agent's (Stream).
-        own_router: one of ROUTERS: routes the calls of the agent's queries at level "planner";
+        controlled_router: one of ROUTERS, of the calls of the agent's queries at level "planner";
             None: the `background` router does.
 
     Attributes:
-        tasks: the queries that sweeps draw from.
+        tasks: the queries that streams draw from.
         layout: where each quantity lies in an observation.
         max_queue: upper bound of the queue feature.
         observation_size: width d of an observation; at the joint level one more than the layout's,
@@ -83,7 +83,7 @@ class Simulation:
         num_envs: int,
         *,
         one_query: bool,
-        own_router: str | None = None,
+        controlled_router: str | None = None,
     ) -> None:
         self.config = config
         self.num_envs = num_envs
@@ -101,7 +101,7 @@ class Simulation:
         self.arrivals = make_arrivals(config.arrivals)
         self.num_queries = config.num_queries or self.workload.num_queries
         self.scheduler = config.scheduler or self.pool.scheduler
-        self.protocol = config.protocol or self.workload.protocol
+        self.execution = config.execution or self.workload.execution
         self.models_up = self._models_up(config.down_models)
         self.layout = ObservationLayout(
             len(self.pool.models), config.observation, config.system_features, self.pool.queue_norm
@@ -112,7 +112,7 @@ class Simulation:
 
         ready = MAX_NODES * (self._open_servers() + 1)
         own_graph = config.planner.graph() if config.planner else None
-        self.world: World = build_world(
+        self.params: EnvParams = build_params(
             self.pool,
             self.profiles,
             self.tasks,
@@ -124,10 +124,10 @@ class Simulation:
                 "queue_norm": self.pool.queue_norm,
                 "queue_high": self.max_queue,
                 "max_output_tokens": self.pool.max_output_tokens,
-                "protocol": PROTOCOLS.index(self.protocol),
+                "execution": EXECUTIONS.index(self.execution),
                 "scheduler": SCHEDULERS.index(self.scheduler),
                 "router": ROUTERS.index(config.background),
-                "own_router": ROUTERS.index(own_router or config.background),
+                "controlled_router": ROUTERS.index(controlled_router or config.background),
                 "level": LEVELS.index(config.level),
                 "one_query": int(one_query),
                 "fixed_topology": _topology_of(config.planner),
@@ -136,7 +136,7 @@ class Simulation:
             },
             [] if own_graph is None else [own_graph],
         )
-        self.flows: Workflows = allocate_workflows(
+        self.state: EnvState = allocate_state(
             num_envs, self.num_queries, 1 << (ready - 1).bit_length(), config.record_calls
         )
         self.status = np.zeros(num_envs, np.int64)
@@ -191,7 +191,7 @@ class Simulation:
         *,
         inside: bool = False,
     ) -> None:
-        """Start a new sweep in some environments and run to its first decision.
+        """Start a new stream in some environments and run to its first decision.
 
         Args:
             rows: (k,) environments.
@@ -199,7 +199,7 @@ class Simulation:
             rates_per_min: (k,) arrival rates.
             budgets_s: (k,) budgets in s; NaN draws each query's from the tiers.
             observations: (E, d), written at `rows`; `contexts` (E,) likewise.
-            inside: one-agent mode: let the agent's first query be a random one of the sweep, so
+            inside: tagged-query mode: let the agent's first query be a random one of the stream, so
                 that it meets the traffic that came before.
         """
         starts = np.zeros(len(rows), START)
@@ -207,11 +207,11 @@ class Simulation:
         for i, e in enumerate(rows.tolist()):
             rng = generators[i]
             starts[i]["key"] = rng.integers(2**64, dtype=np.uint64)
-            starts[i]["own_from"] = rng.integers(queries) if inside else 0
-            self.flows.arrival_s[e, :queries] = self.arrivals.sample(
+            starts[i]["tagged_from"] = rng.integers(queries) if inside else 0
+            self.state.arrival_s[e, :queries] = self.arrivals.sample(
                 float(rates_per_min[i]), queries, rng
             )
-            self.flows.task[e, :queries] = self._draw_tasks(queries, rng)
+            self.state.task[e, :queries] = self._draw_tasks(queries, rng)
         starts["budget_s"] = budgets_s
         starts["num_queries"] = queries
         starts["models_up"] = self.models_up
@@ -220,7 +220,7 @@ class Simulation:
     def resume(
         self, rows: NDArray[np.int64], observations: NDArray[np.float32], contexts: NDArray[Any]
     ) -> None:
-        """One-agent mode: go on to the agent's next query; `status` tells where a sweep is over."""
+        """Go on to the next tagged query; `status` says which streams are over."""
         self._drive(RESUME, rows, observations, contexts)
 
     def step(
@@ -238,7 +238,7 @@ class Simulation:
             observations: (E, d), contexts (E,), rewards (E,), costs (E,): written.
 
         Returns:
-            (E,) DECISION, SWEEP_OVER or OWN_QUERY_OVER; valid until the next call.
+            (E,) DECISION, STREAM_OVER or TAGGED_QUERY_OVER; valid until the next call.
         """
         self._drive(STEP, self._all_rows, observations, contexts, actions, rewards, costs)
         return self.status
@@ -255,8 +255,8 @@ class Simulation:
         starts: NDArray[Any] | None = None,
     ) -> None:
         drive(
-            self.world,
-            self.flows,
+            self.params,
+            self.state,
             self.cluster,
             mode,
             rows,
@@ -271,38 +271,38 @@ class Simulation:
 
     def completed(self, e: int) -> NDArray[Any]:
         """The agent's queries of environment `e` that ended in its last step, (k,) COMPLETED."""
-        sweep = self.flows.sweep[e]
-        rows = self.flows.completed[e, sweep["reported"] : sweep["finished"]]
-        return rows[rows["agents"] == 1] if self.one_query else rows.copy()
+        stream = self.state.stream[e]
+        rows = self.state.completed[e, stream["reported"] : stream["finished"]]
+        return rows[rows["is_controlled"] == 1] if self.one_query else rows.copy()
 
     def completed_batch(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """The same for all environments: (k,) environments and (k,) COMPLETED, in their order."""
-        first, last = self.flows.sweep["reported"], self.flows.sweep["finished"]
+        first, last = self.state.stream["reported"], self.state.stream["finished"]
         counts = last - first
         rows = np.repeat(np.arange(self.num_envs), counts)
         if not len(rows):
             return rows, np.zeros(0, COMPLETED)
         ends = np.cumsum(counts)
         position = np.arange(len(rows)) - np.repeat(ends - counts, counts) + first[rows]
-        records = self.flows.completed[rows, position]
+        records = self.state.completed[rows, position]
         if self.one_query:
-            own = records["agents"] == 1
+            own = records["is_controlled"] == 1
             return rows[own], records[own]
         return rows, records
 
     def calls(self, e: int) -> NDArray[Any]:
-        """All calls of environment `e`'s sweep that are done, (k,) CALL.
+        """All calls of environment `e`'s stream that are done, (k,) CALL.
 
         Raises:
             ConfigError: calls are not recorded.
         """
         if not self.config.record_calls:
             raise ConfigError("calls are not recorded; make the environment with record_calls=True")
-        return self.flows.call[e, : self.flows.sweep[e]["recorded_calls"]].copy()
+        return self.state.call[e, : self.state.stream[e]["recorded_calls"]].copy()
 
     def loads(self, e: int) -> tuple[Load, ...]:
         """What the servers of environment `e` have to do now."""
-        now_s = float(self.flows.sweep[e]["now_s"])
+        now_s = float(self.state.stream[e]["now_s"])
         return tuple(
             Load(int(server["running"]), int(server["waiting"]), kv_use(self.cluster, e, m, now_s))
             for m, server in enumerate(self.cluster.server[e])
@@ -314,8 +314,8 @@ class Simulation:
         return seen
 
     def policy_spec(self) -> PolicySpec:
-        """What a policy is told about this run."""
-        world, weights = self.world, self._weights
+        """The public facts of this run, for `Policy.reset`."""
+        params, weights = self.params, self._weights
         budgets = self.workload.budget_tiers_s
         if self.config.budget_s is not None:
             budgets = (self.config.budget_s,)
@@ -326,16 +326,16 @@ class Simulation:
             level=self.config.level,
             workload=self.workload.name,
             budget_tiers_s=np.asarray(budgets),
-            model_share=_shares(weights @ np.diff(world.model_cdf, prepend=0.0, axis=1)),
-            strategy_share=_shares(weights @ np.diff(world.strategy_cdf, prepend=0.0, axis=1)),
+            model_share=_shares(weights @ np.diff(params.model_cdf, prepend=0.0, axis=1)),
+            strategy_share=_shares(weights @ np.diff(params.strategy_cdf, prepend=0.0, axis=1)),
             expected_call_s=self._expected_call_s(),
-            ability=weights @ world.response.ability,
+            ability=weights @ params.response.ability,
             max_num_seqs=np.array([m.server.max_num_seqs for m in self.pool.models]),
             queue_norm=self.pool.queue_norm,
             scheduler=self.scheduler,
             metrics_poll_s=self.pool.metrics_poll_s,
-            task_embeddings=world.task_embedding,
-            role_embeddings=world.role_embedding,
+            task_embeddings=params.task_embedding,
+            role_embeddings=params.role_embedding,
         )
 
     def _expected_call_s(self) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""What a policy is told before a run: the pool, the workload and the shape of what it will see."""
+"""Public facts of a run: the pool, the workload and the layout of observations."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class PolicySpec:
     def action(
         self, model: int | NDArray[np.int64], strategy: int | NDArray[np.int64]
     ) -> int | NDArray[np.int64]:
-        """The joint action a = m * S + s (`spec/inframind.md` §2.2), for numbers or arrays."""
+        """The joint action a = m * S + s for numbers or arrays."""
         return model * self.num_strategies + strategy
 
     def model_of(self, action: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""InfraMind-Stream-v0: a whole sweep of queries, every decision in it the agent's."""
+"""InfraMind-Stream-v0: a whole stream of queries, every decision in it the agent's."""
 
 from __future__ import annotations
 
@@ -64,13 +64,14 @@ class StreamEnv(InfraMindEnv):
     |---|---|
     | `pool` | name or path of a pool of servers (`envs_configs/pools`) |
     | `workload` | name or path of a workload (`envs_configs/workloads`) |
-    | `tasks`, `split` | "builtin" or a folder of JSON Lines files; "train", "val", "test" or "all" |
+    | `tasks` | "builtin" or a folder of JSON Lines files |
+    | `split` | "train", "val", "test" or "all" of the tasks |
     | `arrival_rate_per_min` | queries a minute |
     | `budget_s` | seconds of every query; None draws each from the workload's tiers |
     | `num_queries` | queries in a stream; None: the workload's |
     | `arrivals` | arrival process, by name or as JSON (`inframind_gym.simulator.arrivals`) |
     | `scheduler` | order of the servers' queues; None: the pool's |
-    | `protocol` | how a workflow's calls follow one another; None: the workload's |
+    | `execution` | how a workflow's calls follow one another; None: the workload's |
     | `planner` | a fixed plan, a dict; None: drawn from the workload's measured mix |
     | `agents` | rules of the agents beyond their graph; None: the workload's |
     | `background` | router of the calls that are not the agent's |
@@ -103,7 +104,7 @@ class StreamEnv(InfraMindEnv):
         num_queries: int | None = None,
         arrivals: str | dict[str, Any] = "poisson",
         scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None,
-        protocol: Literal["parallel", "published"] | None = None,
+        execution: Literal["parallel", "sequential"] | None = None,
         planner: dict[str, Any] | None = None,
         agents: dict[str, Any] | None = None,
         background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix",
@@ -127,7 +128,7 @@ class StreamEnv(InfraMindEnv):
             num_queries=num_queries,
             arrivals=arrivals,
             scheduler=scheduler,
-            protocol=protocol,
+            execution=execution,
             planner=planner,
             agents=agents,
             background=background,
@@ -143,7 +144,7 @@ class StreamEnv(InfraMindEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start a new sweep."""
+        """Start a new stream."""
         super().reset(seed=seed)
         self._set_options(options)
         observation = self._begin(inside=False)

@@ -14,7 +14,7 @@ from inframind_gym.envs.routing.base import RESET_OPTIONS
 from inframind_gym.envs.routing.config import env_config, planner_config
 from inframind_gym.envs.routing.observation import observation_space
 from inframind_gym.envs.routing.planner_simulation import PlannerSimulation
-from inframind_gym.envs.routing.simulation import DECISION, SWEEP_OVER, Simulation
+from inframind_gym.envs.routing.simulation import DECISION, STREAM_OVER, Simulation
 from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.errors import ConfigError, unknown
 
@@ -28,7 +28,7 @@ class InfraMindVectorEnv(BatchEnv):
 
     Args:
         num_envs: E.
-        one_query: Executor and Planner (one query is an episode) or Stream (a sweep is).
+        one_query: Executor and Planner (one query is an episode) or Stream (a stream is).
         arguments: as of the single environments.
 
     `reset(seed=…, options=…)`: the options `arrival_rate_per_min` and `budget_s` are numbers, or
@@ -62,11 +62,11 @@ class InfraMindVectorEnv(BatchEnv):
         return self._completed
 
     def calls(self, env: int) -> NDArray[Any]:
-        """Calls of the current sweep of an environment that are done; needs `record_calls`."""
+        """Calls of the current stream of an environment that are done; needs `record_calls`."""
         return self.simulation.calls(env)
 
     def policy_spec(self) -> PolicySpec:
-        """What a `Policy` is told before a run."""
+        """The public facts of the run, for `Policy.reset`."""
         return self.simulation.policy_spec()
 
     def action_masks(self) -> NDArray[np.bool_]:
@@ -80,7 +80,7 @@ class InfraMindVectorEnv(BatchEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start a new sweep everywhere.
+        """Start a new stream everywhere.
 
         Args:
             seed: of environment 0 (environment i takes seed + i), or one a environment.
@@ -126,7 +126,7 @@ class InfraMindVectorEnv(BatchEnv):
     def _begin_again(self, rows: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
         if self._one_query:
             self.simulation.resume(rows, observations, self._contexts)
-            rows = rows[self.simulation.status[rows] == SWEEP_OVER]
+            rows = rows[self.simulation.status[rows] == STREAM_OVER]
         if len(rows):
             self._start(rows, observations, inside=False)
 
@@ -214,7 +214,7 @@ class PlannerVectorEnv(InfraMindVectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start a new sweep everywhere; with a seed the executor forgets what it has learned."""
+        """Start a new stream everywhere; with a seed the executor forgets what it has learned."""
         if seed is not None:
             self.simulation.forget()
         return super().reset(seed=seed, options=options)

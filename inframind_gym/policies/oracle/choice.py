@@ -13,9 +13,9 @@ from inframind_gym.policies.oracle.recipe import best_role, play
 from inframind_gym.simulator.jit import inner
 from inframind_gym.simulator.server.state import FAR_CLOCK, Cluster
 from inframind_gym.simulator.workflow.lifecycle import priority
-from inframind_gym.simulator.workflow.params import World
-from inframind_gym.simulator.workflow.state import Workflows
-from inframind_gym.simulator.workflow.workflow import PUBLISHED
+from inframind_gym.simulator.workflow.params import EnvParams
+from inframind_gym.simulator.workflow.state import EnvState
+from inframind_gym.simulator.workflow.workflow import SEQUENTIAL
 
 _ONE = np.uint32(1)
 
@@ -93,8 +93,8 @@ def present_pace(cluster: Cluster, e: int, m: int, rank: float, slots: Any, pace
 
 @jit
 def choose(
-    world: World,
-    flows: Workflows,
+    params: EnvParams,
+    state: EnvState,
     cluster: Cluster,
     rows: NDArray[np.int64],
     recipes: NDArray[Any],
@@ -115,8 +115,8 @@ def choose(
     more where much is left to do. Where none does, the cheapest of all.
 
     Args:
-        world: constants of the run.
-        flows: state of the workflows; a plan is due in each of `rows`.
+        params: constants of the run.
+        state: state of the workflows; a plan is due in each of `rows`.
         cluster: the servers.
         rows: (n,) environments.
         recipes: (r,) RECIPE.
@@ -129,13 +129,13 @@ def choose(
         roles: (n,) written: its role, counted within the domain.
     """
     models = cluster.card.shape[0]
-    strategies = world.strategy_cdf.shape[1]
+    strategies = params.strategy_cdf.shape[1]
     for i in range(rows.shape[0]):
         e = rows[i]
-        sweep = flows.sweep[e]
-        query = flows.query[e, sweep.slot]
+        stream = state.stream[e]
+        query = state.query[e, stream.slot]
         deadline_s = query.arrival_s + query.budget_s
-        rank = priority(world, deadline_s, sweep.now_s)
+        rank = priority(params, deadline_s, stream.now_s)
         for m in range(models):
             work_s[1, m] = present_pace(cluster, e, m, rank, slots, pace[m])
         for m in range(models):  # the price of a second of work: more where more is left to do
@@ -144,7 +144,7 @@ def choose(
                 if cluster.card[m].peers >> np.uint32(other) & _ONE:
                     left += work_s[1, other]
             work_s[2, m] = 1.0 + left / patience_s
-        left_s = query.budget_s - (sweep.now_s - query.arrival_s)
+        left_s = query.budget_s - (stream.now_s - query.arrival_s)
         best, best_cost = -1, np.inf
         late, late_s = -1, left_s
         dump, dump_cost = 0, np.inf
@@ -153,18 +153,18 @@ def choose(
                 break
             recipe = recipes[r]
             usable = True
-            nodes = world.graphs.num_nodes[recipe.topology, recipe.num_agents - 1]
+            nodes = params.graphs.num_nodes[recipe.topology, recipe.num_agents - 1]
             for node in range(nodes):
                 model = np.uint32(recipe.route[node] // strategies)
-                usable &= sweep.models_up >> model & _ONE != 0
+                usable &= stream.models_up >> model & _ONE != 0
             if not usable:
                 continue
             play(
-                world, cluster.card, pace, sweep.key, query.ordinal, query.task, query.length_z,
+                params, cluster.card, pace, stream.key, query.ordinal, query.task, query.length_z,
                 recipe, scratch, work_s[0], outcome[0],
             )  # fmt: skip
             cost = 0.0
-            if world.settings[0].protocol == PUBLISHED:
+            if params.settings[0].execution == SEQUENTIAL:
                 work_s[0, outcome[0].final_model] += outcome[0].final_work_s
             for m in range(models):
                 cost += work_s[0, m] * work_s[2, m]
@@ -177,5 +177,5 @@ def choose(
             if outcome[0].latency_s <= late_s:
                 late, late_s = r, outcome[0].latency_s
         chosen[i] = best if best >= 0 else late if late >= 0 else dump
-        role = best_role(world, query.task, recipes[chosen[i]].role_kind)
-        roles[i] = role - world.role_start[query.domain]
+        role = best_role(params, query.task, recipes[chosen[i]].role_kind)
+        roles[i] = role - params.role_start[query.domain]

@@ -30,10 +30,10 @@ from inframind_gym.simulator.quality import (
     call_id,
 )
 from inframind_gym.simulator.rng import STREAM_TESTS, uniform
-from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES, SECOND
-from inframind_gym.simulator.workflow.workflow import PUBLISHED
+from inframind_gym.simulator.workflow.workflow import SEQUENTIAL
 
 # Columns of the table of least calls, one row a model.
 ANY_WORK, NEXT_WORK, ANY_S = 0, 1, 2  # of an execution: least, least of another node; least time
@@ -53,20 +53,20 @@ def num_options(models: int, routes: int) -> int:
 
 
 @inner
-def best_fit(world: World, task: int) -> float:
+def best_fit(params: EnvParams, task: int) -> float:
     """Most that a role can add to an answer, in logits."""
-    domain = world.task_domain[task]
-    gain = world.response.profile[world.response.task_profile[task]].role_gain
-    first = world.role_start[domain]
-    best = gain * world.role_fit[task, first]
-    for role in range(first + 1, first + world.role_count[domain]):
-        best = max(best, gain * world.role_fit[task, role])
+    domain = params.task_domain[task]
+    gain = params.response.profile[params.response.task_profile[task]].role_gain
+    first = params.role_start[domain]
+    best = gain * params.role_fit[task, first]
+    for role in range(first + 1, first + params.role_count[domain]):
+        best = max(best, gain * params.role_fit[task, role])
     return float(best)
 
 
 @inner
 def least_calls(
-    world: World,
+    params: EnvParams,
     card: Any,
     pace: Any,
     key: int,
@@ -76,13 +76,13 @@ def least_calls(
     least: Any,
 ) -> None:
     """Fill the table (M, LEAST) of a query."""
-    tables = world.response
+    tables = params.response
     p = int(tables.task_profile[task])
     profile = tables.profile[p]
-    fit = best_fit(world, task)
+    fit = best_fit(params, task)
     for m in range(card.shape[0]):
         prompt = int(
-            min(world.task_tokens[task] + world.overhead_tokens[p], world.max_prompt_tokens[m])
+            min(params.task_tokens[task] + params.overhead_tokens[p], params.max_prompt_tokens[m])
         )
         row = least[m]
         for column in range(LEAST):
@@ -127,7 +127,7 @@ def least_calls(
 
 @inner
 def add_larger(
-    world: World, least: Any, final: int, reader: int, first: int, tested: bool, work_s: Any,
+    params: EnvParams, least: Any, final: int, reader: int, first: int, tested: bool, work_s: Any,
     latency_s: Any,
 ) -> None:  # fmt: skip
     """Two options of larger recipes, `first` and the next: deciding on `final`, with `reader`.
@@ -136,7 +136,7 @@ def add_larger(
     where the other execution is.
     """
     row, other = least[final], least[reader]
-    timed = world.settings[0].protocol != PUBLISHED
+    timed = params.settings[0].execution != SEQUENTIAL
     for way in range(2):
         latency_s[first + way] = np.inf
         for m in range(least.shape[0]):
@@ -172,7 +172,7 @@ def add_larger(
 
 @jit
 def options(
-    world: World,
+    params: EnvParams,
     card: NDArray[Any],
     pace: NDArray[Any],
     key: int,
@@ -188,7 +188,7 @@ def options(
     """What it takes at least to solve each query of a sweep, in several ways.
 
     Args:
-        world: constants of the run.
+        params: constants of the run.
         card: (M,) CARD.
         pace: (M,) PACE of idle servers.
         key: of the sweep.
@@ -198,7 +198,7 @@ def options(
         latency_s: (N, O) written: and none is faster; infinite where the option does not solve it.
     """
     models = card.shape[0]
-    routes = models * world.strategy_cdf.shape[1]
+    routes = models * params.strategy_cdf.shape[1]
     for q in range(tasks.shape[0]):
         o = 0
         for route in range(routes):
@@ -208,15 +208,15 @@ def options(
                 recipe[0].topology = _IO if way == 0 else _REFLECTION
                 recipe[0].role_kind = _DOUBLE if way == 2 else _SINGLE
                 play(
-                    world, card, pace, key, q, tasks[q], length_z[q], recipe[0], scratch,
+                    params, card, pace, key, q, tasks[q], length_z[q], recipe[0], scratch,
                     work_s[q, o], outcome[0],
                 )  # fmt: skip
                 latency_s[q, o] = outcome[0].latency_s if outcome[0].solved else np.inf
                 o += 1
-        least_calls(world, card, pace, key, q, tasks[q], length_z[q], least)
-        share = world.visible_tests[world.response.task_profile[tasks[q]]]
+        least_calls(params, card, pace, key, q, tasks[q], length_z[q], least)
+        share = params.visible_tests[params.response.task_profile[tasks[q]]]
         tested = share > 0.0 and uniform(key, STREAM_TESTS, tasks[q], 0) < share
         for final in range(models):
             for reader in range(models):
-                add_larger(world, least, final, reader, o, tested, work_s[q], latency_s[q])
+                add_larger(params, least, final, reader, o, tested, work_s[q], latency_s[q])
                 o += 2

@@ -27,10 +27,10 @@ from inframind_gym.simulator.quality import (
     call_id,
 )
 from inframind_gym.simulator.rng import STREAM_TESTS, uniform
-from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES, SECOND
-from inframind_gym.simulator.workflow.workflow import PUBLISHED
+from inframind_gym.simulator.workflow.workflow import SEQUENTIAL
 
 # A way to carry out a query.
 RECIPE: Final = np.dtype(
@@ -127,22 +127,22 @@ def idle_pace(card: Any, pace: Any) -> None:
 
 
 @inner
-def best_role(world: World, task: int, kind: int) -> int:
+def best_role(params: EnvParams, task: int, kind: int) -> int:
     """Index into ROLES of the role of a `RoleRule` that fits the task best; else of SINGLE."""
-    domain = world.task_domain[task]
-    profile = world.response.task_profile[task]
-    first = world.role_start[domain]
+    domain = params.task_domain[task]
+    profile = params.response.task_profile[task]
+    first = params.role_start[domain]
     best = -1
     for attempt in range(2):
-        for role in range(first, first + world.role_count[domain]):
-            calls = world.role_calls[profile, role]
-            if attempt == 0 and kind == _CODER and (calls != 1 or world.role_codes[role] == 0):
+        for role in range(first, first + params.role_count[domain]):
+            calls = params.role_calls[profile, role]
+            if attempt == 0 and kind == _CODER and (calls != 1 or params.role_codes[role] == 0):
                 continue
             if attempt == 0 and kind == _DOUBLE and calls == 1:
                 continue
             if (attempt == 1 or kind == _SINGLE) and calls != 1:
                 continue
-            if best < 0 or world.role_fit[task, role] > world.role_fit[task, best]:
+            if best < 0 or params.role_fit[task, role] > params.role_fit[task, best]:
                 best = role
         if best >= 0:
             break
@@ -151,7 +151,7 @@ def best_role(world: World, task: int, kind: int) -> int:
 
 @inner
 def send(
-    world: World,
+    params: EnvParams,
     card: Any,
     pace: Any,
     key: int,
@@ -170,23 +170,25 @@ def send(
     outcome: Any,
 ) -> tuple[int, float, bool]:
     """One call: its tokens, its seconds at the pace, and whether its answer is right."""
-    profile = int(world.response.task_profile[task])
+    profile = int(params.response.task_profile[task])
     prompt = (
-        world.task_tokens[task]
-        + world.overhead_tokens[profile]
-        + int(world.message_frac[profile] * messages)
+        params.task_tokens[task]
+        + params.overhead_tokens[profile]
+        + int(params.message_frac[profile] * messages)
     )
-    prompt = int(min(prompt, world.max_prompt_tokens[model]))
+    prompt = int(min(prompt, params.max_prompt_tokens[model]))
     call = call_id(node, phase, model, strategy)
-    tokens, cut = answer_tokens(world.response, key, ordinal, task, length_z, call, model, strategy)
-    bonus = answer_bonus(
-        world.response, world.role_fit, task, role, node, phase, strategy, reads, right
+    tokens, cut = answer_tokens(
+        params.response, key, ordinal, task, length_z, call, model, strategy
     )
-    good = answer_right(world.response, key, ordinal, task, call, model, bonus, cut)
+    bonus = answer_bonus(
+        params.response, params.role_fit, task, role, node, phase, strategy, reads, right
+    )
+    good = answer_right(params.response, key, ordinal, task, call, model, bonus, cut)
     work = call_work_s(card[model], prompt, tokens)
     if phase == FINAL:
         outcome.final_work_s = work
-    if phase != FINAL or world.settings[0].protocol != PUBLISHED:
+    if phase != FINAL or params.settings[0].execution != SEQUENTIAL:
         work_s[model] += work
     outcome.calls += 1
     outcome.tokens += tokens
@@ -195,7 +197,7 @@ def send(
 
 @inner
 def play(
-    world: World,
+    params: EnvParams,
     card: Any,
     pace: Any,
     key: int,
@@ -210,7 +212,7 @@ def play(
     """Carry out a query by a recipe, without servers.
 
     Args:
-        world: constants of the run.
+        params: constants of the run.
         card: (M,) CARD.
         pace: (M,) PACE.
         key: of the sweep's random numbers.
@@ -227,14 +229,14 @@ def play(
         work_s[m] = 0.0
     outcome.calls = 0
     outcome.tokens = 0
-    strategies = world.strategy_cdf.shape[1]
-    profile = int(world.response.task_profile[task])
-    graphs = world.graphs
+    strategies = params.strategy_cdf.shape[1]
+    profile = int(params.response.task_profile[task])
+    graphs = params.graphs
     topology, agents = int(recipe.topology), int(recipe.num_agents)
     nodes = int(graphs.num_nodes[topology, agents - 1])
-    role = best_role(world, task, recipe.role_kind)
-    twice = graphs.calls_per_node[topology] == 2 or world.role_calls[profile, role] == 2
-    share = world.visible_tests[profile]
+    role = best_role(params, task, recipe.role_kind)
+    twice = graphs.calls_per_node[topology] == 2 or params.role_calls[profile, role] == 2
+    share = params.visible_tests[profile]
     tested = share > 0.0 and uniform(key, STREAM_TESTS, task, 0) < share
     right = np.uint32(0)
     proven = np.uint32(0)
@@ -261,19 +263,19 @@ def play(
         model = int(recipe.route[node]) // strategies
         strategy = int(recipe.route[node]) % strategies
         tokens, seconds, good = send(
-            world, card, pace, key, ordinal, task, length_z, node, FIRST, model, strategy, role,
+            params, card, pace, key, ordinal, task, length_z, node, FIRST, model, strategy, role,
             before, right, messages, work_s, outcome,
         )  # fmt: skip
         start_s += seconds
         if twice:
             right = right | bit if good else right & ~bit
             tokens, seconds, good = send(
-                world, card, pace, key, ordinal, task, length_z, node, SECOND, model, strategy,
+                params, card, pace, key, ordinal, task, length_z, node, SECOND, model, strategy,
                 role, before | bit, right, messages + tokens, work_s, outcome,
             )  # fmt: skip
             start_s += seconds
         right = right | bit if good else right & ~bit
-        if good and world.role_codes[role] == 1:
+        if good and params.role_codes[role] == 1:
             proven |= bit
         scratch[0, node] = tokens
         scratch[1, node] = start_s
@@ -288,10 +290,10 @@ def play(
             messages += int(scratch[0, node])
     final = most_used(recipe, nodes, strategies)
     tokens, seconds, good = send(
-        world, card, pace, key, ordinal, task, length_z, 0, FINAL, final, FINAL_STRATEGY, role,
+        params, card, pace, key, ordinal, task, length_z, 0, FINAL, final, FINAL_STRATEGY, role,
         everyone, right, messages, work_s, outcome,
     )  # fmt: skip
-    if world.settings[0].protocol != PUBLISHED:
+    if params.settings[0].execution != SEQUENTIAL:
         latest_s += seconds
     outcome.latency_s = latest_s
     outcome.final_model = final

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from inframind_gym.policies.oracle.compiled import jit
 from inframind_gym.policies.oracle.recipe import idle_pace, play
-from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.params import EnvParams
 
 
 @jit
 def tally(
-    world: World,
+    params: EnvParams,
     card: NDArray[Any],
     pace: NDArray[Any],
     keys: NDArray[np.uint64],
@@ -45,7 +45,7 @@ def tally(
     for i in range(recipes.shape[0]):
         for q in range(keys.shape[0]):
             play(
-                world, card, pace, keys[q], q, tasks[q], length_z[q], recipes[i],
+                params, card, pace, keys[q], q, tasks[q], length_z[q], recipes[i],
                 scratch, scratch_work_s, outcome[0],
             )  # fmt: skip
             g = group[q]

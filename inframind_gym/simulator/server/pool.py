@@ -85,7 +85,7 @@ class StepCost(StrictModel):
 
 
 class ServerCard(StrictModel):
-    """Limits and speed of one model on one GPU, in the terms of vLLM V1's scheduler (FACTS §3)."""
+    """Limits and speed of one model on one GPU, in the terms of vLLM V1's scheduler."""
 
     max_num_seqs: PositiveInt  # sequences that run at once ("slots")
     max_num_batched_tokens: PositiveInt  # tokens that one step computes at most

@@ -66,7 +66,7 @@ class SurrogateBackend:
         card: (M,) server cards (`inframind_gym.simulator.server.cards(pool)`).
         tables: the response model.
         role_fit: (T, R) how well a role suits a task.
-        key: of the sweep's random numbers, 0..2**64 - 1.
+        key: of the stream's random numbers, 0..2**64 - 1.
         max_calls: most calls in flight.
         poll_s: interval at which the metrics are polled.
         lengths: of prompts and answers, where they are known; None: as planned and drawn.

@@ -1,4 +1,4 @@
-"""Workflows on servers: queries arrive, are planned and routed, and their calls are answered.
+"""EnvState on servers: queries arrive, are planned and routed, and their calls are answered.
 
 topology, graphs, roles, strategies   how agents work together
 params, state                         constants and state of a batch of episodes, as arrays

@@ -6,7 +6,7 @@ surrogate in virtual time (`serving/surrogate/backend.py`), a scripted one for t
 (`serving/scripted.py`), and live servers, whose time is the wall clock's, whose calls can fail and
 whose models can go down and come back.
 
-A backend serves one sweep. Its clock stands at 0 when it is opened.
+A backend serves one stream. Its clock stands at 0 when it is opened.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Protocol, runtime_checkable
 class Call:
     """One call to a model, as the orchestration wants it served."""
 
-    id: int  # of the sweep's calls, in order of submission
-    query: int  # ordinal in the sweep
+    id: int  # of the stream's calls, in order of submission
+    query: int  # ordinal in the stream
     task: int  # what it asks, index into the run's tasks
     topology: int  # index into TOPOLOGIES
     node: int  # execution of the workflow; 0 for the deciding call
@@ -79,7 +79,7 @@ class Telemetry:
 
 @runtime_checkable
 class Backend(Protocol):
-    """Servers of M models, for the length of one sweep."""
+    """Servers of M models, for the length of one stream."""
 
     def now_s(self) -> float:
         """Time since the backend was opened, in s; it never runs backwards."""

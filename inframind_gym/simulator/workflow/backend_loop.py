@@ -19,8 +19,8 @@ from inframind_gym.simulator.server.telemetry import E2E, KV, QUEUE
 from inframind_gym.simulator.workflow import bindings as rules
 from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
 from inframind_gym.simulator.workflow.dispatch import BEGIN, RESUME, SEND, STEP, WAIT
-from inframind_gym.simulator.workflow.params import World
-from inframind_gym.simulator.workflow.state import Workflows
+from inframind_gym.simulator.workflow.params import EnvParams
+from inframind_gym.simulator.workflow.state import EnvState
 
 HOLD_S = 1.0  # how often to look whether a model is back when all are down
 
@@ -33,8 +33,8 @@ class _Sent(NamedTuple):
     attempt: int  # 0 for the first
 
 
-class Driver:
-    """One sweep over a backend.
+class BackendLoop:
+    """One stream over a backend.
 
     On a wall clock everything is noticed late. Arrivals are the planned ones, a call ends at its
     `finish_s`, and decisions are made in the present: latency counts all waiting, the agent's own
@@ -43,8 +43,8 @@ class Driver:
     While every model is down, decisions are held back: there is nothing to choose from.
 
     Args:
-        world: constants of the run.
-        flows: state of a batch of one; the sweep's arrivals and tasks have been written.
+        params: constants of the run.
+        state: state of a batch of one; the stream's arrivals and tasks have been written.
         start: (1,) START record.
         backend: M servers, just opened.
         retries: how often a call that failed is sent again, to the same model or, where that is
@@ -59,23 +59,23 @@ class Driver:
 
     def __init__(
         self,
-        world: World,
-        flows: Workflows,
+        params: EnvParams,
+        state: EnvState,
         start: NDArray[Any],
         backend: Backend,
         *,
         retries: int = 0,
         patience_s: float = 600.0,
     ) -> None:
-        models = len(world.max_prompt_tokens)
+        models = len(params.max_prompt_tokens)
         self.backend = backend
-        self._world = world
-        self._flows = flows
+        self._world = params
+        self._flows = state
         self._start = start
         self._retries = retries
         self._patience_s = patience_s
         self._usable = int(start[0]["models_up"])
-        self._max_tokens = int(world.settings[0]["max_output_tokens"])
+        self._max_tokens = int(params.settings[0]["max_output_tokens"])
         self.seen = np.zeros((1, 3, models), np.float32)
         self._metrics = np.zeros((3, models))
         self._order = np.zeros(1, rules.ORDER)
@@ -88,7 +88,7 @@ class Driver:
         """Run to the first decision.
 
         Returns:
-            DECISION, SWEEP_OVER or OWN_QUERY_OVER (one-agent mode), as of `step` and `resume`.
+            DECISION, STREAM_OVER or TAGGED_QUERY_OVER, as of `step` and `resume`.
 
         Raises:
             InfraMindError: no model was up for `patience_s`, or the backend broke its contract.
@@ -100,7 +100,7 @@ class Driver:
         return self._enter(STEP, action)
 
     def resume(self) -> int:
-        """One-agent mode: run until the agent's next query has arrived."""
+        """Tagged-query mode: run until the agent's next query has arrived."""
         return self._enter(RESUME, np.zeros(1, np.int64))
 
     def read_metrics(self) -> NDArray[np.float32]:
@@ -110,20 +110,20 @@ class Driver:
             (1, 3, M) `seen`.
         """
         telemetry = self.backend.telemetry()
-        sweep = self._flows.sweep[0]
+        stream = self._flows.stream[0]
         if not telemetry.polls:
             return self.seen
         self._metrics[QUEUE] = telemetry.depth_req
         self._metrics[E2E] = telemetry.e2e_s
         self._metrics[KV] = telemetry.kv_frac
         rules.note_metrics(self._world, self.seen, self._metrics)
-        up = int(sweep["models_up"])
+        up = int(stream["models_up"])
         oldest_s = min(
             (taken_s for m, taken_s in enumerate(telemetry.taken_s) if up >> m & 1),
             default=min(telemetry.taken_s),
         )
-        sweep["polls"] = telemetry.polls
-        sweep["last_poll_s"] = min(oldest_s, sweep["now_s"])  # a poll can have just been made
+        stream["polls"] = telemetry.polls
+        stream["last_poll_s"] = min(oldest_s, stream["now_s"])  # a poll can have just been made
         return self.seen
 
     # The loop
@@ -134,27 +134,27 @@ class Driver:
             self._look_around()
             held = self._is_held()
             if not held:
-                turn = rules.next_turn(self._world, self._flows, self._order)
-                if turn == SEND:
+                event = rules.next_event(self._world, self._flows, self._order)
+                if event == SEND:
                     self._send(attempt=0)
                     continue
-                if turn != WAIT:
-                    return turn
+                if event != WAIT:
+                    return event
             self._let_time_run(held)
 
     def _look_around(self) -> None:
         """Note the present time and the models that are up."""
-        sweep = self._flows.sweep[0]
-        sweep["now_s"] = self.backend.now_s()
-        sweep["models_up"] = self._usable & self.backend.models_up()
+        stream = self._flows.stream[0]
+        stream["now_s"] = self.backend.now_s()
+        stream["models_up"] = self._usable & self.backend.models_up()
 
     def _is_held(self) -> bool:
         """Whether there are decisions to make and no model to choose."""
-        sweep = self._flows.sweep[0]
-        if sweep["models_up"] or sweep["ready_head"] == sweep["ready_tail"]:
+        stream = self._flows.stream[0]
+        if stream["models_up"] or stream["ready_head"] == stream["ready_tail"]:
             self._held_since_s = math.inf
             return False
-        now_s = float(sweep["now_s"])
+        now_s = float(stream["now_s"])
         self._held_since_s = min(self._held_since_s, now_s)
         if now_s - self._held_since_s >= self._patience_s:
             raise InfraMindError(
@@ -165,11 +165,11 @@ class Driver:
 
     def _let_time_run(self, held: bool) -> None:
         """Wait for the next completion or arrival; `held`: for a model as well."""
-        sweep = self._flows.sweep[0]
+        stream = self._flows.stream[0]
         arrival_s = math.inf
-        if sweep["arrived"] < sweep["num_queries"]:
-            arrival_s = float(self._flows.arrival_s[0, sweep["arrived"]])
-        until_s = min(arrival_s, float(sweep["now_s"]) + HOLD_S) if held else arrival_s
+        if stream["arrived"] < stream["num_queries"]:
+            arrival_s = float(self._flows.arrival_s[0, stream["arrived"]])
+        until_s = min(arrival_s, float(stream["now_s"]) + HOLD_S) if held else arrival_s
         completions = self.backend.wait(None if until_s == math.inf else until_s)
         if not completions and until_s == math.inf:
             raise InfraMindError(
@@ -234,6 +234,6 @@ class Driver:
         answer["right"] = bool(completion.right)
         answer["again"] = again
         self._look_around()
-        self._flows.sweep[0]["now_s"] = completion.finish_s
+        self._flows.stream[0]["now_s"] = completion.finish_s
         if rules.call_ends(self._world, self._flows, self._answer, self._order):
             self._send(attempt=attempt + 1 if again else 0)

@@ -1,6 +1,6 @@
-"""The compiled rules of the orchestration, to be called from Python one at a time.
+"""The compiled rules, to be called from Python one at a time.
 
-`driver.py` runs a single sweep (environment 0 of the state) through them.
+`backend_loop` runs a single stream (environment 0 of the state) through them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from inframind_gym.simulator.workflow.lifecycle import (
     prepare_call,
     start_query,
 )
-from inframind_gym.simulator.workflow.params import World
-from inframind_gym.simulator.workflow.state import Workflows
+from inframind_gym.simulator.workflow.params import EnvParams
+from inframind_gym.simulator.workflow.state import EnvState
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES
 
 # A call to be sent.
@@ -70,70 +70,86 @@ ANSWER: Final = np.dtype(
 
 @jit
 def enter(
-    world: World, flows: Workflows, mode: int, starts: NDArray[Any], action: NDArray[np.int64]
+    params: EnvParams, state: EnvState, mode: int, starts: NDArray[Any], action: NDArray[np.int64]
 ) -> None:
-    """Begin a step: BEGIN a sweep as `starts` (1,) says, RESUME it, or carry out `action` (a,)."""
+    """Begin a step: BEGIN a stream as `starts` (1,) says, RESUME it, or carry out `action` (a,)."""
     if mode == decisions.BEGIN:
-        decisions.start_sweep(world, flows, 0, starts[0])
-    decisions.begin_step(flows, 0)
+        decisions.start_stream(params, state, 0, starts[0])
+    decisions.begin_step(state, 0)
     if mode == decisions.RESUME:
-        flows.sweep[0].expecting = 1
+        state.stream[0].expecting = 1
     elif mode == decisions.STEP:
-        decisions.act(world, flows, 0, action)
+        decisions.act(params, state, 0, action)
 
 
 @jit
-def next_turn(world: World, flows: Workflows, order: NDArray[Any]) -> int:
-    """What comes next at this instant (`decisions.next_turn`); SEND writes `order` (1,)."""
-    turn, slot, node = decisions.next_turn(world, flows, 0)
-    if turn in (decisions.SEND, decisions.SEND_FINAL):
-        write_order(world, flows, slot, node, FIRST if turn == decisions.SEND else FINAL, order[0])
+def next_event(params: EnvParams, state: EnvState, order: NDArray[Any]) -> int:
+    """What comes next at this instant (`decisions.next_event`); SEND writes `order` (1,)."""
+    event, slot, node = decisions.next_event(params, state, 0)
+    if event in (decisions.SEND, decisions.SEND_FINAL):
+        write_order(
+            params, state, slot, node, FIRST if event == decisions.SEND else FINAL, order[0]
+        )
         return int(decisions.SEND)
-    return turn
+    return event
 
 
 @jit
-def query_arrives(world: World, flows: Workflows) -> None:
-    """The sweep's next query has arrived."""
-    start_query(world, flows, 0)
+def query_arrives(params: EnvParams, state: EnvState) -> None:
+    """The stream's next query has arrived."""
+    start_query(params, state, 0)
 
 
 @jit
-def call_ends(world: World, flows: Workflows, answer: NDArray[Any], order: NDArray[Any]) -> bool:
+def call_ends(
+    params: EnvParams, state: EnvState, answer: NDArray[Any], order: NDArray[Any]
+) -> bool:
     """A call is done, now, as `answer` (1,) says.
 
     Returns:
         Whether another one follows: it stands in `order` (1,).
     """
-    told = answer[0]
-    query = flows.query[0, told.query]
-    query.prompt_tokens += told.prompt_tokens - told.planned_tokens
-    right = told.right == 1 and told.failed == 0 and is_judged(world, query)
+    response = answer[0]
+    query = state.query[0, response.query]
+    query.prompt_tokens += response.prompt_tokens - response.planned_tokens
+    right = response.right == 1 and response.failed == 0 and is_judged(params, query)
     follows = end_call(
-        world, flows, 0, told, told.truncated == 1, told.failed == 1, right, told.again == 1
+        params,
+        state,
+        0,
+        response,
+        response.truncated == 1,
+        response.failed == 1,
+        right,
+        response.again == 1,
     )
     if follows > FINAL:
         return False
     write_order(
-        world, flows, int(told.query), 0 if follows == FINAL else int(told.node), follows, order[0]
+        params,
+        state,
+        int(response.query),
+        0 if follows == FINAL else int(response.node),
+        follows,
+        order[0],
     )
     return True
 
 
 @inner
 def write_order(
-    world: World, flows: Workflows, slot: int, node: int, phase: int, order: Any
+    params: EnvParams, state: EnvState, slot: int, node: int, phase: int, order: Any
 ) -> None:
     """Prepare a call of the query and write it into `order`, an ORDER record."""
-    model, strategy, prompt, priority = prepare_call(world, flows, 0, slot, node, phase)
-    query = flows.query[0, slot]
+    model, strategy, prompt, priority = prepare_call(params, state, 0, slot, node, phase)
+    query = state.query[0, slot]
     order.priority = priority
     order.deadline_s = query.arrival_s + query.budget_s
     order.slot = slot
     order.query = query.ordinal
     order.task = query.task
     order.prompt_tokens = prompt
-    order.reads = nodes_read(world, query, node, phase)
+    order.reads = nodes_read(params, query, node, phase)
     for other in range(MAX_NODES):
         order.sources[other] = query.source[other]
     order.node = node
@@ -145,9 +161,11 @@ def write_order(
 
 
 @jit
-def note_metrics(world: World, seen: NDArray[np.float32], metrics: NDArray[np.float64]) -> None:
+def note_metrics(
+    params: EnvParams, seen: NDArray[np.float32], metrics: NDArray[np.float64]
+) -> None:
     """Normalise the servers' metrics (3, M) into `seen` (1, 3, M)."""
-    settings = world.settings[0]
+    settings = params.settings[0]
     for m in range(metrics.shape[1]):
         note(
             seen,

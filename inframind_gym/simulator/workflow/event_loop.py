@@ -1,8 +1,8 @@
-"""The closed loop on the surrogate: arrivals, workflows and servers advanced together, compiled.
+"""The event loop on simulated servers: arrivals, workflows and servers advanced together, compiled.
 
-This is the driver that any other backend has in `driver.py`: it starts queries when they arrive,
-sends the calls that the workflows ask for and reports back the ones that are done. It stops
-whenever a decision of the agent's is due.
+Queries start when they arrive, the calls that workflows ask for are submitted, completions are
+reported back, and the loop stops whenever a decision of the agent is due. `backend_loop` does the
+same on any other backend.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from inframind_gym.simulator.server.engine import (
 )
 from inframind_gym.simulator.server.state import DIRTY, NEVER_S, Cluster
 from inframind_gym.simulator.server.telemetry import poll
-from inframind_gym.simulator.workflow.dispatch import SEND, SEND_FINAL, WAIT, next_turn
+from inframind_gym.simulator.workflow.dispatch import SEND, SEND_FINAL, WAIT, next_event
 from inframind_gym.simulator.workflow.lifecycle import (
     end_call,
     is_judged,
@@ -33,22 +33,22 @@ from inframind_gym.simulator.workflow.lifecycle import (
     route_of,
     start_query,
 )
-from inframind_gym.simulator.workflow.params import World
-from inframind_gym.simulator.workflow.state import Workflows
+from inframind_gym.simulator.workflow.params import EnvParams
+from inframind_gym.simulator.workflow.state import EnvState
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST, SECOND
 
 
 @inner
 def send_call(
-    world: World, flows: Workflows, cluster: Cluster, e: int, slot: int, node: int, phase: int
+    params: EnvParams, state: EnvState, cluster: Cluster, e: int, slot: int, node: int, phase: int
 ) -> None:
     """Send a call of the query to the server it was routed to."""
-    query = flows.query[e, slot]
-    sweep = flows.sweep[e]
-    model, strategy, prompt, rank = prepare_call(world, flows, e, slot, node, phase)
+    query = state.query[e, slot]
+    stream = state.stream[e]
+    model, strategy, prompt, rank = prepare_call(params, state, e, slot, node, phase)
     tokens, _ = answer_tokens(
-        world.response,
-        sweep.key,
+        params.response,
+        stream.key,
         query.ordinal,
         query.task,
         query.length_z,
@@ -56,7 +56,7 @@ def send_call(
         model,
         strategy,
     )
-    identity = submit(cluster, e, model, sweep.now_s, rank, prompt, tokens)
+    identity = submit(cluster, e, model, stream.now_s, rank, prompt, tokens)
     request = cluster.request[e, identity]
     request.query = slot
     request.node = node
@@ -64,75 +64,75 @@ def send_call(
 
 
 @inner
-def call_done(world: World, flows: Workflows, cluster: Cluster, e: int, identity: int) -> None:
+def call_done(params: EnvParams, state: EnvState, cluster: Cluster, e: int, identity: int) -> None:
     """A server has finished a call: judge the answer and do what follows from it."""
     request = cluster.request[e, identity]
     slot, node, phase = int(request.query), int(request.node), int(request.phase)
-    query = flows.query[e, slot]
+    query = state.query[e, slot]
     model, strategy = route_of(query, node, phase)
-    truncated = was_cut(world.response, request.output_tokens)
+    truncated = was_cut(params.response, request.output_tokens)
     right = False
-    if is_judged(world, query):
+    if is_judged(params, query):
         right = answer_right(
-            world.response,
-            flows.sweep[e].key,
+            params.response,
+            state.stream[e].key,
             query.ordinal,
             query.task,
             call_id(node, phase, model, strategy),
             model,
             answer_bonus(
-                world.response,
-                world.role_fit,
+                params.response,
+                params.role_fit,
                 query.task,
                 query.role[node],
                 node,
                 phase,
                 strategy,
-                nodes_read(world, query, node, phase),
+                nodes_read(params, query, node, phase),
                 query.right,
             ),
             truncated,
         )
-    follows = end_call(world, flows, e, request, truncated, False, right, False)
+    follows = end_call(params, state, e, request, truncated, False, right, False)
     if follows <= FINAL:
-        send_call(world, flows, cluster, e, slot, node if follows == SECOND else 0, follows)
+        send_call(params, state, cluster, e, slot, node if follows == SECOND else 0, follows)
 
 
 @inner
-def advance(world: World, flows: Workflows, cluster: Cluster, e: int) -> int:
+def advance(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> int:
     """Let time run until a decision of the agent's is due.
 
     Returns:
-        DECISION: `sweep.slot` and `sweep.node` say which; OWN_QUERY_OVER: the agent's query is done
-        (one-agent mode); SWEEP_OVER: no query is left.
+        DECISION: `stream.slot` and `stream.node` say which; TAGGED_QUERY_OVER: the tagged query is
+        done; STREAM_OVER: no query is left.
     """
-    sweep = flows.sweep[e]
-    settings = world.settings[0]
+    stream = state.stream[e]
+    settings = params.settings[0]
     while True:
-        turn, slot, node = next_turn(world, flows, e)
-        if turn in (SEND, SEND_FINAL):
-            send_call(world, flows, cluster, e, slot, node, FIRST if turn == SEND else FINAL)
+        event, slot, node = next_event(params, state, e)
+        if event in (SEND, SEND_FINAL):
+            send_call(params, state, cluster, e, slot, node, FIRST if event == SEND else FINAL)
             continue
-        if turn != WAIT:
-            return turn
+        if event != WAIT:
+            return event
         end_s, m = next_end(cluster, e)
         arrival_s = NEVER_S
-        if sweep.arrived < sweep.num_queries:
-            arrival_s = flows.arrival_s[e, sweep.arrived]
-        next_s = min(end_s, min(arrival_s, sweep.next_poll_s))
-        if cluster.counts[e, DIRTY] and next_s > sweep.now_s:
-            flush(cluster, e, sweep.now_s)
+        if stream.arrived < stream.num_queries:
+            arrival_s = state.arrival_s[e, stream.arrived]
+        next_s = min(end_s, min(arrival_s, stream.next_poll_s))
+        if cluster.counts[e, DIRTY] and next_s > stream.now_s:
+            flush(cluster, e, stream.now_s)
             continue
-        sweep.now_s = next_s
+        stream.now_s = next_s
         if end_s == next_s:
             for i in range(finish_stretch(cluster, e, m, next_s)):
                 identity = int(cluster.done[i])
-                call_done(world, flows, cluster, e, identity)
+                call_done(params, state, cluster, e, identity)
                 release_request(cluster, e, identity)
         elif arrival_s == next_s:
-            start_query(world, flows, e)
+            start_query(params, state, e)
         else:
-            poll(cluster, e, next_s, world.features, settings.queue_norm, settings.queue_high)
-            sweep.polls += 1
-            sweep.last_poll_s = next_s
-            sweep.next_poll_s = settings.poll_s * (sweep.polls + 1)
+            poll(cluster, e, next_s, params.features, settings.queue_norm, settings.queue_high)
+            stream.polls += 1
+            stream.last_poll_s = next_s
+            stream.next_poll_s = settings.poll_s * (stream.polls + 1)

@@ -1,8 +1,7 @@
 """The life of one query: its arrival, its calls, its record.
 
-These rules hold whoever serves the calls. The compiled loop over the surrogate (`surrogate.py`) and
-the driver of any other backend (`driver.py`) keep the time and carry the calls to and fro; what a
-call is, when it is sent with which priority, and what is remembered of it stands here, once.
+The rules are the same for every backend: `event_loop` and `backend_loop` keep the time and submit
+the calls. What a call is, its priority, and what is recorded of it is defined here, once.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from inframind_gym.simulator.rng import (
     STREAM_TOPOLOGY,
     uniform,
 )
-from inframind_gym.simulator.workflow.params import World
-from inframind_gym.simulator.workflow.state import NO_SLOT, OVER, PLAN_NODE, Workflows
+from inframind_gym.simulator.workflow.params import EnvParams
+from inframind_gym.simulator.workflow.state import NO_SLOT, OVER, PLAN_NODE, EnvState
 from inframind_gym.simulator.workflow.topology import FINAL, MAX_NODES, SECOND
 from inframind_gym.simulator.workflow.workflow import (
     complete_call,
@@ -50,33 +49,33 @@ def draw(cdf: Any, u: float) -> int:
 
 
 @inner
-def start_query(world: World, flows: Workflows, e: int) -> None:
-    """The next query of the sweep has arrived."""
-    sweep = flows.sweep[e]
-    settings = world.settings[0]
-    ordinal = int(sweep.arrived)
-    own = sweep.expecting == 1 and ordinal >= sweep.own_from
+def start_query(params: EnvParams, state: EnvState, e: int) -> None:
+    """The next query of the stream has arrived."""
+    stream = state.stream[e]
+    settings = params.settings[0]
+    ordinal = int(stream.arrived)
+    own = stream.expecting == 1 and ordinal >= stream.tagged_from
     agents = own or not settings.one_query
-    sweep.arrived += 1
-    slot = new_slot(flows, e)
-    query = flows.query[e, slot]
-    key = sweep.key
-    task = flows.task[e, ordinal]
+    stream.arrived += 1
+    slot = new_slot(state, e)
+    query = state.query[e, slot]
+    key = stream.key
+    task = state.task[e, ordinal]
     query.ordinal = ordinal
     query.task = task
-    query.arrival_s = flows.arrival_s[e, ordinal]
-    budget_s = sweep.budget_s
+    query.arrival_s = state.arrival_s[e, ordinal]
+    budget_s = stream.budget_s
     if budget_s != budget_s:
-        tiers = world.budget_tiers_s
+        tiers = params.budget_tiers_s
         budget_s = tiers[int(uniform(key, STREAM_BUDGET, ordinal, 0) * tiers.shape[0])]
     query.budget_s = budget_s
     query.latency_s = 0.0
     query.charged_s = 0.0
     query.length_z = query_length_z(key, ordinal)
-    query.domain = world.task_domain[task]
-    profile = int(world.response.task_profile[task])
+    query.domain = params.task_domain[task]
+    profile = int(params.response.task_profile[task])
     query.profile = profile
-    query.agents = 1 if agents else 0
+    query.is_controlled = 1 if agents else 0
     query.solved = 0
     query.pushed = 0
     query.done = 0
@@ -89,29 +88,29 @@ def start_query(world: World, flows: Workflows, e: int) -> None:
     query.failed_calls = 0
     query.num_nodes = 0
     if agents and settings.one_query:
-        sweep.own_slot = slot
-        sweep.expecting = 0
+        stream.tagged_slot = slot
+        stream.expecting = 0
     if agents and settings.level != LEVEL_EXECUTOR:
         query.topology = 0
         query.num_agents = 0
-        push_ready(flows, e, slot, PLAN_NODE)
+        push_ready(state, e, slot, PLAN_NODE)
         return
     topology = int(settings.fixed_topology)
     if topology < 0:
-        topology = draw(world.topology_cdf[profile], uniform(key, STREAM_TOPOLOGY, ordinal, 0))
+        topology = draw(params.topology_cdf[profile], uniform(key, STREAM_TOPOLOGY, ordinal, 0))
     num_agents = int(settings.fixed_agents)
     if num_agents < 0:
-        num_agents = 1 + draw(world.agents_cdf[profile], uniform(key, STREAM_AGENTS, ordinal, 0))
-    count = world.role_count[query.domain]
+        num_agents = 1 + draw(params.agents_cdf[profile], uniform(key, STREAM_AGENTS, ordinal, 0))
+    count = params.role_count[query.domain]
     for agent in range(num_agents):
         query.role[agent] = int(uniform(key, STREAM_ROLE, ordinal, agent) * count)
-    set_plan(world, flows, e, slot, topology, num_agents)
+    set_plan(params, state, e, slot, topology, num_agents)
 
 
 @inner
-def priority(world: World, deadline_s: float, now_s: float) -> float:
+def priority(params: EnvParams, deadline_s: float, now_s: float) -> float:
     """Priority of a call sent now for a query with the given deadline; lower is served first."""
-    scheduler = world.settings[0].scheduler
+    scheduler = params.settings[0].scheduler
     if scheduler == EDF:
         return deadline_s
     if scheduler == EDF_LATE_LAST:
@@ -128,7 +127,7 @@ def route_of(query: Any, node: int, phase: int) -> tuple[int, int]:
 
 
 @inner
-def nodes_read(world: World, query: Any, node: int, phase: int) -> Any:
+def nodes_read(params: EnvParams, query: Any, node: int, phase: int) -> Any:
     """Bit mask of the nodes whose answers are in the prompt of a call.
 
     The deciding call reads every agent's last one; a second call reads its own first answer too.
@@ -138,26 +137,26 @@ def nodes_read(world: World, query: Any, node: int, phase: int) -> Any:
         if query.topology == _DEBATE:
             return everyone & ~((_ONE << np.uint32(query.num_agents)) - _ONE)
         return everyone
-    before = world.graphs.predecessors[query.topology, query.num_agents - 1, node]
+    before = params.graphs.predecessors[query.topology, query.num_agents - 1, node]
     if phase == SECOND:
         return before | _ONE << np.uint32(node)
     return before | np.uint32(0)
 
 
 @inner
-def is_judged(world: World, query: Any) -> bool:
+def is_judged(params: EnvParams, query: Any) -> bool:
     """Whether anybody reads the outcome of the query's answers.
 
     Nobody reads that of background traffic, unless its own agents can.
     """
-    return bool(query.agents == 1 or world.visible_tests[query.profile] > 0.0)
+    return bool(query.is_controlled == 1 or params.visible_tests[query.profile] > 0.0)
 
 
 @inner
-def model_up(world: World, flows: Workflows, e: int, model: int) -> int:
+def model_up(params: EnvParams, state: EnvState, e: int, model: int) -> int:
     """The model, or the next one that is up where it is down; itself where none is up."""
-    up = flows.sweep[e].models_up
-    models = world.max_prompt_tokens.shape[0]
+    up = state.stream[e].models_up
+    models = params.max_prompt_tokens.shape[0]
     for step in range(models):
         other = (model + step) % models
         if up >> np.uint32(other) & _ONE:
@@ -167,43 +166,43 @@ def model_up(world: World, flows: Workflows, e: int, model: int) -> int:
 
 @inner
 def prepare_call(
-    world: World, flows: Workflows, e: int, slot: int, node: int, phase: int
+    params: EnvParams, state: EnvState, e: int, slot: int, node: int, phase: int
 ) -> tuple[int, int, int, float]:
     """A call of the query is about to be sent; one to a model that is down goes to the next.
 
     Returns:
         (model, strategy, prompt tokens, priority).
     """
-    query = flows.query[e, slot]
-    sweep = flows.sweep[e]
+    query = state.query[e, slot]
+    stream = state.stream[e]
     routed, strategy = route_of(query, node, phase)
-    model = model_up(world, flows, e, routed)
+    model = model_up(params, state, e, routed)
     if phase == FINAL:
         query.final_model = model
     else:
         query.model[node] = model
-    reads = nodes_read(world, query, node, phase)
+    reads = nodes_read(params, query, node, phase)
     messages = 0
     for other in range(query.num_nodes):
         if reads >> np.uint32(other) & _ONE:
             messages += query.node_tokens[other]
     prompt = (
-        world.task_tokens[query.task]
-        + world.overhead_tokens[query.profile]
-        + int(world.message_frac[query.profile] * messages)
+        params.task_tokens[query.task]
+        + params.overhead_tokens[query.profile]
+        + int(params.message_frac[query.profile] * messages)
     )
-    prompt = min(prompt, world.max_prompt_tokens[model])
+    prompt = min(prompt, params.max_prompt_tokens[model])
     query.prompt_tokens += prompt
-    sweep.in_flight[model] += 1
-    sweep.own_in_flight[model] += query.agents
-    rank = priority(world, query.arrival_s + query.budget_s, sweep.now_s)
+    stream.in_flight[model] += 1
+    stream.controlled_in_flight[model] += query.is_controlled
+    rank = priority(params, query.arrival_s + query.budget_s, stream.now_s)
     return model, strategy, int(prompt), rank
 
 
 @inner
 def end_call(
-    world: World,
-    flows: Workflows,
+    params: EnvParams,
+    state: EnvState,
     e: int,
     answer: Any,
     truncated: bool,
@@ -214,8 +213,8 @@ def end_call(
     """A call is done, now: remember it and let the workflow go on.
 
     Args:
-        world: constants.
-        flows: state.
+        params: constants.
+        state: state.
         e: environment of the batch.
         answer: a record with the call's `query` (slot), `node` and `phase`, and what the server
             says of it: a REQUEST of the surrogate or an ANSWER of another backend.
@@ -227,32 +226,32 @@ def end_call(
     Returns:
         As `complete_call`; the same phase where the call is to be sent again.
     """
-    sweep = flows.sweep[e]
+    stream = state.stream[e]
     slot, node, phase = int(answer.query), int(answer.node), int(answer.phase)
-    query = flows.query[e, slot]
+    query = state.query[e, slot]
     model, strategy = route_of(query, node, phase)
-    sweep.in_flight[model] -= 1
-    sweep.own_in_flight[model] -= query.agents
+    stream.in_flight[model] -= 1
+    stream.controlled_in_flight[model] -= query.is_controlled
     if truncated:
         query.truncated_calls += 1
     if failed:
         query.failed_calls += 1
-    if sweep.recorded_calls < flows.call.shape[1]:
-        record_call(flows, e, answer, model, strategy, truncated, failed, right)
+    if stream.recorded_calls < state.call.shape[1]:
+        record_call(state, e, answer, model, strategy, truncated, failed, right)
     if failed and again:
         query.calls += 1
         return phase
     follows = complete_call(
-        world, flows, e, slot, node, phase, int(answer.output_tokens), right and not failed
+        params, state, e, slot, node, phase, int(answer.output_tokens), right and not failed
     )
     if follows == OVER:
-        query_over(world, flows, e, slot)
+        query_over(params, state, e, slot)
     return int(follows)
 
 
 @inner
 def record_call(
-    flows: Workflows,
+    state: EnvState,
     e: int,
     answer: Any,
     model: int,
@@ -262,15 +261,15 @@ def record_call(
     right: bool,
 ) -> None:
     """Keep the record of a call that is done."""
-    sweep = flows.sweep[e]
-    record = flows.call[e, sweep.recorded_calls]
-    sweep.recorded_calls += 1
+    stream = state.stream[e]
+    record = state.call[e, stream.recorded_calls]
+    stream.recorded_calls += 1
     record.submit_s = answer.submit_s
     record.admitted_s = answer.admitted_s
     record.first_token_s = answer.first_token_s
-    record.finish_s = sweep.now_s
+    record.finish_s = stream.now_s
     record.priority = answer.priority
-    record.query = flows.query[e, answer.query].ordinal
+    record.query = state.query[e, answer.query].ordinal
     record.prompt_tokens = answer.prompt_tokens
     record.output_tokens = answer.output_tokens
     record.evictions = answer.evictions
@@ -284,14 +283,14 @@ def record_call(
 
 
 @inner
-def query_over(world: World, flows: Workflows, e: int, slot: int) -> None:
+def query_over(params: EnvParams, state: EnvState, e: int, slot: int) -> None:
     """The query's last call is done: keep its record and free its slot."""
-    query = flows.query[e, slot]
-    sweep = flows.sweep[e]
-    record = flows.completed[e, sweep.finished]
-    sweep.finished += 1
+    query = state.query[e, slot]
+    stream = state.stream[e]
+    record = state.completed[e, stream.finished]
+    stream.finished += 1
     record.arrival_s = query.arrival_s
-    record.finish_s = sweep.now_s
+    record.finish_s = stream.now_s
     record.latency_s = query.latency_s
     record.budget_s = query.budget_s
     record.cost = query.latency_s / query.budget_s
@@ -309,7 +308,7 @@ def query_over(world: World, flows: Workflows, e: int, slot: int) -> None:
     record.num_nodes = query.num_nodes
     record.solved = query.solved
     record.final_model = query.final_model
-    record.agents = query.agents
+    record.is_controlled = query.is_controlled
     for node in range(query.num_nodes):
         record.model[node] = query.model[node]
         record.strategy[node] = query.strategy[node]
@@ -320,6 +319,6 @@ def query_over(world: World, flows: Workflows, e: int, slot: int) -> None:
         record.strategy[node] = -1
         record.role[node] = -1
         record.node_latency_s[node] = 0.0
-    if query.agents and world.settings[0].one_query:
-        sweep.own_slot = NO_SLOT
-    release_slot(flows, e, slot)
+    if query.is_controlled and params.settings[0].one_query:
+        stream.tagged_slot = NO_SLOT
+    release_slot(state, e, slot)

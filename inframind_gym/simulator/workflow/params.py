@@ -24,7 +24,7 @@ from inframind_gym.simulator.workflow.topology import (
 from inframind_gym.simulator.workload import TaskProfile
 from inframind_gym.tasks import DOMAINS, TaskSet, load_role_embeddings
 
-PROTOCOLS: Final = ("parallel", "published")
+EXECUTIONS: Final = ("parallel", "sequential")
 SCHEDULERS: Final = ("edf", "edf_late_last", "fcfs")
 ROUTERS: Final = ("static_mix", "round_robin", "least_loaded", "none")
 LEVELS: Final = ("executor", "planner", "joint")
@@ -35,10 +35,10 @@ SETTINGS: Final = np.dtype(
         ("queue_norm", "f8"),
         ("queue_high", "f8"),
         ("max_output_tokens", "i4"),
-        ("protocol", "i4"),  # index into PROTOCOLS
+        ("execution", "i4"),  # index into EXECUTIONS
         ("scheduler", "i4"),  # index into SCHEDULERS
         ("router", "i4"),  # index into ROUTERS: routes the queries that are not the agent's
-        ("own_router", "i4"),  # the same for the agent's queries, at level "planner"
+        ("controlled_router", "i4"),  # the same for the agent's queries, at level "planner"
         ("level", "i4"),  # index into LEVELS
         ("one_query", "i4"),  # 1: the agent has one query at a time, the rest is background
         ("fixed_topology", "i4"),  # -1: drawn from the workload's mix
@@ -50,7 +50,7 @@ SETTINGS: Final = np.dtype(
 )
 
 
-class World(NamedTuple):
+class EnvParams(NamedTuple):
     """Constants of a run. P profiles (datasets), T tasks, R roles, M models, S strategies."""
 
     settings: NDArray[Any]  # (1,) SETTINGS
@@ -77,7 +77,7 @@ class World(NamedTuple):
     graphs: GraphTables
 
 
-def build_world(
+def build_params(
     pool: PoolConfig,
     profiles: Sequence[TaskProfile],
     tasks: TaskSet,
@@ -86,7 +86,7 @@ def build_world(
     features: Sequence[int],
     settings: Mapping[str, float],
     graphs: Sequence[Graph] = (),
-) -> World:
+) -> EnvParams:
     """Assemble the constants of a run.
 
     Args:
@@ -113,7 +113,7 @@ def build_world(
     record["slots"][0, : len(aliases)] = [model.server.max_num_seqs for model in pool.models]
     max_output = pool.max_output_tokens
     embedding = load_role_embeddings()
-    return World(
+    return EnvParams(
         settings=record,
         features=np.asarray(features, np.int64),
         response=response_tables(profiles, aliases, tasks, task_profile, max_output),

@@ -42,7 +42,7 @@ QUERY: Final = np.dtype(
         ("budget_s", "f8"),
         ("latency_s", "f8"),  # as the protocol counts it, so far
         ("charged_s", "f8"),  # the part of it that earlier steps have paid for
-        ("ordinal", "i4"),  # position in the sweep
+        ("ordinal", "i4"),  # position in the stream
         ("task", "i4"),
         ("length_z", "f4"),  # the query's own share of the answers' lengths, standard normal
         ("topology", "i1"),
@@ -50,7 +50,7 @@ QUERY: Final = np.dtype(
         ("num_nodes", "i1"),
         ("domain", "i1"),
         ("profile", "i1"),
-        ("agents", "i1"),  # 1: decided by the agent, 0: by the background router
+        ("is_controlled", "i1"),  # 1: decided by the agent, 0: by the background router
         ("final_model", "i1"),
         ("solved", "i1"),
         ("pushed", "u4"),  # bit masks over nodes
@@ -74,7 +74,7 @@ QUERY: Final = np.dtype(
     align=True,
 )
 
-# What a policy is told about the decision it has to make, beside the observation.
+# The decision that is due, for policies, beside the observation.
 CONTEXT: Final = np.dtype(
     [
         ("time_s", "f8"),
@@ -82,7 +82,7 @@ CONTEXT: Final = np.dtype(
         ("budget_s", "f8"),
         ("telemetry_age_s", "f8"),
         ("poll", "i4"),  # polls of the metrics so far
-        ("query", "i4"),  # ordinal in the sweep
+        ("query", "i4"),  # ordinal in the stream
         ("task", "i4"),
         ("node", "i2"),  # ordinal of the execution in the workflow
         ("num_nodes", "i2"),
@@ -120,7 +120,7 @@ COMPLETED: Final = np.dtype(
         ("num_nodes", "i1"),
         ("solved", "i1"),
         ("final_model", "i1"),
-        ("agents", "i1"),
+        ("is_controlled", "i1"),
         ("model", "i1", (MAX_NODES,)),  # decisions, by node; -1 (latency 0) beyond num_nodes
         ("strategy", "i1", (MAX_NODES,)),
         ("role", "i1", (MAX_NODES,)),
@@ -152,10 +152,10 @@ CALL: Final = np.dtype(
     align=True,
 )
 
-# One sweep: the run of an environment from empty servers to the last query.
-SWEEP: Final = np.dtype(
+# One stream: the run of an environment from empty servers to the last query.
+STREAM: Final = np.dtype(
     [
-        ("key", "u8"),  # of all random numbers of the sweep
+        ("key", "u8"),  # of all random numbers of the stream
         ("now_s", "f8"),
         ("next_poll_s", "f8"),
         ("last_poll_s", "f8"),
@@ -163,7 +163,7 @@ SWEEP: Final = np.dtype(
         ("num_queries", "i4"),
         ("arrived", "i4"),
         ("finished", "i4"),
-        ("reported", "i4"),  # of the finished, those that were told before the last step
+        ("reported", "i4"),  # of the finished, those that ended before the last step
         ("free_slots", "i4"),
         ("used_slots", "i4"),
         ("ready_head", "i4"),
@@ -171,51 +171,54 @@ SWEEP: Final = np.dtype(
         ("polls", "i4"),
         ("recorded_calls", "i4"),
         ("routed", "i4"),  # decisions of the background router
-        ("own_routed", "i4"),  # those of the agent's own built-in router, where it is another one
+        (
+            "controlled_routed",
+            "i4",
+        ),  # those of the agent's own built-in router, where it is another one
         ("slot", "i4"),  # the agent's present or last decision
         ("node", "i4"),
-        ("own_slot", "i4"),  # one-agent mode: the agent's query in flight, or NO_SLOT
-        ("own_from", "i4"),  # one-agent mode: the agent's query is none before this ordinal
+        ("tagged_slot", "i4"),  # tagged-query mode: the agent's query in flight, or NO_SLOT
+        ("tagged_from", "i4"),  # tagged-query mode: the agent's query is none before this ordinal
         ("models_up", "u4"),
         ("in_flight", "i4", (MAX_MODELS,)),  # calls sent to each model and not done
-        ("own_in_flight", "i4", (MAX_MODELS,)),  # those of them that are the agent's
-        ("expecting", "i1"),  # one-agent mode: the next arrival is the agent's
+        ("controlled_in_flight", "i4", (MAX_MODELS,)),  # those of them that are the agent's
+        ("expecting", "i1"),  # tagged-query mode: the next arrival is the agent's
         ("live", "i1"),  # whether that decision IS_DUE or IS_TAKEN
     ],
     align=True,
 )
 
 
-# What a sweep starts with.
+# What a stream starts with.
 START: Final = np.dtype(
     [
         ("key", "u8"),
         ("budget_s", "f8"),
         ("num_queries", "i4"),
-        ("own_from", "i4"),
+        ("tagged_from", "i4"),
         ("models_up", "u4"),
     ],
     align=True,
 )
 
 
-class Workflows(NamedTuple):
+class EnvState(NamedTuple):
     """The workflows of E environments."""
 
-    sweep: NDArray[Any]  # (E,) SWEEP
+    stream: NDArray[Any]  # (E,) STREAM
     query: NDArray[Any]  # (E, Q) QUERY, a pool
     free: NDArray[np.int32]  # (E, Q) stack of returned slots
     ready: NDArray[np.int32]  # (E, W) ring of decisions that can be made now: slot << 8 | node
-    arrival_s: NDArray[np.float64]  # (E, N) of the sweep's queries
+    arrival_s: NDArray[np.float64]  # (E, N) of the stream's queries
     task: NDArray[np.int32]  # (E, N) their tasks
     completed: NDArray[Any]  # (E, N) COMPLETED
     call: NDArray[Any]  # (E, C) CALL; C = 0: calls are not recorded
 
 
-def allocate_workflows(
+def allocate_state(
     num_envs: int, num_queries: int, ready_size: int, record_calls: bool
-) -> Workflows:
-    """Arrays for sweeps of at most `num_queries` queries.
+) -> EnvState:
+    """Arrays for streams of at most `num_queries` queries.
 
     Args:
         num_envs: E.
@@ -224,8 +227,8 @@ def allocate_workflows(
         record_calls: keep a record of every call.
     """
     calls = num_queries * (2 * MAX_NODES + 1) if record_calls else 0
-    return Workflows(
-        sweep=np.zeros(num_envs, SWEEP),
+    return EnvState(
+        stream=np.zeros(num_envs, STREAM),
         query=np.zeros((num_envs, num_queries), QUERY),
         free=np.zeros((num_envs, num_queries), np.int32),
         ready=np.zeros((num_envs, ready_size), np.int32),

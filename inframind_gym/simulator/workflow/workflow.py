@@ -4,10 +4,10 @@ Pure rules, whichever backend serves the calls: nothing here knows of servers. A
 starts a query, hands in plans and routes, and reports each call that is done; the machine answers
 which call follows and puts the decisions that became possible into the ready ring.
 
-Two protocols (DESIGN §3). `parallel`: the nodes that are ready run at once and latency is
-wall-clock time from arrival to the end of the deciding call. `published`: one call of a query is in
-flight at a time, nodes in order; latency is counted along the slowest line of ancestors, and the
-deciding call loads the servers but is not counted.
+Two kinds of execution. `parallel`: the nodes that are ready run at once and latency is wall-clock
+time from arrival to the end of the deciding call. `sequential`, as in the measured runs of the
+published system: one call of a query is in flight at a time, nodes in order; latency is counted
+along the slowest line of ancestors, and the deciding call loads the servers but is not counted.
 
 Where the workload says so (`AgentProfile`), roles can make two calls a node, and a node that reads
 proven code hands it on without a call of its own.
@@ -21,53 +21,53 @@ import numpy as np
 
 from inframind_gym.simulator.jit import inner
 from inframind_gym.simulator.rng import STREAM_TESTS, uniform
-from inframind_gym.simulator.workflow.params import World
-from inframind_gym.simulator.workflow.state import NOTHING, OVER, PLAN_NODE, Workflows
+from inframind_gym.simulator.workflow.params import EnvParams
+from inframind_gym.simulator.workflow.state import NOTHING, OVER, PLAN_NODE, EnvState
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST, SECOND
 
-PUBLISHED = 1  # index into PROTOCOLS
+SEQUENTIAL = 1  # index into EXECUTIONS
 _ONE = np.uint32(1)
 
 
 @inner
-def new_slot(flows: Workflows, e: int) -> int:
+def new_slot(state: EnvState, e: int) -> int:
     """A free slot of the pool of queries."""
-    sweep = flows.sweep[e]
-    if sweep.free_slots > 0:
-        sweep.free_slots -= 1
-        return int(flows.free[e, sweep.free_slots])
-    sweep.used_slots += 1
-    return int(sweep.used_slots) - 1
+    stream = state.stream[e]
+    if stream.free_slots > 0:
+        stream.free_slots -= 1
+        return int(state.free[e, stream.free_slots])
+    stream.used_slots += 1
+    return int(stream.used_slots) - 1
 
 
 @inner
-def release_slot(flows: Workflows, e: int, slot: int) -> None:
+def release_slot(state: EnvState, e: int, slot: int) -> None:
     """Give a slot back."""
-    sweep = flows.sweep[e]
-    flows.free[e, sweep.free_slots] = slot
-    sweep.free_slots += 1
+    stream = state.stream[e]
+    state.free[e, stream.free_slots] = slot
+    stream.free_slots += 1
 
 
 @inner
-def push_ready(flows: Workflows, e: int, slot: int, node: int) -> None:
+def push_ready(state: EnvState, e: int, slot: int, node: int) -> None:
     """A decision has become possible."""
-    sweep = flows.sweep[e]
-    flows.ready[e, sweep.ready_tail & (flows.ready.shape[1] - 1)] = slot << 8 | node
-    sweep.ready_tail += 1
+    stream = state.stream[e]
+    state.ready[e, stream.ready_tail & (state.ready.shape[1] - 1)] = slot << 8 | node
+    stream.ready_tail += 1
 
 
 @inner
-def pop_ready(flows: Workflows, e: int) -> tuple[int, int]:
+def pop_ready(state: EnvState, e: int) -> tuple[int, int]:
     """The oldest decision that waits, as (slot, node)."""
-    sweep = flows.sweep[e]
-    entry = flows.ready[e, sweep.ready_head & (flows.ready.shape[1] - 1)]
-    sweep.ready_head += 1
+    stream = state.stream[e]
+    entry = state.ready[e, stream.ready_head & (state.ready.shape[1] - 1)]
+    stream.ready_head += 1
     return int(entry >> 8), int(entry & 0xFF)
 
 
 @inner
 def set_plan(
-    world: World, flows: Workflows, e: int, slot: int, topology: int, num_agents: int
+    params: EnvParams, state: EnvState, e: int, slot: int, topology: int, num_agents: int
 ) -> None:
     """Give the query its topology and agents; its first decisions become possible.
 
@@ -78,52 +78,52 @@ def set_plan(
         topology: index into TOPOLOGIES.
         num_agents: 1..MAX_AGENTS.
     """
-    query = flows.query[e, slot]
-    graphs = world.graphs
+    query = state.query[e, slot]
+    graphs = params.graphs
     query.topology = topology
     query.num_agents = num_agents
     query.num_nodes = graphs.num_nodes[topology, num_agents - 1]
-    first = world.role_start[query.domain]
-    count = world.role_count[query.domain]
+    first = params.role_start[query.domain]
+    count = params.role_count[query.domain]
     for node in range(query.num_nodes):
         agent = graphs.agents[topology, num_agents - 1, node]
         query.role[node] = first + query.role[node] % count if agent == node else query.role[agent]
-    push_next(world, flows, e, slot)
+    push_next(params, state, e, slot)
 
 
 @inner
-def push_next(world: World, flows: Workflows, e: int, slot: int) -> None:
+def push_next(params: EnvParams, state: EnvState, e: int, slot: int) -> None:
     """Push the decisions of the query that can be made now and were not before."""
-    query = flows.query[e, slot]
-    predecessors = world.graphs.predecessors[query.topology, query.num_agents - 1]
-    one_by_one = world.settings[0].protocol == PUBLISHED
+    query = state.query[e, slot]
+    predecessors = params.graphs.predecessors[query.topology, query.num_agents - 1]
+    one_by_one = params.settings[0].execution == SEQUENTIAL
     if one_by_one and query.pushed != query.done:
         return
     for node in range(query.num_nodes):
         bit = _ONE << np.uint32(node)
         if not query.pushed & bit and predecessors[node] & ~query.done == 0:
             query.pushed |= bit
-            push_ready(flows, e, slot, node)
+            push_ready(state, e, slot, node)
             if one_by_one:
                 return
 
 
 @inner
-def remaining_budget_s(world: World, flows: Workflows, e: int, slot: int, node: int) -> float:
+def remaining_budget_s(params: EnvParams, state: EnvState, e: int, slot: int, node: int) -> float:
     """Seconds left of the query's budget when `node` is decided; negative when it is late."""
-    query = flows.query[e, slot]
-    if world.settings[0].protocol != PUBLISHED:
-        return float(query.budget_s - (flows.sweep[e].now_s - query.arrival_s))
+    query = state.query[e, slot]
+    if params.settings[0].execution != SEQUENTIAL:
+        return float(query.budget_s - (state.stream[e].now_s - query.arrival_s))
     if node == PLAN_NODE:
         return float(query.budget_s)
-    return float(query.budget_s - ancestors_s(world, flows, e, slot, node))
+    return float(query.budget_s - ancestors_s(params, state, e, slot, node))
 
 
 @inner
-def ancestors_s(world: World, flows: Workflows, e: int, slot: int, node: int) -> float:
+def ancestors_s(params: EnvParams, state: EnvState, e: int, slot: int, node: int) -> float:
     """Latency of the slowest line of ancestors of `node`."""
-    query = flows.query[e, slot]
-    mask = world.graphs.predecessors[query.topology, query.num_agents - 1, node]
+    query = state.query[e, slot]
+    mask = params.graphs.predecessors[query.topology, query.num_agents - 1, node]
     slowest = 0.0
     for other in range(node):
         if mask >> np.uint32(other) & _ONE:
@@ -132,12 +132,12 @@ def ancestors_s(world: World, flows: Workflows, e: int, slot: int, node: int) ->
 
 
 @inner
-def decide(flows: Workflows, e: int, slot: int, node: int, model: int, strategy: int) -> None:
+def decide(state: EnvState, e: int, slot: int, node: int, model: int, strategy: int) -> None:
     """Route the execution `node`: its first call can be sent."""
-    query = flows.query[e, slot]
+    query = state.query[e, slot]
     query.model[node] = model
     query.strategy[node] = strategy
-    query.start_s[node] = flows.sweep[e].now_s
+    query.start_s[node] = state.stream[e].now_s
 
 
 @inner
@@ -157,8 +157,8 @@ def most_used_model(query: Any) -> int:
 
 @inner
 def complete_call(
-    world: World,
-    flows: Workflows,
+    params: EnvParams,
+    state: EnvState,
     e: int,
     slot: int,
     node: int,
@@ -178,22 +178,22 @@ def complete_call(
         The phase of the call that follows from this one (SECOND of the same node, or FINAL);
         NOTHING; or OVER when the query is done. Further decisions are in the ready ring.
     """
-    query = flows.query[e, slot]
+    query = state.query[e, slot]
     query.calls += 1
     query.output_tokens += tokens
     if phase == FINAL:
         query.solved = 1 if right else 0
-        if world.settings[0].protocol != PUBLISHED:
-            query.latency_s = flows.sweep[e].now_s - query.arrival_s
+        if params.settings[0].execution != SEQUENTIAL:
+            query.latency_s = state.stream[e].now_s - query.arrival_s
         return OVER
-    proven = right and world.role_codes[query.role[node]] == 1
+    proven = right and params.role_codes[query.role[node]] == 1
     note_answer(query, node, node, tokens, right, proven)
     if phase == FIRST and (
-        world.graphs.calls_per_node[query.topology] == 2
-        or world.role_calls[query.profile, query.role[node]] == 2
+        params.graphs.calls_per_node[query.topology] == 2
+        or params.role_calls[query.profile, query.role[node]] == 2
     ):
         return SECOND
-    return finish_node(world, flows, e, slot, node)
+    return finish_node(params, state, e, slot, node)
 
 
 @inner
@@ -207,27 +207,27 @@ def note_answer(query: Any, node: int, source: int, tokens: int, right: bool, pr
 
 
 @inner
-def finish_node(world: World, flows: Workflows, e: int, slot: int, node: int) -> int:
+def finish_node(params: EnvParams, state: EnvState, e: int, slot: int, node: int) -> int:
     """The node has its last answer, now; as of `complete_call`."""
-    query = flows.query[e, slot]
-    sweep = flows.sweep[e]
+    query = state.query[e, slot]
+    stream = state.stream[e]
     query.done |= _ONE << np.uint32(node)
-    latency_s = sweep.now_s - query.start_s[node]
+    latency_s = stream.now_s - query.start_s[node]
     query.node_latency_s[node] = latency_s
-    if world.settings[0].protocol == PUBLISHED:
-        query.path_s[node] = ancestors_s(world, flows, e, slot, node) + latency_s
+    if params.settings[0].execution == SEQUENTIAL:
+        query.path_s[node] = ancestors_s(params, state, e, slot, node) + latency_s
         query.latency_s = max(query.latency_s, query.path_s[node])
     else:
-        query.latency_s = sweep.now_s - query.arrival_s
+        query.latency_s = stream.now_s - query.arrival_s
     if query.done == (_ONE << np.uint32(query.num_nodes)) - _ONE:
         query.final_model = most_used_model(query)
         return FINAL
-    push_next(world, flows, e, slot)
+    push_next(params, state, e, slot)
     return NOTHING
 
 
 @inner
-def hand_on(world: World, flows: Workflows, e: int, slot: int, node: int) -> int:
+def hand_on(params: EnvParams, state: EnvState, e: int, slot: int, node: int) -> int:
     """The node has been routed: where it reads proven code, it hands that on without a call.
 
     Agents can prove code where the task shows its tests (MasRouter, ACL 2025).
@@ -235,15 +235,15 @@ def hand_on(world: World, flows: Workflows, e: int, slot: int, node: int) -> int
     Returns:
         FIRST: it has to make its first call; else what follows, as of `complete_call`.
     """
-    query = flows.query[e, slot]
-    share = world.visible_tests[query.profile]
+    query = state.query[e, slot]
+    share = params.visible_tests[query.profile]
     if share <= 0.0:
         return FIRST
-    reads = world.graphs.predecessors[query.topology, query.num_agents - 1, node] & query.proven
-    if not reads or uniform(flows.sweep[e].key, STREAM_TESTS, query.task, 0) >= share:
+    reads = params.graphs.predecessors[query.topology, query.num_agents - 1, node] & query.proven
+    if not reads or uniform(state.stream[e].key, STREAM_TESTS, query.task, 0) >= share:
         return FIRST
     first = 0
     while not reads >> np.uint32(first) & _ONE:
         first += 1
     note_answer(query, node, query.source[first], query.node_tokens[first], True, True)
-    return finish_node(world, flows, e, slot, node)
+    return finish_node(params, state, e, slot, node)

@@ -15,7 +15,7 @@ from .kernel import (
     RequestTooLargeError,
     StepRecord,
 )
-from .workflow import FINAL_NODE, Node, Protocol, Topology, build_nodes, most_used, run_query
+from .workflow import FINAL_NODE, Node, Topology, build_nodes, most_used, run_query
 
 # --- kernel -------------------------------------------------------------------------------------
 # Blocks of 4 tokens everywhere; unless a test says otherwise every step takes 1 s.
@@ -345,7 +345,7 @@ def test_invariants_on_random_loads(seed: int) -> None:
 def run_fixed(
     topology: Topology,
     num_agents: int,
-    protocol: Protocol,
+    execution: Execution,
     latencies: dict[tuple[int, int], float],
     models: list[int],
 ) -> tuple[list[tuple[int, int, float]], list[int], list[float], float, list[float], float]:
@@ -358,7 +358,7 @@ def run_fixed(
     def call_latency(node: int, repeat: int, model: int, strategy: int) -> float:
         return latencies[node, repeat]
 
-    result = run_query(topology, num_agents, 20.0, decide, call_latency, protocol)
+    result = run_query(topology, num_agents, 20.0, decide, call_latency, execution)
     assert [decision.node for decision in result.decisions] == list(range(len(models)))
     assert sum(result.step_costs) == pytest.approx(result.latency_s / 20.0)
     return (
@@ -375,15 +375,15 @@ CHAIN = {(0, 0): 4.0, (1, 0): 3.0, (2, 0): 5.0, (FINAL_NODE, 0): 2.0}
 
 
 @pytest.mark.parametrize(
-    ("protocol", "latency_s", "last_cost"),
+    ("execution", "latency_s", "last_cost"),
     [
         ("parallel", 14.0, 0.35),  # 4 + 3 + 5 + 2; the last decision bears the final call: 7/20
-        ("published", 12.0, 0.25),  # the final call does not count: 5/20
+        ("sequential", 12.0, 0.25),  # the final call does not count: 5/20
     ],
 )
-def test_chain(protocol: Protocol, latency_s: float, last_cost: float) -> None:
+def test_chain(execution: Execution, latency_s: float, last_cost: float) -> None:
     calls, models, b_rem, latency, costs, finished = run_fixed(
-        "Chain", 3, protocol, CHAIN, models=[1, 0, 0]
+        "Chain", 3, execution, CHAIN, models=[1, 0, 0]
     )
     assert calls == [(0, 0, 0.0), (1, 0, 4.0), (2, 0, 7.0), (FINAL_NODE, 0, 12.0)]
     assert models == [1, 0, 0, 0]  # final: model 0, used twice
@@ -412,7 +412,7 @@ def test_debate_in_parallel() -> None:
 def test_debate_as_published() -> None:
     # One after the other: 4, 6, 3, 1, 2 on the wall clock; along the graph max(4, 6) + max(3, 1).
     calls, models, b_rem, latency, costs, finished = run_fixed(
-        "Debate", 2, "published", DEBATE, models=[1, 0, 0, 1]
+        "Debate", 2, "sequential", DEBATE, models=[1, 0, 0, 1]
     )
     assert calls == [(0, 0, 0.0), (1, 0, 4.0), (2, 0, 10.0), (3, 0, 13.0), (FINAL_NODE, 0, 14.0)]
     assert models == [1, 0, 0, 1, 1]
@@ -437,7 +437,7 @@ def test_reflection_calls_twice_on_one_decision() -> None:
     assert costs == pytest.approx([0.0, 9 / 20])
     # Published: 0 over [0,2,5], 1 over [5,9,13], final [13,14]; the latency is max(2+3, 4+4).
     calls, _, b_rem, latency, costs, finished = run_fixed(
-        "Reflection", 2, "published", REFLECTION, models=[3, 4]
+        "Reflection", 2, "sequential", REFLECTION, models=[3, 4]
     )
     assert calls == [(0, 0, 0.0), (0, 1, 2.0), (1, 0, 5.0), (1, 1, 9.0), (FINAL_NODE, 0, 13.0)]
     assert b_rem == [20.0, 20.0]
@@ -459,9 +459,9 @@ def test_graphs() -> None:
 
 def test_full_connected_runs_one_after_the_other() -> None:
     # Node 2 reads 0 and 1; 1 reads 0: the same times as a chain.
-    for protocol in ("parallel", "published"):
-        assert run_fixed("FullConnected", 3, protocol, CHAIN, [0, 0, 0]) == run_fixed(
-            "Chain", 3, protocol, CHAIN, [0, 0, 0]
+    for execution in ("parallel", "sequential"):
+        assert run_fixed("FullConnected", 3, execution, CHAIN, [0, 0, 0]) == run_fixed(
+            "Chain", 3, execution, CHAIN, [0, 0, 0]
         )
 
 
@@ -469,7 +469,7 @@ def test_isolated_nodes_share_the_whole_budget() -> None:
     # Latencies 4, 3, 5: all start at 0; the wave's maximum 5, and the final 2 in `parallel`.
     _, _, b_rem, latency, costs, _ = run_fixed("IO", 3, "parallel", CHAIN, [0, 1, 2])
     assert (b_rem, latency, costs) == ([20.0] * 3, 7.0, [0.0, 0.0, 7 / 20])
-    _, _, b_rem, latency, costs, _ = run_fixed("CoT", 3, "published", CHAIN, [0, 1, 2])
+    _, _, b_rem, latency, costs, _ = run_fixed("CoT", 3, "sequential", CHAIN, [0, 1, 2])
     assert (b_rem, latency, costs) == ([20.0] * 3, 5.0, [0.0, 0.0, 5 / 20])
 
 

@@ -9,7 +9,7 @@ under one of two protocols:
 
 - `parallel`: a node starts when its predecessors are done; the latency is the wall-clock time to
   the end of the final call.
-- `published`: one call at a time, in node order; a clock of its own counts the latency along the
+- `sequential`: one call at a time, in node order; a clock of its own counts the latency along the
   graph (a node starts, on that clock, when its predecessors end); the final call does not count.
 
 In both, one decision (model, strategy) is made per node, just before its first call, and the final
@@ -27,7 +27,7 @@ FINAL_NODE = -1  # the `node` of the final decision call
 NO_STRATEGY = -1  # ... and its `strategy`: nobody chose one
 
 Topology = Literal["IO", "CoT", "Chain", "Debate", "Reflection", "FullConnected"]
-Protocol = Literal["parallel", "published"]
+Execution = Literal["parallel", "sequential"]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def run_query(
     budget_s: float,
     decide: Decide,
     call_latency: CallLatency,
-    protocol: Protocol,
+    execution: Execution,
     twice: Collection[int] = (),
 ) -> QueryResult:
     """Carry one query out.
@@ -116,7 +116,7 @@ def run_query(
         budget_s: Latency budget of the query.
         decide: The policy, called once per node in the order of the decisions.
         call_latency: Seconds from the start to the end of a call.
-        protocol: `parallel` or `published`.
+        execution: `parallel` or `sequential`.
         twice: Agents whose role makes two calls in every node, whatever the topology.
     """
     nodes = [
@@ -137,13 +137,13 @@ def run_query(
         calls.append(Call(node, repeat, model, strategy, start_s, end_s))
         return end_s
 
-    # When a node is done: on the wall clock in `parallel`, on the graph's own clock in `published`.
+    # When a node is done: on the wall clock in `parallel`, on the graph's own clock in `sequential`.
     done_s: dict[int, float] = {}
 
     def ready_s(node: Node) -> float:
         return max((done_s[p] for p in node.predecessors), default=0.0)
 
-    if protocol == "parallel":
+    if execution == "parallel":
         open_nodes = list(nodes)
         while open_nodes:
             # The next decision is that of the node that is ready first, ties by index.
@@ -157,7 +157,7 @@ def run_query(
             done_s[node.index] = now_s
         calls.sort(key=lambda c: (c.start_s, c.node, c.repeat))
         final_start_s = max(done_s.values())
-    elif protocol == "published":
+    elif execution == "sequential":
         now_s = 0.0
         for node in nodes:
             decision = route(node, used_s=ready_s(node))
@@ -167,11 +167,11 @@ def run_query(
             done_s[node.index] = ready_s(node) + (now_s - start_s)
         final_start_s = now_s
     else:
-        raise ValueError(f"unknown protocol {protocol!r}")
+        raise ValueError(f"unknown execution {execution!r}")
 
     final_model = most_used([decision.model for decision in decisions])
     finished_s = call(FINAL_NODE, 0, final_model, NO_STRATEGY, final_start_s)
-    latency_s = finished_s if protocol == "parallel" else max(done_s.values())
+    latency_s = finished_s if execution == "parallel" else max(done_s.values())
     return QueryResult(
         calls=calls,
         decisions=decisions,

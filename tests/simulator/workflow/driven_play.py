@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.routing.backend_simulation import DrivenSimulation
+from inframind_gym.envs.routing.backend_simulation import BackendSimulation
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.simulator.workflow.backend import Backend, Call
-from inframind_gym.simulator.workflow.dispatch import DECISION, OWN_QUERY_OVER, SWEEP_OVER
+from inframind_gym.simulator.workflow.dispatch import DECISION, STREAM_OVER, TAGGED_QUERY_OVER
 from inframind_gym.simulator.workflow.scripted_backend import Outage, Reply, ScriptedBackend
 
 NUM_MODELS = 5
@@ -63,9 +63,9 @@ def play(
         now = (observations[0], contexts[0], rewards[0], costs[0], status)
         for column, value in zip(seen, now, strict=True):
             column.append(value.copy() if isinstance(value, np.ndarray | np.void) else value)
-        if status == SWEEP_OVER:
+        if status == STREAM_OVER:
             break
-        if status == OWN_QUERY_OVER:
+        if status == TAGGED_QUERY_OVER:
             simulation.resume(rows, observations, contexts)
             continue
         assert status == DECISION
@@ -132,11 +132,11 @@ class Scripted:
         }
         self.opened: list[ScriptedBackend] = []
 
-        def open_backend(simulation: DrivenSimulation, key: int) -> Backend:
+        def open_backend(simulation: BackendSimulation, key: int) -> Backend:
             self.opened.append(ScriptedBackend(NUM_MODELS, reply, outages=outages))
             return wrap(self.opened[-1])
 
-        self.simulation = DrivenSimulation(
+        self.simulation = BackendSimulation(
             env_config({**defaults, **arguments}),
             open_backend,
             one_query=False,

@@ -99,7 +99,7 @@ def refer(
     num_agents: int,
     budget_s: float,
     actions: NDArray[np.int64],
-    protocol: Any,
+    execution: Any,
     *,
     role_calls: bool = False,
 ) -> QueryResult:
@@ -120,6 +120,6 @@ def refer(
 
     roles = episode.query["role"][:num_agents]
     twice = [agent for agent, role in enumerate(roles) if role_calls and ROLES[role].calls == 2]
-    result = run_query(topology, num_agents, budget_s, decide, call_latency, protocol, twice)
+    result = run_query(topology, num_agents, budget_s, decide, call_latency, execution, twice)
     assert not latency_s, "the environment made calls that the reference does not know"
     return result

@@ -16,20 +16,20 @@ from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from tests.simulator.reference.workflow import FINAL_NODE, QueryResult, most_used
 from tests.simulator.workflow.lone_query import Episode, make_lone, play, refer
 
-PROTOCOLS = ("parallel", "published")
+EXECUTIONS = ("parallel", "sequential")
 COUNTS = (1, 2, 3, 5, 6)
 RTOL = 1e-9
 
 
-@pytest.fixture(scope="module", params=PROTOCOLS)
+@pytest.fixture(scope="module", params=EXECUTIONS)
 def lone(request: pytest.FixtureRequest) -> tuple[str, gym.Env[Any, Any]]:
-    return request.param, make_lone(protocol=request.param)
+    return request.param, make_lone(execution=request.param)
 
 
-@pytest.fixture(scope="module", params=PROTOCOLS)
+@pytest.fixture(scope="module", params=EXECUTIONS)
 def answers_twice(request: pytest.FixtureRequest) -> tuple[str, gym.Env[Any, Any]]:
     """Some roles make two calls."""
-    return request.param, make_lone(protocol=request.param, agents={"role_calls": True})
+    return request.param, make_lone(execution=request.param, agents={"role_calls": True})
 
 
 def routes(seed: int) -> NDArray[np.int64]:
@@ -47,13 +47,13 @@ def both(
     budget_s: float,
     actions: NDArray[np.int64] | None = None,
 ) -> tuple[Episode, QueryResult]:
-    protocol, env = lone
+    execution, env = lone
     actions = routes(seed) if actions is None else actions
     episode = play(env, topology, count, seed, budget_s, actions)
     agents: Any = env.unwrapped
     role_calls = agents.simulation.config.agents.role_calls
     return episode, refer(
-        episode, topology, count, budget_s, actions, protocol, role_calls=role_calls
+        episode, topology, count, budget_s, actions, execution, role_calls=role_calls
     )
 
 
@@ -161,7 +161,7 @@ def check_costs(ours: Episode, theirs: QueryResult, budget_s: float, *, parallel
 
 
 def test_published_step_pays_for_what_it_adds_to_the_slowest_path() -> None:
-    env = make_lone(protocol="published")
+    env = make_lone(execution="sequential")
     actions = np.array([13, 1, 10, 1, 13, 1])  # the second is the slowest by far
     episode = play(env, "IO", 4, 5, 100.0, actions)
     took = episode.query["node_latency_s"][:4].astype(float)
@@ -213,12 +213,12 @@ def test_prompts_hold_the_answers_that_the_graph_lets_a_node_read(
 ) -> None:
     episode, _ = both(lone, topology, 4, 21, 300.0)
     env: Any = lone[1].unwrapped
-    world = env.simulation.world
+    params = env.simulation.params
     task = episode.query["task"]
-    own = int(world.task_tokens[task]) + int(
-        world.overhead_tokens[world.response.task_profile[task]]
+    own = int(params.task_tokens[task]) + int(
+        params.overhead_tokens[params.response.task_profile[task]]
     )
-    assert set(world.message_frac.tolist()) == {1.0}
+    assert set(params.message_frac.tolist()) == {1.0}
     answer = {}
     for call in sorted(episode.calls, key=lambda c: c["phase"]):
         if call["phase"] != FINAL:
@@ -266,8 +266,8 @@ def test_an_agent_keeps_its_role_in_both_rounds_of_a_debate(
 
 
 def test_a_stream_of_one_query_is_the_same_query(lone: tuple[str, gym.Env[Any, Any]]) -> None:
-    protocol, executor = lone
-    stream = make_lone("InfraMind-Stream-v0", protocol=protocol)
+    execution, executor = lone
+    stream = make_lone("InfraMind-Stream-v0", execution=execution)
     for topology in ("Debate", "Reflection"):
         alone = play(executor, topology, 3, 6, 60.0, routes(6))
         streamed = play(stream, topology, 3, 6, 60.0, routes(6))
@@ -281,7 +281,7 @@ def test_a_stream_of_one_query_is_the_same_query(lone: tuple[str, gym.Env[Any, A
 
 @pytest.mark.parametrize("scheduler", ["edf", "edf_late_last", "fcfs"])
 def test_priority_of_calls(scheduler: str) -> None:
-    env = make_lone(scheduler=scheduler, protocol="parallel")
+    env = make_lone(scheduler=scheduler, execution="parallel")
     episode = play(env, "Chain", 4, 1, 20.0, np.array([1, 1, 1, 1]))  # the slowest model: late
     deadline_s = episode.query["arrival_s"] + 20.0
     late = episode.calls["submit_s"] >= deadline_s

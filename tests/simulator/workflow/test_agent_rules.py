@@ -11,7 +11,7 @@ import yaml
 from numpy.typing import NDArray
 
 from inframind_gym.configs import find_config
-from inframind_gym.envs.routing.backend_simulation import DrivenSimulation, open_surrogate
+from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
@@ -36,8 +36,8 @@ def sweep(path: str, kind: type[Simulation] = Simulation, **arguments: Any) -> S
     defaults = {"num_queries": QUERIES, "observation": "index", "record_calls": True}
     config = env_config({**defaults, "workload": path, "level": "joint", **arguments})
     simulation = (
-        DrivenSimulation(config, open_surrogate, one_query=one_query)
-        if kind is DrivenSimulation
+        BackendSimulation(config, open_surrogate, one_query=one_query)
+        if kind is BackendSimulation
         else Simulation(config, 1, one_query=one_query)
     )
     return play(simulation, at_random(simulation, 4), seed=7, rate_per_min=30.0)
@@ -48,9 +48,9 @@ def calls_of(run: Sweep, query: int, node: int) -> NDArray[Any]:
     return calls[(calls["query"] == query) & (calls["node"] == node) & (calls["phase"] != FINAL)]
 
 
-@pytest.mark.parametrize("protocol", ["parallel", "published"])
-def test_a_node_makes_as_many_calls_as_its_role_says(tmp_path: Path, protocol: str) -> None:
-    run = sweep(workload(tmp_path, "math", role_calls=True), protocol=protocol)
+@pytest.mark.parametrize("execution", ["parallel", "sequential"])
+def test_a_node_makes_as_many_calls_as_its_role_says(tmp_path: Path, execution: str) -> None:
+    run = sweep(workload(tmp_path, "math", role_calls=True), execution=execution)
     seen = set()
     for query in run.completed:
         topology = TOPOLOGIES[query["topology"]]
@@ -70,9 +70,9 @@ def test_without_the_rule_roles_answer_once(tmp_path: Path) -> None:
         assert query["calls"] == drawn.num_nodes * drawn.calls_per_node + 1
 
 
-@pytest.mark.parametrize("protocol", ["parallel", "published"])
-def test_proven_code_is_handed_on(tmp_path: Path, protocol: str) -> None:
-    run = sweep(workload(tmp_path, "mbpp", visible_tests=1.0), protocol=protocol)
+@pytest.mark.parametrize("execution", ["parallel", "sequential"])
+def test_proven_code_is_handed_on(tmp_path: Path, execution: str) -> None:
+    run = sweep(workload(tmp_path, "mbpp", visible_tests=1.0), execution=execution)
     silent = spoken = 0
     for query in run.completed:
         drawn = graph(TOPOLOGIES[query["topology"]], int(query["num_agents"]))
@@ -110,7 +110,7 @@ def test_no_tests_in_sight_nothing_handed_on(tmp_path: Path) -> None:
 def test_other_backends_keep_the_same_rules(tmp_path: Path, one_query: bool) -> None:
     path = workload(tmp_path, "mbpp", role_calls=True, visible_tests=0.7)
     ours, theirs = (
-        sweep(path, kind, one_query=one_query) for kind in (Simulation, DrivenSimulation)
+        sweep(path, kind, one_query=one_query) for kind in (Simulation, BackendSimulation)
     )
     for field in ("observations", "contexts", "rewards", "costs", "completed", "calls"):
         left, right = getattr(ours, field), getattr(theirs, field)

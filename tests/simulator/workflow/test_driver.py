@@ -42,11 +42,11 @@ def test_latency_by_hand(
     published_s: float,
     busy_s: float,
 ) -> None:
-    for protocol, latency_s, end_s in (
+    for execution, latency_s, end_s in (
         ("parallel", parallel_s, parallel_s),
-        ("published", published_s, busy_s),
+        ("sequential", published_s, busy_s),
     ):
-        scripted = Scripted(by_model, topology=topology, num_agents=num_agents, protocol=protocol)
+        scripted = Scripted(by_model, topology=topology, num_agents=num_agents, execution=execution)
         sweep = scripted.play(by_node(models), budget_s=50.0)
         (query,) = sweep.completed
         assert query["latency_s"] == pytest.approx(latency_s)
@@ -74,8 +74,8 @@ def test_what_a_backend_is_told(scheduler: str) -> None:
     deadline_s = sweep.completed[0]["arrival_s"] + 50.0
     assert {call.deadline_s for call in calls} == {deadline_s}
     assert {call.priority for call in calls} == {deadline_s if scheduler == "edf" else 0.0}
-    world = scripted.simulation.world
-    message = 2 * 100 * world.message_frac[world.response.task_profile[calls[0].task]]
+    params = scripted.simulation.params
+    message = 2 * 100 * params.message_frac[params.response.task_profile[calls[0].task]]
     assert calls[2].prompt_tokens == calls[0].prompt_tokens + int(message)
     assert {call.max_tokens for call in calls} == {2048}
     assert sweep.completed[0]["prompt_tokens"] == sum(call.prompt_tokens for call in calls)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.envs.routing.backend_simulation import DrivenSimulation, open_surrogate
+from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.simulator.workflow.backend import Backend
@@ -22,7 +22,7 @@ def both(one_query: bool, seed: int, rate_per_min: float, **arguments: Any) -> t
     defaults = {"num_queries": QUERIES, "observation": "index", "record_calls": True}
     config = env_config({**defaults, **arguments})
     compiled = Simulation(config, 1, one_query=one_query)
-    driven = DrivenSimulation(config, open_surrogate, one_query=one_query)
+    driven = BackendSimulation(config, open_surrogate, one_query=one_query)
     ours, theirs = (
         play(s, at_random(s, seed), seed=seed, rate_per_min=rate_per_min)
         for s in (compiled, driven)
@@ -40,12 +40,12 @@ def assert_same(ours: Sweep, theirs: Sweep) -> None:
             np.testing.assert_array_equal(left[name], right[name], err_msg=f"{field} {name}")
 
 
-@pytest.mark.parametrize("protocol", ["parallel", "published"])
+@pytest.mark.parametrize("execution", ["parallel", "sequential"])
 @pytest.mark.parametrize("scheduler", ["edf", "edf_late_last", "fcfs"])
 @pytest.mark.parametrize("rate_per_min", [20.0, 600.0])
-def test_every_topology(protocol: str, scheduler: str, rate_per_min: float) -> None:
+def test_every_topology(execution: str, scheduler: str, rate_per_min: float) -> None:
     ours, theirs = both(
-        False, 3, rate_per_min, level="joint", protocol=protocol, scheduler=scheduler
+        False, 3, rate_per_min, level="joint", execution=execution, scheduler=scheduler
     )
     assert len(ours.completed) == QUERIES
     assert set(ours.completed["topology"]) == set(range(len(TOPOLOGIES)))
@@ -82,7 +82,7 @@ def test_all_telemetry_full_observations_and_models_that_are_down() -> None:
 
 def test_the_same_sweep_again_and_another_one() -> None:
     config = env_config({"num_queries": 8, "observation": "index", "record_calls": True})
-    driven = DrivenSimulation(config, open_surrogate, one_query=False)
+    driven = BackendSimulation(config, open_surrogate, one_query=False)
     first, again, other = (play(driven, at_random(driven, 1), seed=seed) for seed in (1, 1, 2))
     assert_same(first, again)
     assert not np.array_equal(first.completed["task"], other.completed["task"])

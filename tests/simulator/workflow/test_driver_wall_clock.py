@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.envs.routing.backend_simulation import DrivenSimulation
+from inframind_gym.envs.routing.backend_simulation import BackendSimulation
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.simulator.workflow.backend import Backend, Call, Completion, Telemetry
 from tests.simulator.workflow.driven_play import NUM_MODELS, play
@@ -74,21 +74,21 @@ class WallClock:
             timer.join()
 
 
-@pytest.mark.parametrize("protocol", ["parallel", "published"])
-def test_a_slow_agent_on_the_wall_clock(protocol: str) -> None:
+@pytest.mark.parametrize("execution", ["parallel", "sequential"])
+def test_a_slow_agent_on_the_wall_clock(execution: str) -> None:
     config = env_config(
         {
             "num_queries": 12,
             "observation": "index",
             "record_calls": True,
-            "protocol": protocol,
+            "execution": execution,
             "planner": {"topology": "Chain", "num_agents": 2},
             "agents": {},
         }
     )
     opened: list[WallClock] = []
 
-    def open_backend(simulation: DrivenSimulation, key: int) -> Backend:
+    def open_backend(simulation: BackendSimulation, key: int) -> Backend:
         opened.append(WallClock())
         return opened[-1]
 
@@ -96,18 +96,18 @@ def test_a_slow_agent_on_the_wall_clock(protocol: str) -> None:
         time.sleep(SLOW_AGENT_S)
         return np.array([int(context["query"]) % 3 * 3])
 
-    simulation = DrivenSimulation(config, open_backend, one_query=False)
+    simulation = BackendSimulation(config, open_backend, one_query=False)
     sweep = play(simulation, decide, rate_per_min=1200.0, budget_s=10.0)
     simulation.close()
     assert not any(thread.is_alive() for thread in opened[0]._threads)
-    check(sweep.completed, sweep.calls, protocol)
+    check(sweep.completed, sweep.calls, execution)
     assert (sweep.contexts["models_up"] == 0b111).all()
     age_s = sweep.contexts["telemetry_age_s"]
     np.testing.assert_allclose(age_s, 2.0, atol=0.9)  # the oldest of those that are up
     assert (np.diff(sweep.contexts["time_s"]) >= 0).all()
 
 
-def check(completed: NDArray[Any], calls: NDArray[Any], protocol: str) -> None:
+def check(completed: NDArray[Any], calls: NDArray[Any], execution: str) -> None:
     """Latencies are those of the calls and of all waiting, however late they were noticed."""
     assert len(completed) == 12
     assert (completed["solved"] == 1).all()
@@ -118,7 +118,7 @@ def check(completed: NDArray[Any], calls: NDArray[Any], protocol: str) -> None:
         own = calls[calls["query"] == query["query"]]
         assert own["submit_s"][0] >= query["arrival_s"]
         assert (own["submit_s"][1:] >= own["finish_s"][:-1]).all()
-        if protocol == "parallel":
+        if execution == "parallel":
             assert query["latency_s"] == own["finish_s"][2] - query["arrival_s"]
             assert query["latency_s"] >= 3 * LATENCY_S + 2 * SLOW_AGENT_S
         else:

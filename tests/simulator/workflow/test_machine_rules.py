@@ -20,7 +20,7 @@ QUERIES = 12
 POLL_S = 5.0
 
 
-@pytest.fixture(scope="module", params=["parallel", "published"])
+@pytest.fixture(scope="module", params=["parallel", "sequential"])
 def stream(request: pytest.FixtureRequest) -> Any:
     """A Stream in which plans and routes are the agent's."""
     return gym.make(
@@ -28,7 +28,7 @@ def stream(request: pytest.FixtureRequest) -> Any:
         level="joint",
         observation="index",
         system_features=["queue", "e2e", "kv"],
-        protocol=request.param,
+        execution=request.param,
         num_queries=QUERIES,
         record_calls=True,
     ).unwrapped
@@ -60,7 +60,7 @@ def play(env: Any, seed: int, rate: float, budget_s: float) -> dict[str, Any]:
         "completed": np.concatenate(completed),
         "calls": env.calls(),
         "info": info,
-        "protocol": env.simulation.protocol,
+        "execution": env.simulation.execution,
         "layout": env.simulation.layout,
     }
 
@@ -96,7 +96,7 @@ def every_query_completes_once(run: dict[str, Any]) -> None:
     order = np.argsort(done["query"])
     assert np.all(np.diff(done["arrival_s"][order]) > 0.0)
     wall = done["finish_s"] - done["arrival_s"]
-    if run["protocol"] == "parallel":
+    if run["execution"] == "parallel":
         np.testing.assert_allclose(done["latency_s"], wall, rtol=1e-12)
     else:  # the slowest path, without the deciding call
         assert np.all(done["latency_s"] < wall)
@@ -134,7 +134,7 @@ def calls_are_what_the_topology_implies(run: dict[str, Any]) -> None:
         for field in ("model", "strategy", "role"):
             assert set(query[field][nodes:].tolist()) <= {-1}, "nothing left of earlier queries"
         assert not query["node_latency_s"][nodes:].any()
-        if run["protocol"] == "published":  # one call of a query at a time
+        if run["execution"] == "sequential":  # one call of a query at a time
             own = np.sort(own, order="submit_s")
             assert np.all(own["submit_s"][1:] >= own["finish_s"][:-1])
 
@@ -151,7 +151,7 @@ def one_decision_a_node_after_the_plan(run: dict[str, Any]) -> None:
         waves = graph(TOPOLOGIES[query["topology"]], int(query["num_agents"])).waves
         assert own["wave"][1:].tolist() == [waves[node] for node in own["node"][1:]]
         assert set(own["num_waves"][1:].tolist()) == {max(waves) + 1}
-        if run["protocol"] == "parallel":  # a wave is decided at one instant
+        if run["execution"] == "parallel":  # a wave is decided at one instant
             for wave in range(max(waves) + 1):
                 assert len(set(own["time_s"][1:][own["wave"][1:] == wave].tolist())) == 1
 
@@ -193,7 +193,7 @@ def budgets_only_fall(run: dict[str, Any]) -> None:
     contexts = run["contexts"]
     remaining = run["layout"].remaining_budget_s(run["observations"])
     assert np.all(remaining <= np.maximum(contexts["budget_s"], 1.0) * (1 + 1e-5))
-    if run["protocol"] == "parallel":
+    if run["execution"] == "parallel":
         spent = contexts["time_s"] - contexts["arrival_s"]
         expected = np.maximum(contexts["budget_s"] - spent, 1.0)
         np.testing.assert_allclose(remaining, expected, rtol=1e-5)

@@ -165,7 +165,7 @@ DELETE = object()
         (["quality", "discriminaton"], 1.0, "Did you mean 'discrimination'?"),
         (["prompt", "overhead_tokens"], -1, "prompt.overhead_tokens: "),
         (["domain"], "Maths", "Did you mean 'Math'?"),
-        (["protocol"], "serial", "protocol: 'serial' is not valid"),
+        (["execution"], "serial", "execution: 'serial' is not valid"),
         (["num_queries"], 0, "num_queries: "),
         (["budget_tiers_s"], [10, 0], "budget_tiers_s.1: "),
         (["budget_tiers_s"], [], "budget_tiers_s: "),
