@@ -1,6 +1,6 @@
 """Reading the data that the package ships: built-in tasks and the embeddings of the roles.
 
-Needs numpy alone; ``python -m inframind_gym.tasks.build`` makes the files.
+Needs numpy alone; ``python -m benchmarks.builtin_tasks`` makes the files.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from inframind_gym.tasks.generators.draft import Draft, Draw, listing, size_level
-from inframind_gym.tasks.generators.math_words import number
+from benchmarks.builtin_tasks.draft import Draft, Draw, listing, number, size_level
 from inframind_gym.tasks.taskset import Answer
 
 
@@ -29,11 +28,9 @@ def modular_power(draw: Draw) -> Draft:
         word = {10: "last digit", 100: "last two digits", 1000: "last three digits"}[m]
         text = f"Find the {word} of {a}^{n}, as a number."
     else:
-        text = draw.pick(
-            (
-                f"What is the remainder when {a}^{n} is divided by {m}?",
-                f"Compute {a}^{n} modulo {m}.",
-            )
+        text = draw.wording(
+            f"What is the remainder when {a}^{n} is divided by {m}?",
+            f"Compute {a}^{n} modulo {m}.",
         )
     return number(pow(a, n, m), text, level)
 
@@ -44,12 +41,10 @@ def remainders(draw: Draw) -> Draft:
     moduli = sorted(draw.sample((3, 4, 5, 7, 11, 13, 17), count))
     secret = draw.integer(2, math.prod(moduli) - 1)
     clauses = [f"{secret % m} when divided by {m}" for m in moduli]
-    text = draw.pick(
-        (
-            f"Find the smallest positive integer that leaves a remainder of {listing(clauses)}.",
-            f"A box holds fewer than {math.prod(moduli)} beads, and at least one. Their number "
-            f"leaves a remainder of {listing(clauses)}. How many beads are there?",
-        )
+    text = draw.wording(
+        f"Find the smallest positive integer that leaves a remainder of {listing(clauses)}.",
+        f"A box holds fewer than {math.prod(moduli)} beads, and at least one. Their number "
+        f"leaves a remainder of {listing(clauses)}. How many beads are there?",
     )
     return number(secret, text, 3.0 + 1.3 * count + 0.5 * size_level(secret))
 
@@ -69,12 +64,10 @@ def linear_equation(draw: Draw) -> Draft:
     tail = signed(rest) if right else str(rest)
     if right and rest == 0:
         tail = ""
-    text = draw.pick(
-        (
-            f"Solve for {letter}: {left} = {right}{tail}",
-            f"Which value of {letter} satisfies {left} = {right}{tail}?",
-            f"Find {letter} if {left} = {right}{tail}.",
-        )
+    text = draw.wording(
+        f"Solve for {letter}: {left} = {right}{tail}",
+        f"Which value of {letter} satisfies {left} = {right}{tail}?",
+        f"Find {letter} if {left} = {right}{tail}.",
     )
     return number(solution, text, 0.8 + 0.9 * steps + 0.3 * size_level(value))
 
@@ -108,7 +101,7 @@ def common_multiple(draw: Draw) -> Draft:
     periods = sorted(draw.sample((4, 6, 8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 24, 28, 30), count))
     together = math.lcm(*periods)
     things = draw.pick(("bells ring", "lights blink", "buses leave the stop", "buoys flash"))
-    listed = listing([str(p) for p in periods])
+    listed = listing(periods)
     first = f"{count} {things} every {listed} {draw.pick(('seconds', 'minutes'))} respectively"
     level = 2.0 + 0.9 * count + 0.5 * size_level(together)
     if draw.chance(0.4):

@@ -17,10 +17,10 @@ import pytest
 
 from inframind_gym.errors import TaskError
 from inframind_gym.tasks import build, grade, load_role_embeddings, load_tasks, shipped
-from inframind_gym.tasks.builtin import TASKS_PER_DOMAIN, generate, is_telling
-from inframind_gym.tasks.generators import FAMILIES
-from inframind_gym.tasks.generators.code_tasks import prove
-from inframind_gym.tasks.generators.draft import Draft, Draw, choice_draft
+from benchmarks.builtin_tasks.generate import TASKS_PER_DOMAIN, generate, is_telling
+from benchmarks.builtin_tasks import FAMILIES
+from benchmarks.builtin_tasks.code_draft import prove
+from benchmarks.builtin_tasks.draft import Draft, Draw, choice_draft
 from inframind_gym.tasks.records import TaskRecord, to_json
 from inframind_gym.tasks.taskset import Answer
 from inframind_gym.topology.roles import ROLES
@@ -71,8 +71,8 @@ def test_same_seed_same_bytes() -> None:
 def test_another_process_makes_the_same_tasks() -> None:
     """With another hash seed, so that nothing hangs on the order of a set."""
     code = (
-        "from inframind_gym.tasks.builtin import generate\n"
-        "from inframind_gym.tasks.build import sha256_of_lines\n"
+        "from benchmarks.builtin_tasks.generate import generate\n"
+        "from benchmarks.builtin_tasks import sha256_of_lines\n"
         "from inframind_gym.tasks.records import to_json\n"
         "print(sha256_of_lines([to_json(r) for r in generate(7, 60, verify=False)]))\n"
     )

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from inframind_gym.tasks.generators import facts
-from inframind_gym.tasks.generators.draft import Draft, Draw, choice_draft, listing
+from benchmarks.builtin_tasks.draft import FACTS, Draft, Draw, choice_draft, listing
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(NamedTuple):
     """A quantity that everyday things can be compared by."""
 
-    table: dict[str, float]
+    table: str
     factor: float  # two things compared differ by at least this factor; 0: any difference will do
     high: str  # superlative
     low: str
@@ -22,15 +21,16 @@ class Scale:
 
 
 SCALES = (
-    Scale(facts.SIZES, 1.5, "largest", "smallest", "Which is usually {}, by its longest side?",
-          "size"),
-    Scale(facts.WEIGHTS, 1.8, "heaviest", "lightest", "Which of these is usually {}?", "weight"),
-    Scale(facts.SPEEDS, 1.4, "fastest", "slowest", "Which of these is usually {}?", "speed"),
-    Scale(facts.DURATIONS, 1.8, "longest", "shortest", "Which of these usually lasts {} time?",
+    Scale("sizes", 1.5, "largest", "smallest", "Which is usually {}, by its longest side?", "size"),
+    Scale("weights", 1.8, "heaviest", "lightest", "Which of these is usually {}?", "weight"),
+    Scale("speeds", 1.4, "fastest", "slowest", "Which of these is usually {}?", "speed"),
+    Scale("durations", 1.8, "longest", "shortest", "Which of these usually lasts {} time?",
           "duration"),
-    Scale(facts.TEMPERATURES, 0.0, "hottest", "coldest", "Which of these is usually {}?",
+    Scale("temperatures", 0.0, "hottest", "coldest", "Which of these is usually {}?",
           "temperature"),
 )  # fmt: skip
+
+KINDS: dict[str, list[str]] = FACTS["categories"]
 
 
 def _spread(draw: Draw, scale: Scale, count: int, width: int) -> list[str]:
@@ -38,13 +38,12 @@ def _spread(draw: Draw, scale: Scale, count: int, width: int) -> list[str]:
 
     They come from a run of `width` neighbours, so that a small width makes a close call.
     """
-    names = sorted(scale.table, key=lambda name: scale.table[name])
+    table: dict[str, float] = FACTS[scale.table]
+    names = sorted(table, key=lambda name: table[name])
     start = draw.integer(0, max(0, len(names) - width))
-    pool = draw.sample(names[start : start + width], count)
     chosen: list[str] = []
-    for name in sorted(pool, key=lambda name: scale.table[name]):
-        apart = not scale.factor or not chosen
-        if apart or scale.table[name] >= scale.factor * scale.table[chosen[-1]]:
+    for name in sorted(draw.sample(names[start : start + width], count), key=names.index):
+        if not (scale.factor and chosen) or table[name] >= scale.factor * table[chosen[-1]]:
             chosen.append(name)
     return chosen
 
@@ -72,6 +71,18 @@ def extremes(draw: Draw) -> Draft:
     return choice_draft(draw, question, correct, others, level)
 
 
+def _with_other_orders(
+    draw: Draw, right: str, things: list[str], comma: str, count: int
+) -> list[str]:
+    """Return the right order, and other orders of the same things: `count` texts in all."""
+    lists = [right]
+    while len(lists) < count:
+        other = comma.join(draw.shuffled(things))
+        if other not in lists:
+            lists.append(other)
+    return lists
+
+
 def orders(draw: Draw) -> Draft:
     """Which list is in ascending or descending order."""
     scale = draw.pick(SCALES)
@@ -82,72 +93,47 @@ def orders(draw: Draw) -> Draft:
         width += 1
     up = draw.chance(0.5)
     first, last = (scale.low, scale.high) if up else (scale.high, scale.low)
-    lists = [", ".join(chosen if up else chosen[::-1])]
-    while len(lists) < min(5, math.factorial(len(chosen))):
-        other = ", ".join(draw.shuffled(chosen))
-        if other not in lists:
-            lists.append(other)
+    right = ", ".join(chosen if up else chosen[::-1])
+    lists = _with_other_orders(draw, right, chosen, ", ", min(5, math.factorial(len(chosen))))
     by = f"by {scale.quantity}"
-    question = draw.pick(
-        (
-            f"Which list is ordered {by} from the {first} to the {last}, for typical examples?",
-            f"Somebody sorts things {by}, the {first} first and the {last} last. Which is right?",
-        )
+    question = draw.wording(
+        f"Which list is ordered {by} from the {first} to the {last}, for typical examples?",
+        f"Somebody sorts things {by}, the {first} first and the {last} last. Which is right?",
     )
     return choice_draft(draw, question, lists[0], lists[1:], 1.5 + 0.9 * len(chosen))
 
 
-# Kinds that are easily taken for each other: the odd one out is harder to tell.
-NEAR = (
-    {"bird", "fish", "insect", "mammal", "reptile"},
-    {"kitchen tool", "carpenter's tool"},
-    {"metal", "gas at room temperature", "gemstone"},
-    {"fruit", "root vegetable"},
-    {"string instrument", "wind instrument"},
-)
-# Kinds that share members, or nearly: a pear is a tree, too, and a knight a profession.
-SHARED = (
-    {"fruit", "tree"}, {"profession", "chess piece"}, {"currency", "metal"},
-    {"gemstone", "metal"},
-)  # fmt: skip
-
-
 def odd_one_out(draw: Draw) -> Draft:
     """One thing that is not of the kind of the others."""
-    kind = draw.pick(list(facts.CATEGORIES))
-    names = [n for n in facts.CATEGORIES if n != kind and {n, kind} not in SHARED]
-    close = [n for n in names if any({n, kind} <= group for group in NEAR)]
+    kind = draw.pick(list(KINDS))
+    names = _other_kinds(kind, KINDS)
+    close = [n for n in names if any({n, kind} <= set(group) for group in FACTS["near_kinds"])]
     near = bool(close) and draw.chance(0.6)
-    odd = draw.pick(facts.CATEGORIES[draw.pick(close if near else names)])
+    odd = draw.pick(KINDS[draw.pick(close if near else names)])
     count = draw.integer(3, 5)
-    members = draw.sample(facts.CATEGORIES[kind], count)
-    article = "an" if kind[0] in "aeiou" else "a"
+    members = draw.sample(KINDS[kind], count)
     told = draw.chance(0.33)
-    question = draw.pick(
-        (
-            "Which one does not belong with the others?",
-            "All but one of these are of one kind. Which is the odd one out?",
-        )
+    question = draw.wording(
+        "Which one does not belong with the others?",
+        "All but one of these are of one kind. Which is the odd one out?",
     )
-    question = f"Which of these is not {article} {kind}?" if told else question
+    question = f"Which of these is not {_article(kind)} {kind}?" if told else question
     level = 1.0 + 0.25 * count + (0.9 if near else 0.0) + (0.0 if told else 0.5)
     return choice_draft(draw, question, odd, members, level)
 
 
 def kind_of(draw: Draw) -> Draft:
     """Which thing is of a kind; which kind a thing is of."""
-    names = list(facts.CATEGORIES)
-    kind, *others = draw.sample(names, draw.integer(4, 6))
-    others = [n for n in others if {n, kind} not in SHARED]
-    article = "an" if kind[0] in "aeiou" else "a"
+    kind, *others = draw.sample(list(KINDS), draw.integer(4, 6))
+    others = _other_kinds(kind, others)
     if draw.chance(0.5):
-        correct = draw.pick(facts.CATEGORIES[kind])
-        wrong = [draw.pick(facts.CATEGORIES[n]) for n in others]
-        question = draw.pick(
-            (f"Which of these is {article} {kind}?", f"Pick the {kind} from this list.")
+        correct = draw.pick(KINDS[kind])
+        wrong = [draw.pick(KINDS[n]) for n in others]
+        question = draw.wording(
+            f"Which of these is {_article(kind)} {kind}?", f"Pick the {kind} from this list."
         )
         return choice_draft(draw, question, correct, wrong, 0.8 + 0.2 * len(others))
-    members = draw.sample(facts.CATEGORIES[kind], draw.integer(1, 3))
+    members = draw.sample(KINDS[kind], draw.integer(1, 3))
     verb = "is an example" if len(members) == 1 else "are examples"
     question = f"{listing([m.capitalize() for m in members])} {verb} of which kind of thing?"
     return choice_draft(draw, question, kind, others, 0.6 + 0.2 * len(others))
@@ -155,8 +141,8 @@ def kind_of(draw: Draw) -> Draft:
 
 def script_order(draw: Draw) -> Draft:
     """What comes first, last, next, or in which order, in an everyday routine."""
-    topic = draw.pick(list(facts.SCRIPTS))
-    steps = facts.SCRIPTS[topic]
+    topic = draw.pick(list(FACTS["scripts"]))
+    steps = FACTS["scripts"][topic]
     kind = draw.integer(0, 4)
     count = draw.integer(4, len(steps)) if len(steps) > 4 else len(steps)
     kept = set(draw.sample(range(len(steps)), count))
@@ -169,7 +155,7 @@ def script_order(draw: Draw) -> Draft:
         return choice_draft(draw, question, chosen[-1], chosen[:-1], 0.8 + 0.2 * count)
     if kind == 2:
         at = draw.integer(0, len(chosen) - 2)
-        others = [s for i, s in enumerate(chosen) if i not in (at, at + 1)]
+        others = [*chosen[:at], *chosen[at + 2 :]]
         question = (
             f"Think of {topic} and of these steps only: {'; '.join(draw.shuffled(chosen))}. Which "
             f"comes directly after {chosen[at]}?"
@@ -177,82 +163,85 @@ def script_order(draw: Draw) -> Draft:
         return choice_draft(draw, question, chosen[at + 1], others, 1.8 + 0.25 * count)
     if kind == 3:
         at = draw.integer(2, len(chosen) - 2)
-        others = chosen[:at]
         question = f"In the course of {topic}, which of these comes after {chosen[at]}?"
-        return choice_draft(draw, question, chosen[at + 1], others, 1.2 + 0.2 * count)
+        return choice_draft(draw, question, chosen[at + 1], chosen[:at], 1.2 + 0.2 * count)
     part = chosen[: draw.integer(3, min(5, len(chosen)))]
-    lists = ["; then ".join(part)]
-    while len(lists) < 4:
-        other = "; then ".join(draw.shuffled(part))
-        if other not in lists:
-            lists.append(other)
+    lists = _with_other_orders(draw, "; then ".join(part), part, "; then ", 4)
     question = f"Which is the usual order when it comes to {topic}?"
     return choice_draft(draw, question, lists[0], lists[1:], 1.2 + 0.5 * len(part))
 
 
 def effects(draw: Draw) -> Draft:
     """What follows from an event, or which event explains an observation."""
-    cause, *others = draw.sample(list(facts.EFFECTS), draw.integer(4, 6))
+    table: dict[str, str] = FACTS["effects"]
+    cause, *others = draw.sample(list(table), draw.integer(4, 6))
     if draw.chance(0.55):
-        question = draw.pick(
-            (
-                f"Suppose that {cause}. What is most likely to follow?",
-                f"What is the most likely result if {cause}?",
-            )
+        question = draw.wording(
+            f"Suppose that {cause}. What is most likely to follow?",
+            f"What is the most likely result if {cause}?",
         )
-        wrong = [facts.EFFECTS[o] for o in others]
-        return choice_draft(draw, question, facts.EFFECTS[cause], wrong, 0.9 + 0.2 * len(others))
-    question = f"Which of these events best explains the following: {facts.EFFECTS[cause]}?"
+        wrong = [table[o] for o in others]
+        return choice_draft(draw, question, table[cause], wrong, 0.9 + 0.2 * len(others))
+    question = f"Which of these events best explains the following: {table[cause]}?"
     return choice_draft(draw, question, cause, others, 1.4 + 0.25 * len(others))
 
 
 def tools_and_places(draw: Draw) -> Draft:
     """The thing to do a job with, or the place where something is found."""
-    table = draw.pick((facts.TOOLS, facts.PLACES))
+    name = draw.pick(("tools", "places"))
+    table: dict[str, str] = FACTS[name]
     key, *others = draw.sample(list(table), draw.integer(4, 7))
-    if table is facts.TOOLS:
-        question = draw.pick(
-            (
-                f"Somebody wants to {key}. Which of these helps the most?",
-                f"What would you use to {key}?",
-            )
-        )
-    else:
-        question = draw.pick(
-            (f"Where are you most likely to find {key}?", f"Which place usually has {key}?")
-        )
-    correct = table[key]
-    wrong = [table[o] for o in others if table[o] != correct]
-    return choice_draft(draw, question, correct, wrong, 0.7 + 0.2 * len(wrong))
+    wordings = {
+        "tools": (
+            f"Somebody wants to {key}. Which of these helps the most?",
+            f"What would you use to {key}?",
+        ),
+        "places": (f"Where are you most likely to find {key}?", f"Which place usually has {key}?"),
+    }
+    question = draw.wording(*wordings[name])
+    wrong = [table[o] for o in others if table[o] != table[key]]
+    return choice_draft(draw, question, table[key], wrong, 0.7 + 0.2 * len(wrong))
 
 
 def materials(draw: Draw) -> Draft:
     """Things with one or two physical properties."""
-    names = list(facts.MATERIALS)
+    table: dict[str, list[bool]] = FACTS["materials"]
     aspects = draw.sample(range(5), draw.integer(1, 3))
-    wanted = draw.pick(names)
-    values = [facts.MATERIALS[wanted][a] for a in aspects]
-    wrong = [n for n in names if [facts.MATERIALS[n][a] for a in aspects] != values]
+    wanted = draw.pick(list(table))
+    values = [table[wanted][a] for a in aspects]
+    wrong = [n for n in table if [table[n][a] for a in aspects] != values]
     wrong = draw.sample(wrong, min(len(wrong), draw.integer(3, 5)))
-    clauses = [facts.ASPECTS[a][0 if v else 1] for a, v in zip(aspects, values, strict=True)]
-    does = listing(clauses)
-    question = draw.pick((f"Which of these {does}?", f"Pick the thing that {does}."))
+    does = listing([FACTS["aspects"][a][not table[wanted][a]] for a in aspects])
+    question = draw.wording(f"Which of these {does}?", f"Pick the thing that {does}.")
     return choice_draft(draw, question, wanted, wrong, 0.8 + 0.9 * len(aspects) + 0.15 * len(wrong))
 
 
 def analogies(draw: Draw) -> Draft:
     """A is to b as c is to what."""
-    relation, *others = draw.sample(list(facts.RELATIONS), 5)
-    (a, b), (c, d), *rest = draw.shuffled(facts.RELATIONS[relation])
+    table: dict[str, list[list[str]]] = FACTS["relations"]
+    relation, *others = draw.sample(list(table), 5)
+    (a, b), (c, d), *rest = draw.shuffled(table[relation])
     wrong = [pair[1] for pair in rest[: draw.integer(1, 2)]]
     wrong += [c + "s"] if relation == "made of" else []
     for name in others:
         if len(wrong) < 4:
-            pair = draw.pick(facts.RELATIONS[name])
-            if pair[1] not in (*wrong, d) and pair[0] not in (a, c):
-                wrong.append(pair[1])
-    question = draw.pick((f"{a.capitalize()} is to {b} as {c} is to what?", f"{a} : {b} = {c} : ?"))
+            first, second = draw.pick(table[name])
+            if second not in (*wrong, d) and first not in (a, c):
+                wrong.append(second)
+    question = draw.wording(
+        f"{a.capitalize()} is to {b} as {c} is to what?", f"{a} : {b} = {c} : ?"
+    )
     return choice_draft(draw, question, d, list(dict.fromkeys(w for w in wrong if w != d)), 1.8)
+
+
+def _other_kinds(kind: str, names: Iterable[str]) -> list[str]:
+    """Return the kinds that share no member with `kind`."""
+    shared = [set(pair) for pair in FACTS["shared_kinds"]]
+    return [name for name in names if name != kind and {name, kind} not in shared]
+
+
+def _article(noun: str) -> str:
+    return "an" if noun[0] in "aeiou" else "a"
 
 
 FAMILIES = (

@@ -1,4 +1,4 @@
-"""Rebuild the data that the package ships: ``python -m inframind_gym.tasks.build [--check]``.
+"""Rebuild the data that the package ships: ``python -m benchmarks.builtin_tasks [--check]``.
 
 Makes the built-in tasks from their seed (every code task's reference is run against its tests),
 embeds them and the 25 roles with all-MiniLM-L6-v2 (extra ``embed``), and writes four files to
@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.builtin_tasks.generate import SEED, TASKS_PER_DOMAIN, generate
 from inframind_gym.errors import TaskError
 from inframind_gym.tasks import shipped
-from inframind_gym.tasks.builtin import SEED, TASKS_PER_DOMAIN, generate
 from inframind_gym.tasks.embedding import MODEL_HASHES, MiniLMEmbedder
 from inframind_gym.tasks.records import to_json
 from inframind_gym.topology.roles import ROLES
@@ -90,7 +90,7 @@ def check() -> None:
     if wrong:
         raise TaskError(
             f"the shipped data do not fit the code: {', '.join(wrong)} differ. Rebuild them with "
-            "`python -m inframind_gym.tasks.build`."
+            "`python -m benchmarks.builtin_tasks`."
         )
 
 
@@ -121,7 +121,7 @@ def build(folder: Path = shipped.DATA) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m inframind_gym.tasks.build",
+        prog="python -m benchmarks.builtin_tasks",
         description="Rebuild the tasks and embeddings that the package ships.",
     )
     parser.add_argument("--check", action="store_true", help="write nothing, compare only")

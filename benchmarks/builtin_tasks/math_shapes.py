@@ -7,16 +7,10 @@ from collections import Counter
 from fractions import Fraction
 from itertools import product
 
-from inframind_gym.tasks.generators.draft import Draft, Draw, listing, size_level, times
-from inframind_gym.tasks.generators.math_words import number
+from benchmarks.builtin_tasks.draft import FACTS, Draft, Draw, listing, number, size_level, times
 from inframind_gym.tasks.taskset import Answer
 
 TRIPLES = ((3, 4, 5), (5, 12, 13), (8, 15, 17), (7, 24, 25), (20, 21, 29), (9, 40, 41))
-WORDS = (
-    *("banana", "letter", "pepper", "balloon", "coffee", "success", "kayak", "cinnamon"),
-    *("tomato", "bottle", "mirror", "lagoon", "parallel", "seventeen", "committee", "noon"),
-    *("window", "puzzle", "statistics", "bookkeeper", "papaya", "cocoon", "level", "rotor"),
-)
 
 
 def committee(draw: Draw) -> Draft:
@@ -39,7 +33,7 @@ def committee(draw: Draw) -> Draft:
 def arrangements(draw: Draw) -> Draft:
     """Orders of the letters of a word, or of people in a row."""
     if draw.chance(0.6):
-        word = draw.pick(WORDS)
+        word = draw.pick(FACTS["letter_words"])
         count = math.factorial(len(word))
         for repeats in Counter(word).values():
             count //= math.factorial(repeats)
@@ -54,11 +48,9 @@ def arrangements(draw: Draw) -> Draft:
                 f'How many different arrangements of the letters of "{word}" begin with "{pinned}"?'
             )
             return number(count, text, 3.5 + 0.35 * len(word))
-        text = draw.pick(
-            (
-                f'How many different arrangements do the letters of "{word}" have?',
-                f'In how many distinct ways can the letters of the word "{word}" be ordered?',
-            )
+        text = draw.wording(
+            f'How many different arrangements do the letters of "{word}" have?',
+            f'In how many distinct ways can the letters of the word "{word}" be ordered?',
         )
         return number(count, text, 3.0 + 0.35 * len(word))
     people = draw.integer(4, 9)

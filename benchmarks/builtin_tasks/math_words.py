@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from inframind_gym.tasks.generators.draft import NAMES, Draft, Draw, listing, size_level
-from inframind_gym.tasks.taskset import Answer
-
-GOODS = (
-    *(("notebook", 2, 9), ("pencil", 1, 4), ("melon", 2, 6), ("lamp", 12, 60), ("poster", 5, 25)),
-    *(("kettle", 18, 75), ("mug", 4, 15), ("scarf", 9, 40), ("battery pack", 6, 22)),
-    *(("plant pot", 3, 18), ("puzzle", 8, 35), ("cushion", 10, 45), ("candle", 2, 14)),
-    *(("jar of honey", 5, 12), ("bicycle bell", 6, 19), ("flashlight", 8, 30), ("chair", 25, 95)),
-)
-
-
-def number(value: int | Fraction, text: str, level: float) -> Draft:
-    """Return a draft whose answer is a number: an integer or a fraction in lowest terms."""
-    return Draft(text, Answer("number", str(value)), level)
+from benchmarks.builtin_tasks.draft import FACTS, NAMES, Draft, Draw, listing, number, size_level
 
 
 def plural(item: str, count: int) -> str:
@@ -31,7 +18,7 @@ def plural(item: str, count: int) -> str:
 def shopping(draw: Draw) -> Draft:
     """Several goods, perhaps a coupon, and the change from a note."""
     kinds = draw.integer(2, 5)
-    goods = draw.sample(GOODS, kinds)
+    goods = draw.sample(FACTS["goods"], kinds)
     counts = [draw.integer(2, 12) for _ in goods]
     prices = [draw.integer(low, high) for _, low, high in goods]
     total = sum(c * p for c, p in zip(counts, prices, strict=True))
@@ -42,13 +29,11 @@ def shopping(draw: Draw) -> Draft:
             for (item, _, _), c, p in zip(goods, counts, prices, strict=True)
         ]
     )
-    opening = draw.pick(
-        (
-            f"{name} buys {lines}.",
-            f"At the market {name} picks up {lines}.",
-            f"For the new flat, {name} orders {lines}.",
-            f"The shopping list of {name} reads: {lines}.",
-        )
+    opening = draw.wording(
+        f"{name} buys {lines}.",
+        f"At the market {name} picks up {lines}.",
+        f"For the new flat, {name} orders {lines}.",
+        f"The shopping list of {name} reads: {lines}.",
     )
     coupon = draw.integer(3, 15) if draw.chance(0.4) else 0
     if coupon:
@@ -201,7 +186,7 @@ def missing_average(draw: Draw) -> Draft:
     thing = draw.pick(
         ("test scores", "daily temperatures in °F", "weights in kg", "lap times in s")
     )
-    values = listing([str(v) for v in known])
+    values = listing(known)
     text = (
         f"The first {count} {thing} are {values}. What must the next one be so that the average "
         f"of all {count + 1} is exactly {target}?"
@@ -311,7 +296,7 @@ def clock_span(draw: Draw) -> Draft:
     if breaks == 1:
         text += f" There is one break of {lengths[0]} minutes."
     elif breaks:
-        text += f" There are breaks of {listing([str(v) for v in lengths])} minutes."
+        text += f" There are breaks of {listing(lengths)} minutes."
     net = end - start - sum(lengths)
     ask = f" How many minutes of {work.split(' ', 1)[1]} are left without the breaks?"
     if not breaks:
