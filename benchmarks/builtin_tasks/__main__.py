@@ -22,12 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.builtin_tasks.generate import SEED, TASKS_PER_DOMAIN, generate
+from benchmarks.builtin_tasks.generate import SEED, TASKS_PER_DOMAIN, generate, to_json
 from inframind_gym.errors import TaskError
 from inframind_gym.tasks import shipped
 from inframind_gym.tasks.embedding import MODEL_HASHES, MiniLMEmbedder
-from inframind_gym.tasks.records import to_json
 from inframind_gym.topology.roles import ROLES
+
+MANIFEST_FILE = "manifest.json"
 
 
 def role_texts() -> list[str]:
@@ -78,7 +79,7 @@ def _array_bytes(texts: Sequence[str], embedder: MiniLMEmbedder) -> bytes:
 def check() -> None:
     """Raise a TaskError unless the shipped data are those of the present code and roles."""
     expected = manifest([to_json(record) for record in generate()])
-    found = shipped.read_manifest()
+    found = json.loads((shipped.DATA / MANIFEST_FILE).read_text(encoding="utf-8"))
     keys = sorted(expected.keys() | found.keys())
     wrong = [key for key in keys if expected.get(key) != found.get(key)]
     packed = gzip.decompress((shipped.DATA / shipped.TASKS_FILE).read_bytes())
@@ -110,7 +111,7 @@ def build(folder: Path = shipped.DATA) -> int:
         shipped.TASKS_FILE: _gzipped(("\n".join(lines) + "\n").encode()),
         shipped.EMBEDDINGS_FILE: _array_bytes([record.text for record in records], embedder),
         shipped.ROLES_FILE: _array_bytes(role_texts(), embedder),
-        shipped.MANIFEST_FILE: (json.dumps(manifest(lines), indent=2) + "\n").encode(),
+        MANIFEST_FILE: (json.dumps(manifest(lines), indent=2) + "\n").encode(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():

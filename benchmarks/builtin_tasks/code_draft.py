@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from string import Template
 from textwrap import indent
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.builtin_tasks.draft import FACTS, Draft, Draw, read_yaml
 from inframind_gym.tasks.taskset import Answer
@@ -15,7 +16,8 @@ TEMPLATES = read_yaml("code_templates.yaml")
 Case = tuple[Any, ...]  # the arguments of one call
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True)
+class Choice:
     """A row of a table of choices.
 
     Attributes:

@@ -43,7 +43,8 @@ def run_length(draw: Draw) -> Draft:
     before, drop_one = draw.chance(0.5), draw.chance(0.5)
     sign = draw.pick(("", ",", "-", ";", " "))
     limit = draw.integer(3, 9)
-    phrase, source, _ = rows("run_length.piece")[before]
+    piece = rows("run_length.piece")[before]
+    phrase, source = piece.phrase, piece.source
     if drop_one:
         phrase += ", but a run of length 1 becomes the character alone"
         source = f"c if n == 1 else {source}"

@@ -6,7 +6,9 @@ them. Nothing here is imported when an environment is made: see ``shipped.py`` f
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import cycle
 
 import numpy as np
@@ -110,3 +112,11 @@ def generate(seed: int = SEED, tasks_per_domain: int = TASKS_PER_DOMAIN) -> list
                 )
             )
     return records
+
+
+def to_json(record: TaskRecord) -> str:
+    """Return a record as one line of JSON in the package's own format, empty fields left out."""
+    item = asdict(record)
+    item["answer"] = {k: v for k, v in item["answer"].items() if v or k == "value"}
+    item = {k: v for k, v in item.items() if v not in (None, "")}
+    return json.dumps(item, ensure_ascii=False, separators=(",", ":"))
