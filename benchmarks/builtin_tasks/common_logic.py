@@ -223,14 +223,7 @@ def swaps(draw: Draw) -> Draft:
     """Who holds what after a number of swaps."""
     count = draw.integer(3, 5)
     people = draw.sample(NAMES, count)
-    thing, kinds = draw.pick(
-        (
-            ("ball", ("red", "blue", "green", "yellow", "white")),
-            ("book", ("history", "cookery", "poetry", "travel", "art")),
-            ("hat", ("straw", "felt", "wool", "paper", "leather")),
-            ("gift", ("round", "square", "long", "flat", "tiny")),
-        )
-    )
+    thing, kinds = draw.pick(list(FACTS["swapped"].items()))
     held = draw.sample(kinds, count)
     start = listing([f"{p} has the {k} {thing}" for p, k in zip(people, held, strict=True)])
     parts = []

@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -120,11 +119,6 @@ def counted(number: int, thing: str) -> str:
 def times(number: int) -> str:
     """Return "once", "twice", "3 times", ..."""
     return {1: "once", 2: "twice"}.get(number, f"{number} times")
-
-
-def number(value: int | Fraction, text: str, level: float) -> Draft:
-    """Return a draft whose answer is a number: an integer or a fraction in lowest terms."""
-    return Draft(text, Answer("number", str(value)), level)
 
 
 def choice_draft(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from benchmarks.builtin_tasks.draft import FACTS, NAMES, Draft, Draw, listing, number, size_level
+from benchmarks.builtin_tasks.draft import FACTS, NAMES, Draft, Draw, listing, size_level
+from benchmarks.builtin_tasks.math_draft import TEMPLATES, posed, worded
+from inframind_gym.tasks.taskset import Answer
 
 
 def plural(item: str, count: int) -> str:
@@ -23,47 +25,22 @@ def shopping(draw: Draw) -> Draft:
     prices = [draw.integer(low, high) for _, low, high in goods]
     total = sum(c * p for c, p in zip(counts, prices, strict=True))
     name = draw.pick(NAMES)
-    lines = listing(
-        [
-            f"{plural(item, c)} at ${p} each"
-            for (item, _, _), c, p in zip(goods, counts, prices, strict=True)
-        ]
-    )
-    opening = draw.wording(
-        f"{name} buys {lines}.",
-        f"At the market {name} picks up {lines}.",
-        f"For the new flat, {name} orders {lines}.",
-        f"The shopping list of {name} reads: {lines}.",
-    )
+    bought = zip(goods, counts, prices, strict=True)
+    lines = listing([f"{plural(item, c)} at ${p} each" for (item, _, _), c, p in bought])
+    opening = worded(draw, TEMPLATES["shopping_opening"], name=name, lines=lines)
     coupon = draw.integer(3, 15) if draw.chance(0.4) else 0
     if coupon:
         opening += f" A coupon takes ${coupon} off the bill."
         total -= coupon
+    paid = (total // 100 + 1) * 100
     level = 1.0 + 0.7 * kinds + (0.8 if coupon else 0.0) + 0.5 * size_level(total)
-    if draw.chance(0.5):
-        paid = (total // 100 + 1) * 100
-        ask = f" How many dollars of change does {name} get back from ${paid}?"
-        return number(paid - total, opening + ask, level + 0.6)
-    ask = draw.pick(
-        (" How many dollars are due in total?", f" What does {name} pay altogether, in dollars?")
-    )
-    return number(total, opening + ask, level)
+    values = {"opening": opening, "name": name, "total": total, "paid": paid}
+    return posed(draw, "shopping", draw.chance(0.5), level, **values)
 
 
 def inventory(draw: Draw) -> Draft:
     """A stock that changes step by step."""
-    place, thing = draw.pick(
-        (
-            ("warehouse", "boxes"),
-            ("library", "books"),
-            ("bakery", "rolls"),
-            ("nursery", "seedlings"),
-            ("car park", "cars"),
-            ("reservoir", "cubic metres of water"),
-            ("museum", "coins"),
-            ("depot", "bicycles"),
-        )
-    )
+    place, thing = draw.pick(FACTS["stocks"])
     scale = draw.pick((50, 500, 5000, 40000))
     stock = draw.integer(scale, 4 * scale)
     steps = draw.integer(2, 6)
@@ -79,119 +56,87 @@ def inventory(draw: Draw) -> Draft:
         elif kind == "loss" and stock > 20:
             change = draw.integer(stock // 10 + 1, stock // 2)
             stock -= change
-            parts.append(draw.pick((f"Then {change} go out.", f"{change} are taken away.")))
+            parts.append(draw.wording(f"Then {change} go out.", f"{change} are taken away."))
         else:
             change = draw.integer(scale // 10, scale)
             stock += change
-            parts.append(draw.pick((f"Then {change} come in.", f"{change} are added.")))
-    parts.append(
-        draw.pick((f"How many {thing} are there at the end?", "How many are left in the end?"))
-    )
-    return number(stock, " ".join(parts), 0.8 + 0.7 * steps + 0.6 * size_level(stock))
+            parts.append(draw.wording(f"Then {change} come in.", f"{change} are added."))
+    ask = draw.wording(f"How many {thing} are there at the end?", "How many are left in the end?")
+    level = 0.8 + 0.7 * steps + 0.6 * size_level(stock)
+    return Draft(" ".join([*parts, ask]), Answer("number", str(stock)), level)
 
 
 def journey(draw: Draw) -> Draft:
     """Legs at constant speeds: distance, or average speed over equal times."""
     vehicle = draw.pick(("train", "cyclist", "bus", "ferry", "delivery van", "runner", "drone"))
-    legs = draw.integer(2, 4)
-    speeds = [draw.integer(2, 30) * 4 for _ in range(legs)]
-    quarters = [draw.integer(2, 14) for _ in range(legs)]
+    count = draw.integer(2, 4)
+    speeds = [draw.integer(2, 30) * 4 for _ in range(count)]
+    quarters = [draw.integer(2, 14) for _ in range(count)]
     distance = sum(s * q // 4 for s, q in zip(speeds, quarters, strict=True))
     parts = [f"{q * 15} minutes at {s} km/h" for s, q in zip(speeds, quarters, strict=True)]
-    text = f"A {vehicle} travels for {listing(parts, 'and then')}."
-    level = 1.5 + 0.9 * legs + 0.4 * size_level(distance)
-    if draw.chance(0.4):
-        average = Fraction(distance * 4, sum(quarters))
-        ask = " What is its average speed over the whole trip in km/h, as a fraction or integer?"
-        return number(average, text + ask, level + 1.5)
-    return number(distance, text + " How many kilometres does it cover in all?", level)
+    level = 1.5 + 0.9 * count + 0.4 * size_level(distance)
+    legs = listing(parts, "and then")
+    values = {"vehicle": vehicle, "legs": legs, "distance": distance, "quarters": quarters}
+    return posed(draw, "journey", draw.chance(0.4), level, **values)
 
 
 def shared_work(draw: Draw) -> Draft:
     """Workers with different rates together, one of them perhaps against the others."""
-    actors, job = draw.pick(
-        (
-            (("Pump A", "Pump B", "Pump C"), "fill a tank"),
-            (("the old printer", "the new printer", "the spare printer"), "print the catalogue"),
-            (("Team Red", "Team Blue", "Team Green"), "pave a yard"),
-            (("the first oven", "the second oven", "the third oven"), "bake an order of bread"),
-        )
-    )
+    job, *actors = draw.pick(FACTS["jobs"])
     count = draw.integer(2, 3)
-    times = draw.sample((2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 18, 20, 24), count)
-    rate = sum((Fraction(1, t) for t in times), Fraction(0))
-    each = listing([f"{actors[i]} needs {times[i]} hours" for i in range(count)])
-    text = f"To {job}, {each}, each working alone."
-    level = 3.0 + 1.2 * count + 0.05 * sum(times) / count
-    if draw.chance(0.5):
-        jobs = draw.integer(2, 7)
-        ask = f" How many hours do they need for {jobs} such jobs if all work at once?"
-        result = jobs / rate
-    else:
-        ask = " How many hours do they need together?"
-        result = 1 / rate
-    return number(result, f"{text}{ask} Give an integer or a fraction.", level)
+    hours = draw.sample((2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 18, 20, 24), count)
+    rate = sum((Fraction(1, t) for t in hours), Fraction(0))
+    each = listing([f"{actors[i]} needs {hours[i]} hours" for i in range(count)])
+    level = 3.0 + 1.2 * count + 0.05 * sum(hours) / count
+    return posed(draw, "shared_work", draw.chance(0.5), level, job=job, each=each, rate=rate)
 
 
 def tickets(draw: Draw) -> Draft:
     """Two unknown counts from their number and their worth."""
-    first, second, place = draw.pick(
-        (
-            ("adult tickets", "child tickets", "zoo"),
-            ("front seats", "back seats", "theatre"),
-            ("day passes", "evening passes", "swimming pool"),
-            ("large boxes", "small boxes", "post office"),
-        )
-    )
+    first, second, place = draw.pick(FACTS["tickets"])
     high = draw.pick((40, 120, 900))
     a, b = draw.integer(5, high), draw.integer(5, high)
     p = draw.integer(7, 30)
     q = draw.integer(2, p - 2)
-    text = (
-        f"A {place} sells {first} at ${p} and {second} at ${q}. One day it sells {a + b} of them "
-        f"altogether and takes ${a * p + b * q}."
-    )
     wanted, count = draw.pick(((first, a), (second, b)))
     level = 3.2 + 0.9 * size_level(a, b) + 0.5 * size_level(p, q)
-    return number(count, f"{text} How many {wanted} were sold?", level)
+    values = {"first": first, "second": second, "place": place, "wanted": wanted, "count": count}
+    return posed(draw, "tickets", 0, level, a=a, b=b, p=p, q=q, **values)
 
 
 def ages(draw: Draw) -> Draft:
     """Ages now from a ratio some years ago or ahead."""
     older, younger = draw.sample(NAMES, 2)
-    ratio = draw.integer(2, 6)
-    then_young = draw.integer(3, 16)
-    shift = draw.integer(2, 12)
+    ratio, then_young, shift = draw.integer(2, 6), draw.integer(3, 16), draw.integer(2, 12)
     ahead = draw.chance(0.5) and then_young > shift
-    now_young = then_young - shift if ahead else then_young + shift
-    now_old = ratio * then_young - shift if ahead else ratio * then_young + shift
-    word = {2: "twice", 3: "three times", 4: "four times", 5: "five times", 6: "six times"}[ratio]
-    when = f"In {shift} years" if ahead else f"{shift} years ago"
-    verb = "will be" if ahead else "was"
-    text = (
-        f"{older} is {now_old - now_young} years older than {younger}. {when} {older} {verb} "
-        f"{word} as old as {younger}."
-    )
+    passed = -shift if ahead else shift
+    now_young, now_old = then_young + passed, ratio * then_young + passed
     wanted, age = draw.pick(((older, now_old), (younger, now_young)))
-    return number(age, f"{text} How old is {wanted} now?", 3.5 + 0.3 * ratio + 0.1 * shift)
+    return posed(
+        draw,
+        "ages",
+        0,
+        3.5 + 0.3 * ratio + 0.1 * shift,
+        word=("twice", "three times", "four times", "five times", "six times")[ratio - 2],
+        when=f"In {shift} years" if ahead else f"{shift} years ago",
+        verb="will be" if ahead else "was",
+        **{"older": older, "younger": younger, "now_old": now_old, "now_young": now_young},
+        **{"wanted": wanted, "age": age},
+    )
 
 
 def missing_average(draw: Draw) -> Draft:
     """The value that brings an average to a target."""
     count = draw.integer(3, 8)
     known = draw.integers(count, 41, 99)
-    total = sum(known)
-    target = total // count + draw.integer(-2, 3)
-    missing = target * (count + 1) - total
+    target = sum(known) // count + draw.integer(-2, 3)
+    missing = target * (count + 1) - sum(known)
     thing = draw.pick(
         ("test scores", "daily temperatures in °F", "weights in kg", "lap times in s")
     )
-    values = listing(known)
-    text = (
-        f"The first {count} {thing} are {values}. What must the next one be so that the average "
-        f"of all {count + 1} is exactly {target}?"
-    )
-    return number(missing, text, 1.8 + 0.45 * count + (1.0 if missing < 0 else 0.0))
+    level = 1.8 + 0.45 * count + (1.0 if missing < 0 else 0.0)
+    values = {"count": count, "known": known, "target": target, "missing": missing, "thing": thing}
+    return posed(draw, "missing_average", 0, level, **values)
 
 
 def discounts(draw: Draw) -> Draft:
@@ -203,41 +148,27 @@ def discounts(draw: Draw) -> Draft:
     for change in changes:
         factor *= Fraction(100 + change, 100)
     price = factor.denominator * draw.integer(1, max(1, 4000 // factor.denominator))
-    result = price * factor
     words = [f"{'raised' if c > 0 else 'cut'} by {abs(c)} %" for c in changes]
     thing = draw.pick(("a coat", "a phone", "a sofa", "a used car", "a camera", "a rug"))
-    text = f"{name} sells {thing} for ${price}. The price is {listing(words, 'and then')}."
     level = 1.5 + 1.2 * steps + 0.5 * size_level(price)
-    if draw.chance(0.4):
-        ask = " By how many dollars has the price changed in all? Count a fall as negative."
-        return number(result - price, text + ask, level + 0.8)
-    return number(result, text + " What is the price now, in dollars?", level)
+    values = {"name": name, "thing": thing, "price": price, "result": price * factor}
+    changed = listing(words, "and then")
+    return posed(draw, "discounts", draw.chance(0.4), level, changed=changed, **values)
 
 
 def recipe(draw: Draw) -> Draft:
     """Scaling a recipe by a ratio of portions."""
-    dish, parts = draw.pick(
-        (
-            ("lentil soup", ("lentils", "carrots", "onions")),
-            ("granola", ("oats", "nuts", "raisins")),
-            ("pizza dough", ("flour", "water", "olive oil")),
-            ("fruit salad", ("apples", "grapes", "oranges")),
-        )
-    )
+    dish, *parts = draw.pick(FACTS["recipes"])
     portions = draw.integer(2, 9)
     grams = [portions * draw.integer(4, 60) for _ in parts]
     guests = draw.integer(10, 180)
     wanted = draw.integer(0, 2)
     result = grams[wanted] // portions * guests
     amounts = listing([f"{g} g of {p}" for g, p in zip(grams, parts, strict=True)])
-    text = f"A {dish} for {portions} people takes {amounts}."
     level = 1.6 + 0.8 * size_level(guests, result)
-    if draw.chance(0.5):
-        ask = f" How many grams of {parts[wanted]} are needed for {guests} people?"
-        return number(result, text + ask, level)
-    total = sum(g // portions for g in grams) * guests
-    ask = f" What do the ingredients for {guests} people weigh together, in grams?"
-    return number(total, text + ask, level + 1.0)
+    values = {"dish": dish, "portions": portions, "guests": guests, "grams": grams}
+    values |= {"amounts": amounts, "part": parts[wanted], "result": result}
+    return posed(draw, "recipe", draw.chance(0.5), level, **values)
 
 
 def savings(draw: Draw) -> Draft:
@@ -249,12 +180,9 @@ def savings(draw: Draw) -> Draft:
     while total < goal:
         total += first + weeks * step
         weeks += 1
-    text = (
-        f"{name} has ${start} and saves ${first} in the first week and ${step} more in every "
-        f"following week than in the week before. After how many weeks does {name} first have at "
-        f"least ${goal}?"
-    )
-    return number(weeks, text, 3.5 + 0.1 * weeks + 0.3 * size_level(goal))
+    level = 3.5 + 0.1 * weeks + 0.3 * size_level(goal)
+    values = {"name": name, "start": start, "first": first, "step": step, "goal": goal}
+    return posed(draw, "savings", 0, level, weeks=weeks, **values)
 
 
 def mixture(draw: Draw) -> Draft:
@@ -262,23 +190,12 @@ def mixture(draw: Draw) -> Draft:
     substance = draw.pick(("salt", "sugar", "acid", "alcohol", "fruit juice"))
     weak, strong = sorted(draw.sample((5, 10, 15, 20, 30, 40, 50, 60, 75, 80), 2))
     a, b = draw.integer(1, 30), draw.integer(1, 30)
-    share = Fraction(a * weak + b * strong, a + b)
+    values = {"substance": substance, "weak": weak, "strong": strong}
     if draw.chance(0.5):
-        text = (
-            f"{a} litres of a solution with {weak} % {substance} are mixed with {b} litres of one "
-            f"with {strong} %. How many percent {substance} does the mixture hold, as an integer "
-            "or a fraction?"
-        )
-        return number(share, text, 4.0 + 0.6 * size_level(a, b) + (share.denominator > 1))
-    target = draw.integer(weak + 1, strong - 1)
-    parts = draw.integer(1, 4)
-    text = (
-        f"How many litres of a solution with {strong} % {substance} must be added to "
-        f"{(strong - target) * parts} litres of one with {weak} % so that the mixture holds "
-        f"{target} %?"
-    )
-    result = (target - weak) * parts
-    return number(result, text, 3.8 + 0.6 * size_level(result))
+        share = Fraction(a * weak + b * strong, a + b)
+        return posed(draw, "mixture", 1, 0.0, a=a, b=b, share=share, **values)
+    target, parts = draw.integer(weak + 1, strong - 1), draw.integer(1, 4)
+    return posed(draw, "mixture", 0, 0.0, target=target, parts=parts, **values)
 
 
 def clock_span(draw: Draw) -> Draft:
@@ -289,19 +206,11 @@ def clock_span(draw: Draw) -> Draft:
     lengths = draw.integers(breaks, 5, 45)
     name = draw.pick(NAMES)
     work = draw.pick(("a shift", "a rehearsal", "a hike", "an excavation", "a training camp"))
-    text = (
-        f"{name} starts {work} at {start // 60}:{start % 60:02d} and ends it at "
-        f"{end // 60}:{end % 60:02d} of the same day (24-hour clock)."
-    )
-    if breaks == 1:
-        text += f" There is one break of {lengths[0]} minutes."
-    elif breaks:
-        text += f" There are breaks of {listing(lengths)} minutes."
-    net = end - start - sum(lengths)
-    ask = f" How many minutes of {work.split(' ', 1)[1]} are left without the breaks?"
-    if not breaks:
-        ask = " How many minutes does it last?"
-    return number(net, text + ask, 1.2 + 0.7 * breaks + 0.2 * size_level(net))
+    values = {"name": name, "work": work, "start": start, "end": end, "lengths": lengths}
+    values["day"] = worded(draw, TEMPLATES["clock_span_day"][0], **values)
+    values |= {"activity": work.split(" ", 1)[1], "pauses": listing(lengths) if lengths else ""}
+    level = 1.2 + 0.7 * breaks + 0.2 * size_level(end - start - sum(lengths))
+    return posed(draw, "clock_span", min(breaks, 2), level, **values)
 
 
 FAMILIES = (
