@@ -1,10 +1,10 @@
 """Rebuild the data that the package ships: ``python -m benchmarks.builtin_tasks [--check]``.
 
-Makes the built-in tasks from their seed (every code task's reference is run against its tests),
-embeds them and the 25 roles with all-MiniLM-L6-v2 (extra ``embed``), and writes four files to
-``inframind_gym/tasks/data``: the tasks, their embeddings, the embeddings of the roles, and a
-manifest with the hashes of all that they were made from. ``--check`` writes nothing: it fails if
-the texts, answers, difficulties or roles are no longer those of the shipped files.
+Makes the built-in tasks from their seed, embeds them and the 25 roles with all-MiniLM-L6-v2 (extra
+``embed``), and writes four files to ``inframind_gym/tasks/data``: the tasks, their embeddings, the
+embeddings of the roles, and a manifest with the hashes of all that they were made from. ``--check``
+writes nothing: it fails if the texts, answers, difficulties or roles are not those of the shipped
+files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.builtin_tasks.generate import SEED, TASKS_PER_DOMAIN, generate, to_json
-from inframind_gym.errors import TaskError
+from inframind_gym.errors import InfraMindError, TaskError
+from inframind_gym.files import replace_bytes
 from inframind_gym.tasks import shipped
 from inframind_gym.tasks.embedding import MODEL_HASHES, MiniLMEmbedder
 from inframind_gym.topology.roles import ROLES
@@ -52,13 +52,6 @@ def manifest(lines: Sequence[str]) -> dict[str, Any]:
         "roles_sha256": sha256_of_lines(role_texts()),
         "model": dict(MODEL_HASHES),
     }
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file in one step."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
 
 
 def _gzipped(content: bytes) -> bytes:
@@ -113,9 +106,8 @@ def build(folder: Path = shipped.DATA) -> int:
         shipped.ROLES_FILE: _array_bytes(role_texts(), embedder),
         MANIFEST_FILE: (json.dumps(manifest(lines), indent=2) + "\n").encode(),
     }
-    folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        _replace(folder / name, content)
+        replace_bytes(folder / name, content)
     return sum(map(len, files.values()))
 
 
@@ -135,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             size = build(options.out)
             print(f"wrote {size / 1e6:.2f} MB to {options.out}")
-    except TaskError as error:
+    except InfraMindError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,7 +1,7 @@
 """The built-in tasks: 3,000 verifiable questions made from a seed.
 
 The data that the package ships are what :func:`generate` returns for ``SEED``; a test compares
-them. Nothing here is imported when an environment is made: see ``shipped.py`` for the reading.
+them. The package itself only reads those files, see ``inframind_gym/tasks/shipped.py``.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def dice(draw: Draw) -> Draft:
     values = {"target": draw.integer(count + 1, count * sides - 1), "top": draw.integer(2, sides)}
     values["divisor"] = draw.pick((3, 4, 5)) if sides > 4 else 3
     words = {2: "Two", 3: "Three"}[count]
-    rolled = worded(draw, TEMPLATES["dice_rolled"][0], words=words, sides=sides)
+    rolled = worded(draw, TEMPLATES["dice_rolled"], words=words, sides=sides)
     rolls = list(product(range(1, sides + 1), repeat=count))
     level = 2.5 + 1.1 * count + 0.15 * sides
     return posed(draw, "dice", kind, level, rolled=rolled, rolls=rolls, **values)

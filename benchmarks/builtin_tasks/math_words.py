@@ -207,7 +207,7 @@ def clock_span(draw: Draw) -> Draft:
     name = draw.pick(NAMES)
     work = draw.pick(("a shift", "a rehearsal", "a hike", "an excavation", "a training camp"))
     values = {"name": name, "work": work, "start": start, "end": end, "lengths": lengths}
-    values["day"] = worded(draw, TEMPLATES["clock_span_day"][0], **values)
+    values["day"] = worded(draw, TEMPLATES["clock_span_day"], **values)
     values |= {"activity": work.split(" ", 1)[1], "pauses": listing(lengths) if lengths else ""}
     level = 1.2 + 0.7 * breaks + 0.2 * size_level(end - start - sum(lengths))
     return posed(draw, "clock_span", min(breaks, 2), level, **values)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.builtin_tasks.generate import to_json
 from inframind_gym.errors import TaskError
 from inframind_gym.tasks import grade
 from inframind_gym.tasks.loaders import read_file, read_folder
-from inframind_gym.tasks.records import TaskRecord, record_from_json, to_json
+from inframind_gym.tasks.records import TaskRecord, record_from_json
 from inframind_gym.tasks.taskset import Answer
 
 REAL = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
