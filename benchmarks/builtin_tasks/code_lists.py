@@ -75,15 +75,10 @@ def ranking(draw: Draw) -> Draft:
     for _ in range(4):
         names = draw.sample(FACTS["vocabulary"], draw.integer(3, 7))
         cases.append(([(name, draw.integer(1, 15)) for name in names],))
-    return code_draft(
-        draw,
-        "ranking",
-        [*cases, ([],)],
-        3.2 + (0.7 if floor else 0.0) + (0.9 if longest_first else 0.0),
-        keep=keep if floor else NOTHING,
-        key=", ".join(filter(None, (order.source, tie_key, "p[0]"))),
-        **{"field": field, "order": order, "ties": ties, "k": k},
-    )
+    values = {"field": field, "keep": keep if floor else NOTHING, "order": order, "ties": ties}
+    values |= {"k": k, "key": ", ".join(filter(None, (order.source, tie_key, "p[0]")))}
+    level = 3.2 + (0.7 if floor else 0.0) + (0.9 if longest_first else 0.0)
+    return code_draft(draw, "ranking", [*cases, ([],)], level, **values)
 
 
 def intervals(draw: Draw) -> Draft:
@@ -97,15 +92,10 @@ def intervals(draw: Draw) -> Draft:
     for _ in range(5):
         starts = draw.integers(draw.integer(2, 6), 0, 30)
         cases.append(([[s, s + draw.integer(1, 8)] for s in starts],))
-    return code_draft(
-        draw,
-        "intervals",
-        [*cases, ([],)],
-        4.2 + (0.8 if shortest else 0.0) + (1.2 if clip else 0.0),
-        drop=optional(shortest > 0, "intervals.drop", shortest=shortest),
-        cut=optional(clip, "intervals.cut", rest=rest, low=low, high=high),
-        final=final,
-    )
+    drop = optional(shortest > 0, "intervals.drop", shortest=shortest)
+    cut = optional(clip, "intervals.cut", rest=rest, low=low, high=high)
+    level = 4.2 + (0.8 if shortest else 0.0) + (1.2 if clip else 0.0)
+    return code_draft(draw, "intervals", [*cases, ([],)], level, drop=drop, cut=cut, final=final)
 
 
 def pairs(draw: Draw) -> Draft:

@@ -58,15 +58,10 @@ def digit_folds(draw: Draw) -> Draft:
         yield from draw.shuffled([(draw.integer(10**i, 10 ** (i + 1)),) for i in range(1, 6)])
         yield (0,)
 
-    return code_draft(
-        draw,
-        "digit_folds",
-        cases(),
-        2.0 + (0.8 if base != 10 else 0.0) + 0.02 * len(fold.source) + 0.5 * rounds,
-        imports="import math" if "math" in fold.source else "",
-        repeat=repeat if rounds > 1 else "",
-        **{"base": base, "fold": fold, "rounds": rounds},
-    )
+    values = {"base": base, "fold": fold, "rounds": rounds, "repeat": repeat if rounds > 1 else ""}
+    values["imports"] = "import math" if "math" in fold.source else ""
+    level = 2.0 + (0.8 if base != 10 else 0.0) + 0.02 * len(fold.source) + 0.5 * rounds
+    return code_draft(draw, "digit_folds", cases(), level, **values)
 
 
 def recurrence_mod(draw: Draw) -> Draft:
@@ -80,15 +75,11 @@ def recurrence_mod(draw: Draw) -> Draft:
     terms += f" + {constant}" if constant else ""
     code = " + ".join(f"{w} * f[-{i + 1}]" for i, w in enumerate(weights))
     cases = [(n,) for n in (draw.integer(4, 9), 0, order, draw.integer(10, 40), 75)]
-    return code_draft(
-        draw,
-        "recurrence_mod",
-        cases,
-        2.4 + 0.6 * order + 0.3 * bool(constant),
-        firsts=listing([f"f({i}) = {v}" for i, v in enumerate(start)]),
-        terms=Choice(terms, f"{code} + {constant}"),
-        **{"start": start, "m": m},
-    )
+    firsts = listing([f"f({i}) = {v}" for i, v in enumerate(start)])
+    rule = Choice(terms, f"{code} + {constant}")
+    level = 2.4 + 0.6 * order + 0.3 * bool(constant)
+    values = {"start": start, "firsts": firsts, "terms": rule, "m": m}
+    return code_draft(draw, "recurrence_mod", cases, level, **values)
 
 
 def coins(draw: Draw) -> Draft:
@@ -114,16 +105,13 @@ def subsets(draw: Draw) -> Draft:
     """Choose elements of a list under a restriction, for the best total."""
     gap = draw.integer(1, 3)
     most = draw.integer(2, 4) if draw.chance(0.5) else 0
-    bound = Choice(f" and at most {most} elements are chosen", str(most))
+    bound = Choice("", "len(values)")
+    if most:
+        bound = Choice(f" and at most {most} elements are chosen", str(most))
     cases: list[Case] = [(draw.integers(draw.integer(4, 9), -6, 20),) for _ in range(4)]
-    return code_draft(
-        draw,
-        "subsets",
-        [*cases, ([],), ([-3],)],
-        4.6 + 0.3 * gap + (0.9 if most else 0.0),
-        bound=bound if most else Choice("", "len(values)"),
-        **{"gap": gap, "next": gap + 1},
-    )
+    cases += [([],), ([-3],)]
+    level = 4.6 + 0.3 * gap + (0.9 if most else 0.0)
+    return code_draft(draw, "subsets", cases, level, gap=gap, next=gap + 1, bound=bound)
 
 
 def stairs(draw: Draw) -> Draft:
@@ -132,15 +120,11 @@ def stairs(draw: Draw) -> Draft:
     broken = sorted(draw.sample((3, 4, 5, 6, 7, 8, 9), draw.integer(0, 3)))
     m = draw.pick((0, 0, 1000, 97))
     cases = [(n,) for n in (draw.integer(4, 8), 0, 1, draw.integer(9, 14), 24)]
-    return code_draft(
-        draw,
-        "stairs",
-        cases,
-        3.0 + 0.3 * len(steps) + 0.5 * len(broken) + (0.3 if m else 0.0),
-        avoided=f", never standing on stair {listing(broken, 'or')}" if broken else "",
-        modulo=Choice(f", modulo {m}", f" % {m}") if m else NOTHING,
-        **{"steps": steps, "broken": broken, "listed": listing(steps, "or")},
-    )
+    avoided = f", never standing on stair {listing(broken, 'or')}" if broken else ""
+    modulo = Choice(f", modulo {m}", f" % {m}") if m else NOTHING
+    values = {"steps": steps, "broken": broken, "avoided": avoided, "modulo": modulo}
+    level = 3.0 + 0.3 * len(steps) + 0.5 * len(broken) + (0.3 if m else 0.0)
+    return code_draft(draw, "stairs", cases, level, listed=listing(steps, "or"), **values)
 
 
 FAMILIES = (

@@ -52,15 +52,10 @@ def run_length(draw: Draw) -> Draft:
     for _ in range(4):
         runs = [draw.pick("abcx") * draw.integer(1, limit + 3) for _ in range(draw.integer(2, 5))]
         cases.append(("".join(runs),))
-    return code_draft(
-        draw,
-        "run_length",
-        [*cases, ("",), ("q",)],
-        3.4 + 0.8 * drop_one + 0.3 * bool(sign),
-        piece=Choice(phrase, source),
-        joined=f". The pieces are joined by {sign!r}" if sign else "",
-        **{"limit": limit, "sign": sign},
-    )
+    level = 3.4 + 0.8 * drop_one + 0.3 * bool(sign)
+    joined = f". The pieces are joined by {sign!r}" if sign else ""
+    values = {"piece": Choice(phrase, source), "limit": limit, "sign": sign, "joined": joined}
+    return code_draft(draw, "run_length", [*cases, ("",), ("q",)], level, **values)
 
 
 def shift_cipher(draw: Draw) -> Draft:
@@ -76,15 +71,13 @@ def shift_cipher(draw: Draw) -> Draft:
         (f"{draw.pick(words).capitalize()} {draw.pick(words)}-{draw.integer(10, 99)}!",)
         for _ in range(4)
     ]
-    return code_draft(
-        draw,
-        "shift_cipher",
-        [*cases, ("Xyz",), ("",)],
-        2.8 + 1.2 * bool(step) + 0.6 * bool(digits) + 0.3 * mirror,
-        digits=optional(digits > 0, "shift_cipher.digits", digits=digits),
-        mirror=optional(mirror, "shift_cipher.mirror"),
-        **{"k": k, "step": step, "rule": rule},
-    )
+    values: dict[str, Any] = {"k": k, "step": step, "rule": rule}
+    values |= {
+        "digits": optional(digits > 0, "shift_cipher.digits", digits=digits),
+        "mirror": optional(mirror, "shift_cipher.mirror"),
+    }
+    level = 2.8 + 1.2 * bool(step) + 0.6 * bool(digits) + 0.3 * mirror
+    return code_draft(draw, "shift_cipher", [*cases, ("Xyz",), ("",)], level, **values)
 
 
 def letter_counts(draw: Draw) -> Draft:
@@ -93,16 +86,13 @@ def letter_counts(draw: Draw) -> Draft:
     most = Choice("most", "-") if draw.chance(0.6) else Choice("least", "")
     skip = "".join(sorted(draw.sample("aeioustn", draw.integer(0, 3))))
     minimum = draw.integer(2, 3) if draw.chance(0.4) else 1
-    return code_draft(
-        draw,
-        "letter_counts",
-        sentences(draw, 5),
-        2.6 + 0.5 * bool(skip) + 0.6 * (minimum > 1) + 0.1 * k,
-        form=choose(draw, "letter_counts.form"),
-        skipped=f" The letters in '{skip}' are not counted." if skip else "",
-        rare=f" Letters that occur fewer than {minimum} times are left out." * (minimum > 1),
-        **{"k": k, "most": most, "skip": skip, "minimum": minimum},
-    )
+    form = choose(draw, "letter_counts.form")
+    skipped = f" The letters in '{skip}' are not counted." if skip else ""
+    rare = f" Letters that occur fewer than {minimum} times are left out." if minimum > 1 else ""
+    values = {"k": k, "most": most, "skip": skip, "minimum": minimum, "form": form}
+    level = 2.6 + 0.5 * bool(skip) + 0.6 * (minimum > 1) + 0.1 * k
+    values |= {"skipped": skipped, "rare": rare}
+    return code_draft(draw, "letter_counts", sentences(draw, 5), level, **values)
 
 
 def parse_pairs(draw: Draw) -> Draft:
@@ -119,16 +109,13 @@ def parse_pairs(draw: Draw) -> Draft:
         if i % 2:
             parts.insert(1, "oops" if bad else "")
         cases.append((f"{outer}{draw.pick(('', ' '))}".join(parts),))
-    return code_draft(
-        draw,
-        "parse_pairs",
-        [*cases, ("",)],
-        3.0 + 0.4 * lower + 0.5 * bad,
-        values="lists of integers" if rule.phrase == "all values are kept" else "integers",
-        lower=optional(lower, "parse_pairs.lower"),
-        skip=rows("parse_pairs.skip", inner=inner)[bad],
-        **{"inner": inner, "outer": outer, "rule": rule},
-    )
+    values: dict[str, Any] = {"inner": inner, "outer": outer, "rule": rule}
+    values |= {
+        "values": "lists of integers" if rule.phrase == "all values are kept" else "integers",
+        "lower": optional(lower, "parse_pairs.lower"),
+        "skip": rows("parse_pairs.skip", inner=inner)[bad],
+    }
+    return code_draft(draw, "parse_pairs", [*cases, ("",)], 3.0 + 0.4 * lower + 0.5 * bad, **values)
 
 
 def time_strings(draw: Draw) -> Draft:
@@ -154,14 +141,10 @@ def time_strings(draw: Draw) -> Draft:
     parameters, case = arguments[kind]
     cases = [case(i) for i in range(5)]
     values = {"k": k, "unit": unit, "pause": pause, "pauses": counted(pause, "minute")}
-    return code_draft(
-        draw,
-        "time_strings",
-        cases if kind < 3 else cases[::-1],
-        2.2 + 0.4 * kind,
-        parameters=parameters,
-        kind=rows("time_strings.kind", **values)[kind],
-    )
+    chosen = rows("time_strings.kind", **values)[kind]
+    ordered = cases if kind < 3 else cases[::-1]
+    level = 2.2 + 0.4 * kind
+    return code_draft(draw, "time_strings", ordered, level, parameters=parameters, kind=chosen)
 
 
 def brackets(draw: Draw) -> Draft:
@@ -185,16 +168,13 @@ def brackets(draw: Draw) -> Draft:
     strings = [good, broken[:cut] + broken[cut + 1 :], nested(2) + pairs[0][1] + nested(2)]
     strings += [nested(7), pairs[-1][0] + nested(1), ""]
     values: dict[str, Any] = {"kind": kind, "wrong": wrong, "open": unfinished, "fine": fine}
-    return code_draft(
-        draw,
-        "brackets",
-        [(string,) for string in strings],
-        2.6 + 0.5 * len(pairs) + 0.4 * kind.index + (0.7 if limited else 0.0),
-        names=" and ".join(f"'{p}'" for p in pairs),
-        closing={p[1]: p[0] for p in pairs},
-        deep=optional(limited, "brackets.deep", limit=limit, wrong=wrong),
-        **values,
-    )
+    values |= {
+        "names": " and ".join(f"'{p}'" for p in pairs),
+        "closing": {p[1]: p[0] for p in pairs},
+        "deep": optional(limited, "brackets.deep", limit=limit, wrong=wrong),
+    }
+    level = 2.6 + 0.5 * len(pairs) + 0.4 * kind.index + (0.7 if limited else 0.0)
+    return code_draft(draw, "brackets", [(string,) for string in strings], level, **values)
 
 
 FAMILIES = (

@@ -26,14 +26,10 @@ def account(draw: Draw) -> Draft:
         return draw.integer(5, 130) if draw.chance(0.5) else -draw.integer(5, 90)
 
     cases: list[Case] = [([change() for _ in range(draw.integer(3, 8))],) for _ in range(4)]
-    return code_draft(
-        draw,
-        "account",
-        [*cases, ([],)],
-        2.8 + 0.6 * has_bonus + 0.3 * bool(limit) + 0.3 * bool(fee),
-        bonus=optional(has_bonus, "account.bonus", least=least, bonus=bonus),
-        **{"fee": fee, "floor": -limit, "final": final},
-    )
+    extra = optional(has_bonus, "account.bonus", least=least, bonus=bonus)
+    values = {"fee": fee, "floor": -limit, "bonus": extra, "final": final}
+    level = 2.8 + 0.6 * has_bonus + 0.3 * bool(limit) + 0.3 * bool(fee)
+    return code_draft(draw, "account", [*cases, ([],)], level, **values)
 
 
 def stack_machine(draw: Draw) -> Draft:
@@ -97,14 +93,9 @@ def robot(draw: Draw) -> Draft:
     for _ in range(4):
         signs = (ahead, ahead, ahead, left, right, "?")
         cases.append(("".join(draw.pick(signs) for _ in range(draw.integer(5, 16))),))
-    return code_draft(
-        draw,
-        "robot",
-        [*cases, ("",)],
-        3.2 + (0.0, 0.5, 0.7)[edge.index],
-        **{"ahead": ahead, "left": left, "right": right, "step": step, "edge": edge},
-        final=final,
-    )
+    values = {"ahead": ahead, "left": left, "right": right, "step": step, "edge": edge}
+    level = 3.2 + (0.0, 0.5, 0.7)[edge.index]
+    return code_draft(draw, "robot", [*cases, ("",)], level, final=final, **values)
 
 
 def grid_search(draw: Draw) -> Draft:

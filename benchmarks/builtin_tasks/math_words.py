@@ -112,17 +112,14 @@ def ages(draw: Draw) -> Draft:
     passed = -shift if ahead else shift
     now_young, now_old = then_young + passed, ratio * then_young + passed
     wanted, age = draw.pick(((older, now_old), (younger, now_young)))
-    return posed(
-        draw,
-        "ages",
-        0,
-        3.5 + 0.3 * ratio + 0.1 * shift,
-        word=("twice", "three times", "four times", "five times", "six times")[ratio - 2],
-        when=f"In {shift} years" if ahead else f"{shift} years ago",
-        verb="will be" if ahead else "was",
-        **{"older": older, "younger": younger, "now_old": now_old, "now_young": now_young},
-        **{"wanted": wanted, "age": age},
-    )
+    values = {"older": older, "younger": younger, "now_old": now_old, "now_young": now_young}
+    values |= {
+        "word": ("twice", "three times", "four times", "five times", "six times")[ratio - 2],
+        "when": f"In {shift} years" if ahead else f"{shift} years ago",
+        "verb": "will be" if ahead else "was",
+    }
+    level = 3.5 + 0.3 * ratio + 0.1 * shift
+    return posed(draw, "ages", 0, level, wanted=wanted, age=age, **values)
 
 
 def missing_average(draw: Draw) -> Draft:

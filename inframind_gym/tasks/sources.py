@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from inframind_gym.errors import TaskError, unknown
 from inframind_gym.tasks.shipped import builtin_tasks
 from inframind_gym.tasks.splits import SPLITS, check_split
-from inframind_gym.tasks.taskset import DOMAINS, TaskSet, check_embeddings, estimate_tokens
+from inframind_gym.tasks.taskset import (
+    DOMAINS,
+    EMBED_DIM,
+    TaskSet,
+    check_embeddings,
+    estimate_tokens,
+)
 
 if TYPE_CHECKING:
     from inframind_gym.tasks.embedding import Embedder
@@ -126,23 +132,20 @@ def _from_records(
     from inframind_gym.tasks.difficulty import folder_difficulty
 
     n = len(records)
-    embeddings = np.zeros((n, 0), dtype=np.float32)
+    embeddings = np.zeros((n, EMBED_DIM), dtype=np.float32)
     if isinstance(embedder, np.ndarray):
         embeddings = _embeddings([r.text for r in records], embedder, cache_dir)
     difficulty = np.zeros(n, dtype=np.float32)
     for dataset in dict.fromkeys(record.dataset for record in records):
         rows = [i for i, record in enumerate(records) if record.dataset == dataset]
         if not isinstance(embedder, np.ndarray):  # dataset by dataset: each has its cache file
-            part = _embeddings([records[i].text for i in rows], embedder, cache_dir)
-            if not embeddings.shape[1]:
-                embeddings = np.zeros((n, part.shape[1]), dtype=np.float32)
-            embeddings[rows] = part
+            embeddings[rows] = _embeddings([records[i].text for i in rows], embedder, cache_dir)
         contents = [f"{records[i].id}\n{records[i].text}" for i in rows]
         difficulty[rows] = folder_difficulty(contents, embeddings[rows])
         for i in rows:
-            given = records[i].difficulty
-            if given is not None:
-                difficulty[i] = given
+            difficulty[i] = (
+                difficulty[i] if records[i].difficulty is None else records[i].difficulty
+            )
     return TaskSet(
         name=name,
         ids=tuple(r.id for r in records),
