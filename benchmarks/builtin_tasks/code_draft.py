@@ -21,8 +21,8 @@ class Choice:
     """A row of a table of choices.
 
     Attributes:
-        phrase: what stands for it in the statement of the task.
-        source: what stands for it in the Python of the reference.
+        phrase: its text in the statement of the task.
+        source: its Python in the reference.
         index: its number in the table.
     """
 
@@ -67,7 +67,7 @@ def filled(template: str, values: Mapping[str, Any], side: str) -> str:
 
     Args:
         template: text with ``$name`` placeholders.
-        values: what stands for them.
+        values: what they are replaced by.
         side: "phrase" or "source", of the values that are a :class:`Choice`.
 
     Returns:
@@ -98,7 +98,7 @@ def code_draft(
         cases: argument tuples; the first is shown as an example. A generator is drawn from after
             the function's name.
         level: see :class:`Draft`.
-        values: what stands for the placeholders of the entry's ``task``, ``body`` and
+        values: what replaces the placeholders of the entry's ``task``, ``body`` and
             ``parameters``.
     """
     entry = TEMPLATES[family]

@@ -49,7 +49,7 @@ def _spread(draw: Draw, scale: Scale, count: int, width: int) -> list[str]:
 
 
 def extremes(draw: Draw) -> Draft:
-    """Which thing is the largest, the lightest, the second fastest, ..."""
+    """The largest, the lightest, the second fastest, ... of several things."""
     scale = draw.pick(SCALES)
     count, width = draw.integer(4, 7), draw.integer(7, 14)
     chosen: list[str] = []
@@ -84,7 +84,7 @@ def _with_other_orders(
 
 
 def orders(draw: Draw) -> Draft:
-    """Which list is in ascending or descending order."""
+    """A list in ascending or descending order."""
     scale = draw.pick(SCALES)
     count, width = draw.integer(3, 5), 14
     chosen: list[str] = []
@@ -112,18 +112,18 @@ def odd_one_out(draw: Draw) -> Draft:
     odd = draw.pick(KINDS[draw.pick(close if near else names)])
     count = draw.integer(3, 5)
     members = draw.sample(KINDS[kind], count)
-    told = draw.chance(0.33)
+    named = draw.chance(0.33)
     question = draw.wording(
         "Which one does not belong with the others?",
         "All but one of these are of one kind. Which is the odd one out?",
     )
-    question = f"Which of these is not {_article(kind)} {kind}?" if told else question
-    level = 1.0 + 0.25 * count + (0.9 if near else 0.0) + (0.0 if told else 0.5)
+    question = f"Which of these is not {_article(kind)} {kind}?" if named else question
+    level = 1.0 + 0.25 * count + (0.9 if near else 0.0) + (0.0 if named else 0.5)
     return choice_draft(draw, question, odd, members, level)
 
 
 def kind_of(draw: Draw) -> Draft:
-    """Which thing is of a kind; which kind a thing is of."""
+    """A thing of a given kind, or the kind of given things."""
     kind, *others = draw.sample(list(KINDS), draw.integer(4, 6))
     others = _other_kinds(kind, others)
     if draw.chance(0.5):
@@ -140,7 +140,7 @@ def kind_of(draw: Draw) -> Draft:
 
 
 def script_order(draw: Draw) -> Draft:
-    """What comes first, last, next, or in which order, in an everyday routine."""
+    """The first, last or next step of an everyday routine, or the order of its steps."""
     topic = draw.pick(list(FACTS["scripts"]))
     steps = FACTS["scripts"][topic]
     kind = draw.integer(0, 4)
@@ -172,7 +172,7 @@ def script_order(draw: Draw) -> Draft:
 
 
 def effects(draw: Draw) -> Draft:
-    """What follows from an event, or which event explains an observation."""
+    """The likely result of an event, or the event that explains a result."""
     table: dict[str, str] = FACTS["effects"]
     cause, *others = draw.sample(list(table), draw.integer(4, 6))
     if draw.chance(0.55):
@@ -217,7 +217,7 @@ def materials(draw: Draw) -> Draft:
 
 
 def analogies(draw: Draw) -> Draft:
-    """A is to b as c is to what."""
+    """The fourth term of an analogy."""
     table: dict[str, list[list[str]]] = FACTS["relations"]
     relation, *others = draw.sample(list(table), 5)
     (a, b), (c, d), *rest = draw.shuffled(table[relation])

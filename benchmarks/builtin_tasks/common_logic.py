@@ -23,7 +23,7 @@ KIN = {(first, second): result for first, second, result in FACTS["kin"]}
 
 
 def weekdays(draw: Draw) -> Draft:
-    """Which weekday it is some days before or after another."""
+    """The weekday some days before or after another."""
     day = draw.integer(0, 6)
     kind = draw.integer(0, 3)
     if kind == 0:
@@ -220,7 +220,7 @@ def kinship(draw: Draw) -> Draft:
 
 
 def swaps(draw: Draw) -> Draft:
-    """Who holds what after a number of swaps."""
+    """Things and their holders after a number of swaps."""
     count = draw.integer(3, 5)
     people = draw.sample(NAMES, count)
     thing, kinds = draw.pick(list(FACTS["swapped"].items()))
@@ -247,7 +247,7 @@ def swaps(draw: Draw) -> Draft:
 
 
 def quantifiers(draw: Draw) -> Draft:
-    """What follows from statements on all and no members of groups."""
+    """Consequences of statements on all and no members of groups."""
     count = draw.integer(3, 5)
     chain = draw.sample(FACTS["groups"], count)
     place = draw.pick(("In a village", "In a club", "On an island", "At a fair"))

@@ -1,4 +1,4 @@
-"""What every family of built-in tasks is made with: a portable source of draws, and the draft."""
+"""Tools of every family of built-in tasks: a portable source of draws, tables, and the draft."""
 
 from __future__ import annotations
 

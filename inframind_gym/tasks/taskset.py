@@ -20,7 +20,7 @@ ANSWER_KINDS: tuple[AnswerKind, ...] = ("number", "expression", "choice", "tests
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a response is graded against.
+    """Right answer of a task, which responses are graded against.
 
     Attributes:
         kind: how it is graded, see :mod:`inframind_gym.tasks.graders`.
@@ -132,7 +132,7 @@ def check_embeddings(embeddings: NDArray[Any], rows: int, what: str) -> None:
 
     Args:
         embeddings: the array to check.
-        rows: how many texts it stands for.
+        rows: how many texts were embedded.
         what: where it comes from, for the message.
     """
     if embeddings.ndim != 2 or embeddings.shape[1] != EMBED_DIM:

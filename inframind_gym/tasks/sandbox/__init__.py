@@ -58,7 +58,7 @@ _TRIES = 2  # of a check: the machine may have been busy
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a judgement may use.
+    """Resources that a judgement may use.
 
     Attributes:
         cpu_s: processor time of each of the two processes, whole seconds.
@@ -80,7 +80,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether an answer passed, and why it did not: a text that is partly the answer's own."""
+    """Result of the tests, and why an answer failed: a text that is partly the answer's own."""
 
     passed: bool
     reason: str = ""
@@ -88,7 +88,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """How code is isolated on this machine.
+    """Isolation of code on this machine.
 
     Attributes:
         landlock: version of the kernel's Landlock; 0: none, answers can open no file at all and
@@ -127,7 +127,7 @@ def isolation() -> Isolation:
 
 
 class Sandbox:
-    """Where answers are judged that are code or formulas. Threads can share one.
+    """Judge of answers that are code or formulas. Threads can share one.
 
     Attributes:
         limits: of one judgement.
