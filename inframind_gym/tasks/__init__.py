@@ -20,10 +20,6 @@ from inframind_gym.tasks.taskset import (
     estimate_tokens,
 )
 
-if TYPE_CHECKING:
-    from inframind_gym.tasks.embedding import Embedder, MiniLMEmbedder, embed_texts
-    from inframind_gym.tasks.graders import grade
-
 __all__ = [
     "BUILTIN_DATASETS",
     "DOMAINS",
@@ -43,16 +39,19 @@ __all__ = [
     "split_of",
 ]
 
-_IMPORTED_LATER = {
-    "Embedder": "embedding",
-    "MiniLMEmbedder": "embedding",
-    "embed_texts": "embedding",
-    "grade": "graders",
-}
+if TYPE_CHECKING:
+    from inframind_gym.tasks.embedding import Embedder, MiniLMEmbedder, embed_texts
+    from inframind_gym.tasks.graders import grade
+else:
+    _LATER = {
+        "Embedder": "embedding",
+        "MiniLMEmbedder": "embedding",
+        "embed_texts": "embedding",
+        "grade": "graders",
+    }
 
-
-def __getattr__(name: str) -> Any:
-    """Return a name that is imported when it is first used."""
-    if name not in _IMPORTED_LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_IMPORTED_LATER[name]}"), name)
+    def __getattr__(name: str) -> Any:
+        """Return a name that is imported when it is first used."""
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
