@@ -89,8 +89,9 @@ def code_draft(
 ) -> Draft:
     """Return a draft: statement, assert tests and the reference that their values come from.
 
-    The values were checked against a second, independent implementation of every family when the
-    shipped file was made; ``--check`` compares with that file.
+    The values of the shipped file were checked against a second implementation of every family when
+    that file was made, and ``--check`` compares with it. Nothing else checks a reference: a new or
+    changed one needs a check of its own.
 
     Args:
         draw: decides the function's name and the wording.
