@@ -1,9 +1,13 @@
-"""Queries: built-in tasks, loaders for real ones, embeddings, splits and graders."""
+"""Queries: built-in tasks, loaders for real ones, embeddings, splits and graders.
+
+What only a folder of tasks or a grader needs is imported when it is first used.
+"""
 
 from __future__ import annotations
 
-from inframind_gym.tasks.embedding import Embedder, MiniLMEmbedder, embed_texts
-from inframind_gym.tasks.graders import grade
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from inframind_gym.tasks.shipped import load_role_embeddings
 from inframind_gym.tasks.sources import BUILTIN_DATASETS, builtin_dataset, load_tasks
 from inframind_gym.tasks.splits import SPLITS, split_of
@@ -34,3 +38,20 @@ __all__ = [
     "load_tasks",
     "split_of",
 ]
+
+if TYPE_CHECKING:
+    from inframind_gym.tasks.embedding import Embedder, MiniLMEmbedder, embed_texts
+    from inframind_gym.tasks.graders import grade
+else:
+    _LATER = {
+        "Embedder": "embedding",
+        "MiniLMEmbedder": "embedding",
+        "embed_texts": "embedding",
+        "grade": "graders",
+    }
+
+    def __getattr__(name: str) -> Any:
+        """Return a name that is imported when it is first used."""
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

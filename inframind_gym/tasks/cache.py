@@ -1,23 +1,24 @@
 """A folder of arrays that are known by the hash of what they were made from.
 
 A file is the sha256 of its payload (32 bytes) and the payload, an ``.npy`` array: a file that was
-cut short or changed is noticed and made anew. Files are written beside their place and moved into
-it in one step, so that two processes, or one that is killed, never leave half a file.
+cut short or changed is noticed and written again. Two processes, or one that is killed, never leave
+half a file.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.files import replace_bytes
 
 CACHE_ENV = "INFRAMIND_CACHE"
 
@@ -52,19 +53,11 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     payload = buffer.getvalue()
-    temporary = ""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(hashlib.sha256(payload).digest() + payload)
-        os.chmod(temporary, 0o644)  # a cache may be shared; mkstemp lets only its owner read
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        replace_bytes(path, hashlib.sha256(payload).digest() + payload)
+    except InfraMindError as error:
         warnings.warn(
-            f"the cache {path.parent} cannot be written ({error}); set ${CACHE_ENV} to a folder "
-            "that can, or the same texts are embedded again next time",
+            f"{error}; set ${CACHE_ENV} to a folder that can be written, or the same texts are "
+            "embedded again next time",
             stacklevel=2,
         )

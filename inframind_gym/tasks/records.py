@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -40,31 +39,6 @@ class TaskRecord:
     def actual_split(self) -> str:
         """The split that the data give, or the one of the content hash."""
         return self.split or split_of(self.id, self.text)
-
-
-def to_json(record: TaskRecord) -> str:
-    """Return the record as one line of JSON in the package's own format (no line break)."""
-    answer: dict[str, Any] = {"kind": record.answer.kind, "value": record.answer.value}
-    if record.answer.options:
-        answer["options"] = list(record.answer.options)
-    if record.answer.entry_point:
-        answer["entry_point"] = record.answer.entry_point
-    if record.answer.reference:
-        answer["reference"] = record.answer.reference
-    item: dict[str, Any] = {
-        "id": record.id,
-        "text": record.text,
-        "dataset": record.dataset,
-        "domain": record.domain,
-        "answer": answer,
-    }
-    if record.difficulty is not None:
-        item["difficulty"] = record.difficulty
-    if record.split is not None:
-        item["split"] = record.split
-    if record.family:
-        item["family"] = record.family
-    return json.dumps(item, ensure_ascii=False, separators=(",", ":"))
 
 
 def answer_from_json(value: object) -> Answer:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import TaskError, unknown
-from inframind_gym.tasks.difficulty import folder_difficulty
-from inframind_gym.tasks.embedding import Embedder, embed_texts
-from inframind_gym.tasks.formats import FORMATS
-from inframind_gym.tasks.loaders import read_folder
-from inframind_gym.tasks.records import TaskRecord
 from inframind_gym.tasks.shipped import builtin_tasks
 from inframind_gym.tasks.splits import SPLITS, check_split
-from inframind_gym.tasks.taskset import DOMAINS, TaskSet, check_embeddings, estimate_tokens
+from inframind_gym.tasks.taskset import (
+    DOMAINS,
+    EMBED_DIM,
+    TaskSet,
+    check_embeddings,
+    estimate_tokens,
+)
+
+if TYPE_CHECKING:
+    from inframind_gym.tasks.embedding import Embedder
+    from inframind_gym.tasks.records import TaskRecord
+
+# What only a folder of tasks needs is imported by the functions that read one.
 
 BUILTIN = "builtin"
 BUILTIN_DATASETS = tuple(f"builtin_{domain.lower()}" for domain in DOMAINS)
@@ -32,6 +40,8 @@ def builtin_dataset(name: str) -> str:
     """
     if name in BUILTIN_DATASETS:
         return name
+    from inframind_gym.tasks.formats import FORMATS
+
     if name in FORMATS:
         return f"builtin_{FORMATS[name].domain.lower()}"
     raise TaskError(unknown("dataset", name, (*BUILTIN_DATASETS, *FORMATS)))
@@ -76,8 +86,10 @@ def load_tasks(
             keep = [i for i, dataset in enumerate(tasks.datasets) if dataset in chosen]
             tasks, splits = tasks.select(keep), tuple(splits[i] for i in keep)
         if embedder is not None:
-            tasks = _with_embeddings(tasks, _embeddings(tasks.texts, embedder, cache_dir))
+            tasks = replace(tasks, embeddings=_embeddings(tasks.texts, embedder, cache_dir))
     else:
+        from inframind_gym.tasks.loaders import read_folder
+
         records = read_folder(Path(source), datasets)
         tasks = _from_records(Path(source).resolve().name, records, embedder, cache_dir)
         splits = tuple(record.actual_split for record in records)
@@ -105,13 +117,9 @@ def _embeddings(
             "an embedder must be a callable from texts to an array (n, 384), or such an array, "
             f"not {type(embedder).__name__}"
         )
+    from inframind_gym.tasks.embedding import embed_texts
+
     return embed_texts(texts, embedder, cache_dir)
-
-
-def _with_embeddings(tasks: TaskSet, embeddings: NDArray[np.float32]) -> TaskSet:
-    """Return the tasks with other embeddings."""
-    fields = {name: getattr(tasks, name) for name in TaskSet.__dataclass_fields__}
-    return TaskSet(**(fields | {"embeddings": embeddings}))
 
 
 def _from_records(
@@ -121,24 +129,23 @@ def _from_records(
     cache_dir: str | os.PathLike[str] | None,
 ) -> TaskSet:
     """Return the task set of a folder's records, in their order."""
+    from inframind_gym.tasks.difficulty import folder_difficulty
+
     n = len(records)
-    embeddings = np.zeros((n, 0), dtype=np.float32)
+    embeddings = np.zeros((n, EMBED_DIM), dtype=np.float32)
     if isinstance(embedder, np.ndarray):
         embeddings = _embeddings([r.text for r in records], embedder, cache_dir)
     difficulty = np.zeros(n, dtype=np.float32)
     for dataset in dict.fromkeys(record.dataset for record in records):
         rows = [i for i, record in enumerate(records) if record.dataset == dataset]
         if not isinstance(embedder, np.ndarray):  # dataset by dataset: each has its cache file
-            part = _embeddings([records[i].text for i in rows], embedder, cache_dir)
-            if not embeddings.shape[1]:
-                embeddings = np.zeros((n, part.shape[1]), dtype=np.float32)
-            embeddings[rows] = part
+            embeddings[rows] = _embeddings([records[i].text for i in rows], embedder, cache_dir)
         contents = [f"{records[i].id}\n{records[i].text}" for i in rows]
         difficulty[rows] = folder_difficulty(contents, embeddings[rows])
         for i in rows:
-            given = records[i].difficulty
-            if given is not None:
-                difficulty[i] = given
+            difficulty[i] = (
+                difficulty[i] if records[i].difficulty is None else records[i].difficulty
+            )
     return TaskSet(
         name=name,
         ids=tuple(r.id for r in records),

@@ -22,8 +22,8 @@ ALIASES = {
 def split_of(task_id: str, text: str) -> str:
     """Return "train", "val" or "test" (60/10/30) for a task.
 
-    The split hangs on the sha256 of id and text alone: it does not change when other tasks come or
-    go, when a file is sorted anew, or from one machine to the next.
+    The split depends on the sha256 of id and text alone: it does not change when other tasks come
+    or go, when a file is sorted, or from one machine to the next.
     """
     digest = hashlib.sha256(f"{task_id}\n{text}".encode()).digest()
     share = int.from_bytes(digest[:8], "big") / 2.0**64

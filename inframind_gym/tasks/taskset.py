@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ ANSWER_KINDS: tuple[AnswerKind, ...] = ("number", "expression", "choice", "tests
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a response is graded against.
+    """Right answer of a task, which responses are graded against.
 
     Attributes:
         kind: how it is graded, see :mod:`inframind_gym.tasks.graders`.
@@ -74,18 +74,7 @@ class TaskSet:
 
     def __post_init__(self) -> None:
         n = len(self.ids)
-        lengths = {
-            field: len(getattr(self, field))
-            for field in (
-                "texts",
-                "datasets",
-                "domain",
-                "difficulty",
-                "prompt_tokens",
-                "embeddings",
-                "answers",
-            )
-        }
+        lengths = {field: len(getattr(self, field)) for field in _COLUMNS}
         wrong = {field: length for field, length in lengths.items() if length != n}
         if wrong:
             raise TaskError(
@@ -127,17 +116,15 @@ class TaskSet:
                     f"a row number is outside of 0..{len(self) - 1} (task set {self.name!r})"
                 )
         order: list[int] = rows.tolist()
-        return TaskSet(
-            name=self.name,
-            ids=tuple(self.ids[i] for i in order),
-            texts=tuple(self.texts[i] for i in order),
-            datasets=tuple(self.datasets[i] for i in order),
-            domain=self.domain[rows],
-            difficulty=self.difficulty[rows],
-            prompt_tokens=self.prompt_tokens[rows],
-            embeddings=self.embeddings[rows],
-            answers=tuple(self.answers[i] for i in order),
-        )
+        columns: dict[str, Any] = {}
+        for field in _COLUMNS:
+            column = getattr(self, field)
+            is_array = isinstance(column, np.ndarray)
+            columns[field] = column[rows] if is_array else tuple(column[i] for i in order)
+        return TaskSet(name=self.name, **columns)
+
+
+_COLUMNS = tuple(field.name for field in fields(TaskSet) if field.name != "name")
 
 
 def check_embeddings(embeddings: NDArray[Any], rows: int, what: str) -> None:
@@ -145,7 +132,7 @@ def check_embeddings(embeddings: NDArray[Any], rows: int, what: str) -> None:
 
     Args:
         embeddings: the array to check.
-        rows: how many texts it stands for.
+        rows: how many texts were embedded.
         what: where it comes from, for the message.
     """
     if embeddings.ndim != 2 or embeddings.shape[1] != EMBED_DIM:

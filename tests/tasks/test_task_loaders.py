@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.builtin_tasks.generate import to_json
 from inframind_gym.errors import TaskError
 from inframind_gym.tasks import grade
 from inframind_gym.tasks.loaders import read_file, read_folder
-from inframind_gym.tasks.records import TaskRecord, record_from_json, to_json
+from inframind_gym.tasks.records import TaskRecord, record_from_json
 from inframind_gym.tasks.taskset import Answer
 
 REAL = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
@@ -67,37 +68,36 @@ def test_math(tmp_path: Path, name: str) -> None:
     )
 
 
-def test_gsm_hard(tmp_path: Path) -> None:
-    (record,) = read_file(write(tmp_path / "x.jsonl", GSM))
-    assert (record.dataset, record.domain) == ("gsm_hard", "Math")
-    assert record.answer == Answer("number", "4003")
-
-
-def test_mbpp(tmp_path: Path) -> None:
-    (record,) = read_file(write(tmp_path / "x.jsonl", MBPP))
-    assert (record.dataset, record.domain) == ("mbpp", "Code")
-    assert record.text == (
-        "Write a function to double a number.\nYour code should pass: assert double(2) == 4"
-    )
-    assert record.answer.entry_point == "double"
-    assert record.answer.value == ("import math\nassert double(2) == 4\nassert double(0) == 0\n")
-    exec(record.answer.reference + record.answer.value, {})
-
-
-def test_humaneval(tmp_path: Path) -> None:
-    (record,) = read_file(write(tmp_path / "x.jsonl", HUMANEVAL))
-    assert (record.dataset, record.domain) == ("humaneval", "Code")
-    assert record.text == HUMANEVAL["prompt"]
-    assert record.answer.value.endswith("\n\ncheck(triple)\n")
-    exec(record.answer.reference + record.answer.value, {})
-
-
-def test_mmlu_pro(tmp_path: Path) -> None:
-    (record,) = read_file(write(tmp_path / "x.jsonl", MMLU))
-    assert (record.dataset, record.domain) == ("mmlu_pro", "Commonsense")
-    assert record.text == "Which is a metal?\nA. wood\nB. iron\nC. wool"
-    assert record.answer == Answer("choice", "B", ("wood", "iron", "wool"))
-    assert grade(record.answer, "The answer is (B).")
+@pytest.mark.parametrize(
+    ("item", "dataset", "domain", "text"),
+    [
+        (GSM, "gsm_hard", "Math", GSM["problem"]),
+        (
+            MBPP,
+            "mbpp",
+            "Code",
+            "Write a function to double a number.\nYour code should pass: assert double(2) == 4",
+        ),
+        (HUMANEVAL, "humaneval", "Code", HUMANEVAL["prompt"]),
+        (MMLU, "mmlu_pro", "Commonsense", "Which is a metal?\nA. wood\nB. iron\nC. wool"),
+    ],
+)
+def test_public_formats(
+    tmp_path: Path, item: dict[str, Any], dataset: str, domain: str, text: str
+) -> None:
+    (record,) = read_file(write(tmp_path / "x.jsonl", item))
+    assert (record.dataset, record.domain, record.text) == (dataset, domain, text)
+    answer = record.answer
+    if dataset == "gsm_hard":
+        assert answer == Answer("number", "4003")
+    elif dataset == "mmlu_pro":
+        assert answer == Answer("choice", "B", ("wood", "iron", "wool"))
+        assert grade(answer, "The answer is (B).")
+    else:
+        assert answer.entry_point == ("double" if dataset == "mbpp" else "triple")
+        exec(answer.reference + answer.value, {})
+        with pytest.raises(AssertionError):
+            exec(answer.reference.replace("x\n", "x + 1\n") + answer.value, {})
 
 
 def test_files_as_they_are_published(tmp_path: Path) -> None:

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from inframind_gym.errors import TaskError
-from inframind_gym.tasks import DOMAINS, EMBED_DIM, Answer, TaskSet, estimate_tokens, split_of
+from inframind_gym.tasks import EMBED_DIM, Answer, TaskSet, estimate_tokens, split_of
 from inframind_gym.tasks.difficulty import (
     VISIBLE_R2,
     folder_difficulty,
@@ -36,11 +34,6 @@ def make_set(n: int = 5, **changes: Any) -> TaskSet:
     return TaskSet(**(fields | changes))
 
 
-def test_constants() -> None:
-    assert DOMAINS == ("Math", "Code", "Commonsense")
-    assert EMBED_DIM == 384
-
-
 def test_select_by_indices_keeps_their_order_and_all_fields() -> None:
     tasks = make_set()
     chosen = tasks.select([3, 0, 3])
@@ -51,6 +44,8 @@ def test_select_by_indices_keeps_their_order_and_all_fields() -> None:
     assert chosen.answers[1].value == "0"
     assert chosen.embeddings[:, 3].tolist() == [1.0, 0.0, 1.0]
     assert chosen.difficulty.dtype == np.float32
+    chosen.embeddings[:] = chosen.difficulty[:] = 7.0  # copies
+    assert tasks.embeddings.max() == tasks.difficulty.max() == 1.0
 
 
 def test_select_by_mask_and_none_at_all() -> None:
@@ -58,15 +53,6 @@ def test_select_by_mask_and_none_at_all() -> None:
     assert tasks.select(tasks.domain == 1).ids == ("t1", "t4")
     assert len(tasks.select(np.zeros(5, dtype=bool))) == 0
     assert len(tasks.select([])) == 0
-
-
-def test_select_copies() -> None:
-    tasks = make_set()
-    chosen = tasks.select([0, 1])
-    chosen.embeddings[:] = 7.0
-    chosen.difficulty[:] = 7.0
-    assert tasks.embeddings.max() == 1.0
-    assert tasks.difficulty.max() == 1.0
 
 
 @pytest.mark.parametrize(
@@ -113,12 +99,6 @@ def test_split_never_changes() -> None:
     """Pinned: results of other versions are compared on the same tasks."""
     found = [split_of(f"math/{i}", "What is 1 + 1?") for i in range(16)]
     assert "".join(str(SPLITS.index(name)) for name in found) == "0020000220000200"
-
-
-@given(st.text(), st.text())
-def test_split_is_stable_and_valid(task_id: str, text: str) -> None:
-    assert split_of(task_id, text) == split_of(task_id, text)
-    assert split_of(task_id, text) in ("train", "val", "test")
 
 
 def test_split_names() -> None:
@@ -176,9 +156,5 @@ def test_folder_difficulty_shows_in_the_embedding_as_much_as_it_should() -> None
     rest = y[second] - x[second] @ weights
     r2 = 1 - rest.var() / y[second].var()
     assert 0.03 < r2 < VISIBLE_R2 + 0.05
-
-
-def test_folder_difficulty_of_few_tasks() -> None:
-    one = folder_difficulty(["a"], np.ones((1, EMBED_DIM), dtype=np.float32))
-    assert np.isfinite(one).all()
-    assert folder_difficulty([], np.zeros((0, EMBED_DIM), dtype=np.float32)).shape == (0,)
+    assert np.isfinite(folder_difficulty(["a"], embeddings[:1])).all()
+    assert folder_difficulty([], embeddings[:0]).shape == (0,)

@@ -82,8 +82,8 @@ def drive(
     One entry point and not three, because each would compile the whole closed loop again.
 
     Args:
-        mode: BEGIN a new stream, as `starts` (k,) says; RESUME: tagged-query mode, let the stream go on
-            until the agent's next query has arrived; STEP: carry out `actions` (E, a).
+        mode: BEGIN a new stream, as `starts` (k,) says; RESUME: let the stream go on until the next
+            tagged query has arrived; STEP: carry out `actions` (E, a).
         rows: (k,) environments.
         observations: (E, d), contexts (E,), rewards (E,), costs (E,), status (E,): written at
             `rows`. `status` is DECISION, STREAM_OVER or TAGGED_QUERY_OVER.

@@ -39,7 +39,14 @@ from typing import Any
 from inframind_gym.errors import ConfigError, require_positive
 from inframind_gym.tasks.sandbox.jail.lockdown import landlock_version
 from inframind_gym.tasks.sandbox.jail.syscalls import this_machine
-from inframind_gym.tasks.sandbox.process import START_S, SandboxError, end, pipes, read_some, start
+from inframind_gym.tasks.sandbox.process import (
+    START_S,
+    SandboxError,
+    end,
+    pipes,
+    read_message,
+    start,
+)
 from inframind_gym.tasks.sandbox.verifier import Verifier
 from inframind_gym.tasks.taskset import Answer
 
@@ -51,7 +58,7 @@ _TRIES = 2  # of a check: the machine may have been busy
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a judgement may use.
+    """Resources that a judgement may use.
 
     Attributes:
         cpu_s: processor time of each of the two processes, whole seconds.
@@ -73,7 +80,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether an answer passed, and why it did not: a text that is partly the answer's own."""
+    """Result of the tests, and why an answer failed: a text that is partly the answer's own."""
 
     passed: bool
     reason: str = ""
@@ -81,7 +88,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """How code is isolated on this machine.
+    """Isolation of code on this machine.
 
     Attributes:
         landlock: version of the kernel's Landlock; 0: none, answers can open no file at all and
@@ -120,7 +127,7 @@ def isolation() -> Isolation:
 
 
 class Sandbox:
-    """Where answers are judged that are code or formulas. Threads can share one.
+    """Judge of answers that are code or formulas. Threads can share one.
 
     Attributes:
         limits: of one judgement.
@@ -253,14 +260,14 @@ class Sandbox:
 
     def _verdict(self, fd: int) -> Verdict:
         """Read the verdict (``jail/examiner.py``)."""
-        first = _message(fd, time.monotonic() + START_S)
+        first = read_message(fd, time.monotonic() + START_S)
         if first is None or first[:1] != b"R":
             why = "not ready in time" if first is None else first[1:].decode("utf-8", "replace")
             raise SandboxError(
                 f"the sandbox cannot be had, so no code is run: {why or 'its process ended'}. "
                 "Containers can forbid what it needs (the system calls prctl and seccomp)."
             )
-        last = _message(fd, time.monotonic() + self.limits.wall_s)
+        last = read_message(fd, time.monotonic() + self.limits.wall_s)
         if last is None:
             return Verdict(False, f"no verdict within {self.limits.wall_s:g} s")
         reason = last[1:].decode("utf-8", "replace")
@@ -269,14 +276,6 @@ class Sandbox:
         if last == b"P":
             return Verdict(True)
         return Verdict(False, reason or "the tests did not come to an end")
-
-
-def _message(fd: int, until: float) -> bytes | None:
-    """Read a message of the examiner; b"" at the end, None when time is up."""
-    head = read_some(fd, until, 4)
-    if not head or len(head) < 4:
-        return head
-    return read_some(fd, until, min(int.from_bytes(head, "little"), 4096))
 
 
 @functools.lru_cache(1024)

@@ -120,7 +120,15 @@ def pipes(count: int) -> Iterator[list[tuple[int, int]]]:
                 os.close(fd)
 
 
-def read_some(fd: int, until: float, most: int) -> bytes | None:
+def read_message(fd: int, until: float) -> bytes | None:
+    """Read one message (``wire.send``); b"" at the end, None when time is up."""
+    head = _read_some(fd, until, 4)
+    if not head or len(head) < 4:
+        return head
+    return _read_some(fd, until, min(int.from_bytes(head, "little"), 4096))
+
+
+def _read_some(fd: int, until: float, most: int) -> bytes | None:
     """Read what is there, at most `most` bytes; b"" at the end, None when time is up.
 
     Args:

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inframind_gym.tasks.sandbox.jail import wire
-from inframind_gym.tasks.sandbox.process import START_S, SandboxError, end, pipes, read_some, start
+from inframind_gym.tasks.sandbox.process import (
+    START_S,
+    SandboxError,
+    end,
+    pipes,
+    read_message,
+    start,
+)
 
 TIMEOUT_S = 5
 MEMORY_MB = 1024
@@ -93,10 +100,7 @@ class Verifier:
 
 def _message(fd: int, until: float) -> object:
     """Read one message; None when time is up or the process has ended."""
-    head = read_some(fd, until, 4)
-    if not head or len(head) < 4:
-        return None
-    body = read_some(fd, until, min(int.from_bytes(head, "little"), 4096))
+    body = read_message(fd, until)
     try:
         return None if not body else wire.decode(body)
     except wire.WireError:

@@ -46,7 +46,7 @@ _AARCH64: Final = {
 
 
 class Machine:
-    """What the filter has to know of a processor.
+    """System calls of a processor, as the filter needs them.
 
     Attributes:
         audit: its AUDIT_ARCH constant.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise, permutations
 
-from inframind_gym.tasks.generators.draft import (
-    MEN,
+from benchmarks.builtin_tasks.draft import (
+    FACTS,
     NAMES,
-    WOMEN,
     Draft,
     Draw,
     choice_draft,
@@ -15,24 +14,27 @@ from inframind_gym.tasks.generators.draft import (
     listing,
     ordinal,
 )
-from inframind_gym.tasks.generators.facts import MONTH_DAYS, MONTHS, WEEKDAYS
+
+WEEKDAYS: list[str] = FACTS["weekdays"]
+MONTHS = list(FACTS["months"])
+MONTH_DAYS = list(FACTS["months"].values())
+COMPASS: list[str] = FACTS["compass"]
+KIN = {(first, second): result for first, second, result in FACTS["kin"]}
 
 
 def weekdays(draw: Draw) -> Draft:
-    """Which weekday it is some days before or after another."""
+    """The weekday some days before or after another."""
     day = draw.integer(0, 6)
     kind = draw.integer(0, 3)
     if kind == 0:
         shift = draw.integer(2, 9 * 10 ** draw.integer(0, 2))
         ahead = draw.chance(0.6)
-        question = draw.pick(
-            (
-                f"Today is {WEEKDAYS[day]}. Which day of the week "
-                f"{'is it in' if ahead else 'was it'} {shift} days{'' if ahead else ' ago'}?",
-                f"If a parcel {'sent on a' if ahead else 'that arrived on a'} {WEEKDAYS[day]} "
-                f"{'takes' if ahead else 'took'} exactly {shift} days, on which weekday "
-                f"{'does it arrive' if ahead else 'was it sent'}?",
-            )
+        question = draw.wording(
+            f"Today is {WEEKDAYS[day]}. Which day of the week "
+            f"{'is it in' if ahead else 'was it'} {shift} days{'' if ahead else ' ago'}?",
+            f"If a parcel {'sent on a' if ahead else 'that arrived on a'} {WEEKDAYS[day]} "
+            f"{'takes' if ahead else 'took'} exactly {shift} days, on which weekday "
+            f"{'does it arrive' if ahead else 'was it sent'}?",
         )
         result, level = day + (shift if ahead else -shift), 1.2 + 0.03 * min(shift, 60)
     elif kind == 1:
@@ -90,18 +92,9 @@ def dates(draw: Draw) -> Draft:
     return choice_draft(draw, question, correct, wrong, 2.0 + 0.02 * shift)
 
 
-COMPARISONS = (
-    ("taller than", "shorter than", "tallest", "shortest"),
-    ("older than", "younger than", "oldest", "youngest"),
-    ("faster than", "slower than", "fastest", "slowest"),
-    ("richer than", "poorer than", "richest", "poorest"),
-    ("heavier than", "lighter than", "heaviest", "lightest"),
-)
-
-
 def comparisons(draw: Draw) -> Draft:
     """An order that follows from comparisons of neighbours, given in any order."""
-    more, less, most, least = draw.pick(COMPARISONS)
+    more, less, most, least = draw.pick(FACTS["comparisons"])
     count = draw.integer(3, 7)
     people = draw.sample(NAMES, count)  # in descending order
     clues = []
@@ -156,9 +149,6 @@ def seating(draw: Draw) -> Draft:
     return choice_draft(draw, question, correct, wrong, 1.6 + 0.5 * count + 0.35 * len(clues))
 
 
-COMPASS = ("north", "northeast", "east", "southeast", "south", "southwest", "west", "northwest")
-
-
 def directions(draw: Draw) -> Draft:
     """Turns on the spot, or a walk and the way back."""
     name = draw.pick(NAMES)
@@ -200,40 +190,6 @@ def directions(draw: Draw) -> Draft:
     return choice_draft(draw, question, correct, wrong, level)
 
 
-# relative of a relative: (first step, second step) -> what the person is to oneself
-KIN = {
-    ("mother", "mother"): "grandmother",
-    ("mother", "father"): "grandfather",
-    ("father", "mother"): "grandmother",
-    ("father", "father"): "grandfather",
-    ("mother", "sister"): "aunt",
-    ("mother", "brother"): "uncle",
-    ("father", "sister"): "aunt",
-    ("father", "brother"): "uncle",
-    ("sister", "son"): "nephew",
-    ("sister", "daughter"): "niece",
-    ("brother", "son"): "nephew",
-    ("brother", "daughter"): "niece",
-    ("son", "son"): "grandson",
-    ("daughter", "daughter"): "granddaughter",
-    ("son", "daughter"): "granddaughter",
-    ("daughter", "son"): "grandson",
-    ("wife", "mother"): "mother-in-law",
-    ("wife", "father"): "father-in-law",
-    ("husband", "mother"): "mother-in-law",
-    ("husband", "father"): "father-in-law",
-    ("aunt", "son"): "cousin",
-    ("uncle", "daughter"): "cousin",
-    ("grandmother", "mother"): "great-grandmother",
-    ("grandfather", "father"): "great-grandfather",
-    ("grandson", "son"): "great-grandson",
-    ("granddaughter", "daughter"): "great-granddaughter",
-}
-
-
-FEMALE = {"mother", "sister", "daughter", "wife", "aunt", "grandmother", "granddaughter"}
-
-
 def kinship(draw: Draw) -> Draft:
     """Chains of family relations."""
     first, second = draw.pick(list(KIN))
@@ -242,21 +198,21 @@ def kinship(draw: Draw) -> Draft:
     if grown and draw.chance(0.6):
         chain.append(draw.pick(grown))
         result = KIN[(result, chain[2])]
-    women, men = draw.shuffled(WOMEN), draw.shuffled(MEN)
+    women, men = draw.shuffled(FACTS["women"]), draw.shuffled(FACTS["men"])
     head = {"wife": men, "husband": women}.get(first, draw.pick((women, men)))
-    people = [head.pop()] + [(women if step in FEMALE else men).pop() for step in chain]
+    people = [head.pop()] + [
+        (women if step in FACTS["female_kin"] else men).pop() for step in chain
+    ]
     if draw.chance(0.5):
         facts = [f"{people[i + 1]} is the {step} of {people[i]}." for i, step in enumerate(chain)]
         question = f"{' '.join(draw.shuffled(facts))} What is {people[-1]} to {people[0]}?"
         level = 2.0 + 0.9 * len(chain)
     else:
         words = "'s ".join(chain)
-        question = draw.pick(
-            (
-                f"What is {people[0]}'s {words} to {people[0]}?",
-                f"{people[0]} meets the person who is {people[0]}'s {words}. Who is that, as seen "
-                f"by {people[0]}?",
-            )
+        question = draw.wording(
+            f"What is {people[0]}'s {words} to {people[0]}?",
+            f"{people[0]} meets the person who is {people[0]}'s {words}. Who is that, as seen "
+            f"by {people[0]}?",
         )
         level = 1.0 + 0.9 * len(chain)
     others = sorted(set(KIN.values()) - {result})
@@ -264,17 +220,10 @@ def kinship(draw: Draw) -> Draft:
 
 
 def swaps(draw: Draw) -> Draft:
-    """Who holds what after a number of swaps."""
+    """Things and their holders after a number of swaps."""
     count = draw.integer(3, 5)
     people = draw.sample(NAMES, count)
-    thing, kinds = draw.pick(
-        (
-            ("ball", ("red", "blue", "green", "yellow", "white")),
-            ("book", ("history", "cookery", "poetry", "travel", "art")),
-            ("hat", ("straw", "felt", "wool", "paper", "leather")),
-            ("gift", ("round", "square", "long", "flat", "tiny")),
-        )
-    )
+    thing, kinds = draw.pick(list(FACTS["swapped"].items()))
     held = draw.sample(kinds, count)
     start = listing([f"{p} has the {k} {thing}" for p, k in zip(people, held, strict=True)])
     parts = []
@@ -297,16 +246,10 @@ def swaps(draw: Draw) -> Draft:
     return choice_draft(draw, question, people[i], wrong, level + 0.2)
 
 
-GROUPS = (
-    *("gardeners", "sailors", "poets", "bakers", "dentists", "drummers", "hikers", "painters"),
-    *("singers", "farmers", "lawyers", "chess players", "runners", "weavers", "tailors"),
-)
-
-
 def quantifiers(draw: Draw) -> Draft:
-    """What follows from statements on all and no members of groups."""
+    """Consequences of statements on all and no members of groups."""
     count = draw.integer(3, 5)
-    chain = draw.sample(GROUPS, count)
+    chain = draw.sample(FACTS["groups"], count)
     place = draw.pick(("In a village", "In a club", "On an island", "At a fair"))
     negative = draw.chance(0.5)
     facts = [f"All {a} are {b}." for a, b in pairwise(chain)]

@@ -1,4 +1,4 @@
-"""What every family of built-in tasks is made with: a portable source of draws, and the draft."""
+"""Tools of every family of built-in tasks: a portable source of draws, tables, and the draft."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
 
 from inframind_gym.tasks.taskset import Answer
 
 T = TypeVar("T")
 
-WOMEN = (
-    *("Amara", "Carla", "Elena", "Grace", "Ingrid", "Kavya", "Maya", "Nadia", "Priya", "Rosa"),
-    *("Tara", "Vera", "Wendy", "Ximena", "Zoe", "Beatriz", "Dalia"),
-)
-MEN = (
-    *("Bruno", "Dmitri", "Farid", "Hiro", "Jamal", "Leo", "Oscar", "Quentin", "Samuel", "Umar"),
-    *("Yusuf", "Anton", "Chen", "Igor", "Pablo"),
-)
-NAMES = (*WOMEN, *MEN)
+FOLDER = Path(__file__).resolve().parent
+
+
+def read_yaml(name: str) -> dict[str, Any]:
+    """Return the content of a YAML file of this folder."""
+    content: dict[str, Any] = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    return content
+
+
+FACTS = read_yaml("facts.yaml")
+NAMES = (*FACTS["women"], *FACTS["men"])
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,10 @@ class Draw:
         """Return one of the items."""
         return items[self.integer(0, len(items) - 1)]
 
+    def wording(self, *texts: str) -> str:
+        """Return one of several texts that say the same."""
+        return self.pick(texts)
+
     def shuffled(self, items: Sequence[T]) -> list[T]:
         """Return the items in a random order."""
         result = list(items)
@@ -89,11 +98,10 @@ def size_level(*numbers: float) -> float:
     return sum(math.log10(abs(number) + 1) for number in numbers) / len(numbers)
 
 
-def listing(items: Sequence[str], last: str = "and") -> str:
+def listing(items: Sequence[object], last: str = "and") -> str:
     """Return "a, b and c"."""
-    if len(items) == 1:
-        return items[0]
-    return f"{', '.join(items[:-1])} {last} {items[-1]}"
+    *words, final = map(str, items)
+    return f"{', '.join(words)} {last} {final}" if words else final
 
 
 def ordinal(number: int) -> str:

@@ -1,10 +1,10 @@
-"""Rebuild the data that the package ships: ``python -m inframind_gym.tasks.build [--check]``.
+"""Rebuild the data that the package ships: ``python -m benchmarks.builtin_tasks [--check]``.
 
-Makes the built-in tasks from their seed (every code task's reference is run against its tests),
-embeds them and the 25 roles with all-MiniLM-L6-v2 (extra ``embed``), and writes four files to
-``inframind_gym/tasks/data``: the tasks, their embeddings, the embeddings of the roles, and a
-manifest with the hashes of all that they were made from. ``--check`` writes nothing: it fails if
-the texts, answers, difficulties or roles are no longer those of the shipped files.
+Makes the built-in tasks from their seed, embeds them and the 25 roles with all-MiniLM-L6-v2 (extra
+``embed``), and writes four files to ``inframind_gym/tasks/data``: the tasks, their embeddings, the
+embeddings of the roles, and a manifest with the hashes of all that they were made from. ``--check``
+writes nothing: it fails if the texts, answers, difficulties or roles are not those of the shipped
+files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,12 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from inframind_gym.errors import TaskError
+from benchmarks.builtin_tasks.generate import SEED, TASKS_PER_DOMAIN, generate, to_json
+from inframind_gym.errors import InfraMindError, TaskError
+from inframind_gym.files import replace_bytes
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.tasks import shipped
-from inframind_gym.tasks.builtin import SEED, TASKS_PER_DOMAIN, generate
 from inframind_gym.tasks.embedding import MODEL_HASHES, MiniLMEmbedder
-from inframind_gym.tasks.records import to_json
+
+MANIFEST_FILE = "manifest.json"
 
 
 def role_texts() -> list[str]:
@@ -53,13 +54,6 @@ def manifest(lines: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file in one step."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
-
-
 def _gzipped(content: bytes) -> bytes:
     """Compress without a name and a time, so that the same content gives the same bytes."""
     buffer = io.BytesIO()
@@ -78,7 +72,7 @@ def _array_bytes(texts: Sequence[str], embedder: MiniLMEmbedder) -> bytes:
 def check() -> None:
     """Raise a TaskError unless the shipped data are those of the present code and roles."""
     expected = manifest([to_json(record) for record in generate()])
-    found = shipped.read_manifest()
+    found = json.loads((shipped.DATA / MANIFEST_FILE).read_text(encoding="utf-8"))
     keys = sorted(expected.keys() | found.keys())
     wrong = [key for key in keys if expected.get(key) != found.get(key)]
     packed = gzip.decompress((shipped.DATA / shipped.TASKS_FILE).read_bytes())
@@ -90,7 +84,7 @@ def check() -> None:
     if wrong:
         raise TaskError(
             f"the shipped data do not fit the code: {', '.join(wrong)} differ. Rebuild them with "
-            "`python -m inframind_gym.tasks.build`."
+            "`python -m benchmarks.builtin_tasks`."
         )
 
 
@@ -110,18 +104,17 @@ def build(folder: Path = shipped.DATA) -> int:
         shipped.TASKS_FILE: _gzipped(("\n".join(lines) + "\n").encode()),
         shipped.EMBEDDINGS_FILE: _array_bytes([record.text for record in records], embedder),
         shipped.ROLES_FILE: _array_bytes(role_texts(), embedder),
-        shipped.MANIFEST_FILE: (json.dumps(manifest(lines), indent=2) + "\n").encode(),
+        MANIFEST_FILE: (json.dumps(manifest(lines), indent=2) + "\n").encode(),
     }
-    folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        _replace(folder / name, content)
+        replace_bytes(folder / name, content)
     return sum(map(len, files.values()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m inframind_gym.tasks.build",
+        prog="python -m benchmarks.builtin_tasks",
         description="Rebuild the tasks and embeddings that the package ships.",
     )
     parser.add_argument("--check", action="store_true", help="write nothing, compare only")
@@ -134,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             size = build(options.out)
             print(f"wrote {size / 1e6:.2f} MB to {options.out}")
-    except TaskError as error:
+    except InfraMindError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

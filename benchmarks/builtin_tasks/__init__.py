@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from inframind_gym.tasks.generators import (
+from benchmarks.builtin_tasks import (
     code_lists,
-    code_machines,
-    code_matrices,
     code_numbers,
-    code_parsing,
     code_strings,
     code_worlds,
     common_facts,
@@ -16,17 +13,14 @@ from inframind_gym.tasks.generators import (
     math_shapes,
     math_words,
 )
-from inframind_gym.tasks.generators.draft import Family
+from benchmarks.builtin_tasks.draft import Family
 
 FAMILIES: dict[str, tuple[Family, ...]] = {
     "Math": (*math_words.FAMILIES, *math_numbers.FAMILIES, *math_shapes.FAMILIES),
     "Code": (
         *code_lists.FAMILIES,
-        *code_matrices.FAMILIES,
         *code_strings.FAMILIES,
-        *code_parsing.FAMILIES,
         *code_numbers.FAMILIES,
-        *code_machines.FAMILIES,
         *code_worlds.FAMILIES,
     ),
     "Commonsense": (*common_facts.FAMILIES, *common_logic.FAMILIES),
