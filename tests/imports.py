@@ -1,4 +1,4 @@
-"""What a source file imports, read off its text."""
+"""Imports of a source file, read off its text."""
 
 from __future__ import annotations
 
@@ -7,19 +7,36 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def imports(path: Path, module: str, *, typed: bool = True) -> Iterator[str]:
-    """What a file names in imports, also in functions and, if `typed`, for annotations alone."""
+def imports(
+    path: Path, module: str, *, typed: bool = True, inside_functions: bool = True
+) -> Iterator[str]:
+    """Names that a file imports.
+
+    Args:
+        path: the file.
+        module: its module.
+        typed: with those for annotations alone (`if TYPE_CHECKING`).
+        inside_functions: with those that are imported when a function is called.
+    """
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     tree = ast.parse(path.read_text(encoding="utf-8"))
     if not typed:
         tree.body = [node for node in tree.body if not _for_annotations(node)]
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if inside_functions else _at_import(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             start = package[: len(package) - node.level + 1] if node.level else []
             stem = [*start, *(node.module.split(".") if node.module else [])]
             yield from (".".join([*stem, alias.name]) for alias in node.names)
+
+
+def _at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk what is executed when the module is imported."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from _at_import(child)
 
 
 def _for_annotations(node: ast.stmt) -> bool:

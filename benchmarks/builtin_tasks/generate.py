@@ -17,8 +17,7 @@ from benchmarks.builtin_tasks import FAMILIES
 from benchmarks.builtin_tasks.draft import Draft, Draw, Family
 from inframind_gym.tasks.difficulty import hashed_normal, mixed_difficulty, standardised
 from inframind_gym.tasks.records import TaskRecord
-from inframind_gym.tasks.splits import split_of
-from inframind_gym.tasks.taskset import DOMAINS
+from inframind_gym.tasks.taskset import DOMAINS, split_of
 
 SEED = 2026
 TASKS_PER_DOMAIN = 1000

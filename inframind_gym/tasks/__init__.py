@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from inframind_gym.tasks.shipped import load_role_embeddings
 from inframind_gym.tasks.sources import BUILTIN_DATASETS, builtin_dataset, load_tasks
-from inframind_gym.tasks.splits import SPLITS, split_of
 from inframind_gym.tasks.taskset import (
     DOMAINS,
     EMBED_DIM,
+    SPLITS,
     Answer,
     AnswerKind,
     TaskSet,
     estimate_tokens,
+    split_of,
 )
 
 __all__ = [

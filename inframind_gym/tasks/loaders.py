@@ -19,7 +19,7 @@ from inframind_gym.tasks.formats import (
     is_own_format,
 )
 from inframind_gym.tasks.records import TaskRecord, record_from_json
-from inframind_gym.tasks.splits import check_split, split_of_stem
+from inframind_gym.tasks.taskset import check_split, split_of_stem
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inframind_gym.errors import TaskError, unknown
-from inframind_gym.tasks.splits import check_split, split_of
-from inframind_gym.tasks.taskset import ANSWER_KINDS, DOMAINS, Answer
+from inframind_gym.tasks.taskset import ANSWER_KINDS, DOMAINS, Answer, check_split, split_of
 
 
 @dataclass(frozen=True, slots=True)

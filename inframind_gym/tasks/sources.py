@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from inframind_gym.errors import TaskError, unknown
 from inframind_gym.tasks.shipped import builtin_tasks
-from inframind_gym.tasks.splits import SPLITS, check_split
 from inframind_gym.tasks.taskset import (
     DOMAINS,
     EMBED_DIM,
+    SPLITS,
     TaskSet,
     check_embeddings,
+    check_split,
     estimate_tokens,
 )
 

@@ -76,7 +76,7 @@ ARGUMENTS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"down_models": EVERY_MODEL}, ("down_models names every model", "one must be up")),
     ({"record_calls": "perhaps"}, ("record_calls", "boolean", "'perhaps'")),
     ({"level": "planner", "background": "none"}, ("planner", "background", "routes the calls")),
-    ({"render_mode": "ascii"}, ("render_mode", "Did you mean 'ansi'?")),
+    ({"render_mode": "rgb_aray"}, ("render_mode", "Did you mean 'rgb_array'?")),
 ]
 
 
@@ -109,7 +109,7 @@ def test_a_batch_has_environments_and_is_not_rendered() -> None:
     with refused(ConfigError, "num_envs is 0; a batch has at least one environment"):
         gym.make_vec(STREAM, num_envs=0)
     with refused(ConfigError, "a vector environment is not rendered"):
-        gym.make_vec(STREAM, num_envs=1, render_mode="ansi")
+        gym.make_vec(STREAM, num_envs=1, render_mode="rgb_array")
 
 
 @pytest.fixture(scope="module", params=[EXECUTOR, STREAM])

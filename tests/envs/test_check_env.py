@@ -40,7 +40,7 @@ def test_stable_baselines3_check_env_passes_without_a_warning(
     name: str, variant: dict[str, object]
 ):
     checker = pytest.importorskip("stable_baselines3.common.env_checker")
-    env = gym.make(name, num_queries=6, render_mode="ansi", **variant)
+    env = gym.make(name, num_queries=6, render_mode="rgb_array", **variant)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         checker.check_env(env.unwrapped, warn=True, skip_render_check=False)

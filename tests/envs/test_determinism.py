@@ -161,7 +161,7 @@ def test_looking_changes_nothing() -> None:
     """Neither rendering nor asking for records, masks or the specification moves anything."""
     name, arguments = CASES["stream"]
     plain = gym.make(name, **arguments)
-    watched = gym.make(name, render_mode="ansi", **arguments)
+    watched = gym.make(name, render_mode="rgb_array", **arguments)
     expected = single(plain, 4, 60)
     unwrapped: Any = watched.unwrapped
     looks = []

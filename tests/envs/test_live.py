@@ -17,6 +17,7 @@ import agents
 import baselines
 import inframind_gym
 from inframind_gym.configs import find_config
+from inframind_gym.envs.rendering.view import snapshot
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies import requires_of
 from inframind_gym.simulator.server.pool import load_pool
@@ -85,15 +86,19 @@ def test_any_policy_plays_both_and_gets_the_same_records(policy: str) -> None:
     assert live["info"]["solve_rate"] == 1.0  # scripted answers are right
 
 
-def test_the_screen_tells_what_the_servers_have_to_do() -> None:
-    env = gym.make("InfraMind-StreamLive-v0", scripted_s=3.0, num_queries=20, render_mode="ansi")
+def test_the_picture_shows_the_servers_of_a_live_run() -> None:
+    env = gym.make(
+        "InfraMind-StreamLive-v0", scripted_s=3.0, num_queries=20, render_mode="rgb_array"
+    )
     env.reset(seed=0)
     for _ in range(40):
         env.step(0)
-    screen = env.render()
+    raw = env.unwrapped
+    view = snapshot(raw.simulation, raw.context(), raw._log, 100.0)
+    assert env.render().shape == (540, 960, 3)
     env.close()
-    assert "(live)" in screen
-    assert "deepseek-32b" in screen and "polled" in screen
+    assert "(live)" in view.title
+    assert view.polls > 0 and max(server.polled_depth_req for server in view.servers) > 0
 
 
 def test_no_servers_is_told_with_the_remedy(tmp_path: Path) -> None:

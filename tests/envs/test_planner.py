@@ -399,21 +399,14 @@ def test_an_executor_that_fails_is_named_and_a_reset_helps() -> None:
 
 
 @pytest.mark.parametrize("executor", ["static_mix", POLICY])
-def test_it_can_be_looked_at(executor: str) -> None:
-    env = make(executor=executor, num_queries=5, render_mode="ansi")
+def test_it_can_be_rendered(executor: str) -> None:
+    env = make(executor=executor, num_queries=5, render_mode="rgb_array")
     env.reset(seed=0)
     before = env.render()
-    assert before.startswith("InfraMind Planner · b200-2gpu")
-    assert "needs a plan" in before
-    env.step([3, 1] + [0] * 6)
+    env.step(plans(1)[0])
     after = env.render()
-    assert "episode over" in after
-    assert "Debate" in after and "2 agents" in after
-    assert "solved in" in after
-    image = make(executor=executor, num_queries=5, render_mode="rgb_array")
-    image.reset(seed=0)
-    image.step(plans(1)[0])
-    assert image.render().shape == (540, 960, 3)
+    assert before.shape == after.shape == (540, 960, 3)
+    assert (before != after).any()
 
 
 def test_stable_baselines3_learns_on_it() -> None:

@@ -16,7 +16,7 @@ from inframind_gym.tasks.difficulty import (
     hashed_normal,
     standardised,
 )
-from inframind_gym.tasks.splits import SPLITS, check_split, split_of_stem
+from inframind_gym.tasks.taskset import SPLITS, check_split, split_of_stem
 
 
 def make_set(n: int = 5, **changes: Any) -> TaskSet:

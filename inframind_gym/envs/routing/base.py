@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -13,8 +13,10 @@ from inframind_gym.envs.routing.actions import action_mask, action_space
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.envs.routing.observation import observation_space
 from inframind_gym.envs.routing.simulation import DECISION, STREAM_OVER, Simulation
-from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.errors import ConfigError, require_positive, unknown
+
+if TYPE_CHECKING:
+    from inframind_gym.envs.routing.spec import PolicySpec
 
 RESET_OPTIONS = ("arrival_rate_per_min", "budget_s")
 RENDER_MODES = ("rgb_array",)

@@ -74,6 +74,7 @@ class ExecutorEnv(TaggedQueryEnv):
     | `planner` | a fixed plan, a dict; None: drawn from the workload's measured mix |
     | `agents` | rules of the agents beyond their graph; None: the workload's |
     | `background` | router of the calls that are not the agent's |
+    | `level` | decisions of the agent: "executor", or as in `InfraMind-Stream-v0` |
     | `observation` | "full" (embeddings) or "index" |
     | `system_features` | observed telemetry: "queue", "e2e", "kv", "in_flight" |
     | `metrics_poll_s` | seconds between two polls of it; None: the pool's |
@@ -105,6 +106,7 @@ class ExecutorEnv(TaggedQueryEnv):
         planner: dict[str, Any] | None = None,
         agents: dict[str, Any] | None = None,
         background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix",
+        level: Literal["executor", "planner", "joint"] = "executor",
         observation: Literal["full", "index"] = "full",
         system_features: Sequence[Literal["queue", "e2e", "kv", "in_flight"]] = ("queue", "e2e"),
         metrics_poll_s: float | None = None,
@@ -128,6 +130,7 @@ class ExecutorEnv(TaggedQueryEnv):
             planner=planner,
             agents=agents,
             background=background,
+            level=level,
             observation=observation,
             system_features=system_features,
             metrics_poll_s=metrics_poll_s,

@@ -175,5 +175,5 @@ class PlannerEnv(TaggedQueryEnv):
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Wait for the next query; with a seed the executor forgets what it has learned."""
         if seed is not None:
-            self.simulation.forget()
+            self.simulation.reset_executor()
         return super().reset(seed=seed, options=options)

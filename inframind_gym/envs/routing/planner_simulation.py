@@ -93,7 +93,7 @@ class PlannerSimulation(Simulation):
         self._feedback = None if self._policy is None else feedback_of(self._policy)
         self._joint = np.zeros((self.num_envs, PLAN_ACTIONS + 1), np.int64)
         self._call_rewards, self._call_costs = np.zeros(self.num_envs), np.zeros(self.num_envs)
-        self._forgetful = True
+        self._executor_is_stale = True
         self._amid = False
 
     def _set_planner(
@@ -123,9 +123,9 @@ class PlannerSimulation(Simulation):
             super().policy_spec(), layout=self._executor_layout, level=self._executor_level
         )
 
-    def forget(self) -> None:
-        """Let the executor begin anew, as it was made, with the next stream of all environments."""
-        self._forgetful = True
+    def reset_executor(self) -> None:
+        """Reset the executor when the next streams begin."""
+        self._executor_is_stale = True
 
     def _drive(
         self,
@@ -149,9 +149,9 @@ class PlannerSimulation(Simulation):
     def _begin(self, starts: NDArray[Any]) -> None:
         """Streams begin: reset the executor if it is to be, with a seed for every row."""
         self._amid = False
-        if self._policy is None or not self._forgetful:
+        if self._policy is None or not self._executor_is_stale:
             return
-        self._forgetful = False
+        self._executor_is_stale = False
         seeds = [
             int(np.random.SeedSequence((key, _SEED_OF_EXECUTOR)).generate_state(1, np.uint64)[0])
             for key in starts["key"].tolist()

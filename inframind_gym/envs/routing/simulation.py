@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from inframind_gym.envs.routing.config import EnvConfig, FixedPlan
 from inframind_gym.envs.routing.entry import drive
 from inframind_gym.envs.routing.layout import SYSTEM_FEATURES, ObservationLayout
-from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.server.pool import load_pool
@@ -43,6 +42,9 @@ from inframind_gym.simulator.workflow.state import (
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, STRATEGIES, TOPOLOGIES
 from inframind_gym.simulator.workload import load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
+
+if TYPE_CHECKING:
+    from inframind_gym.envs.routing.spec import PolicySpec
 
 __all__ = ["DECISION", "STREAM_OVER", "TAGGED_QUERY_OVER", "Simulation"]
 
@@ -315,6 +317,8 @@ class Simulation:
 
     def policy_spec(self) -> PolicySpec:
         """The public facts of this run, for `Policy.reset`."""
+        from inframind_gym.envs.routing.spec import PolicySpec
+
         params, weights = self.params, self._weights
         budgets = self.workload.budget_tiers_s
         if self.config.budget_s is not None:

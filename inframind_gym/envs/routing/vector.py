@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,13 @@ from inframind_gym.envs.batch import BatchEnv
 from inframind_gym.envs.routing.actions import action_mask, action_space
 from inframind_gym.envs.routing.base import RESET_OPTIONS
 from inframind_gym.envs.routing.config import env_config, planner_config
+from inframind_gym.envs.routing.executor import ExecutorEnv
 from inframind_gym.envs.routing.observation import observation_space
+from inframind_gym.envs.routing.planner import PlannerEnv
 from inframind_gym.envs.routing.planner_simulation import PlannerSimulation
 from inframind_gym.envs.routing.simulation import DECISION, STREAM_OVER, Simulation
 from inframind_gym.envs.routing.spec import PolicySpec
+from inframind_gym.envs.routing.stream import StreamEnv
 from inframind_gym.errors import ConfigError, unknown
 
 
@@ -183,23 +187,38 @@ class InfraMindVectorEnv(BatchEnv):
         return rows
 
 
+def signature_in_a_batch(single: type) -> Signature:
+    """Signature of a vector environment: `num_envs`, and the arguments of the single one."""
+    num_envs = Parameter("num_envs", Parameter.KEYWORD_ONLY, default=1, annotation="int")
+    shared = signature(single).parameters.values()
+    return Signature([num_envs, *(p for p in shared if p.name not in ("render_mode", "unknown"))])
+
+
 class ExecutorVectorEnv(InfraMindVectorEnv):
-    """`InfraMind-Executor-v0` in a batch."""
+    """`InfraMind-Executor-v0` in a batch; arguments as of `ExecutorEnv`."""
+
+    __signature__ = signature_in_a_batch(ExecutorEnv)
 
     def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
         super().__init__(num_envs, one_query=True, **arguments)
 
 
 class StreamVectorEnv(InfraMindVectorEnv):
-    """`InfraMind-Stream-v0` in a batch."""
+    """`InfraMind-Stream-v0` in a batch; arguments as of `StreamEnv`."""
+
+    __signature__ = signature_in_a_batch(StreamEnv)
 
     def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
         super().__init__(num_envs, one_query=False, **arguments)
 
 
 class PlannerVectorEnv(InfraMindVectorEnv):
-    """`InfraMind-Planner-v0` in a batch: the calls of all rows are routed together."""
+    """`InfraMind-Planner-v0` in a batch; arguments as of `PlannerEnv`.
 
+    The calls of all rows are routed together.
+    """
+
+    __signature__ = signature_in_a_batch(PlannerEnv)
     simulation: PlannerSimulation
 
     def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
@@ -216,5 +235,5 @@ class PlannerVectorEnv(InfraMindVectorEnv):
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Start a new stream everywhere; with a seed the executor forgets what it has learned."""
         if seed is not None:
-            self.simulation.forget()
+            self.simulation.reset_executor()
         return super().reset(seed=seed, options=options)

@@ -1,0 +1,125 @@
+"""Dependencies point downward: which folder may import which, read off the sources."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import inframind_gym
+from tests.imports import imports
+
+PACKAGE = Path(inframind_gym.__file__).resolve().parent
+ROOT = PACKAGE.parent
+GROUND = ("errors", "files", "configs")  # modules that every layer may import
+# What a layer may import beside itself and the ground. `envs` and `policies` know one another:
+# an environment can have a policy carry out its plans, a policy reads an environment's `spec`.
+LAYERS = {
+    "errors": (),
+    "files": (),
+    "configs": (),
+    "registration": (),
+    "tasks": (),
+    "simulator": ("tasks",),
+    "envs": ("tasks", "simulator", "policies", "live"),
+    "policies": ("tasks", "simulator", "envs"),
+    "live": ("tasks", "simulator", "envs", "policies"),
+    "calibration": ("tasks", "simulator", "envs", "policies", "live"),
+    "benchmark": ("tasks", "simulator", "envs", "policies", "live", "__init__"),
+    "cli": ("simulator", "envs", "benchmark", "calibration", "live", "__init__"),
+    "__init__": ("registration",),
+    "__main__": ("cli",),
+}
+ABOVE = ("agents", "baselines", "benchmarks", "examples", "tests")
+# The only modules of `envs` and `simulator` that may import the clients of live servers.
+ON_LIVE_SERVERS = ("envs.routing.live", "envs.placement.live")
+
+
+def layer_of(module: str) -> str:
+    """The layer of a module; what the package itself offers is "__init__"."""
+    name = module.split(".")[1] if "." in module else "__init__"
+    return name if name in LAYERS else "__init__"
+
+
+def sources() -> dict[str, Path]:
+    """Every module of the package with its file."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+def test_every_file_has_its_layer() -> None:
+    layers = {path.relative_to(PACKAGE).with_suffix("").parts[0] for path in sources().values()}
+    assert layers <= set(LAYERS)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_imports_only_what_is_below_it(layer: str) -> None:
+    allowed = {layer, *GROUND, *LAYERS[layer]}
+    wrong = [
+        f"{module} imports {name}"
+        for module, path in sources().items()
+        if layer_of(module) == layer
+        for name in imports(path, module)
+        if name.split(".")[0] in (PACKAGE.name, *ABOVE)
+        and (name.split(".")[0] in ABOVE or layer_of(name) not in allowed)
+    ]
+    assert not wrong
+
+
+def test_live_servers_are_reached_from_their_environments_alone() -> None:
+    wrong = [
+        f"{module} imports {name}"
+        for module, path in sources().items()
+        if layer_of(module) == "envs" and not module.endswith(ON_LIVE_SERVERS)
+        for name in imports(path, module)
+        if name.startswith("inframind_gym.live")
+    ]
+    assert not wrong
+
+
+def test_modules_import_one_another_in_no_circle() -> None:
+    modules = sources()
+    needs = {
+        module: {
+            name if name in modules else name.rpartition(".")[0]
+            for name in imports(path, module, typed=False, inside_functions=False)
+        }
+        & (modules.keys() - {module})
+        for module, path in modules.items()
+    }
+    done: set[str] = set()
+    while ready := {module for module in modules.keys() - done if needs[module] <= done}:
+        done |= ready
+    assert modules.keys() - done == set()
+
+
+def test_an_environment_imports_few_files() -> None:
+    code = (
+        "import sys; import inframind_gym.envs.routing.executor; "
+        "print(sum(name.split('.')[0] == 'inframind_gym' for name in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) <= 45
+
+
+def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(
+        "from inframind_gym import envs\nfrom . import pool\nfrom ..rng import mix\n"
+        "def late():\n    import inframind_gym.envs.base as base\n"
+    )
+    early = {
+        "inframind_gym.envs",
+        "inframind_gym.simulator.pool",
+        "inframind_gym.rng.mix",
+    }
+    module = "inframind_gym.simulator.module"
+    assert set(imports(path, module)) == early | {"inframind_gym.envs.base"}
+    assert set(imports(path, module, inside_functions=False)) == early
