@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,6 +160,13 @@ class PlanConfig(StrictModel):
             for entry in self.entries:
                 if execution in entry.executions:
                     yield self.runs(entry, execution)
+
+
+def run_command(suite: Path, out: Path) -> str:
+    """Command line that runs a suite's file into a folder."""
+    return (
+        f"python -m benchmarks run --suite {shlex.quote(str(suite))} --out {shlex.quote(str(out))}"
+    )
 
 
 def load_plan(path: Path = PLAN) -> PlanConfig:

@@ -13,7 +13,7 @@ import datetime
 import gzip
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from benchmarks.plan import PlanConfig, Run
+from benchmarks.plan import PlanConfig, Run, run_command
 from inframind_gym.benchmark.cells import Cell, grid
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import ROUTING, family
@@ -155,6 +155,28 @@ def missing(plan: PlanConfig, folder: Path = RECORDS) -> list[tuple[list[Run], s
             reason = f"recorded with another {', '.join(differing)}" if record else "no record"
             found.append((runs, reason))
     return found
+
+
+def missing_commands(plan: PlanConfig, folder: Path, records: Path = RECORDS) -> list[str]:
+    """Command lines that train, run and record what has no valid record.
+
+    The suite of every run is written to ``<folder>/suites``. A training that has finished ends at
+    once when its command is given again.
+    """
+    lines: list[str] = []
+    trained: set[str] = set()
+    for runs, reason in missing(plan, records):
+        lines.append(f"# {runs[0].entry.name}, {runs[0].execution}: {reason}")
+        lines += [c for run in runs for c in run.training_commands if c not in trained]
+        trained.update(lines)
+        outs = [folder / run.suite.name for run in runs]
+        for run, out in zip(runs, outs, strict=True):
+            suite = folder / "suites" / f"{run.suite.name.replace('/', '-')}.yaml"
+            content = run.suite.model_dump(mode="json", exclude_defaults=True)
+            replace_text(suite, yaml.safe_dump(content, sort_keys=False))
+            lines.append(run_command(suite, out))
+        lines.append(f"python -m benchmarks record {' '.join(map(str, outs))}")
+    return lines
 
 
 def add(results: Sequence[Path], plan: PlanConfig, folder: Path = RECORDS) -> list[str]:
