@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from benchmarks.results_page.bootstrap import Units, draw, mean
+from benchmarks.intervals import Units, draw, mean
 from inframind_gym.benchmark.stats import interval, resample_counts
 
 PLACE = ("math", 10.0, "tiers")
 
 
-def matrix(rng: np.random.Generator, trained: int, swept: int, spread: float) -> np.ndarray:
+def matrix(rng: np.random.Generator, trained: int, episodes: int, spread: float) -> np.ndarray:
     of_seed = spread * rng.normal(size=(trained, 1)) if trained > 1 else np.zeros((1, 1))
-    return of_seed + rng.normal(size=(1, swept)) + 0.3 * rng.normal(size=(trained, swept))
+    return of_seed + rng.normal(size=(1, episodes)) + 0.3 * rng.normal(size=(trained, episodes))
 
 
 def test_without_training_it_is_the_interval_of_the_leaderboard() -> None:
@@ -31,9 +31,9 @@ def test_what_does_not_vary_has_no_width() -> None:
     assert (own / own).interval() == pytest.approx((1.0, 1.0))
 
 
-def test_sweeps_are_shared_between_entries_and_training_seeds_are_not() -> None:
+def test_episodes_are_shared_between_entries_and_training_seeds_are_not() -> None:
     rng = np.random.default_rng(2)
-    luck = 5.0 * rng.normal(size=(1, 5))  # of the sweeps, the same for both
+    luck = 5.0 * rng.normal(size=(1, 5))  # of the episodes, shared by both
     one = draw(np.repeat(luck + 1.0, 5, axis=0), "one", PLACE)
     other = draw(np.repeat(luck, 5, axis=0), "other", PLACE)
     assert (one - other).interval() == pytest.approx((1.0, 1.0))
@@ -43,7 +43,7 @@ def test_sweeps_are_shared_between_entries_and_training_seeds_are_not() -> None:
     assert low < -0.3 < 0.3 < high
 
 
-def test_training_seeds_that_differ_widen_an_average_that_more_sweeps_cannot_narrow() -> None:
+def test_training_seeds_that_differ_widen_an_average_that_more_episodes_cannot_narrow() -> None:
     rng = np.random.default_rng(3)
     places = [("math", float(rate), "tiers") for rate in range(20)]
     of_seed = rng.normal(size=(5, 1))
@@ -55,7 +55,7 @@ def test_training_seeds_that_differ_widen_an_average_that_more_sweeps_cannot_nar
 
     assert width(1.0) > 2.5 * width(0.0)
     one = draw(of_seed + rng.normal(size=(5, 5)), "a", places[0])
-    assert mean([one] * 4).swept == Units(20, 16)
+    assert mean([one] * 4).num_episodes == Units(20, 16)
 
 
 @pytest.mark.parametrize(("trained", "spread"), [(1, 0.0), (5, 0.1), (5, 1.0)])
