@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,23 +65,21 @@ class Draws:
 
     def __sub__(self, other: Draws) -> Draws:
         """The paired difference."""
-        return Draws(
-            self.value - other.value,
-            self.both - other.both,
-            self.training - other.training,
-            self.episodes - other.episodes,
-            _fewer(self.num_trained, other.num_trained),
-            self.num_episodes,
-        )
+        return self._with(other, np.subtract)
 
     def __truediv__(self, other: Draws) -> Draws:
-        """The ratio."""
+        """The ratio; not a number where the other is 0."""
+        return self._with(other, _ratio)
+
+    def _with(self, other: Draws, operation: Callable[[Any, Any], Any]) -> Draws:
+        """Combine the draws of two scores on the same episodes."""
+        trained = [one for one in (self.num_trained, other.num_trained) if one.df > 0]
         return Draws(
-            self.value / other.value if other.value else math.nan,
-            _ratio(self.both, other.both),
-            _ratio(self.training, other.training),
-            _ratio(self.episodes, other.episodes),
-            _fewer(self.num_trained, other.num_trained),
+            float(operation(np.float64(self.value), np.float64(other.value))),
+            operation(self.both, other.both),
+            operation(self.training, other.training),
+            operation(self.episodes, other.episodes),
+            min(trained, key=lambda units: units.df, default=self.num_trained),
             self.num_episodes,
         )
 
@@ -156,11 +154,5 @@ def _counts(key: str, seed: int, units: int, num: int) -> Array:
     return resample_counts(rng, units, num) / units
 
 
-def _fewer(one: Units, other: Units) -> Units:
-    """The smaller number of training seeds of two entries; what is not trained does not count."""
-    trained = [units for units in (one, other) if units.df > 0]
-    return min(trained, key=lambda units: units.df) if trained else one
-
-
-def _ratio(one: Array, other: Array) -> Array:
+def _ratio(one: Any, other: Any) -> Any:
     return np.divide(one, other, out=np.full_like(one, np.nan), where=other != 0)

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.plan import run_command
 from inframind_gym.benchmark.cli.shared import Json, app, friendly, print_json
 
 
@@ -96,9 +95,8 @@ def results(
 ) -> None:
     """Refresh the tables and plots of docs/results.md from the records."""
     from benchmarks.plan import load_plan
-    from benchmarks.recording import missing_commands
+    from benchmarks.recording import missing_commands, write_bounds
     from benchmarks.results import refresh_pages
-    from benchmarks.scores import write_bounds
 
     with friendly():
         plan = load_plan()
@@ -138,6 +136,7 @@ def shifts(
 ) -> None:
     """Write the suites of the distribution shifts and print the commands that run them."""
     from benchmarks.pages.regions import refresh
+    from benchmarks.recording import run_command
     from benchmarks.shifts import load_shifts, slug, tables, write_suites
     from inframind_gym.benchmark.results import load_results
 

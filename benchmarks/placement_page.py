@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from benchmarks.pages.markdown import table
 from benchmarks.placement_solver import SOLVERS
-from benchmarks.recording import machine_of, revision_of
+from benchmarks.record_table import machine_of, revision_of
 from inframind_gym.benchmark.compare import Side, compare
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard

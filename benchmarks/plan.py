@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from inframind_gym.benchmark.suite import SuiteConfig, load_suite
 from inframind_gym.configs import PositiveInt, StrictModel, load_yaml_model
 from inframind_gym.errors import unknown
 
@@ -86,34 +82,6 @@ class EntryConfig(StrictModel):
         return self.training.command.format(workload=workload, seed=seed, folder=folder)
 
 
-@dataclass(frozen=True)
-class Run:
-    """One entry on one suite: the content of one results folder.
-
-    Attributes:
-        entry: The entry.
-        execution: Key of the suite in the plan.
-        workload: Workload that its policies were trained for; "" for all.
-        suite: The suite with the entry's settings and policies; its name is the run's.
-    """
-
-    entry: EntryConfig
-    execution: Execution
-    workload: str
-    suite: SuiteConfig
-
-    @property
-    def seed_of(self) -> dict[str, int]:
-        """Training seed of each policy."""
-        return dict(zip(self.suite.policies, self.entry.seeds, strict=True))
-
-    @property
-    def training_commands(self) -> list[str]:
-        """Command line of each training that it plays with."""
-        commands = [self.entry.command(self.workload, seed) for seed in self.entry.seeds]
-        return [command for command in commands if command]
-
-
 class PlanConfig(StrictModel):
     """Plan of the results pages.
 
@@ -135,38 +103,6 @@ class PlanConfig(StrictModel):
             if entry.of is not None and entry.of not in names:
                 raise ValueError(f"{entry.name}: of: {unknown('entry', entry.of, names)}")
         return self
-
-    def runs(self, entry: EntryConfig, execution: Execution) -> list[Run]:
-        """Runs of an entry: one, or one for each workload if its policies are trained for it."""
-        suite = load_suite(self.suites[execution])
-        changes = entry.changes | entry.under.get(execution, {})
-        split = entry.folder("a", 0) != entry.folder("b", 0)
-        found = []
-        for workload in suite.names("workloads") if split else ("",):
-            folders = [entry.folder(workload, seed) for seed in entry.seeds]
-            content = {
-                **suite.model_dump(),
-                **changes,
-                "name": "/".join(filter(None, (execution, entry.name, workload))),
-                "policies": tuple(entry.policy.format(folder=folder) for folder in folders),
-                "workloads": (workload,) if workload else suite.workloads,
-            }
-            found.append(Run(entry, execution, workload, SuiteConfig(**content)))
-        return found
-
-    def all_runs(self) -> Iterator[list[Run]]:
-        """Runs of every entry with each of its executions."""
-        for execution in self.suites:
-            for entry in self.entries:
-                if execution in entry.executions:
-                    yield self.runs(entry, execution)
-
-
-def run_command(suite: Path, out: Path) -> str:
-    """Command line that runs a suite's file into a folder."""
-    return (
-        f"python -m benchmarks run --suite {shlex.quote(str(suite))} --out {shlex.quote(str(out))}"
-    )
 
 
 def load_plan(path: Path = PLAN) -> PlanConfig:

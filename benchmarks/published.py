@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 
 from benchmarks.pages.markdown import NONE, table
-from benchmarks.recording import Place
+from benchmarks.record_table import Place
 from benchmarks.scores import Board
 from benchmarks.text import (
     AGENT,

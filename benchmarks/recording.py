@@ -1,126 +1,114 @@
-"""Table of records: the scores of every episode that the results pages rest on.
+"""Runs of the plan, the validity of their records, and the recording of finished ones.
 
-``benchmarks/records/<execution>/<entry>.csv.gz`` has a row for each workload, arrival rate, budget,
-training seed and episode; numbers have six figures. ``index.yaml`` says how each of these files was
-made, ``decisions.csv`` counts its decisions by the cost ratio of their queries. A record is valid
-while the declared versions of simulator and policy and the settings of the plan are its own.
+A record is valid while the declared versions of simulator and policy and the settings of the plan
+are its own.
 """
 
 from __future__ import annotations
 
-import csv
 import datetime
-import gzip
-import io
+import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 import yaml
-from numpy.typing import NDArray
 
-from benchmarks.plan import PlanConfig, Run, run_command
+from benchmarks.plan import EntryConfig, Execution, PlanConfig
+from benchmarks.record_table import (
+    BOUNDS,
+    DECISIONS,
+    FLUID,
+    KEYS,
+    METRICS,
+    RECORDS,
+    SHARES,
+    Rows,
+    machine_of,
+    read_index,
+    read_rows,
+    revision_of,
+    table_path,
+    write_index,
+    write_rows,
+)
+from inframind_gym.benchmark.bounds import fluid_bounds
 from inframind_gym.benchmark.cells import Cell, grid
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import ROUTING, family
+from inframind_gym.benchmark.progress import say
 from inframind_gym.benchmark.provenance import weights_hash
 from inframind_gym.benchmark.store import read_blocks, read_episodes, read_header
+from inframind_gym.benchmark.suite import SuiteConfig, load_suite
 from inframind_gym.errors import unknown
-from inframind_gym.files import replace_bytes, replace_text
+from inframind_gym.files import replace_text
 from inframind_gym.policies.loading import registered_policies
 from inframind_gym.simulator import SIMULATOR_VERSION
 
-RECORDS: Final = Path(__file__).with_name("records")
-INDEX: Final = "index.yaml"
-DECISIONS: Final = "decisions.csv"
-KEYS: Final = ("workload", "rate_per_min", "budget_s", "training_seed", "episode")
-METRICS: Final = (
-    *("queries", "accuracy", "goodput", "slo_own", "slo_100s", "latency_mean_s"),
-    *("latency_p95_s", "cost_ratio", "calls_per_query"),
-)
-SHARES: Final = ("model_share", "strategy_share")  # columns "model_share.qwen-14b" and the like
-Place = tuple[str, float]  # workload and arrival rate
-Rows = list[dict[str, Any]]
-
 
 @dataclass(frozen=True)
-class Scores:
-    """Scores of one entry at one workload and arrival rate.
+class Run:
+    """One entry on one suite: the content of one results folder.
 
     Attributes:
-        budgets_s: Budget of each episode, ``(num_episodes,)``.
-        columns: For each metric ``(num_training_seeds, num_episodes)``.
+        entry: The entry.
+        execution: Key of the suite in the plan.
+        workload: Workload that its policies were trained for; "" for all.
+        suite: The suite with the entry's settings and policies; its name is the run's.
     """
 
-    budgets_s: tuple[float | str, ...]
-    columns: dict[str, NDArray[np.float64]]
+    entry: EntryConfig
+    execution: Execution
+    workload: str
+    suite: SuiteConfig
+
+    @property
+    def seed_of(self) -> dict[str, int]:
+        """Training seed of each policy."""
+        return dict(zip(self.suite.policies, self.entry.seeds, strict=True))
+
+    @property
+    def training_commands(self) -> list[str]:
+        """Command line of each training that it plays with."""
+        commands = [self.entry.command(self.workload, seed) for seed in self.entry.seeds]
+        return [command for command in commands if command]
 
 
-def read_rows(path: Path) -> Rows:
-    """Read a table, compressed or not; every value is text.
-
-    Raises:
-        BenchmarkError: It is missing or damaged.
-    """
-    try:
-        content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
-        return list(csv.DictReader(io.StringIO(text), strict=True))
-    except (OSError, EOFError, ValueError, csv.Error) as error:
-        raise BenchmarkError(f"{path} is no table of records: {error}") from None
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a table; the same rows give the same bytes."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        short = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
-        writer.writerow(short)
-    content = text.getvalue().encode()
-    replace_bytes(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
-
-
-def read_index(folder: Path = RECORDS) -> dict[str, dict[str, dict[str, Any]]]:
-    """Origin of every record by execution and entry; empty where there are none."""
-    path = folder / INDEX
-    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def table_path(execution: str, entry: str, folder: Path = RECORDS) -> Path:
-    """Path of the table of an entry's scores."""
-    return folder / execution / f"{entry}.csv.gz"
-
-
-def read_scores(path: Path) -> dict[Place, Scores]:
-    """Scores of an entry by workload and arrival rate.
-
-    Raises:
-        BenchmarkError: The table is missing, damaged, or lacks episodes of a training seed.
-    """
-    groups: dict[Place, dict[str, Rows]] = {}
-    for row in read_rows(path):
-        seeds = groups.setdefault((row["workload"], float(row["rate_per_min"])), {})
-        seeds.setdefault(row["training_seed"], []).append(row)
-    found = {}
-    for place, seeds in groups.items():
-        first = next(iter(seeds.values()))
-        episodes = [(row["budget_s"], row["episode"]) for row in first]
-        if any([(r["budget_s"], r["episode"]) for r in s] != episodes for s in seeds.values()):
-            raise BenchmarkError(f"{path}: training seeds differ in their episodes at {place}")
-        budgets = tuple(b if b == "tiers" else float(b) for b, _ in episodes)
-        columns = {
-            name: np.array([[float(row[name]) for row in rows] for rows in seeds.values()])
-            for name in first[0]
-            if name not in KEYS
+def runs_of(plan: PlanConfig, entry: EntryConfig, execution: Execution) -> list[Run]:
+    """Runs of an entry: one, or one for each workload if its policies are trained for it."""
+    suite = load_suite(plan.suites[execution])
+    changes = entry.changes | entry.under.get(execution, {})
+    split = entry.folder("a", 0) != entry.folder("b", 0)
+    found = []
+    for workload in suite.names("workloads") if split else ("",):
+        folders = [entry.folder(workload, seed) for seed in entry.seeds]
+        content = {
+            **suite.model_dump(),
+            **changes,
+            "name": "/".join(filter(None, (execution, entry.name, workload))),
+            "policies": tuple(entry.policy.format(folder=folder) for folder in folders),
+            "workloads": (workload,) if workload else suite.workloads,
         }
-        found[place] = Scores(budgets, columns)
+        found.append(Run(entry, execution, workload, SuiteConfig(**content)))
     return found
+
+
+def all_runs(plan: PlanConfig) -> Iterator[list[Run]]:
+    """Runs of every entry with each of its executions."""
+    for execution in plan.suites:
+        for entry in plan.entries:
+            if execution in entry.executions:
+                yield runs_of(plan, entry, execution)
+
+
+def run_command(suite: Path, out: Path) -> str:
+    """Command line that runs a suite's file into a folder."""
+    return shlex.join(
+        ["python", "-m", "benchmarks", "run", "--suite", str(suite), "--out", str(out)]
+    )
 
 
 def policy_version(policy: str) -> int:
@@ -148,7 +136,7 @@ def declared(runs: Sequence[Run]) -> dict[str, Any]:
 def missing(plan: PlanConfig, folder: Path = RECORDS) -> list[tuple[list[Run], str]]:
     """Runs of the entries without a valid record, each with the reason."""
     index, found = read_index(folder), []
-    for runs in plan.all_runs():
+    for runs in all_runs(plan):
         record = index.get(runs[0].execution, {}).get(runs[0].entry.name)
         differing = [k for k, v in declared(runs).items() if record and record[k] != v]
         if record is None or differing:
@@ -196,14 +184,14 @@ def add(results: Sequence[Path], plan: PlanConfig, folder: Path = RECORDS) -> li
     """
     headers = {path: read_header(path) for path in results}
     paths = {header["suite"]["name"]: path for path, header in headers.items()}
-    known = {run.suite.name: runs for runs in plan.all_runs() for run in runs}
+    known = {run.suite.name: runs for runs in all_runs(plan) for run in runs}
     for name, path in paths.items():
         if name not in known:
             raise BenchmarkError(f"{path}: {unknown('run of the plan', name, list(known))}")
         absent = [run.suite.name for run in known[name] if run.suite.name not in paths]
         if absent:
             raise BenchmarkError(f"{path}: give the folders of {', '.join(absent)} too.")
-    for runs in plan.all_runs():
+    for runs in all_runs(plan):
         if runs[0].suite.name in paths:
             own = [paths[run.suite.name] for run in runs]
             _add(runs, own, [headers[path] for path in own], folder)
@@ -258,23 +246,6 @@ def _add(
     write_index(index, folder)
 
 
-def write_index(index: Mapping[str, Any], folder: Path = RECORDS) -> None:
-    """Write the origin of every record."""
-    text = yaml.safe_dump(dict(index), sort_keys=False, default_flow_style=None, width=120)
-    replace_text(folder / INDEX, text)
-
-
-def revision_of(git: Mapping[str, Any]) -> str:
-    """Revision of a checkout, with a note of uncommitted files."""
-    commit = str(git.get("commit", "unknown"))[:12]
-    return f"{commit} (with uncommitted files)" if git.get("dirty") else commit
-
-
-def machine_of(machine: Mapping[str, Any]) -> str:
-    """Processor and number of cores."""
-    return f"{machine['processor']}, {machine['cores']} cores"
-
-
 def decisions_row(
     execution: str, entry: str, late: bool, queries: int, models: Mapping[str, int]
 ) -> dict[str, Any]:
@@ -288,3 +259,21 @@ def metrics_of(line: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of a line of ``cells.jsonl``."""
     shares = {f"{kind}.{name}": value for kind in SHARES for name, value in line[kind].items()}
     return {name: line["episodes" if name == "queries" else name] for name in METRICS} | shares
+
+
+def write_bounds(plan: PlanConfig, folder: Path = RECORDS) -> None:
+    """Compute the fluid bounds of every cell and write ``bounds.csv``.
+
+    Raises:
+        BenchmarkError: SciPy is not installed.
+    """
+    rows = []
+    for execution, name in plan.suites.items():
+        suite = load_suite(name)
+        for workload, rate, budget_s in suite.places():
+            say(f"fluid bounds, {execution}: {workload}, {rate:g}/min, budget {budget_s}")
+            found = fluid_bounds(suite, workload, rate, budget_s)
+            row = {"execution": execution, "workload": workload, "rate_per_min": rate}
+            row |= {"budget_s": budget_s} | {name: repr(getattr(found, name)) for name in FLUID}
+            rows.append(row)
+    write_rows(folder / BOUNDS, rows)

@@ -19,7 +19,7 @@ from benchmarks.pages.markdown import NONE, embolden, table
 from benchmarks.pages.regions import refresh
 from benchmarks.plan import EntryConfig, Execution, PlanConfig
 from benchmarks.published import SYSTEMS, Published, beside_table, causes_table, effects_table
-from benchmarks.recording import DECISIONS, RECORDS, Place, read_rows
+from benchmarks.record_table import DECISIONS, RECORDS, Place, read_rows
 from benchmarks.scores import Board
 from benchmarks.targets import targets
 from benchmarks.text import (

@@ -4,52 +4,38 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
 from benchmarks.intervals import Draws, draw, mean
 from benchmarks.plan import EntryConfig, Execution, PlanConfig
-from benchmarks.recording import (
+from benchmarks.record_table import (
+    BOUNDS,
+    FLUID,
     RECORDS,
     Place,
-    Scores,
     read_index,
     read_rows,
     read_scores,
     table_path,
-    write_rows,
 )
-from inframind_gym.benchmark.bounds import fluid_bounds
-from inframind_gym.benchmark.progress import say
-from inframind_gym.benchmark.suite import load_suite
-
-BOUNDS: Final = "bounds.csv"
-FLUID: Final = ("informed", "clairvoyant")
 
 
 class Board:
     """Entries with a record for one execution.
 
     Attributes:
-        entries: Those of the plan that have a record, valid or not.
         index: Origin of each record.
-        workloads: Workloads of the suite.
-        rates: Arrival rates of the suite, queries/min.
         bounds: Fluid bounds on goodput at each place by their names in `FLUID`: means over the
             suite's budgets.
+        workloads: Workloads of the bounds.
+        rates: Arrival rates of the bounds, queries/min.
+        entries: Entries of the plan with a record, valid or not, of all these places.
+        scores: Scores of each of them.
     """
 
     def __init__(self, plan: PlanConfig, execution: Execution, folder: Path = RECORDS) -> None:
-        suite = load_suite(plan.suites[execution])
         self.index = read_index(folder).get(execution, {})
-        self.entries = [entry for entry in plan.entries if entry.name in self.index]
-        self.workloads = suite.names("workloads")
-        self.rates = tuple(float(rate) for rate in suite.rates_per_min)
-        self.scores: dict[str, dict[Place, Scores]] = {
-            entry.name: read_scores(table_path(execution, entry.name, folder))
-            for entry in self.entries
-        }
         by_place: dict[Place, list[dict[str, str]]] = defaultdict(list)
         for row in read_rows(folder / BOUNDS):
             if row["execution"] == execution:
@@ -58,6 +44,13 @@ class Board:
             place: {name: float(np.mean([float(row[name]) for row in rows])) for name in FLUID}
             for place, rows in by_place.items()
         }
+        self.workloads = list(dict.fromkeys(workload for workload, _ in self.bounds))
+        self.rates = list(dict.fromkeys(rate for _, rate in self.bounds))
+        names = [entry.name for entry in plan.entries if entry.name in self.index]
+        recorded = {name: read_scores(table_path(execution, name, folder)) for name in names}
+        complete = {name for name in names if self.bounds.keys() <= recorded[name].keys()}
+        self.entries = [entry for entry in plan.entries if entry.name in complete]
+        self.scores = {name: recorded[name] for name in complete}
         self._goodput: dict[tuple[str, Place], Draws] = {}
 
     def of_kind(self, *kinds: str) -> list[EntryConfig]:
@@ -124,21 +117,3 @@ class Board:
         """A share of decisions at a rate: mean over workloads, training seeds and episodes."""
         columns = [self.scores[entry][place].columns[column] for place in self.places(rate)]
         return float(np.mean(np.concatenate(columns, axis=None)))
-
-
-def write_bounds(plan: PlanConfig, folder: Path = RECORDS) -> None:
-    """Compute the fluid bounds of every cell and write ``bounds.csv``.
-
-    Raises:
-        BenchmarkError: SciPy is not installed.
-    """
-    rows = []
-    for execution, name in plan.suites.items():
-        suite = load_suite(name)
-        for workload, rate, budget_s in suite.places():
-            say(f"fluid bounds, {execution}: {workload}, {rate:g}/min, budget {budget_s}")
-            found = fluid_bounds(suite, workload, rate, budget_s)
-            row = {"execution": execution, "workload": workload, "rate_per_min": rate}
-            row |= {"budget_s": budget_s} | {name: repr(getattr(found, name)) for name in FLUID}
-            rows.append(row)
-    write_rows(folder / BOUNDS, rows)

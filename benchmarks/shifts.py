@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field
 
 from benchmarks.pages.markdown import table
-from benchmarks.recording import machine_of, revision_of
+from benchmarks.record_table import machine_of, revision_of
 from inframind_gym.benchmark.compare import Side, compare
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard

@@ -7,7 +7,7 @@ from typing import Final
 from benchmarks.intervals import Draws
 from benchmarks.pages.markdown import NONE, table
 from benchmarks.published import Published
-from benchmarks.recording import Place
+from benchmarks.record_table import Place
 from benchmarks.scores import Board
 from benchmarks.text import AGENT, BOUND, OBLIVIOUS, REPLAYED
 

@@ -11,16 +11,16 @@ import yaml
 
 from benchmarks import recording
 from benchmarks.plan import PlanConfig, load_plan
-from benchmarks.recording import (
-    add,
-    missing,
-    missing_commands,
+from benchmarks.record_table import (
+    KEYS,
+    RECORDS,
     read_index,
     read_rows,
     read_scores,
     table_path,
     write_rows,
 )
+from benchmarks.recording import add, all_runs, missing, missing_commands
 from inframind_gym.benchmark.cells import Cell, grid
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.store import read_blocks
@@ -38,19 +38,20 @@ SUITE = {
 }
 
 
-def make_plan(folder: Path, **changes: Any) -> PlanConfig:
+def make_plan(folder: Path) -> PlanConfig:
     suite = folder / "small.yaml"
     suite.write_text(yaml.safe_dump(SUITE))
-    training = {"command": "train {workload} --seed {seed} --out {folder}", "seeds": 2}
-    trained = training | {"folder": f"{folder}/runs/{{workload}}/{{seed}}"}
-    entries = [
+    trained = {
+        "command": "train {workload} --seed {seed} --out {folder}",
+        "folder": f"{folder}/runs/{{workload}}/{{seed}}",
+        "seeds": 2,
+    }
+    entries: list[dict[str, Any]] = [
         {"name": "ours", "kind": "agent", "policy": "faked:{folder}", "training": trained},
         {"name": "plain", "kind": "baseline", "policy": "random"},
     ]
     entries = [{"what": entry["name"], **entry} for entry in entries]
-    return PlanConfig.model_validate(
-        {"suites": {"parallel": str(suite)}, "entries": entries, **changes}
-    )
+    return PlanConfig.model_validate({"suites": {"parallel": str(suite)}, "entries": entries})
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def run_all(plan: PlanConfig, folder: Path) -> list[Path]:
         return drawn(cell, 0.9 if "runs" in cell.policy else 0.4, 0.5)
 
     folders = []
-    for run in (run for runs in plan.all_runs() for run in runs):
+    for run in (run for runs in all_runs(plan) for run in runs):
         policies = dict.fromkeys(run.suite.policies, "1")
         suite = {**header()["suite"], "name": run.suite.name}
         folders.append(folder / run.suite.name)
@@ -172,7 +173,7 @@ def test_what_is_refused(plan: PlanConfig, tmp_path: Path) -> None:
     damaged.write_bytes(b"nothing")
     with pytest.raises(BenchmarkError, match=r"damaged\.csv\.gz is no table of records"):
         read_rows(damaged)
-    row = dict(zip(recording.KEYS, ("math", 10, 30, 0, 0), strict=True)) | {"accuracy": 0.5}
+    row = dict(zip(KEYS, ("math", 10, 30, 0, 0), strict=True)) | {"accuracy": 0.5}
     write_rows(damaged, [row, row | {"training_seed": 1, "episode": 1}])
     with pytest.raises(BenchmarkError, match="training seeds differ in their episodes"):
         read_scores(damaged)
@@ -198,10 +199,10 @@ def test_errors_in_a_plan(entry: dict[str, str], message: str, tmp_path: Path) -
 
 def test_every_committed_record_is_of_the_plan_and_valid() -> None:
     plan = load_plan()
-    known = {(runs[0].execution, runs[0].entry.name) for runs in plan.all_runs()}
+    known = {(runs[0].execution, runs[0].entry.name) for runs in all_runs(plan)}
     index = read_index()
     assert {(execution, name) for execution in index for name in index[execution]} == known
-    files = {path.relative_to(recording.RECORDS) for path in recording.RECORDS.rglob("*.csv.gz")}
+    files = {path.relative_to(RECORDS) for path in RECORDS.rglob("*.csv.gz")}
     assert files == {Path(execution, f"{name}.csv.gz") for execution, name in known}
     try:
         stale = [f"{runs[0].entry.name}: {why}" for runs, why in missing(plan)]

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import benchmarks.pages_cli  # noqa: F401  # adds the commands
 from benchmarks.intervals import Draws, Units
 from benchmarks.pages.regions import fill
-from benchmarks.pages_cli import app
 from benchmarks.plan import load_plan
 from benchmarks.published import Published
 from benchmarks.results import goodput_table, refresh_pages
 from benchmarks.scores import Board
 from benchmarks.targets import targets
 from benchmarks.text import AGENT, BOUND, COLUMNS, GOODPUT, difference, margin, signed
+from inframind_gym.benchmark.cli.shared import app
 from inframind_gym.benchmark.errors import BenchmarkError
 
 ROOT = Path(__file__).resolve().parents[2]
