@@ -16,7 +16,17 @@ from benchmarks.published import Published
 from benchmarks.results import goodput_table, refresh_pages
 from benchmarks.scores import Board
 from benchmarks.targets import targets
-from benchmarks.text import AGENT, BOUND, COLUMNS, GOODPUT, difference, margin, signed
+from benchmarks.text import (
+    AGENT,
+    BOUND,
+    COLUMNS,
+    GOODPUT,
+    OBLIVIOUS,
+    REPLAYED,
+    difference,
+    margin,
+    signed,
+)
 from inframind_gym.benchmark.cli.shared import app
 from inframind_gym.benchmark.errors import BenchmarkError
 
@@ -133,3 +143,36 @@ def test_numbers_in_tables() -> None:
     assert margin(draws(150.0, 0.0), seconds) == "150±0.0"
     assert difference(draws(0.1, 0.01), GOODPUT).startswith("**+10.0 [")
     assert not difference(draws(0.001, 0.1), GOODPUT).startswith("**")
+
+
+def test_figures_in_the_prose_are_those_of_the_records(board: Board) -> None:
+    replay = Board(load_plan(), "sequential")
+
+    def calls(entry: str) -> str:
+        means = [replay.draws(entry, place, "calls_per_query").value for place in replay.places()]
+        return f"{min(means):.1f} to {max(means):.1f}"
+
+    def most_used(workload: str) -> str:
+        of_place = [replay.scores[REPLAYED][p].columns for p in replay.places(workload=workload)]
+        models = [name for name in of_place[0] if name.startswith("model_share.")]
+        shares = {name: np.mean([columns[name].mean() for columns in of_place]) for name in models}
+        return f"{100 * max(shares.values()):.0f} %"
+
+    informed = np.mean([bounds["informed"] for bounds in board.bounds.values()])
+    agent, bound = (board.mean(name, "goodput").value for name in (AGENT, BOUND))
+    place = ("gsm_hard", 200.0)
+    by_training = board.scores[AGENT][place].columns["goodput"].mean(axis=1)
+    ends = [f"{100 * goodput:.1f}" for goodput in by_training]
+    page = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
+    for words in (
+        f"Over all cells it is {100 * informed / bound:.1f} % of `clairvoyant`",
+        f"reaches {100 * agent / informed:.1f} % of it",
+        f"`inframind_sequential` makes {calls(REPLAYED)} calls a query",
+        f"MasRouter's mix makes {calls(OBLIVIOUS)}",
+        f"MATH ({most_used('math')}) and GSM-Hard ({most_used('gsm_hard')})",
+        f"MBPP ({most_used('mbpp')}) and HumanEval ({most_used('humaneval')})",
+        f"mistral-24b on MMLU-Pro ({most_used('mmlu_pro')})",
+        f"are at {', '.join(ends[:-1])} and {ends[-1]} %",
+        f"`bid_price_all`, fitted once: {margin(board.mean(f'{AGENT}_all', 'goodput'), GOODPUT)} %",
+    ):
+        assert words in page
