@@ -1,4 +1,4 @@
-"""Which training a folder holds, and whether the one that is asked for may continue it."""
+"""Check that a training may continue what its folder holds."""
 
 from __future__ import annotations
 

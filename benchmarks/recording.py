@@ -85,12 +85,14 @@ def runs_of(plan: PlanConfig, entry: EntryConfig, execution: Execution) -> list[
     found = []
     for workload in suite.names("workloads") if split else ("",):
         folders = [entry.folder(workload, seed) for seed in entry.seeds]
+        single = {name: own for name, own in suite.by_workload.items() if workload in ("", name)}
         content = {
             **suite.model_dump(),
             **changes,
             "name": "/".join(filter(None, (execution, entry.name, workload))),
             "policies": tuple(entry.policy.format(folder=folder) for folder in folders),
             "workloads": (workload,) if workload else suite.workloads,
+            "by_workload": single,
         }
         found.append(Run(entry, execution, workload, SuiteConfig(**content)))
     return found
@@ -121,8 +123,13 @@ def policy_version(policy: str) -> int:
 def declared(runs: Sequence[Run]) -> dict[str, Any]:
     """Versions and settings of an entry's runs; a record with others is not valid."""
     run, left_out = runs[0], {"name", "description", "policies", "protocol", "execution"}
-    settings = run.suite.model_dump(mode="json", exclude_defaults=True, exclude=left_out)
-    settings["workloads"] = [name for one in runs for name in one.suite.names("workloads")]
+    parts = [
+        one.suite.model_dump(mode="json", exclude_defaults=True, exclude=left_out) for one in runs
+    ]
+    settings = dict(parts[0])
+    settings["workloads"] = [name for part in parts for name in part["workloads"]]
+    if own := {name: v for part in parts for name, v in part.get("by_workload", {}).items()}:
+        settings["by_workload"] = own
     settings["execution"] = "sequential" if run.suite.protocol == "published" else "parallel"
     return {
         "simulator_version": SIMULATOR_VERSION,

@@ -24,6 +24,7 @@ from benchmarks.recording import add, all_runs, missing, missing_commands
 from inframind_gym.benchmark.cells import Cell, grid
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.store import read_blocks
+from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies import PolicyEntry, register_policy
 from tests.benchmarks.synthetic_results import drawn, header, write_folder
@@ -156,6 +157,13 @@ def test_the_commands_for_what_is_missing(plan: PlanConfig, tmp_path: Path) -> N
     assert lines[-1] == f"python -m benchmarks record {out}/parallel/plain"
     add(run_all(plan, out), plan, tmp_path / "records")
     assert missing_commands(plan, out, tmp_path / "records") == []
+
+
+def test_the_suites_of_the_shipped_plan_can_be_read(tmp_path: Path) -> None:
+    missing_commands(load_plan(), tmp_path, tmp_path / "records")
+    runs = {run.suite.name: run.suite for runs in all_runs(load_plan()) for run in runs}
+    suites = [load_suite(str(path)) for path in (tmp_path / "suites").iterdir()]
+    assert {suite.name: suite for suite in suites} == runs
 
 
 def test_what_is_refused(plan: PlanConfig, tmp_path: Path) -> None:
