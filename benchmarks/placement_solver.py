@@ -78,33 +78,14 @@ def by_highs(switch: Costs, gain: Costs, now: NDArray[np.int64]) -> int:
     from scipy.optimize import linprog
 
     gpus, models = switch.shape
-    most = gain.shape[1]
-    arcs, copies = gpus * models, models * most
-    per_gpu = sparse.coo_matrix(
-        (np.ones(arcs), (np.repeat(np.arange(gpus), models), np.arange(arcs))),
-        shape=(gpus, arcs + copies + models),
-    )
-    balance = sparse.coo_matrix(
-        (
-            np.concatenate([np.ones(arcs), -np.ones(copies + models)]),
-            (
-                np.concatenate(
-                    [
-                        np.tile(np.arange(models), gpus),
-                        np.repeat(np.arange(models), most),
-                        np.arange(models),
-                    ]
-                ),
-                np.arange(arcs + copies + models),
-            ),
-        ),
-        shape=(models, arcs + copies + models),
-    )
+    per_gpu = sparse.kron(sparse.eye(gpus), np.ones((1, models)))
+    per_model = sparse.kron(np.ones((1, gpus)), sparse.eye(models))
+    copies = sparse.kron(sparse.eye(models), np.ones((1, gain.shape[1])))
     solved = linprog(
         np.concatenate([switch.ravel(), -gain.ravel(), np.zeros(models)]),
-        A_eq=sparse.vstack([per_gpu, balance]).tocsr(),
+        A_eq=sparse.bmat([[per_gpu, None, None], [per_model, -copies, -sparse.eye(models)]]),
         b_eq=np.concatenate([np.ones(gpus), np.zeros(models)]),
-        bounds=[(0, 1)] * (arcs + copies) + [(0, gpus)] * models,
+        bounds=[(0, 1)] * (switch.size + gain.size) + [(0, gpus)] * models,
         method="highs-ds",
     )
     return round(float(solved.fun))
