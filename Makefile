@@ -57,7 +57,7 @@ speed: $(CORE)  ## Measure the figures of docs/performance.md (SPEED_ARGS=--json
 fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs (DATA=folder)
 	$(PY) -m benchmarks fidelity $(DATA) $(FIDELITY_ARGS)
 
-results: $(FULL)  ## Train and run what is missing and write docs/results.md (RESULTS_ARGS="--only a,b")
+results: $(FULL)  ## Refresh the tables of docs/results.md from the records (RESULTS_ARGS=--missing)
 	$(PY) -m benchmarks results $(RESULTS_ARGS)
 
 live: $(FULL)  ## Test against vLLM itself; installs it first, 3 GB (LIVE_ARGS="-k scheduler")

@@ -33,10 +33,6 @@ def main(
         str | None, typer.Option(help="Ray cluster whose actors play instead.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where the training in --out ended.")] = False,
-    resume_changed_code: Annotated[
-        bool,
-        typer.Option(help="Resume although the code has changed; noted in log and checkpoint."),
-    ] = False,
     wandb: Annotated[
         bool, typer.Option(help="Log to W&B too: offline, unless WANDB_MODE says otherwise.")
     ] = False,
@@ -52,8 +48,7 @@ def main(
         options = {
             "workers": workers,
             "ray_address": ray_address,
-            "resume": resume or resume_changed_code,
-            "resume_changed_code": resume_changed_code,
+            "resume": resume,
             "wandb": wandb,
             "tensorboard": tensorboard,
         }

@@ -1,22 +1,13 @@
-"""``python -m benchmarks fidelity``, ``results``, ``robustness``, ``placement-page``: pages."""
+"""``python -m benchmarks fidelity``, ``results``, ``record``, ``shifts``, ``placement-page``."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from inframind_gym.benchmark.cli.shared import (
-    Json,
-    RayAddress,
-    app,
-    friendly,
-    print_json,
-)
-from inframind_gym.benchmark.cores import available_cores
-from inframind_gym.benchmark.progress import say
+from inframind_gym.benchmark.cli.shared import Json, app, friendly, print_json
 
 
 @app.command()
@@ -87,160 +78,88 @@ def fidelity(
 
 @app.command()
 def results(
-    plan: Annotated[
-        Path | None,
-        typer.Option(help="What the page is made of; default: benchmarks/results_page/plan.yaml."),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(help="Folder of results.md; other pages and figures in results/.")
-    ] = Path("docs"),
-    folder: Annotated[Path, typer.Option(help="Folder of the results folders.")] = Path("results"),
-    records: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of records: what has a valid one is not run again. Default: "
-            "results/records beside the page; of a plan, --seeds or --queries of one's own, "
-            "records in the folder of the results folders."
-        ),
-    ] = None,
-    afresh: Annotated[
-        bool, typer.Option("--afresh", help="Run what has a record, too; it gets a new one.")
+    docs: Annotated[Path, typer.Option(help="Folder of the pages.")] = Path("docs"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; fail if a table is out of date.")
     ] = False,
-    only: Annotated[
-        str | None, typer.Option(help="Entries of the plan, with commas between; default: all.")
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Sweeps of every cell: how many, or which.")
-    ] = None,
-    queries: Annotated[int | None, typer.Option(help="Queries of one sweep.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes, or actors on Ray, for the sweeps.")
-    ] = None,
-    trainings: Annotated[
-        int | None,
-        typer.Option(min=1, help="Trainings side by side; default: one for each core."),
-    ] = None,
-    ray_address: RayAddress = None,
-    page_only: Annotated[
-        bool, typer.Option("--page-only", help="Write the page from what is there.")
+    missing: Annotated[
+        bool,
+        typer.Option("--missing", help="Print the commands that make what has no valid record."),
     ] = False,
-    redo: Annotated[
-        bool, typer.Option("--redo", help="Delete results and trainings of other code or settings.")
+    bounds: Annotated[
+        bool, typer.Option("--bounds", help="Compute the fluid bounds first (minutes).")
     ] = False,
-    as_json: Json = False,
+    folder: Annotated[Path, typer.Option(help="Folder of suites and results of --missing.")] = Path(
+        "results"
+    ),
 ) -> None:
-    """Train and run what is missing and write the results page; continues where it was stopped."""
-    from benchmarks.pages.figures import check_matplotlib
-    from benchmarks.results_page import page
-    from benchmarks.results_page.evidence import gather
-    from benchmarks.results_page.plan import PLAN, load_plan, suites_of
-    from benchmarks.results_page.produce import produce
-    from benchmarks.results_page.scores import check_suites
-    from inframind_gym.benchmark.errors import StoppedError
-    from inframind_gym.benchmark.runner import continue_command
-    from inframind_gym.benchmark.suite import parse_seeds, split_list
-    from inframind_gym.benchmark.workers import default_workers
+    """Refresh the tables and plots of docs/results.md from the records."""
+    from benchmarks.plan import load_plan
+    from benchmarks.recording import missing_commands, write_bounds
+    from benchmarks.results import refresh_pages
 
     with friendly():
-        check_matplotlib()
-        own = plan is not None or seeds is not None or queries is not None
-        records = records or (folder if own else out / "results") / "records"
-        chosen = load_plan(plan or PLAN)
-        entries = chosen.only(split_list(only))
-        suites = suites_of(chosen, {"seeds": parse_seeds(seeds), "num_queries": queries})
-        check_suites(suites)
-        if not page_only:
-            try:
-                produce(
-                    entries,
-                    suites,
-                    folder,
-                    workers=workers or default_workers(ray_address),
-                    trainings_at_once=trainings or available_cores(),
-                    ray_address=ray_address,
-                    redo=redo,
-                    records=records,
-                    afresh=afresh,
-                )
-            except (KeyboardInterrupt, StoppedError):
-                say(f"stopped. Continue with: {continue_command(sys.argv[1:])}")
-                raise typer.Exit(130) from None
-        evidence = gather(chosen, entries, suites, folder, records)
-        written = page.write(evidence, out)
-        if as_json:
-            print_json(page.as_json(evidence, written))
+        plan = load_plan()
+        if missing:
+            print("\n".join(missing_commands(plan, folder)) or "# every record is valid")
             return
-        for line in page.lines(evidence):
-            print(line)
-        print(f"{written.page} and {written.beside} beside it")
+        if bounds:
+            write_bounds(plan)
+        stale = refresh_pages(plan, docs, check=check)
+        print("\n".join(f"{page} was out of date" for page in stale) or "all tables are up to date")
+        raise typer.Exit(int(check and bool(stale)))
 
 
 @app.command()
-def robustness(
-    circumstances: Annotated[
-        Path | None,
-        typer.Option(help="Default: benchmarks/robustness/circumstances.yaml."),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            help="Recorded arrivals, a CSV file; without it that circumstance is left out."
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of robustness.md.")] = Path("docs"),
-    folder: Annotated[Path, typer.Option(help="Folder of the results folders.")] = Path(
-        "results/robustness"
-    ),
-    only: Annotated[
-        str | None, typer.Option(help="Circumstances, with commas between; default: all.")
-    ] = None,
-    policies: Annotated[
-        str | None, typer.Option(help="Instead of the file's; with commas between.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes, or actors on Ray, for the sweeps.")
-    ] = None,
-    ray_address: RayAddress = None,
-    redo: Annotated[
-        bool, typer.Option("--redo", help="Delete results of other code or settings.")
-    ] = False,
+def record(
+    folders: Annotated[list[Path], typer.Argument(help="Finished results folders of the plan.")],
 ) -> None:
-    """Play policies where the world is not as they were fitted to it, and write the page."""
-    from benchmarks.robustness.circumstances import CIRCUMSTANCES, chosen, load_circumstances
-    from benchmarks.robustness.page import write
-    from benchmarks.robustness.produce import produce
-    from inframind_gym.benchmark.errors import StoppedError
-    from inframind_gym.benchmark.runner import continue_command
-    from inframind_gym.benchmark.suite import split_list
-    from inframind_gym.benchmark.workers import default_workers
+    """Add finished runs to the table of records."""
+    from benchmarks.plan import load_plan
+    from benchmarks.recording import add
 
     with friendly():
-        plan = load_circumstances(circumstances or CIRCUMSTANCES, split_list(policies))
-        try:
-            found = produce(
-                plan,
-                chosen(plan, split_list(only), traced=trace is not None),
-                folder,
-                trace=trace,
-                workers=workers or default_workers(ray_address),
-                ray_address=ray_address,
-                redo=redo,
-            )
-        except (KeyboardInterrupt, StoppedError):
-            say(f"stopped. Continue with: {continue_command(sys.argv[1:])}")
-            raise typer.Exit(130) from None
-        print(write(plan, found, out))
+        print("recorded: " + ", ".join(add(folders, load_plan())))
+
+
+@app.command()
+def shifts(
+    folder: Annotated[Path, typer.Option(help="Folder of the suites and results.")] = Path(
+        "results/shifts"
+    ),
+    trace: Annotated[
+        Path | None, typer.Option(help="CSV file of recorded arrivals for the shift `trace`.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Refresh this page from finished results instead.")
+    ] = None,
+) -> None:
+    """Write the suites of the distribution shifts and print the commands that run them."""
+    from benchmarks.pages.regions import refresh
+    from benchmarks.recording import run_command
+    from benchmarks.shifts import load_shifts, slug, tables, write_suites
+    from inframind_gym.benchmark.results import load_results
+
+    with friendly():
+        chosen = load_shifts()
+        if page:
+            found = {n: folder / slug(n) for n in chosen.shifts if (folder / slug(n)).is_dir()}
+            refresh(page, tables(chosen, {n: load_results(path) for n, path in found.items()}))
+            return
+        for name, suite in write_suites(chosen, folder / "suites", trace).items():
+            print(run_command(suite, folder / slug(name)))
 
 
 @app.command()
 def placement_page(
     folder: Annotated[Path, typer.Argument(help="Folder of results of a placement suite.")],
-    out: Annotated[Path, typer.Option(help="Folder of placement.md.")] = Path("docs"),
+    page: Annotated[Path, typer.Option(help="The page.")] = Path("docs/placement.md"),
 ) -> None:
-    """Write docs/placement.md: leaderboard, paired differences, times of the solvers."""
-    from benchmarks.placement_page import write
+    """Refresh docs/placement.md: leaderboard, paired differences, times of the solvers."""
+    from benchmarks.pages.regions import refresh
+    from benchmarks.placement_page import tables
     from benchmarks.placement_solver import measure
     from inframind_gym.benchmark.results import load_results
 
     with friendly():
-        print(write(load_results(folder), out, solver=measure()))
+        refresh(page, tables(load_results(folder), measure()))

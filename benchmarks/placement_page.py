@@ -1,103 +1,70 @@
-"""`docs/placement.md` from a results folder: leaderboard, paired differences, times of solvers."""
+"""Tables of docs/placement.md from a results folder: leaderboard, paired differences, solvers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.pages.writing import origin, write_page
+from benchmarks.pages.markdown import table
 from benchmarks.placement_solver import SOLVERS
+from benchmarks.record_table import machine_of, revision_of
 from inframind_gym.benchmark.compare import Side, compare
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.placement.metrics import METRICS
 from inframind_gym.benchmark.results import Results
-from inframind_gym.benchmark.tables import Sheet, leaderboard_sheets, to_markdown, value_text
+from inframind_gym.benchmark.tables import leaderboard_sheets, to_markdown, value_text
 
 OURS: Final = "mcf_plus"
-JUDGED: Final = ("call_latency_s", "slo")
 
 
-def write(results: Results, out: Path, *, solver: Sequence[Mapping[str, Any]]) -> Path:
-    """Write the page.
+def tables(
+    results: Results, solver: Sequence[Mapping[str, Any]], ours: str = OURS
+) -> dict[str, str]:
+    """Tables of docs/placement.md.
 
     Args:
-        results: A folder of placements in which `OURS` has played.
-        out: Folder of the page.
-        solver: What `benchmarks.placement_solver.measure` returned.
-
-    Returns:
-        The page.
+        results: A folder of placements in which `ours` has played.
+        solver: Rows of `benchmarks.placement_solver.measure`.
+        ours: Policy whose differences to the others are shown.
 
     Raises:
-        BenchmarkError: The folder is of another family, or lacks `OURS`.
+        BenchmarkError: The folder is of another family, or lacks `ours`.
     """
     if results.family.kind != "placement":
         raise BenchmarkError(f"{results.folder} holds results of {results.family.kind}.")
-    board = leaderboard(results)
-    sheets = [*leaderboard_sheets(board), *paired_sheets(results, OURS), solver_sheet(solver)]
-    blocks = [to_markdown(sheet) for sheet in sheets]
-    names = dict(
-        leaderboard="\n\n".join(blocks[: -len(JUDGED) - 1]),
-        paired="\n\n".join(blocks[-len(JUDGED) - 1 : -1]),
-        solver=blocks[-1],
-        notes="".join(f"Note: {note}.\n" for note in board["notes"]),
-        seeds=seeds_text(board["rows"]),
-        trace="" if not board["arrivals"] else f" (`{Path(board['arrivals']).name}`)",
-        **origin(results.header),
-    )
-    command = "placement-page results/placement"
-    return write_page(out / "placement.md", "placement.md", names, command=command)
+    board, header = leaderboard(results), results.header
+    seeds: dict[str, int] = {row["cluster"]: len(row["seeds"]) for row in board["rows"]}
+    counted = ", ".join(f"{count} on {cluster}" for cluster, count in seeds.items())
+    notes = [f"Note: {note}." for note in board["notes"]]
+    return {
+        "leaderboard": "\n\n".join([*map(to_markdown, leaderboard_sheets(board)), *notes]),
+        "latency": paired(results, ours, "call_latency_s"),
+        "slo": paired(results, ours, "slo"),
+        "solver": _solvers(solver),
+        "origin": f"Seeds: {counted}. {machine_of(header['machine'])}; "
+        f"revision {revision_of(header['git'] or {})}.",
+    }
 
 
-def seeds_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many seeds each cluster has, in words."""
-    seeds: dict[str, set[int]] = {}
-    for row in rows:
-        seeds.setdefault(row["cluster"], set()).add(len(row["seeds"]))
-    return ", ".join(
-        f"{min(counts)} on {cluster}"
-        if len(counts) == 1
-        else f"{min(counts)} to {max(counts)} on {cluster}"
-        for cluster, counts in seeds.items()
-    )
-
-
-def paired_sheets(results: Results, ours: str) -> list[Sheet]:
-    """Differences of a policy to every other one, by place, one table for each judged metric.
+def paired(results: Results, ours: str, metric: str) -> str:
+    """Differences of a policy to every other one, by place.
 
     Raises:
         BenchmarkError: The folder lacks the policy.
     """
-    bounds = results.header.get("bounds", ())
-    others = [name for name in results.policies if name != ours and name not in bounds]
-    found = {name: compare(Side(results, name), Side(results, ours)) for name in others}
-    return [_paired(found, ours, name) for name in JUDGED]
-
-
-def _paired(found: Mapping[str, dict[str, Any]], ours: str, metric: str) -> Sheet:
-    places = list(
-        dict.fromkeys((row["cluster"], row["demand"]) for c in found.values() for row in c["rows"])
-    )
-    rows = []
-    for place in places:
-        at = {
-            name: next((r for r in c["rows"] if (r["cluster"], r["demand"]) == place), None)
-            for name, c in found.items()
-        }
-        rows.append([*place, *(_text(metric, row[metric]) if row else "" for row in at.values())])
-    rows.append(["all", "mean", *(_text(metric, c["overall"][metric]) for c in found.values())])
-    return Sheet(
-        f"{METRICS[metric].label}: {ours} less the other policy [95 % interval]",
-        ["cluster", "demand", *found],
-        rows,
-        "Better: bold. Worse: in italics. Neither: the interval holds 0.",
-        left=2,
-    )
+    others = [n for n in results.policies if n not in (ours, *results.header.get("bounds", ()))]
+    found = [compare(Side(results, name), Side(results, ours)) for name in others]
+    rows = [
+        [at[0]["cluster"], at[0]["demand"], *(_text(metric, row[metric]) for row in at)]
+        for at in zip(*(one["rows"] for one in found), strict=True)
+    ]
+    rows.append(["all", "mean", *(_text(metric, one["overall"][metric]) for one in found)])
+    return table(["cluster", "demand", *others], rows, left=2)
 
 
 def _text(name: str, difference: Mapping[str, Any]) -> str:
+    """A difference with its interval; bold if better, in italics if worse."""
     metric = METRICS[name]
     low, high = difference["difference_ci95"]
     sign = "+" if difference["difference"] > 0 else ""
@@ -109,19 +76,11 @@ def _text(name: str, difference: Mapping[str, Any]) -> str:
     return f"{mark}{text}{mark}"
 
 
-def solver_sheet(table: Sequence[Mapping[str, Any]]) -> Sheet:
+def _solvers(rows: Sequence[Mapping[str, Any]]) -> str:
     """Milliseconds of every solver by size of the problem."""
-    return Sheet(
-        "Milliseconds to solve one decision's flow",
-        ["GPUs", "models", *SOLVERS],
-        [
-            [
-                str(line["gpus"]),
-                str(line["models"]),
-                *("" if line[s] is None else f"{line[s]:.2f}" for s in SOLVERS),
-            ]
-            for line in table
-        ],
-        "Median of five. Empty: took more than two seconds on a smaller size, or is not installed.",
-        left=0,
-    )
+    shown = [
+        [f"{row['gpus']}", f"{row['models']}"]
+        + ["" if row[name] is None else f"{row[name]:.2f}" for name in SOLVERS]
+        for row in rows
+    ]
+    return table(["GPUs", "models", *SOLVERS], shown, left=0)

@@ -1,12 +1,10 @@
-"""How long one placement decision takes to solve, by solver and by size of the cluster.
+"""Time that one placement decision takes to solve, by solver and by size of the cluster.
 
-    python -m benchmarks.placement_solver
-
-The problem is that of `inframind_gym.policies.placement.flow`: every GPU has one model, one GPU in four had
-better change; further copies are worth less. `exchange` is ours; `assignment` is SciPy's
+The problem is that of the policy `mcf_plus`: every GPU has one model, one GPU in four had better
+change; further copies are worth less. `exchange` is ours; `assignment` is SciPy's
 `linear_sum_assignment` of GPUs to copies, `highs` its linear program, `networkx` the network
-simplex, `ortools` Google's min-cost flow. All find the same optimum, which is checked. Left out are
-those whose package is not installed and, of larger sizes, those that took more than `PATIENCE_S`.
+simplex. All find the same optimum, which is checked. Left out are those whose package is not
+installed and, of larger sizes, those that took more than `PATIENCE_S`.
 """
 
 from __future__ import annotations
@@ -80,33 +78,14 @@ def by_highs(switch: Costs, gain: Costs, now: NDArray[np.int64]) -> int:
     from scipy.optimize import linprog
 
     gpus, models = switch.shape
-    most = gain.shape[1]
-    arcs, copies = gpus * models, models * most
-    per_gpu = sparse.coo_matrix(
-        (np.ones(arcs), (np.repeat(np.arange(gpus), models), np.arange(arcs))),
-        shape=(gpus, arcs + copies + models),
-    )
-    balance = sparse.coo_matrix(
-        (
-            np.concatenate([np.ones(arcs), -np.ones(copies + models)]),
-            (
-                np.concatenate(
-                    [
-                        np.tile(np.arange(models), gpus),
-                        np.repeat(np.arange(models), most),
-                        np.arange(models),
-                    ]
-                ),
-                np.arange(arcs + copies + models),
-            ),
-        ),
-        shape=(models, arcs + copies + models),
-    )
+    per_gpu = sparse.kron(sparse.eye(gpus), np.ones((1, models)))
+    per_model = sparse.kron(np.ones((1, gpus)), sparse.eye(models))
+    copies = sparse.kron(sparse.eye(models), np.ones((1, gain.shape[1])))
     solved = linprog(
         np.concatenate([switch.ravel(), -gain.ravel(), np.zeros(models)]),
-        A_eq=sparse.vstack([per_gpu, balance]).tocsr(),
+        A_eq=sparse.bmat([[per_gpu, None, None], [per_model, -copies, -sparse.eye(models)]]),
         b_eq=np.concatenate([np.ones(gpus), np.zeros(models)]),
-        bounds=[(0, 1)] * (arcs + copies) + [(0, gpus)] * models,
+        bounds=[(0, 1)] * (switch.size + gain.size) + [(0, gpus)] * models,
         method="highs-ds",
     )
     return round(float(solved.fun))
@@ -130,42 +109,13 @@ def by_networkx(switch: Costs, gain: Costs, now: NDArray[np.int64]) -> int:
     return int(nx.network_simplex(graph)[0])
 
 
-def by_ortools(switch: Costs, gain: Costs, now: NDArray[np.int64]) -> int:
-    """Google's min-cost flow (cost scaling)."""
-    from ortools.graph.python import min_cost_flow  # type: ignore[import-not-found,unused-ignore]
-
-    gpus, models = switch.shape
-    most = gain.shape[1]
-    flow = min_cost_flow.SimpleMinCostFlow()
-    node = gpus + np.arange(models)
-    sink = gpus + models
-    tails = [np.repeat(np.arange(gpus), models), np.repeat(node, most), node]
-    heads = [np.tile(node, gpus), np.full(models * most, sink), np.full(models, sink)]
-    limits = [np.ones(gpus * models), np.ones(models * most), np.full(models, gpus)]
-    costs = [switch.ravel(), -gain.ravel(), np.zeros(models)]
-    flow.add_arcs_with_capacity_and_unit_cost(
-        *(np.concatenate(part).astype(np.int64) for part in (tails, heads, limits, costs))
-    )
-    supplies = np.concatenate([np.ones(gpus), np.zeros(models), [-gpus]]).astype(np.int64)
-    flow.set_nodes_supplies(np.arange(sink + 1), supplies)
-    if flow.solve() != flow.OPTIMAL:
-        raise RuntimeError("OR-tools found no optimum")
-    return int(flow.optimal_cost())
-
-
 SOLVERS: Final[dict[str, Solver]] = {
     "exchange": by_exchange,
     "assignment": by_assignment,
     "highs": by_highs,
     "networkx": by_networkx,
-    "ortools": by_ortools,
 }
-_NEEDS: Final = {
-    "assignment": "scipy",
-    "highs": "scipy",
-    "networkx": "networkx",
-    "ortools": "ortools",
-}
+_NEEDS: Final = {"assignment": "scipy", "highs": "scipy", "networkx": "networkx"}
 
 
 def measure(
@@ -199,16 +149,3 @@ def measure(
             line[name] = 1e3 * statistics.median(took)
         table.append(line)
     return table
-
-
-def main() -> None:
-    """Print the table."""
-    print(f"{'GPUs':>5} {'models':>6}" + "".join(f"{name:>12}" for name in SOLVERS) + "   (ms)")
-    for line in measure():
-        cells = [line[name] for name in SOLVERS]
-        shown = "".join(f"{'-':>12}" if cell is None else f"{cell:12.2f}" for cell in cells)
-        print(f"{line['gpus']:5} {line['models']:6}{shown}")
-
-
-if __name__ == "__main__":
-    main()

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from agents.inframind.config import ValidationConfig
-from agents.resume import check_code, check_resume
-from agents.sources import sources_digest
+from agents.resume import check_resume
 from inframind_gym.policies.checkpoint import CONFIG_FILE, MODEL_FILE, load, save
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -29,7 +28,7 @@ _LEARNER: Final = "learner"
 
 @dataclass
 class Progress:
-    """Counters of a training, the verdicts of its validations, and the code that it has run on.
+    """Counters of a training and the verdicts of its validations.
 
     Attributes:
         out: folder of the training.
@@ -43,7 +42,6 @@ class Progress:
         lr_bad_epochs: validations since then or since the learning rates fell.
         lr_scale: of the learning rates.
         stopped: whether early stopping has ended the training.
-        code: digests of the code that it has run on (`agents.resume.check_code`).
     """
 
     out: Path
@@ -57,22 +55,18 @@ class Progress:
     lr_bad_epochs: int = 0
     lr_scale: float = 1.0
     stopped: bool = False
-    code: list[str] = field(default_factory=lambda: [sources_digest()])
 
     @classmethod
-    def open(
-        cls, out: Path, run: Mapping[str, Any], *, resume: bool, changed_code: bool = False
-    ) -> Progress:
+    def open(cls, out: Path, run: Mapping[str, Any], *, resume: bool) -> Progress:
         """Begin a training in a folder, or go on with the one that it holds.
 
         Args:
             out: the folder.
             run: what a training must share with the one it resumes: configuration and seed.
             resume: whether there may be one; where there is none, it begins.
-            changed_code: whether it may have been begun with other code.
 
         Raises:
-            ConfigError: there is one and `resume` is false, or it is another one, or of other code.
+            ConfigError: there is one and `resume` is false, or it is another one.
         """
         progress = cls(out)
         state = progress._last()
@@ -82,8 +76,6 @@ class Progress:
         check_resume(out, numbers[_RUN], run, resume=resume)
         for key, value in numbers[_OWN].items():
             setattr(progress, key, value)
-        code = check_code(out, numbers[_OWN].get("code", ()), changed=changed_code)
-        progress.code = list(code)
         return progress
 
     def load(self, restore: Callable[[Arrays, Mapping[str, Any]], None]) -> Arrays | None:

@@ -16,11 +16,11 @@ from agents.inframind.learner import Learner
 from agents.inframind.progress import Progress
 from agents.inframind.rollouts import Episodes, Shard, by_step, limit_threads
 from agents.inframind.rounds import cut, round_rates, shard_config, validation_shard
-from agents.resume import CODES
 from agents.tracking import Tracker
 from inframind_gym.benchmark.cluster.crew import MAX_ATTEMPTS
 from inframind_gym.benchmark.cluster.fleet import Fleet, WorkerDiedError
 from inframind_gym.policies.checkpoint import part, prefixed, save
+from inframind_gym.simulator import SIMULATOR_VERSION
 
 BEST: Final = "best."
 LOG_EVERY: Final = 50  # updates
@@ -34,7 +34,6 @@ def train(
     workers: int = 1,
     ray_address: str | None = None,
     resume: bool = False,
-    resume_changed_code: bool = False,
     wandb: bool = False,
     tensorboard: bool = False,
     max_rounds: int | None = None,
@@ -49,7 +48,6 @@ def train(
         workers: processes, or actors of a Ray cluster, for the shards.
         ray_address: of a Ray cluster.
         resume: go on from the last round in `out` that was finished.
-        resume_changed_code: even if the training there was begun with other code.
         wandb: see `Tracker`, as for `tensorboard`.
         max_rounds: stop after so many rounds of this call; `resume` goes on.
         quiet: print nothing.
@@ -59,12 +57,13 @@ def train(
 
     Raises:
         ConfigError: `out` holds a training and `resume` is not set, or one of another
-            configuration, seed or code.
+            configuration, seed or version.
         WorkerDiedError: one round has lost workers three times.
     """
     limit_threads()
     run = {"config": config.model_dump(mode="json"), "seed": seed}
-    progress = Progress.open(out, run, resume=resume, changed_code=resume_changed_code)
+    run["simulator_version"] = SIMULATOR_VERSION
+    progress = Progress.open(out, run, resume=resume)
     shards = [shard_config(config, seed, i) for i in range(config.shards)]
     with (
         Fleet("agents.inframind.rollouts:Shard", shards, workers, ray_address) as fleet,
@@ -79,8 +78,6 @@ def train(
             learner.scale_lr(progress.lr_scale)
             _save_best(out, learner, best, progress, run)
             tracker.rewind(progress.decisions)
-            if len(progress.code) > 1:
-                tracker.log(progress.decisions, {CODES: len(progress.code)})
         per_epoch = len(config.rates_per_min)
         rounds = 0
         while progress.round < config.epochs * per_epoch and not progress.stopped:

@@ -29,18 +29,23 @@ from agents.masrouter.idle_queries import Choices, IdleQueries, Outcome
 from agents.masrouter.net import ROUTED_DRAWS, MasRouterNet, Routed
 from agents.planner.inference import PLAN_DRAWS, NumpyModelRouter, pick_all
 from agents.planner.net import weights_of
-from agents.resume import CODES, check_code, check_resume
-from agents.sources import sources_digest
+from agents.resume import check_resume
 from agents.tracking import Tracker
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
 from inframind_gym.policies import checkpoint
+from inframind_gym.simulator import SIMULATOR_VERSION
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 LAST: Final = "last"  # folders of checkpoints: where to go on from, and what to use
 BEST: Final = "best"
 _OPTIMIZER: Final = "optimizer."  # prefix of Adam's state in `last`
 _MOMENTS: Final = ("exp_avg", "exp_avg_sq", "step")
-_DECISIVE: Final = ("models", "seed", "training")  # facts that decide a training's result
+_DECISIVE: Final = (
+    "models",
+    "seed",
+    "training",
+    "simulator_version",
+)  # facts that decide a training's result
 _TRAINING, _VALIDATION, _NOISE = 0, 1, 2  # what a seed is for
 
 
@@ -95,7 +100,6 @@ class Training:
         self.noise = torch.Generator()
         self.updates = 0
         self.best_updates, self.best_utility = 0, -np.inf
-        self.code: tuple[str, ...] = (sources_digest(),)
 
     def update(self) -> dict[str, float]:
         """Route one batch of queries and learn from it.
@@ -163,7 +167,7 @@ class Training:
         }
         checkpoint.save(out / LAST, {**weights, **moments}, self.facts())
 
-    def restore(self, out: Path, *, resume: bool, changed_code: bool = False) -> None:
+    def restore(self, out: Path, *, resume: bool) -> None:
         """Go on from the last checkpoint of this training in `out`, if there is one.
 
         Raises:
@@ -175,7 +179,6 @@ class Training:
         tensors, facts = checkpoint.load(out / LAST)
         own = self.facts()
         check_resume(out, facts, {key: own[key] for key in _DECISIVE}, resume=resume)
-        self.code = check_code(out, facts.get("code", ()), changed=changed_code)
         names = self.net.state_dict()
         self.net.load_state_dict({name: torch.tensor(tensors[name]) for name in names})
         for name, parameter in self.net.named_parameters():
@@ -201,7 +204,7 @@ class Training:
             "best_updates": self.best_updates,
             "best_utility": self.best_utility,
             "training": self.config.model_dump(mode="json"),
-            "code": list(self.code),
+            "simulator_version": SIMULATOR_VERSION,
         }
 
 
@@ -211,7 +214,6 @@ def train(
     seed: int,
     out: Path,
     resume: bool = False,
-    resume_changed_code: bool = False,
     wandb: bool = False,
     tensorboard: bool = False,
 ) -> dict[str, Any]:
@@ -222,7 +224,6 @@ def train(
         seed: same seed, same result.
         out: folder of the training.
         resume: go on from the last validation in `out`.
-        resume_changed_code: even if the training there was begun with other code.
         wandb: see `Tracker`, as for `tensorboard`.
 
     Returns:
@@ -230,16 +231,14 @@ def train(
 
     Raises:
         ConfigError: `out` holds a training and `resume` is not set, or one of another
-            configuration, seed or code.
+            configuration, seed or version.
     """
     torch.set_num_threads(1)
     training = Training(config, seed)
-    training.restore(out, resume=resume, changed_code=resume_changed_code)
+    training.restore(out, resume=resume)
     run = {"config": config.model_dump(mode="json"), "seed": seed}
     with Tracker(out, run, wandb=wandb, tensorboard=tensorboard) as tracker:
         tracker.rewind(training.updates if training.updates else -1)
-        if len(training.code) > 1:
-            tracker.log(training.updates, {CODES: len(training.code)})
         for metrics in _rounds(training):
             tracker.log(training.updates, metrics)
             tracker.flush()

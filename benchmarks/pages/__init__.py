@@ -1,1 +1,1 @@
-"""What the pages under ``docs/`` that are written by a command have in common."""
+"""Tables, figures and regions of the pages under ``docs/``."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import numpy as np
+
 NONE: Final = "–"
 
 
@@ -22,3 +24,11 @@ def _cell(text: str) -> str:
 def number(value: float | None, digits: int = 1) -> str:
     """A number with so many decimals, or a dash."""
     return NONE if value is None else f"{value:,.{digits}f}"
+
+
+def embolden(rows: Sequence[list[str]], values: Sequence[Sequence[float]]) -> None:
+    """Make the largest value of every column bold, in the column after it."""
+    for c, column in enumerate(zip(*values, strict=True), start=1):
+        best = int(np.argmax(column))
+        if np.isfinite(column[best]):
+            rows[best][c] = f"**{rows[best][c]}**"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.errors import unknown
@@ -27,18 +27,15 @@ class Written:
     Attributes:
         page: The page.
         figures: Its figures.
-        more: Pages that it links to and that were written with it.
     """
 
     page: Path
     figures: tuple[Path, ...] = ()
-    more: tuple[Path, ...] = ()
 
     @property
     def beside(self) -> str:
         """What was written beside the page, in words."""
-        pages = f"{len(self.more)} pages and " if self.more else ""
-        return f"{pages}{len(self.figures)} figures"
+        return f"{len(self.figures)} figures"
 
 
 def write_page(path: Path, template: str, names: Mapping[str, str], *, command: str) -> Path:
@@ -67,21 +64,6 @@ def write_page(path: Path, template: str, names: Mapping[str, str], *, command: 
     )
     replace_text(path, head + fill(text, names))
     return path
-
-
-def origin(header: Mapping[str, Any]) -> dict[str, str]:
-    """What templates say of the machine and the versions behind a results folder.
-
-    Args:
-        header: Content of its ``run.json``.
-    """
-    return {
-        "processor": header["machine"]["processor"],
-        "cores": str(header["machine"]["cores"]),
-        "python": header["python"],
-        "versions": ", ".join(f"{name} {version}" for name, version in header["packages"].items()),
-        "commit": (header["git"] or {}).get("commit", "unknown")[:12],
-    }
 
 
 def fill(template: str, names: Mapping[str, str]) -> str:

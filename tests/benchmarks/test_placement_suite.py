@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ from inframind_gym.policies.placement import registry as placement
 from tests.benchmarks import synthetic_results
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "placement.md"
 MINE = "tests.benchmarks.placements_under_test"
 CELL = PlacementCell("lru", "h100-4gpu", "steady", 0)
 
@@ -304,27 +306,23 @@ def test_the_header_replays_as_an_environment(folder: Path) -> None:
     assert header["bounds"] == ["everywhere"]
 
 
-def test_the_page_shows_who_is_better_where(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_shows_who_is_better_where(folder: Path) -> None:
     results = load_results(folder)
-    monkeypatch.setattr(page, "OURS", "greedy")
-    solved = [{"gpus": 4, "models": 6, **dict.fromkeys(SOLVERS, 1.5), "ortools": None}]
-    text = page.write(results, tmp_path, solver=solved).read_text()
-    assert "$" not in text
-    assert "Seeds: 2 on h100-4gpu." in text
-    assert "| 4 | 6 | 1.50 | 1.50 | 1.50 | 1.50 |  |" in text
-    latency, slo = page.paired_sheets(results, "greedy")
-    assert [row[:2] for row in slo.rows] == [
-        ["h100-4gpu", "shifting"],
-        ["h100-4gpu", "steady"],
-        ["all", "mean"],
+    solved = [{"gpus": 4, "models": 6, **dict.fromkeys(SOLVERS, 1.5), "networkx": None}]
+    shown = page.tables(results, solved, "greedy")
+    assert shown["origin"].startswith("Seeds: 2 on h100-4gpu.")
+    assert "| 4 | 6 | 1.50 | 1.50 | 1.50 |  |" in shown["solver"]
+    assert set(re.findall(r"<!-- table: ([\w-]+)", PAGE.read_text())) == set(shown)
+    heading, _, *rows = (line.split(" | ") for line in shown["latency"].splitlines())
+    assert heading == ["| cluster", "demand", "random |"]
+    assert [row[:2] for row in rows] == [
+        ["| h100-4gpu", "shifting"],
+        ["| h100-4gpu", "steady"],
+        ["| all", "mean"],
     ]
-    assert latency.headings == ["cluster", "demand", "random"]
-    [mean] = latency.rows[-1][2:]
     found = compare(Side(results, "random"), Side(results, "greedy"))["overall"]["call_latency_s"]
-    assert f"{found['difference']:.1f} [" in mean
-    assert mean.startswith("**") == (found["difference_ci95"][1] < 0.0)
+    assert f"{found['difference']:.1f} [" in rows[-1][2]
+    assert rows[-1][2].startswith("**") == (found["difference_ci95"][1] < 0.0)
 
 
 @pytest.mark.slow

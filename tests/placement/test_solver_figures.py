@@ -14,17 +14,16 @@ def test_all_solvers_agree_and_are_timed() -> None:
     (line,) = measure(((12, 5),), repeats=1)
     assert (line["gpus"], line["models"]) == (12, 5)
     for name in SOLVERS:
-        if name != "ortools":  # not a dependency
-            took_ms = line[name]
-            assert took_ms is not None
-            assert took_ms > 0.0
+        took_ms = line[name]
+        assert took_ms is not None
+        assert took_ms > 0.0
 
 
 def test_solvers_whose_package_is_missing_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solver, "find_spec", lambda package: None)
     (line,) = measure(((12, 5),), repeats=1)
     left_out = {name for name in SOLVERS if line[name] is None}
-    assert left_out == {"assignment", "highs", "networkx", "ortools"}
+    assert left_out == {"assignment", "highs", "networkx"}
 
 
 def test_a_wrong_solver_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,0 @@
-"""The results page: ``python -m benchmarks results`` trains, runs and writes `docs/results.md`."""
