@@ -122,7 +122,7 @@ def policy_version(policy: str) -> int:
 
 def declared(runs: Sequence[Run]) -> dict[str, Any]:
     """Versions and settings of an entry's runs; a record with others is not valid."""
-    run, left_out = runs[0], {"name", "description", "policies", "protocol", "execution"}
+    run, left_out = runs[0], {"name", "description", "policies", "execution"}
     parts = [
         one.suite.model_dump(mode="json", exclude_defaults=True, exclude=left_out) for one in runs
     ]
@@ -130,7 +130,7 @@ def declared(runs: Sequence[Run]) -> dict[str, Any]:
     settings["workloads"] = [name for part in parts for name in part["workloads"]]
     if own := {name: v for part in parts for name, v in part.get("by_workload", {}).items()}:
         settings["by_workload"] = own
-    settings["execution"] = "sequential" if run.suite.protocol == "published" else "parallel"
+    settings["execution"] = run.suite.execution or "parallel"
     return {
         "simulator_version": SIMULATOR_VERSION,
         "policy": run.entry.policy,
