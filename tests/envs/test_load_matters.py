@@ -14,7 +14,7 @@ import yaml
 from numpy.typing import NDArray
 
 import baselines
-from inframind_gym.policies import BasePolicy, Contexts, Policy
+from inframind_gym.policies import Policy
 from tests.envs.sweeps import Cycle, make_batch, on_time, sweep
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -77,63 +77,6 @@ def test_latency_falls_with_more_slots(tmp_path: Path) -> None:
         assert np.all(four > 1.4 * eight), name
         assert np.all(eight > 1.4 * sixteen), name
         assert np.all(sixteen > 1.05 * many), name  # qwen's cache holds little more than 16 calls
-
-
-def imbalance(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Standard deviation over mean of each row."""
-    out: NDArray[np.float64] = amounts.std(axis=1) / amounts.mean(axis=1)
-    return out
-
-
-class Watched(BasePolicy):
-    """A policy, and the sum of the queues that it has seen, one poll of the telemetry each."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy, self.name = policy, policy.name
-        self.queues = self.calls = np.zeros((0, 0))
-        self.polls = np.zeros(0, np.int64)
-
-    def reset(self, spec: Any, seeds: Any) -> None:
-        super().reset(spec, seeds)
-        self.policy.reset(spec, seeds)
-        self.queues = np.zeros((len(seeds), spec.num_models))
-        self.polls = np.zeros(len(seeds), np.int64)
-
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        new = contexts["poll"] > self.polls[rows]
-        self.polls[rows] = contexts["poll"]
-        self.queues[rows] += new[:, None] * self.spec.layout.queue_depth_req(observations)
-        return self.policy.act_batch(observations, contexts, rows)
-
-
-def imbalances(env: Any, name: str, rate: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of the models' shares of the decisions, and of their mean queues, for each seed."""
-    policy = Watched(baselines.make(name))
-    rows = sweep(env, policy, SEEDS, arrival_rate_per_min=rate)
-    decided = np.array(
-        [[(records["model"] == m).sum() for m in range(5)] for records in rows], np.float64
-    )
-    return imbalance(decided), imbalance(policy.queues)
-
-
-@pytest.mark.parametrize(("workload", "rate"), [("mixed", 10.0), ("mbpp", 10.0), ("mbpp", 50.0)])
-def test_least_loaded_shares_calls_out_more_evenly_than_the_measured_mix(
-    workload: str, rate: float
-) -> None:
-    env = make_batch(len(SEEDS), num_queries=300, workload=workload)
-    mix_calls, _ = imbalances(env, "static_mix", rate)
-    level_calls, _ = imbalances(env, "least_loaded", rate)
-    assert np.all(level_calls < mix_calls - 0.02)
-
-
-@pytest.mark.parametrize("rate", [10.0, 50.0, 200.0])
-def test_least_loaded_keeps_the_queues_even_at_any_load(env: Any, rate: float) -> None:
-    # Not so the shares of the calls: at a high load even queues need more calls for fast servers.
-    _, mix_queues = imbalances(env, "static_mix", rate)
-    _, level_queues = imbalances(env, "least_loaded", rate)
-    assert np.all(level_queues < 0.6 * mix_queues)
 
 
 @pytest.fixture(scope="module")

@@ -88,87 +88,6 @@ def test_cost_of_each_step_of_one_request() -> None:
     assert request.computed == 12  # the KV of the last token is never computed
 
 
-def test_chunked_prefill_shares_the_token_budget() -> None:
-    # Budget 8; duration 1 + attention/16.
-    # 0: A 8            8*8  = 64         -> 5     ends 5
-    # 1: A 8            8*16 = 128        -> 9     ends 14
-    # 2: A 4, B 4       4*20 + 4*4 = 96   -> 7     ends 21: A's first token
-    # 3: A decode, B 2  2*6 = 12          -> 1.75  ends 22.75: both finish
-    kernel = ReferenceKernel([make_server(max_num_batched_tokens=8, per_attention_unit_s=1 / 16)])
-    a, b = kernel.run([req(0, prompt=20, output=2), req(1, prompt=6, output=1)])
-    assert scheduled(kernel.steps[0]) == [[(0, 8)], [(0, 8)], [(0, 4), (1, 4)], [(0, 1), (1, 2)]]
-    assert [step.duration_s for step in kernel.steps[0]] == [5.0, 9.0, 7.0, 1.75]
-    assert (a.admitted_s, a.first_token_s, a.finish_s) == (0.0, 21.0, 22.75)
-    assert (b.admitted_s, b.first_token_s, b.finish_s) == (14.0, 22.75, 22.75)
-
-
-def test_a_last_chunk_of_one_token_is_prefill() -> None:
-    # Budget 8, prompt 9: 1 + 8*8/16 = 5, then 1 + 1*9/16 = 1.5625.
-    kernel = ReferenceKernel([make_server(max_num_batched_tokens=8, per_attention_unit_s=1 / 16)])
-    kernel.run([req(0, prompt=9)])
-    assert [step.duration_s for step in kernel.steps[0]] == [5.0, 1.5625]
-
-
-def test_running_requests_come_before_more_urgent_waiting_ones() -> None:
-    # Budget 1: the decode of 0 takes it, 1 waits though it is more urgent.
-    kernel = ReferenceKernel([make_server(max_num_batched_tokens=1)])
-    kernel.run([req(0, priority=9, output=2), req(1, at=0.5, priority=0)])
-    assert scheduled(kernel.steps[0]) == [[(0, 1)], [(0, 1)], [(1, 1)]]
-
-
-def test_slots_go_by_priority_and_are_not_taken_away() -> None:
-    # One slot. 0 runs over [0, 1) and [1, 2); then 2 (priority 1) before 1 (priority 9).
-    kernel = ReferenceKernel([make_server(max_num_seqs=1)])
-    requests = kernel.run(
-        [
-            req(0, priority=5, output=2),
-            req(1, at=0.5, priority=9),
-            req(2, at=0.75, priority=1),
-        ]
-    )
-    assert [r.admitted_s for r in requests] == [0.0, 3.0, 2.0]
-    assert [r.finish_s for r in requests] == [2.0, 4.0, 3.0]
-
-
-def test_ties_of_priority_go_by_submission() -> None:
-    # One slot, handed in out of order: 1 and 2 at 0.0 (in order of calls), 0 at 0.5.
-    kernel = ReferenceKernel([make_server(max_num_seqs=1)])
-    requests = kernel.run([req(0, at=0.5), req(1), req(2)])
-    assert [r.seq for r in requests] == [2, 0, 1]
-    assert [r.admitted_s for r in requests] == [2.0, 0.0, 1.0]
-
-
-def test_a_step_sees_what_is_submitted_at_the_instant_it_starts() -> None:
-    # Steps of 0 start at 0, 1, 2. 1 comes exactly at 1; 2 just after it, and waits for 2.
-    kernel = ReferenceKernel([make_server()])
-    requests = kernel.run([req(0, output=3), req(1, at=1.0), req(2, at=1.25)])
-    assert [r.admitted_s for r in requests] == [0.0, 1.0, 2.0]
-
-
-def test_an_idle_server_starts_when_work_comes() -> None:
-    kernel = ReferenceKernel([make_server()])
-    kernel.run([req(0), req(1, at=5.5), req(2, at=5.5)])
-    assert [step.start_s for step in kernel.steps[0]] == [0.0, 5.5]
-    assert kernel.steps[0][1].admitted == [1, 2]
-
-
-def test_the_head_of_the_queue_blocks_those_behind_it() -> None:
-    # 4 blocks, budget 8. 0 holds 2 blocks over two steps; 1 needs 3 for the whole prompt, so it
-    # is not admitted, though its first chunk of 1 would fit; nor is 2 (1 block) behind it.
-    # 0: 0 prefills 7 tokens     1: 0 decodes, done
-    # 2: 1 prefills 8 (2 blocks) 3: 1 prefills 4 (3 blocks), and 2 fits the last block
-    kernel = ReferenceKernel([make_server(max_num_batched_tokens=8, usable_blocks=4)])
-    requests = kernel.run(
-        [
-            req(0, prompt=7, output=2),
-            req(1, priority=1, prompt=12),
-            req(2, priority=2, prompt=4),
-        ]
-    )
-    assert scheduled(kernel.steps[0]) == [[(0, 7)], [(0, 1)], [(1, 8)], [(1, 4), (2, 4)]]
-    assert [r.admitted_s for r in requests] == [0.0, 2.0, 3.0]
-
-
 def test_eviction_recomputes_prompt_and_emitted_tokens() -> None:
     # 4 blocks, A more urgent.                               blocks A, B
     # 0: A 8, B 7: both emit their first token               2, 2
@@ -186,62 +105,6 @@ def test_eviction_recomputes_prompt_and_emitted_tokens() -> None:
     assert [step.admitted for step in steps] == [[0, 1], [], [], [1], []]
     assert (a.evictions, a.finish_s) == (0, 3.0)
     assert (b.evictions, b.admitted_s, b.first_token_s, b.finish_s) == (1, 0.0, 1.0, 5.0)
-
-
-def test_tokens_of_an_evicted_request_return_to_the_budget() -> None:
-    # 8 blocks, budget 4. B runs first and is the least urgent, A then decodes, C prefills 20.
-    #                                      tokens (blocks) after:  B       A      C
-    # 0: B 4                                                       4 (1)
-    # 1: B 1, A 3                                                  5 (2)   3 (1)
-    # 2-6: B 1, A 1, C 2 each                                      10 (3)  8 (2)  10 (3)
-    # 7: B 1 is scheduled; A's 9th token needs a block, none is free: B goes, its token returns;
-    #    A 1, and C gets 3 instead of 2                            -       9 (3)  13 (4)
-    #    A has emitted 7 tokens (steps 1-7): done
-    # 8: C 4, no budget for B                                      -              17 (5)
-    # 9: C 3, done; B (4 + 7 tokens: 3 blocks, 3 free) gets 1      1 (1)          20 (5)
-    # 10-12: B 4, 4, 2: emits its 8th token, done
-    kernel = ReferenceKernel([make_server(max_num_batched_tokens=4, usable_blocks=8)])
-    a, b, c = 0, 1, 2
-    requests = kernel.run(
-        [
-            req(a, at=0.5, priority=0, prompt=3, output=7),
-            req(b, at=0.0, priority=2, prompt=4, output=8),
-            req(c, at=1.5, priority=1, prompt=20, output=1),
-        ]
-    )
-    steps = kernel.steps[0]
-    assert scheduled(steps) == [
-        [(b, 4)],
-        [(b, 1), (a, 3)],
-        *[[(b, 1), (a, 1), (c, 2)]] * 5,
-        [(a, 1), (c, 3)],
-        [(c, 4)],
-        [(c, 3), (b, 1)],
-        [(b, 4)],
-        [(b, 4)],
-        [(b, 2)],
-    ]
-    assert [(i, step.evicted) for i, step in enumerate(steps) if step.evicted] == [(7, [b])]
-    assert [r.finish_s for r in requests] == [8.0, 13.0, 10.0]
-
-
-def test_a_request_that_evicts_itself_ends_the_scheduling_of_running_ones() -> None:
-    # 4 blocks; B (less urgent) is first in `running`.          blocks B, A
-    # 0: B 7                                                     2
-    # 1: B 1 (8 tokens), A 6                                     2, 2
-    # 2: B's 9th token needs a block; B is the victim itself;    -, 2
-    #    A behind it is not scheduled: an empty step, over at once
-    # 3: A 1, done; B (7 + 2 tokens) needs 3, free are 2         -, 2
-    # 4: B 9, emits its third token, done
-    kernel = ReferenceKernel([make_server(usable_blocks=4)])
-    b, a = kernel.run(
-        [req(0, priority=1, prompt=7, output=3), req(1, at=0.5, priority=0, prompt=6, output=2)]
-    )
-    steps = kernel.steps[0]
-    assert scheduled(steps) == [[(0, 7)], [(0, 1), (1, 6)], [], [(1, 1)], [(0, 9)]]
-    assert steps[2].evicted == [0]
-    assert steps[2].duration_s == 0.0
-    assert (a.finish_s, b.finish_s) == (3.0, 4.0)
 
 
 @pytest.mark.parametrize(
@@ -272,20 +135,6 @@ def test_two_busy_peers_count_twice() -> None:
     )
     kernel.run([req(0), req(1, server=1), req(2, server=2)])
     assert [steps[0].duration_s for steps in kernel.steps] == [2.0, 1.0, 1.0]
-
-
-def test_a_finish_can_submit_at_the_same_instant() -> None:
-    # 0 finishes at 1 on server 0, and its follow-up starts at 1 on server 1, whose step beside the
-    # (now idle) server 0 is not slowed.
-    kernel = ReferenceKernel([make_server(), make_server(peers=(0,), slowdown=1.0)])
-    follow_up = req(1, at=1.0, server=1)
-
-    def on_finish(request: RefRequest) -> None:
-        if request.id == 0:
-            kernel.submit(follow_up)
-
-    kernel.run([req(0)], on_finish)
-    assert (follow_up.admitted_s, follow_up.finish_s) == (1.0, 2.0)
 
 
 def test_impossible_submissions_are_refused() -> None:
@@ -345,7 +194,7 @@ def test_invariants_on_random_loads(seed: int) -> None:
 def run_fixed(
     topology: Topology,
     num_agents: int,
-    execution: Execution,
+    execution: str,
     latencies: dict[tuple[int, int], float],
     models: list[int],
 ) -> tuple[list[tuple[int, int, float]], list[int], list[float], float, list[float], float]:
@@ -381,7 +230,7 @@ CHAIN = {(0, 0): 4.0, (1, 0): 3.0, (2, 0): 5.0, (FINAL_NODE, 0): 2.0}
         ("sequential", 12.0, 0.25),  # the final call does not count: 5/20
     ],
 )
-def test_chain(execution: Execution, latency_s: float, last_cost: float) -> None:
+def test_chain(execution: str, latency_s: float, last_cost: float) -> None:
     calls, models, b_rem, latency, costs, finished = run_fixed(
         "Chain", 3, execution, CHAIN, models=[1, 0, 0]
     )

@@ -105,7 +105,7 @@ def run_query(
     budget_s: float,
     decide: Decide,
     call_latency: CallLatency,
-    execution: Execution,
+    execution: str,
     twice: Collection[int] = (),
 ) -> QueryResult:
     """Carry one query out.
@@ -137,7 +137,7 @@ def run_query(
         calls.append(Call(node, repeat, model, strategy, start_s, end_s))
         return end_s
 
-    # When a node is done: on the wall clock in `parallel`, on the graph's own clock in `sequential`.
+    # When a node is done: wall clock in `parallel`, the graph's own clock in `sequential`.
     done_s: dict[int, float] = {}
 
     def ready_s(node: Node) -> float:
