@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from inframind_gym.benchmark.cli.shared import (
+from inframind_gym.benchmark.cli import (
     Json,
     RayAddress,
     app,
     friendly,
     print_json,
 )
-from inframind_gym.benchmark.cores import available_cores
+from inframind_gym.benchmark.machine import available_cores
 from inframind_gym.benchmark.progress import say
 
 

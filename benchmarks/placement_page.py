@@ -13,7 +13,7 @@ from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.placement.metrics import METRICS
 from inframind_gym.benchmark.results import Results
-from inframind_gym.benchmark.tables import Sheet, leaderboard_sheets, to_markdown, value_text
+from inframind_gym.benchmark.tables import Sheet, leaderboard_sheets, to_markdown
 
 OURS: Final = "mcf_plus"
 JUDGED: Final = ("call_latency_s", "slo")
@@ -89,7 +89,7 @@ def _paired(found: Mapping[str, dict[str, Any]], ours: str, metric: str) -> Shee
         rows.append([*place, *(_text(metric, row[metric]) if row else "" for row in at.values())])
     rows.append(["all", "mean", *(_text(metric, c["overall"][metric]) for c in found.values())])
     return Sheet(
-        f"{METRICS[metric].label}: {ours} less the other policy [95 % interval]",
+        f"{METRICS[metric].heading}: {ours} less the other policy [95 % interval]",
         ["cluster", "demand", *found],
         rows,
         "Better: bold. Worse: in italics. Neither: the interval holds 0.",
@@ -101,11 +101,11 @@ def _text(name: str, difference: Mapping[str, Any]) -> str:
     metric = METRICS[name]
     low, high = difference["difference_ci95"]
     sign = "+" if difference["difference"] > 0 else ""
-    ends = f"[{value_text(metric, low)}, {value_text(metric, high)}]"
-    text = f"{sign}{value_text(metric, difference['difference'])} {ends}"
+    ends = f"[{metric.text(low)}, {metric.text(high)}]"
+    text = f"{sign}{metric.text(difference['difference'])} {ends}"
     if low <= 0.0 <= high:
         return text
-    mark = "**" if (low > 0.0) == metric.higher_is_better else "*"
+    mark = "**" if (low > 0.0) == (metric.better == "higher") else "*"
     return f"{mark}{text}{mark}"
 
 

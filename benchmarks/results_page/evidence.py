@@ -16,7 +16,7 @@ from benchmarks.results_page.targets import Target, targets
 from benchmarks.results_page.trained import Note
 from inframind_gym.benchmark.bounds import FluidBound, fluid_bounds, mean_bound
 from inframind_gym.benchmark.progress import say
-from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.routing.suite import RoutingSuite
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Evidence:
 def gather(
     plan: PlanConfig,
     entries: Sequence[EntryConfig],
-    suites: Mapping[Protocol, SuiteConfig],
+    suites: Mapping[Protocol, RoutingSuite],
     results: Path,
     records: Path | None = None,
 ) -> Evidence:

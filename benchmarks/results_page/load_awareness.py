@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.results_page.plan import EntryRun
 from inframind_gym.benchmark.cells import grid
-from inframind_gym.benchmark.store import read_blocks, read_episodes
+from inframind_gym.benchmark.store import read_blocks, read_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def sides_of(run: EntryRun) -> Sides:
     queries: Counter[bool] = Counter()
     wanted = set(grid(run.suite))
     blocks = [block for block in read_blocks(run.folder) if block.cell in wanted]
-    for _, episodes in read_episodes(run.folder, blocks):
+    for _, episodes in read_records(run.folder, blocks):
         for episode in episodes:
             late = episode["cost"] > 1.0
             models[late].update(episode["models"])

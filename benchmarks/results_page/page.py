@@ -13,7 +13,7 @@ from benchmarks.results_page.formats import title
 from benchmarks.results_page.plots import draw_all
 from benchmarks.results_page.prose import prose
 from benchmarks.results_page.rests_on import SIMULATOR
-from inframind_gym.benchmark.cells import budget_text
+from inframind_gym.benchmark.routing.suite import budget_text
 
 PAGE: Final = "results.md"
 FOLDER: Final = "results"  # of the figures and of the other pages, beside the page

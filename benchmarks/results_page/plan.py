@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, model_validator
 
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.runner import resolve
-from inframind_gym.benchmark.suite import SuiteConfig, load_suite, name_of
+from inframind_gym.benchmark.routing.suite import RoutingSuite
+from inframind_gym.benchmark.suite import load_suite, name_of
 from inframind_gym.configs import PositiveInt, StrictModel, load_yaml_model
 from inframind_gym.errors import unknown
 
@@ -200,7 +200,7 @@ class EntryRun:
 
     entry: EntryConfig
     protocol: Protocol
-    suite: SuiteConfig
+    suite: RoutingSuite
     folder: Path
     seed_of: Mapping[str, int]
     workload: str = ""
@@ -221,13 +221,13 @@ def load_plan(path: Path = PLAN) -> PlanConfig:
     return load_yaml_model(path, PlanConfig)
 
 
-def suites_of(plan: PlanConfig, overrides: Mapping[str, Any]) -> dict[Protocol, SuiteConfig]:
+def suites_of(plan: PlanConfig, overrides: Mapping[str, Any]) -> dict[Protocol, RoutingSuite]:
     """The suites of a plan, with settings from the command line."""
     return {protocol: load_suite(name, overrides) for protocol, name in plan.suites.items()}
 
 
 def runs_of(
-    entry: EntryConfig, suites: Mapping[Protocol, SuiteConfig], results: Path
+    entry: EntryConfig, suites: Mapping[Protocol, RoutingSuite], results: Path
 ) -> Iterator[EntryRun]:
     """The runs of an entry: one for each protocol, and for each workload if these differ.
 
@@ -254,10 +254,10 @@ def runs_of(
             }
             content = {**suite.model_dump(), **changes}
             folder = results / suite.name / entry.name / (workload or "")
-            suite_of_run = SuiteConfig(**content)
+            suite_of_run = RoutingSuite(**content)
             yield EntryRun(entry, protocol, suite_of_run, folder, seed_of, workload or "")
 
 
-def resolved(run: EntryRun) -> SuiteConfig:
+def resolved(run: EntryRun) -> RoutingSuite:
     """The run's suite, checked."""
-    return resolve(run.suite)
+    return run.suite.resolve()

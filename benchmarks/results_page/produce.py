@@ -11,16 +11,16 @@ from benchmarks.results_page.records import find, path_of, record_of, save
 from benchmarks.results_page.trainings import Training, train, trainings_of
 from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
 from inframind_gym.benchmark.progress import say
+from inframind_gym.benchmark.routing.suite import RoutingSuite
 from inframind_gym.benchmark.runner import ctrl_c, run
 from inframind_gym.benchmark.store import OtherSettingsError, delete_results
-from inframind_gym.benchmark.suite import SuiteConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def produce(
     entries: Sequence[EntryConfig],
-    suites: Mapping[Protocol, SuiteConfig],
+    suites: Mapping[Protocol, RoutingSuite],
     results: Path,
     *,
     workers: int,

@@ -68,7 +68,7 @@ def _effects_of(evidence: Evidence, entry: str) -> str:
         return f"`{entry}` or `{plan.oblivious}` has not been run."
     headings = [""]
     for column in columns:
-        headings += [f"{column.label}, {ELSEWHERE}", f"{column.label}, here"]
+        headings += [f"{column.heading}, {ELSEWHERE}", f"{column.heading}, here"]
     body = []
     for place in scores.places:
         row = [f"{title(place[0])}, {place[1]:g}/min"]
@@ -114,4 +114,4 @@ def causes_table(evidence: Evidence) -> str:
         if scores.has(name):
             means = [(scores.mean(name, c.name, rate), c) for rate in rates for c in columns]
             body.append([words, *(margin(draws, column) for draws, column in means)])
-    return table(["", *(f"{c.label}, {rate:g}/min" for rate in rates for c in columns)], body)
+    return table(["", *(f"{c.heading}, {rate:g}/min" for rate in rates for c in columns)], body)

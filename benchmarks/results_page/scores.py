@@ -14,16 +14,15 @@ from benchmarks.results_page.plan import EntryConfig, EntryRun, Protocol
 from benchmarks.results_page.records import Lines, Place, Record
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.metrics import Metric
-from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.routing.suite import RoutingSuite
 
 COLUMNS: Final = tuple(  # of the full tables
-    Metric(*column)
-    for column in (
-        ("accuracy", "solved %", 100.0, True),
-        ("latency_mean_s", "mean s", 1.0, False),
-        ("slo_100s", "≤100 s %", 100.0, True),
-        ("slo_own", "in budget %", 100.0, True),
-        ("goodput", "goodput %", 100.0, True),
+    (
+        Metric("accuracy", "solved", "%", "higher"),
+        Metric("latency_mean_s", "mean", "s", "lower"),
+        Metric("slo_100s", "≤100 s", "%", "higher"),
+        Metric("slo_own", "in budget", "%", "higher"),
+        Metric("goodput", "goodput", "%", "higher"),
     )
 )
 
@@ -40,7 +39,7 @@ class Scores:
         trained: Which training each entry plays with: entries of the same one are paired.
     """
 
-    suite: SuiteConfig
+    suite: RoutingSuite
     cells: dict[str, Lines] = field(default_factory=dict)
     origins: list[dict[str, Any]] = field(default_factory=list)
     trained: dict[str, str] = field(default_factory=dict)
@@ -117,7 +116,7 @@ class Scores:
         )
 
 
-def check_suites(suites: Mapping[Protocol, SuiteConfig]) -> None:
+def check_suites(suites: Mapping[Protocol, RoutingSuite]) -> None:
     """Check that intervals can be made of what suites run.
 
     Raises:
@@ -132,7 +131,7 @@ def check_suites(suites: Mapping[Protocol, SuiteConfig]) -> None:
 
 
 def scores_of(
-    suites: Mapping[Protocol, SuiteConfig], records: Iterable[tuple[EntryRun, Record]]
+    suites: Mapping[Protocol, RoutingSuite], records: Iterable[tuple[EntryRun, Record]]
 ) -> dict[Protocol, Scores]:
     """The scores of each protocol.
 

@@ -144,7 +144,7 @@ def _place_table(evidence: Evidence, protocol: Protocol, place: Place) -> str:
             continue
         draws = [scores.draws(entry.name, place, column.name) for column in COLUMNS]
         body.append([named(entry), *map(margin, draws, COLUMNS)])
-        signs = [1.0 if column.higher_is_better else -1.0 for column in COLUMNS]
+        signs = [1.0 if column.better == "higher" else -1.0 for column in COLUMNS]
         ranked = entry.kind in _RANKED
         values.append(
             [s * d.value if ranked else -np.inf for s, d in zip(signs, draws, strict=True)]
@@ -164,7 +164,7 @@ def _place_table(evidence: Evidence, protocol: Protocol, place: Place) -> str:
                 for value, column in zip(shown, COLUMNS, strict=True)
             ]
             body.append([f"`{system}`, {ELSEWHERE}", *texts])
-    return table(["", *(column.label for column in COLUMNS)], body)
+    return table(["", *(column.heading for column in COLUMNS)], body)
 
 
 def mean_differences_table(evidence: Evidence, protocol: Protocol) -> str:

@@ -10,7 +10,8 @@ import yaml
 from pydantic import Field
 
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.suite import SuiteConfig, load_suite, name_of
+from inframind_gym.benchmark.routing.suite import RoutingSuite
+from inframind_gym.benchmark.suite import load_suite, name_of
 from inframind_gym.configs import Number, Positive, PositiveInt, StrictModel, find_config
 from inframind_gym.configs import load_yaml_model as load_yaml
 from inframind_gym.errors import unknown
@@ -34,7 +35,7 @@ class Circumstance(StrictModel):
 
     Attributes:
         what: In words.
-        suite: Settings of `SuiteConfig` in place of the suite's own.
+        suite: Settings of `RoutingSuite` in place of the suite's own.
         traced: Whether arrivals are those of a recorded trace, which has to be given.
         step_factors: By the model's alias: times the duration of its engine steps.
         ability_offsets: By the model's alias: added to its ability in every workload, in logits.
@@ -127,7 +128,7 @@ def suite_of(
     name: str,
     folder: Path,
     trace: Path | None = None,
-) -> SuiteConfig:
+) -> RoutingSuite:
     """The suite of one circumstance.
 
     Args:
@@ -145,7 +146,7 @@ def suite_of(
     settings |= circumstance.suite
     if circumstance.traced:
         settings["arrivals"] = {"kind": "trace", "path": str(trace), "rescale": True}
-    suite = load_suite(circumstances.suite, settings)
+    suite: RoutingSuite = load_suite(circumstances.suite, settings)
     here = folder / "worlds" / folder_of(name)
     changes: dict[str, Any] = {}
     if circumstance.step_factors:

@@ -49,7 +49,7 @@ def write(played: Circumstances, found: Mapping[str, Results], out: Path) -> Pat
         "missing": "".join(
             f"Not shown: {name}.\n" for name in played.circumstances if name not in found
         ),
-        "sweeps": f"{sum(len(results.sweeps) for results in found.values()):,}",
+        "sweeps": f"{sum(len(results.episodes) for results in found.values()):,}",
         **origin(header),
     }
     return write_page(out / "robustness.md", "robustness.md", names, command="robustness")
@@ -88,7 +88,7 @@ def _differences(
     results: Results, played: Circumstances
 ) -> dict[str, dict[tuple[Any, ...], dict[str, Any]]]:
     """Paired differences in goodput, ours less every rival's, by place."""
-    axes = results.family.cell.axes
+    axes = results.family.suite.cell.axes
     found = {}
     for rival in played.rivals:
         compared = compare(Side(results, rival), Side(results, played.ours))

@@ -10,7 +10,7 @@ from benchmarks.robustness.circumstances import Circumstances, folder_of, suite_
 from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
 from inframind_gym.benchmark.progress import say
 from inframind_gym.benchmark.results import Results, load_results
-from inframind_gym.benchmark.runner import outdated, resolve, run
+from inframind_gym.benchmark.runner import outdated, run
 from inframind_gym.benchmark.store import delete_results
 
 
@@ -45,7 +45,7 @@ def produce(
             names them all.
         StoppedError: Ctrl-C was pressed; what has finished is kept.
     """
-    suites = {name: resolve(suite_of(played, name, folder, trace)) for name in names}
+    suites = {name: suite_of(played, name, folder, trace).resolve() for name in names}
     changed = {name: outdated(suite, _where(folder, name)) for name, suite in suites.items()}
     stale = [name for name in names if changed[name]]
     if stale and not redo:

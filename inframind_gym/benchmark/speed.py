@@ -1,4 +1,4 @@
-"""How fast the simulator is on one core of this machine, beside what it must reach."""
+"""Speed of the simulator on one core of this machine, with the targets that it must reach."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,27 +41,29 @@ class Figure:
 
     Attributes:
         key: Name in JSON.
-        what: What is measured.
+        what: Description.
         unit: Of the figure.
-        target: What it must reach; None for a figure that is only reported.
-        at_most: Whether the target is an upper bound.
-        cores: Cores that it is measured on.
-        needs: Package without which it is left out.
+        target: Least value that is wanted, in seconds the most; None for a figure without one.
     """
 
     key: str
     what: str
     unit: str
     target: float | None = None
-    at_most: bool = False
-    cores: int = 1
-    needs: str | None = None
 
     def reached(self, value: float) -> bool | None:
-        """Whether a value reaches the target."""
+        """Return whether a value reaches the target, if there is one."""
         if self.target is None:
             return None
-        return value <= self.target if self.at_most else value >= self.target
+        return value <= self.target if self.unit == "s" else value >= self.target
+
+    def row(self, value: float) -> list[str]:
+        """Return the line of a table."""
+        sign = "<=" if self.unit == "s" else ">="
+        target = "" if self.target is None else f"{sign} {self.target:,.0f}"
+        verdict = {None: "", True: "yes", False: "NO"}[self.reached(value)]
+        digits = 2 if abs(value) < 100 else 0
+        return [self.what, f"{value:,.{digits}f} {self.unit}", target, verdict]
 
 
 FIGURES: dict[str, Figure] = {
@@ -88,103 +88,70 @@ FIGURES: dict[str, Figure] = {
             "steps/s",
             15_000,
         ),
+        Figure(
+            "executor_vector_random_sps",
+            "The same, random actions (a fifth of them wait for the overloaded model)",
+            "steps/s",
+        ),
         Figure("kernel_rps", "Kernel alone, five servers", "requests/s", 2_000_000),
+        Figure("kernel_simulated_s_per_s", "Kernel, simulated time", "s of simulation/s"),
         Figure(
             "placement_sps",
             f"Placement vector, n = {PLACEMENT_ENVS}, 8 GPUs, 8 models, random actions",
             "steps/s",
             20_000,
         ),
-        Figure("import_s", "import inframind_gym", "s", 1.0, at_most=True),
-        Figure("compile_s", "First use, nothing compiled yet", "s", 45.0, at_most=True),
         Figure(
-            "train_dps",
-            "Training of InfraMind on two cores, rollouts and updates",
-            "decisions/s",
-            20_000,
-            cores=2,
-            needs="torch",
+            "placement_idle_sps",
+            "The same, all GPUs left alone (more calls are served)",
+            "steps/s",
         ),
+        Figure("placement_single_sps", "Placement single, gym.make, random actions", "steps/s"),
+        Figure("import_s", "import inframind_gym", "s", 1.0),
+        Figure("compile_s", "First use, nothing compiled yet", "s", 45.0),
+        Figure("cached_start_s", "First use, compiled before", "s"),
     )
 }
-_REPORTED = {
-    "executor_vector_random_sps": Figure(
-        "executor_vector_random_sps",
-        "The same, random actions (a fifth of them wait for the overloaded model)",
-        "steps/s",
-    ),
-    "placement_idle_sps": Figure(
-        "placement_idle_sps", "The same, all GPUs left alone (more calls are served)", "steps/s"
-    ),
-    "placement_single_sps": Figure(
-        "placement_single_sps", "Placement single, gym.make, random actions", "steps/s"
-    ),
-    "kernel_simulated_s_per_s": Figure("kernel_simulated_s_per_s", "Kernel, simulated time", "s/s"),
-    "cached_start_s": Figure("cached_start_s", "First use, compiled before", "s"),
-}
-
-Measurement = Callable[[int], dict[str, float]]
 
 
 def measure(only: Sequence[str] | None = None, *, repeats: int = 5) -> dict[str, Any]:
-    """Measure speed figures, each on as many cores as it says.
+    """Measure speed figures on one core.
 
     Args:
-        only: Keys of `FIGURES`; None measures all.
+        only: Keys of measurements, each of which gives one or more figures; None takes all.
         repeats: Measurements of each figure; the median is kept. The compilation is measured once.
 
     Returns:
-        The figures by key, ``targets``, ``repeats``, where they were measured, and ``skipped``:
-        why a figure was left out.
+        The figures by key, ``targets``, ``repeats``, and where they were measured.
 
     Raises:
-        BenchmarkError: A figure is unknown.
+        BenchmarkError: A key is unknown.
     """
-    keys = list(only or FIGURES)
+    keys = list(only or _MEASUREMENTS)
     for key in keys:
-        if key not in FIGURES:
-            raise BenchmarkError(unknown("figure", key, FIGURES))
+        if key not in _MEASUREMENTS:
+            raise BenchmarkError(unknown("figure", key, _MEASUREMENTS))
     figures: dict[str, float] = {}
-    skipped: dict[str, str] = {}
     for key in keys:
-        figure = FIGURES[key]
-        if figure.needs is not None and find_spec(figure.needs) is None:
-            skipped[key] = f"{figure.needs} is not installed (extra `agents`)"
-            say(f"{figure.what}: left out, {skipped[key]}")
-            continue
-        say(f"measuring {figure.what} ...")
-        with keep_to_one_core() if figure.cores == 1 else nullcontext():
+        say(f"measuring {FIGURES[key].what} ...")
+        with keep_to_one_core():
             figures |= _MEASUREMENTS[key](repeats)
     return {
         **figures,
-        "targets": {key: FIGURES[key].target for key in keys if key not in skipped},
-        "skipped": skipped,
+        "targets": {key: FIGURES[key].target for key in keys},
         "repeats": repeats,
         **provenance(),
     }
 
 
 def speed_sheet(figures: dict[str, Any]) -> Sheet:
-    """The figures as a table, each beside its target."""
-    body = []
-    for key, figure in {**FIGURES, **_REPORTED}.items():
-        if key not in figures:
-            continue
-        reached = figure.reached(figures[key])
-        target = (
-            ""
-            if figure.target is None
-            else f"{'<=' if figure.at_most else '>='} {figure.target:,.0f}"
-        )
-        verdict = "" if reached is None else ("yes" if reached else "NO")
-        digits = 2 if abs(figures[key]) < 100 else 0
-        body.append([figure.what, f"{figures[key]:,.{digits}f} {figure.unit}", target, verdict])
+    """Make the table of the figures and their targets."""
     machine, packages = figures["machine"], figures["packages"]
     versions = ", ".join(f"{name} {version}" for name, version in packages.items())
     return Sheet(
-        f"Speed, one core of {machine['processor']} where no other number is given",
+        f"Speed, one core of {machine['processor']}",
         ["", "median", "target", "reached"],
-        body,
+        [figure.row(figures[key]) for key, figure in FIGURES.items() if key in figures],
         f"Medians of {figures['repeats']}, compilation once. "
         f"Python {figures['python']}, {versions}. "
         f"Streams: fixed actions, {RATE_PER_MIN:g} queries/min, five models.",
@@ -192,7 +159,7 @@ def speed_sheet(figures: dict[str, Any]) -> Sheet:
 
 
 def _median_rate(work: Callable[[], int], repeats: int) -> float:
-    """Median over repeats of how much of something is done per second."""
+    """Return the median over repeats of a rate per second."""
     rates = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -204,7 +171,7 @@ def _median_rate(work: Callable[[], int], repeats: int) -> float:
 def _vector(
     env_id: str, num_envs: int, repeats: int, action: int | None = None, **kwargs: Any
 ) -> float:
-    """Steps per second of a vector environment, all rows counted.
+    """Return steps per second of a vector environment, all rows counted.
 
     The actions are fixed beforehand: one action for every step, or random ones.
     """
@@ -255,7 +222,7 @@ def _single(repeats: int) -> dict[str, float]:
 
 
 def _placement(repeats: int) -> dict[str, float]:
-    """Steps per second of the placement environment, episodes and autoresets counted."""
+    """Measure steps per second of the placement environment, autoresets included."""
     import gymnasium as gym
 
     import inframind_gym  # noqa: F401
@@ -300,9 +267,9 @@ def _placement(repeats: int) -> dict[str, float]:
 
 
 def _kernel(repeats: int) -> dict[str, float]:
-    """The kernel under an open load of 70 % of every server's slots, in the order of deadlines.
+    """Measure the kernel, ordered by deadlines, under an open load of 70 % of all slots.
 
-    That is 70 % beside busy neighbours on the same GPU: no queue grows without end.
+    The slots are those with busy neighbours on the same GPU: no queue grows without end.
     """
     from inframind_gym.simulator.server import cards, replay_requests
     from inframind_gym.simulator.server.pool import load_pool
@@ -349,7 +316,7 @@ for env_id in ("InfraMind-Stream-v0", "InfraMind-Executor-v0"):
 
 
 def _seconds_in_fresh_process(code: str, **environment: str) -> float:
-    """Seconds that code takes in a new interpreter, whose own start is not counted."""
+    """Return the seconds that code takes in a new interpreter, without its own start."""
     timed = (
         "import json, time\nbegan = time.perf_counter()\n"
         f"{code}\nprint(json.dumps(time.perf_counter() - began))"
@@ -373,12 +340,6 @@ def _import(repeats: int) -> dict[str, float]:
     }
 
 
-def _training(repeats: int) -> dict[str, float]:
-    from agents.inframind.speed import training_rates
-
-    return {"train_dps": statistics.median(training_rates(repeats))}
-
-
 def _compile(repeats: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as cache:
         compiled = _seconds_in_fresh_process(_FIRST_USE, NUMBA_CACHE_DIR=cache)
@@ -388,7 +349,7 @@ def _compile(repeats: int) -> dict[str, float]:
     return {"compile_s": compiled, "cached_start_s": statistics.median(cached)}
 
 
-_MEASUREMENTS: dict[str, Measurement] = {
+_MEASUREMENTS: dict[str, Callable[[int], dict[str, float]]] = {
     "stream_vector_index_dps": lambda repeats: {
         "stream_vector_index_dps": _vector(
             "InfraMind-Stream-v0", NUM_ENVS, repeats, observation="index"
@@ -412,5 +373,4 @@ _MEASUREMENTS: dict[str, Measurement] = {
     "placement_sps": _placement,
     "import_s": _import,
     "compile_s": _compile,
-    "train_dps": _training,
 }

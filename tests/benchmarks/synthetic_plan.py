@@ -8,8 +8,9 @@ import yaml
 
 from benchmarks.results_page.plan import PlanConfig, runs_of, suites_of
 from inframind_gym.benchmark.bounds import FluidBound
-from inframind_gym.benchmark.cells import Cell, grid
-from tests.benchmarks.synthetic_results import drawn, write_folder
+from inframind_gym.benchmark.cells import grid
+from inframind_gym.benchmark.routing.suite import RoutingCell
+from tests.benchmark.synthetic_results import drawn, write_folder
 
 TRAINED = "python -c pass"
 SOLVES = {"good": 0.9, "paper": 0.6, "replay": 0.6, "mas": 0.5, "oracle": 0.95, "worse": 0.7}
@@ -67,7 +68,7 @@ def fluid(suite: Any, workload: str, rate: float, budget_s: Any, *, cache: Path)
 
 
 def fill_results(chosen: PlanConfig, folder: Path, leave_out: str = "", **overrides: Any) -> None:
-    def make(cell: Cell) -> np.ndarray:
+    def make(cell: RoutingCell) -> np.ndarray:
         name, _, place = cell.policy.partition(":")
         luck = 0.02 * int(place[-1]) if place else 0.0
         return drawn(cell, SOLVES[name] - luck, SCALE[name])

@@ -390,7 +390,7 @@ def test_one_command_trains_runs_and_writes(
     monkeypatch.setattr(evidence_module, "fluid_bounds", fluid)
     made = "import pathlib, sys; (pathlib.Path(sys.argv[1]) / 'model').write_text(sys.argv[2])"
     register_policy(
-        PolicyEntry("faked", "tests.benchmarks.policies_under_test:Trained", ("folder",), "faked")
+        PolicyEntry("faked", "tests.benchmark.policies_under_test:Trained", ("folder",), "faked")
     )
     training = {
         "command": f'python -c "{made}" {{folder}} {{seed}}',

@@ -23,7 +23,7 @@ from inframind_gym.benchmark.provenance import meaning_hash
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import PolicyEntry, register_policy
 from tests.benchmarks.synthetic_plan import fill_results, fluid, plan
-from tests.benchmarks.synthetic_results import drawn, write_folder
+from tests.benchmark.synthetic_results import drawn, write_folder
 
 
 def made(run: EntryRun) -> Record:
@@ -125,7 +125,7 @@ def test_a_record_does_not_outlive_the_weights_it_was_made_with(
 ) -> None:
     """The checkpoint is there: it counts. It is not: the record is taken."""
     register_policy(
-        PolicyEntry("faked", "tests.benchmarks.policies_under_test:Trained", ("folder",), "faked")
+        PolicyEntry("faked", "tests.benchmark.policies_under_test:Trained", ("folder",), "faked")
     )
     for seed in range(2):
         (tmp_path / f"runs/{seed}").mkdir(parents=True)

@@ -18,15 +18,16 @@ from benchmarks.robustness.circumstances import (
     load_circumstances,
     suite_of,
 )
-from inframind_gym.benchmark.cells import Cell, grid
+from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.cli import app
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.routing.rollout import Simulator
+from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.runner import resolve
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workload import load_workload
-from tests.benchmarks.synthetic_results import drawn, write_folder
+from tests.benchmark.synthetic_results import drawn, write_folder
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +190,7 @@ def test_redo_leaves_alone_what_another_run_is_writing(
     content["circumstances"] = {"only one": {"what": "one", "suite": {"workloads": ["math"]}}}
     file, folder = tmp_path / "own.yaml", tmp_path / "results" / "only-one"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")
-    cells = [Cell("good", "math", 10.0, 30.0, seed) for seed in range(2)]
+    cells = [RoutingCell("good", "math", 10.0, 30.0, seed) for seed in range(2)]
     write_folder(folder, cells, lambda cell: drawn(cell, 0.7, 1.0))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with (folder / ".lock").open("w") as lock:

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from inframind_gym.benchmark.cells import Cell, batches, cell_id, grid, in_order
+from inframind_gym.benchmark.cells import batches, cell_id, grid, in_order
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.families import family
-from inframind_gym.benchmark.runner import family_of_suite, resolve
+from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.benchmark.suite import (
-    SuiteConfig,
     load_suite,
     parse_arrivals,
     parse_numbers,
@@ -19,10 +17,10 @@ from inframind_gym.benchmark.suite import (
 from inframind_gym.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
-CELL = Cell("random", "mixed", 100.0, 30.0, 0)
+CELL = RoutingCell("random", "mixed", 100.0, 30.0, 0)
 
 
-def suite(**changes: object) -> SuiteConfig:
+def suite(**changes: object) -> RoutingSuite:
     content: dict[str, object] = {
         "name": "test",
         "policies": ["a", "b"],
@@ -31,29 +29,29 @@ def suite(**changes: object) -> SuiteConfig:
         "budgets_s": [30, "tiers"],
         "seeds": 3,
     }
-    return SuiteConfig.model_validate({**content, **changes})
+    return RoutingSuite.model_validate({**content, **changes})
 
 
 def test_grid_is_the_product_of_the_axes() -> None:
     cells = grid(suite())
     assert len(cells) == len(set(cells)) == 2 * 2 * 2 * 3
-    assert cells[0] == Cell("a", "w", 10.0, 30.0, 0)
+    assert cells[0] == RoutingCell("a", "w", 10.0, 30.0, 0)
 
 
 def test_policies_meet_the_same_sweep_and_other_cells_another() -> None:
     other = dataclasses.replace(CELL, policy="static")
-    assert other.sweep_seed == CELL.sweep_seed
+    assert other.episode_seed == CELL.episode_seed
     changed = [
         dataclasses.replace(CELL, workload="math"),
         dataclasses.replace(CELL, rate_per_min=10.0),
         dataclasses.replace(CELL, budget_s="tiers"),
         dataclasses.replace(CELL, seed=1),
     ]
-    assert len({cell.sweep_seed for cell in [CELL, *changed]}) == 5
-    assert CELL.policy_seed != CELL.sweep_seed
-    assert CELL.sweep_seed == 714190615  # part of the results' definition: a change changes them
-    math = Cell("random", "math", 100.0, "tiers", 3)
-    assert (math.sweep_seed, math.policy_seed) == (1165796508, 1141034651)
+    assert len({cell.episode_seed for cell in [CELL, *changed]}) == 5
+    assert CELL.policy_seed != CELL.episode_seed
+    assert CELL.episode_seed == 714190615  # part of the results' definition: a change changes them
+    math = RoutingCell("random", "math", 100.0, "tiers", 3)
+    assert (math.episode_seed, math.policy_seed) == (1165796508, 1141034651)
 
 
 def test_cell_id_covers_everything_that_determines_the_result() -> None:
@@ -65,7 +63,7 @@ def test_cell_id_covers_everything_that_determines_the_result() -> None:
         cell_id(dataclasses.replace(CELL, seed=1), "s", "p"),
     }
     assert len(ids) == 5
-    again = Cell.from_json(json.loads(json.dumps(CELL.to_json())))
+    again = RoutingCell.from_json(json.loads(json.dumps(CELL.to_json())))
     assert again == CELL
     assert cell_id(again, "s", "p") == cell_id(CELL, "s", "p")
 
@@ -90,7 +88,7 @@ def test_paper_suite_is_the_published_grid() -> None:
     paper = load_suite("paper")
     assert set(paper.workloads) == {"math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro"}
     assert paper.budgets_s == (10, 30, 50, 100, 200, 300, 600, 1000)
-    assert (paper.num_queries, paper.protocol) == (500, "published")
+    assert (paper.num_queries, paper.execution) == (500, "sequential")
 
 
 def test_workloads_may_have_budgets_and_lengths_of_their_own() -> None:
@@ -103,7 +101,7 @@ def test_workloads_may_have_budgets_and_lengths_of_their_own() -> None:
     assert ("humaneval", 10, 1000) not in places
     assert (suite.queries_of("humaneval"), suite.queries_of("math")) == (131, 500)
     humaneval = next(cell for cell in grid(suite) if cell.workload == "humaneval")
-    assert family_of_suite(suite).episodes(suite, humaneval) == 131
+    assert suite.length(humaneval) == 131
     short = load_suite("results_published", {"num_queries": 7})
     assert (short.queries_of("humaneval"), short.queries_of("math")) == (7, 7)
     assert short.budgets_of("math") == suite.budgets_of("math")
@@ -127,13 +125,6 @@ def test_a_file_goes_by_its_name_wherever_it_lies() -> None:
     assert mine.source("workloads", "math") == "a/math.yaml"
 
 
-@pytest.mark.parametrize("kind", ["routing", "placement"])
-def test_the_content_of_every_file_that_cells_name_is_hashed(kind: str) -> None:
-    of = family(kind)
-    assert tuple(of.contents) == of.suite.files
-    assert set(of.contents.values()) <= {axis.name for axis in of.cell.axes}
-
-
 def test_a_resolved_suite_does_not_depend_on_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,10 +134,10 @@ def test_a_resolved_suite_does_not_depend_on_the_working_folder(
         (tmp_path / f"my-{name}.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     mine = suite(policies=["random"], workloads=["my-math.yaml", "mbpp"], pool="my-b200-2gpu.yaml")
-    made = resolve(mine)
+    made = mine.resolve()
     assert made.workloads == (str(tmp_path / "my-math.yaml"), "mbpp")
     assert made.pool == str(tmp_path / "my-b200-2gpu.yaml")
-    assert resolve(suite(policies=["random"], workloads=["math"])).pool == "b200-2gpu"
+    assert suite(policies=["random"], workloads=["math"]).resolve().pool == "b200-2gpu"
 
 
 def test_two_files_of_one_name_are_refused() -> None:

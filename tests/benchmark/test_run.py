@@ -14,22 +14,21 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import baselines
 from inframind_gym.benchmark import runner
-from inframind_gym.benchmark.cells import Cell, grid
+from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.routing.records import encode_cell
+from inframind_gym.benchmark.routing.records import encode_episode
 from inframind_gym.benchmark.routing.rollout import ENV_IDS, Simulator, env_kwargs, names_of
-from inframind_gym.benchmark.runner import resolve, run
-from inframind_gym.benchmark.store import CELLS, EPISODES, read_blocks
-from inframind_gym.benchmark.suite import SuiteConfig
-from inframind_gym.policies import feedback_of
+from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
+from inframind_gym.benchmark.runner import run
+from inframind_gym.benchmark.store import CELLS, RECORDS, read_blocks
+from inframind_gym.policies import feedback_of, resolve_policy
 
 ROOT = Path(__file__).resolve().parents[2]
-MINE = "tests.benchmarks.policies_under_test"
+MINE = "tests.benchmark.policies_under_test"
 
 
-def suite(**changes: Any) -> SuiteConfig:
+def suite(**changes: Any) -> RoutingSuite:
     content = {
         "name": "small",
         "policies": ["random", "least_loaded"],
@@ -39,21 +38,21 @@ def suite(**changes: Any) -> SuiteConfig:
         "seeds": 2,
         "num_queries": 12,
     }
-    return resolve(SuiteConfig.model_validate({**content, **changes}))
+    return RoutingSuite.model_validate({**content, **changes}).resolve()
 
 
 def files(folder: Path) -> tuple[bytes, bytes]:
-    return (folder / EPISODES).read_bytes(), (folder / CELLS).read_bytes()
+    return (folder / RECORDS).read_bytes(), (folder / CELLS).read_bytes()
 
 
-def alone(config: SuiteConfig, cell: Cell) -> np.ndarray:
+def alone(config: RoutingSuite, cell: RoutingCell) -> np.ndarray:
     """The cell on the single environment, with `policy.act`, as a user would write the loop."""
-    policy = baselines.resolve_policy(cell.policy)
+    policy = resolve_policy(cell.policy)
     env = gym.make(ENV_IDS["surrogate"], **env_kwargs(config, cell.workload, policy))
     options = {"arrival_rate_per_min": cell.rate_per_min}
     if cell.budget_s != "tiers":
         options["budget_s"] = cell.budget_s
-    observation, _ = env.reset(seed=cell.sweep_seed, options=options)
+    observation, _ = env.reset(seed=cell.episode_seed, options=options)
     policy.reset(env.unwrapped.policy_spec(), [cell.policy_seed])
     observe, over, pieces = feedback_of(policy), False, []
     while not over:
@@ -84,22 +83,24 @@ def test_a_batch_gives_the_bits_of_each_cell_alone(policy: str) -> None:
     assert {cell for cell, _, _ in results} == set(grid(config))
     for cell, records, names in results:
         expected = alone(config, cell)
-        assert encode_cell(cell, "x", records, names) == encode_cell(cell, "x", expected, names)
+        assert encode_episode(cell, "x", records, names) == encode_episode(
+            cell, "x", expected, names
+        )
 
 
 def test_policies_meet_the_same_queries_arrivals_and_budgets() -> None:
     config = suite(policies=["static", "round_robin"], seeds=1, budgets_s=["tiers"])
-    sweeps: dict[Any, list[Any]] = {}
+    drawn_by_rate: dict[Any, list[Any]] = {}
     for policy in config.policies:
         cells = [cell for cell in grid(config) if cell.policy == policy]
         for finished in Simulator(config).run(cells):
             for cell, records, _ in finished:
                 order = records[np.argsort(records["query"])]
                 drawn = order[["query", "task", "arrival_s", "budget_s", "topology", "num_agents"]]
-                sweeps.setdefault(cell.rate_per_min, []).append(drawn.tolist())
-    for one, other in sweeps.values():
+                drawn_by_rate.setdefault(cell.rate_per_min, []).append(drawn.tolist())
+    for one, other in drawn_by_rate.values():
         assert one == other
-    assert sweeps[20.0][0] != sweeps[200.0][0]
+    assert drawn_by_rate[20.0][0] != drawn_by_rate[200.0][0]
 
 
 def test_workers_batches_and_interruptions_do_not_change_a_byte(tmp_path: Path) -> None:
@@ -272,12 +273,12 @@ def test_unknown_names_are_errors_that_suggest(
 def test_names_follow_the_records(tmp_path: Path) -> None:
     config = suite(policies=["static:llama-8b:Concise"], seeds=1, rates_per_min=[20])
     run(config, tmp_path, workers=1)
-    for line in (tmp_path / EPISODES).read_text().splitlines():
-        episode = json.loads(line)
-        assert set(episode["models"]) == {"llama-8b"}
-        assert set(episode["strategies"]) == {"Concise"}
-        assert episode["dataset"].startswith("builtin_")
-        assert len(episode["actions"]) == sum(episode["models"].values())
+    for line in (tmp_path / RECORDS).read_text().splitlines():
+        record = json.loads(line)
+        assert set(record["models"]) == {"llama-8b"}
+        assert set(record["strategies"]) == {"Concise"}
+        assert record["dataset"].startswith("builtin_")
+        assert len(record["actions"]) == sum(record["models"].values())
 
 
 def test_the_environment_has_the_names_that_results_need() -> None:

@@ -14,26 +14,26 @@ import pytest
 from benchmarks import placement_page as page
 from benchmarks.placement_solver import SOLVERS
 from inframind_gym.benchmark import runner
-from inframind_gym.benchmark.cells import Cell, grid
+from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.compare import Side, compare, comparison_sheets
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard
-from inframind_gym.benchmark.placement.cells import PlacementCell
 from inframind_gym.benchmark.placement.family import PlacementFamily
 from inframind_gym.benchmark.placement.metrics import FIELDS, METRICS, DecisionLayout
 from inframind_gym.benchmark.placement.rollout import PlacementSimulator, env_kwargs
-from inframind_gym.benchmark.placement.suite import PlacementSuite
+from inframind_gym.benchmark.placement.suite import PlacementCell, PlacementSuite
 from inframind_gym.benchmark.results import load_results
-from inframind_gym.benchmark.runner import resolve, run
-from inframind_gym.benchmark.store import CELLS, EPISODES, TIMING, read_blocks, read_timings
-from inframind_gym.benchmark.suite import load_any_suite
+from inframind_gym.benchmark.routing.suite import RoutingCell
+from inframind_gym.benchmark.runner import run
+from inframind_gym.benchmark.store import CELLS, RECORDS, TIMING, read_blocks, read_timings
+from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.benchmark.tables import leaderboard_sheets, to_markdown
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.placement import registry as placement
 from tests.benchmarks import synthetic_results
 
 ROOT = Path(__file__).resolve().parents[2]
-MINE = "tests.benchmarks.placements_under_test"
+MINE = "tests.benchmark.placements_under_test"
 CELL = PlacementCell("lru", "h100-4gpu", "steady", 0)
 
 
@@ -46,11 +46,11 @@ def suite(**changes: Any) -> PlacementSuite:
         "seeds": 2,
         "num_decisions": 6,
     }
-    return resolve(PlacementSuite.model_validate({**content, **changes}))
+    return PlacementSuite.model_validate({**content, **changes}).resolve()
 
 
 def files(folder: Path) -> tuple[bytes, bytes]:
-    return (folder / EPISODES).read_bytes(), (folder / CELLS).read_bytes()
+    return (folder / RECORDS).read_bytes(), (folder / CELLS).read_bytes()
 
 
 @pytest.fixture
@@ -69,21 +69,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_policies_meet_the_same_episode_and_other_cells_another() -> None:
-    assert dataclasses.replace(CELL, policy="greedy").sweep_seed == CELL.sweep_seed
+    assert dataclasses.replace(CELL, policy="greedy").episode_seed == CELL.episode_seed
     changed = [
         dataclasses.replace(CELL, cluster="h100-16gpu"),
         dataclasses.replace(CELL, demand="bursty"),
         dataclasses.replace(CELL, seed=1),
     ]
-    assert len({cell.sweep_seed for cell in [CELL, *changed]}) == 4
-    assert CELL.policy_seed != CELL.sweep_seed
+    assert len({cell.episode_seed for cell in [CELL, *changed]}) == 4
+    assert CELL.policy_seed != CELL.episode_seed
     assert PlacementCell.from_json(json.loads(json.dumps(CELL.to_json()))) == CELL
     assert len(grid(suite())) == len(set(grid(suite()))) == 8
 
 
 @pytest.mark.parametrize("name", ["placement", "placement_quick"])
 def test_shipped_suites_need_no_file_of_the_user(name: str) -> None:
-    shipped = resolve(load_any_suite(name))
+    shipped = load_suite(name).resolve()
     assert isinstance(shipped, PlacementSuite)
     assert shipped.arrivals is None
     assert set(placement.names()) < set(shipped.policies)
@@ -94,7 +94,6 @@ def test_metrics_of_decisions_by_hand() -> None:
     second = dict(zip(FIELDS, (50.0, 2, 0, 1, 0, 4, 1, 20.0, 4), strict=True))
     layout = DecisionLayout()
     rows = [{**first, "job_latency_s": [3.0, 5.0]}, {**second, "job_latency_s": [10.0]}]
-    assert len(layout.sums(rows)) == layout.width
     found = {name: float(v) for name, v in layout.evaluate(layout.sums(rows)).items()}
     assert found == pytest.approx(
         {
@@ -117,7 +116,7 @@ def test_a_cell_is_judged_as_the_environment_judges_its_episode() -> None:
     [(cell, decisions, took_ms)] = results
     env = gym.make("InfraMind-Placement-v0", **env_kwargs(config, cell.cluster, cell.demand))
     policy = placement.make("greedy")
-    observation, _ = env.reset(seed=cell.sweep_seed)
+    observation, _ = env.reset(seed=cell.episode_seed)
     policy.reset(env.unwrapped.placement_spec(), [cell.policy_seed])
     over, rewards = False, 0.0
     while not over:
@@ -230,7 +229,7 @@ def test_differences_are_paired_by_cluster_demand_and_seed(folder: Path, tmp_pat
     overall, cells = comparison_sheets(found)
     assert ["call s", "better"] in [[row[0], row[-1]] for row in overall.rows]
     assert [row[:2] for row in cells.rows] == [["h100-4gpu", d] for d in ("shifting", "steady")]
-    routing = Cell("good", "w", 10.0, 30.0, 0)
+    routing = RoutingCell("good", "w", 10.0, 30.0, 0)
     synthetic_results.write_folder(
         tmp_path, [routing], lambda cell: synthetic_results.drawn(cell, 0.5, 1.0)
     )
@@ -272,7 +271,7 @@ def test_an_edited_cluster_and_other_settings_are_refused(tmp_path: Path) -> Non
 
 
 def test_files_go_by_their_names_wherever_they_lie(tmp_path: Path) -> None:
-    assert (CELL.sweep_seed, CELL.policy_seed) == (1084104955, 1809680074)
+    assert (CELL.episode_seed, CELL.policy_seed) == (1084104955, 1809680074)
     for kind, name in (("clusters", "h100-4gpu"), ("demands", "steady")):
         text = (ROOT / f"envs_configs/placement/{kind}/{name}.yaml").read_text()
         (tmp_path / f"{name}.yaml").write_text(text)

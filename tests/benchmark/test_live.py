@@ -20,8 +20,8 @@ from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.routing.live import LiveSimulator
-from inframind_gym.benchmark.runner import resolve, run
-from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.routing.suite import RoutingSuite
+from inframind_gym.benchmark.runner import run
 from inframind_gym.benchmark.tables import leaderboard_sheets
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.simulation import LiveSimulation
@@ -34,7 +34,7 @@ from tests.envs.test_exporter import Samples, of, scrape
 from tests.live.vllm_server.fake import Answer, FakeServer, until
 
 
-def suite(pool: str, *policies: str, **changes: Any) -> SuiteConfig:
+def suite(pool: str, *policies: str, **changes: Any) -> RoutingSuite:
     fields: dict[str, Any] = {
         "name": "tiny",
         "pool": pool,
@@ -47,7 +47,7 @@ def suite(pool: str, *policies: str, **changes: Any) -> SuiteConfig:
         "backend": "vllm",
         "live": {"health_s": 0.05},
     }
-    return resolve(SuiteConfig(**(fields | changes)))
+    return RoutingSuite(**(fields | changes)).resolve()
 
 
 def test_live_sweeps_fill_the_same_leaderboard(tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ def test_live_sweeps_fill_the_same_leaderboard(tmp_path: Path) -> None:
 
 
 def _episodes(folder: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    from inframind_gym.benchmark.store import read_blocks, read_episodes
+    from inframind_gym.benchmark.store import read_blocks, read_records
 
-    found = read_episodes(folder, read_blocks(folder))
+    found = read_records(folder, read_blocks(folder))
     return {(block.cell.policy, block.cell.seed): episodes for block, episodes in found}
 
 
@@ -116,7 +116,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from inframind_gym.benchmark.runner import run
-from tests.benchmarks.test_live_backend import suite
+from tests.benchmark.test_live import suite
 print("ready", flush=True)
 summary = run(suite(sys.argv[1], "round_robin", seeds=1), Path(sys.argv[2]))
 assert summary.stopped and not summary.computed
