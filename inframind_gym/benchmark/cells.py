@@ -106,9 +106,11 @@ class BaseCell:
         return make(policy=str(record["policy"]), **place, seed=int(record["seed"]))
 
     def __str__(self) -> str:
-        values = zip(self.axes, self.place, strict=True)
-        place = ", ".join(axis.text(value) for axis, value in values)
-        return f"{self.policy} on {place}, seed {self.seed}"
+        place = [
+            axis.text(value) + "".join(axis.label.partition("/")[1:])  # 10/min of "rate/min"
+            for axis, value in zip(self.axes, self.place, strict=True)
+        ]
+        return f"{self.policy} on {', '.join(place)}, seed {self.seed}"
 
 
 CellT = TypeVar("CellT", bound=BaseCell)

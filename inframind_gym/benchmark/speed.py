@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.benchmark.cores import keep_to_one_core
+from inframind_gym.benchmark.machine import keep_to_one_core
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.progress import say
 from inframind_gym.benchmark.provenance import provenance

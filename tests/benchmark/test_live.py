@@ -94,7 +94,7 @@ def _episodes(folder: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
     return {(block.cell.policy, block.cell.seed): episodes for block, episodes in found}
 
 
-def test_answers_that_could_not_be_graded_are_told(
+def test_answers_that_could_not_be_graded_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def bug(*_: object) -> bool:

@@ -11,8 +11,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from benchmarks import placement_page as page
-from benchmarks.placement_solver import SOLVERS
 from inframind_gym.benchmark import runner
 from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.compare import Side, compare, comparison_sheets
@@ -30,7 +28,7 @@ from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.benchmark.tables import leaderboard_sheets, to_markdown
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.placement import registry as placement
-from tests.benchmarks import synthetic_results
+from tests.benchmark import synthetic_results
 
 ROOT = Path(__file__).resolve().parents[2]
 MINE = "tests.benchmark.placements_under_test"
@@ -301,29 +299,6 @@ def test_the_header_replays_as_an_environment(folder: Path) -> None:
     env = gym.make(gym.envs.registration.EnvSpec.from_json(text))
     assert (env.unwrapped.config.demand, env.unwrapped.config.num_decisions) == ("shifting", 20)
     assert header["bounds"] == ["everywhere"]
-
-
-def test_the_page_shows_who_is_better_where(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = load_results(folder)
-    monkeypatch.setattr(page, "OURS", "greedy")
-    solved = [{"gpus": 4, "models": 6, **dict.fromkeys(SOLVERS, 1.5), "ortools": None}]
-    text = page.write(results, tmp_path, solver=solved).read_text()
-    assert "$" not in text
-    assert "Seeds: 2 on h100-4gpu." in text
-    assert "| 4 | 6 | 1.50 | 1.50 | 1.50 | 1.50 |  |" in text
-    latency, slo = page.paired_sheets(results, "greedy")
-    assert [row[:2] for row in slo.rows] == [
-        ["h100-4gpu", "shifting"],
-        ["h100-4gpu", "steady"],
-        ["all", "mean"],
-    ]
-    assert latency.headings == ["cluster", "demand", "random"]
-    [mean] = latency.rows[-1][2:]
-    found = compare(Side(results, "random"), Side(results, "greedy"))["overall"]["call_latency_s"]
-    assert f"{found['difference']:.1f} [" in mean
-    assert mean.startswith("**") == (found["difference_ci95"][1] < 0.0)
 
 
 @pytest.mark.slow

@@ -1,7 +1,11 @@
-"""The wheel ships the package, its configurations and its data, and nothing else."""
+"""The wheel ships the package, its configurations and its data, and benchmarks from anywhere."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import venv
 import zipfile
 from email.parser import Parser
 from pathlib import Path
@@ -10,15 +14,22 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 import inframind_gym
+from inframind_gym.benchmark.suite import load_suite
+from inframind_gym.policies import registered_policies
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     (artifact,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
-    return zipfile.ZipFile(artifact)
+    return Path(artifact)
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> zipfile.ZipFile:
+    return zipfile.ZipFile(built)
 
 
 def test_only_our_package_is_installed(wheel: zipfile.ZipFile) -> None:
@@ -49,6 +60,44 @@ def test_metadata(wheel: zipfile.ZipFile) -> None:
     info = f"inframind_gym-{inframind_gym.__version__}.dist-info"
     metadata = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
     assert metadata["Name"] == "inframind-gym"
+    assert metadata["Version"] == inframind_gym.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     assert f"{info}/licenses/LICENSE" in wheel.namelist()
     assert "inframind = inframind_gym.cli:app" in wheel.read(f"{info}/entry_points.txt").decode()
+
+
+@pytest.mark.wheel
+def test_a_bare_environment_ranks_the_policies_of_the_quick_suite(
+    built: Path, tmp_path: Path
+) -> None:
+    """Only the wheel and its dependencies are there, and nothing of the checkout."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    run = tmp_path / "venv" / "bin"
+    pip = [run / "python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", built]
+    subprocess.run(pip, check=True)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    (tmp_path / "empty").mkdir()
+
+    def inframind(*arguments: str) -> str:
+        done = subprocess.run(
+            [run / "inframind", *arguments],
+            cwd=tmp_path / "empty",
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert inframind("--version").strip() == f"inframind-gym {inframind_gym.__version__}"
+    shipped = {e.name for e in registered_policies() if e.path.startswith("inframind_gym.")}
+    policies = [name for name in load_suite("quick").policies if name in shipped]
+    assert len(policies) >= 17
+    small = ["--seeds", "1", "--queries", "20", "--policies", ",".join(policies)]
+    board = json.loads(inframind("bench", "run", "--suite", "quick", *small, "--json"))
+    assert {row["policy"] for row in board["ranking"]} == set(policies)
+    assert board["records"] == len(policies) * 4 * 3 * 20
+    assert "goodput" in inframind("bench", "leaderboard", "results/quick")
+    assert "paired means" in inframind(
+        "bench", "compare", "results/quick", "random", "least_loaded"
+    )
