@@ -102,8 +102,9 @@ class BaseCell:
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Invert `to_json`; further keys are ignored."""
         place = {axis.name: axis.read(record[axis.name]) for axis in cls.axes}
-        make: Callable[..., Self] = cls
-        return make(policy=str(record["policy"]), **place, seed=int(record["seed"]))
+        make: Any = cls  # a dataclass, whose arguments only the subclass knows
+        cell: Self = make(policy=str(record["policy"]), **place, seed=int(record["seed"]))
+        return cell
 
     def __str__(self) -> str:
         place = [

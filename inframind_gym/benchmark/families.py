@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.errors import unknown
@@ -37,25 +37,18 @@ _FAMILIES: Final = {
 Progress = Callable[[int], None]
 
 
-class Player(Protocol):
+class Player(ABC):
     """Runs batches of cells; asks between steps whether to stop."""
 
+    @abstractmethod
     def run(self, cells: Sequence[Any]) -> Iterator[list[tuple[Any, ...]]]:
         """Run cells of one batch; yields those that have finished, with what `encode` takes."""
 
-
-class Simulator(Player, Protocol):
-    """A player that can be made in every process."""
-
-    def warm_up(self, cell: Any) -> None:
+    def warm_up(self, cell: Any) -> None:  # noqa: B027
         """Take one step as in a cell, so that compiled code is in the cache."""
 
-
-class LivePlayer(Player, Protocol):
-    """A player on live servers, of which there is one cluster."""
-
-    def close(self) -> None:
-        """Release the servers."""
+    def close(self) -> None:  # noqa: B027
+        """Release what it holds."""
 
 
 class Family(ABC):
@@ -97,10 +90,10 @@ class Family(ABC):
         suite: Any,
         stop: Callable[[], bool] = lambda: False,
         progress: Progress = lambda _: None,
-    ) -> Simulator:
-        """Make the player of a suite's cells in this process."""
+    ) -> Player:
+        """Make the player of a suite's cells in this process; each process can have one."""
 
-    def live(self, suite: Any, stop: Callable[[], bool], **options: Any) -> LivePlayer | None:
+    def live(self, suite: Any, stop: Callable[[], bool], **options: Any) -> Player | None:
         """Make the player on live servers; None: `simulator` plays the suite."""
         return None
 

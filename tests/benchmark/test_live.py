@@ -1,4 +1,4 @@
-"""`python -m benchmarks run --backend vllm`: the leaderboard of live servers."""
+"""`inframind bench run --backend vllm`: the leaderboard of live servers."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inframind_gym.benchmark.families import Family
+from inframind_gym.benchmark.families import Family, Player
 from inframind_gym.benchmark.metrics import TAIL
 from inframind_gym.benchmark.placement.metrics import METRICS, DecisionLayout
 from inframind_gym.benchmark.placement.suite import PlacementCell, PlacementSuite
@@ -25,7 +25,7 @@ from inframind_gym.benchmark.tables import (
 )
 
 if TYPE_CHECKING:
-    from inframind_gym.benchmark.placement.rollout import Decision, PlacementSimulator
+    from inframind_gym.benchmark.placement.rollout import Decision
 
 ENV_ID = "InfraMind-Placement-v0"
 
@@ -66,7 +66,7 @@ class PlacementFamily(Family):
         suite: PlacementSuite,
         stop: Callable[[], bool] = lambda: False,
         progress: Callable[[int], None] = lambda _: None,
-    ) -> PlacementSimulator:
+    ) -> Player:
         """Make the simulated clusters."""
         from inframind_gym.benchmark.placement.rollout import PlacementSimulator
 

@@ -16,6 +16,7 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from inframind_gym.benchmark.errors import StoppedError, blame
+from inframind_gym.benchmark.families import Player
 from inframind_gym.benchmark.placement.suite import TRACED, PlacementCell, PlacementSuite
 from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.envs.placement.simulation import PlacementSimulation
@@ -24,7 +25,7 @@ from inframind_gym.policies.placement import registry as placement
 from inframind_gym.simulator.placement.context import contexts, spec_of
 from inframind_gym.simulator.placement.state import C_LOADS, C_WAKES, NONE
 
-Decision = dict[str, Any]  # a line of ``episodes.jsonl`` without its cell
+Decision = dict[str, Any]  # a line of ``records.jsonl`` without its cell
 
 
 def env_kwargs(suite: PlacementSuite, cluster: str, demand: str) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def env_kwargs(suite: PlacementSuite, cluster: str, demand: str) -> dict[str, An
 
 
 @dataclass
-class PlacementSimulator:
+class PlacementSimulator(Player):
     """Runs batches of cells.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inframind_gym.benchmark.cells import Place
-from inframind_gym.benchmark.families import ROUTING, Family
+from inframind_gym.benchmark.families import ROUTING, Family, Player
 from inframind_gym.benchmark.routing.limits import fluid_averages
 from inframind_gym.benchmark.routing.metrics import METRICS, Columns
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
@@ -16,8 +16,6 @@ from inframind_gym.benchmark.tables import Sheet
 
 if TYPE_CHECKING:
     from inframind_gym.benchmark.results import Results
-    from inframind_gym.benchmark.routing.live import LiveSimulator
-    from inframind_gym.benchmark.routing.rollout import Simulator
     from inframind_gym.benchmark.store import CellResult
 
 
@@ -64,15 +62,13 @@ class RoutingFamily(Family):
         suite: RoutingSuite,
         stop: Callable[[], bool] = lambda: False,
         progress: Callable[[int], None] = lambda _: None,
-    ) -> Simulator:
+    ) -> Player:
         """Make the simulated servers."""
         from inframind_gym.benchmark.routing.rollout import Simulator
 
         return Simulator(suite, stop, progress)
 
-    def live(
-        self, suite: RoutingSuite, stop: Callable[[], bool], **options: Any
-    ) -> LiveSimulator | None:
+    def live(self, suite: RoutingSuite, stop: Callable[[], bool], **options: Any) -> Player | None:
         """Make the player on live servers, if the suite's backend is "vllm"."""
         if suite.backend != "vllm":
             return None

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.benchmark.errors import BenchmarkError, StoppedError, blame
+from inframind_gym.benchmark.families import Player
 from inframind_gym.benchmark.progress import say
 from inframind_gym.benchmark.routing.rollout import ENV_IDS, Finished, env_kwargs, names_of
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
@@ -23,7 +24,7 @@ from inframind_gym.simulator.workflow.state import COMPLETED, CONTEXT
 
 
 @dataclass
-class LiveSimulator:
+class LiveSimulator(Player):
     """Plays episodes on a pool's servers, as `rollout.Simulator` does on simulated ones.
 
     Every policy meets the same queries, arrivals and budgets; answers and latencies are the

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
 from inframind_gym.benchmark.errors import StoppedError, blame
+from inframind_gym.benchmark.families import Player
 from inframind_gym.benchmark.routing.metrics import Columns
 from inframind_gym.benchmark.routing.records import Names
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
@@ -59,7 +60,7 @@ def env_kwargs(suite: RoutingSuite, workload: str, policy: Policy) -> dict[str, 
 
 
 @dataclass
-class Simulator:
+class Simulator(Player):
     """Makes environments and runs batches of cells in them.
 
     Args:
