@@ -64,6 +64,10 @@ class BaseCell:
     policy: str
     seed: int
 
+    if TYPE_CHECKING:  # of the dataclass
+
+        def __init__(self, *coordinates: Any, **named: Any) -> None: ...
+
     @property
     def place(self) -> Place:
         """The coordinates of `axes`."""
@@ -102,9 +106,7 @@ class BaseCell:
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Invert `to_json`; further keys are ignored."""
         place = {axis.name: axis.read(record[axis.name]) for axis in cls.axes}
-        make: Any = cls  # a dataclass, whose arguments only the subclass knows
-        cell: Self = make(policy=str(record["policy"]), **place, seed=int(record["seed"]))
-        return cell
+        return cls(policy=str(record["policy"]), **place, seed=int(record["seed"]))
 
     def __str__(self) -> str:
         place = [
