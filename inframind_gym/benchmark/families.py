@@ -7,7 +7,7 @@ A new family is a folder with three things, and a line in `_FAMILIES`:
 - a `Family`: metrics, the layout of sums that they follow from, and the tables of a leaderboard.
 
 Store, intervals, leaderboard, comparison and command line are written once, over these. A run's
-family stands in its suite under ``kind``; without it the family is "routing".
+family is its suite's ``kind``, "routing" by default.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Layout(ABC):
 
     @abstractmethod
     def sums(self, records: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-        """Sum over records as they stand in ``records.jsonl``, ``(width,)``."""
+        """Sum over records as they are in ``records.jsonl``, ``(width,)``."""
 
     @abstractmethod
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:

@@ -1,4 +1,4 @@
-"""Where results come from: what determines them (hashed into cell ids) and what they ran on.
+"""Provenance of results: what determines them (hashed into cell ids), and where they were made.
 
 Results rest on declared versions: of the folder's format, of the simulator and of each policy. A
 folder made under another version is refused; a change that no version declares is not seen.

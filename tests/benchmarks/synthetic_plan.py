@@ -48,7 +48,7 @@ def plan(folder: Path, **changes: Any) -> PlanConfig:
         "bound": "oracle",
         "suites": {
             "default": suite(folder, "d"),
-            "published": suite(folder, "p", protocol="published"),
+            "published": suite(folder, "p", execution="sequential"),
         },
         "entries": [
             entry("good", "agent", 3),

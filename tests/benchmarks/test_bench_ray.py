@@ -20,7 +20,7 @@ from inframind_gym.benchmark.cluster.hosts import HostDiedError
 from inframind_gym.benchmark.cluster.ray_hosts import RayError, checkout_env
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.routing.suite import RoutingSuite
-from inframind_gym.benchmark.runner import resolve, run
+from inframind_gym.benchmark.runner import run
 from inframind_gym.benchmark.store import CELLS, EPISODES, read_blocks
 from inframind_gym.policies import checkpoint
 
@@ -64,7 +64,7 @@ def suite(*policies: str) -> RoutingSuite:
         "seeds": 2,
         "num_queries": 12,
     }
-    return resolve(RoutingSuite.model_validate(content))
+    return RoutingSuite.model_validate(content).resolve()
 
 
 def files(folder: Path) -> tuple[bytes, bytes]:

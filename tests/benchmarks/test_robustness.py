@@ -23,7 +23,6 @@ from inframind_gym.benchmark.cli import app
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.routing.rollout import Simulator
 from inframind_gym.benchmark.routing.suite import RoutingCell
-from inframind_gym.benchmark.runner import resolve
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workload import load_workload
@@ -42,7 +41,7 @@ def test_every_shipped_circumstance_is_a_suite_that_runs(
     trace.write_text("timestamp,input,output\n0.0,1,1\n1.0,1,1\n3.0,1,1\n", encoding="utf-8")
     names = chosen(shipped, None, traced=True)
     assert names == tuple(shipped.circumstances)
-    suites = {name: resolve(suite_of(shipped, name, tmp_path, trace)) for name in names}
+    suites = {name: suite_of(shipped, name, tmp_path, trace).resolve() for name in names}
     assert all(suite.policies == shipped.policies for suite in suites.values())
     assert len({suite.model_dump_json() for suite in suites.values()}) == len(names)
     assert suites["trace"].arrivals["path"] == str(trace)  # type: ignore[index]
@@ -83,7 +82,7 @@ def test_a_changed_workload_meets_the_sweeps_of_the_original(
         shipped.suite, {"policies": shipped.policies, "seeds": shipped.seeds, "num_queries": 20}
     )
     for folder in (tmp_path / "here", tmp_path / "there"):
-        weaker = resolve(suite_of(shipped, "weaker large models", folder))
+        weaker = suite_of(shipped, "weaker large models", folder).resolve()
         assert grid(weaker) == grid(usual)
         assert all(str(folder) in path for path in weaker.workloads)
     cells = [cell for cell in grid(usual) if cell.policy == "static"][:1]

@@ -43,7 +43,7 @@ class DecisionLayout(Layout):
     tail: ClassVar[str] = "job_latency_p95_s"
 
     def sums(self, records: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-        """Sum over decisions as they stand in ``records.jsonl``, ``(width,)``."""
+        """Sum over decisions as they are in ``records.jsonl``, ``(width,)``."""
         plain = [sum(record[name] for record in records) for name in FIELDS]
         jobs = sum(len(record["job_latency_s"]) for record in records)
         latency_s = sum(sum(record["job_latency_s"]) for record in records)

@@ -73,7 +73,7 @@ class Columns(Layout):
         return result
 
     def sums(self, records: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-        """Sum over queries as they stand in ``records.jsonl``, ``(width,)``."""
+        """Sum over queries as they are in ``records.jsonl``, ``(width,)``."""
         solved = np.array([record["solved"] for record in records], dtype=np.float64)
         latency_s = np.array([record["latency_s"] for record in records], dtype=np.float64)
         budget_s = np.array([record["budget_s"] for record in records], dtype=np.float64)
