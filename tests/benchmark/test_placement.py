@@ -1,6 +1,5 @@
 """Suites of placements: the same bits always, judged as the environment judges itself."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.placement.family import PlacementFamily
 from inframind_gym.benchmark.placement.metrics import FIELDS, METRICS, DecisionLayout
 from inframind_gym.benchmark.placement.rollout import PlacementSimulator, env_kwargs
-from inframind_gym.benchmark.placement.suite import PlacementCell, PlacementSuite
+from inframind_gym.benchmark.placement.suite import PlacementSuite
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.runner import run
@@ -31,7 +30,6 @@ from tests.benchmark import synthetic_results
 
 ROOT = Path(__file__).resolve().parents[2]
 MINE = "tests.benchmark.placements_under_test"
-CELL = PlacementCell("lru", "h100-4gpu", "steady", 0)
 
 
 def suite(**changes: Any) -> PlacementSuite:
@@ -63,19 +61,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("placements")
     run(suite(policies=["random", "greedy", "everywhere"], num_decisions=20), path)
     return path
-
-
-def test_policies_meet_the_same_episode_and_other_cells_another() -> None:
-    assert dataclasses.replace(CELL, policy="greedy").episode_seed == CELL.episode_seed
-    changed = [
-        dataclasses.replace(CELL, cluster="h100-16gpu"),
-        dataclasses.replace(CELL, demand="bursty"),
-        dataclasses.replace(CELL, seed=1),
-    ]
-    assert len({cell.episode_seed for cell in [CELL, *changed]}) == 4
-    assert CELL.policy_seed != CELL.episode_seed
-    assert PlacementCell.from_json(json.loads(json.dumps(CELL.to_json()))) == CELL
-    assert len(grid(suite())) == len(set(grid(suite()))) == 8
 
 
 @pytest.mark.parametrize("name", ["placement", "placement_quick"])
@@ -234,6 +219,10 @@ def test_recorded_arrivals_extend_a_folder_and_their_content_counts(
         run(more, tmp_path / "r")
     with pytest.raises(BenchmarkError, match="--arrivals"):
         suite(demands=["trace"])
+    mine = tmp_path / "trace.yaml"
+    mine.write_text((ROOT / "envs_configs/placement/demands/steady.yaml").read_text())
+    with pytest.raises(BenchmarkError, match="are both called 'trace'"):
+        suite(demands=[str(mine)], arrivals=str(trace))
     with pytest.raises(BenchmarkError, match="there is no file"):
         suite(arrivals=str(tmp_path / "none.csv"))
     with pytest.raises(ValueError, match="CSV file of a trace"):
@@ -241,7 +230,6 @@ def test_recorded_arrivals_extend_a_folder_and_their_content_counts(
 
 
 def test_files_go_by_their_names_wherever_they_lie(tmp_path: Path) -> None:
-    assert (CELL.episode_seed, CELL.policy_seed) == (1084104955, 1809680074)
     for kind, name in (("clusters", "h100-4gpu"), ("demands", "steady")):
         text = (ROOT / f"envs_configs/placement/{kind}/{name}.yaml").read_text()
         (tmp_path / f"{name}.yaml").write_text(text)
@@ -257,16 +245,6 @@ def test_files_go_by_their_names_wherever_they_lie(tmp_path: Path) -> None:
         run(mine, tmp_path / "mine")
     with pytest.raises(ValueError, match="are both called 'h100-4gpu'"):
         suite(clusters=["h100-4gpu", *paths["clusters"]])
-
-
-def test_recorded_arrivals_and_a_demand_of_that_name_are_refused(
-    tmp_path: Path, trace: Path
-) -> None:
-    mine = tmp_path / "trace.yaml"
-    mine.write_text((ROOT / "envs_configs/placement/demands/steady.yaml").read_text())
-    assert env_kwargs(suite(demands=[str(mine)]), "h100-4gpu", "trace")["demand"] == str(mine)
-    with pytest.raises(BenchmarkError, match="are both called 'trace'"):
-        suite(demands=[str(mine)], arrivals=str(trace))
 
 
 def test_the_header_replays_as_an_environment(folder: Path) -> None:

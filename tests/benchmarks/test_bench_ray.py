@@ -21,7 +21,7 @@ from inframind_gym.benchmark.cluster.ray_hosts import RayError, checkout_env
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.routing.suite import RoutingSuite
 from inframind_gym.benchmark.runner import run
-from inframind_gym.benchmark.store import CELLS, EPISODES, read_blocks
+from inframind_gym.benchmark.store import CELLS, RECORDS, read_blocks
 from inframind_gym.policies import checkpoint
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: the extra `ray` brings it")
@@ -68,7 +68,7 @@ def suite(*policies: str) -> RoutingSuite:
 
 
 def files(folder: Path) -> tuple[bytes, bytes]:
-    return (folder / EPISODES).read_bytes(), (folder / CELLS).read_bytes()
+    return (folder / RECORDS).read_bytes(), (folder / CELLS).read_bytes()
 
 
 def test_the_same_bytes_as_in_one_process_and_a_death_costs_a_retry(
