@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,20 +52,27 @@ def suite(pool: str, *policies: str, **changes: Any) -> RoutingSuite:
     return RoutingSuite(**(fields | changes)).resolve()
 
 
-def test_live_sweeps_fill_the_same_leaderboard(tmp_path: Path) -> None:
+@contextmanager
+def servers_of(tmp_path: Path, answer: Answer | None = None) -> Iterator[tuple[str, list[Any]]]:
+    """A pool of servers that all give one answer: the pool's file, and the servers."""
+    answer = answer or Answer("\\boxed{0}")
     servers = [
-        FakeServer(lambda request, number: Answer("\\boxed{0}"), model=m.name)
+        FakeServer(lambda request, number: answer, model=m.name)
         for m in load_pool("b200-2gpu").models
     ]
     try:
-        pool = pool_file(tmp_path, [server.port for server in servers])
-        folder = tmp_path / "results"
-        summary = run(suite(pool, "round_robin", "headway"), folder)
-        assert summary.computed == 4
-        asked = sum(len(server.requests) for server in servers)
+        yield pool_file(tmp_path, [server.port for server in servers]), servers
     finally:
         for server in servers:
             server.__exit__(None, None, None)
+
+
+def test_live_episodes_fill_the_same_leaderboard(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    with servers_of(tmp_path) as (pool, servers):
+        summary = run(suite(pool, "round_robin", "headway"), folder)
+        assert summary.computed == 4
+        asked = sum(len(server.requests) for server in servers)
     results = load_results(folder)
     board = leaderboard(results)
     assert board["backend"] == "vllm"
@@ -101,13 +110,8 @@ def test_answers_that_could_not_be_graded_are_reported(
         raise RuntimeError("cannot be")
 
     monkeypatch.setattr(LiveSimulation, "_judge", bug)
-    servers = [FakeServer(model=m.name) for m in load_pool("b200-2gpu").models]
-    try:
-        pool = pool_file(tmp_path, [server.port for server in servers])
+    with servers_of(tmp_path) as (pool, _):
         run(suite(pool, "round_robin", seeds=1), tmp_path / "results")
-    finally:
-        for server in servers:
-            server.__exit__(None, None, None)
     warning = "round_robin on math, 1200/min, tiers, seed 0: 5 answers could not be graded"
     assert warning in capsys.readouterr().err
 
@@ -127,25 +131,20 @@ print("stopped", flush=True)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_stopping_does_not_wait_for_an_answer(how: signal.Signals, tmp_path: Path) -> None:
     """The servers answer nothing: the next decision, or the end of the sweep, never comes."""
-    servers = [
-        FakeServer(lambda request, number: Answer(hang=True), model=m.name)
-        for m in load_pool("b200-2gpu").models
-    ]
-    pool, folder = pool_file(tmp_path, [s.port for s in servers]), tmp_path / "results"
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, pool, str(folder)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        until(lambda: sum(len(server.requests) for server in servers) >= 5, 120.0)
-        time.sleep(0.5)
-        began_s = time.monotonic()
-        process.send_signal(how)
-        said, _ = process.communicate(timeout=60.0)
-        took_s = time.monotonic() - began_s
-    finally:
-        process.kill()
-        for server in servers:
-            server.__exit__(None, None, None)
+    folder = tmp_path / "results"
+    with servers_of(tmp_path, Answer(hang=True)) as (pool, servers):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, pool, str(folder)], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            until(lambda: sum(len(server.requests) for server in servers) >= 5, 120.0)
+            time.sleep(0.5)
+            began_s = time.monotonic()
+            process.send_signal(how)
+            said, _ = process.communicate(timeout=60.0)
+            took_s = time.monotonic() - began_s
+        finally:
+            process.kill()
     assert process.returncode == 0 and said.endswith("stopped\n")
     assert took_s < 20.0
     lines = (folder / "requests.jsonl").read_text(encoding="utf-8").splitlines()
@@ -165,27 +164,19 @@ def test_servers_that_are_not_there_are_told(tmp_path: Path) -> None:
 
 
 def test_a_run_shows_its_metrics_while_it_goes_on(tmp_path: Path) -> None:
-    servers = [
-        FakeServer(lambda request, number: Answer("\\boxed{0}"), model=m.name)
-        for m in load_pool("b200-2gpu").models
-    ]
     seen: list[Samples] = []
-    live = LiveSimulator(
-        suite(pool_file(tmp_path, [s.port for s in servers]), "round_robin", "headway", seeds=1),
-        progress=lambda count: seen.append(scrape(f"http://127.0.0.1:{live.export_port}")),
-        export_port=free_port(),
-    )
-    try:
-        cells = grid(live.suite)
-        played = {cell.policy: records for ((cell, records, _),) in live.run(cells)}
-        # The servers that the policies share are watched over both of them.
-        last = scrape(f"http://127.0.0.1:{live.export_port}")
-    finally:
-        live.close()
-        for server in servers:
-            server.__exit__(None, None, None)
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    with servers_of(tmp_path) as (pool, _):
+        live = LiveSimulator(
+            suite(pool, "round_robin", "headway", seeds=1),
+            progress=lambda count: seen.append(scrape(url)),
+            export_port=port,
+        )
+        with closing(live):
+            played = {cell.policy: records for ((cell, records, _),) in live.run(grid(live.suite))}
+            last = scrape(url)  # of both policies: they share the servers that are watched
     with pytest.raises(OSError, match="refused"):
-        scrape(f"http://127.0.0.1:{live.export_port}")
+        scrape(url)
     shown = [labels[1] for s in seen for name, labels in s if name == "inframind_router_info"]
     assert shown[0] == "round_robin" and shown[-1] == "headway"
     nodes = sum(int(records["num_nodes"].sum()) for records in played.values())
