@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 import inframind_gym
 from inframind_gym.benchmark.cells import content_hash
 from inframind_gym.benchmark.machine import machine
+from inframind_gym.benchmark.store import FORMAT
 from inframind_gym.policies import PerRowPolicy, resolve_policy
 from inframind_gym.simulator import SIMULATOR_VERSION
 
 if TYPE_CHECKING:
     from inframind_gym.benchmark.suite import BaseSuite
 
-FORMAT = 2  # of the results folder
 PACKAGE: Final = Path(inframind_gym.__file__).resolve().parent
 
 _PACKAGES = ("inframind-gym", "gymnasium", "numba", "numpy")

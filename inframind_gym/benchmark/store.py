@@ -34,6 +34,7 @@ from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import Family, family_of
 from inframind_gym.benchmark.metrics import TAIL, Layout
 
+FORMAT = 2  # of the folder
 HEADER, RECORDS, CELLS, TIMING = "run.json", "records.jsonl", "cells.jsonl", "timing.jsonl"
 REQUESTS = "requests.jsonl"  # of live servers: every call, as `inframind calibrate` reads them
 _LOCK = ".lock"  # held by the run that uses the folder
@@ -133,7 +134,7 @@ def read_header(folder: Path) -> dict[str, Any]:
     """Read ``run.json``.
 
     Raises:
-        BenchmarkError: The folder is not one of results.
+        BenchmarkError: The folder is not one of results, or of another format.
     """
     path = folder / HEADER
     try:
@@ -146,6 +147,12 @@ def read_header(folder: Path) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise BenchmarkError(f"{path} is not valid JSON: {error}") from None
+    written = header.get("settings", {}).get("format", FORMAT)
+    if written != FORMAT:
+        raise OtherSettingsError(
+            f"{folder} was written in format {written} of the benchmark, this is format {FORMAT}. "
+            "Choose another folder, or delete this one to start over."
+        )
     return dict(header)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from inframind_gym.benchmark import store as store_module
 from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.store import (
     CELLS,
@@ -186,6 +187,14 @@ def test_other_settings_are_refused(folder: Path) -> None:
     with pytest.raises(BenchmarkError, match="the content of workload w"):
         ResultStore(folder, header(workloads={"w": "2"}))
     assert contents(folder) == before
+
+
+def test_a_folder_of_another_format_is_refused(folder: Path) -> None:
+    old = header(settings={"num_queries": 50, "format": 1})
+    (folder / HEADER).write_text(json.dumps(old))
+    for read in (read_blocks, load_results, lambda where: ResultStore(where, header())):
+        with pytest.raises(BenchmarkError, match="was written in format 1 of the benchmark"):
+            read(folder)
 
 
 def test_further_policies_join_a_folder(folder: Path) -> None:
