@@ -20,12 +20,6 @@ class StoppedError(Exception):
 class PolicyFailedError(BenchmarkError):
     """A policy raised an error or gave no valid action; the message ends with the traceback."""
 
-    @classmethod
-    def of(cls, policy: str, error: Exception) -> PolicyFailedError:
-        """Make the error of a policy from what it raised."""
-        trace = "".join(traceback.format_exception(error))
-        return cls(f"policy {policy!r} failed with {type(error).__name__}: {error}\n\n{trace}")
-
 
 @contextmanager
 def blame(policy: str) -> Iterator[None]:
@@ -33,4 +27,7 @@ def blame(policy: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise PolicyFailedError.of(policy, error) from error
+        trace = "".join(traceback.format_exception(error))
+        raise PolicyFailedError(
+            f"policy {policy!r} failed with {type(error).__name__}: {error}\n\n{trace}"
+        ) from error

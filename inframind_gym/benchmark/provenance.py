@@ -11,7 +11,7 @@ import inspect
 import platform
 import subprocess
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from inframind_gym.benchmark.suite import BaseSuite
 
 PACKAGE: Final = Path(inframind_gym.__file__).resolve().parent
-
-_PACKAGES = ("inframind-gym", "gymnasium", "numba", "numpy")
 
 
 def version_settings() -> dict[str, Any]:
@@ -108,7 +106,10 @@ def provenance() -> dict[str, Any]:
     """Return versions, machine and git revision of this process."""
     return {
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {
+            "inframind-gym": inframind_gym.__version__,
+            **{name: version(name) for name in ("gymnasium", "numba", "numpy")},
+        },
         "machine": machine(),
         "git": git_revision(),
     }
@@ -132,10 +133,3 @@ def _git(root: str, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
