@@ -33,7 +33,8 @@ from inframind_gym.calibration.replay_runs import (
     predict,
 )
 from inframind_gym.calibration.report import report
-from inframind_gym.simulator.server import card_record, replay_requests
+from inframind_gym.simulator.server.replay import replay_requests
+from inframind_gym.simulator.server.state import card_record
 
 OBLIVIOUS: Final = "mas"  # the method whose choices do not depend on load: latencies are fitted
 LOAD_PER_MIN: Final = tuple(np.geomspace(5.0, 200.0, 25).tolist())  # of the predicted curves

@@ -238,7 +238,8 @@ def _kernel(n: int) -> Figures:
 
     The slots are those with busy neighbours on the same GPU: no queue grows without end.
     """
-    from inframind_gym.simulator.server import cards, replay_requests
+    from inframind_gym.simulator.server.replay import replay_requests
+    from inframind_gym.simulator.server.state import cards
     from inframind_gym.simulator.server.pool import load_pool
 
     card = cards(load_pool("b200-2gpu"))

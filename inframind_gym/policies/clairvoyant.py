@@ -25,7 +25,8 @@ from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
 from inframind_gym.policies.oracle.choice import choose
 from inframind_gym.policies.oracle.recipe import OUTCOME, PACE, RECIPE
 from inframind_gym.simulator.workflow.state import PLAN
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
 
 _ROLE, _ROUTE = 2, 2 + MAX_AGENTS  # places in an action at the joint level
 _IO, _CHAIN, _DEBATE, _REFLECTION = (
@@ -69,7 +70,7 @@ class ClairvoyantPolicy(BasePolicy):
         self._routes = [{} for _ in seeds]
 
     def foresee(self, simulation: Simulation) -> None:
-        """Be shown the world; row i of the policy is environment i of the simulation."""
+        """Be shown the params; row i of the policy is environment i of the simulation."""
         self._simulation = simulation
 
     def act_batch(
@@ -106,15 +107,15 @@ class ClairvoyantPolicy(BasePolicy):
         due: NDArray[np.int64],
     ) -> None:
         assert self._simulation is not None
-        world, flows, cluster = (
-            self._simulation.world,
-            self._simulation.flows,
+        params, state, cluster = (
+            self._simulation.params,
+            self._simulation.state,
             self._simulation.cluster,
         )
         models, slots = cluster.running.shape[1:]
         chosen, roles = np.zeros(len(due), np.int64), np.zeros(len(due), np.int64)
         choose(
-            world, flows, cluster, np.ascontiguousarray(rows[due]), self._recipes, self._small,
+            params, state, cluster, np.ascontiguousarray(rows[due]), self._recipes, self._small,
             self.safety, PATIENCE_S, np.zeros(models, PACE), np.zeros((2, MAX_NODES)),
             np.zeros(slots), np.zeros((3, models)), np.zeros(1, OUTCOME), chosen, roles,
         )  # fmt: skip

@@ -48,12 +48,12 @@ def plan(folder: Path, **changes: Any) -> PlanConfig:
         "bound": "oracle",
         "suites": {
             "default": suite(folder, "d"),
-            "published": suite(folder, "p", execution="sequential"),
+            "sequential": suite(folder, "p", execution="sequential"),
         },
         "entries": [
             entry("good", "agent", 3),
             entry("paper", "baseline", 2),
-            entry("replay", "baseline", 2, protocols=["published"]),
+            entry("replay", "baseline", 2, protocols=["sequential"]),
             entry("mas", "baseline"),
             entry("oracle", "bound"),
             entry("worse", "ablation", 2, what="no EDF", changes={"scheduler": "fcfs"}),

@@ -22,7 +22,8 @@ from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.state import COMPLETED
-from inframind_gym.simulator.workflow.topology import TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from tests.baselines.recipes import carry_out, random_recipes
 from tests.baselines.test_foresight import foreseen
 
@@ -99,8 +100,8 @@ def test_only_what_is_worse_in_every_way_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workload", "protocol"),
-    [("math", "parallel"), ("mbpp", "parallel"), ("humaneval", "published")],
+    ("workload", "execution"),
+    [("math", "parallel"), ("mbpp", "parallel"), ("humaneval", "sequential")],
 )
 def test_no_recipe_solves_a_query_for_less_than_is_necessary(workload: str, protocol: str) -> None:
     env = stream(workload, protocol)
@@ -117,8 +118,8 @@ def test_no_recipe_solves_a_query_for_less_than_is_necessary(workload: str, prot
 
 def test_budgets_are_those_that_the_queries_draw() -> None:
     env = stream("math", "parallel")
-    world = env.simulation.world
-    key = int(env.simulation.flows.sweep[0]["key"])
+    world = env.simulation.params
+    key = int(env.simulation.state.stream[0]["key"])
     drawn = fluid.drawn_budgets(key, N, world.budget_tiers_s)
     records, _ = carry_out(env, random_recipes(N, env.simulation.num_routes, 0))
     np.testing.assert_array_equal(drawn, records["budget_s"])
@@ -249,7 +250,7 @@ def stream(workload: str, protocol: str) -> StreamVectorEnv:
         "InfraMind-Stream-v0",
         num_envs=1,
         workload=workload,
-        protocol=protocol,
+        execution=execution,
         level="joint",
         observation="index",
         num_queries=N,

@@ -207,7 +207,7 @@ def test_the_shipped_plan_its_suites_and_the_published_table_can_be_read() -> No
     suites = suites_of(shipped, {})
     assert {protocol: s.protocol for protocol, s in suites.items()} == {
         "default": None,
-        "published": "published",
+        "sequential": "sequential",
     }
     for entry in shipped.entries:
         if entry.training is not None:
@@ -242,12 +242,12 @@ def test_systems_that_were_measured_without_priorities_are_replayed_without(tmp_
         for entry in shipped.entries
     }
     for name in ("static_mix", "masrouter", "gptswarm", "moa"):
-        assert played[name]["published"].scheduler == "fcfs"
+        assert played[name]["sequential"].scheduler == "fcfs"
         assert played[name]["default"].scheduler is None
-    assert played["moa"]["published"].protocol == "parallel"
-    assert played["gptswarm"]["published"].protocol == "published"
-    assert set(played[shipped.replayed]) == {"published"}
-    assert set(played[shipped.paper]) == {"default", "published"}
+    assert played["moa"]["sequential"].protocol == "parallel"
+    assert played["gptswarm"]["sequential"].protocol == "sequential"
+    assert set(played[shipped.replayed]) == {"sequential"}
+    assert set(played[shipped.paper]) == {"default", "sequential"}
     assert set(played["headway-fcfs"]) == {"default"}
 
 
@@ -352,7 +352,7 @@ def test_ablations_under_the_published_protocol_have_a_table(
 ) -> None:
     monkeypatch.setattr(evidence_module, "fluid_bounds", fluid)
     chosen = plan(tmp_path)
-    change = {"of": "replay", "protocols": ("published",), "what": "another goal"}
+    change = {"of": "replay", "protocols": ("sequential",), "what": "another goal"}
     chosen = chosen.model_copy(
         update={
             "entries": tuple(

@@ -100,7 +100,7 @@ def test_what_records_rest_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert before["headway"]["training"]["config"][0]["algorithm"] == "headway"
     assert before["sb3_ppo"]["training"]["config"]["ppo"]["n_epochs"] == 6
     assert len({str(one["what the policy does"]) for one in before.values()}) == 4
-    assert before["headway"]["world"]["protocol"] is None
+    assert before["headway"]["world"]["execution"] is None
 
     def other(files: Any) -> str:
         names = sorted(path.name for path in files)

@@ -18,7 +18,7 @@ from inframind_gym.benchmark.bounds.informed import Informed, Plan
 from inframind_gym.benchmark.cells import content_hash
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.provenance import settings
-from inframind_gym.benchmark.routing.rollout import ENV_IDS, PROTOCOLS
+from inframind_gym.benchmark.routing.rollout import ENV_IDS, EXECUTIONS
 from inframind_gym.benchmark.routing.suite import Budget, RoutingCell, RoutingSuite
 from inframind_gym.benchmark.suite import name_of
 from inframind_gym.envs.routing.vector import StreamVectorEnv
@@ -161,7 +161,7 @@ def _sweep(
     budgets = np.full(simulation.num_queries, fixed)
     if budget_s == "tiers":
         budgets = drawn_budgets(
-            int(simulation.flows.sweep[0]["key"]), len(budgets), simulation.world.budget_tiers_s
+            int(simulation.state.stream[0]["key"]), len(budgets), simulation.params.budget_tiers_s
         )
     return clairvoyant_goodput(simulation, 0, budgets)
 
@@ -183,7 +183,7 @@ def _key_of(suite: RoutingSuite, workload: str) -> str:
             "arrivals": suite.arrivals,
             "num_queries": suite.queries_of(workload),
             "scheduler": suite.scheduler,
-            "protocol": PROTOCOLS[suite.execution],
+            "execution": EXECUTIONS[suite.execution],
             "observation": "index",
         },
         sort_keys=True,

@@ -40,7 +40,7 @@ class RoutingFamily(Family):
         """Return names of models, strategies and topologies, and the environments' specs."""
         from inframind_gym.benchmark.routing.rollout import env_spec
         from inframind_gym.simulator.server.pool import load_pool
-        from inframind_gym.simulator.workflow.graphs import CUSTOM
+        from inframind_gym.simulator.workflow.topology import CUSTOM
         from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
         policies = {name: self.resolve_policy(name) for name in suite.policies}

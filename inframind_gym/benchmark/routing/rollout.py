@@ -26,7 +26,7 @@ from inframind_gym.benchmark.routing.records import Names
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.policies import Policy, PolicySpec, feedback_of, requires_of, resolve_policy
-from inframind_gym.simulator.workflow.graphs import CUSTOM
+from inframind_gym.simulator.workflow.topology import CUSTOM
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.tasks.taskset import DOMAINS, TaskSet
@@ -35,7 +35,7 @@ ENV_IDS: Final = {"surrogate": "InfraMind-Stream-v0", "vllm": "InfraMind-StreamL
 
 Finished = tuple[RoutingCell, NDArray[np.void], Names]  # queries as COMPLETED records
 # until the environment's argument is renamed
-PROTOCOLS: Final = {None: None, "parallel": "parallel", "sequential": "published"}
+EXECUTIONS: Final = {None: None, "parallel": "parallel", "sequential": "sequential"}
 
 
 def env_kwargs(suite: RoutingSuite, workload: str, policy: Policy) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def env_kwargs(suite: RoutingSuite, workload: str, policy: Policy) -> dict[str, 
         "arrivals": suite.arrivals,
         "num_queries": suite.queries_of(workload),
         "scheduler": suite.scheduler,
-        "protocol": PROTOCOLS[suite.execution],
+        "execution": EXECUTIONS[suite.execution],
         "system_features": list(suite.system_features),
         "metrics_poll_s": suite.metrics_poll_s,
         "down_models": list(suite.down_models),
