@@ -29,7 +29,7 @@ export PYTHONUNBUFFERED := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup test lint format bench speed fidelity results live clean
+.PHONY: help setup test lint format bench speed fidelity results wheel live clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## */\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -49,16 +49,19 @@ format: $(FULL)  ## Rewrite the sources in the project's style
 	$(PY) -m ruff format .
 
 bench: $(BENCH_NEEDS)  ## Run the quick suite and print its leaderboard (SUITE=, BENCH_OUT=, BENCH_ARGS=)
-	$(PY) -m benchmarks run --suite $(SUITE) --out $(BENCH_OUT) $(BENCH_ARGS)
+	$(VENV)/bin/inframind bench run --suite $(SUITE) --out $(BENCH_OUT) $(BENCH_ARGS)
 
 speed: $(CORE)  ## Measure the figures of docs/performance.md (SPEED_ARGS=--json)
-	@$(PY) -m benchmarks speed $(SPEED_ARGS)
+	@$(VENV)/bin/inframind bench speed $(SPEED_ARGS)
 
 fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs (DATA=folder)
 	$(PY) -m benchmarks fidelity $(DATA) $(FIDELITY_ARGS)
 
 results: $(FULL)  ## Refresh the tables of docs/results.md from the records (RESULTS_ARGS=--missing)
 	$(PY) -m benchmarks results $(RESULTS_ARGS)
+
+wheel: $(FULL)  ## Test the wheel: built, installed into a bare environment, benchmarked
+	$(PY) -m pytest -m wheel tests/packaging
 
 live: $(FULL)  ## Test against vLLM itself; installs it first, 3 GB (LIVE_ARGS="-k scheduler")
 	@$(MAKE) --no-print-directory $(VLLM) || echo \
@@ -88,14 +91,14 @@ endef
 
 $(CORE): pyproject.toml constraints.txt | $(PY)
 	@echo "setup: installing inframind_gym (about half a minute)"
-	$(call pip_install,-e ".[bench$(comma)bounds$(comma)placement]")
+	$(call pip_install,-e ".[bounds$(comma)placement]")
 	@touch $@
 
 $(FULL): pyproject.toml constraints.txt | $(PY)
 	@echo "setup: installing torch $(TORCH), unless one is there"
 	$(call pip_install,torch)
 	@echo "setup: installing inframind_gym with agents, embeddings, plots and tools (1-3 minutes)"
-	$(call pip_install,-e ".[agents$(comma)bench$(comma)bounds$(comma)dev$(comma)embed$(comma)live$(comma)placement$(comma)plot$(comma)ray$(comma)track]")
+	$(call pip_install,-e ".[agents$(comma)bounds$(comma)dev$(comma)embed$(comma)live$(comma)placement$(comma)plot$(comma)ray$(comma)track]")
 	@touch $(CORE) $@
 
 # vLLM pins versions of its own. torch comes first, as above; the three that go again are built for

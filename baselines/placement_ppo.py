@@ -1,7 +1,7 @@
 r"""Trains sb3-contrib's MaskablePPO on InfraMind-Placement-v0 and exports what acts.
 
     python -m baselines.placement_ppo --out runs/placement_ppo/seed0
-    python -m benchmarks run --suite placement_quick \
+    inframind bench run --suite placement_quick \
         --policies sb3_maskable_ppo:runs/placement_ppo/seed0,mcf_plus --out results/ppo
 
 The folder gets `checkpoint/` (safetensors and JSON) after every turn, whole or not at all; a

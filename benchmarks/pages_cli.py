@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from inframind_gym.benchmark.cli.shared import Json, app, friendly, print_json
+from inframind_gym.benchmark.cli import Json, app, friendly, print_json
 
 
 @app.command()

@@ -13,7 +13,7 @@ from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.placement.metrics import METRICS
 from inframind_gym.benchmark.results import Results
-from inframind_gym.benchmark.tables import leaderboard_sheets, to_markdown, value_text
+from inframind_gym.benchmark.tables import leaderboard_sheets, to_markdown
 
 OURS: Final = "mcf_plus"
 
@@ -68,11 +68,11 @@ def _text(name: str, difference: Mapping[str, Any]) -> str:
     metric = METRICS[name]
     low, high = difference["difference_ci95"]
     sign = "+" if difference["difference"] > 0 else ""
-    ends = f"[{value_text(metric, low)}, {value_text(metric, high)}]"
-    text = f"{sign}{value_text(metric, difference['difference'])} {ends}"
+    ends = f"[{metric.text(low)}, {metric.text(high)}]"
+    text = f"{sign}{metric.text(difference['difference'])} {ends}"
     if low <= 0.0 <= high:
         return text
-    mark = "**" if (low > 0.0) == metric.higher_is_better else "*"
+    mark = "**" if (low > 0.0) == (metric.better == "higher") else "*"
     return f"{mark}{text}{mark}"
 
 

@@ -36,13 +36,14 @@ from benchmarks.record_table import (
     write_rows,
 )
 from inframind_gym.benchmark.bounds import fluid_bounds
-from inframind_gym.benchmark.cells import Cell, grid
+from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import ROUTING, family
 from inframind_gym.benchmark.progress import say
 from inframind_gym.benchmark.provenance import weights_hash
-from inframind_gym.benchmark.store import read_blocks, read_episodes, read_header
-from inframind_gym.benchmark.suite import SuiteConfig, load_suite
+from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
+from inframind_gym.benchmark.store import read_blocks, read_header, read_records
+from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.errors import unknown
 from inframind_gym.files import replace_text
 from inframind_gym.policies.loading import registered_policies
@@ -63,7 +64,7 @@ class Run:
     entry: EntryConfig
     execution: Execution
     workload: str
-    suite: SuiteConfig
+    suite: RoutingSuite
 
     @property
     def seed_of(self) -> dict[str, int]:
@@ -94,7 +95,7 @@ def runs_of(plan: PlanConfig, entry: EntryConfig, execution: Execution) -> list[
             "workloads": (workload,) if workload else suite.workloads,
             "by_workload": single,
         }
-        found.append(Run(entry, execution, workload, SuiteConfig(**content)))
+        found.append(Run(entry, execution, workload, RoutingSuite(**content)))
     return found
 
 
@@ -216,7 +217,7 @@ def _add(
     models: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
     for run, path in zip(runs, paths, strict=True):
         blocks = {block.cell: block for block in read_blocks(path)}
-        cells: list[Cell] = grid(run.suite)
+        cells: list[RoutingCell] = grid(run.suite)
         lacking = sum(cell not in blocks for cell in cells)
         if lacking:
             raise BenchmarkError(
@@ -227,7 +228,7 @@ def _add(
             seed = run.seed_of[cell.policy]
             place = (cell.workload, cell.rate_per_min, cell.budget_s, seed, cell.seed)
             rows.append({**dict(zip(KEYS, place, strict=True)), **metrics_of(blocks[cell].line)})
-        for _, episodes in read_episodes(path, [blocks[cell] for cell in cells]):
+        for _, episodes in read_records(path, [blocks[cell] for cell in cells]):
             for query in episodes:
                 queries[query["cost"] > 1.0] += 1
                 models[query["cost"] > 1.0].update(query["models"])

@@ -19,7 +19,8 @@ from inframind_gym.benchmark.compare import Side, compare
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.results import Results
-from inframind_gym.benchmark.suite import SuiteConfig, load_suite, name_of
+from inframind_gym.benchmark.routing.suite import RoutingSuite
+from inframind_gym.benchmark.suite import load_suite, name_of
 from inframind_gym.configs import (
     Number,
     Positive,
@@ -123,7 +124,7 @@ def write_suites(shifts: Shifts, folder: Path, trace: Path | None = None) -> dic
     return found
 
 
-def suite_of(shifts: Shifts, name: str, folder: Path, trace: Path | None = None) -> SuiteConfig:
+def suite_of(shifts: Shifts, name: str, folder: Path, trace: Path | None = None) -> RoutingSuite:
     """The suite of one shift; a pool or workloads that differ are written to a folder.
 
     Raises:
@@ -141,7 +142,8 @@ def suite_of(shifts: Shifts, name: str, folder: Path, trace: Path | None = None)
     if shift.ability_offsets or shift.quality:
         own = [_write_workload(one, shift, folder / slug(name)) for one in suite.workloads]
         changes["workloads"] = tuple(own)
-    return suite.model_copy(update=changes)
+    changed: RoutingSuite = suite.model_copy(update=changes)
+    return changed
 
 
 def _write_pool(pool: str, factors: Mapping[str, float], folder: Path) -> str:
@@ -190,7 +192,7 @@ def tables(shifts: Shifts, found: Mapping[str, Results]) -> dict[str, str]:
     headers = [results.header for results in found.values()]
     machines = sorted({machine_of(header["machine"]) for header in headers})
     revisions = sorted({revision_of(header["git"] or {}) for header in headers})
-    episodes = sum(len(results.sweeps) for results in found.values())
+    episodes = sum(len(results.episodes) for results in found.values())
     return {
         "shifts": table(["shift", "what it is"], described, left=2),
         "goodput": _scores(boards, "goodput", shifts),
@@ -231,7 +233,7 @@ Lead = tuple[str, str, dict[str, Any]]  # place, best rival there, our differenc
 
 def _nearest(results: Results, shifts: Shifts) -> list[Lead]:
     """The rival with the highest goodput at each place, and the paired difference to it."""
-    axes = [axis.name for axis in results.family.cell.axes]
+    axes = [axis.name for axis in results.family.suite.cell.axes]
     ours = Side(results, shifts.ours)
     rows = {rival: compare(Side(results, rival), ours)["rows"] for rival in shifts.rivals}
     leads = []

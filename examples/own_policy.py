@@ -10,8 +10,8 @@ import numpy as np
 
 from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.results import load_results
-from inframind_gym.benchmark.runner import resolve, run
-from inframind_gym.benchmark.suite import load_any_suite
+from inframind_gym.benchmark.runner import run
+from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.policies import BasePolicy
 
 
@@ -33,8 +33,7 @@ if __name__ == "__main__":
     parser.add_argument("--queries", type=int, default=200)
     arguments = parser.parse_args()
     policies = ("least_loaded", "round_robin", f"{Path(__file__).stem}:Mine")
-    suite = load_any_suite("quick", {"policies": policies, "num_queries": arguments.queries})
-    run(resolve(suite), arguments.out, workers=1)
-    for row in leaderboard(load_results(arguments.out))["policies"]:
-        goodput = row["metrics"]["goodput"]
-        print(f"{row['policy']:20} solved in time: {100 * goodput['mean']:.1f} %")
+    suite = load_suite("starter", {"policies": policies, "num_queries": arguments.queries})
+    run(suite.resolve(), arguments.out, workers=1)
+    for row in leaderboard(load_results(arguments.out))["ranking"]:
+        print(f"{row['policy']:20} solved in time: {100 * row['goodput']:.1f} %")

@@ -1,49 +1,94 @@
-"""`inframind`: what is installed, configuration files, calibration, and pools of servers."""
+"""Simulate, calibrate, benchmark and serve: routing of multi-agent LLM calls over servers."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from typer.core import TyperGroup
 
 from inframind_gym import ENVIRONMENTS, __version__
-from inframind_gym.benchmark.cli import app as bench_app
-from inframind_gym.calibration.command import calibrate
-from inframind_gym.calibration.replay_command import replay
-from inframind_gym.calibration.sim2real.command import sim2real
-from inframind_gym.configs import find_config, list_configs
-from inframind_gym.errors import InfraMindError
-from inframind_gym.live.launch.command import app as pool_app
-from inframind_gym.live.placement.command import place
-from inframind_gym.simulator.placement.cards import load_cluster
-from inframind_gym.simulator.placement.demand import load_demand
-from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.workload import load_workload
+from inframind_gym.errors import InfraMindError, unknown
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
-app.command()(calibrate)
-app.command()(replay)
-app.command()(sim2real)
-pool_app.command()(place)
-app.add_typer(pool_app, name="pool")
-app.add_typer(bench_app, name="bench")
-_LOADERS: dict[str, Callable[[Path], object]] = {
-    "pools": load_pool,
-    "workloads": load_workload,
-    "placement/clusters": load_cluster,
-    "placement/demands": load_demand,
+_COMMANDS: Final = {  # name -> function or group, imported when it is used
+    "bench": "inframind_gym.benchmark.cli:app",
+    "calibrate": "inframind_gym.calibration.command:calibrate",
+    "replay": "inframind_gym.calibration.replay_command:replay",
+    "sim2real": "inframind_gym.calibration.sim2real.command:sim2real",
+    "pool": "inframind_gym.live.launch.command:app",
 }
+_LOADERS: Final = {  # kind of file -> function that reads and checks it
+    "pools": "inframind_gym.simulator.server.pool:load_pool",
+    "workloads": "inframind_gym.simulator.workload:load_workload",
+    "placement/clusters": "inframind_gym.simulator.placement.cards:load_cluster",
+    "placement/demands": "inframind_gym.simulator.placement.demand:load_demand",
+    "suites": "inframind_gym.benchmark.suite:load_suite",
+}
+
+
+def _load(path: str) -> Any:
+    """Import ``package.module:attribute``."""
+    module, _, attribute = path.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+@cache
+def _command(name: str) -> Any:
+    """Make the click command of a name of `_COMMANDS`."""
+    found = _load(_COMMANDS[name])
+    if name == "pool":
+        found.command()(_load("inframind_gym.live.placement.command:place"))
+    parent = typer.Typer(add_completion=False)
+    if isinstance(found, typer.Typer):
+        parent.add_typer(found, name=name)
+    else:
+        parent.command(name)(found)
+    return typer.main.get_group(parent).commands[name]
+
+
+class LazyGroup(TyperGroup):
+    """Group of commands whose modules are imported when a command is used or listed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        return [*_COMMANDS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, or None."""
+        return _command(cmd_name) if cmd_name in _COMMANDS else super().get_command(ctx, cmd_name)
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"inframind-gym {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version."),
+    ] = False,
+) -> None:
+    """Simulate, calibrate, benchmark and serve: routing of multi-agent LLM calls over servers."""
 
 
 @app.command()
 def info() -> None:
-    """List environments, pools, workloads and the versions of what they stand on."""
+    """List environments, shipped configurations and versions."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from inframind_gym.configs import list_configs
+
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_row("inframind_gym", __version__)
     for package in ("gymnasium", "numpy", "numba", "torch", "stable-baselines3"):
@@ -60,15 +105,18 @@ def info() -> None:
 
 @app.command()
 def check(
-    kind: Annotated[
-        str, typer.Argument(help="pools, workloads, placement/clusters or placement/demands")
-    ],
-    name_or_path: Annotated[str, typer.Argument(help="a shipped name, or the path of a YAML file")],
+    kind: Annotated[str, typer.Argument(help=f"Kind of file: {', '.join(_LOADERS)}.")],
+    name_or_path: Annotated[str, typer.Argument(help="A shipped name, or a path of a YAML file.")],
 ) -> None:
-    """Check a file of one's own, for example a pool's, and say what is wrong with it."""
+    """Check a configuration file, and say what is wrong with it."""
+    from inframind_gym.configs import find_config
+
     try:
+        if kind not in _LOADERS:
+            raise InfraMindError(unknown("kind of file", kind, _LOADERS))
         path = find_config(kind, name_or_path)
-        _LOADERS[kind](Path(path))
+        loader = _load(_LOADERS[kind])
+        loader(str(path) if kind == "suites" else path)
     except InfraMindError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None

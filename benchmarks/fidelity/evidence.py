@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from benchmarks.fidelity import sources
 from benchmarks.fidelity.sources import LogEntry, LogFile, Peer
-from inframind_gym.benchmark.cores import keep_to_one_core
 from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.machine import keep_to_one_core
 from inframind_gym.benchmark.progress import say
 from inframind_gym.benchmark.provenance import provenance
 from inframind_gym.calibration.fit import Calibration, calibrate

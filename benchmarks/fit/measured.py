@@ -33,7 +33,7 @@ from benchmarks.fit.constants import (
 )
 from benchmarks.fit.solver import Problem, minimise
 from benchmarks.fit.yaml_files import pool_yaml, workload_yaml
-from inframind_gym.benchmark.cli.shared import friendly
+from inframind_gym.benchmark.cli import friendly
 from inframind_gym.benchmark.progress import say
 from inframind_gym.calibration.measured import MeasuredCell, read_runs
 from inframind_gym.calibration.replay_choices import HARNESSES

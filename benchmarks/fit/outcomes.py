@@ -25,7 +25,7 @@ import typer
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from inframind_gym.benchmark.cli.shared import friendly
+from inframind_gym.benchmark.cli import friendly
 from inframind_gym.errors import ConfigError
 from inframind_gym.files import replace_text
 from inframind_gym.tasks import load_tasks

@@ -9,12 +9,12 @@ import numpy as np
 
 from inframind_gym.benchmark.cells import Place
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.families import ROUTING, Family, family_of
-from inframind_gym.benchmark.leaderboard import MIN_SEEDS, Draws
+from inframind_gym.benchmark.families import Family, family_of
+from inframind_gym.benchmark.leaderboard import MIN_SEEDS
 from inframind_gym.benchmark.metrics import Metric
-from inframind_gym.benchmark.results import Results, Stratum
+from inframind_gym.benchmark.results import Estimate, Results, Stratum
 from inframind_gym.benchmark.stats import NUM_RESAMPLES, interval
-from inframind_gym.benchmark.tables import Sheet, value_text
+from inframind_gym.benchmark.tables import Sheet
 from inframind_gym.errors import unknown
 
 
@@ -40,10 +40,10 @@ class Side:
 def compare(
     a: Side, b: Side, *, bootstrap_seed: int = 0, num_resamples: int = NUM_RESAMPLES
 ) -> dict[str, Any]:
-    """Differences b - a over the sweeps that both have, paired by all coordinates but the policy.
+    """Compute differences b - a over the episodes that both have, paired by place and seed.
 
     Both sides of a pair ran on the same queries or jobs, arrivals and latent outcomes, so that most
-    of the noise cancels; the bootstrap draws the same sweeps for both.
+    of the noise cancels; the bootstrap draws the same episodes for both.
 
     Args:
         a: The baseline.
@@ -56,46 +56,28 @@ def compare(
         ``b``, ``difference`` and ``difference_ci95``; ``notes`` for the reader.
 
     Raises:
-        BenchmarkError: The sides have no sweep in common.
+        BenchmarkError: The sides have no episode in common.
     """
     family = a.results.family
-    metrics = family.metrics
+    names = tuple(family.metrics)
     pairs = _pairs(a, b)
     rows = []
-    totals: dict[str, list[float]] = {}
-    total_draws: Draws = {}
-    units = []
-    for key, (left, right) in pairs.items():
-        ones, how = left.once(), (key, bootstrap_seed, num_resamples)
-        layouts = (a.results.layout, b.results.layout)
-        va, vb = left.metrics(layouts[0], ones), right.metrics(layouts[1], ones)
-        da, db = left.draws(layouts[0], *how), right.draws(layouts[1], *how)
-        values = {name: [float(va[name][0]), float(vb[name][0])] for name in metrics}
-        draws = {name: db[name] - da[name] for name in metrics}
-        where = {axis.name: value for axis, value in zip(family.cell.axes, key, strict=True)}
-        rows.append({**where, **_differences(family, values, draws, [left.num_units])})
-        for name in metrics:
-            old = totals.get(name, [0.0, 0.0])
-            totals[name] = [x + y for x, y in zip(old, values[name], strict=True)]
-            total_draws[name] = (
-                total_draws[name] + draws[name] if name in total_draws else draws[name]
-            )
-        units.append(left.num_units)
-    n = len(pairs)
-    overall = _differences(
-        family,
-        {name: [x / n for x in both] for name, both in totals.items()},
-        {name: values / n for name, values in total_draws.items()},
-        units,
-    )
+    totals: list[Estimate] = []
+    for place, strata in pairs.items():
+        sides = [
+            Estimate.of(names, side.results.layout, stratum, place, bootstrap_seed, num_resamples)
+            for side, stratum in zip((a, b), strata, strict=True)
+        ]
+        rows.append({**family.suite.cell.describe(place), **_differences(*sides)})
+        totals = [x + y for x, y in zip(totals, sides, strict=True)] if totals else sides
     return {
         "a": _describe(a),
         "b": _describe(b),
-        "cells": n,
-        "overall": overall,
+        "cells": len(pairs),
+        "overall": _differences(*totals),
         "rows": rows,
         "notes": _notes(a, b, pairs),
-        **({} if family.kind == ROUTING else {"kind": family.kind}),
+        "kind": family.kind,
     }
 
 
@@ -111,13 +93,13 @@ def _pairs(a: Side, b: Side) -> dict[Place, tuple[Stratum, Stratum]]:
         seeds = sorted(set(left[key]) & set(right.get(key, {})))
         if not seeds:
             continue
-        sweeps = [(left[key][seed], right[key][seed]) for seed in seeds]
-        if any(one.episodes != other.episodes for one, other in sweeps):
+        episodes = [(left[key][seed], right[key][seed]) for seed in seeds]
+        if any(one.records != other.records for one, other in episodes):
             raise BenchmarkError(
-                f"{a.results.folder} and {b.results.folder} have sweeps of different length: "
+                f"{a.results.folder} and {b.results.folder} have episodes of different length: "
                 "they cannot be paired."
             )
-        pairs[key] = (Stratum.of([x for x, _ in sweeps]), Stratum.of([y for _, y in sweeps]))
+        pairs[key] = (Stratum.of([x for x, _ in episodes]), Stratum.of([y for _, y in episodes]))
     if not pairs:
         raise BenchmarkError(
             f"{a.policy} ({a.results.folder}) and {b.policy} ({b.results.folder}) have no "
@@ -127,25 +109,20 @@ def _pairs(a: Side, b: Side) -> dict[Place, tuple[Stratum, Stratum]]:
 
 
 def _words(family: Family) -> list[str]:
-    """The axes in words: "rate/min" is a rate."""
-    return [axis.label.partition("/")[0] for axis in family.cell.axes]
+    """Return the axes in words: "rate/min" is a rate."""
+    return [axis.label.partition("/")[0] for axis in family.suite.cell.axes]
 
 
-def _differences(
-    family: Family, values: dict[str, list[float]], draws: Draws, units: list[int]
-) -> dict[str, Any]:
-    metrics = family.metrics
-    ends = interval(
-        np.stack([draws[name] for name in metrics], axis=1), np.asarray(units, dtype=np.int64)
-    )
+def _differences(a: Estimate, b: Estimate) -> dict[str, Any]:
+    ends = interval(b.draws - a.draws, np.asarray(a.units))
     return {
         name: {
-            "a": values[name][0],
-            "b": values[name][1],
-            "difference": values[name][1] - values[name][0],
-            "difference_ci95": [float(ends[0, i]), float(ends[1, i])],
+            "a": float(a.values[i]),
+            "b": float(b.values[i]),
+            "difference": float(b.values[i] - a.values[i]),
+            "difference_ci95": ends[:, i].tolist(),
         }
-        for i, name in enumerate(metrics)
+        for i, name in enumerate(a.names)
     }
 
 
@@ -159,7 +136,7 @@ def _notes(a: Side, b: Side, pairs: dict[Place, tuple[Stratum, Stratum]]) -> lis
     differing = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     if differing:
         notes.append(f"the two runs differ in {', '.join(differing)}")
-    for key, axis in a.results.family.contents.items():
+    for key, axis in a.results.family.suite.files().items():
         there, here = a.results.header.get(key, {}), b.results.header.get(key, {})
         changed = [name for name in there if here.get(name, there[name]) != there[name]]
         if changed:
@@ -173,7 +150,7 @@ def _notes(a: Side, b: Side, pairs: dict[Place, tuple[Stratum, Stratum]]) -> lis
 
 
 def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
-    """The tables of a comparison: every metric overall, then the main ones cell by cell."""
+    """Make the tables of a comparison: every metric overall, then the main ones cell by cell."""
     a, b = comparison["a"], comparison["b"]
     same_folder, same_policy = a["folder"] == b["folder"], a["policy"] == b["policy"]
     names = [
@@ -183,13 +160,13 @@ def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
         for side in (a, b)
     ]
     family = family_of(comparison)
-    metrics, axes = family.metrics, family.cell.axes
+    metrics, axes = family.metrics, family.suite.cell.axes
     overall = comparison["overall"]
     body = [
         [
-            metrics[name].label,
-            value_text(metrics[name], d["a"]),
-            value_text(metrics[name], d["b"]),
+            metrics[name].heading,
+            metrics[name].text(d["a"]),
+            metrics[name].text(d["b"]),
             *_difference(metrics[name], d),
         ]
         for name, d in overall.items()
@@ -207,7 +184,7 @@ def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
         sheets.append(
             Sheet(
                 "B - A by cell",
-                [*(axis.label for axis in axes), *(metric.label for metric in shown)],
+                [*(axis.label for axis in axes), *(metric.heading for metric in shown)],
                 [
                     [
                         *(axis.text(row[axis.name]) for axis in axes),
@@ -222,10 +199,10 @@ def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
 
 def _difference(metric: Metric, d: dict[str, Any]) -> list[str]:
     low, high = d["difference_ci95"]
-    better = metric.higher_is_better
     verdict = ""
     if low > 0 or high < 0:
-        verdict = "differs" if better is None else ("better" if (low > 0) == better else "worse")
+        better = (low > 0) == (metric.better == "higher")
+        verdict = "differs" if metric.better is None else "better" if better else "worse"
     sign = "+" if d["difference"] > 0 else ""
-    between = f"[{value_text(metric, low)}, {value_text(metric, high)}]"
-    return [sign + value_text(metric, d["difference"]), between, verdict]
+    between = f"[{metric.text(low)}, {metric.text(high)}]"
+    return [sign + metric.text(d["difference"]), between, verdict]

@@ -1,4 +1,4 @@
-"""What a person can mend: commands print it without a traceback and exit with status 2."""
+"""Errors of the benchmark; commands print those of wrong input on one line, with status 2."""
 
 from __future__ import annotations
 
@@ -10,27 +10,24 @@ from inframind_gym.errors import InfraMindError
 
 
 class BenchmarkError(InfraMindError):
-    """A suite, results folder or command line that cannot be used; names the remedy."""
+    """A suite, results folder or command line that cannot be used; the message has the remedy."""
 
 
 class StoppedError(Exception):
-    """The person at the keyboard wants the run to end."""
+    """The run was asked to end, by Ctrl-C or SIGTERM."""
 
 
 class PolicyFailedError(BenchmarkError):
     """A policy raised an error or gave no valid action; the message ends with the traceback."""
 
-    @classmethod
-    def of(cls, policy: str, error: Exception) -> PolicyFailedError:
-        """Blame a policy for an error."""
-        trace = "".join(traceback.format_exception(error))
-        return cls(f"policy {policy!r} failed with {type(error).__name__}: {error}\n\n{trace}")
-
 
 @contextmanager
 def blame(policy: str) -> Iterator[None]:
-    """Turn whatever a policy raises, which is foreign code, into an error that names it."""
+    """Turn whatever a policy raises into an error that names it."""
     try:
         yield
     except Exception as error:
-        raise PolicyFailedError.of(policy, error) from error
+        trace = "".join(traceback.format_exception(error))
+        raise PolicyFailedError(
+            f"policy {policy!r} failed with {type(error).__name__}: {error}\n\n{trace}"
+        ) from error

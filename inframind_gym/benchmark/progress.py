@@ -1,4 +1,4 @@
-"""Shows how far a run is: a bar on a terminal, plain lines otherwise; always on standard error."""
+"""Progress of a run on standard error: a bar on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _LINE_EVERY_S = 10.0
 
 
 class ProgressReport:
-    """Counts queries, or whatever a run consists of; a context manager.
+    """Counter of the records that a run has finished; a context manager.
 
     Args:
-        total: Of the whole run.
-        done: What earlier runs have finished.
+        total: Records of the whole run.
+        done: Records that earlier runs have finished.
         what: Heading.
-        unit: What is counted.
+        unit: Name of a record, in the plural.
     """
 
-    def __init__(self, total: int, done: int, what: str, unit: str = "queries") -> None:
+    def __init__(self, total: int, done: int, what: str, unit: str) -> None:
         self._unit = unit
         self._total, self._count, self._start = total, done, done
         self._what = what
@@ -42,11 +42,11 @@ class ProgressReport:
             )
             self._task = self._bar.add_task(what, total=total, completed=done)
 
-    def advance(self, queries: int) -> None:
-        """Count what has finished."""
-        self._count += queries
+    def advance(self, count: int) -> None:
+        """Count records that have finished."""
+        self._count += count
         if self._bar is not None:
-            self._bar.advance(self._task, queries)
+            self._bar.advance(self._task, count)
         elif time.monotonic() - self._printed > _LINE_EVERY_S:
             self._line()
 

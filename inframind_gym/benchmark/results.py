@@ -1,4 +1,4 @@
-"""Results as arrays: what a leaderboard and a comparison are computed from."""
+"""Results as arrays, from which a leaderboard and a comparison are computed."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from numpy.typing import NDArray
 
 from inframind_gym.benchmark.cells import BaseCell, Place
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.families import Family, Layout, family_of
-from inframind_gym.benchmark.metrics import TAIL
-from inframind_gym.benchmark.stats import pooled_quantile, resample_counts
+from inframind_gym.benchmark.families import Family, family_of
+from inframind_gym.benchmark.metrics import TAIL, Layout
+from inframind_gym.benchmark.stats import interval, pooled_quantile, resample_counts
 from inframind_gym.benchmark.store import (
     Timing,
     read_blocks,
-    read_episodes,
     read_header,
+    read_records,
     read_timings,
 )
 
-NUM_PARTS = 10  # of a sweep, where a single one has to stand for itself
+NUM_PARTS = 10  # stretches of a lone episode, which are resampled in place of episodes
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class Episode:
     """One finished cell.
 
     Attributes:
-        episodes: Number of its episodes: queries in the order of arrival, or decisions.
+        records: Number of its records: queries in the order of arrival, or decisions.
         sums: Sums over each of ten stretches of them, ``(NUM_PARTS, width)``.
         values: Numbers whose tail is a metric, such as every query's latency, ``(num_values,)``.
         part: Stretch of each of them, ``(num_values,)``.
     """
 
-    episodes: int
+    records: int
     sums: NDArray[np.float64]
     values: NDArray[np.float64]
     part: NDArray[np.int64]
@@ -47,33 +47,38 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Stratum:
-    """The sweeps behind one row, as units that can be resampled.
+    """The episodes behind one row, as units that can be resampled.
 
-    A unit is a sweep. A lone sweep is cut into ten stretches of consecutive queries, which are its
-    units (the method of batch means): neighbours share their queues, distant stretches hardly do.
+    A unit is an episode. A lone episode is cut into ten stretches of consecutive queries, which are
+    its units (the method of batch means): neighbours share their queues, distant stretches hardly
+    do.
 
     Attributes:
         sums: ``(num_units, width)``.
         values: ``(num_values,)``.
         unit: Unit of each of them, ``(num_values,)``.
+        records: Number of records of all episodes.
     """
 
     sums: NDArray[np.float64]
     values: NDArray[np.float64]
     unit: NDArray[np.int64]
+    records: int
 
     @classmethod
-    def of(cls, sweeps: Sequence[Sweep]) -> Stratum:
-        """Pool the sweeps of one row."""
-        if len(sweeps) == 1:
-            used = np.unique(_parts(sweeps[0].episodes))
-            unit = np.searchsorted(used, sweeps[0].part)
-            return cls(sweeps[0].sums[used], sweeps[0].values, unit)
-        sizes = [sweep.values.size for sweep in sweeps]
+    def of(cls, episodes: Sequence[Episode]) -> Stratum:
+        """Pool the episodes of one row."""
+        records = sum(episode.records for episode in episodes)
+        if len(episodes) == 1:
+            used = np.unique(_parts(records))
+            unit = np.searchsorted(used, episodes[0].part)
+            return cls(episodes[0].sums[used], episodes[0].values, unit, records)
+        sizes = [episode.values.size for episode in episodes]
         return cls(
-            np.stack([sweep.sums.sum(axis=0) for sweep in sweeps]),
-            np.concatenate([sweep.values for sweep in sweeps]),
-            np.repeat(np.arange(len(sweeps)), sizes),
+            np.stack([episode.sums.sum(axis=0) for episode in episodes]),
+            np.concatenate([episode.values for episode in episodes]),
+            np.repeat(np.arange(len(episodes)), sizes),
+            records,
         )
 
     @property
@@ -82,7 +87,7 @@ class Stratum:
         return int(self.sums.shape[0])
 
     def metrics(self, layout: Layout, counts: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-        """Every metric of the pooled sweeps, where unit u is taken ``counts[b, u]`` times.
+        """Compute every metric where unit u is taken ``counts[b, u]`` times.
 
         Args:
             layout: Of the sums.
@@ -98,38 +103,98 @@ class Stratum:
             metrics[layout.tail] = np.zeros(counts.shape[0])
         return metrics
 
-    def once(self) -> NDArray[np.int64]:
-        """Counts that take every unit once: the estimate itself, ``(1, num_units)``."""
-        return np.ones((1, self.num_units), dtype=np.int64)
+    def counts(self, place: Place, seed: int, num_resamples: int) -> NDArray[np.int64]:
+        """Draw how often each resample takes each unit, ``(num_resamples, num_units)``."""
+        digest = hashlib.sha256(repr(place).encode()).digest()
+        rng = np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
+        return resample_counts(rng, self.num_units, num_resamples)
 
-    def draws(
-        self, layout: Layout, place: Place, seed: int, num_resamples: int
-    ) -> dict[str, NDArray[np.float64]]:
-        """Every metric of bootstrap resamples.
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Metrics of a stratum, or of several with the same weight, with their bootstrap draws.
+
+    Attributes:
+        names: The metrics, M of them.
+        sums: Sums of their values over the strata, ``(M,)``.
+        draws_of_sums: The same for every resample, ``(num_resamples, M)``.
+        units: Resampled units of each stratum.
+        records: Number of records behind it.
+        shares: Sums over the strata of shares of what was used.
+    """
+
+    names: tuple[str, ...]
+    sums: NDArray[np.float64]
+    draws_of_sums: NDArray[np.float64]
+    units: tuple[int, ...]
+    records: int
+    shares: dict[str, dict[str, float]]
+
+    @classmethod
+    def of(
+        cls,
+        names: tuple[str, ...],
+        layout: Layout,
+        stratum: Stratum,
+        place: Place,
+        seed: int,
+        num_resamples: int,
+    ) -> Estimate:
+        """Estimate the metrics of one stratum.
 
         The resamples are the same for every policy and independent of those of other strata. Few
         units give few different resamples (five seeds: 126), and each is evaluated once.
 
         Args:
+            names: The metrics.
             layout: Of the sums.
-            place: The stratum.
+            stratum: Episodes of one policy at one place.
+            place: The place.
             seed: Seed of the bootstrap.
             num_resamples: Number of resamples.
-
-        Returns:
-            Values, ``(num_resamples,)`` each.
         """
-        different, which = np.unique(
-            self.counts(place, seed, num_resamples), axis=0, return_inverse=True
-        )
-        metrics = self.metrics(layout, different)
-        return {name: values[which.ravel()] for name, values in metrics.items()}
+        counts = stratum.counts(place, seed, num_resamples)
+        different, which = np.unique(counts, axis=0, return_inverse=True)
+        all_once = np.ones((1, stratum.num_units), dtype=np.int64)
+        metrics = stratum.metrics(layout, np.concatenate([all_once, different]))
+        table = np.stack([metrics[name] for name in names], axis=1)
+        shares = layout.shares(stratum.sums.sum(axis=0))
+        draws = table[1:][which.ravel()]
+        return cls(names, table[0], draws, (stratum.num_units,), stratum.records, shares)
 
-    def counts(self, place: Place, seed: int, num_resamples: int) -> NDArray[np.int64]:
-        """How often each resample takes each unit, ``(num_resamples, num_units)``."""
-        digest = hashlib.sha256(repr(place).encode()).digest()
-        rng = np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
-        return resample_counts(rng, self.num_units, num_resamples)
+    def __add__(self, other: Estimate) -> Estimate:
+        """Pool with another estimate; each stratum keeps its weight."""
+        return Estimate(
+            self.names,
+            self.sums + other.sums,
+            self.draws_of_sums + other.draws_of_sums,
+            self.units + other.units,
+            self.records + other.records,
+            {
+                share: {name: value + other.shares[share][name] for name, value in own.items()}
+                for share, own in self.shares.items()
+            },
+        )
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """Means over the strata, ``(M,)``."""
+        return self.sums / len(self.units)
+
+    @property
+    def draws(self) -> NDArray[np.float64]:
+        """Means over the strata for every resample, ``(num_resamples, M)``."""
+        return self.draws_of_sums / len(self.units)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return records, every metric followed by its 95 % interval, and shares."""
+        content: dict[str, Any] = {"records": self.records}
+        ends = interval(self.draws, np.asarray(self.units))
+        for name, value, interval_of in zip(self.names, self.values, ends.T, strict=True):
+            content |= {name: float(value), f"{name}_ci95": interval_of.tolist()}
+        for share, own in self.shares.items():
+            content[share] = {name: value / len(self.units) for name, value in own.items()}
+        return content
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,36 +204,36 @@ class Results:
     Attributes:
         folder: Where it is.
         header: Content of ``run.json``.
-        family: What kind of cells it holds.
+        family: Family of its cells.
         layout: Of the sums.
-        sweeps: The finished cells.
-        timings: How long policies took to decide in them, where that was measured.
+        episodes: The finished cells.
+        timings: Time that policies took to decide in them, where that was measured.
     """
 
     folder: Path
     header: dict[str, Any]
     family: Family
     layout: Layout
-    sweeps: dict[BaseCell, Sweep]
+    episodes: dict[BaseCell, Episode]
     timings: dict[BaseCell, Timing]
 
     @property
     def policies(self) -> tuple[str, ...]:
         """Policies with results, in the order of the run."""
-        present = {cell.policy for cell in self.sweeps}
+        present = {cell.policy for cell in self.episodes}
         return tuple(name for name in self.header["policies"] if name in present)
 
     @property
-    def episodes(self) -> int:
+    def records(self) -> int:
         """Queries (or decisions) of all finished cells."""
-        return sum(sweep.episodes for sweep in self.sweeps.values())
+        return sum(episode.records for episode in self.episodes.values())
 
-    def strata(self, policy: str) -> dict[Place, dict[int, Sweep]]:
-        """The sweeps of a policy by place and seed."""
-        strata: dict[Place, dict[int, Sweep]] = {}
-        for cell, sweep in sorted(self.sweeps.items(), key=lambda item: item[0].sort_key):
+    def strata(self, policy: str) -> dict[Place, dict[int, Episode]]:
+        """Return the episodes of a policy by place and seed."""
+        strata: dict[Place, dict[int, Episode]] = {}
+        for cell, episode in sorted(self.episodes.items(), key=lambda item: item[0].sort_key):
             if cell.policy == policy:
-                strata.setdefault(cell.place, {})[cell.seed] = sweep
+                strata.setdefault(cell.place, {})[cell.seed] = episode
         return strata
 
 
@@ -191,26 +256,26 @@ def load_results(folder: Path) -> Results:
         raise BenchmarkError(
             f"{folder} holds no finished cell yet. Run the command that made it again."
         )
-    sweeps = {
-        block.cell: _sweep(layout, episodes) for block, episodes in read_episodes(folder, blocks)
+    episodes = {
+        block.cell: _episode(layout, records) for block, records in read_records(folder, blocks)
     }
     taken = read_timings(folder)
     timings = {b.cell: taken[b.line["cell"]] for b in blocks if b.line["cell"] in taken}
-    return Results(folder, header, family, layout, sweeps, timings)
+    return Results(folder, header, family, layout, episodes, timings)
 
 
-def _parts(episodes: int) -> NDArray[np.int64]:
-    """The stretch of every episode."""
-    return np.asarray(np.arange(episodes) * NUM_PARTS // episodes, dtype=np.int64)
+def _parts(records: int) -> NDArray[np.int64]:
+    """Return the stretch of every record."""
+    return np.asarray(np.arange(records) * NUM_PARTS // records, dtype=np.int64)
 
 
-def _sweep(layout: Layout, episodes: list[dict[str, Any]]) -> Sweep:
-    part = _parts(len(episodes))
+def _episode(layout: Layout, records: list[dict[str, Any]]) -> Episode:
+    part = _parts(len(records))
     edges = np.searchsorted(part, np.arange(NUM_PARTS + 1))
-    values = [layout.values(episode) for episode in episodes]
-    return Sweep(
-        len(episodes),
-        np.stack([layout.sums(episodes[i:j]) for i, j in itertools.pairwise(edges)]),
+    values = [layout.values(record) for record in records]
+    return Episode(
+        len(records),
+        np.stack([layout.sums(records[i:j]) for i, j in itertools.pairwise(edges)]),
         np.array(list(itertools.chain.from_iterable(values)), dtype=np.float64),
         np.repeat(part, [len(some) for some in values]),
     )

@@ -1,4 +1,4 @@
-"""Runs a suite into a results folder, from where an earlier run of the same command left off."""
+"""Run a suite into a results folder, from where an earlier run of the same command left off."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 
 from inframind_gym.benchmark.cells import BaseCell, cell_id, content_hash, grid
 from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
-from inframind_gym.benchmark.families import ROUTING, Family, family
+from inframind_gym.benchmark.families import family_of
 from inframind_gym.benchmark.progress import ProgressReport, say
-from inframind_gym.benchmark.provenance import policy_fingerprint, provenance
+from inframind_gym.benchmark.provenance import policy_fingerprint, provenance, settings
 from inframind_gym.benchmark.store import HEADER, REQUESTS, ResultStore, differences, read_header
-from inframind_gym.benchmark.suite import BaseSuite, SuiteT, absolute
+from inframind_gym.benchmark.suite import BaseSuite
 from inframind_gym.benchmark.workers import MAX_ROWS, run_cells
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a run did.
+    """Summary of a run.
 
     Attributes:
         folder: Where the results are.
@@ -45,22 +45,6 @@ class RunSummary:
     stopped: bool
 
 
-def resolve(suite: SuiteT) -> SuiteT:
-    """Check all that a suite names and make its paths absolute, see `Family.resolve`.
-
-    Raises:
-        InfraMindError: Something cannot be used.
-    """
-    resolved: SuiteT = family_of_suite(suite).resolve(suite)
-    files = {axis: tuple(map(absolute, getattr(resolved, axis))) for axis in resolved.files}
-    return resolved.model_copy(update=files)
-
-
-def family_of_suite(suite: BaseSuite) -> Family:
-    """The family of a suite."""
-    return family(getattr(suite, "kind", ROUTING))
-
-
 def run(
     suite: BaseSuite,
     folder: Path,
@@ -73,14 +57,14 @@ def run(
 ) -> RunSummary:
     """Compute the cells of a suite that a folder does not hold yet.
 
-    Ctrl-C and SIGTERM end the run after what is being written, and a sweep on live servers at
-    once; a second one ends everything at once. Neither loses a finished cell.
+    Ctrl-C and SIGTERM end the run after what is being written, and an episode on live
+    servers at once; a second one ends everything at once. Neither loses a finished cell.
 
     Args:
         suite: A resolved suite.
         folder: Where results go.
         workers: Processes, or actors on Ray.
-        ray_address: Of a Ray cluster, see `inframind_gym.benchmark.cluster.ray_hosts.connect`; None for processes.
+        ray_address: Of a Ray cluster (``ray://host:port``, "auto", ...); None for processes.
         max_rows: Most cells in lock-step.
         export_port: Port at which metrics of live servers are shown while the run goes on.
         command: The command line, for the record.
@@ -92,10 +76,10 @@ def run(
     if export_port is not None and getattr(suite, "backend", None) != "vllm":
         raise BenchmarkError("--export-port shows metrics of live servers; add --backend vllm.")
     began = time.monotonic()
-    kind = family_of_suite(suite)
-    header = _header(kind, suite, command)
-    ids = {cell: _id(kind, cell, header) for cell in grid(suite)}
-    size = {cell: kind.episodes(suite, cell) for cell in ids}
+    header = _header(suite, command)
+    kind = family_of(header["suite"])
+    ids = {cell: _id(suite, cell, header) for cell in grid(suite)}
+    size = {cell: suite.length(cell) for cell in ids}
     with ResultStore(folder, header) as store:
         todo = {cell: name for cell, name in ids.items() if name not in store.finished}
         kept = len(ids) - len(todo)
@@ -129,19 +113,21 @@ def run(
 
 
 def outdated(suite: BaseSuite, folder: Path) -> list[str]:
-    """Why a folder's results are not those of a resolved suite, in words; [] where they are.
+    """List why a folder's results are not those of a resolved suite; [] where they are.
 
     Raises:
         BenchmarkError: The folder's ``run.json`` is damaged.
     """
     if not (folder / HEADER).exists():
         return []
-    return differences(read_header(folder), _header(family_of_suite(suite), suite, ()))
+    return differences(read_header(folder), _header(suite, ()))
 
 
-def _header(kind: Family, suite: BaseSuite, command: Sequence[str]) -> dict[str, Any]:
-    """Content of ``run.json``."""
-    shared = kind.settings(suite)
+def _header(suite: BaseSuite, command: Sequence[str]) -> dict[str, Any]:
+    """Make the content of ``run.json``."""
+    content = suite.model_dump(mode="json")
+    kind = family_of(content)
+    shared = settings(suite)
     policies = {name: kind.resolve_policy(name) for name in suite.policies}
     origin = provenance()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -152,8 +138,11 @@ def _header(kind: Family, suite: BaseSuite, command: Sequence[str]) -> dict[str,
         "settings_hash": content_hash(shared),
         "policies": {name: policy_fingerprint(name, kind.resolve_policy) for name in policies},
         "bounds": [name for name, made in policies.items() if getattr(made, "bound", False)],
-        **kind.fingerprints(suite),
-        "suite": suite.model_dump(mode="json"),
+        **{
+            setting: {name: suite.fingerprint(setting, name) for name in suite.names(setting)}
+            for setting in suite.files()
+        },
+        "suite": content,
         **own,
         **origin,
         "runs": [{"started": started, "command": list(command), "git": origin["git"]}],
@@ -161,19 +150,19 @@ def _header(kind: Family, suite: BaseSuite, command: Sequence[str]) -> dict[str,
     }
 
 
-def _id(kind: Family, cell: BaseCell, header: dict[str, Any]) -> str:
-    contents = [header[key][getattr(cell, axis)] for key, axis in kind.contents.items()]
+def _id(suite: BaseSuite, cell: BaseCell, header: dict[str, Any]) -> str:
+    contents = [header[setting][getattr(cell, name)] for setting, name in suite.files().items()]
     shared = content_hash([header["settings_hash"], *contents])
     return cell_id(cell, shared, header["policies"][cell.policy])
 
 
 class _Stop:
-    """Whether Ctrl-C was pressed, or the process was asked to end."""
+    """Handler of signals that remembers whether the run was asked to end."""
 
     asked = False
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        """Take note; the second time, interrupt whatever goes on."""
+        """Take note; the second time, interrupt at once."""
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
@@ -186,7 +175,7 @@ def ctrl_c() -> Iterator[_Stop]:
     stop = _Stop()
     try:
         old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: nobody can press Ctrl-C here
+    except ValueError:  # not in the main thread, which alone receives signals
         yield stop
         return
     try:
@@ -197,5 +186,11 @@ def ctrl_c() -> Iterator[_Stop]:
 
 
 def continue_command(command: Sequence[str]) -> str:
-    """The command line that continues a run, as it can be typed."""
-    return shlex.join([Path(sys.executable).name, "-m", "benchmarks", *command])
+    """Return the command line that continues a run, as it can be typed.
+
+    Args:
+        command: The arguments of this process's program.
+    """
+    program = Path(sys.argv[0])
+    as_module = [Path(sys.executable).name, "-m", program.parent.name]
+    return shlex.join([*(as_module if program.name == "__main__.py" else [program.name]), *command])

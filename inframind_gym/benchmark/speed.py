@@ -1,4 +1,4 @@
-"""How fast the simulator is on one core of this machine, beside what it must reach."""
+"""Speed of the simulator on one core of this machine, with the targets that it must reach."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.benchmark.cores import keep_to_one_core
+import inframind_gym  # noqa: F401  (registers the environments)
 from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.machine import keep_to_one_core
 from inframind_gym.benchmark.progress import say
 from inframind_gym.benchmark.provenance import provenance
 from inframind_gym.benchmark.tables import Sheet
@@ -32,167 +31,112 @@ EXECUTOR_ENVS = 64
 PLACEMENT_ENVS = 64
 PLACEMENT_GPUS = 8
 PLACEMENT_CLUSTER = f"h100-{PLACEMENT_GPUS}gpu"
-STATIC_ACTION = 7  # qwen-14b, Concise: the baseline `static`
+STATIC_ACTION = 7  # qwen-14b, Concise: the policy `static`
 KERNEL_REQUESTS = 200_000
 _SECONDS = 1.0  # that one measurement takes about
 
+Figures = dict[str, float]
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+
+class Figure(NamedTuple):
     """One line of the table.
 
     Attributes:
-        key: Name in JSON.
-        what: What is measured.
+        what: Description.
         unit: Of the figure.
-        target: What it must reach; None for a figure that is only reported.
-        at_most: Whether the target is an upper bound.
-        cores: Cores that it is measured on.
-        needs: Package without which it is left out.
+        target: Least value that is wanted, of seconds the most; None for a figure without one.
     """
 
-    key: str
     what: str
     unit: str
     target: float | None = None
-    at_most: bool = False
-    cores: int = 1
-    needs: str | None = None
 
-    def reached(self, value: float) -> bool | None:
-        """Whether a value reaches the target."""
+    def row(self, value: float) -> list[str]:
+        """Return description, value, target, and whether it is reached."""
+        digits = 2 if abs(value) < 100 else 0
+        shown = f"{value:,.{digits}f} {self.unit}"
         if self.target is None:
-            return None
-        return value <= self.target if self.at_most else value >= self.target
+            return [self.what, shown, "", ""]
+        at_most = self.unit == "s"
+        reached = value <= self.target if at_most else value >= self.target
+        target = f"{'<=' if at_most else '>='} {self.target:,.0f}"
+        return [self.what, shown, target, "yes" if reached else "NO"]
 
 
 FIGURES: dict[str, Figure] = {
-    figure.key: figure
-    for figure in (
-        Figure(
-            "stream_vector_index_dps",
-            f"Stream vector, n = {NUM_ENVS}, index observations",
-            "decisions/s",
-            1_000_000,
-        ),
-        Figure(
-            "stream_vector_full_dps",
-            f"Stream vector, n = {NUM_ENVS}, full observations",
-            "decisions/s",
-            500_000,
-        ),
-        Figure("stream_single_sps", "Stream single, gym.make", "steps/s", 50_000),
-        Figure(
-            "executor_vector_sps",
-            f"Executor vector, n = {EXECUTOR_ENVS}, background {RATE_PER_MIN:g}/min, static action",
-            "steps/s",
-            15_000,
-        ),
-        Figure("kernel_rps", "Kernel alone, five servers", "requests/s", 2_000_000),
-        Figure(
-            "placement_sps",
-            f"Placement vector, n = {PLACEMENT_ENVS}, 8 GPUs, 8 models, random actions",
-            "steps/s",
-            20_000,
-        ),
-        Figure("import_s", "import inframind_gym", "s", 1.0, at_most=True),
-        Figure("compile_s", "First use, nothing compiled yet", "s", 45.0, at_most=True),
-        Figure(
-            "train_dps",
-            "Training of InfraMind on two cores, rollouts and updates",
-            "decisions/s",
-            20_000,
-            cores=2,
-            needs="torch",
-        ),
-    )
-}
-_REPORTED = {
-    "executor_vector_random_sps": Figure(
-        "executor_vector_random_sps",
-        "The same, random actions (a fifth of them wait for the overloaded model)",
+    "stream_vector_index_dps": Figure(
+        f"Stream vector, n = {NUM_ENVS}, index observations", "decisions/s", 1_000_000
+    ),
+    "stream_vector_full_dps": Figure(
+        f"Stream vector, n = {NUM_ENVS}, full observations", "decisions/s", 500_000
+    ),
+    "stream_single_sps": Figure("Stream single, gym.make", "steps/s", 50_000),
+    "executor_vector_sps": Figure(
+        f"Executor vector, n = {EXECUTOR_ENVS}, background {RATE_PER_MIN:g}/min, static action",
         "steps/s",
+        15_000,
+    ),
+    "executor_vector_random_sps": Figure(
+        "The same, random actions (a fifth of them wait for the overloaded model)", "steps/s"
+    ),
+    "kernel_rps": Figure("Kernel alone, five servers", "requests/s", 2_000_000),
+    "kernel_simulated_s_per_s": Figure("Kernel, simulated time", "s/s"),
+    "placement_sps": Figure(
+        f"Placement vector, n = {PLACEMENT_ENVS}, 8 GPUs, 8 models, random actions",
+        "steps/s",
+        20_000,
     ),
     "placement_idle_sps": Figure(
-        "placement_idle_sps", "The same, all GPUs left alone (more calls are served)", "steps/s"
+        "The same, all GPUs left alone (more calls are served)", "steps/s"
     ),
-    "placement_single_sps": Figure(
-        "placement_single_sps", "Placement single, gym.make, random actions", "steps/s"
-    ),
-    "kernel_simulated_s_per_s": Figure("kernel_simulated_s_per_s", "Kernel, simulated time", "s/s"),
-    "cached_start_s": Figure("cached_start_s", "First use, compiled before", "s"),
+    "placement_single_sps": Figure("Placement single, gym.make, random actions", "steps/s"),
+    "import_s": Figure("import inframind_gym", "s", 1.0),
+    "compile_s": Figure("First use, nothing compiled yet", "s", 45.0),
+    "cached_start_s": Figure("First use, compiled before", "s"),
 }
-
-Measurement = Callable[[int], dict[str, float]]
 
 
 def measure(only: Sequence[str] | None = None, *, repeats: int = 5) -> dict[str, Any]:
-    """Measure speed figures, each on as many cores as it says.
+    """Measure speed figures on one core.
 
     Args:
-        only: Keys of `FIGURES`; None measures all.
+        only: Keys of measurements, each of which gives one or more figures; None takes all.
         repeats: Measurements of each figure; the median is kept. The compilation is measured once.
 
     Returns:
-        The figures by key, ``targets``, ``repeats``, where they were measured, and ``skipped``:
-        why a figure was left out.
+        The figures by key, ``targets``, ``repeats``, and where they were measured.
 
     Raises:
-        BenchmarkError: A figure is unknown.
+        BenchmarkError: A key is unknown.
     """
-    keys = list(only or FIGURES)
+    keys = list(only or _MEASUREMENTS)
     for key in keys:
-        if key not in FIGURES:
-            raise BenchmarkError(unknown("figure", key, FIGURES))
-    figures: dict[str, float] = {}
-    skipped: dict[str, str] = {}
+        if key not in _MEASUREMENTS:
+            raise BenchmarkError(unknown("figure", key, _MEASUREMENTS))
+    figures: Figures = {}
     for key in keys:
-        figure = FIGURES[key]
-        if figure.needs is not None and find_spec(figure.needs) is None:
-            skipped[key] = f"{figure.needs} is not installed (extra `agents`)"
-            say(f"{figure.what}: left out, {skipped[key]}")
-            continue
-        say(f"measuring {figure.what} ...")
-        with keep_to_one_core() if figure.cores == 1 else nullcontext():
+        say(f"measuring {FIGURES[key].what} ...")
+        with keep_to_one_core():
             figures |= _MEASUREMENTS[key](repeats)
-    return {
-        **figures,
-        "targets": {key: FIGURES[key].target for key in keys if key not in skipped},
-        "skipped": skipped,
-        "repeats": repeats,
-        **provenance(),
-    }
+    targets = {key: FIGURES[key].target for key in keys}
+    return {**figures, "targets": targets, "repeats": repeats, **provenance()}
 
 
 def speed_sheet(figures: dict[str, Any]) -> Sheet:
-    """The figures as a table, each beside its target."""
-    body = []
-    for key, figure in {**FIGURES, **_REPORTED}.items():
-        if key not in figures:
-            continue
-        reached = figure.reached(figures[key])
-        target = (
-            ""
-            if figure.target is None
-            else f"{'<=' if figure.at_most else '>='} {figure.target:,.0f}"
-        )
-        verdict = "" if reached is None else ("yes" if reached else "NO")
-        digits = 2 if abs(figures[key]) < 100 else 0
-        body.append([figure.what, f"{figures[key]:,.{digits}f} {figure.unit}", target, verdict])
-    machine, packages = figures["machine"], figures["packages"]
-    versions = ", ".join(f"{name} {version}" for name, version in packages.items())
+    """Make the table of the figures and their targets."""
+    packages = figures["packages"].items()
     return Sheet(
-        f"Speed, one core of {machine['processor']} where no other number is given",
+        f"Speed, one core of {figures['machine']['processor']}",
         ["", "median", "target", "reached"],
-        body,
-        f"Medians of {figures['repeats']}, compilation once. "
-        f"Python {figures['python']}, {versions}. "
+        [figure.row(figures[key]) for key, figure in FIGURES.items() if key in figures],
+        f"Medians of {figures['repeats']}, compilation once. Python {figures['python']}, "
+        f"{', '.join(f'{name} {version}' for name, version in packages)}. "
         f"Streams: fixed actions, {RATE_PER_MIN:g} queries/min, five models.",
     )
 
 
 def _median_rate(work: Callable[[], int], repeats: int) -> float:
-    """Median over repeats of how much of something is done per second."""
+    """Return the median over repeats of what `work` does per second."""
     rates = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -201,44 +145,30 @@ def _median_rate(work: Callable[[], int], repeats: int) -> float:
     return statistics.median(rates)
 
 
-def _vector(
-    env_id: str, num_envs: int, repeats: int, action: int | None = None, **kwargs: Any
-) -> float:
-    """Steps per second of a vector environment, all rows counted.
+def _batch_rate(env: gym.vector.VectorEnv, actions: NDArray[Any], warm_up: int, n: int) -> float:
+    """Return steps per second of a vector environment, all rows counted.
 
-    The actions are fixed beforehand: one action for every step, or random ones.
+    Args:
+        env: The environment.
+        actions: Actions of successive steps, repeated.
+        warm_up: Steps before the measurement, from which its length follows.
+        n: Number of measurements.
     """
-    import gymnasium as gym
-
-    import inframind_gym  # noqa: F401
-
-    env = gym.make_vec(env_id, num_envs=num_envs, arrival_rate_per_min=RATE_PER_MIN, **kwargs)
-    actions = np.random.default_rng(0).integers(0, 15, size=(256, num_envs))
-    if action is not None:
-        actions[:] = action
     env.reset(seed=0)
 
     def steps(count: int) -> int:
         for i in range(count):
             env.step(actions[i % len(actions)])
-        return count * num_envs
+        return count * env.num_envs
 
-    warm_up = 200 if num_envs >= NUM_ENVS else 1000
     began = time.perf_counter()
     steps(warm_up)
     count = max(10, int(warm_up * _SECONDS / (time.perf_counter() - began)))
-    rate = _median_rate(lambda: steps(count), repeats)
-    env.close()
-    return rate
+    return _median_rate(lambda: steps(count), n)
 
 
-def _single(repeats: int) -> dict[str, float]:
-    import gymnasium as gym
-
-    import inframind_gym  # noqa: F401
-
-    env = gym.make("InfraMind-Stream-v0", arrival_rate_per_min=RATE_PER_MIN)
-    actions: list[int] = np.random.default_rng(0).integers(0, 15, size=20_000).tolist()
+def _single_rate(env: gym.Env[Any, Any], actions: Sequence[Any], n: int) -> float:
+    """Return steps per second of a single environment, resets included."""
     env.reset(seed=0)
 
     def steps() -> int:
@@ -249,60 +179,64 @@ def _single(repeats: int) -> dict[str, float]:
         return len(actions)
 
     steps()
-    rate = _median_rate(steps, repeats)
+    return _median_rate(steps, n)
+
+
+def _vector(
+    env_id: str, num_envs: int, n: int, *, fixed: int | None = None, **kwargs: Any
+) -> float:
+    """Measure a vector environment of routing under one fixed action, or under random ones."""
+    env = gym.make_vec(env_id, num_envs=num_envs, arrival_rate_per_min=RATE_PER_MIN, **kwargs)
+    actions = np.random.default_rng(0).integers(0, 15, size=(256, num_envs))
+    if fixed is not None:
+        actions[:] = fixed
+    rate = _batch_rate(env, actions, 200 if num_envs >= NUM_ENVS else 1000, n)
     env.close()
-    return {"stream_single_sps": rate}
+    return rate
 
 
-def _placement(repeats: int) -> dict[str, float]:
-    """Steps per second of the placement environment, episodes and autoresets counted."""
-    import gymnasium as gym
+def _stream(observation: str) -> Callable[[int], float]:
+    return lambda n: _vector("InfraMind-Stream-v0", NUM_ENVS, n, observation=observation)
 
-    import inframind_gym  # noqa: F401
 
-    batch = gym.make_vec(
-        "InfraMind-Placement-v0", num_envs=PLACEMENT_ENVS, cluster=PLACEMENT_CLUSTER
-    )
-    shape = (256, PLACEMENT_ENVS, PLACEMENT_GPUS)
-    models = int(batch.single_action_space.nvec[0])  # type: ignore[attr-defined]
-    random = np.random.default_rng(0).integers(0, models, size=shape)
-
-    def steps(actions: NDArray[np.int64], count: int) -> int:
-        for i in range(count):
-            batch.step(actions[i % len(actions)])
-        return count * PLACEMENT_ENVS
-
-    rates = []
-    for actions in (random, np.zeros_like(random)):
-        batch.reset(seed=0)
-        steps(actions, 240)  # two episodes
-        rates.append(_median_rate(lambda chosen=actions: steps(chosen, 240), repeats))  # type: ignore[misc]
-    batch.close()
-
-    env = gym.make("InfraMind-Placement-v0", cluster=PLACEMENT_CLUSTER)
-    env.reset(seed=0)
-
-    def single_steps() -> int:
-        for action in random[:, :8].reshape(-1, PLACEMENT_GPUS):
-            _, _, _, truncated, _ = env.step(action)
-            if truncated:
-                env.reset()
-        return 8 * len(random)
-
-    single_steps()
-    single = _median_rate(single_steps, repeats)
+def _single_stream(n: int) -> float:
+    env = gym.make("InfraMind-Stream-v0", arrival_rate_per_min=RATE_PER_MIN)
+    rate = _single_rate(env, np.random.default_rng(0).integers(0, 15, size=20_000).tolist(), n)
     env.close()
+    return rate
+
+
+def _executor(n: int) -> Figures:
+    made = ("InfraMind-Executor-v0", EXECUTOR_ENVS, n)
     return {
-        "placement_sps": rates[0],
-        "placement_idle_sps": rates[1],
-        "placement_single_sps": single,
+        "executor_vector_sps": _vector(*made, fixed=STATIC_ACTION, observation="index"),
+        "executor_vector_random_sps": _vector(*made, observation="index"),
     }
 
 
-def _kernel(repeats: int) -> dict[str, float]:
-    """The kernel under an open load of 70 % of every server's slots, in the order of deadlines.
+def _placement(n: int) -> Figures:
+    made = {"id": "InfraMind-Placement-v0", "cluster": PLACEMENT_CLUSTER}
+    batch = gym.make_vec(num_envs=PLACEMENT_ENVS, **made)  # type: ignore[arg-type]
+    models = int(batch.single_action_space.nvec[0])  # type: ignore[attr-defined]
+    shape = (256, PLACEMENT_ENVS, PLACEMENT_GPUS)
+    random = np.random.default_rng(0).integers(0, models, size=shape)
+    env = gym.make(**made)  # type: ignore[arg-type]
+    figures = {
+        "placement_sps": _batch_rate(batch, random, 240, n),  # two episodes
+        "placement_idle_sps": _batch_rate(batch, np.zeros_like(random), 240, n),
+        "placement_single_sps": _single_rate(
+            env, list(random[:, :8].reshape(-1, PLACEMENT_GPUS)), n
+        ),
+    }
+    batch.close()
+    env.close()
+    return figures
 
-    That is 70 % beside busy neighbours on the same GPU: no queue grows without end.
+
+def _kernel(n: int) -> Figures:
+    """Measure the kernel, ordered by deadlines, under an open load of 70 % of all slots.
+
+    The slots are those with busy neighbours on the same GPU: no queue grows without end.
     """
     from inframind_gym.simulator.server.pool import load_pool
     from inframind_gym.simulator.server.replay import replay_requests
@@ -310,29 +244,28 @@ def _kernel(repeats: int) -> dict[str, float]:
 
     card = cards(load_pool("b200-2gpu"))
     rng = np.random.default_rng(0)
-    n, mean_tokens = KERNEL_REQUESTS, 300
+    requests, mean_tokens = KERNEL_REQUESTS, 300
     busy_peers = np.array([int(peers).bit_count() for peers in card["peers"]])
     step_s = card["base_s"] + card["max_num_seqs"] * card["per_seq_s"]
     step_s *= 1.0 + card["slowdown"] * busy_peers
     rate_per_s = 0.7 * card["max_num_seqs"] / (mean_tokens * step_s)
-    server = rng.choice(len(card), size=n, p=rate_per_s / rate_per_s.sum())
-    submit_s = np.cumsum(rng.exponential(1.0 / rate_per_s.sum(), size=n))
-    prompts = rng.integers(100, 600, size=n)
-    outputs = np.clip(rng.lognormal(np.log(mean_tokens) - 0.125, 0.5, size=n), 1, 2048).astype(
-        np.int64
-    )
-    deadline_s = submit_s + rng.choice([10.0, 30.0, 50.0, 100.0, 200.0, 300.0], size=n)
+    server = rng.choice(len(card), size=requests, p=rate_per_s / rate_per_s.sum())
+    submit_s = np.cumsum(rng.exponential(1.0 / rate_per_s.sum(), size=requests))
+    prompts = rng.integers(100, 600, size=requests)
+    lengths = rng.lognormal(np.log(mean_tokens) - 0.125, 0.5, size=requests)
+    outputs = np.clip(lengths, 1, 2048).astype(np.int64)
+    deadline_s = submit_s + rng.choice([10.0, 30.0, 50.0, 100.0, 200.0, 300.0], size=requests)
     simulated_s = 0.0
 
     def replay() -> int:
         nonlocal simulated_s
         served = replay_requests(card, server, submit_s, prompts, outputs, deadline_s)
         simulated_s = float(served["finish_s"].max())
-        return n
+        return requests
 
     replay()
-    rate = _median_rate(replay, repeats)
-    return {"kernel_rps": rate, "kernel_simulated_s_per_s": simulated_s * rate / n}
+    rate = _median_rate(replay, n)
+    return {"kernel_rps": rate, "kernel_simulated_s_per_s": simulated_s * rate / requests}
 
 
 _IMPORT = "import inframind_gym"
@@ -350,7 +283,7 @@ for env_id in ("InfraMind-Stream-v0", "InfraMind-Executor-v0"):
 
 
 def _seconds_in_fresh_process(code: str, **environment: str) -> float:
-    """Seconds that code takes in a new interpreter, whose own start is not counted."""
+    """Return the seconds that code takes in a new interpreter, without its own start."""
     timed = (
         "import json, time\nbegan = time.perf_counter()\n"
         f"{code}\nprint(json.dumps(time.perf_counter() - began))"
@@ -368,50 +301,34 @@ def _seconds_in_fresh_process(code: str, **environment: str) -> float:
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
-def _import(repeats: int) -> dict[str, float]:
-    return {
-        "import_s": statistics.median(_seconds_in_fresh_process(_IMPORT) for _ in range(repeats))
-    }
+def _import(n: int) -> float:
+    return statistics.median(_seconds_in_fresh_process(_IMPORT) for _ in range(n))
 
 
-def _training(repeats: int) -> dict[str, float]:
-    from agents.inframind.speed import training_rates
-
-    return {"train_dps": statistics.median(training_rates(repeats))}
-
-
-def _compile(repeats: int) -> dict[str, float]:
+def _compile(n: int) -> Figures:
     with tempfile.TemporaryDirectory() as cache:
-        compiled = _seconds_in_fresh_process(_FIRST_USE, NUMBA_CACHE_DIR=cache)
-        cached = [
-            _seconds_in_fresh_process(_FIRST_USE, NUMBA_CACHE_DIR=cache) for _ in range(repeats)
+        compiled, *cached = [
+            _seconds_in_fresh_process(_FIRST_USE, NUMBA_CACHE_DIR=cache) for _ in range(n + 1)
         ]
     return {"compile_s": compiled, "cached_start_s": statistics.median(cached)}
 
 
-_MEASUREMENTS: dict[str, Measurement] = {
-    "stream_vector_index_dps": lambda repeats: {
-        "stream_vector_index_dps": _vector(
-            "InfraMind-Stream-v0", NUM_ENVS, repeats, observation="index"
+def _alone(key: str, measurement: Callable[[int], float]) -> Callable[[int], Figures]:
+    return lambda n: {key: measurement(n)}
+
+
+_MEASUREMENTS: dict[str, Callable[[int], Figures]] = {
+    **{
+        key: _alone(key, measurement)
+        for key, measurement in (
+            ("stream_vector_index_dps", _stream("index")),
+            ("stream_vector_full_dps", _stream("full")),
+            ("stream_single_sps", _single_stream),
+            ("import_s", _import),
         )
     },
-    "stream_vector_full_dps": lambda repeats: {
-        "stream_vector_full_dps": _vector(
-            "InfraMind-Stream-v0", NUM_ENVS, repeats, observation="full"
-        )
-    },
-    "stream_single_sps": _single,
-    "executor_vector_sps": lambda repeats: {
-        "executor_vector_sps": _vector(
-            "InfraMind-Executor-v0", EXECUTOR_ENVS, repeats, STATIC_ACTION, observation="index"
-        ),
-        "executor_vector_random_sps": _vector(
-            "InfraMind-Executor-v0", EXECUTOR_ENVS, repeats, observation="index"
-        ),
-    },
+    "executor_vector_sps": _executor,
     "kernel_rps": _kernel,
     "placement_sps": _placement,
-    "import_s": _import,
     "compile_s": _compile,
-    "train_dps": _training,
 }

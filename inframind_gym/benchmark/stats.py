@@ -1,11 +1,11 @@
-"""Intervals for results of repeated sweeps: a seeded, stratified bootstrap over whole sweeps.
+"""Intervals for results of repeated episodes: a seeded, stratified bootstrap over whole episodes.
 
-The unit that is resampled is the *sweep* (one seed of one cell), never the single query: queries of
-one sweep share their queues, so they are anything but independent. Strata are the cells (workload,
-rate, budget); within each stratum the seeds are drawn with replacement, independently of the other
-strata (Agarwal et al., "Deep RL at the Edge of the Statistical Precipice", NeurIPS 2021). Every
-draw is turned into the pooled statistic again, so ratios and quantiles are bootstrapped as exactly
-as means.
+The unit that is resampled is the *episode* (one seed of one cell), never the single query: queries
+of one episode share their queues, so they are anything but independent. Strata are the places
+(workload, rate, budget); within each stratum the seeds are drawn with replacement, independently of
+the other strata (Agarwal et al., "Deep RL at the Edge of the Statistical Precipice", NeurIPS 2021).
+Every draw is turned into the pooled statistic again, so ratios and quantiles are bootstrapped as
+exactly as means.
 
 Five seeds are few: the plain percentile interval of five values covers the truth in about 83 % of
 cases instead of 95 %. The interval here is Hesterberg's *expanded percentile interval* (The
@@ -77,7 +77,7 @@ def _student_t_cdf(t: float, df: int) -> float:
 def expanded_levels(
     units_per_stratum: NDArray[np.int64], confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """The two percentile levels of the expanded percentile interval.
+    """Return the two percentile levels of the expanded percentile interval.
 
     Args:
         units_per_stratum: Number of resampled units of each stratum, ``(num_strata,)``.
@@ -98,7 +98,7 @@ def expanded_levels(
 def resample_counts(
     rng: np.random.Generator, num_units: int, num_resamples: int = NUM_RESAMPLES
 ) -> NDArray[np.int64]:
-    """How often each unit is drawn in each resample of ``num_units`` units with replacement.
+    """Draw how often each unit is taken in each resample of ``num_units`` units with replacement.
 
     Args:
         rng: Source of randomness.
@@ -178,20 +178,3 @@ def _rank_index(
         last = np.where(enough, middle, last)
         first = np.where(enough, first, middle + 1)
     return first
-
-
-def iqm(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Interquartile mean along the last axis: the mean of the middle half, ends counted in part.
-
-    Args:
-        values: ``(..., n)``.
-
-    Returns:
-        The 25 % trimmed means, ``(...)``. For n not divisible by 4 the two border values enter with
-        their fraction.
-    """
-    ascending = np.sort(values, axis=-1)
-    n = ascending.shape[-1]
-    edges = np.arange(n + 1) / n
-    weight = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0.0, None)
-    return np.asarray(ascending @ (weight / weight.sum()), dtype=np.float64)

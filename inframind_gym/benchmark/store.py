@@ -1,17 +1,17 @@
 """A results folder that a kill cannot spoil.
 
     run.json        settings, versions, machine, suite, environment specs (replaced as a whole)
-    episodes.jsonl  one line per query, in blocks of one cell
+    records.jsonl   one line per query (of placement: per decision), in blocks of one cell
     cells.jsonl     one line per finished cell; this is the commit log
-    timing.jsonl    how long the policy took in a cell, where that is measured
+    timing.jsonl    time that the policy took in a cell, where that is measured
 
-A cell is finished when its line stands in ``cells.jsonl``. Its block of episodes is written and
-synced before, so a kill at any moment leaves at most an unfinished tail in either file: readers
-ignore it, the next run cuts it off. Blocks stand in the order of the cells' lines, and each line
-tells its block's length, so nothing has to be searched. When a run is complete, both files are put
-into the order of the cells' coordinates: the same suite gives the same bytes, whatever the number
-of workers and however often it was interrupted. Times are never the same twice: ``timing.jsonl`` is
-the one file of which this is not true, and nothing but the table of times is made from it.
+A cell is finished when its line is in ``cells.jsonl``. Its block of records is written and synced
+before, so a kill at any moment leaves at most an unfinished tail in either file: readers ignore it,
+the next run cuts it off. Blocks have the order of the cells' lines, and each line has its block's
+length, so nothing has to be searched. When a run is complete, both files are put into the order of
+the cells' coordinates: the same suite gives the same bytes, whatever the number of workers and
+however often it was interrupted. Only ``timing.jsonl`` differs from run to run; nothing but the
+table of times is made from it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+import numpy as np
+
 from inframind_gym.benchmark.cells import BaseCell
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import Family, family_of
+from inframind_gym.benchmark.metrics import TAIL, Layout
 
-HEADER, EPISODES, CELLS, TIMING = "run.json", "episodes.jsonl", "cells.jsonl", "timing.jsonl"
+FORMAT = 2  # of the folder
+HEADER, RECORDS, CELLS, TIMING = "run.json", "records.jsonl", "cells.jsonl", "timing.jsonl"
 REQUESTS = "requests.jsonl"  # of live servers: every call, as `inframind calibrate` reads them
 _LOCK = ".lock"  # held by the run that uses the folder
 _SORTED = ".sorted"  # suffix of the files that replace the logs when a run is complete
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
-
-Timing = dict[str, float]  # what was measured -> milliseconds
+Timing = dict[str, float]  # name of a measurement -> milliseconds
 
 
 class OtherSettingsError(BenchmarkError):
@@ -49,25 +53,61 @@ class CellResult:
     """A finished cell.
 
     Attributes:
-        line: Its line of ``cells.jsonl``, with "cell", the coordinates and "episodes_bytes".
-        episodes: Its block of ``episodes.jsonl``.
-        timing: What was measured of the time that it took; not part of the result.
+        line: Its line of ``cells.jsonl``, with "cell", the coordinates and "records_bytes".
+        records: Its block of ``records.jsonl``.
+        timing: Measurements of the time that it took; not part of the result.
     """
 
     line: dict[str, Any]
-    episodes: bytes
+    records: bytes
     timing: Timing | None = field(default=None, compare=False)
+
+
+def encode_cell(
+    layout: Layout,
+    cell: BaseCell,
+    cell_id: str,
+    records: Sequence[dict[str, Any]],
+    timing: Timing | None = None,
+) -> CellResult:
+    """Encode a finished cell: a line for each record, its metrics in the line of the cell.
+
+    Args:
+        layout: Of the sums.
+        cell: The cell's coordinates; in a record they are renamed where it has such a key itself.
+        cell_id: Its id.
+        records: Its queries or decisions, in their order.
+        timing: Measurements of the time that it took.
+    """
+    coordinates = {
+        f"cell_{key}" if key in records[0] else key: value for key, value in cell.to_json().items()
+    }
+    block = "".join(
+        _ENCODER.encode({"cell": cell_id, **coordinates, **record}) + "\n" for record in records
+    ).encode()
+    sums = layout.sums(records)
+    values = [value for record in records for value in layout.values(record)]
+    line = {
+        "cell": cell_id,
+        **cell.to_json(),
+        "records": len(records),
+        "records_bytes": len(block),
+        **{name: float(value) for name, value in layout.evaluate(sums).items()},
+        layout.tail: float(np.quantile(values, TAIL)) if values else 0.0,
+        **layout.shares(sums),
+    }
+    return CellResult(line, block, timing)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Where the episodes of a finished cell stand.
+    """Position of a finished cell's records.
 
     Attributes:
         cell: The cell's coordinates.
         line: Its line of ``cells.jsonl``.
-        raw: The same as it stands in the file, with the line's end.
-        start: First byte in ``episodes.jsonl``.
+        raw: The same as bytes, with the line's end.
+        start: First byte in ``records.jsonl``.
         end: First byte after the block.
     """
 
@@ -86,7 +126,7 @@ class Block:
         """
         line = json.loads(raw)
         return cls(
-            family.cell.from_json(line), line, raw, start, start + int(line["episodes_bytes"])
+            family.suite.cell.from_json(line), line, raw, start, start + int(line["records_bytes"])
         )
 
 
@@ -94,7 +134,7 @@ def read_header(folder: Path) -> dict[str, Any]:
     """Read ``run.json``.
 
     Raises:
-        BenchmarkError: The folder is not one of results.
+        BenchmarkError: The folder is not one of results, or of another format.
     """
     path = folder / HEADER
     try:
@@ -103,42 +143,55 @@ def read_header(folder: Path) -> dict[str, Any]:
         what = "holds no results" if folder.is_dir() else "does not exist"
         raise BenchmarkError(
             f"{folder} {what} (no {HEADER}). "
-            f"Make some: python -m benchmarks run --suite quick --out {folder}"
+            f"Make some: inframind bench run --suite quick --out {folder}"
         ) from None
     except ValueError as error:
         raise BenchmarkError(f"{path} is not valid JSON: {error}") from None
+    written = header.get("settings", {}).get("format", FORMAT)
+    if written != FORMAT:
+        raise OtherSettingsError(
+            f"{folder} was written in format {written} of the benchmark, this is format {FORMAT}. "
+            "Choose another folder, or delete this one to start over."
+        )
     return dict(header)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What keeps the results of two runs out of one folder, in words.
+    """List what keeps the results of two runs out of one folder, in words.
 
     Args:
         old: Content of the folder's ``run.json``.
         new: What the new run would write there.
     """
-    there, now = old["settings"], new["settings"]
-    found = [
-        f"{key} (there: {there.get(key)!r}, now: {now.get(key)!r})"
-        for key in {**there, **now}
-        if there.get(key) != now.get(key)
-    ]
-    for kind, what in {"policies": "policy", **family_of(new["suite"]).contents}.items():
+    found = _changes("", old["settings"], new["settings"])
+    for name, now in new["policies"].items():
+        found += _changes(f"policy {name}: ", old["policies"].get(name, now), now)
+    for key, what in family_of(new["suite"]).suite.files().items():
         found += [
             f"the content of {what} {name}"
-            for name, fingerprint in new[kind].items()
-            if old.get(kind, {}).get(name, fingerprint) != fingerprint
+            for name, fingerprint in new[key].items()
+            if old.get(key, {}).get(name, fingerprint) != fingerprint
         ]
     return found
 
 
+def _changes(of: str, there: Any, now: Any) -> list[str]:
+    if not (isinstance(there, dict) and isinstance(now, dict)):
+        return [] if there == now else [f"{of}(there: {there!r}, now: {now!r})"]
+    return [
+        f"{of}{key} (there: {there.get(key)!r}, now: {now.get(key)!r})"
+        for key in {**there, **now}
+        if there.get(key) != now.get(key)
+    ]
+
+
 def read_blocks(folder: Path) -> list[Block]:
-    """The finished cells of a folder, without what a kill has left unfinished.
+    """Read the finished cells of a folder, without the unfinished tail that a kill leaves.
 
     Raises:
         BenchmarkError: A line before the last is damaged; names it.
     """
-    path, available = _log_of_cells(folder), _size(folder / EPISODES)
+    path, available = _log_of_cells(folder), _size(folder / RECORDS)
     blocks: list[Block] = []
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     if not lines:
@@ -153,7 +206,7 @@ def read_blocks(folder: Path) -> list[Block]:
             if number == len(lines):
                 break  # a kernel that went down with the power may leave a last line of zeros
             raise BenchmarkError(
-                f"{path}, line {number}, is damaged. Cut both {CELLS} and {EPISODES} before its "
+                f"{path}, line {number}, is damaged. Cut both {CELLS} and {RECORDS} before its "
                 "cell and run the same command again, or start over in another folder."
             ) from None
         if block.end > available:
@@ -163,7 +216,7 @@ def read_blocks(folder: Path) -> list[Block]:
 
 
 def read_timings(folder: Path) -> dict[str, Timing]:
-    """What was measured, by the ids of cells; of several lines of a cell the last one counts."""
+    """Read timings by the ids of cells; of several lines of a cell the last one counts."""
     path = folder / TIMING
     timings: dict[str, Timing] = {}
     for raw in path.read_bytes().splitlines() if path.exists() else ():
@@ -176,38 +229,38 @@ def read_timings(folder: Path) -> dict[str, Timing]:
 
 
 def _log_of_cells(folder: Path) -> Path:
-    """The log that fits ``episodes.jsonl``: a kill may have come between the renames of `sort`."""
-    episodes, cells = (folder / (name + _SORTED) for name in (EPISODES, CELLS))
-    return cells if cells.exists() and not episodes.exists() else folder / CELLS
+    """Return the log that fits ``records.jsonl``, also after a kill amid the renames of `sort`."""
+    records, cells = (folder / (name + _SORTED) for name in (RECORDS, CELLS))
+    return cells if cells.exists() and not records.exists() else folder / CELLS
 
 
-def read_episodes(
+def read_records(
     folder: Path, blocks: Sequence[Block]
 ) -> Iterator[tuple[Block, list[dict[str, Any]]]]:
-    """The episodes of finished cells, one cell after the other.
+    """Yield the records of finished cells, one cell after the other.
 
     Raises:
         BenchmarkError: A block is not what its cell's line says.
     """
     if not blocks:
         return
-    with (folder / EPISODES).open("rb") as file:
+    with (folder / RECORDS).open("rb") as file:
         for block in blocks:
             file.seek(block.start)
             try:
                 content = file.read(block.end - block.start)
-                episodes = json.loads(b"[" + b",".join(content.splitlines()) + b"]")
-                sound = len(episodes) == block.line["episodes"] and all(
-                    episode["cell"] == block.line["cell"] for episode in episodes
+                records = json.loads(b"[" + b",".join(content.splitlines()) + b"]")
+                sound = len(records) == block.line["records"] and all(
+                    record["cell"] == block.line["cell"] for record in records
                 )
             except (ValueError, KeyError, TypeError):
                 sound = False
             if not sound:
                 raise BenchmarkError(
-                    f"{folder / EPISODES} is damaged between bytes {block.start} and {block.end} "
+                    f"{folder / RECORDS} is damaged between bytes {block.start} and {block.end} "
                     f"({block.cell}). Run the suite again in another folder."
                 )
-            yield block, episodes
+            yield block, records
 
 
 def delete_results(folder: Path) -> None:
@@ -251,7 +304,7 @@ class ResultStore:
     Args:
         folder: Created if needed.
         header: Content of ``run.json``. Its "settings" must equal those of an existing folder;
-            entries of "policies" and of the family's `contents` (name to fingerprint), of "bounds"
+            entries of "policies" and of the suite's `files` (name to fingerprint), of "bounds"
             (policies that cannot be beaten) and of "env_specs" are merged with the existing ones.
 
     Raises:
@@ -267,7 +320,7 @@ class ResultStore:
             merged = self._merge(header)
             self._blocks = {block.line["cell"]: block for block in read_blocks(folder)}
             self._end = {
-                EPISODES: max((block.end for block in self._blocks.values()), default=0),
+                RECORDS: max((block.end for block in self._blocks.values()), default=0),
                 CELLS: sum(len(block.raw) for block in self._blocks.values()),
             }
             self._file = {name: self._open_at(name, end) for name, end in self._end.items()}
@@ -290,9 +343,9 @@ class ResultStore:
         blocks: list[Block] = []
         for result in results:
             raw = json.dumps(result.line, allow_nan=False).encode() + b"\n"
-            start = blocks[-1].end if blocks else self._end[EPISODES]
+            start = blocks[-1].end if blocks else self._end[RECORDS]
             blocks.append(Block.parse(self._family, raw, start))
-        self._append(EPISODES, b"".join(result.episodes for result in results))
+        self._append(RECORDS, b"".join(result.records for result in results))
         self._append(CELLS, b"".join(block.raw for block in blocks))
         self._note_timings(results)
         self._blocks.update((block.line["cell"], block) for block in blocks)
@@ -330,27 +383,27 @@ class ResultStore:
         blocks = sorted(self._blocks.values(), key=lambda block: block.cell.sort_key)
         if all(one.start <= other.start for one, other in itertools.pairwise(blocks)):
             return
-        with (self.folder / EPISODES).open("rb") as source:
+        with (self.folder / RECORDS).open("rb") as source:
 
             def in_order() -> Iterator[bytes]:
                 for block in blocks:
                     source.seek(block.start)
                     yield source.read(block.end - block.start)
 
-            self._write_whole(EPISODES + _SORTED, in_order())
+            self._write_whole(RECORDS + _SORTED, in_order())
         self._write_whole(CELLS + _SORTED, (block.raw for block in blocks))
         self._close_files()
-        os.replace(self.folder / (EPISODES + _SORTED), self.folder / EPISODES)
+        os.replace(self.folder / (RECORDS + _SORTED), self.folder / RECORDS)
         os.replace(self.folder / (CELLS + _SORTED), self.folder / CELLS)
         self._blocks = {block.line["cell"]: block for block in read_blocks(self.folder)}
         self._file = {name: self._open_at(name, end) for name, end in self._end.items()}
 
     def _finish_sorting(self) -> None:
         """Complete or undo a `sort` that a kill has interrupted (critical are its two renames)."""
-        episodes, cells = self.folder / (EPISODES + _SORTED), self.folder / (CELLS + _SORTED)
+        records, cells = self.folder / (RECORDS + _SORTED), self.folder / (CELLS + _SORTED)
         if _log_of_cells(self.folder) == cells:
             os.replace(cells, self.folder / CELLS)
-        for leftover in (cells, episodes):  # in this order: the cells' alone mean half a `sort`
+        for leftover in (cells, records):  # in this order: the cells' alone mean half a `sort`
             leftover.unlink(missing_ok=True)
 
     def _merge(self, header: Mapping[str, Any]) -> dict[str, Any]:
@@ -360,14 +413,14 @@ class ResultStore:
                     f"{self.folder} has results, but no {HEADER}. Choose another folder."
                 )
             return dict(header)
-        old, contents = read_header(self.folder), self._family.contents
+        old, files = read_header(self.folder), self._family.suite.files()
         differing = differences(old, header)
         if differing:
             raise OtherSettingsError(
                 f"{self.folder} holds results of other settings: {'; '.join(differing)}. "
                 "Choose another folder, or delete this one to start over."
             )
-        merged = {key: {**old[key], **header[key]} for key in ("policies", *contents, "env_specs")}
+        merged = {key: {**old[key], **header[key]} for key in ("policies", *files, "env_specs")}
         bounds = sorted({*old.get("bounds", ()), *header.get("bounds", ())})
         runs = [*old["runs"], *header["runs"]]
         return {**header, **merged, "bounds": bounds, "runs": runs}

@@ -20,10 +20,10 @@ class Sheet:
     """A table before it is rendered.
 
     Attributes:
-        title: What it shows.
+        title: Heading.
         headings: One for each column; the first columns up to `left` are text, the others numbers.
         rows: Cells as text.
-        caption: How to read it.
+        caption: Explanation below it.
         left: Number of left-aligned columns.
     """
 
@@ -53,7 +53,7 @@ def _console() -> Console:
 
 
 def to_rich(sheet: Sheet) -> Table:
-    """A table for the terminal; the best values of a column are bold."""
+    """Render for the terminal; the best values of a column are bold."""
     table = Table(
         title=sheet.title,
         caption=sheet.caption or None,
@@ -76,7 +76,7 @@ def to_rich(sheet: Sheet) -> Table:
 
 
 def to_markdown(sheet: Sheet) -> str:
-    """A table in GitHub's markdown."""
+    """Render in GitHub's markdown."""
     rule = ["---" if i < sheet.left else "--:" for i in range(len(sheet.headings))]
     body = [
         [f"**{text}**" if (r, c) in sheet.best else text for c, text in enumerate(row)]
@@ -89,39 +89,24 @@ def to_markdown(sheet: Sheet) -> str:
 
 
 def leaderboard_sheets(board: dict[str, Any]) -> list[Sheet]:
-    """The tables of a leaderboard; empty if no cell has been finished by every policy."""
+    """Make the tables of a leaderboard; none if no cell has been finished by every policy."""
     return family_of(board).sheets(board) if board["ranking"] else []
 
 
-def value_text(metric: Metric, value: float) -> str:
-    """A metric's value as it is shown."""
-    shown = value * metric.scale
-    return f"{shown:,.{_decimals(metric, shown)}f}"
-
-
 def with_margin(row: Mapping[str, Any], metric: Metric) -> str:
-    """A metric and half of the width of its interval."""
+    """Format a metric and half of the width of its interval."""
     low, high = row[f"{metric.name}_ci95"]
-    shown = row[metric.name] * metric.scale
-    half = (high - low) / 2 * metric.scale
-    return f"{value_text(metric, row[metric.name])}±{half:,.{_decimals(metric, shown)}f}"
-
-
-def _decimals(metric: Metric, shown: float) -> int:
-    if metric.scale != 1.0:
-        return 1
-    if metric.name.endswith("_s"):
-        return 0 if abs(shown) >= 100 else 1
-    return 0 if abs(shown) >= 100 else 2
+    value = row[metric.name]
+    return f"{metric.text(value)}±{metric.text((high - low) / 2, like=value)}"
 
 
 def short(policy: str) -> str:
-    """A policy's name, without its beginning if it is long."""
+    """Shorten a policy's name: without its beginning if it is long."""
     return policy if len(policy) <= 28 else "…" + policy[-27:]
 
 
 def cells_text(board: Mapping[str, Any]) -> str:
-    """How many cells the averages of a leaderboard are over."""
+    """Count the cells that the averages of a leaderboard are over."""
     count = board["ranking"][0]["cells"]
     return "1 cell" if count == 1 else f"{count} cells"
 
@@ -129,9 +114,9 @@ def cells_text(board: Mapping[str, Any]) -> str:
 def metrics_sheet(
     title: str, rows: Sequence[Mapping[str, Any]], main: Sequence[Metric], caption: str = ""
 ) -> Sheet:
-    """Policies in their order, with the main metrics."""
+    """Make a table of policies in their order, with the main metrics."""
     bounded = any("of_bound" in row for row in rows)
-    headings = ["#", "policy", *(metric.label for metric in main)]
+    headings = ["#", "policy", *(metric.heading for metric in main)]
     headings += ["of bound %"] if bounded else []
     ranked = [row for row in rows if not row.get("bound")]
     body = []
@@ -141,12 +126,17 @@ def metrics_sheet(
         body.append([place, short(row["policy"]), *(with_margin(row, m) for m in main), *extra])
     best = set()
     for c, metric in enumerate(main, start=2):
-        if metric.higher_is_better is None:
-            continue
-        pick = max if metric.higher_is_better else min
-        top = pick((row[metric.name] for row in ranked), default=None)
-        best |= {(r, c) for r, row in enumerate(rows) if row in ranked and row[metric.name] == top}
+        if metric.better:
+            best |= {(r, c) for r in _best(rows, metric)}
     return Sheet(title, headings, body, caption, left=2, best=best)
+
+
+def _best(rows: Sequence[Mapping[str, Any]], metric: Metric) -> list[int]:
+    """Return the positions of the best rows; a bound is none of them."""
+    values = {
+        r: metric.signed(row[metric.name]) for r, row in enumerate(rows) if not row.get("bound")
+    }
+    return [r for r, value in values.items() if value == max(values.values())]
 
 
 def _of_bound(row: Mapping[str, Any]) -> str:
@@ -157,7 +147,7 @@ def _of_bound(row: Mapping[str, Any]) -> str:
 
 
 def about_bounds(board: Mapping[str, Any]) -> str:
-    """What the caption says of policies that cannot be beaten."""
+    """Return the part of a caption on policies that are bounds."""
     names = [row["policy"] for row in board["ranking"] if row.get("bound")]
     return f" Not ranked, because it is a bound: {', '.join(names)}." if names else ""
 
@@ -171,19 +161,13 @@ def matrix(
     text: Callable[[Mapping[str, Any]], str],
     label: Callable[[Any], str] = str,
 ) -> Sheet:
-    """One text for each policy and value of an axis; the best score of a column is bold."""
+    """Make a table of policies by the values of an axis; the best score of a column is bold."""
     values = list(dict.fromkeys(row[axis] for row in rows))
     found = {(row["policy"], row[axis]): row for row in rows}
     best = set()
     for c, value in enumerate(values, start=1):
         column = [found[policy, value] for policy in policies]
-        ranked = [row[score.name] for row in column if not row.get("bound")]
-        top = (max if score.higher_is_better else min)(ranked, default=None)
-        best |= {
-            (r, c)
-            for r, row in enumerate(column)
-            if not row.get("bound") and row[score.name] == top
-        }
+        best |= {(r, c) for r in _best(column, score)}
     return Sheet(
         title,
         ["policy", *(label(value) for value in values)],

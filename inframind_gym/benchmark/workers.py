@@ -12,9 +12,9 @@ from inframind_gym.benchmark.cells import BaseCell, batches
 from inframind_gym.benchmark.cluster.crew import MAX_ATTEMPTS, run_jobs, site
 from inframind_gym.benchmark.cluster.hosts import Emit, HostDiedError
 from inframind_gym.benchmark.cluster.ray_hosts import LOCAL
-from inframind_gym.benchmark.cores import available_cores
 from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
 from inframind_gym.benchmark.families import Family, Player, family
+from inframind_gym.benchmark.machine import available_cores
 from inframind_gym.benchmark.store import CellResult
 from inframind_gym.benchmark.suite import BaseSuite
 

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 import baselines
-from inframind_gym.benchmark.cells import Cell
 from inframind_gym.benchmark.routing.rollout import Simulator
-from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import requires_of, resolve_policy
 from inframind_gym.policies.clairvoyant import ClairvoyantPolicy, small_recipes
 
-SUITE = SuiteConfig(
+SUITE = RoutingSuite(
     name="test",
     policies=("clairvoyant",),
     workloads=("math",),
@@ -22,9 +21,9 @@ SUITE = SuiteConfig(
 )
 
 
-def played(policy: str, rows: int = 4) -> dict[Cell, np.ndarray]:
+def played(policy: str, rows: int = 4) -> dict[RoutingCell, np.ndarray]:
     cells = [
-        Cell(policy, "math", rate, "tiers", seed)
+        RoutingCell(policy, "math", rate, "tiers", seed)
         for rate in SUITE.rates_per_min
         for seed in SUITE.seed_list
     ]

@@ -19,16 +19,16 @@ from inframind_gym.benchmark.cluster.fleet import Fleet, WorkerDiedError
 from inframind_gym.benchmark.cluster.hosts import HostDiedError
 from inframind_gym.benchmark.cluster.ray_hosts import RayError, checkout_env
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.runner import resolve, run
-from inframind_gym.benchmark.store import CELLS, EPISODES, read_blocks
-from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.routing.suite import RoutingSuite
+from inframind_gym.benchmark.runner import run
+from inframind_gym.benchmark.store import CELLS, RECORDS, read_blocks
 from inframind_gym.policies import checkpoint
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: the extra `ray` brings it")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 ROOT = Path(__file__).resolve().parents[2]
-MINE = "tests.benchmarks.policies_under_test"
+MINE = "tests.benchmark.policies_under_test"
 SHARDS = "tests.agents.shards_under_test"
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
 
@@ -54,7 +54,7 @@ def cluster(folder: Path) -> Iterator[Any]:
             made.shutdown()
 
 
-def suite(*policies: str) -> SuiteConfig:
+def suite(*policies: str) -> RoutingSuite:
     content = {
         "name": "small",
         "policies": policies,
@@ -64,11 +64,11 @@ def suite(*policies: str) -> SuiteConfig:
         "seeds": 2,
         "num_queries": 12,
     }
-    return resolve(SuiteConfig.model_validate(content))
+    return RoutingSuite.model_validate(content).resolve()
 
 
 def files(folder: Path) -> tuple[bytes, bytes]:
-    return (folder / EPISODES).read_bytes(), (folder / CELLS).read_bytes()
+    return (folder / RECORDS).read_bytes(), (folder / CELLS).read_bytes()
 
 
 def test_the_same_bytes_as_in_one_process_and_a_death_costs_a_retry(

@@ -16,10 +16,9 @@ from inframind_gym.benchmark.bounds.capacity import Resources, resources_of
 from inframind_gym.benchmark.bounds.clairvoyant import least_work, most_solved, undominated
 from inframind_gym.benchmark.bounds.informed import solve
 from inframind_gym.benchmark.bounds.library import Tables, first_recipes, neighbours
-from inframind_gym.benchmark.cells import Cell
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.routing.rollout import Simulator
-from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.roles import RoleRule
@@ -32,7 +31,7 @@ ONE = Resources(("server",), np.ones((1, 1)), np.ones(1))
 N = 40
 
 
-def suite(**changes: Any) -> SuiteConfig:
+def suite(**changes: Any) -> RoutingSuite:
     content: dict[str, Any] = {
         "name": "test",
         "policies": ["clairvoyant"],
@@ -42,7 +41,7 @@ def suite(**changes: Any) -> SuiteConfig:
         "seeds": 2,
         "num_queries": N,
     }
-    return SuiteConfig.model_validate({**content, **changes})
+    return RoutingSuite.model_validate({**content, **changes})
 
 
 @pytest.fixture
@@ -131,7 +130,11 @@ def test_budgets_are_those_that_the_queries_draw() -> None:
 def test_nobody_beats_the_clairvoyant_bound(policy: str, budget_s: Any) -> None:
     shared = suite(budgets_s=[budget_s], seeds=2)
     env = fluid._environment(fluid._key_of(shared, "mmlu_pro"), "mmlu_pro")
-    cells = [Cell(policy, "mmlu_pro", rate, budget_s, s) for rate in (60.0, 3000.0) for s in (0, 1)]
+    cells = [
+        RoutingCell(policy, "mmlu_pro", rate, budget_s, s)
+        for rate in (60.0, 3000.0)
+        for s in (0, 1)
+    ]
     for over in Simulator(shared).run(cells):
         for cell, records, _ in over:
             bound = fluid._sweep(env, "mmlu_pro", cell.rate_per_min, budget_s, cell.seed)
@@ -181,7 +184,7 @@ def test_a_static_router_stays_below_the_informed_bound(quick: None) -> None:
     shared = suite(seeds=6)
     bound, bounds_cells = fluid_bounds(suite(), "mmlu_pro", 10.0, "tiers"), []
     policy = "static:qwen-14b:DeepThink"
-    cells = [Cell(policy, "mmlu_pro", 10.0, "tiers", s) for s in shared.seed_list]
+    cells = [RoutingCell(policy, "mmlu_pro", 10.0, "tiers", s) for s in shared.seed_list]
     for over in Simulator(shared).run(cells):
         bounds_cells += [goodput(records) for _, records, _ in over]
     noise = 3 * np.std(bounds_cells, ddof=1) / np.sqrt(len(bounds_cells))

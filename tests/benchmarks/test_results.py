@@ -27,7 +27,7 @@ from benchmarks.text import (
     margin,
     signed,
 )
-from inframind_gym.benchmark.cli.shared import app
+from inframind_gym.benchmark.cli import app
 from inframind_gym.benchmark.errors import BenchmarkError
 
 ROOT = Path(__file__).resolve().parents[2]

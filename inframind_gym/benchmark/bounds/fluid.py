@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from inframind_gym.benchmark.bounds.clairvoyant import clairvoyant_goodput
 from inframind_gym.benchmark.bounds.informed import Informed, Plan
-from inframind_gym.benchmark.cells import Budget, Cell, content_hash
+from inframind_gym.benchmark.cells import content_hash
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.provenance import settings, workload_fingerprint
+from inframind_gym.benchmark.provenance import settings
 from inframind_gym.benchmark.routing.rollout import ENV_IDS
-from inframind_gym.benchmark.suite import SuiteConfig, name_of
+from inframind_gym.benchmark.routing.suite import Budget, RoutingCell, RoutingSuite
+from inframind_gym.benchmark.suite import name_of
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.files import replace_text
 from inframind_gym.simulator.rng import STREAM_BUDGET, uniform_array
@@ -62,7 +63,7 @@ class FluidBound:
 
 
 def fluid_bounds(
-    suite: SuiteConfig,
+    suite: RoutingSuite,
     workload: str,
     rate_per_min: float,
     budget_s: Budget,
@@ -87,8 +88,8 @@ def fluid_bounds(
     given = suite.source("workloads", workload)
     workload = name_of(workload)
     name = content_hash(
-        [settings(suite), workload_fingerprint(given), BOUNDS_VERSION, list(suite.seed_list),
-         workload, rate_per_min, budget_s]
+        [settings(suite), suite.fingerprint("workloads", given), BOUNDS_VERSION,
+         list(suite.seed_list), workload, rate_per_min, budget_s]
     )  # fmt: skip
     kept = None if cache is None else cache / f"{name}.json"
     if kept is not None and kept.is_file():
@@ -126,7 +127,7 @@ def mean_bound(bounds: Sequence[FluidBound]) -> FluidBound:
 
 
 def informed_plan(
-    suite: SuiteConfig, workload: str, rate_per_min: float, budget_s: Budget
+    suite: RoutingSuite, workload: str, rate_per_min: float, budget_s: Budget
 ) -> tuple[Informed, Plan]:
     """The optimal plan behind the informed bound of a cell: which recipes, at which prices."""
     workload = suite.source("workloads", workload)
@@ -149,13 +150,13 @@ def _sweep(
     env: StreamVectorEnv, workload: str, rate_per_min: float, budget_s: Budget, seed: int
 ) -> float:
     """The clairvoyant bound of one sweep, which is started as the benchmark starts it."""
-    cell = Cell(POLICY, workload, rate_per_min, budget_s, seed)
+    cell = RoutingCell(POLICY, workload, rate_per_min, budget_s, seed)
     fixed = np.nan if budget_s == "tiers" else float(budget_s)
     options = {
         "arrival_rate_per_min": np.array([cell.rate_per_min]),
         "budget_s": np.array([fixed]),
     }
-    env.reset(seed=[cell.sweep_seed], options=options)
+    env.reset(seed=[cell.episode_seed], options=options)
     simulation = env.simulation
     budgets = np.full(simulation.num_queries, fixed)
     if budget_s == "tiers":
@@ -172,7 +173,7 @@ def drawn_budgets(key: int, count: int, tiers_s: NDArray[np.float64]) -> NDArray
     return np.asarray(tiers_s[(u * len(tiers_s)).astype(np.int64)], np.float64)
 
 
-def _key_of(suite: SuiteConfig, workload: str) -> str:
+def _key_of(suite: RoutingSuite, workload: str) -> str:
     """What all cells of a workload share, as a key: JSON of the environment's arguments."""
     return json.dumps(
         {

@@ -1,1 +1,1 @@
-"""The family of `InfraMind-Placement-v0`: clusters, demands and how placements are judged."""
+"""The family of `InfraMind-Placement-v0`: its cells, suites, players, metrics and tables."""

@@ -1,31 +1,26 @@
-"""What an episode of a cluster is judged by.
-
-An episode is written down decision by decision; everything but the 95th percentile of the jobs'
-latency is a ratio of sums over decisions.
-"""
+"""Metrics of an episode of a cluster: sums over its decisions, and what follows from the sums."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.benchmark.metrics import Metric
+from inframind_gym.benchmark.metrics import Layout, Metric
 
 METRICS: Final = {
     metric.name: metric
     for metric in (
-        Metric("call_latency_s", "call s", 1.0, False),
-        Metric("slo", "SLO %", 100.0, True),
-        Metric("job_latency_mean_s", "job s", 1.0, False),
-        Metric("job_latency_p95_s", "job p95 s", 1.0, False),
-        Metric("finished", "done %", 100.0, True),
+        Metric("call_latency_s", "call", "s", "lower"),
+        Metric("slo", "SLO", "%", "higher"),
+        Metric("job_latency_mean_s", "job", "s", "lower"),
+        Metric("job_latency_p95_s", "job p95", "s", "lower"),
+        Metric("finished", "done", "%", "higher"),
         Metric("switches_per_gpu_hour", "switches\n/GPU h"),
-        Metric("illegal_share", "illegal %", 100.0, False),
-        Metric("serving_share", "serving\n%", 100.0),
+        Metric("illegal_share", "illegal", "%", "lower"),
+        Metric("serving_share", "serving", "%"),
     )
 }
 FIELDS: Final = (  # numbers of a decision that are summed
@@ -42,26 +37,20 @@ FIELDS: Final = (  # numbers of a decision that are summed
 _SUMS: Final = (*FIELDS, "jobs", "job_latency_s")
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionLayout:
-    """Sums over decisions."""
+class DecisionLayout(Layout):
+    """Layout of a row of sums over decisions."""
 
     tail: ClassVar[str] = "job_latency_p95_s"
 
-    @property
-    def width(self) -> int:
-        """Numbers in a row of sums."""
-        return len(_SUMS)
-
-    def sums(self, episodes: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-        """Sums over decisions as they stand in ``episodes.jsonl``, ``(width,)``."""
-        plain = [sum(episode[name] for episode in episodes) for name in FIELDS]
-        jobs = sum(len(episode["job_latency_s"]) for episode in episodes)
-        latency_s = sum(sum(episode["job_latency_s"]) for episode in episodes)
+    def sums(self, records: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+        """Sum over decisions as they are in ``records.jsonl``, ``(width,)``."""
+        plain = [sum(record[name] for record in records) for name in FIELDS]
+        jobs = sum(len(record["job_latency_s"]) for record in records)
+        latency_s = sum(sum(record["job_latency_s"]) for record in records)
         return np.array([*plain, jobs, latency_s], dtype=np.float64)
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Metrics of pooled sums ``(..., width)``, ``(...)`` each.
+        """Compute all metrics but ``job_latency_p95_s`` from ``(..., width)``, ``(...)`` each.
 
         ``call_latency_s`` divides the request-seconds that calls have spent waiting and in servers
         by the calls that became ready, whether they were ever served or not. ``slo`` is the share
@@ -82,11 +71,7 @@ class DecisionLayout:
             "serving_share": per("serving", "choices"),
         }
 
-    def shares(self, sums: NDArray[np.float64]) -> dict[str, dict[str, float]]:
-        """None are shown."""
-        return {}
-
-    def values(self, episode: Mapping[str, Any]) -> Sequence[float]:
-        """Latencies of the jobs that ended in the interval."""
-        latencies: list[float] = episode["job_latency_s"]
+    def values(self, record: Mapping[str, Any]) -> Sequence[float]:
+        """Return the latencies of the jobs that ended in the interval."""
+        latencies: list[float] = record["job_latency_s"]
         return latencies

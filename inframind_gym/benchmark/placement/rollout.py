@@ -16,8 +16,8 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from inframind_gym.benchmark.errors import StoppedError, blame
-from inframind_gym.benchmark.placement.cells import PlacementCell
-from inframind_gym.benchmark.placement.suite import TRACED, PlacementSuite
+from inframind_gym.benchmark.families import Player
+from inframind_gym.benchmark.placement.suite import TRACED, PlacementCell, PlacementSuite
 from inframind_gym.envs.actions import check_actions
 from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.envs.placement.simulation import PlacementSimulation
@@ -25,11 +25,11 @@ from inframind_gym.policies.placement import registry as placement
 from inframind_gym.simulator.placement.context import contexts, spec_of
 from inframind_gym.simulator.placement.state import C_LOADS, C_WAKES, NONE
 
-Decision = dict[str, Any]  # a line of ``episodes.jsonl`` without its cell
+Decision = dict[str, Any]  # a line of ``records.jsonl`` without its cell
 
 
 def env_kwargs(suite: PlacementSuite, cluster: str, demand: str) -> dict[str, Any]:
-    """The JSON arguments of the environment of a place."""
+    """Return the JSON arguments of the environment of a place."""
     demand = suite.source("demands", demand)
     return {
         "cluster": suite.source("clusters", cluster),
@@ -41,13 +41,13 @@ def env_kwargs(suite: PlacementSuite, cluster: str, demand: str) -> dict[str, An
 
 
 @dataclass
-class PlacementSimulator:
+class PlacementSimulator(Player):
     """Runs batches of cells.
 
     Args:
-        suite: What all cells share.
-        stop: Asked between steps; a run ends with `StoppedError` once it says yes.
-        progress: Told how many decisions were made since it was told last.
+        suite: Settings that all cells share.
+        stop: Called between steps; a run ends with `StoppedError` once it returns true.
+        progress: Called with the number of decisions since the last call.
     """
 
     suite: PlacementSuite
@@ -71,7 +71,7 @@ class PlacementSimulator:
         policy = placement.resolve(first.policy)
         simulation = self._simulation(policy, first, len(cells))
         observations = simulation.observations()
-        generators = [seeding.np_random(cell.sweep_seed)[0] for cell in cells]
+        generators = [seeding.np_random(cell.episode_seed)[0] for cell in cells]
         simulation.start(rows, generators, observations)
         with blame(first.policy):
             policy.reset(spec_of(simulation), [cell.policy_seed for cell in cells])
@@ -103,7 +103,7 @@ class PlacementSimulator:
             pass
 
     def _simulation(self, policy: Any, cell: PlacementCell, rows: int) -> PlacementSimulation:
-        """The last clusters if they fit, else new ones; a bound brings its own kind."""
+        """Return the last clusters if they fit, else new ones; a bound brings its own kind."""
         kind = getattr(policy, "simulation", PlacementSimulation)
         kwargs = env_kwargs(self.suite, cell.cluster, cell.demand)
         key = (kind, kwargs, rows)
@@ -113,7 +113,7 @@ class PlacementSimulator:
 
 
 def _totals(simulation: PlacementSimulation) -> NDArray[np.int64]:
-    """(E, 4) calls, jobs that arrived, jobs that ended and switches so far."""
+    """Return (E, 4) calls, jobs that arrived, jobs that ended and switches so far."""
     episode = simulation.state.episode
     switches = episode["counter"][:, C_WAKES] + episode["counter"][:, C_LOADS]
     totals = [episode["requests_made"], episode["next_job"], episode["jobs_done"], switches]
@@ -127,7 +127,7 @@ def _decision(
     before: NDArray[np.int64],
     after: NDArray[np.int64],
 ) -> Decision:
-    """What came of a decision within its interval."""
+    """Return the results of a decision within its interval."""
     episode = simulation.state.episode[row]
     calls, arrived, _, switches = (after[row] - before[row]).tolist()
     request_s = max(float(episode["waiting_s"]), 0.0) + max(float(episode["service_s"]), 0.0)

@@ -1,1 +1,1 @@
-"""The family of `InfraMind-Stream-v0`: how sweeps are run, written down and shown."""
+"""The family of `InfraMind-Stream-v0`: its cells, suites, players, metrics and tables."""

@@ -10,19 +10,19 @@ import numpy as np
 
 from inframind_gym.benchmark.cells import Place
 from inframind_gym.benchmark.results import Results
-from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.routing.suite import RoutingSuite
 
 CACHE: Final = "bounds"  # folder in a results folder
-KINDS: Final = {  # of bounds, and what each knows
+KINDS: Final = {  # kinds of bounds, and their knowledge
     "informed": "knows distributions",
-    "clairvoyant": "knows the sweeps",
+    "clairvoyant": "knows the episodes",
 }
 
 
 def fluid_averages(
     results: Results, strata: Sequence[Place], *, compute: bool
 ) -> dict[str, Any] | None:
-    """Bounds on goodput that follow from the servers' capacity.
+    """Return bounds on goodput that follow from the servers' capacity.
 
     Args:
         results: A results folder; it keeps what has been computed.
@@ -42,12 +42,15 @@ def fluid_averages(
         return None
     from inframind_gym.benchmark.bounds import fluid_bounds
 
-    suite = SuiteConfig.model_validate(results.header["suite"])
+    suite = RoutingSuite.model_validate(results.header["suite"])
     played = {spec["kwargs"]["workload"] for spec in results.header["env_specs"].values()}
     suite = suite.model_copy(update={"workloads": tuple(sorted(played))})  # of all runs
     cells = [
         {
-            **{axis.name: value for axis, value in zip(results.family.cell.axes, key, strict=True)},
+            **{
+                axis.name: value
+                for axis, value in zip(results.family.suite.cell.axes, key, strict=True)
+            },
             **{kind: getattr(bound, kind) for kind in KINDS},
         }
         for key in strata

@@ -1,4 +1,4 @@
-"""Runs cells on live servers: one sweep after the other, on the wall clock."""
+"""Runs cells on live servers: one episode after the other, on the wall clock."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.benchmark.cells import Cell
 from inframind_gym.benchmark.errors import BenchmarkError, StoppedError, blame
+from inframind_gym.benchmark.families import Player
 from inframind_gym.benchmark.progress import say
-from inframind_gym.benchmark.routing.records import Names
-from inframind_gym.benchmark.routing.rollout import ENV_IDS, env_kwargs, names_of
-from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.routing.rollout import ENV_IDS, Finished, env_kwargs, names_of
+from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.envs.metrics import RouterExporter
 from inframind_gym.envs.routing.live import StreamLiveEnv
 from inframind_gym.policies import Policy, feedback_of, resolve_policy
@@ -25,17 +24,17 @@ from inframind_gym.simulator.workflow.state import COMPLETED, CONTEXT
 
 
 @dataclass
-class LiveSimulator:
-    """Plays sweeps on the servers of a suite's pool; the face of `rollout.Simulator`.
+class LiveSimulator(Player):
+    """Plays episodes on a pool's servers, as `rollout.Simulator` does on simulated ones.
 
-    Every policy meets the same queries, arrivals and budgets; what the servers make of them is
-    theirs.
+    Every policy meets the same queries, arrivals and budgets; answers and latencies are the
+    servers' own.
 
     Args:
-        suite: What all cells share.
-        stop: Asked between decisions, and while one is waited for; a run ends with `StoppedError`
-            once it says yes.
-        progress: Told how many queries have finished since it was told last.
+        suite: Settings that all cells share.
+        stop: Called between decisions, and while one is awaited; a run ends with `StoppedError`
+            once it returns true.
+        progress: Called with the number of queries that have finished since the last call.
         log: File that every call is appended to; None: none.
         export_port: Port at which metrics are shown (`docs/metrics.md`); None: they are not.
 
@@ -43,7 +42,7 @@ class LiveSimulator:
         ungraded: Answers so far that could not be graded, and count as wrong.
     """
 
-    suite: SuiteConfig
+    suite: RoutingSuite
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[int], None] = lambda _: None
     log: Path | None = None
@@ -52,11 +51,11 @@ class LiveSimulator:
     _exporter: RouterExporter | None = field(default=None, init=False)
     _made: tuple[Any, StreamLiveEnv] | None = field(default=None, init=False)
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[list[tuple[Cell, NDArray[np.void], Names]]]:
+    def run(self, cells: Sequence[RoutingCell]) -> Iterator[list[Finished]]:
         """Run cells that share policy and workload, one by one.
 
         Raises:
-            BenchmarkError: The policy is a bound: nobody knows what live servers will answer.
+            BenchmarkError: The policy is a bound: answers of live servers cannot be foreseen.
             StoppedError: `stop` said so.
             PolicyFailedError: The policy raised an error or gave no valid action.
             InfraMindError: No server answers, or the metrics' port is in use.
@@ -74,27 +73,27 @@ class LiveSimulator:
                 )
             env = self._environment(policy, cell.workload)
             names = names_of(env.policy_spec(), env.simulation.tasks)
-            yield [(cell, self._sweep(env, policy, cell), names)]
+            yield [(cell, self._episode(env, policy, cell), names)]
 
     def close(self) -> None:
-        """Let go of the servers, and show no more metrics."""
+        """Release the servers, and show no more metrics."""
         if self._exporter is not None:
             self._exporter.close()
             self._exporter = None
         self._leave()
 
     def _leave(self) -> None:
-        """Let go of the servers."""
+        """Release the servers."""
         if self._made is not None:
             self._made[1].close()
             self._made = None
 
-    def _sweep(self, env: StreamLiveEnv, policy: Policy, cell: Cell) -> NDArray[np.void]:
+    def _episode(self, env: StreamLiveEnv, policy: Policy, cell: RoutingCell) -> NDArray[np.void]:
         observe = feedback_of(policy)
         metrics = None if self._exporter is None else self._exporter.metrics
         budget_s = np.nan if cell.budget_s == "tiers" else cell.budget_s
         options = {"arrival_rate_per_min": cell.rate_per_min, "budget_s": budget_s}
-        observation, _ = env.reset(seed=cell.sweep_seed, options=options)
+        observation, _ = env.reset(seed=cell.episode_seed, options=options)
         if metrics is not None:
             metrics.watch(env, policy)
             metrics.began()
@@ -126,7 +125,7 @@ class LiveSimulator:
         return done
 
     def _environment(self, policy: Policy, workload: str) -> StreamLiveEnv:
-        """The last environment if it fits, else a new one."""
+        """Return the last environment if it fits, else a new one."""
         kwargs = env_kwargs(self.suite, workload, policy)
         kwargs["log"] = None if self.log is None else str(self.log)
         kwargs["record_calls"] = self.export_port is not None

@@ -1,8 +1,7 @@
-"""From the environment's records to the lines of a results folder, and back."""
+"""From the environment's records of queries to the lines of a results folder."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.benchmark.cells import Cell
-from inframind_gym.benchmark.metrics import TAIL, Columns
-from inframind_gym.benchmark.store import CellResult
+from inframind_gym.benchmark.routing.metrics import Columns
+from inframind_gym.benchmark.routing.suite import RoutingCell
+from inframind_gym.benchmark.store import CellResult, encode_cell
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _AS_THEY_ARE = (
     "num_agents",
     "solved",
@@ -36,7 +34,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the numbers in the environment's records stand for.
+    """Meaning of the numbers in the environment's records.
 
     Attributes:
         columns: Models, strategies and topologies in the order of their indices.
@@ -51,39 +49,23 @@ class Names:
     datasets: tuple[str, ...]
 
 
-def encode_cell(cell: Cell, cell_id: str, completed: NDArray[np.void], names: Names) -> CellResult:
-    """Write down a finished sweep.
+def encode_episode(
+    cell: RoutingCell, cell_id: str, completed: NDArray[np.void], names: Names
+) -> CellResult:
+    """Encode a finished episode, its queries in the order of arrival.
 
     Args:
-        cell: The cell's coordinates.
+        cell: The cell's coordinates; its budget is "cell_budget_s" in a query's record, which has
+            "budget_s" of its own.
         cell_id: Its id.
         completed: One record of the COMPLETED dtype for each query, in any order.
-        names: What the records' numbers stand for.
-
-    Returns:
-        Its block of ``episodes.jsonl``, in the order of arrival, and its line of ``cells.jsonl``.
+        names: Meaning of the records' numbers.
     """
     ordered = completed[np.argsort(completed["query"], kind="stable")]
-    coordinates = {"cell": cell_id, **cell.to_json()}
-    coordinates["cell_budget_s"] = coordinates.pop("budget_s")  # budget_s is the query's own
-    episodes = [{**coordinates, **episode} for episode in _episodes(ordered, names)]
-    block = "".join(_ENCODER.encode(episode) + "\n" for episode in episodes).encode()
-    sums = names.columns.sums(episodes)
-    metrics = {name: float(value) for name, value in names.columns.evaluate(sums).items()}
-    line = {
-        "cell": cell_id,
-        **cell.to_json(),
-        "episodes": len(episodes),
-        "episodes_bytes": len(block),
-        **metrics,
-        "latency_p95_s": float(np.quantile(ordered["latency_s"], TAIL)),
-        **names.columns.shares(sums),
-        "makespan_s": float(ordered["finish_s"].max()),
-    }
-    return CellResult(line, block)
+    return encode_cell(names.columns, cell, cell_id, list(_queries(ordered, names)))
 
 
-def _episodes(completed: NDArray[np.void], names: Names) -> Iterator[dict[str, Any]]:
+def _queries(completed: NDArray[np.void], names: Names) -> Iterator[dict[str, Any]]:
     columns = names.columns
     fields = [completed[field].tolist() for field in _FIELDS]
     for record in zip(*fields, strict=True):

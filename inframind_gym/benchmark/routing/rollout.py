@@ -1,4 +1,4 @@
-"""Runs cells: one policy over several sweeps in lock-step, each a row of one vector environment.
+"""Runs cells: one policy in several episodes in lock-step, each a row of one vector environment.
 
 A row's result depends on its own cell alone: not on the rows beside it, not on the size of the
 batch, not on the process. That is the environment's and the policies' contract, and the tests hold
@@ -12,29 +12,31 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import nan
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
-from inframind_gym.benchmark.cells import Cell
 from inframind_gym.benchmark.errors import StoppedError, blame
-from inframind_gym.benchmark.metrics import Columns
+from inframind_gym.benchmark.families import Player
+from inframind_gym.benchmark.routing.metrics import Columns
 from inframind_gym.benchmark.routing.records import Names
-from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.policies import Policy, PolicySpec, feedback_of, requires_of, resolve_policy
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import CUSTOM, TOPOLOGIES
 from inframind_gym.tasks.taskset import DOMAINS, TaskSet
 
-ENV_IDS = {"surrogate": "InfraMind-Stream-v0", "vllm": "InfraMind-StreamLive-v0"}
+ENV_IDS: Final = {"surrogate": "InfraMind-Stream-v0", "vllm": "InfraMind-StreamLive-v0"}
+
+Finished = tuple[RoutingCell, NDArray[np.void], Names]  # queries as COMPLETED records
 
 
-def env_kwargs(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, Any]:
-    """The JSON arguments of the environment in which a policy meets a workload."""
+def env_kwargs(suite: RoutingSuite, workload: str, policy: Policy) -> dict[str, Any]:
+    """Return the JSON arguments of the environment in which a policy meets a workload."""
     kwargs: dict[str, Any] = {
         "pool": suite.pool,
         "workload": suite.source("workloads", workload),
@@ -55,21 +57,21 @@ def env_kwargs(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, A
 
 
 @dataclass
-class Simulator:
+class Simulator(Player):
     """Makes environments and runs batches of cells in them.
 
     Args:
-        suite: What all cells share.
-        stop: Asked between steps; a run ends with `StoppedError` once it says yes.
-        progress: Told how many queries have finished since it was told last.
+        suite: Settings that all cells share.
+        stop: Called between steps; a run ends with `StoppedError` once it returns true.
+        progress: Called with the number of queries that have finished since the last call.
     """
 
-    suite: SuiteConfig
+    suite: RoutingSuite
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[int], None] = lambda _: None
     _made: tuple[Any, StreamVectorEnv] | None = field(default=None, init=False)
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[list[tuple[Cell, NDArray[np.void], Names]]]:
+    def run(self, cells: Sequence[RoutingCell]) -> Iterator[list[Finished]]:
         """Run cells that share policy and workload.
 
         Args:
@@ -92,11 +94,11 @@ class Simulator:
             "arrival_rate_per_min": np.array([cell.rate_per_min for cell in cells]),
             "budget_s": np.array([nan if c.budget_s == "tiers" else c.budget_s for c in cells]),
         }
-        observations, _ = env.reset(seed=[c.sweep_seed for c in cells], options=options)
+        observations, _ = env.reset(seed=[c.episode_seed for c in cells], options=options)
         with blame(first.policy):
             policy.reset(env.policy_spec(), [c.policy_seed for c in cells])
             foresee = getattr(policy, "foresee", None)
-            if foresee is not None:  # a bound: it is shown what no contestant sees
+            if foresee is not None:  # a bound: it sees more than a contestant
                 foresee(env.simulation)
         done = np.zeros((len(cells), env.simulation.num_queries), COMPLETED)
         running = np.ones(len(cells), dtype=np.bool_)
@@ -116,7 +118,7 @@ class Simulator:
             if over:
                 yield [(cells[row], done[row], names) for row in over]
 
-    def warm_up(self, cell: Cell) -> None:
+    def warm_up(self, cell: RoutingCell) -> None:
         """Take one step as in a cell, so that compiled code is in the cache."""
         env = self._environment(resolve_policy(cell.policy), cell.workload, 1)
         env.reset(seed=0)
@@ -129,9 +131,9 @@ class Simulator:
         observe: Callable[[NDArray[np.void], int], None] | None,
         policy: str,
     ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        """Rows and records of the queries that the last step finished, told to who wants them."""
+        """Return rows and records of the queries that the last step finished, and show them."""
         of, records = env.completed()
-        if not running.all():  # a row that is over has begun anew
+        if not running.all():  # a row that is over has begun its next episode
             mine = running[of]
             of, records = of[mine], records[mine]
         if of.size:
@@ -143,7 +145,7 @@ class Simulator:
         return of, records
 
     def _environment(self, policy: Policy, workload: str, rows: int) -> StreamVectorEnv:
-        """The last environment if it fits, else a new one."""
+        """Return the last environment if it fits, else a new one."""
         kwargs = {**env_kwargs(self.suite, workload, policy), "num_envs": rows}
         if self._made is None or self._made[0] != kwargs:
             if self._made is not None:
@@ -153,15 +155,15 @@ class Simulator:
         return self._made[1]
 
 
-def env_spec(suite: SuiteConfig, workload: str, policy: Policy) -> dict[str, Any]:
-    """The JSON spec of the single environment in which a policy meets a workload, as content."""
+def env_spec(suite: RoutingSuite, workload: str, policy: Policy) -> dict[str, Any]:
+    """Return the JSON spec of the single environment in which a policy meets a workload."""
     spec = copy.deepcopy(gym.spec(ENV_IDS[suite.backend]))
     spec.kwargs.update(env_kwargs(suite, workload, policy))
     return dict(json.loads(spec.to_json()))
 
 
 def names_of(spec: PolicySpec, tasks: TaskSet) -> Names:
-    """The names of the numbers in a run's records."""
+    """Return the names of the numbers in a run's records."""
     return Names(
         Columns(spec.models, spec.strategies, (*TOPOLOGIES, CUSTOM)),
         DOMAINS,

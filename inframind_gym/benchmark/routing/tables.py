@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inframind_gym.benchmark.cells import budget_text
-from inframind_gym.benchmark.metrics import METRICS
 from inframind_gym.benchmark.routing.limits import KINDS
+from inframind_gym.benchmark.routing.metrics import METRICS
+from inframind_gym.benchmark.routing.suite import budget_text
 from inframind_gym.benchmark.tables import (
     Sheet,
     about_bounds,
@@ -17,7 +17,6 @@ from inframind_gym.benchmark.tables import (
     matrix,
     metrics_sheet,
     short,
-    value_text,
 )
 
 _MAIN = tuple(
@@ -33,14 +32,16 @@ _MAIN = tuple(
     )
 )
 
+_USED = ("imbalance", "tokens_per_query", "truncated_share")
+
 
 def routing_sheets(board: Mapping[str, Any]) -> list[Sheet]:
-    """The tables of a leaderboard: ranking, by workload, rate and budget, what was used."""
+    """Make the tables of a leaderboard: ranking, by workload, rate and budget, what was used."""
     policies = [row["policy"] for row in board["ranking"]]
     live = f", live on {Path(board['pool']).stem}" if board["backend"] == "vllm" else ""
     sheets = [
         metrics_sheet(
-            f"{board['suite']}: {board['episodes']:,} queries, {board['cells']:,} sweeps{live}",
+            f"{board['suite']}: {board['records']:,} queries, {board['cells']:,} episodes{live}",
             board["ranking"],
             _MAIN,
             f"Means over {cells_text(board)} (workload x rate x budget) ± half of the 95 % "
@@ -78,7 +79,7 @@ def _goodput(
     policies: Sequence[str],
     fluid: Sequence[Mapping[str, Any]] = (),
 ) -> Sheet:
-    """Goodput along an axis, with fluid bounds below."""
+    """Make a table of goodput along an axis, with fluid bounds below."""
     sheet = matrix(
         f"Goodput % by {what} (solved %)",
         rows,
@@ -114,9 +115,7 @@ def _use_sheet(rows: Sequence[Mapping[str, Any]]) -> Sheet:
                 short(row["policy"]),
                 *(f"{100 * row['model_share'][name]:.0f}" for name in models),
                 *(f"{100 * row['strategy_share'][name]:.0f}" for name in strategies),
-                value_text(METRICS["imbalance"], row["imbalance"]),
-                value_text(METRICS["tokens_per_query"], row["tokens_per_query"]),
-                value_text(METRICS["truncated_share"], row["truncated_share"]),
+                *(METRICS[name].text(row[name]) for name in _USED),
             ]
             for row in rows
         ],

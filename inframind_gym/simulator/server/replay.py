@@ -1,7 +1,7 @@
 """The kernel on its own: run given requests through the servers, without orchestration.
 
 This is what calibration fits against request logs, what the tests hold against the step-by-step
-reference and what `python -m benchmarks speed` times as `kernel_rps`.
+reference and what `inframind bench speed` times as `kernel_rps`.
 """
 
 from __future__ import annotations

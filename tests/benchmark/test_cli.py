@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from inframind_gym.benchmark.cells import Cell
 from inframind_gym.benchmark.cli import app
+from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.suite import load_suite
-from tests.benchmarks.synthetic_results import drawn, write_folder
+from tests.benchmark.synthetic_results import drawn, write_folder
 
-CELLS = [Cell(p, "w", 10.0, 30.0, seed) for p in ("good", "bad") for seed in range(5)]
+CELLS = [RoutingCell(p, "w", 10.0, 30.0, seed) for p in ("good", "bad") for seed in range(5)]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
     code, out, err = call("leaderboard", folder, "--json")
     assert (code, err) == (0, "")
     board = json.loads(out)
-    needed = {"policy", "workload", "rate_per_min", "budget_s", "episodes"}
+    needed = {"policy", "workload", "rate_per_min", "budget_s", "records"}
     metrics = {"accuracy", "latency_mean_s", "latency_p95_s", "slo_own", "slo_100s", "goodput"}
     for row in board["rows"]:
         assert needed | metrics | {f"{name}_ci95" for name in metrics} <= set(row)

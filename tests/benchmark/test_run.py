@@ -1,7 +1,6 @@
 """The benchmark on the real environments: same bits always, nothing finished is ever lost."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,22 +13,22 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import baselines
 from inframind_gym.benchmark import runner
-from inframind_gym.benchmark.cells import Cell, grid
+from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.routing.records import encode_cell
-from inframind_gym.benchmark.routing.rollout import ENV_IDS, Simulator, env_kwargs, names_of
-from inframind_gym.benchmark.runner import resolve, run
-from inframind_gym.benchmark.store import CELLS, EPISODES, read_blocks
-from inframind_gym.benchmark.suite import SuiteConfig
-from inframind_gym.policies import feedback_of
+from inframind_gym.benchmark.routing.records import encode_episode
+from inframind_gym.benchmark.routing.rollout import ENV_IDS, Simulator, env_kwargs
+from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
+from inframind_gym.benchmark.runner import run
+from inframind_gym.benchmark.store import CELLS, RECORDS, read_blocks
+from inframind_gym.policies import feedback_of, resolve_policy
 
 ROOT = Path(__file__).resolve().parents[2]
-MINE = "tests.benchmarks.policies_under_test"
+MINE = "tests.benchmark.policies_under_test"
+CLI = "from inframind_gym.cli import app; app()"
 
 
-def suite(**changes: Any) -> SuiteConfig:
+def suite(**changes: Any) -> RoutingSuite:
     content = {
         "name": "small",
         "policies": ["random", "least_loaded"],
@@ -39,21 +38,21 @@ def suite(**changes: Any) -> SuiteConfig:
         "seeds": 2,
         "num_queries": 12,
     }
-    return resolve(SuiteConfig.model_validate({**content, **changes}))
+    return RoutingSuite.model_validate({**content, **changes}).resolve()
 
 
 def files(folder: Path) -> tuple[bytes, bytes]:
-    return (folder / EPISODES).read_bytes(), (folder / CELLS).read_bytes()
+    return (folder / RECORDS).read_bytes(), (folder / CELLS).read_bytes()
 
 
-def alone(config: SuiteConfig, cell: Cell) -> np.ndarray:
+def alone(config: RoutingSuite, cell: RoutingCell) -> np.ndarray:
     """The cell on the single environment, with `policy.act`, as a user would write the loop."""
-    policy = baselines.resolve_policy(cell.policy)
+    policy = resolve_policy(cell.policy)
     env = gym.make(ENV_IDS["surrogate"], **env_kwargs(config, cell.workload, policy))
     options = {"arrival_rate_per_min": cell.rate_per_min}
     if cell.budget_s != "tiers":
         options["budget_s"] = cell.budget_s
-    observation, _ = env.reset(seed=cell.sweep_seed, options=options)
+    observation, _ = env.reset(seed=cell.episode_seed, options=options)
     policy.reset(env.unwrapped.policy_spec(), [cell.policy_seed])
     observe, over, pieces = feedback_of(policy), False, []
     while not over:
@@ -84,22 +83,24 @@ def test_a_batch_gives_the_bits_of_each_cell_alone(policy: str) -> None:
     assert {cell for cell, _, _ in results} == set(grid(config))
     for cell, records, names in results:
         expected = alone(config, cell)
-        assert encode_cell(cell, "x", records, names) == encode_cell(cell, "x", expected, names)
+        assert encode_episode(cell, "x", records, names) == encode_episode(
+            cell, "x", expected, names
+        )
 
 
 def test_policies_meet_the_same_queries_arrivals_and_budgets() -> None:
     config = suite(policies=["static", "round_robin"], seeds=1, budgets_s=["tiers"])
-    sweeps: dict[Any, list[Any]] = {}
+    drawn_by_rate: dict[Any, list[Any]] = {}
     for policy in config.policies:
         cells = [cell for cell in grid(config) if cell.policy == policy]
         for finished in Simulator(config).run(cells):
             for cell, records, _ in finished:
                 order = records[np.argsort(records["query"])]
                 drawn = order[["query", "task", "arrival_s", "budget_s", "topology", "num_agents"]]
-                sweeps.setdefault(cell.rate_per_min, []).append(drawn.tolist())
-    for one, other in sweeps.values():
+                drawn_by_rate.setdefault(cell.rate_per_min, []).append(drawn.tolist())
+    for one, other in drawn_by_rate.values():
         assert one == other
-    assert sweeps[20.0][0] != sweeps[200.0][0]
+    assert drawn_by_rate[20.0][0] != drawn_by_rate[200.0][0]
 
 
 def test_workers_batches_and_interruptions_do_not_change_a_byte(tmp_path: Path) -> None:
@@ -130,27 +131,21 @@ def test_a_stopped_run_keeps_what_has_finished(
     run(config, tmp_path / "whole", workers=1)
     real, asked = runner.run_cells, []
 
-    def stops_after_a_policy(*args: Any, stop: Any, **kwargs: Any) -> Any:
-        def now() -> bool:
-            asked.append(0)
-            return len(asked) > 100
+    def stops_soon(*args: Any, stop: Any, **kwargs: Any) -> Any:
+        return real(*args, stop=lambda: asked.append(0) or len(asked) > 100, **kwargs)
 
-        return real(*args, stop=now, **kwargs)
-
-    monkeypatch.setattr(runner, "run_cells", stops_after_a_policy)
+    monkeypatch.setattr(runner, "run_cells", stops_soon)
     summary = run(config, tmp_path / "stopped", workers=1, max_rows=4)
     monkeypatch.undo()
     assert summary.stopped
-    assert 0 < summary.computed < summary.cells
-    assert len(read_blocks(tmp_path / "stopped")) == summary.computed
-    more = run(config, tmp_path / "stopped", workers=1)
-    assert more.kept == summary.computed
+    assert 0 < summary.computed == len(read_blocks(tmp_path / "stopped")) < summary.cells
+    assert run(config, tmp_path / "stopped", workers=1).kept == summary.computed
     assert files(tmp_path / "stopped") == files(tmp_path / "whole")
 
 
 def command(*arguments: object) -> list[str]:
     small = ["--rates", "20,200", "--budgets", "30,tiers", "--seeds", "2", "--queries", "60"]
-    return [sys.executable, "-m", "benchmarks", "run", *small, *map(str, arguments)]
+    return [sys.executable, "-c", CLI, "bench", "run", *small, *map(str, arguments)]
 
 
 @pytest.mark.slow
@@ -205,49 +200,28 @@ def test_a_policy_that_fails_is_blamed_and_the_rest_kept(tmp_path: Path, workers
         run(suite(policies=[f"{MINE}:OutOfRange"]), tmp_path / "other", workers=1)
 
 
-def test_other_settings_and_edited_files_are_refused(tmp_path: Path) -> None:
-    workload = tmp_path / "mine.yaml"
-    text = (ROOT / "envs_configs" / "workloads" / "math.yaml").read_text()
-    workload.write_text(text)
-    config = suite(policies=["random"], workloads=[str(workload)], seeds=1)
-    run(config, tmp_path / "r")
-    with pytest.raises(BenchmarkError, match=r"num_queries \(there: 12, now: 5\)"):
-        run(config.model_copy(update={"num_queries": 5}), tmp_path / "r")
-    workload.write_text(text.replace("num_queries: 500", "num_queries: 400"))
-    with pytest.raises(BenchmarkError, match="the content of workload"):
-        run(config, tmp_path / "r")
-
-
-def test_a_workload_can_be_moved_between_two_runs(tmp_path: Path) -> None:
+def test_a_workload_counts_by_its_content_and_can_be_moved(tmp_path: Path) -> None:
     text = (ROOT / "envs_configs" / "workloads" / "math.yaml").read_text()
     found = []
     for folder in ("here", "there"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.yaml").write_text(text)
-        mine = suite(workloads=[str(tmp_path / folder / "mine.yaml")], seeds=1)
-        assert run(mine, tmp_path / "r", workers=1).cells == 8
+        mine = suite(policies=["random"], workloads=[str(tmp_path / folder / "mine.yaml")], seeds=1)
+        assert run(mine, tmp_path / "r", workers=1).cells == 4
         run(mine, tmp_path / folder, workers=1)
         found.append(files(tmp_path / folder))
     assert found[0] == found[1] == files(tmp_path / "r")
-    moved = run(mine, tmp_path / "r", workers=1)
-    assert (moved.kept, moved.computed) == (8, 0)
+    with pytest.raises(BenchmarkError, match=r"num_queries \(there: 12, now: 5\)"):
+        run(mine.model_copy(update={"num_queries": 5}), tmp_path / "r")
+    (tmp_path / "there" / "mine.yaml").write_text(text.replace("queries: 500", "queries: 400"))
+    with pytest.raises(BenchmarkError, match="the content of workload"):
+        run(mine, tmp_path / "r")
 
 
 def test_more_seeds_and_policies_extend_a_folder(tmp_path: Path) -> None:
     run(suite(policies=["random"], seeds=1), tmp_path)
     summary = run(suite(), tmp_path)
     assert (summary.kept, summary.computed) == (4, 12)
-
-
-def test_a_trace_can_be_the_arrival_process(tmp_path: Path) -> None:
-    trace = tmp_path / "trace.csv"
-    rows = [f"2023-11-16 18:17:{second:02d}.5,100,10" for second in range(0, 60, 2)]
-    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
-    spec = {"kind": "trace", "path": str(trace), "rescale": True}
-    run(suite(policies=["random"], arrivals=spec), tmp_path / "r", workers=1)
-    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows[:-1]]) + "\n")
-    with pytest.raises(BenchmarkError, match="arrivals"):
-        run(suite(policies=["random"], arrivals=spec), tmp_path / "r", workers=1)
 
 
 @pytest.mark.parametrize(
@@ -272,19 +246,12 @@ def test_unknown_names_are_errors_that_suggest(
 def test_names_follow_the_records(tmp_path: Path) -> None:
     config = suite(policies=["static:llama-8b:Concise"], seeds=1, rates_per_min=[20])
     run(config, tmp_path, workers=1)
-    for line in (tmp_path / EPISODES).read_text().splitlines():
-        episode = json.loads(line)
-        assert set(episode["models"]) == {"llama-8b"}
-        assert set(episode["strategies"]) == {"Concise"}
-        assert episode["dataset"].startswith("builtin_")
-        assert len(episode["actions"]) == sum(episode["models"].values())
-
-
-def test_the_environment_has_the_names_that_results_need() -> None:
-    env = gym.make_vec(ENV_IDS["surrogate"], num_envs=1)
-    names = names_of(env.unwrapped.policy_spec(), env.unwrapped.simulation.tasks)
-    assert len(names.task_ids) == len(names.datasets)
-    assert os.path.sep not in names.columns.models[0]
+    for line in (tmp_path / RECORDS).read_text().splitlines():
+        record = json.loads(line)
+        assert set(record["models"]) == {"llama-8b"}
+        assert set(record["strategies"]) == {"Concise"}
+        assert record["dataset"].startswith("builtin_")
+        assert len(record["actions"]) == sum(record["models"].values())
 
 
 def test_a_folder_of_tasks_puts_its_datasets_in_place_of_the_mix(

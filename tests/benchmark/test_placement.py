@@ -1,42 +1,35 @@
 """Suites of placements: the same bits always, judged as the environment judges itself."""
 
-import dataclasses
 import json
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from typer.testing import CliRunner, Result
 
-from benchmarks import placement_page as page
-from benchmarks.placement_solver import SOLVERS
-from inframind_gym.benchmark import runner
-from inframind_gym.benchmark.cells import Cell, grid
+from inframind_gym.benchmark.cells import grid
+from inframind_gym.benchmark.cli import app
 from inframind_gym.benchmark.compare import Side, compare, comparison_sheets
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard
-from inframind_gym.benchmark.placement.cells import PlacementCell
 from inframind_gym.benchmark.placement.family import PlacementFamily
 from inframind_gym.benchmark.placement.metrics import FIELDS, METRICS, DecisionLayout
 from inframind_gym.benchmark.placement.rollout import PlacementSimulator, env_kwargs
 from inframind_gym.benchmark.placement.suite import PlacementSuite
 from inframind_gym.benchmark.results import load_results
-from inframind_gym.benchmark.runner import resolve, run
-from inframind_gym.benchmark.store import CELLS, EPISODES, TIMING, read_blocks, read_timings
-from inframind_gym.benchmark.suite import load_any_suite
+from inframind_gym.benchmark.routing.suite import RoutingCell
+from inframind_gym.benchmark.runner import run
+from inframind_gym.benchmark.store import CELLS, RECORDS, TIMING, read_blocks, read_timings
+from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.benchmark.tables import leaderboard_sheets, to_markdown
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.placement import registry as placement
-from tests.benchmarks import synthetic_results
+from tests.benchmark import synthetic_results
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "placement.md"
-MINE = "tests.benchmarks.placements_under_test"
-CELL = PlacementCell("lru", "h100-4gpu", "steady", 0)
+MINE = "tests.benchmark.placements_under_test"
 
 
 def suite(**changes: Any) -> PlacementSuite:
@@ -48,11 +41,11 @@ def suite(**changes: Any) -> PlacementSuite:
         "seeds": 2,
         "num_decisions": 6,
     }
-    return resolve(PlacementSuite.model_validate({**content, **changes}))
+    return PlacementSuite.model_validate({**content, **changes}).resolve()
 
 
 def files(folder: Path) -> tuple[bytes, bytes]:
-    return (folder / EPISODES).read_bytes(), (folder / CELLS).read_bytes()
+    return (folder / RECORDS).read_bytes(), (folder / CELLS).read_bytes()
 
 
 @pytest.fixture
@@ -70,22 +63,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_policies_meet_the_same_episode_and_other_cells_another() -> None:
-    assert dataclasses.replace(CELL, policy="greedy").sweep_seed == CELL.sweep_seed
-    changed = [
-        dataclasses.replace(CELL, cluster="h100-16gpu"),
-        dataclasses.replace(CELL, demand="bursty"),
-        dataclasses.replace(CELL, seed=1),
-    ]
-    assert len({cell.sweep_seed for cell in [CELL, *changed]}) == 4
-    assert CELL.policy_seed != CELL.sweep_seed
-    assert PlacementCell.from_json(json.loads(json.dumps(CELL.to_json()))) == CELL
-    assert len(grid(suite())) == len(set(grid(suite()))) == 8
-
-
 @pytest.mark.parametrize("name", ["placement", "placement_quick"])
 def test_shipped_suites_need_no_file_of_the_user(name: str) -> None:
-    shipped = resolve(load_any_suite(name))
+    shipped = load_suite(name).resolve()
     assert isinstance(shipped, PlacementSuite)
     assert shipped.arrivals is None
     assert set(placement.names()) < set(shipped.policies)
@@ -96,7 +76,6 @@ def test_metrics_of_decisions_by_hand() -> None:
     second = dict(zip(FIELDS, (50.0, 2, 0, 1, 0, 4, 1, 20.0, 4), strict=True))
     layout = DecisionLayout()
     rows = [{**first, "job_latency_s": [3.0, 5.0]}, {**second, "job_latency_s": [10.0]}]
-    assert len(layout.sums(rows)) == layout.width
     found = {name: float(v) for name, v in layout.evaluate(layout.sums(rows)).items()}
     assert found == pytest.approx(
         {
@@ -119,7 +98,7 @@ def test_a_cell_is_judged_as_the_environment_judges_its_episode() -> None:
     [(cell, decisions, took_ms)] = results
     env = gym.make("InfraMind-Placement-v0", **env_kwargs(config, cell.cluster, cell.demand))
     policy = placement.make("greedy")
-    observation, _ = env.reset(seed=cell.sweep_seed)
+    observation, _ = env.reset(seed=cell.episode_seed)
     policy.reset(env.unwrapped.placement_spec(), [cell.policy_seed])
     over, rewards = False, 0.0
     while not over:
@@ -147,26 +126,12 @@ def test_a_batch_gives_the_bits_of_each_cell_alone() -> None:
         assert family.encode(cell, "x", *content) == family.encode(cell, "x", *alone)
 
 
-def test_workers_and_interruptions_do_not_change_a_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_do_not_change_a_byte(tmp_path: Path) -> None:
     config = suite()
     summary = run(config, tmp_path / "one")
     assert (summary.cells, summary.computed, summary.kept) == (8, 8, 0)
     run(config, tmp_path / "two", workers=2, max_rows=1)
     assert files(tmp_path / "one") == files(tmp_path / "two")
-    real, asked = runner.run_cells, []
-
-    def stops_soon(*args: Any, stop: Any, **kwargs: Any) -> Any:
-        return real(*args, stop=lambda: asked.append(0) or len(asked) > 15, **kwargs)
-
-    monkeypatch.setattr(runner, "run_cells", stops_soon)
-    stopped = run(config, tmp_path / "cut", max_rows=1)
-    monkeypatch.undo()
-    assert stopped.stopped
-    assert 0 < stopped.computed == len(read_blocks(tmp_path / "cut")) < 8
-    assert run(config, tmp_path / "cut").kept == stopped.computed
-    assert files(tmp_path / "one") == files(tmp_path / "cut")
 
 
 def test_times_are_kept_apart_and_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
@@ -232,7 +197,7 @@ def test_differences_are_paired_by_cluster_demand_and_seed(folder: Path, tmp_pat
     overall, cells = comparison_sheets(found)
     assert ["call s", "better"] in [[row[0], row[-1]] for row in overall.rows]
     assert [row[:2] for row in cells.rows] == [["h100-4gpu", d] for d in ("shifting", "steady")]
-    routing = Cell("good", "w", 10.0, 30.0, 0)
+    routing = RoutingCell("good", "w", 10.0, 30.0, 0)
     synthetic_results.write_folder(
         tmp_path, [routing], lambda cell: synthetic_results.drawn(cell, 0.5, 1.0)
     )
@@ -254,27 +219,17 @@ def test_recorded_arrivals_extend_a_folder_and_their_content_counts(
         run(more, tmp_path / "r")
     with pytest.raises(BenchmarkError, match="--arrivals"):
         suite(demands=["trace"])
+    mine = tmp_path / "trace.yaml"
+    mine.write_text((ROOT / "envs_configs/placement/demands/steady.yaml").read_text())
+    with pytest.raises(BenchmarkError, match="are both called 'trace'"):
+        suite(demands=[str(mine)], arrivals=str(trace))
     with pytest.raises(BenchmarkError, match="there is no file"):
         suite(arrivals=str(tmp_path / "none.csv"))
     with pytest.raises(ValueError, match="CSV file of a trace"):
         suite(arrivals="poisson")
 
 
-def test_an_edited_cluster_and_other_settings_are_refused(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.yaml"
-    text = (ROOT / "envs_configs/placement/clusters/h100-4gpu.yaml").read_text()
-    mine.write_text(text)
-    config = suite(policies=["greedy"], clusters=[str(mine)], demands=["steady"], seeds=1)
-    run(config, tmp_path / "r")
-    with pytest.raises(BenchmarkError, match=r"num_decisions \(there: 6, now: 5\)"):
-        run(config.model_copy(update={"num_decisions": 5}), tmp_path / "r")
-    mine.write_text(text.replace("alpha: 0.06", "alpha: 0.05"))
-    with pytest.raises(BenchmarkError, match="the content of cluster"):
-        run(config, tmp_path / "r")
-
-
 def test_files_go_by_their_names_wherever_they_lie(tmp_path: Path) -> None:
-    assert (CELL.sweep_seed, CELL.policy_seed) == (1084104955, 1809680074)
     for kind, name in (("clusters", "h100-4gpu"), ("demands", "steady")):
         text = (ROOT / f"envs_configs/placement/{kind}/{name}.yaml").read_text()
         (tmp_path / f"{name}.yaml").write_text(text)
@@ -284,18 +239,12 @@ def test_files_go_by_their_names_wherever_they_lie(tmp_path: Path) -> None:
     run(mine, tmp_path / "mine", workers=1)
     run(shipped, tmp_path / "shipped", workers=1)
     assert files(tmp_path / "mine") == files(tmp_path / "shipped")
+    edited = (tmp_path / "h100-4gpu.yaml").read_text().replace("alpha: 0.06", "alpha: 0.05")
+    (tmp_path / "h100-4gpu.yaml").write_text(edited)
+    with pytest.raises(BenchmarkError, match="the content of cluster"):
+        run(mine, tmp_path / "mine")
     with pytest.raises(ValueError, match="are both called 'h100-4gpu'"):
         suite(clusters=["h100-4gpu", *paths["clusters"]])
-
-
-def test_recorded_arrivals_and_a_demand_of_that_name_are_refused(
-    tmp_path: Path, trace: Path
-) -> None:
-    mine = tmp_path / "trace.yaml"
-    mine.write_text((ROOT / "envs_configs/placement/demands/steady.yaml").read_text())
-    assert env_kwargs(suite(demands=[str(mine)]), "h100-4gpu", "trace")["demand"] == str(mine)
-    with pytest.raises(BenchmarkError, match="are both called 'trace'"):
-        suite(demands=[str(mine)], arrivals=str(trace))
 
 
 def test_the_header_replays_as_an_environment(folder: Path) -> None:
@@ -306,41 +255,19 @@ def test_the_header_replays_as_an_environment(folder: Path) -> None:
     assert header["bounds"] == ["everywhere"]
 
 
-def test_the_page_shows_who_is_better_where(folder: Path) -> None:
-    results = load_results(folder)
-    solved = [{"gpus": 4, "models": 6, **dict.fromkeys(SOLVERS, 1.5), "networkx": None}]
-    shown = page.tables(results, solved, "greedy")
-    assert shown["origin"].startswith("Seeds: 2 on h100-4gpu.")
-    assert "| 4 | 6 | 1.50 | 1.50 | 1.50 |  |" in shown["solver"]
-    assert set(re.findall(r"<!-- table: ([\w-]+)", PAGE.read_text())) == set(shown)
-    heading, _, *rows = (line.split(" | ") for line in shown["latency"].splitlines())
-    assert heading == ["| cluster", "demand", "random |"]
-    assert [row[:2] for row in rows] == [
-        ["| h100-4gpu", "shifting"],
-        ["| h100-4gpu", "steady"],
-        ["| all", "mean"],
-    ]
-    found = compare(Side(results, "random"), Side(results, "greedy"))["overall"]["call_latency_s"]
-    assert f"{found['difference']:.1f} [" in rows[-1][2]
-    assert rows[-1][2].startswith("**") == (found["difference_ci95"][1] < 0.0)
-
-
-@pytest.mark.slow
 def test_the_command_line_runs_ranks_and_compares(tmp_path: Path) -> None:
-    def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "benchmarks", *arguments]
-        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    def bench(*arguments: str) -> Result:
+        return CliRunner().invoke(app, arguments)
 
     out = str(tmp_path / "r")
     small = ["--demands", "steady", "--clusters", "h100-4gpu", "--decisions", "5", "--seeds", "2"]
     made = ["run", "--suite", "placement_quick", *small, "--workers", "1", "--out", out]
     done = bench(*made, "--policies", "greedy,lru", "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["computed"] == 4
     assert "greedy" in bench("leaderboard", out, "--markdown").stdout
-    assert (
-        "paired means over 1 cells" in bench("compare", out, "greedy", "lru", "--markdown").stdout
-    )
+    compared = bench("compare", out, "greedy", "lru", "--markdown").stdout
+    assert "paired means over 1 cells" in compared
     refused = bench(*made, "--rates", "10")
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert "rates_per_min" in refused.stderr

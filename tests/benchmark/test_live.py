@@ -1,4 +1,4 @@
-"""`python -m benchmarks run --backend vllm`: the leaderboard of live servers."""
+"""`inframind bench run --backend vllm`: the leaderboard of live servers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,8 @@ from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.routing.live import LiveSimulator
-from inframind_gym.benchmark.runner import resolve, run
-from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.routing.suite import RoutingSuite
+from inframind_gym.benchmark.runner import run
 from inframind_gym.benchmark.tables import leaderboard_sheets
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.simulation import LiveSimulation
@@ -34,7 +36,7 @@ from tests.envs.test_exporter import Samples, of, scrape
 from tests.live.vllm_server.fake import Answer, FakeServer, until
 
 
-def suite(pool: str, *policies: str, **changes: Any) -> SuiteConfig:
+def suite(pool: str, *policies: str, **changes: Any) -> RoutingSuite:
     fields: dict[str, Any] = {
         "name": "tiny",
         "pool": pool,
@@ -47,23 +49,30 @@ def suite(pool: str, *policies: str, **changes: Any) -> SuiteConfig:
         "backend": "vllm",
         "live": {"health_s": 0.05},
     }
-    return resolve(SuiteConfig(**(fields | changes)))
+    return RoutingSuite(**(fields | changes)).resolve()
 
 
-def test_live_sweeps_fill_the_same_leaderboard(tmp_path: Path) -> None:
+@contextmanager
+def servers_of(tmp_path: Path, answer: Answer | None = None) -> Iterator[tuple[str, list[Any]]]:
+    """A pool of servers that all give one answer: the pool's file, and the servers."""
+    answer = answer or Answer("\\boxed{0}")
     servers = [
-        FakeServer(lambda request, number: Answer("\\boxed{0}"), model=m.name)
+        FakeServer(lambda request, number: answer, model=m.name)
         for m in load_pool("b200-2gpu").models
     ]
     try:
-        pool = pool_file(tmp_path, [server.port for server in servers])
-        folder = tmp_path / "results"
-        summary = run(suite(pool, "round_robin", "headway"), folder)
-        assert summary.computed == 4
-        asked = sum(len(server.requests) for server in servers)
+        yield pool_file(tmp_path, [server.port for server in servers]), servers
     finally:
         for server in servers:
             server.__exit__(None, None, None)
+
+
+def test_live_episodes_fill_the_same_leaderboard(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    with servers_of(tmp_path) as (pool, servers):
+        summary = run(suite(pool, "round_robin", "headway"), folder)
+        assert summary.computed == 4
+        asked = sum(len(server.requests) for server in servers)
     results = load_results(folder)
     board = leaderboard(results)
     assert board["backend"] == "vllm"
@@ -88,26 +97,21 @@ def test_live_sweeps_fill_the_same_leaderboard(tmp_path: Path) -> None:
 
 
 def _episodes(folder: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    from inframind_gym.benchmark.store import read_blocks, read_episodes
+    from inframind_gym.benchmark.store import read_blocks, read_records
 
-    found = read_episodes(folder, read_blocks(folder))
+    found = read_records(folder, read_blocks(folder))
     return {(block.cell.policy, block.cell.seed): episodes for block, episodes in found}
 
 
-def test_answers_that_could_not_be_graded_are_told(
+def test_answers_that_could_not_be_graded_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def bug(*_: object) -> bool:
         raise RuntimeError("cannot be")
 
     monkeypatch.setattr(LiveSimulation, "_judge", bug)
-    servers = [FakeServer(model=m.name) for m in load_pool("b200-2gpu").models]
-    try:
-        pool = pool_file(tmp_path, [server.port for server in servers])
+    with servers_of(tmp_path) as (pool, _):
         run(suite(pool, "round_robin", seeds=1), tmp_path / "results")
-    finally:
-        for server in servers:
-            server.__exit__(None, None, None)
     warning = "round_robin on math, 1200/min, tiers, seed 0: 5 answers could not be graded"
     assert warning in capsys.readouterr().err
 
@@ -116,7 +120,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from inframind_gym.benchmark.runner import run
-from tests.benchmarks.test_live_backend import suite
+from tests.benchmark.test_live import suite
 print("ready", flush=True)
 summary = run(suite(sys.argv[1], "round_robin", seeds=1), Path(sys.argv[2]))
 assert summary.stopped and not summary.computed
@@ -127,25 +131,20 @@ print("stopped", flush=True)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_stopping_does_not_wait_for_an_answer(how: signal.Signals, tmp_path: Path) -> None:
     """The servers answer nothing: the next decision, or the end of the sweep, never comes."""
-    servers = [
-        FakeServer(lambda request, number: Answer(hang=True), model=m.name)
-        for m in load_pool("b200-2gpu").models
-    ]
-    pool, folder = pool_file(tmp_path, [s.port for s in servers]), tmp_path / "results"
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, pool, str(folder)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        until(lambda: sum(len(server.requests) for server in servers) >= 5, 120.0)
-        time.sleep(0.5)
-        began_s = time.monotonic()
-        process.send_signal(how)
-        said, _ = process.communicate(timeout=60.0)
-        took_s = time.monotonic() - began_s
-    finally:
-        process.kill()
-        for server in servers:
-            server.__exit__(None, None, None)
+    folder = tmp_path / "results"
+    with servers_of(tmp_path, Answer(hang=True)) as (pool, servers):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, pool, str(folder)], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            until(lambda: sum(len(server.requests) for server in servers) >= 5, 120.0)
+            time.sleep(0.5)
+            began_s = time.monotonic()
+            process.send_signal(how)
+            said, _ = process.communicate(timeout=60.0)
+            took_s = time.monotonic() - began_s
+        finally:
+            process.kill()
     assert process.returncode == 0 and said.endswith("stopped\n")
     assert took_s < 20.0
     lines = (folder / "requests.jsonl").read_text(encoding="utf-8").splitlines()
@@ -165,27 +164,19 @@ def test_servers_that_are_not_there_are_told(tmp_path: Path) -> None:
 
 
 def test_a_run_shows_its_metrics_while_it_goes_on(tmp_path: Path) -> None:
-    servers = [
-        FakeServer(lambda request, number: Answer("\\boxed{0}"), model=m.name)
-        for m in load_pool("b200-2gpu").models
-    ]
     seen: list[Samples] = []
-    live = LiveSimulator(
-        suite(pool_file(tmp_path, [s.port for s in servers]), "round_robin", "headway", seeds=1),
-        progress=lambda count: seen.append(scrape(f"http://127.0.0.1:{live.export_port}")),
-        export_port=free_port(),
-    )
-    try:
-        cells = grid(live.suite)
-        played = {cell.policy: records for ((cell, records, _),) in live.run(cells)}
-        # The servers that the policies share are watched over both of them.
-        last = scrape(f"http://127.0.0.1:{live.export_port}")
-    finally:
-        live.close()
-        for server in servers:
-            server.__exit__(None, None, None)
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    with servers_of(tmp_path) as (pool, _):
+        live = LiveSimulator(
+            suite(pool, "round_robin", "headway", seeds=1),
+            progress=lambda count: seen.append(scrape(url)),
+            export_port=port,
+        )
+        with closing(live):
+            played = {cell.policy: records for ((cell, records, _),) in live.run(grid(live.suite))}
+            last = scrape(url)  # of both policies: they share the servers that are watched
     with pytest.raises(OSError, match="refused"):
-        scrape(f"http://127.0.0.1:{live.export_port}")
+        scrape(url)
     shown = [labels[1] for s in seen for name, labels in s if name == "inframind_router_info"]
     assert shown[0] == "round_robin" and shown[-1] == "headway"
     nodes = sum(int(records["num_nodes"].sum()) for records in played.values())

@@ -7,28 +7,29 @@ from pathlib import Path
 import pytest
 
 from inframind_gym.benchmark import store as store_module
-from inframind_gym.benchmark.cells import Cell
 from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.results import load_results
+from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.store import (
     CELLS,
-    EPISODES,
     HEADER,
+    RECORDS,
     ResultStore,
     delete_results,
     read_blocks,
-    read_episodes,
+    read_records,
 )
-from tests.benchmarks.synthetic_results import drawn, header, result, write_folder
+from tests.benchmark.synthetic_results import drawn, header, result, write_folder
 
-CELL_LIST = [Cell(p, "w", 10.0, 30.0, seed) for p in ("good", "bad") for seed in range(3)]
+CELL_LIST = [RoutingCell(p, "w", 10.0, 30.0, seed) for p in ("good", "bad") for seed in range(3)]
 
 
-def make(cell: Cell) -> object:
+def make(cell: RoutingCell) -> object:
     return drawn(cell, 0.7, 1.0)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in (EPISODES, CELLS)}
+    return {name: (folder / name).read_bytes() for name in (RECORDS, CELLS)}
 
 
 @pytest.fixture
@@ -40,19 +41,18 @@ def folder(tmp_path: Path) -> Path:
 def test_what_is_written_can_be_read(folder: Path) -> None:
     blocks = read_blocks(folder)
     assert [block.cell for block in blocks] == CELL_LIST
-    for block, episodes in read_episodes(folder, blocks):
-        assert [episode["query"] for episode in episodes] == list(range(50))
-        assert {Cell.from_json({**e, "budget_s": e["cell_budget_s"]}) for e in episodes} == {
-            block.cell
-        }
-    episode = json.loads((folder / EPISODES).read_bytes().splitlines()[0])
-    assert episode["models"] == {"big": 2}
-    assert episode["strategies"] == {"Flash": 1, "DeepThink": 1}
-    assert episode["actions"] == [0, 2]
+    for block, records in read_records(folder, blocks):
+        assert [record["query"] for record in records] == list(range(50))
+        cells = {RoutingCell.from_json({**r, "budget_s": r["cell_budget_s"]}) for r in records}
+        assert cells == {block.cell}
+    record = json.loads((folder / RECORDS).read_bytes().splitlines()[0])
+    assert record["models"] == {"big": 2}
+    assert record["strategies"] == {"Flash": 1, "DeepThink": 1}
+    assert record["actions"] == [0, 2]
 
 
 def test_a_kill_at_any_byte_loses_no_finished_cell(folder: Path, tmp_path: Path) -> None:
-    """Episodes are written before cells: cut each file at many places, continue, compare."""
+    """Records are written before cells: cut each file at many places, continue, compare."""
     whole = contents(folder)
     ends = [block.end for block in read_blocks(folder)]
     lines = whole[CELLS].splitlines(keepends=True)
@@ -64,7 +64,7 @@ def test_a_kill_at_any_byte_loses_no_finished_cell(folder: Path, tmp_path: Path)
                 cut.mkdir(exist_ok=True)
                 (cut / HEADER).write_bytes((folder / HEADER).read_bytes())
                 end = start + int(fraction * (ends[finished] - start))
-                (cut / EPISODES).write_bytes(whole[EPISODES][:end])
+                (cut / RECORDS).write_bytes(whole[RECORDS][:end])
                 (cut / CELLS).write_bytes(b"".join(lines[:finished]) + torn)
                 assert [block.cell for block in read_blocks(cut)] == CELL_LIST[:finished]
                 with ResultStore(cut, header()) as store:
@@ -73,10 +73,10 @@ def test_a_kill_at_any_byte_loses_no_finished_cell(folder: Path, tmp_path: Path)
                 assert contents(cut) == whole
 
 
-def test_cells_whose_episodes_are_cut_off_are_computed_again(folder: Path) -> None:
+def test_cells_whose_records_are_cut_off_are_computed_again(folder: Path) -> None:
     whole = contents(folder)
-    with (folder / EPISODES).open("r+b") as file:
-        file.truncate(len(whole[EPISODES]) - 10)
+    with (folder / RECORDS).open("r+b") as file:
+        file.truncate(len(whole[RECORDS]) - 10)
     with ResultStore(folder, header()) as store:
         assert len(store.finished) == len(CELL_LIST) - 1
         store.commit([result(CELL_LIST[-1], make(CELL_LIST[-1]))])
@@ -90,13 +90,13 @@ def test_damage_before_the_end_is_an_error_that_names_the_line(folder: Path) -> 
         read_blocks(folder)
 
 
-def test_damaged_episodes_are_an_error(folder: Path) -> None:
+def test_damaged_records_are_an_error(folder: Path) -> None:
     blocks = read_blocks(folder)
-    with (folder / EPISODES).open("r+b") as file:
+    with (folder / RECORDS).open("r+b") as file:
         file.seek(blocks[1].start + 5)
         file.write(b"#####")
     with pytest.raises(BenchmarkError, match="damaged between bytes"):
-        list(read_episodes(folder, blocks))
+        list(read_records(folder, blocks))
 
 
 def test_sorting_makes_the_files_independent_of_the_order_of_work(
@@ -126,20 +126,20 @@ def test_a_kill_during_sorting_loses_nothing(
         with pytest.raises(KeyboardInterrupt):
             store.sort()
     monkeypatch.undo()
-    assert len(list(read_episodes(folder, read_blocks(folder)))) == len(CELL_LIST)
+    assert len(list(read_records(folder, read_blocks(folder)))) == len(CELL_LIST)
     with ResultStore(folder, header()) as store:
         assert len(store.finished) == len(CELL_LIST)
         store.sort()
     blocks = read_blocks(folder)
     assert [b.cell for b in blocks] == sorted(CELL_LIST, key=lambda cell: cell.sort_key)
-    assert len(list(read_episodes(folder, blocks))) == len(CELL_LIST)
-    assert sorted(p.name for p in folder.iterdir()) == [".lock", CELLS, EPISODES, HEADER]
+    assert len(list(read_records(folder, blocks))) == len(CELL_LIST)
+    assert sorted(p.name for p in folder.iterdir()) == [".lock", CELLS, RECORDS, HEADER]
 
 
 def test_a_kill_while_a_half_sort_is_undone_loses_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in (EPISODES, CELLS):
+    for name in (RECORDS, CELLS):
         (folder / f"{name}.sorted").write_bytes(b"half")
 
     def unlink(path: Path, missing_ok: bool = False) -> None:
@@ -169,29 +169,37 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(
     with ResultStore(folder, header()) as store:
         store.commit([result(CELL_LIST[0], make(CELL_LIST[0]))])
         monkeypatch.setattr(store_module.os, "write", write)
-        with pytest.raises(BenchmarkError, match=r"episodes.jsonl.*No space left.*same command"):
+        with pytest.raises(BenchmarkError, match=r"records.jsonl.*No space left.*same command"):
             store.commit([result(CELL_LIST[1], make(CELL_LIST[1]))])
         monkeypatch.undo()
         assert [block.cell for block in read_blocks(folder)] == CELL_LIST[:1]
-        assert (folder / EPISODES).stat().st_size == read_blocks(folder)[0].end
+        assert (folder / RECORDS).stat().st_size == read_blocks(folder)[0].end
         store.commit([result(CELL_LIST[1], make(CELL_LIST[1]))])
-    assert len(list(read_episodes(folder, read_blocks(folder)))) == 2
+    assert len(list(read_records(folder, read_blocks(folder)))) == 2
 
 
 def test_other_settings_are_refused(folder: Path) -> None:
     before = contents(folder)
     with pytest.raises(BenchmarkError, match=r"num_queries \(there: 50, now: 60\)"):
         ResultStore(folder, header(settings={"num_queries": 60}))
-    with pytest.raises(BenchmarkError, match="the content of policy good"):
-        ResultStore(folder, header(policies={"good": "2"}))
+    with pytest.raises(BenchmarkError, match=r"policy good: version \(there: 1, now: 2\)"):
+        ResultStore(folder, header(policies={"good": {"version": 2}}))
     with pytest.raises(BenchmarkError, match="the content of workload w"):
         ResultStore(folder, header(workloads={"w": "2"}))
     assert contents(folder) == before
 
 
+def test_a_folder_of_another_format_is_refused(folder: Path) -> None:
+    old = header(settings={"num_queries": 50, "format": 1})
+    (folder / HEADER).write_text(json.dumps(old))
+    for read in (read_blocks, load_results, lambda where: ResultStore(where, header())):
+        with pytest.raises(BenchmarkError, match="was written in format 1 of the benchmark"):
+            read(folder)
+
+
 def test_further_policies_join_a_folder(folder: Path) -> None:
-    with ResultStore(folder, header(policies={"new": "1"}, runs=[{"started": "now"}])) as store:
-        assert store.header["policies"] == {"good": "1", "bad": "1", "new": "1"}
+    with ResultStore(folder, header(policies={"new": {}}, runs=[{"started": "now"}])) as store:
+        assert set(store.header["policies"]) == {"good", "bad", "new"}
         assert len(store.header["runs"]) == 2
         assert len(store.finished) == len(CELL_LIST)
 

@@ -6,7 +6,6 @@ import pytest
 from inframind_gym.benchmark.stats import (
     expanded_levels,
     interval,
-    iqm,
     pooled_quantile,
     resample_counts,
     student_t_quantile,
@@ -88,9 +87,3 @@ def test_pooled_quantile_equals_numpy_on_repeated_data() -> None:
     found = pooled_quantile(values, unit, counts, 0.95)
     expected = [np.quantile(np.repeat(values, row[unit]), 0.95) for row in counts]
     assert found == pytest.approx(expected)
-
-
-def test_iqm_is_the_mean_of_the_middle_half() -> None:
-    assert iqm(np.array([0.0, 1, 2, 3, 4, 5, 6, 100])) == pytest.approx(3.5)
-    assert iqm(np.array([1.0, 2.0, 4.0])) == pytest.approx((0.25 * 1 + 2 + 0.25 * 4) / 1.5)
-    assert iqm(np.array([[0.0, 1, 2, 3], [5, 5, 5, 5]])) == pytest.approx([1.5, 5])

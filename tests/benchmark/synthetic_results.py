@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from inframind_gym.benchmark.cells import Cell, cell_id
-from inframind_gym.benchmark.metrics import Columns
-from inframind_gym.benchmark.routing.records import Names, encode_cell
+from inframind_gym.benchmark.cells import cell_id
+from inframind_gym.benchmark.routing.metrics import Columns
+from inframind_gym.benchmark.routing.records import Names, encode_episode
+from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.store import CellResult, ResultStore
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
@@ -21,9 +22,12 @@ def header(**changes: Any) -> dict[str, Any]:
     content: dict[str, Any] = {
         "settings": {"num_queries": 50},
         "machine": {"processor": "a processor", "cores": 2},
-        "policies": {"good": "1", "bad": "1"},
+        "policies": {"good": {"version": 1}, "bad": {"version": 1}},
         "workloads": {"w": "1"},
-        "suite": {"name": "synthetic", "pool": "b200-2gpu", "tasks": "builtin"},
+        "suite": {
+            **{"name": "synthetic", "pool": "b200-2gpu", "tasks": "builtin"},
+            "backend": "surrogate",
+        },
         "names": {
             "models": list(COLUMNS.models),
             "strategies": list(STRATEGIES),
@@ -57,20 +61,23 @@ def completed(
     return records[::-1]
 
 
-def result(cell: Cell, records: np.ndarray) -> CellResult:
-    return encode_cell(cell, cell_id(cell, "settings", "policy"), records, NAMES)
+def result(cell: RoutingCell, records: np.ndarray) -> CellResult:
+    return encode_episode(cell, cell_id(cell, "settings", "policy"), records, NAMES)
 
 
 def write_folder(
-    folder: Path, cells: Iterable[Cell], make: Callable[[Cell], np.ndarray], **changes: Any
+    folder: Path,
+    cells: Iterable[RoutingCell],
+    make: Callable[[RoutingCell], np.ndarray],
+    **changes: Any,
 ) -> None:
     with ResultStore(folder, header(**changes)) as store:
         for cell in cells:
             store.commit([result(cell, make(cell))])
 
 
-def drawn(cell: Cell, p_solved: float, scale_s: float, n: int = 50) -> np.ndarray:
+def drawn(cell: RoutingCell, p_solved: float, scale_s: float, n: int = 50) -> np.ndarray:
     """Queries with common random numbers: the sweep's seed does not depend on the policy."""
-    rng = np.random.default_rng(cell.sweep_seed)
+    rng = np.random.default_rng(cell.episode_seed)
     solved = rng.random(n) < p_solved
     return completed(solved, scale_s * rng.exponential(20.0, n), 30.0)

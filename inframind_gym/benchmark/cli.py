@@ -1,0 +1,328 @@
+"""Command line: ``inframind bench``, in a checkout also ``python -m benchmarks``.
+
+Tables go to standard output, progress and errors to standard error. With ``--json`` standard output
+is one JSON object and nothing else. Wrong input ends with one line and status 2, an interrupted run
+with status 130. Heavy modules are imported by the command that needs them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.progress import say
+from inframind_gym.errors import InfraMindError
+
+if TYPE_CHECKING:
+    from inframind_gym.benchmark.compare import Side
+
+app = typer.Typer(
+    help="Run policies on suites of episodes, and compare the results.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")
+]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Tables as markdown.")]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Run on a Ray cluster: ray://host:port, host:port, auto, or local (extra `ray`)."
+    ),
+]
+Fluid = Annotated[
+    bool, typer.Option("--fluid", help="Compute fluid bounds (seconds a cell; extra `bounds`).")
+]
+BootstrapSeed = Annotated[int, typer.Option(help="Seed of the intervals.")]
+
+
+@contextmanager
+def friendly() -> Iterator[None]:
+    """Print an error of wrong input as one line and exit with status 2."""
+    try:
+        yield
+    except InfraMindError as error:
+        say(f"error: {error}")
+        raise typer.Exit(2) from None
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+
+
+def print_json(content: dict[str, Any]) -> None:
+    """Print one JSON object."""
+    print(json.dumps(content, allow_nan=False))
+
+
+def show_leaderboard(board: dict[str, Any], *, markdown: bool = False) -> None:
+    """Print the tables of a leaderboard."""
+    from inframind_gym.benchmark.tables import leaderboard_sheets, show
+
+    sheets = leaderboard_sheets(board)
+    show(sheets, markdown=markdown)
+    if not sheets:
+        print(
+            "No cell has been finished by every policy yet; --json shows the rows that are there."
+        )
+    for note in board["notes"]:
+        print(f"Note: {note}.")
+
+
+@app.command()
+def run(
+    suite: Annotated[
+        str,
+        typer.Option(
+            help="A shipped suite (quick, standard, paper, results, results_published; "
+            "placement_quick, placement) or a YAML file."
+        ),
+    ] = "quick",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the results, where an unfinished run is continued; results/SUITE."
+        ),
+    ] = None,
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of the suite's: names and package.module:Class, with commas between."
+        ),
+    ] = None,
+    workloads: Annotated[
+        str | None, typer.Option(help="Instead of the suite's: names or YAML files.")
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder of questions (JSON Lines); the mixed workload becomes its datasets."
+        ),
+    ] = None,
+    rates: Annotated[str | None, typer.Option(help="Queries per minute, e.g. 10,100.")] = None,
+    budgets: Annotated[
+        str | None, typer.Option(help="Seconds, or tiers (drawn per query), e.g. 30,100,tiers.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many (5), or which (0,1,7).")] = None,
+    queries: Annotated[int | None, typer.Option(help="Queries of one episode.")] = None,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            help="poisson, burst, sustained, a trace's CSV file, or JSON; of a placement suite a "
+            "trace's CSV file, which adds the demand `trace`."
+        ),
+    ] = None,
+    clusters: Annotated[
+        str | None, typer.Option(help="Of a placement suite: names or YAML files.")
+    ] = None,
+    demands: Annotated[
+        str | None, typer.Option(help="Of a placement suite: names or YAML files.")
+    ] = None,
+    decisions: Annotated[
+        int | None, typer.Option(help="Of a placement suite: decisions of one episode.")
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Pool of servers: a name or a YAML file.")
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(help="surrogate, or vllm: the pool's live servers, on the wall clock."),
+    ] = None,
+    export_port: Annotated[
+        int | None,
+        typer.Option(help="Show metrics for Prometheus at this port (0: a free one), with vllm."),
+    ] = None,
+    scheduler: Annotated[str | None, typer.Option(help="edf, edf_late_last or fcfs.")] = None,
+    execution: Annotated[
+        str | None, typer.Option(help="Order of a workflow's calls: parallel or sequential.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes, or actors on Ray; default: one for each core."),
+    ] = None,
+    ray_address: RayAddress = None,
+    max_rows: Annotated[int, typer.Option(min=1, help="Most episodes in lock-step.")] = 128,
+    fluid: Fluid = False,
+    as_json: Json = False,
+) -> None:
+    """Run a suite and show its leaderboard; the same command again continues a stopped run."""
+    from inframind_gym.benchmark.leaderboard import leaderboard as compute
+    from inframind_gym.benchmark.results import load_results
+    from inframind_gym.benchmark.runner import continue_command
+    from inframind_gym.benchmark.runner import run as run_suite
+    from inframind_gym.benchmark.suite import (
+        load_suite,
+        parse_arrivals,
+        parse_numbers,
+        parse_seeds,
+        split_list,
+    )
+    from inframind_gym.benchmark.workers import default_workers
+
+    with friendly():
+        chosen = load_suite(
+            suite,
+            {
+                "policies": split_list(policies),
+                "workloads": split_list(workloads),
+                "rates_per_min": parse_numbers("--rates", rates),
+                "budgets_s": parse_numbers("--budgets", budgets, words=("tiers",)),
+                "seeds": parse_seeds(seeds),
+                "num_queries": queries,
+                "arrivals": parse_arrivals(arrivals),
+                "tasks": tasks,
+                "pool": pool,
+                "backend": backend,
+                "scheduler": scheduler,
+                "execution": execution,
+                "clusters": split_list(clusters),
+                "demands": split_list(demands),
+                "num_decisions": decisions,
+            },
+        )
+        folder = out or Path("results") / chosen.name
+        command = sys.argv[1:]
+        try:
+            summary = run_suite(
+                chosen.resolve(),
+                folder,
+                workers=workers or default_workers(ray_address),
+                ray_address=ray_address,
+                max_rows=max_rows,
+                export_port=export_port,
+                command=command,
+            )
+        except KeyboardInterrupt:
+            say(f"interrupted; finished cells are kept. Continue with: {continue_command(command)}")
+            raise typer.Exit(130) from None
+        if summary.stopped:
+            done = summary.kept + summary.computed
+            say(f"stopped: {done} of {summary.cells} cells are in {folder}.")
+            say(f"Continue with: {continue_command(command)}")
+            raise typer.Exit(130)
+        board = compute(load_results(folder), fluid=fluid)
+        if as_json:
+            counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
+            print_json({"out": str(folder), **counted, **board})
+            return
+        show_leaderboard(board)
+        print(f"{summary.computed} episodes in {summary.wall_s:.0f} s. Results: {folder}")
+
+
+@app.command()
+def leaderboard(
+    folder: Annotated[Path, typer.Argument(help="Folder of results.")],
+    bootstrap_seed: BootstrapSeed = 0,
+    fluid: Fluid = False,
+    markdown: Markdown = False,
+    as_json: Json = False,
+) -> None:
+    """Rank the policies of a results folder, with 95 % intervals."""
+    from inframind_gym.benchmark.leaderboard import leaderboard as compute
+    from inframind_gym.benchmark.results import load_results
+
+    with friendly():
+        board = compute(load_results(folder), bootstrap_seed=bootstrap_seed, fluid=fluid)
+        if as_json:
+            print_json(board)
+        else:
+            show_leaderboard(board, markdown=markdown)
+
+
+@app.command()
+def compare(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR POLICY_A POLICY_B | DIR_A DIR_B",
+            help="One folder and two policies, or two folders.",
+        ),
+    ],
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            help="A,B: two policies of one folder, or A of the first and B of the second folder."
+        ),
+    ] = None,
+    bootstrap_seed: BootstrapSeed = 0,
+    markdown: Markdown = False,
+    as_json: Json = False,
+) -> None:
+    """Paired differences B - A on common random numbers, with 95 % intervals."""
+    from inframind_gym.benchmark.compare import compare as compute
+    from inframind_gym.benchmark.compare import comparison_sheets
+    from inframind_gym.benchmark.suite import split_list
+    from inframind_gym.benchmark.tables import show
+
+    with friendly():
+        comparisons = [
+            compute(a, b, bootstrap_seed=bootstrap_seed)
+            for a, b in _sides(targets, split_list(policies))
+        ]
+        if as_json:
+            print_json({"comparisons": comparisons})
+            return
+        for comparison in comparisons:
+            show(comparison_sheets(comparison), markdown=markdown)
+            for note in comparison["notes"]:
+                print(f"Note: {note}.")
+
+
+def _sides(targets: Sequence[str], policies: Sequence[str] | None) -> list[tuple[Side, Side]]:
+    """Return the pairs to compare."""
+    from inframind_gym.benchmark.compare import Side
+    from inframind_gym.benchmark.results import load_results
+
+    folders = [target for target in targets if Path(target).is_dir()]
+    named = [target for target in targets if target not in folders]
+    missing = [name for name in named if "/" in name]
+    if not folders or len(folders) > 2 or missing:
+        what = f"there is no folder {missing[0]}. " if missing else ""
+        raise BenchmarkError(f"{what}Write: compare DIR POLICY_A POLICY_B, or compare DIR_A DIR_B.")
+    chosen = [*named, *(policies or ())]
+    results = [load_results(Path(folder)) for folder in folders]
+    a, b = results[0], results[-1]
+    if len(chosen) == 2:
+        return [(Side(a, chosen[0]), Side(b, chosen[1]))]
+    if len(folders) == 1:
+        raise BenchmarkError(
+            f"compare takes two policies of {folders[0]}, got {len(chosen)}. "
+            f"It has: {', '.join(a.policies)}."
+        )
+    both = chosen or [policy for policy in a.policies if policy in b.policies]
+    if not both:
+        raise BenchmarkError("the two folders have no policy in common; name two: --policies A,B.")
+    return [(Side(a, policy), Side(b, policy)) for policy in both]
+
+
+@app.command()
+def speed(
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Measurements, of which the median is shown.")
+    ] = 5,
+    only: Annotated[
+        str | None, typer.Option(help="Figures to measure, e.g. kernel_rps,import_s.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the speed of the simulator on one core of this machine."""
+    from inframind_gym.benchmark.speed import measure, speed_sheet
+    from inframind_gym.benchmark.suite import split_list
+    from inframind_gym.benchmark.tables import show
+
+    with friendly():
+        figures = measure(split_list(only), repeats=repeats)
+        if as_json:
+            print_json(figures)
+        else:
+            show([speed_sheet(figures)])

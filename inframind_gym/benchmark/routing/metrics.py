@@ -1,0 +1,151 @@
+"""Metrics of an episode of queries: sums over its queries, and what follows from the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.benchmark.metrics import Layout, Metric
+
+SLO_TARGETS_S = (10, 30, 50, 100, 200, 300)
+SHARES = ("model_share", "strategy_share", "topology_share")
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("accuracy", "solved", "%", "higher"),
+        Metric("goodput", "goodput", "%", "higher"),
+        Metric("slo_own", "SLO", "%", "higher"),
+        *(Metric(f"slo_{t}s", f"≤{t} s", "%", "higher") for t in SLO_TARGETS_S),
+        Metric("latency_mean_s", "mean", "s", "lower"),
+        Metric("latency_p95_s", "p95", "s", "lower"),
+        Metric("cost_ratio", "lat./β", "", "lower"),
+        Metric("imbalance", "imbalance", "", "lower"),
+        Metric("tokens_per_query", "tokens/query"),
+        Metric("output_tokens_per_query", "output tokens/query"),
+        Metric("calls_per_query", "calls/query"),
+        Metric("truncated_share", "cut", "%", "lower"),
+    )
+}
+_PLAIN_SUMS = (
+    "queries",
+    "accuracy",
+    "latency_mean_s",
+    "slo_own",
+    *(f"slo_{target}s" for target in SLO_TARGETS_S),
+    "goodput",
+    "cost_ratio",
+    "calls_per_query",
+    "prompt_tokens",
+    "output_tokens",
+    "truncated_calls",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns(Layout):
+    """Layout of a row of sums over queries.
+
+    Attributes:
+        models: Aliases of the pool's models.
+        strategies: Prompt strategies.
+        topologies: Collaboration topologies.
+    """
+
+    tail: ClassVar[str] = "latency_p95_s"
+
+    models: tuple[str, ...]
+    strategies: tuple[str, ...]
+    topologies: tuple[str, ...]
+
+    def share_slices(self) -> dict[str, tuple[slice, tuple[str, ...]]]:
+        """Return the columns of each share's counts, and the names that they count."""
+        result: dict[str, tuple[slice, tuple[str, ...]]] = {}
+        start = len(_PLAIN_SUMS)
+        for share, names in zip(
+            SHARES, (self.models, self.strategies, self.topologies), strict=True
+        ):
+            result[share] = (slice(start, start + len(names)), names)
+            start += len(names)
+        return result
+
+    def sums(self, records: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+        """Sum over queries as they are in ``records.jsonl``, ``(width,)``."""
+        solved = np.array([record["solved"] for record in records], dtype=np.float64)
+        latency_s = np.array([record["latency_s"] for record in records], dtype=np.float64)
+        budget_s = np.array([record["budget_s"] for record in records], dtype=np.float64)
+        in_time = latency_s <= budget_s
+        plain = [
+            len(records),
+            solved.sum(),
+            latency_s.sum(),
+            in_time.sum(),
+            *((latency_s <= target).sum() for target in SLO_TARGETS_S),
+            solved[in_time].sum(),
+            sum(record["cost"] for record in records),
+            *(
+                sum(record[key] for record in records)
+                for key in ("calls", "prompt_tokens", "output_tokens", "truncated_calls")
+            ),
+        ]
+        counted = [
+            *_counts(records, "models", self.models),
+            *_counts(records, "strategies", self.strategies),
+            *(sum(record["topology"] == name for record in records) for name in self.topologies),
+        ]
+        return np.array([*plain, *counted], dtype=np.float64)
+
+    def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Compute all metrics but ``latency_p95_s`` from sums ``(..., width)``, ``(...)`` each."""
+        total = dict(zip(_PLAIN_SUMS, np.moveaxis(sums, -1, 0), strict=False))
+        queries = total.pop("queries")
+        calls = np.maximum(total["calls_per_query"], 1.0)
+        prompt, output, cut = (
+            total.pop(k) for k in ("prompt_tokens", "output_tokens", "truncated_calls")
+        )
+        metrics = {name: value / queries for name, value in total.items()}
+        metrics["tokens_per_query"] = (prompt + output) / queries
+        metrics["output_tokens_per_query"] = output / queries
+        metrics["truncated_share"] = cut / calls
+        metrics["imbalance"] = imbalance(sums[..., self.share_slices()["model_share"][0]])
+        return metrics
+
+    def values(self, record: Mapping[str, Any]) -> Sequence[float]:
+        """Return the query's latency."""
+        return (record["latency_s"],)
+
+    def shares(self, sums: NDArray[np.float64]) -> dict[str, dict[str, float]]:
+        """Return shares of models and strategies (of decisions) and of topologies (of queries).
+
+        Args:
+            sums: One row, ``(width,)``.
+        """
+        result = {}
+        for share, (where, names) in self.share_slices().items():
+            counts = sums[where]
+            parts = counts / max(counts.sum(), 1.0)
+            result[share] = dict(zip(names, parts.tolist(), strict=True))
+        return result
+
+
+def imbalance(calls: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the population standard deviation over the mean of the models' shares of decisions.
+
+    Shares of [.25, .5, .125, .125] give 0.612.
+
+    Args:
+        calls: Calls of each model, ``(..., num_models)``.
+
+    Returns:
+        0 for equal shares, ``sqrt(num_models - 1)`` if one model takes all; 0 where there are no
+        calls. ``(...)``.
+    """
+    mean = calls.mean(axis=-1)
+    return np.asarray(calls.std(axis=-1) / np.where(mean > 0, mean, 1.0), dtype=np.float64)
+
+
+def _counts(records: Sequence[Mapping[str, Any]], key: str, names: Sequence[str]) -> list[int]:
+    return [sum(record[key].get(name, 0) for record in records) for name in names]
