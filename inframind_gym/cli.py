@@ -19,8 +19,7 @@ from inframind_gym.calibration.replay_command import replay
 from inframind_gym.calibration.sim2real.command import sim2real
 from inframind_gym.configs import find_config, list_configs
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.launch.command import app as pool_app
-from inframind_gym.live.placement.command import place
+from inframind_gym.live.command import app as pool_app
 from inframind_gym.simulator.placement.cards import load_cluster
 from inframind_gym.simulator.placement.demand import load_demand
 from inframind_gym.simulator.server.pool import load_pool
@@ -30,7 +29,6 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.command()(calibrate)
 app.command()(replay)
 app.command()(sim2real)
-pool_app.command()(place)
 app.add_typer(pool_app, name="pool")
 app.add_typer(bench_app, name="bench")
 _LOADERS: dict[str, Callable[[Path], object]] = {

@@ -23,7 +23,7 @@ from inframind_gym.configs import (
     validate,
 )
 from inframind_gym.errors import ConfigError, require_positive, unknown
-from inframind_gym.live.vllm.settings import LiveSettings
+from inframind_gym.live.settings import LiveSettings
 
 Budgets = Annotated[tuple[Positive | Literal["tiers"], ...], Field(min_length=1)]
 
@@ -175,7 +175,7 @@ class SuiteConfig(BaseSuite):
         metrics_poll_s: Seconds between two polls of it; null takes the pool's.
         down_models: Aliases of models that are out of service.
         backend: "surrogate", or "vllm": the pool's live servers, on the wall clock.
-        live: How live servers are called; see `inframind_gym.live.vllm.settings.LiveSettings`.
+        live: How live servers are called; see `inframind_gym.live.settings.LiveSettings`.
     """
 
     axes: ClassVar = ("policies", "workloads", "rates_per_min", "budgets_s", "seeds")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inframind_gym.envs.routing.config import LiveConfig, live_config
+from inframind_gym.live.config import LiveConfig, live_config
 from inframind_gym.errors import ConfigError
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.simulation import LiveSimulation
@@ -19,8 +19,8 @@ from tests.simulator.workflow.driven_play import by_node, play
 
 pytest.importorskip("aiohttp", reason="needs the extra `live`")
 
-from inframind_gym.live.vllm.servers import VllmServers
-from inframind_gym.live.vllm.settings import LiveSettings
+from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.settings import LiveSettings
 from tests.live.vllm_server.fake import Answer
 from tests.live.vllm_server.live_play import QUICK, five
 

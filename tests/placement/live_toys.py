@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.placement.cluster import LivePlacement
-from inframind_gym.live.placement.config import LiveLimits, live_placement_config
+from inframind_gym.live.config import LiveLimits, live_placement_config
 from inframind_gym.live.placement.server import SleepControl
-from inframind_gym.live.vllm.settings import ServerAddress
+from inframind_gym.live.settings import ServerAddress
 from inframind_gym.simulator.placement.state import STATE_NAMES
 from tests.live.vllm_server.fake import Answer, FakeServer
 from tests.placement.toys import write_demand

@@ -10,9 +10,9 @@ pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.placement import machine
-from inframind_gym.live.placement.config import live_placement_config
-from inframind_gym.live.placement.machine import Machine
-from inframind_gym.live.vllm.loop import LoopThread
+from inframind_gym.live.config import live_placement_config
+from inframind_gym.live.placement.cluster import Machine
+from inframind_gym.live.loop import LoopThread
 from inframind_gym.simulator.placement.cards import load_cluster
 from inframind_gym.simulator.server.pool import load_pool
 

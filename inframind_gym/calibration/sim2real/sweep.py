@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing.backend_simulation import DrivenSimulation, open_surrogate
-from inframind_gym.envs.routing.config import LiveConfig
+from inframind_gym.live.config import LiveConfig
 from inframind_gym.envs.routing.simulation import DECISION
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.simulation import LiveSimulation

@@ -6,7 +6,7 @@ from typing import Any
 
 from inframind_gym.envs.placement.env import PlacementEnv
 from inframind_gym.live.placement.cluster import LivePlacement
-from inframind_gym.live.placement.config import live_placement_config
+from inframind_gym.live.config import live_placement_config
 
 
 class PlacementLiveEnv(PlacementEnv):
@@ -45,7 +45,7 @@ class PlacementLiveEnv(PlacementEnv):
 
     ## Arguments
 
-    See `inframind_gym.live.placement.config.PlacementLiveConfig`.
+    See `inframind_gym.live.config.PlacementLiveConfig`.
 
     ## Version History
 

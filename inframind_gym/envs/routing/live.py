@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inframind_gym.envs.routing.base import InfraMindEnv
-from inframind_gym.envs.routing.config import live_config
+from inframind_gym.live.config import live_config
 from inframind_gym.envs.routing.executor import ExecutorEnv
 from inframind_gym.envs.routing.stream import StreamEnv
 from inframind_gym.live.simulation import LiveSimulation
@@ -48,7 +48,7 @@ class ExecutorLiveEnv(_LiveEnv, ExecutorEnv):
 
     ## Arguments
 
-    See `inframind_gym.envs.routing.config.LiveConfig`.
+    See `inframind_gym.live.config.LiveConfig`.
 
     ## Version History
 
@@ -66,7 +66,7 @@ class StreamLiveEnv(_LiveEnv, StreamEnv):
 
     ## Arguments
 
-    See `inframind_gym.envs.routing.config.LiveConfig`.
+    See `inframind_gym.live.config.LiveConfig`.
 
     ## Version History
 

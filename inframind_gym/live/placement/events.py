@@ -78,9 +78,9 @@ LOST: Final = 8  # it was not, and will not be
 ADVANCE: Final = 9  # whoever has drained leaves, whoever has room begins to come
 ENDED: Final = 10  # the phase at leader `place` ended after `took_s`; `number`: how
 AWAY: Final = 11  # the server at leader `place` serves no more; `number`: the state that follows
-LOOK: Final = 12  # masks and observation, written anew
+SNAPSHOT: Final = 12  # masks and observation, written anew
 CALL: Final = 13  # a job of one call for `model` came from outside
-DECIDE: Final = 14  # a decision, at the tick, by the masks of the last LOOK
+DECIDE: Final = 14  # a decision, at the tick, by the masks of the last SNAPSHOT
 
 # How a phase ended.
 AS_MEANT: Final = 0
@@ -272,7 +272,7 @@ def write(
         now_s: when it was; of ENDED: what the phase took.
         end_s: when the decision interval is to end.
         action: (G,), read by DECIDE.
-        observation: (d,), written by LOOK.
+        observation: (d,), written by SNAPSHOT.
         terms: (3,) of the reward, written by CLOSE.
 
     Returns:
@@ -305,7 +305,7 @@ def write(
         phase_ended(world, cluster, 0, place, model, number, now_s)
     elif event == AWAY:
         go_away(world, cluster, 0, place, model, number)
-    elif event == LOOK:
+    elif event == SNAPSHOT:
         write_mask(world, cluster, 0)
         observe(world, cluster, 0, observation)
     elif event == CALL:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from inframind_gym.live.launch.ports import free_ports
+from inframind_gym.live.processes import free_ports
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 
 ROOT = Path(__file__).resolve().parents[3]

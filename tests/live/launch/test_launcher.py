@@ -18,10 +18,10 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.launch.launcher import Launch, Launcher
-from inframind_gym.live.launch.ports import free_ports, port_is_free
-from inframind_gym.live.launch.state import PoolState
-from inframind_gym.live.launch.status import pool_status
+from inframind_gym.live.launcher import Launch, Launcher
+from inframind_gym.live.processes import free_ports, port_is_free
+from inframind_gym.live.started import PoolState
+from inframind_gym.live.status import pool_status
 from inframind_gym.simulator.server.pool import PoolConfig
 from tests.live.launch.play import (
     CLI,
@@ -257,7 +257,7 @@ def test_adopted_servers_are_neither_started_nor_stopped(
     assert [row.pid for row in pool_status(adopting, room.state)] == [None, launches[1].pid]
     assert [each.alias for each in room.launcher(adopting).down()] == ["m1"]
     assert len(session(launch.pid or 0)) == 2
-    monkeypatch.setattr("inframind_gym.live.launch.launcher._ADOPT_S", 1.0)
+    monkeypatch.setattr("inframind_gym.live.launcher._ADOPT_S", 1.0)
     wrong = here.model_copy(update={"name": "other"})
     with pytest.raises(InfraMindError, match=r"m0: .* serves model-0, not other\nNothing was"):
         room.up(pool.model_copy(update={"name": "wrong", "models": (wrong, ours)}))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.live.prompts import Prompts, estimate_upper
-from inframind_gym.live.prompts.prompts import TEMPLATE_TOKENS, Message
-from inframind_gym.live.prompts.roles import ROLE_BRIEFS, designs_only
-from inframind_gym.live.prompts.size import cut, shares
+from inframind_gym.live.prompts import TEMPLATE_TOKENS, Message
+from inframind_gym.live.roles import ROLE_BRIEFS, designs_only
+from inframind_gym.live.prompts import cut, shares
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, SECOND
 from inframind_gym.simulator.workflow.topology import (

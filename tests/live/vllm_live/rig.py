@@ -17,14 +17,14 @@ from typing import Any
 import yaml
 
 from inframind_gym.configs import find_config
-from inframind_gym.envs.routing.config import live_config
-from inframind_gym.live.launch.ports import free_ports
+from inframind_gym.live.config import live_config
+from inframind_gym.live.processes import free_ports
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.simulation import LiveSimulation
-from inframind_gym.live.vllm.backend import PromptMaker
-from inframind_gym.live.vllm.metrics import Reading, parse_metrics
-from inframind_gym.live.vllm.servers import VllmServers
-from inframind_gym.live.vllm.settings import LiveSettings, server_url
+from inframind_gym.live.backend import PromptMaker
+from inframind_gym.live.metrics import Reading, parse_metrics
+from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.settings import LiveSettings, server_url
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.tasks import TaskSet

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from inframind_gym.live.placement.cluster import LivePlacement
-from inframind_gym.live.placement.config import live_placement_config
+from inframind_gym.live.config import live_placement_config
 from inframind_gym.live.placement.server import VllmServer
-from inframind_gym.live.vllm.metrics import parse_metrics
+from inframind_gym.live.metrics import parse_metrics
 from inframind_gym.simulator.placement.state import STATE_NAMES
 from tests.live.vllm_live.rig import CLI, ROOT, reason_to_skip, session, until
 from tests.simulator.vllm_scheduler.rerecord import VLLM_PYTHON

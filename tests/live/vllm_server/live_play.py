@@ -9,9 +9,9 @@ from typing import Any
 
 from inframind_gym.envs.routing.backend_simulation import DrivenSimulation
 from inframind_gym.envs.routing.config import env_config
-from inframind_gym.live.vllm.backend import VllmBackend
-from inframind_gym.live.vllm.servers import VllmServers
-from inframind_gym.live.vllm.settings import LiveSettings
+from inframind_gym.live.backend import VllmBackend
+from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.settings import LiveSettings
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.workflow.backend import Call
 from tests.live.vllm_server.fake import Answer, FakeProcess, FakeServer, Script

@@ -75,7 +75,7 @@ def test_five_hundred_requests_in_flight(cap: int) -> None:
 SCRIPT = """
 import sys, time
 from tests.live.vllm_server.live_play import Prompts, call, pool_at
-from inframind_gym.live.vllm.servers import VllmServers
+from inframind_gym.live.servers import VllmServers
 
 urls, log = sys.argv[1].split(","), sys.argv[2]
 with VllmServers(pool_at(urls), log=log) as pool:

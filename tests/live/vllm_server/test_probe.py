@@ -11,8 +11,8 @@ pytest.importorskip("aiohttp")
 
 import aiohttp
 
-from inframind_gym.live.vllm.probe import DownError, Probe, fetch, parse_models
-from inframind_gym.live.vllm.settings import ServerAddress
+from inframind_gym.live.probe import DownError, Probe, fetch, parse_models
+from inframind_gym.live.settings import ServerAddress
 
 METRICS = "vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
 GOOD: dict[str, tuple[int, str]] = {

@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.vllm.probe import DownError, Probe
-from inframind_gym.live.vllm.settings import ServerAddress
-from inframind_gym.live.vllm.watcher import MetricsWatcher
+from inframind_gym.live.probe import DownError, Probe
+from inframind_gym.live.settings import ServerAddress
+from inframind_gym.live.watcher import MetricsWatcher
 from tests.live.vllm_server.fake import FakeServer, until
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import yaml
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.live.launch.server_command import ENTRY, server_command
+from inframind_gym.live.server_command import ENTRY, server_command
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 
 IMAGE: Final = "vllm/vllm-openai:v0.32.0"

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Final
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.vllm.backend import CountTokens, Judge, PromptMaker, VllmBackend
-from inframind_gym.live.vllm.client import Client
-from inframind_gym.live.vllm.log import RequestLogWriter
-from inframind_gym.live.vllm.loop import LoopThread
-from inframind_gym.live.vllm.settings import LiveSettings, addresses, require_live
-from inframind_gym.live.vllm.watcher import MetricsWatcher
+from inframind_gym.live.backend import CountTokens, Judge, PromptMaker, VllmBackend
+from inframind_gym.live.client import Client
+from inframind_gym.live.request_log import RequestLogWriter
+from inframind_gym.live.loop import LoopThread
+from inframind_gym.live.settings import LiveSettings, addresses, require_live
+from inframind_gym.live.watcher import MetricsWatcher
 from inframind_gym.simulator.server.pool import PoolConfig, Scheduler
 
 _log = logging.getLogger(__name__)

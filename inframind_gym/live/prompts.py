@@ -1,22 +1,60 @@
-"""The prompt of a call: role, question, what it reads of others, what to do and how to answer."""
+"""Prompts of calls: role, question, the answers of others, the task and the format of the answer.
+
+For the live backend alone; the surrogate needs no texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypedDict
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.live.prompts.formats import DESIGN, answer_format, check
-from inframind_gym.live.prompts.roles import DECIDER_BRIEF, ROLE_BRIEFS, designs_only
-from inframind_gym.live.prompts.size import Count, cut, estimate_upper, shares
+from inframind_gym.live.roles import DECIDER_BRIEF, ROLE_BRIEFS, designs_only
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.simulator.workflow.graphs import CUSTOM, DEBATE_ROUNDS, FINAL, SECOND
 from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTRUCTIONS, TOPOLOGIES
 from inframind_gym.tasks.extract import without_reasoning
-from inframind_gym.tasks.taskset import TaskSet
+from inframind_gym.tasks.formats import LETTERS
+from inframind_gym.tasks.taskset import Answer, TaskSet
 
 TEMPLATE_TOKENS: Final = 64  # what a model's chat template may add around two messages
+LEAST: Final = 24  # tokens below which a part of an answer is no use
 _ATTEMPTS: Final = 8
+_PIECES: Final = re.compile(r"[A-Za-z]+|\d|[^\S\n]+|\n|[^\sA-Za-z\d]")
+_MARK: Final = "\n[... {0} characters left out ...]\n"
+_DESIGN: Final = (
+    "Answer in plain words and pseudo-code, in at most 300 words. Others write the function."
+)
+
+_CHECKS: Final = {
+    "number": (
+        "Compute the result again in another way, or put it back into the question. Look for "
+        "slips of arithmetic and for conditions that were overlooked."
+    ),
+    "expression": (
+        "Derive the result again in another way, or test it with particular values. Look for slips "
+        "of algebra and for conditions that were overlooked."
+    ),
+    "choice": (
+        "Say what speaks against the option that you chose and for the strongest of the others."
+    ),
+    "tests": (
+        "Go through the code by hand with the examples of the question, then with empty, smallest "
+        "and largest input. Look for what the question asks and the code does not do."
+    ),
+}
+_ALONE: Final = {
+    "IO": "Answer the question.",
+    "CoT": "Answer the question. Break it into steps and take them in order.",
+}
+_SECOND_ROUND: Final = (
+    "This is the second round of a debate. Compare your own answer of the first round with those "
+    "of the others. Where they differ, find out which is right. Then answer the question again, in "
+    "full; keep to your answer if it stands."
+)
+
+Count = Callable[[str], int]  # tokens of a text
 
 
 class Message(TypedDict):
@@ -33,19 +71,11 @@ class _Part(NamedTuple):
     text: str
 
 
-_ALONE: Final = {
-    "IO": "Answer the question.",
-    "CoT": "Answer the question. Break it into steps and take them in order.",
-}
-_SECOND_ROUND: Final = (
-    "This is the second round of a debate. Compare your own answer of the first round with those "
-    "of the others. Where they differ, find out which is right. Then answer the question again, in "
-    "full; keep to your answer if it stands."
-)
-
-
 class Prompts:
     """The prompts of the calls of a task set.
+
+    Args:
+        tasks: the task set; ``Call.task`` is an index into it.
 
     Example:
         >>> prompts = Prompts(load_tasks("builtin"))  # doctest: +SKIP
@@ -54,11 +84,6 @@ class Prompts:
     """
 
     def __init__(self, tasks: TaskSet) -> None:
-        """Make the prompts of a task set.
-
-        Args:
-            tasks: what ``Call.task`` is an index into.
-        """
         self._tasks = tasks
 
     def messages(
@@ -71,9 +96,9 @@ class Prompts:
         """Return the messages of a call: one of the system, one of the user.
 
         Args:
-            call: what is called.
-            answers: by node of the query's workflow, what it answered; a node that is missing, or
-                whose text is blank, is said to have given no answer.
+            call: the call.
+            answers: by node of the query's workflow; a node that is missing, or whose text is
+                blank, is shown as one without an answer.
             limit_tokens: size of the prompt at most, which is the model's context less
                 ``call.max_tokens``. The answers of others are cut to it, the longest first.
             count_tokens: the model's count of a text's tokens; None: an estimate that errs on the
@@ -110,23 +135,23 @@ class Prompts:
         return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
     def _ask(self, call: Call) -> str:
-        """Return what is asked of a call, after the question and what it reads."""
+        """Return the task of a call, which follows the question and the answers of others."""
         answer = self._tasks.answers[call.task]
         strategy = STRATEGIES[call.strategy]
         lines = [_instruction(call, strategy)]
         if call.phase == SECOND:
-            lines[0] += f" {check(answer)}"
+            lines[0] += f" {_CHECKS[answer.kind]}"
             lines.append("Then answer the question again, in full, corrected where it has to be.")
         lines.append(STRATEGY_INSTRUCTIONS[strategy])
         if call.phase != FINAL and answer.kind == "tests" and designs_only(call.role):
-            lines.append(DESIGN)
+            lines.append(_DESIGN)
         else:
             lines.append(answer_format(answer))
         return "\n".join(lines)
 
 
 def _instruction(call: Call, strategy: str) -> str:
-    """Return what to do with what the prompt shows."""
+    """Return the first sentence of a call's task."""
     topology = TOPOLOGIES[call.topology] if call.topology < len(TOPOLOGIES) else CUSTOM
     if call.phase == FINAL:
         return "Decide which answer is right, or give the right one if none of them is."
@@ -186,6 +211,89 @@ def _join(question: str, parts: Sequence[_Part], ask: str) -> str:
     """Return the user's message."""
     shown = [f"### {part.title}\n{part.text}\n### End of the answer" for part in parts]
     return "\n\n".join([question, *shown, ask])
+
+
+def answer_format(answer: Answer) -> str:
+    """Return the instruction on the format of a task's answer.
+
+    It reveals the answer's kind, the number of options and the function's name, and no more.
+    """
+    if answer.kind == "number":
+        return (
+            "End with the final answer inside \\boxed{}: one number, without units, currency "
+            "signs or thousands separators. Give all digits of whole numbers, and at least four "
+            "significant digits of others."
+        )
+    if answer.kind == "expression":
+        return (
+            "End with the final answer inside \\boxed{}, in LaTeX: exact and in simplest form, "
+            "without units, and nothing but the answer."
+        )
+    if answer.kind == "choice":
+        span = f"A to {LETTERS[len(answer.options) - 1]}" if answer.options else "of the options"
+        return (
+            'End with a line of its own, "Answer: X", where X is the letter of one option '
+            f"({span}). Choose exactly one, even if you are not sure."
+        )
+    name = f" `{answer.entry_point}`" if answer.entry_point else " that is asked for"
+    return (
+        f"Give the complete function{name} in one block of Python that starts with ```python and "
+        "ends with ```. It must be able to stand alone, with every import and helper that it "
+        "needs; use the standard library only, read no input, print nothing, and add no tests."
+    )
+
+
+def estimate_upper(text: str) -> int:
+    """Return a number of tokens that the tokenizers of current models seldom exceed.
+
+    One for every three letters of a word, every digit, every sign and every line break; the bytes
+    of what is not ASCII. About 1.5 times what they make of English prose.
+    """
+    total = 0
+    for piece in _PIECES.findall(text):
+        if piece.isascii() and piece.isalpha():
+            total += -(-len(piece) // 3)
+        elif piece.isspace():
+            total += 1 if piece == "\n" else (len(piece) - 1 + 3) // 4
+        else:
+            total += len(piece.encode("utf-8", "replace"))
+    return total
+
+
+def cut(text: str, limit: int, count: Count) -> str:
+    """Return a text of at most `limit` tokens, its middle left out and the cut marked.
+
+    A third of what is kept is the beginning, two thirds are the end, where answers stand. Where
+    `limit` leaves nothing of use, a note stands in place of the text, whatever the limit.
+    """
+    tokens = count(text)
+    if tokens <= limit:
+        return text
+    if limit >= LEAST:
+        keep = len(text) * limit // tokens
+        while keep > 20:
+            head = keep // 3
+            tail = keep - head
+            mark = _MARK.format(len(text) - keep)
+            short = text[:head].rstrip() + mark + text[len(text) - tail :].lstrip()
+            if count(short) <= limit:
+                return short
+            keep = keep * 9 // 10
+    return min(f"[{len(text)} characters left out]", text, key=len)
+
+
+def shares(sizes: Sequence[int], total: int) -> int:
+    """Return the largest size that no text may exceed so that all of them fit into `total`.
+
+    The longest are cut first: max h with sum(min(size, h)) <= total.
+    """
+    left, several = max(total, 0), len(sizes)
+    for size in sorted(sizes):
+        if size * several > left:
+            return left // several
+        left -= size
+        several -= 1
+    return max(sizes, default=0)
 
 
 assert DEBATE_ROUNDS == 2  # the second round reads the first, and nothing else

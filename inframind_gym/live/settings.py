@@ -1,4 +1,4 @@
-"""How live servers are called and watched: limits, retries, sampling."""
+"""Settings of live servers: addresses, limits, retries, sampling."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 
 
 class ServerAddress(StrictModel):
-    """Where a model is served."""
+    """Address of a model's server."""
 
     alias: str
     url: str  # without a path: "http://127.0.0.1:8001"
-    model: str | None = None  # as the server knows it; None: whatever it serves
+    model: str | None = None  # its name on the server; None: any
 
 
 class LiveSettings(StrictModel):
@@ -30,7 +30,7 @@ class LiveSettings(StrictModel):
 
     # the client
     max_in_flight: PositiveInt = 1024  # requests, a socket each; calls beyond wait, EDF first
-    max_in_flight_per_server: PositiveInt = 512  # what waits here is not in the server's metrics
+    max_in_flight_per_server: PositiveInt = 512  # calls that wait are not in its metrics
     connect_s: Positive = 5.0  # to get a connection
     retries: NonNegativeInt = 2  # of a request that got no token: refused, reset, 429, 503
     most_attempts: PositiveInt = 6  # of a call in all, those at other servers included
@@ -41,11 +41,11 @@ class LiveSettings(StrictModel):
     cap_s: Positive = 1800.0
     # sampling
     temperature: NonNegative = 1.0
-    seed: int | None = None  # every call has one of its own that follows from it
+    seed: int | None = None  # each call's seed follows from it
     sampling: dict[str, Any] = Field(default_factory=dict)  # e.g. top_p, ignore_eos, min_tokens
     # the watcher; how often metrics are read is the pool's `metrics_poll_s`
-    health_s: Positive = 1.0  # between two looks whether a server is up
-    answer_s: Positive = 2.0  # for which an answer is waited
+    health_s: Positive = 1.0  # between two checks of a server
+    answer_s: Positive = 2.0  # to wait for an answer
     misses: PositiveInt = 3  # answers that fail to come in a row until a server is down
     # grading
     judges: PositiveInt | None = None  # threads; None: one a processor
@@ -61,7 +61,7 @@ class LiveSettings(StrictModel):
         return self
 
     def limit_s(self, remaining_s: float) -> float:
-        """How long a call may take whose query has `remaining_s` of its budget left (< 0: late)."""
+        """Return the limit of a call whose query has `remaining_s` of its budget left (< 0: late)."""
         return min(self.cap_s, max(self.floor_s, remaining_s + self.grace_s))
 
 
@@ -69,7 +69,7 @@ _RESERVED = {"model", "messages", "max_tokens", "stream", "stream_options", "pri
 
 
 def server_url(model: ModelConfig) -> str:
-    """Address of a model's server: its `url`, or its `port` on this machine.
+    """Return the address of a model's server: its `url`, or its `port` on this machine.
 
     Raises:
         ConfigError: it has neither.
@@ -82,7 +82,7 @@ def server_url(model: ModelConfig) -> str:
 
 
 def addresses(pool: PoolConfig) -> tuple[ServerAddress, ...]:
-    """Where the models of a pool are served, in the order of the actions.
+    """Return the addresses of a pool's models, in the order of the actions.
 
     Raises:
         ConfigError: a model has neither a port nor a url.
@@ -94,12 +94,12 @@ def addresses(pool: PoolConfig) -> tuple[ServerAddress, ...]:
 
 
 def require_live() -> None:
-    """Check that what talks to live servers is installed.
+    """Check that the extra `live` is installed.
 
     Raises:
-        InfraMindError: it isn't; says how to install it.
+        InfraMindError: it is not; the message says how to install it.
     """
-    for module in ("aiohttp", "prometheus_client"):
+    for module in ("aiohttp", "prometheus_client", "psutil"):
         if find_spec(module) is None:
             raise InfraMindError(
                 f"live servers need {module}, which is not installed: "

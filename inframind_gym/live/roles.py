@@ -1,7 +1,6 @@
-"""What each of the 25 roles is told about itself, in the order of ``ROLES``.
+"""Prompts of the 25 roles, in the order of ``ROLES``.
 
-Texts of our own. The short descriptions in ``topology/roles.py`` are what is embedded; these are
-what a model reads.
+The short descriptions in ``simulator/workflow/topology`` are embedded; models read these texts.
 """
 
 from __future__ import annotations

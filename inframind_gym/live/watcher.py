@@ -1,11 +1,11 @@
-"""The metrics watcher: reads the servers' metrics in the background, and knows which are up.
+"""Watcher of servers: reads their metrics in the background, and tracks which are up.
 
     with MetricsWatcher(addresses(pool), poll_s=pool.metrics_poll_s) as watcher:
-        watcher.wait_looked()
+        watcher.wait_checked()
         for server in watcher.status():
             print(server.alias, server.up, server.reason, server.age_s, server.waiting_req)
 
-How a server is asked is `probe.py`'s matter. Nothing that one answers ends the watching.
+`probe.py` asks one server. No answer of a server ends the watching.
 """
 
 from __future__ import annotations
@@ -16,31 +16,51 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.vllm.loop import LoopThread
-from inframind_gym.live.vllm.metrics import Means, Reading
-from inframind_gym.live.vllm.probe import DownError, Probe, fetch
-from inframind_gym.live.vllm.server_status import ServerStatus
-from inframind_gym.live.vllm.settings import ServerAddress, require_live
+from inframind_gym.live.loop import LoopThread
+from inframind_gym.live.metrics import Means, Reading
+from inframind_gym.live.probe import DownError, Probe, fetch
+from inframind_gym.live.settings import ServerAddress, require_live
 from inframind_gym.simulator.workflow.backend import Telemetry
 
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["Beginning", "MetricsWatcher", "OnChange", "ServerStatus"]
-
 _log = logging.getLogger(__name__)
-_NOT_LOOKED: Final = "not looked at yet"
+_UNCHECKED: Final = "not checked yet"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """State of one server, for people and exporters.
+
+    Times in s are means over the requests that finished between the last two readings between which
+    any did; NaN: none yet.
+    """
+
+    alias: str
+    url: str
+    up: bool
+    asleep: bool
+    listens: bool  # something takes connections at its address
+    reason: str  # why it is down, in words; empty where it is up
+    age_s: float  # of the metrics; inf: never read
+    running_req: float
+    waiting_req: float
+    kv_frac: float  # 0..1
+    mean_s: Mapping[str, float]  # e2e, ttft, itl, queue, prefill, decode, inference
+    counters: Mapping[str, float]  # since its start: preemptions, prompt_tokens, generation_tokens
+    finished: Mapping[str, float]  # requests since its start, by reason
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """When a sweep began: telemetry is counted from there."""
+    """Start of an episode: telemetry is counted from there."""
 
     at_s: float  # on the monotonic clock
     polls: int
@@ -53,22 +73,40 @@ class _Server:
         self.address = address
         self.probe = probe
         self.up = False
-        self.changes = 0  # how often it went up or down: see `_look`
+        self.changes = 0  # how often it went up or down: see `_check`
         self.asleep = False
         self.listens = True
-        self.reason = _NOT_LOOKED
-        self.held: str | None = None  # why nothing is to be sent to it, whatever it says
-        self.misses = {"look": 0, "poll": 0}  # in a row
+        self.reason = _UNCHECKED
+        self.held: str | None = None  # why nothing is to be sent to it, whatever it reports
+        self.misses = {"check": 0, "poll": 0}  # in a row
         self.reading: Reading | None = None
         self.means = Means()
-        self.look = asyncio.Event()  # now, not when it is due
+        self.check_now = asyncio.Event()  # not when it is due
 
     @property
     def usable(self) -> bool:
         return self.up and self.held is None
 
+    def status(self) -> ServerStatus:
+        reading = self.reading
+        return ServerStatus(
+            alias=self.address.alias,
+            url=self.address.url,
+            up=self.usable,
+            asleep=self.asleep,
+            listens=self.listens,
+            reason=self.held or self.reason,
+            age_s=time.monotonic() - reading.taken_s if reading else math.inf,
+            running_req=reading.running_req if reading else 0.0,
+            waiting_req=reading.waiting_req if reading else 0.0,
+            kv_frac=reading.kv_frac if reading else 0.0,
+            mean_s=dict(self.means.of),
+            counters=dict(reading.counters) if reading else {},
+            finished=dict(reading.finished) if reading else {},
+        )
 
-# Told of a server that goes up or down: which, whether it is up, whether it sleeps, why.
+
+# Arguments: a server that goes up or down, whether it is up, whether it sleeps, why.
 OnChange = Callable[[int, bool, bool, str], None]
 
 
@@ -76,11 +114,11 @@ class MetricsWatcher:
     """Watches M servers from a thread.
 
     Args:
-        servers: where they are, and what they should serve.
+        servers: addresses and models.
         poll_s: interval at which the metrics are read.
-        health_s: interval at which it is looked whether they are up.
-        answer_s: for which an answer is waited.
-        misses: answers that fail to come in a row until a server that was up is down. One that
+        health_s: interval of the checks whether they are up.
+        answer_s: to wait for an answer.
+        misses: missing answers in a row until a server that was up counts as down. One that
             refuses the connection or answers nonsense is down at once.
         on_change: called on the watcher's thread.
         api_key: sent as a bearer token.
@@ -107,7 +145,7 @@ class MetricsWatcher:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._polls = 0
         self._up = 0
-        self._looked = threading.Event()
+        self._checked = threading.Event()
         self._closed = False
         self._session: aiohttp.ClientSession | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -142,16 +180,16 @@ class MetricsWatcher:
         """Whether a server can be sent to."""
         return bool(self._up >> server & 1)
 
-    def wait_looked(self, timeout_s: float = 30.0) -> int:
-        """Wait until every server was looked at once; the mask of those that are up."""
-        self._looked.wait(timeout_s)
+    def wait_checked(self, timeout_s: float = 30.0) -> int:
+        """Wait until every server was checked once; return the mask of those that are up."""
+        self._checked.wait(timeout_s)
         return self._up
 
     def wait_up(self, timeout_s: float, *, everyone: bool = True) -> int:
         """Wait until all servers are up, or any.
 
         Raises:
-            InfraMindError: they aren't in time; says which, and why.
+            InfraMindError: they are not, in time; the message says which, and why.
         """
         over_s = time.monotonic() + timeout_s
         everything = (1 << len(self._servers)) - 1
@@ -170,19 +208,8 @@ class MetricsWatcher:
         raise InfraMindError(f"not up in {timeout_s:g} s:{lines}")
 
     def status(self) -> list[ServerStatus]:
-        """What is known of each server."""
-        return [
-            ServerStatus.of(
-                server.address,
-                server.reading,
-                server.means,
-                up=server.usable,
-                asleep=server.asleep,
-                listens=server.listens,
-                reason=server.held or server.reason,
-            )
-            for server in self._servers
-        ]
+        """Return the state of each server."""
+        return [server.status() for server in self._servers]
 
     def begin(self) -> Beginning:
         """Look at all servers now, and let the polls count from here.
@@ -210,7 +237,7 @@ class MetricsWatcher:
 
     def suspect(self, server: int) -> None:
         """A request could not reach the server: look whether it is up, now."""
-        self._loop.call(self._servers[server].look.set)
+        self._loop.call(self._servers[server].check_now.set)
 
     def hold(self, server: int, reason: str) -> None:
         """Send nothing to the server, whatever it says: for whoever puts it to sleep or stops it.
@@ -264,7 +291,7 @@ class MetricsWatcher:
             await asyncio.sleep(0)
 
     async def _begin(self) -> Beginning:
-        await asyncio.gather(*(self._look(m) for m in range(len(self._servers))))
+        await asyncio.gather(*(self._check(m) for m in range(len(self._servers))))
         await self._poll()  # what finished until here belongs to the time before
         beginning = Beginning(time.monotonic(), self._polls)
         self._next_s = beginning.at_s + self._poll_s
@@ -275,18 +302,18 @@ class MetricsWatcher:
         self._servers[m].held = reason
         self._publish()
         if reason is None:
-            await self._look(m)
+            await self._check(m)
         else:
-            self._tell(m, False, False, reason)
+            self._notify(m, False, False, reason)
 
     async def _watch(self, m: int) -> None:
         """Look after one server for ever."""
         server = self._servers[m]
         while True:
-            await self._look(m)
-            server.look.clear()
+            await self._check(m)
+            server.check_now.clear()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(server.look.wait(), self._health_s)
+                await asyncio.wait_for(server.check_now.wait(), self._health_s)
 
     async def _poll_forever(self) -> None:
         while True:
@@ -310,7 +337,7 @@ class MetricsWatcher:
             self._polls += 1
 
     async def _polled(self, m: int) -> Reading | None:
-        """Read the metrics of a server; one that went down meanwhile counts as in `_look`."""
+        """Read the metrics of a server; one that went down meanwhile counts as in `_check`."""
         server = self._servers[m]
         changes = server.changes
         try:
@@ -328,7 +355,7 @@ class MetricsWatcher:
         server.means.update(reading)
         server.reading = reading
 
-    async def _look(self, m: int) -> None:
+    async def _check(self, m: int) -> None:
         """Look whether a server is up.
 
         What a look or a poll finds counts for nothing where the server has gone up or down since
@@ -340,17 +367,17 @@ class MetricsWatcher:
         failure: Exception | None = None
         try:
             if server.up:
-                await server.probe.look()
+                await server.probe.check()
             else:
                 reading = await server.probe.meet()
         except Exception as error:
             failure = error
         if server.changes != changes:
-            server.probe.forget()  # what it has just learnt may be of the server before
+            server.probe.reset()  # what it has just learnt may be of the server before
         elif failure is not None:
-            self._failed(m, failure, "look")
+            self._failed(m, failure, "check")
         else:
-            server.misses["look"] = 0
+            server.misses["check"] = 0
             if reading is not None:
                 self._take(server, reading)
             self._change(m, True, False, "")
@@ -370,23 +397,23 @@ class MetricsWatcher:
         server.misses[kind] += 1
         if error.at_once or not server.up or server.misses[kind] >= self._most_misses:
             server.misses["poll"] = 0
-            server.probe.forget()
+            server.probe.reset()
             server.listens = error.listens
             self._change(m, False, error.asleep, str(error))
 
     def _change(self, m: int, up: bool, asleep: bool, reason: str) -> None:
         server = self._servers[m]
-        changed = (up, asleep) != (server.up, server.asleep) or server.reason == _NOT_LOOKED
+        changed = (up, asleep) != (server.up, server.asleep) or server.reason == _UNCHECKED
         server.changes += up != server.up
         server.up, server.asleep, server.reason = up, asleep, reason
         server.listens = server.listens or up
         self._publish()
-        if all(s.reason != _NOT_LOOKED for s in self._servers):
-            self._looked.set()
+        if all(s.reason != _UNCHECKED for s in self._servers):
+            self._checked.set()
         if changed:
-            self._tell(m, server.usable, asleep, server.held or reason)
+            self._notify(m, server.usable, asleep, server.held or reason)
 
-    def _tell(self, m: int, up: bool, asleep: bool, reason: str) -> None:
+    def _notify(self, m: int, up: bool, asleep: bool, reason: str) -> None:
         if self._on_change is None:
             return
         try:

@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.vllm.client import ChatRequest, ChatResult
+from inframind_gym.live.client import ChatRequest, ChatResult
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
 from inframind_gym.simulator.workflow.graphs import FINAL
 from inframind_gym.simulator.workflow.topology import ROLES, STRATEGIES, TOPOLOGIES
 
 if TYPE_CHECKING:
-    from inframind_gym.live.vllm.servers import VllmServers
-    from inframind_gym.live.vllm.watcher import Beginning
+    from inframind_gym.live.servers import VllmServers
+    from inframind_gym.live.watcher import Beginning
 
 _log = logging.getLogger(__name__)
 _ASK_S: Final = 0.2  # how often it is asked whether to go on waiting

@@ -1,25 +1,30 @@
-"""Asking one server whether it can be sent to: health, sleep, metrics, the models that it serves.
+"""Probes of one server: health, sleep, metrics and the models that it serves.
 
-A server is up when `/health` and `/metrics` answer with sense, it serves the model that it should,
-and it doesn't sleep. A sleeper says that it is healthy, but what is sent to it hangs (FACTS §3).
-What a server says is believed in no respect: whatever it answers is a reading or a `DownError`.
+A server is up when `/health` and `/metrics` give valid answers, it serves the wanted model, and it
+does not sleep: a sleeper reports that it is healthy, but requests to it hang. No answer is trusted:
+each is a reading or an error.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.vllm.metrics import MetricsError, Reading, parse_metrics
-from inframind_gym.live.vllm.settings import ServerAddress
+from inframind_gym.live.metrics import MetricsError, Reading, parse_metrics
+from inframind_gym.live.settings import ServerAddress
 
 if TYPE_CHECKING:
     import aiohttp
 
 _MOST_BYTES: Final = 1 << 23  # of an answer
+_ASK_S: Final = 2.0
 _SHOWN: Final = 80  # characters of an answer that makes no sense
 
 # Fetches a path of a server: HTTP status and text.
@@ -42,6 +47,73 @@ class DownError(InfraMindError):
         self.asleep = asleep
         self.at_once = at_once
         self.listens = listens
+
+
+class AskError(InfraMindError):
+    """A server gave no answer, or an HTTP error.
+
+    Attributes:
+        status: HTTP status; None: no answer.
+        refused: nothing takes connections at the address.
+    """
+
+    def __init__(self, reason: str, *, status: int | None = None, refused: bool = False) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.refused = refused
+
+
+def ask(url: str, *, method: str = "GET", limit_s: float = _ASK_S) -> str:
+    """Send a request to a server and wait for its answer, with $VLLM_API_KEY where it is set.
+
+    Raises:
+        AskError: there is none, or an HTTP error.
+    """
+    request = urllib.request.Request(url, method=method)
+    if key := os.environ.get("VLLM_API_KEY"):
+        request.add_header("Authorization", f"Bearer {key}")
+    # A proxy cannot reach this machine's own servers.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    late = AskError(f"{url}: no answer in {limit_s:.1f} s")
+    try:
+        with opener.open(request, timeout=limit_s) as answer:
+            return bytes(answer.read(1 << 20)).decode("utf-8", "replace")
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(300).decode("utf-8", "replace").strip()
+        raise AskError(f"{url} says {error.code}: {said}", status=error.code) from None
+    except TimeoutError:
+        raise late from None
+    except http.client.HTTPException as error:
+        raise AskError(f"{url} does not speak HTTP ({type(error).__name__})") from None
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, TimeoutError):
+            raise late from None
+        why = str(getattr(reason, "strerror", None) or reason or type(error).__name__).lower()
+        refused = isinstance(reason, ConnectionRefusedError)
+        raise AskError(f"{url}: {why}", refused=refused) from None
+
+
+def unusable(url: str, model: str) -> str:
+    """Return why a server is not healthy or does not serve a model; "" if it does."""
+    try:
+        ask(f"{url}/health")
+        wrong = wrong_model(model, parse_models(ask(f"{url}/v1/models")))
+    except AskError as error:
+        return str(error)
+    except ValueError as error:
+        return f"{url}{error}: is this a vLLM server?"
+    return wrong and f"{url} {wrong}"
+
+
+def is_dead(url: str) -> bool:
+    """Return whether a server refuses connections, or reports that it has no engine."""
+    try:
+        ask(f"{url}/health")
+    except AskError as error:
+        return error.refused or error.status == 503
+    return False
 
 
 def parse_json(text: str) -> Any:
@@ -86,13 +158,13 @@ class Probe:
     def __init__(self, address: ServerAddress, get: Get) -> None:
         self._model = address.model
         self._get = get
-        self._tells_sleep = True  # answers to /is_sleeping: only in vLLM's developer mode
+        self._reports_sleep = True  # answers to /is_sleeping: only in vLLM's developer mode
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """What comes back may be another server: ask it everything."""
-        self._tells_sleep = True
+        self._reports_sleep = True
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Ask one that was up whether it still is.
 
         Raises:
@@ -101,7 +173,7 @@ class Probe:
         status, _ = await self._get("/health")
         if status != 200:
             raise DownError(f"/health says {status}")
-        if self._tells_sleep:
+        if self._reports_sleep:
             await self._ask_sleep()
 
     async def meet(self) -> Reading:
@@ -110,7 +182,7 @@ class Probe:
         Raises:
             DownError: it isn't up.
         """
-        await self.look()
+        await self.check()
         reading = await self.metrics()
         await self._ask_model()
         return reading
@@ -135,7 +207,7 @@ class Probe:
     async def _ask_sleep(self) -> None:
         status, text = await self._get("/is_sleeping")
         if status != 200:
-            self._tells_sleep = False
+            self._reports_sleep = False
             return
         try:
             asleep = bool(parse_json(text)["is_sleeping"])

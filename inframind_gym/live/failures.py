@@ -76,7 +76,7 @@ def last_lines(log: Path, count: int) -> list[str]:
     return list(deque((line for line in lines if line), maxlen=count))
 
 
-def said(line: str) -> str:
+def without_speaker(line: str) -> str:
     """A line without the process that says it, the time and the place in the code."""
     return _SPEAKER.sub("", line).strip()
 
@@ -86,7 +86,7 @@ def cause(log: Path) -> str:
 
     Where one process tells that another one failed, what that one said.
     """
-    lines = [said(line) for line in last_lines(log, 4000)]
+    lines = [without_speaker(line) for line in last_lines(log, 4000)]
     errors = [line for line in lines if _ERROR.match(line) or _USAGE.search(line)]
     telling = [line for line in errors if not _EMPTY.search(line)]
     return (telling or errors or [""])[-1].strip()[:500]

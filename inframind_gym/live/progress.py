@@ -1,4 +1,4 @@
-"""What `inframind pool` shows: progress of servers that come up, failures, how servers ended."""
+"""Output of `inframind pool`: progress of servers that come up, failures, ends."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-# What talks to servers is imported when a command runs.
+# Modules that reach servers are imported when a command runs.
 if TYPE_CHECKING:
-    from inframind_gym.live.launch.launcher import Launch
-    from inframind_gym.live.launch.started import Stopped
+    from inframind_gym.live.launcher import Launch
+    from inframind_gym.live.started import Stopped
 
 _COLOURS: Final = {
     "up": "green",
@@ -23,6 +23,7 @@ _COLOURS: Final = {
     "queued": "dim",
     "stopped": "dim",
 }
+_MARKS: Final = {"up": ("✔", "green"), "failed": ("✘", "red")}
 _MOST_LINES: Final = 15  # of the log of a server that failed
 
 
@@ -32,7 +33,7 @@ class UpProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
-        self._said: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
         self._spinners: dict[str, Spinner] = {}
 
     def __enter__(self) -> UpProgress:
@@ -45,14 +46,14 @@ class UpProgress:
             self._live.stop()
 
     def __call__(self, launches: Sequence[Launch]) -> None:
-        """Show how far they are."""
+        """Show the launches' phases."""
         if self._live is not None:
             self._live.update(self._table(launches))
             return
         for launch in launches:
             line = _event(launch)
-            if line and self._said.get(launch.model.alias) != line:
-                self._said[launch.model.alias] = line
+            if line and self._shown.get(launch.model.alias) != line:
+                self._shown[launch.model.alias] = line
                 self._console.print(line, soft_wrap=True, markup=False)
 
     def _table(self, launches: Sequence[Launch]) -> Group:
@@ -61,25 +62,23 @@ class UpProgress:
             table.add_column(no_wrap=True)
         width = self._console.width - 36 - max(len(launch.model.alias) for launch in launches)
         for launch in launches:
-            alias = launch.model.alias
-            mark: Spinner | Text = Text(
-                {"up": "✔", "failed": "✘"}.get(launch.phase, "·"),
-                {"up": "green", "failed": "red"}.get(launch.phase, "dim"),
-            )
+            alias, up = launch.model.alias, launch.phase == "up"
+            mark: Spinner | Text = Text(*_MARKS.get(launch.phase, ("·", "dim")))
             if launch.phase == "starting":
                 mark = self._spinners.setdefault(alias, Spinner("dots", style="yellow"))
-            taken = "" if launch.phase == "queued" else duration(launch.took_s)
-            if launch.adopted or (launch.already and launch.phase == "up"):
-                taken = ""
+            phase = coloured(launch.phase)
+            if up and (launch.adopted or launch.already):
+                phase = Text("up (not started here)" if launch.adopted else "up already", "green")
+            timed = launch.phase != "queued" and not launch.adopted and not (launch.already and up)
             note = Text(launch.note.partition("\n")[0] or launch.url, "dim")
             note.truncate(max(width, 20), overflow="ellipsis")
-            table.add_row(mark, alias, _phase(launch), taken, note)
-        up = sum(launch.phase == "up" for launch in launches)
-        return Group(table, Text(f"{up} of {len(launches)} up", "dim"))
+            table.add_row(mark, alias, phase, duration(launch.took_s) if timed else "", note)
+        count = sum(launch.phase == "up" for launch in launches)
+        return Group(table, Text(f"{count} of {len(launches)} up", "dim"))
 
 
 def _event(launch: Launch) -> str:
-    """What is new of a server, in a line; "" for nothing."""
+    """Return the news of a server in a line; "" for none."""
     alias = launch.model.alias
     if launch.phase == "starting":
         again = ", was started before" if launch.already else ""
@@ -95,20 +94,14 @@ def _event(launch: Launch) -> str:
     return f"{alias}: stopped" if launch.phase == "stopped" and launch.pid else ""
 
 
-def _phase(launch: Launch) -> Text:
-    if launch.phase == "up" and (launch.adopted or launch.already):
-        return Text("up (not started here)" if launch.adopted else "up already", "green")
-    return coloured(launch.phase)
-
-
 def coloured(state: str) -> Text:
-    """A state, in its colour."""
+    """Return a state in its colour."""
     return Text(state, _COLOURS.get(state, "bold red"))
 
 
 def show_failure(console: Console, launch: Launch) -> None:
-    """Show why a server did not come up, what to do about it and the end of its log."""
-    from inframind_gym.live.launch.failures import last_lines
+    """Show why a server did not come up, the remedy and the end of its log."""
+    from inframind_gym.live.failures import last_lines
 
     console.print()
     console.print(Text(f"{launch.model.alias}: {launch.note}", "bold red"), soft_wrap=True)
@@ -121,8 +114,8 @@ def show_failure(console: Console, launch: Launch) -> None:
     console.print()
 
 
-def how_it_ended(stopped: Stopped) -> str:
-    """What became of a server that was to be stopped."""
+def outcome(stopped: Stopped) -> str:
+    """Return how a server ended that was to be stopped."""
     alias, pid = stopped.alias, stopped.pid
     if stopped.left:
         left = ", ".join(map(str, stopped.left))
@@ -134,9 +127,8 @@ def how_it_ended(stopped: Stopped) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in its largest unit."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 360000 else f"{seconds / 86400:.0f} d"
+    """Return a time in its largest unit."""
+    for limit_s, unit_s, unit in ((100, 1, "s"), (6000, 60, "min"), (360_000, 3600, "h")):
+        if seconds < limit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"

@@ -1,4 +1,4 @@
-"""Keyword arguments of live placement, and what pool, cluster and demand must agree on."""
+"""Keyword arguments of the live environments, for routing and for placement."""
 
 from __future__ import annotations
 
@@ -11,29 +11,53 @@ from pydantic import Field, model_validator
 from inframind_gym.configs import NonNegative, NonNegativeInt, Positive, PositiveInt, StrictModel
 from inframind_gym.configs import validate as validate_model
 from inframind_gym.envs.placement.config import ForeignMemory, PlacementConfig
+from inframind_gym.envs.routing.config import EnvConfig, checked_config
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.live.settings import LiveSettings
 from inframind_gym.simulator.placement.cards import ClusterConfig, ModelCard
 from inframind_gym.simulator.server.pool import GpuConfig, ModelConfig, PoolConfig
 
-DEFAULT_POOL: Final = "cpu-tiny"
+DEFAULT_POOL: Final = "cpu-tiny"  # of placement
+
+
+class LiveConfig(EnvConfig):
+    """Keyword arguments of the live routing environments: those of `EnvConfig`, and six more.
+
+    Attributes:
+        live: how servers are called and watched (`LiveSettings`).
+        log: file to which a line is appended for every call, in the format that
+            `inframind calibrate` reads.
+        retries: how often a call that failed is sent again, to another server if its own is down.
+        reach_s: time for the servers to answer at the first reset; then those that do are enough.
+        patience_s: time to wait later for a server while all are down.
+        scripted_s: for tests: no server is called, every call takes this long, in virtual time, and
+            every answer is right.
+    """
+
+    live: LiveSettings = LiveSettings()
+    log: str | None = None
+    retries: NonNegativeInt = 2
+    reach_s: Positive = 10.0
+    patience_s: Positive = 600.0
+    scripted_s: Positive | None = None
 
 
 class LiveLimits(StrictModel):
-    """How long live servers are waited for, and how often a call is sent.
+    """Limits of live placement: how long servers are waited for, how often a call is sent.
 
     Attributes:
         start_s: for a process to come up; large models are fetched first.
-        sleep_s: for POST /sleep and until the server says that it sleeps; then it is stopped.
-        wake_s: for POST /wake_up and until the server says that it is awake; then it has failed.
+        sleep_s: for POST /sleep and until the server reports that it sleeps; then it is stopped.
+        wake_s: for POST /wake_up and until the server reports that it is awake; then it has failed.
         drain_s: for calls in flight on a server that is to leave; then they are sent elsewhere.
         stop_s: from SIGTERM to SIGKILL.
         call_s: for one call; then it has failed.
-        retries: how often a call that failed is sent again. What never came to an answer because
-            its server was stopped or put to sleep does not count.
+        retries: how often a call that failed is sent again. A call whose server was stopped or put
+            to sleep before it was answered does not count.
         backoff_s: for which a block is closed to a model that failed to come up on it.
-        health_s: between two looks whether a server is up.
-        answer_s: for which the answer to a look is waited.
-        misses: looks without an answer in a row until a server is taken for dead.
+        health_s: between two checks of a server.
+        answer_s: to wait for the answer to a check.
+        misses: checks in a row without an answer until a server counts as dead.
     """
 
     start_s: Positive = 1800.0
@@ -52,11 +76,11 @@ class LiveLimits(StrictModel):
 class PlacementLiveConfig(PlacementConfig):
     """Keyword arguments of `InfraMind-PlacementLive-v0`: those of `PlacementConfig`, and these.
 
-    `timing_spread`, `timing_noise` and `foreign_memory` are nature's here.
+    `timing_spread`, `timing_noise` and `foreign_memory` are those of the machine.
 
     Attributes:
         pool: name or path of a pool (`envs_configs/pools`): how each model is served.
-        cluster: as in `PlacementConfig`; without it, the one that has the pool's name.
+        cluster: as in `PlacementConfig`; without it, the one with the pool's name.
         state: folder of what was started; None: as of `inframind pool`.
         python: interpreter that has vLLM; None: as of `inframind pool`.
         sampling: of every call, as vLLM takes it beside temperature.
@@ -93,8 +117,17 @@ class PlacementLiveConfig(PlacementConfig):
         return self
 
 
+def live_config(arguments: Mapping[str, Any]) -> LiveConfig:
+    """Check the arguments of a live routing environment; servers are reached by its reset.
+
+    Raises:
+        ConfigError: an argument that is unknown or has an impossible value; says what is possible.
+    """
+    return checked_config(arguments, LiveConfig)
+
+
 def live_placement_config(arguments: Mapping[str, Any]) -> PlacementLiveConfig:
-    """Check keyword arguments.
+    """Check the arguments of a live placement environment.
 
     Raises:
         ConfigError: an argument that is unknown or has an impossible value; says what is possible.
@@ -105,10 +138,10 @@ def live_placement_config(arguments: Mapping[str, Any]) -> PlacementLiveConfig:
 def served_models(
     pool: PoolConfig, cluster: ClusterConfig, cards: Sequence[ModelCard]
 ) -> tuple[ModelConfig, ...]:
-    """How each model of a cluster is served.
+    """Return the pool's entry of each model of a cluster.
 
     Raises:
-        ConfigError: the pool has not the models or the GPUs, or disagrees with the cards.
+        ConfigError: the pool lacks the models or the GPUs, or disagrees with the cards.
     """
     devices = [gpu for gpu in pool.gpus if not gpu.is_cpu]
     if devices and len(devices) < cluster.num_gpus:
@@ -131,8 +164,7 @@ def _served(pool: PoolConfig, cluster: ClusterConfig, card: ModelCard) -> ModelC
         raise ConfigError(
             f"{where}: url: servers of a placement are started and stopped. Give it a port."
         )
-    sleeps = any(group.alpha > 0.0 for group in cluster.gpus)
-    if sleeps and not model.sleep_mode:
+    if any(group.alpha > 0.0 for group in cluster.gpus) and not model.sleep_mode:
         raise ConfigError(
             f"{where}: sleep_mode is off, but cluster {cluster.name!r} lets models sleep. Set "
             "sleep_mode: true, or alpha: 0 in the cluster."
@@ -148,20 +180,20 @@ def _served(pool: PoolConfig, cluster: ClusterConfig, card: ModelCard) -> ModelC
 def instance_pool(
     pool: PoolConfig, cluster: ClusterConfig, model: ModelConfig, card: ModelCard, leader: int
 ) -> PoolConfig:
-    """A pool of one instance: a model on the block of GPUs that begins at `leader`."""
-    cpu = all(gpu.is_cpu for gpu in pool.gpus)
-    if cpu:  # as many slots as the cluster says; they are only kept in books
+    """Return the pool of one instance: a model on the block of GPUs that begins at `leader`."""
+    if all(gpu.is_cpu for gpu in pool.gpus):  # slots that exist in the books alone
         gpus = tuple(GpuConfig(name=f"slot{g}", device="CPU") for g in range(cluster.num_gpus))
     else:
         gpus = tuple(gpu for gpu in pool.gpus if not gpu.is_cpu)
-    names = tuple(gpu.name for gpu in gpus[leader : leader + card.tp_min])
+    block = slice(leader, leader + card.tp_min)
+    names = tuple(gpu.name for gpu in gpus[block])
     vram = [group.vram_total_MB for group in cluster.gpus for _ in range(group.count)]
     served = model.model_copy(
         update={
             "gpu": names[0],
             "gpus": names if len(names) > 1 else (),
             "tensor_parallel": card.tp_min,
-            "gpu_memory_frac": card.active_mem_MB / min(vram[leader : leader + card.tp_min]),
+            "gpu_memory_frac": card.active_mem_MB / min(vram[block]),
             "port": None,
         }
     )

@@ -1,13 +1,14 @@
-"""The client: chat completions of several servers, asynchronous, streamed, bounded.
+"""Client of several servers: chat completions, asynchronous, streamed, bounded.
 
 aiohttp, not httpx: with hundreds of requests in flight httpx's pool takes time that grows with the
-square of their number (encode/httpx#3215), and what it takes is missing in every measured latency.
+square of their number (encode/httpx#3215), which would be in every measured latency.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import json
 import logging
 import random
@@ -16,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from inframind_gym.live.vllm.gate import Gate, ServerDownError
-from inframind_gym.live.vllm.settings import LiveSettings, ServerAddress
-from inframind_gym.live.vllm.stream import ChatStream, StreamError, error_message
+from inframind_gym.errors import InfraMindError
+from inframind_gym.live.settings import LiveSettings, ServerAddress
+from inframind_gym.live.stream import ChatStream, StreamError, error_message
 
 if TYPE_CHECKING:
     import aiohttp
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 Status = Literal[
     "ok",
     "truncated",  # cut at max_tokens
-    "aborted",  # the server gave it up: it was put to sleep, or its engine died
+    "aborted",  # dropped by the server: it was put to sleep, or its engine died
     "broken",  # the answer stopped short, or was garbled
     "unreachable",  # no connection, or one that was lost before the first token
     "busy",  # 429 or 503, to the last attempt
@@ -41,20 +42,20 @@ Status = Literal[
     "fault",  # of our own code
 ]
 ANSWERED: Final = ("ok", "truncated")
-# What would come of it again wherever it is sent, or would take as long again.
+# Would end the same way wherever it is sent, or take as long again.
 _NEVER_AGAIN: Final = ("too_long", "rejected", "timeout", "cancelled", "fault")
 _BUSY: Final = (429, 502, 503, 504)
 _KEEP_ALIVE_S: Final = 4.0  # idle connections; vLLM's front end closes its own after 5
 _END_S: Final = 1.0  # for the end of a transfer whose answer is whole
 _ERROR_BYTES: Final = 1 << 16
 _MOST_TOKENS: Final = 1 << 24  # no context is longer, and the sums of a query's calls fit 32 bits
-_MOST_MS: Final = 1e9  # that a server can say a request took: 12 days; infinity and NaN are more
+_MOST_MS: Final = 1e9  # of a request, as a server reports it: 12 days; excludes infinity and NaN
 _TOO_LONG: Final = ("maximum context length", "maximum model length")
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What to ask of which server."""
+    """One chat completion of one server."""
 
     server: int
     messages: Sequence[Mapping[str, str]]
@@ -68,12 +69,12 @@ class ChatRequest:
 
 @dataclass(slots=True)
 class ChatResult:
-    """What came of it. Times are seconds of the monotonic clock; None: it never came to that."""
+    """Result of a request. Times are seconds of the monotonic clock; None: did not happen."""
 
     submit_s: float
     status: Status = "cancelled"
     error: str | None = None
-    text: str | None = None  # only where there is a whole answer
+    text: str | None = None  # of a whole answer
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     sent_s: float | None = None  # the last attempt
@@ -96,6 +97,85 @@ class ChatResult:
         return self.status not in _NEVER_AGAIN
 
 
+class ServerDownError(InfraMindError):
+    """The server went down while a request waited for a place."""
+
+
+class Gate:
+    """Places for requests in flight: a limit for each server, and one for all together.
+
+    To be used on one loop. Among the waiting requests whose server has a place, the one with the
+    lowest rank goes first; equals in the order of arrival.
+
+    Args:
+        servers: M.
+        per_server: places of each server.
+        total: places of all together.
+    """
+
+    def __init__(self, servers: int, per_server: int, total: int) -> None:
+        self._free = [per_server] * servers
+        self._free_total = total
+        self._arrived = 0
+        self._waiting: list[list[tuple[float, int, asyncio.Future[None]]]] = [
+            [] for _ in range(servers)
+        ]
+
+    async def enter(self, server: int, rank: float) -> None:
+        """Wait for a place, which has to be given back by `leave`.
+
+        Raises:
+            ServerDownError: `turn_away` was called meanwhile.
+        """
+        if self._free[server] > 0 and self._free_total > 0:
+            self._take(server)
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._arrived += 1
+        heapq.heappush(self._waiting[server], (rank, self._arrived, place))
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled() and place.exception() is None:
+                self.leave(server)  # it was given a place and cancelled at the same time
+            raise
+
+    def leave(self, server: int) -> None:
+        """Give a place back."""
+        self._free[server] += 1
+        self._free_total += 1
+        self._let_in()
+
+    def turn_away(self, server: int, why: str) -> None:
+        """End the waiting for a server that is down."""
+        waiting, self._waiting[server] = self._waiting[server], []
+        for _, _, place in waiting:
+            if not place.done():
+                place.set_exception(ServerDownError(why))
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place."""
+        return sum(not place.done() for queue in self._waiting for _, _, place in queue)
+
+    def _take(self, server: int) -> None:
+        self._free[server] -= 1
+        self._free_total -= 1
+
+    def _let_in(self) -> None:
+        while self._free_total > 0:
+            for queue in self._waiting:
+                while queue and queue[0][2].done():  # gave up
+                    heapq.heappop(queue)
+            open_ = [m for m, queue in enumerate(self._waiting) if queue and self._free[m] > 0]
+            if not open_:
+                return
+            server = min(open_, key=lambda m: self._waiting[m][0][:2])
+            _, _, place = heapq.heappop(self._waiting[server])
+            self._take(server)
+            place.set_result(None)
+
+
 @dataclass(slots=True, eq=False)
 class _Flight:
     """A request on its way."""
@@ -108,13 +188,13 @@ class _Flight:
 
 
 class Client:
-    """Asks M servers. To be used on one loop: `open` and `close` there.
+    """Client of M servers. To be used on one loop: `open` and `close` there.
 
     Args:
-        servers: where they are.
+        servers: addresses.
         settings: limits, retries, sampling.
         is_up: whether a server can be sent to now.
-        suspect: told of a server that could not be reached.
+        suspect: called with a server that could not be reached.
         api_key: sent as a bearer token.
     """
 
@@ -141,7 +221,7 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        """Make the session; connections are made when they are needed."""
+        """Make the session; connections are made on demand."""
         import aiohttp
 
         self._session = aiohttp.ClientSession(
@@ -169,7 +249,7 @@ class Client:
         return self._gate.waiting
 
     async def chat(self, request: ChatRequest) -> ChatResult:
-        """Ask, and wait for the whole answer.
+        """Send a request, and wait for the whole answer.
 
         Never raises: failure, the time limit and being cancelled are results.
         """
@@ -195,10 +275,10 @@ class Client:
         return result
 
     def server_down(self, server: int, why: str, *, give_up: bool) -> None:
-        """A server is down: those that wait for a place are told.
+        """End the waiting for a server that is down.
 
         Args:
-            server: which.
+            server: the server.
             why: in words.
             give_up: also end what is in flight. A server that sleeps answers when it is woken up,
                 if ever; one that died ends its connections itself.
@@ -211,7 +291,7 @@ class Client:
                     flight.task.cancel()
 
     async def _try(self, flight: _Flight) -> None:
-        """Send until there is an answer, or no more sense in it."""
+        """Send until there is an answer, or another attempt is pointless."""
         server, settings = flight.request.server, self._settings
         over_s = flight.result.submit_s + flight.request.limit_s
         wait_s = settings.retry_wait_s
@@ -239,7 +319,7 @@ class Client:
             wait_s = min(2.0 * wait_s, settings.retry_wait_most_s)
 
     async def _post(self, flight: _Flight) -> None:
-        """One attempt; writes the result, and whether to try again."""
+        """Make one attempt; write the result, and whether to try again."""
         import aiohttp
 
         request, result = flight.request, flight.result
@@ -297,7 +377,7 @@ class Client:
         return json.dumps(body).encode()
 
     async def _refused(self, flight: _Flight, response: aiohttp.ClientResponse) -> None:
-        """The server answered with an error."""
+        """Read the error that a server answered with."""
         result, code = flight.result, response.status
         raw = (await response.content.read(_ERROR_BYTES)).decode("utf-8", "replace")
         try:
@@ -318,7 +398,7 @@ class Client:
 
     @staticmethod
     def _read(stream: ChatStream, result: ChatResult) -> None:
-        """Write what the stream says into the result."""
+        """Write the contents of the stream into the result."""
         result.first_token_s, result.last_token_s = stream.first_token_s, stream.last_token_s
         result.pieces = stream.pieces
         result.prompt_tokens = _count(stream.usage.get("prompt_tokens"))
@@ -340,21 +420,21 @@ class Client:
 
 
 def _count(value: object) -> int | None:
-    """A number of tokens; None where a server says what cannot be one."""
+    """Return a number of tokens; None where the server's is impossible."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if 0 <= value <= _MOST_TOKENS else None
 
 
 def _milliseconds(value: object) -> float | None:
-    """In s."""
+    """Return a time in s; None where the server's is impossible."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return 1e-3 * value if 0 <= value <= _MOST_MS else None
 
 
 def _seconds(header: str | None) -> float:
-    """Of a Retry-After header; 0 where there is none, or a date."""
+    """Return the seconds of a Retry-After header; 0 where there is none, or a date."""
     try:
         return max(0.0, float(header or 0.0))
     except ValueError:
