@@ -1,7 +1,7 @@
-"""Live vLLM servers as a `Backend`: one sweep over `VllmServers`, on the wall clock.
+"""Live vLLM servers as a `Backend`: one episode over `VllmServers`, on the wall clock.
 
-Calls are made on the servers' loop; the driver's thread only hands them over and waits for what
-comes back. The answers of a query are kept until its deciding call has ended: they are in the
+Calls are made on the servers' loop; the driver's thread only hands them over and waits for
+completions. The answers of a query are kept until its deciding call has ended: they are in the
 prompts of the calls that follow.
 """
 
@@ -14,6 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from inframind_gym.errors import InfraMindError
@@ -27,33 +28,27 @@ if TYPE_CHECKING:
     from inframind_gym.live.watcher import Beginning
 
 _log = logging.getLogger(__name__)
-_ASK_S: Final = 0.2  # how often it is asked whether to go on waiting
+_WAIT_S: Final = 0.2  # between two calls of `on_wait`
 _PHASES: Final = ("first", "second", "final")
 # Shares of a model's room for prompts: estimates of a text's tokens can be too low.
 _ROOM: Final = (1.0, 0.75, 0.5)
 
 Judge = Callable[[int, str], bool]  # task (index into the run's tasks), answer -> right
-CountTokens = Callable[[str], int]
 
 
 class PromptMaker(Protocol):
     """Makes the messages of a call."""
 
     def messages(
-        self,
-        call: Call,
-        answers: Mapping[int, str],
-        limit_tokens: int,
-        count_tokens: CountTokens | None,
+        self, call: Call, answers: Mapping[int, str], limit_tokens: int
     ) -> Sequence[Mapping[str, Any]]:
-        """Messages of a call, of at most `limit_tokens` in all.
+        """Return the messages of a call, of at most `limit_tokens` in all.
 
         Args:
-            call: what is asked.
-            answers: what the nodes have answered that wrote what the call reads (`call.sources`);
-                without those that gave no answer.
+            call: the call.
+            answers: by node, of the nodes whose answers the call reads (`call.sources`); without
+                those that gave none.
             limit_tokens: room for the prompt.
-            count_tokens: counts a text's tokens; None: estimate.
 
         Raises:
             InfraMindError: the prompt cannot be made so short.
@@ -61,85 +56,79 @@ class PromptMaker(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class VllmBackend:
-    """Servers of M models for the length of one sweep; made by `VllmServers.open`."""
+    """Servers of M models for the length of one episode; made by `VllmServers.open`.
 
-    def __init__(
-        self,
-        servers: VllmServers,
-        beginning: Beginning,
-        prompts: PromptMaker,
-        judge: Judge | None,
-        *,
-        sweep: int,
-        priorities: bool,
-        judge_agents: bool,
-        count_tokens: Sequence[CountTokens | None],
-        on_answer: Callable[..., None] | None,
-    ) -> None:
-        self._servers = servers
-        self._beginning = beginning
-        self._prompts = prompts
-        self._judge = judge
-        self._sweep = sweep
-        self._priorities = priorities
-        self._judge_agents = judge_agents
-        self._count_tokens = tuple(count_tokens)
-        self._on_answer = on_answer
-        self._answers: dict[int, dict[int, str]] = {}  # by query and node; on the loop
-        self._tasks: dict[int, asyncio.Task[None]] = {}  # by call; on the loop
-        # Attempts at calls that failed, by query, node and phase.
-        self._attempts: dict[tuple[int, int, int], int] = {}
-        self._changed = threading.Condition()
-        self._done: list[Completion] = []
-        self._open: dict[int, tuple[Call, float]] = {}  # calls in flight and when they were made
-        self._closed = False
+    Args:
+        servers: the connections.
+        beginning: of the episode.
+        prompts: makes the calls' messages.
+        judge: grades answers; None: they are not graded.
+        sweep: number of the episode, in the log.
+        priorities: send priorities.
+    """
+
+    servers: VllmServers
+    beginning: Beginning
+    prompts: PromptMaker
+    judge: Judge | None
+    sweep: int
+    priorities: bool
+    _answers: dict[int, dict[int, str]] = field(default_factory=dict)  # by query, node; on the loop
+    _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # by call; on the loop
+    # Attempts at calls that failed, by query, node and phase.
+    _attempts: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _done: list[Completion] = field(default_factory=list)
+    _open: dict[int, tuple[Call, float]] = field(default_factory=dict)  # in flight; when submitted
+    _closed: bool = False
 
     # The protocol, for the driver's thread
 
     def now_s(self) -> float:
-        """Seconds since the backend was opened."""
-        return time.monotonic() - self._beginning.at_s
+        """Return the seconds since the backend was opened."""
+        return time.monotonic() - self.beginning.at_s
 
     def submit(self, call: Call) -> None:
-        """Hand a call over; what can be wrong with it is its completion's matter."""
+        """Hand a call over; a failure is part of its completion."""
         with self._changed:
             if self._closed:
                 return
             self._open[call.id] = call, self.now_s()
-        if not self._servers.loop.call(self._start, call):
+        if not self.servers.loop.call(self._start, call):
             self._finish(call, ChatResult(time.monotonic(), error="the pool is closed"), None)
 
     def wait(self, until_s: float | None) -> list[Completion]:
         """Wait for a completion, or until the time.
 
-        KeyboardInterrupt, and what the servers' `on_wait` raises, leave everything as it is.
+        KeyboardInterrupt, and errors of the servers' `on_wait`, leave everything as it is.
 
         Without a time and with no call in flight there is nothing to wait for: returns at once.
         """
         while not self._wait_a_little(until_s):
-            if self._servers.on_wait is not None:
-                self._servers.on_wait()
+            if self.servers.on_wait is not None:
+                self.servers.on_wait()
         with self._changed:
             done, self._done = sorted(self._done, key=lambda c: (c.finish_s, c.call)), []
             return done
 
     def _wait_a_little(self, until_s: float | None) -> bool:
-        """Wait, for `_ASK_S` at most; whether there is nothing more to wait for."""
+        """Wait, for `_WAIT_S` at most; return whether there is nothing more to wait for."""
         with self._changed:
             left_s = math.inf if until_s is None else until_s - self.now_s()
             if self._done or left_s <= 0 or (until_s is None and not self._open):
                 return True
-            self._changed.wait(min(left_s, _ASK_S))
+            self._changed.wait(min(left_s, _WAIT_S))
             return False
 
     def telemetry(self) -> Telemetry:
-        """The metrics as they were polled last in this sweep."""
-        return self._servers.watcher.telemetry(self._beginning)
+        """Return the metrics of the last poll in this episode."""
+        return self.servers.watcher.telemetry(self.beginning)
 
     def models_up(self) -> int:
-        """The servers that answer and don't sleep."""
-        return self._servers.watcher.up
+        """Return the mask of the servers that answer and do not sleep."""
+        return self.servers.watcher.up
 
     def close(self) -> None:
         """Cancel what is in flight and wait until it is: each of those calls is in the log."""
@@ -148,11 +137,11 @@ class VllmBackend:
                 return
             self._closed = True
         try:
-            self._servers.loop.run(self._cancel())
+            self.servers.loop.run(self._cancel())
         except RuntimeError:  # the servers' loop was stopped
             return
         for call, submit_s in list(self._open.values()):  # never begun
-            self._finish(call, ChatResult(submit_s + self._beginning.at_s), None)
+            self._finish(call, ChatResult(submit_s + self.beginning.at_s), None)
 
     # On the loop
 
@@ -168,18 +157,19 @@ class VllmBackend:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, call: Call) -> None:
-        """One call from its beginning to its completion."""
+        """Serve one call from its beginning to its completion."""
         _, submit_s = self._open[call.id]
-        result = ChatResult(submit_s + self._beginning.at_s)
+        result = ChatResult(submit_s + self.beginning.at_s)
         right = None
         try:
             result = await self._ask(call, submit_s)
             if result.answered:
-                self._remember(call, result.text or "")
-                if self._on_answer is not None:
-                    self._on_answer(call, result)
-                if call.phase == FINAL or self._judge_agents:
-                    right = await self._grade(call, result.text or "")
+                text = result.text or ""
+                if call.phase == FINAL:
+                    self._answers.pop(call.query, None)
+                    right = await self._grade(call, text)
+                else:
+                    self._answers.setdefault(call.query, {})[call.node] = text
         except asyncio.CancelledError:
             pass  # while it was graded: the answer is in the log
         except Exception as error:  # of the prompts, most likely: a bug must not end a run
@@ -190,18 +180,15 @@ class VllmBackend:
 
     async def _ask(self, call: Call, submit_s: float) -> ChatResult:
         """Ask its server; a prompt that turns out to be too long is cut further."""
-        model, settings = self._servers.config.models[call.model], self._servers.settings
+        model, settings = self.servers.config.models[call.model], self.servers.settings
         room = model.server.max_model_len - call.max_tokens
         known = self._answers.get(call.query, {})
-        writers = call.sources or call.reads
-        answers = {node: known[node] for node in writers if node in known}
+        answers = {node: known[node] for node in call.sources or call.reads if node in known}
         over_s = submit_s + settings.limit_s(call.deadline_s - submit_s)
-        result = ChatResult(submit_s + self._beginning.at_s)
+        result = ChatResult(submit_s + self.beginning.at_s)
         for share in _ROOM:
             try:
-                messages = self._prompts.messages(
-                    call, answers, int(share * room), self._count_tokens[call.model]
-                )
+                messages = self.prompts.messages(call, answers, int(share * room))
             except InfraMindError as error:
                 result.status, result.error = "too_long", result.error or str(error)
                 result.finish_s = time.monotonic()
@@ -212,48 +199,47 @@ class VllmBackend:
                 max_tokens=call.max_tokens,
                 limit_s=max(over_s - self.now_s(), 0.001),
                 rank=call.priority,
-                priority=self._priority(call) if self._priorities else None,
+                priority=self._priority(call),
                 seed=self._seed(call),
                 request_id=self._request_id(call),
             )
             attempts = result.attempts
-            result = await self._servers.client.chat(request)
-            result.submit_s = submit_s + self._beginning.at_s
+            result = await self.servers.client.chat(request)
+            result.submit_s = submit_s + self.beginning.at_s
             result.attempts += attempts
             if result.status != "too_long":
                 break
         return result
 
-    def _priority(self, call: Call) -> int:
-        """A deadline in epoch microseconds: comparable between all who use the servers."""
-        return round((self._servers.epoch_s + self._beginning.at_s + call.priority) * 1e6)
+    def _priority(self, call: Call) -> int | None:
+        """Return a deadline in epoch microseconds: comparable between all users of the servers."""
+        if not self.priorities:
+            return None
+        return round((self.servers.epoch_s + self.beginning.at_s + call.priority) * 1e6)
 
     def _seed(self, call: Call) -> int | None:
-        """A seed of its own for every call: those of one query would else answer alike."""
-        base = self._servers.settings.seed
+        """Return a call's own seed: with a common one the calls of a query would answer alike."""
+        base = self.servers.settings.seed
         if base is None:
             return None
         return zlib.crc32(f"{base}/{call.query}/{call.node}/{call.phase}".encode())
 
     def _request_id(self, call: Call) -> str:
-        return f"{self._servers.run_id}-{self._sweep}-{call.id}"
-
-    def _remember(self, call: Call, text: str) -> None:
-        if call.phase == FINAL:
-            self._answers.pop(call.query, None)
-        else:
-            self._answers.setdefault(call.query, {})[call.node] = text
+        return f"{self.servers.run_id}-{self.sweep}-{call.id}"
 
     async def _grade(self, call: Call, text: str) -> bool | None:
-        """Whether the answer is right; None where that cannot be told."""
-        if self._judge is None:
+        """Return whether the answer is right; None: it could not be graded."""
+        judge, settings, began = self.judge, self.servers.settings, asyncio.Event()
+        if judge is None:
             return None
-        settings, began = self._servers.settings, asyncio.Event()
+
+        def graded() -> bool:  # on a thread
+            self.servers.loop.call(began.set)
+            return judge(call.task, text)
+
         verdict: asyncio.Future[bool] | None = None
         try:
-            verdict = asyncio.get_running_loop().run_in_executor(
-                self._servers.judges, self._judged, call.task, text, began
-            )
+            verdict = asyncio.get_running_loop().run_in_executor(self.servers.judges, graded)
             # Others may be graded before it; judges that never come to an end grade nothing.
             await asyncio.wait_for(began.wait(), settings.cap_s)
             return bool(await asyncio.wait_for(verdict, settings.judge_s))
@@ -264,21 +250,15 @@ class VllmBackend:
         finally:
             if verdict is not None:
                 verdict.cancel()  # of no interest any more, if it has not begun
-        self._servers.ungraded += 1
+        self.servers.ungraded += 1
         return None
 
-    def _judged(self, task: int, text: str, began: asyncio.Event) -> bool:
-        """Ask the judge; on a thread of its own."""
-        assert self._judge is not None
-        self._servers.loop.call(began.set)
-        return self._judge(task, text)
-
     def _finish(self, call: Call, result: ChatResult, right: bool | None) -> None:
-        """Log the call and complete it, whatever comes of the logging."""
+        """Complete the call, whatever comes of logging it."""
         completion = self._completion(call, result, right)
         try:
-            if self._servers.log is not None:
-                self._servers.log.write(self._record(call, result, right))
+            if self.servers.log is not None:
+                self.servers.log.write(self._record(call, result, right))
         except Exception:
             _log.exception("call %d cannot be logged", call.id)
         with self._changed:
@@ -288,17 +268,16 @@ class VllmBackend:
                 self._changed.notify_all()
 
     def _retryable(self, call: Call, result: ChatResult) -> bool:
-        """Whether the driver should send a call again; counts how often it was sent."""
+        """Return whether the driver should send a call again; count the attempts at it."""
         key = (call.query, call.node, call.phase)
         if result.answered or not result.retryable:
             self._attempts.pop(key, None)
             return result.retryable
-        attempts = self._attempts.get(key, 0) + result.attempts
-        self._attempts[key] = attempts
-        return attempts < self._servers.settings.most_attempts
+        self._attempts[key] = self._attempts.get(key, 0) + result.attempts
+        return self._attempts[key] < self.servers.settings.most_attempts
 
     def _completion(self, call: Call, result: ChatResult, right: bool | None) -> Completion:
-        began_s = self._beginning.at_s
+        began_s = self.beginning.at_s
         tokens = result.output_tokens if result.output_tokens is not None else result.pieces
         return Completion(
             call=call.id,
@@ -316,26 +295,29 @@ class VllmBackend:
         )
 
     def _record(self, call: Call, result: ChatResult, right: bool | None) -> dict[str, Any]:
-        """A line of the log (`log.py`)."""
+        """Return a line of the log (`request_log.py`)."""
         sent_s = result.sent_s
+        times_s = {
+            "submit_ts": result.submit_s,
+            "sent_ts": sent_s,
+            "queued_ts": result.queued_s,
+            "scheduled_ts": result.scheduled_s,
+            "first_token_ts": result.first_token_s,
+            "last_token_ts": result.last_token_s,
+            "end_ts": result.finish_s or time.monotonic(),
+            "arrival_time": None if sent_s is None else sent_s + self.servers.epoch_s,
+        }
         return {
             "request_id": self._request_id(call),
-            "model": self._servers.config.models[call.model].alias,
+            "model": self.servers.config.models[call.model].alias,
             "status": result.status,
             "input_toks": result.prompt_tokens,
             "output_toks": result.output_tokens,
-            "arrival_time": None if sent_s is None else round(sent_s + self._servers.epoch_s, 6),
-            "submit_ts": round(result.submit_s, 6),
-            "sent_ts": _rounded(sent_s),
-            "queued_ts": _rounded(result.queued_s),
-            "scheduled_ts": _rounded(result.scheduled_s),
-            "first_token_ts": _rounded(result.first_token_s),
-            "last_token_ts": _rounded(result.last_token_s),
-            "end_ts": round(result.finish_s or time.monotonic(), 6),
+            **{name: None if s is None else round(s, 6) for name, s in times_s.items()},
             "attempts": result.attempts,
-            "priority": self._priority(call) if self._priorities else None,
+            "priority": self._priority(call),
             "error": result.error,
-            "sweep": self._sweep,
+            "sweep": self.sweep,
             "call": call.id,
             "query": call.query,
             "task": call.task,
@@ -351,10 +333,6 @@ class VllmBackend:
 
 def _since(time_s: float | None, began_s: float) -> float:
     return math.nan if time_s is None else time_s - began_s
-
-
-def _rounded(time_s: float | None) -> float | None:
-    return None if time_s is None else round(time_s, 6)
 
 
 def _name(names: Sequence[str], index: int) -> str | None:

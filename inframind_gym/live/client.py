@@ -243,11 +243,6 @@ class Client:
         """Requests that are not over, those that wait for a place included."""
         return sum(map(len, self._flights))
 
-    @property
-    def waiting(self) -> int:
-        """Requests that wait for a place."""
-        return self._gate.waiting
-
     async def chat(self, request: ChatRequest) -> ChatResult:
         """Send a request, and wait for the whole answer.
 

@@ -237,8 +237,8 @@ def place(
 ) -> None:
     """Start servers, and let a policy wake, put to sleep, start and stop them under a demand.
 
-    Each model has a server of its own on each GPU where it is placed; one a GPU is awake. Transitions
-    are shown, and at the end the latencies. All servers are stopped then, and on Ctrl-C.
+    Each model has a server of its own on each GPU where it is placed; one a GPU is awake. Shows
+    transitions, and at the end latencies. All servers are stopped then, and on Ctrl-C.
     """
     console = Console(highlight=False, stderr=as_json, soft_wrap=True)
     end_by_exception()

@@ -1,4 +1,4 @@
-"""The same servers as containers: a Docker Compose file that is written from a pool."""
+"""A pool's servers as containers: a Docker Compose file."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _PASSED_ON: Final = ("HF_TOKEN", "VLLM_API_KEY")  # from the shell, if they are 
 
 
 def compose_file(pool: PoolConfig) -> str:
-    """The text of a Compose file for a pool on GPUs.
+    """Return a Compose file for a pool on GPUs.
 
     Raises:
-        ConfigError: it is not one for containers.
+        ConfigError: the pool cannot run in containers.
     """
     services: dict[str, Any] = {}
     before: dict[str, str] = {}  # the last service on each GPU
@@ -57,7 +57,7 @@ def _service(pool: PoolConfig, model: ModelConfig, after: list[str]) -> dict[str
     env = {name: value for name, value in command.env.items() if name != "CUDA_VISIBLE_DEVICES"}
     order = [gpu.name for gpu in pool.gpus]
     devices = [str(order.index(name)) for name in model.all_gpus]
-    looks = f"import urllib.request as u; u.urlopen('http://127.0.0.1:{model.port}/health')"
+    check = f"import urllib.request as u; u.urlopen('http://127.0.0.1:{model.port}/health')"
     service: dict[str, Any] = {
         "image": f"${{VLLM_IMAGE:-{IMAGE}}}",
         "entrypoint": entry,
@@ -77,7 +77,7 @@ def _service(pool: PoolConfig, model: ModelConfig, after: list[str]) -> dict[str
             }
         },
         "healthcheck": {
-            "test": ["CMD", "python3", "-c", looks],
+            "test": ["CMD", "python3", "-c", check],
             "interval": "5s",
             "timeout": "5s",
             "retries": 3,
@@ -90,7 +90,7 @@ def _service(pool: PoolConfig, model: ModelConfig, after: list[str]) -> dict[str
 
 
 def _pairs(arguments: list[str]) -> list[str]:
-    """`--name value` as one `--name=value`: a line each."""
+    """Join `--name value` to `--name=value`: a line each."""
     joined: list[str] = []
     for argument in arguments:
         takes = joined and joined[-1].startswith("--") and "=" not in joined[-1]

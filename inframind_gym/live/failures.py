@@ -1,4 +1,4 @@
-"""Why a server failed to start: the cause in its log, and what to do about it."""
+"""Causes of failed starts, found in logs, and their remedies."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-_MOST: Final = 1 << 20  # bytes at the end of a log that are looked at
-# vLLM puts its processes' names before what they say, in colours on a terminal.
+_MOST: Final = 1 << 20  # bytes at the end of a log that are read
+# vLLM puts its processes' names before their lines, in colours on a terminal.
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _SPEAKER: Final = re.compile(
     r"^(\([^()]*pid=\d+\)\s*)?((DEBUG|INFO|WARNING|ERROR)\s[\d-]+ [\d:.]+ (\[[^\]]*\]\s?)?)?"
 )
 _ERROR: Final = re.compile(r"^\s*(Value error|[A-Za-z_.]*(Error|Exception|Interrupt))\b[:,].*\S")
 _USAGE: Final = re.compile(r"\berror: .*\S")  # of a command line
-# Says only that another process failed.
+# Only reports that another process failed.
 _EMPTY: Final = re.compile(
     r"See root cause above|Engine core (proc|initialization)|validation error"
 )
@@ -65,7 +65,7 @@ _ADVICE: Final = (
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """The last lines of a log; none where it can't be read."""
+    """Return the last lines of a log; none where it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _MOST))
@@ -77,25 +77,23 @@ def last_lines(log: Path, count: int) -> list[str]:
 
 
 def without_speaker(line: str) -> str:
-    """A line without the process that says it, the time and the place in the code."""
+    """Return a line without its process, time and place in the code."""
     return _SPEAKER.sub("", line).strip()
 
 
 def cause(log: Path) -> str:
-    """The error that a log ends with; "" where there is none.
+    """Return the error that a log ends with; "" where there is none.
 
-    Where one process tells that another one failed, what that one said.
+    Where one process reports that another one failed, the error of that one.
     """
     lines = [without_speaker(line) for line in last_lines(log, 4000)]
     errors = [line for line in lines if _ERROR.match(line) or _USAGE.search(line)]
-    telling = [line for line in errors if not _EMPTY.search(line)]
-    return (telling or errors or [""])[-1].strip()[:500]
+    specific = [line for line in errors if not _EMPTY.search(line)]
+    return (specific or errors or [""])[-1].strip()[:500]
 
 
 def advice(log: Path) -> str:
-    """What to do about it; "" where we don't know."""
+    """Return the remedy; "" where none is known."""
     text = "\n".join(last_lines(log, 4000))
-    for pattern, what in _ADVICE:
-        if re.search(pattern, text, re.IGNORECASE):
-            return what
-    return ""
+    found = (what for pattern, what in _ADVICE if re.search(pattern, text, re.IGNORECASE))
+    return next(found, "")

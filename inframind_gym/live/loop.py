@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """A running loop; everything asynchronous of a pool lives on it.
+    """A running loop on a daemon thread: a process that never stops it still ends.
 
     Args:
-        name: of the thread. It is a daemon: a process that forgets to stop it still ends.
+        name: of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -39,7 +39,7 @@ class LoopThread:
 
         Raises:
             TimeoutError: it took longer than `timeout_s`; it is cancelled.
-            Exception: whatever the coroutine raises.
+            Exception: raised by the coroutine.
         """
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
@@ -57,6 +57,6 @@ class LoopThread:
         return True
 
     def stop(self) -> None:
-        """Cancel what runs, and join the thread. May be called twice."""
+        """Cancel all tasks, and join the thread. May be called twice."""
         self.call(self.loop.stop)
         self._thread.join()

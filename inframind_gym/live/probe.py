@@ -141,7 +141,7 @@ def parse_models(text: str) -> list[str]:
 
 
 def wrong_model(wanted: str, served: list[str]) -> str:
-    """Why a server is not the one that is looked for; "" if it serves the model."""
+    """Return why a server is not the wanted one; "" if it serves the model."""
     if wanted in served:
         return ""
     return f"serves {', '.join(served) or 'nothing'}, not {wanted}"
@@ -191,7 +191,7 @@ class Probe:
         """Read the metrics.
 
         Raises:
-            DownError: there are none, or they tell that the server sleeps.
+            DownError: there are none, or they report that the server sleeps.
         """
         status, text = await self._get("/metrics")
         if status != 200:

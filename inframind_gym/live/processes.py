@@ -22,7 +22,7 @@ from typing import Any, Final
 import psutil
 
 _POLL_S: Final = 0.1
-_SAME_START_S: Final = 1.5  # the kernel's boot time can jump by a second; no id is reused so fast
+_SAME_START_S: Final = 0.015  # the kernel counts in hundredths
 _ORPHAN_S: Final = 3.0  # grace of processes whose leader has ended: they have nothing left to do
 _KILL_S: Final = 10.0  # from SIGKILL until a process counts as unkillable
 

@@ -6,7 +6,7 @@ For the live backend alone; the surrogate needs no texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypedDict
 
 from inframind_gym.errors import ConfigError
@@ -54,8 +54,6 @@ _SECOND_ROUND: Final = (
     "full; keep to your answer if it stands."
 )
 
-Count = Callable[[str], int]  # tokens of a text
-
 
 class Message(TypedDict):
     """A message of a chat, as the OpenAI API has it."""
@@ -86,13 +84,7 @@ class Prompts:
     def __init__(self, tasks: TaskSet) -> None:
         self._tasks = tasks
 
-    def messages(
-        self,
-        call: Call,
-        answers: Mapping[int, str],
-        limit_tokens: int,
-        count_tokens: Count | None = None,
-    ) -> list[Message]:
+    def messages(self, call: Call, answers: Mapping[int, str], limit_tokens: int) -> list[Message]:
         """Return the messages of a call: one of the system, one of the user.
 
         Args:
@@ -101,13 +93,11 @@ class Prompts:
                 blank, is shown as one without an answer.
             limit_tokens: size of the prompt at most, which is the model's context less
                 ``call.max_tokens``. The answers of others are cut to it, the longest first.
-            count_tokens: the model's count of a text's tokens; None: an estimate that errs on the
-                long side.
 
         Raises:
             ConfigError: the prompt does not fit even without the answers of others.
         """
-        count = count_tokens or estimate_upper
+        count = estimate_upper
         system = DECIDER_BRIEF if call.phase == FINAL else ROLE_BRIEFS[call.role]
         parts = _parts(call, answers)
         ask = self._ask(call)
@@ -124,7 +114,7 @@ class Prompts:
         sizes = [count(part.text) for part in parts]
         for _ in range(_ATTEMPTS):
             most = shares(sizes, room)
-            shown = [part._replace(text=cut(part.text, most, count)) for part in parts]
+            shown = [part._replace(text=cut(part.text, most)) for part in parts]
             user = _join(question, shown, ask)
             over = TEMPLATE_TOKENS + count(system) + count(user) - limit_tokens
             if over <= 0:
@@ -204,7 +194,7 @@ def _title(agents: Sequence[int]) -> str:
 
 def _emptied(parts: Sequence[_Part]) -> list[_Part]:
     """Return the parts without their texts, as short as they can get."""
-    return [part._replace(text=cut(part.text, 0, estimate_upper)) for part in parts]
+    return [part._replace(text=cut(part.text, 0)) for part in parts]
 
 
 def _join(question: str, parts: Sequence[_Part], ask: str) -> str:
@@ -260,13 +250,13 @@ def estimate_upper(text: str) -> int:
     return total
 
 
-def cut(text: str, limit: int, count: Count) -> str:
+def cut(text: str, limit: int) -> str:
     """Return a text of at most `limit` tokens, its middle left out and the cut marked.
 
     A third of what is kept is the beginning, two thirds are the end, where answers stand. Where
     `limit` leaves nothing of use, a note stands in place of the text, whatever the limit.
     """
-    tokens = count(text)
+    tokens = estimate_upper(text)
     if tokens <= limit:
         return text
     if limit >= LEAST:
@@ -276,7 +266,7 @@ def cut(text: str, limit: int, count: Count) -> str:
             tail = keep - head
             mark = _MARK.format(len(text) - keep)
             short = text[:head].rstrip() + mark + text[len(text) - tail :].lstrip()
-            if count(short) <= limit:
+            if estimate_upper(short) <= limit:
                 return short
             keep = keep * 9 // 10
     return min(f"[{len(text)} characters left out]", text, key=len)

@@ -1,9 +1,9 @@
-"""The request log: one JSON object a line, one line a call that ended, whatever came of it.
+"""Request log: one JSON object a line, one line a call that ended, however it did.
 
 `inframind calibrate` reads it (`calibration/log.py`). Times that end in `_ts` are seconds
-of this machine's monotonic clock. What nobody told us is null.
+of this machine's monotonic clock. An unknown value is null.
 
-    request_id       of this log alone; the server was given it too (X-Request-Id)
+    request_id       of this log alone; also sent to the server (X-Request-Id)
     model            alias in the pool
     status           see `client.Status`: "ok" and "truncated" have an answer
     input_toks, output_toks      as the server counted them
@@ -12,12 +12,12 @@ of this machine's monotonic clock. What nobody told us is null.
     sent_ts          when its last attempt was sent
     queued_ts, scheduled_ts      from the server's own durations, set back from the first token;
                                  null unless it runs with --enable-per-request-metrics
-    first_token_ts, last_token_ts   when these tokens came here
+    first_token_ts, last_token_ts   when these tokens arrived here
     end_ts           when it was over
     attempts         how often it was sent
     priority         as sent; null: none
-    error            what went wrong, in words
-    sweep, call, query, task, topology, node, phase, role, strategy, max_tokens   which call it was
+    error            the failure, in words
+    sweep, call, query, task, topology, node, phase, role, strategy, max_tokens   of the call
     right            whether the answer was; null: not graded
 """
 
@@ -52,28 +52,24 @@ class RequestLogWriter:
         self._warned = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: int | None = os.open(
-                self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666
-            )
-            size = os.fstat(self._file).st_size
-            if size and os.pread(self._file, 1, size - 1) != b"\n":
-                os.write(self._file, b"\n")  # the machine went down in the middle of a line
+            self._file = self.path.open("a+b", buffering=0)
+            size = self._file.tell()
+            if size and os.pread(self._file.fileno(), 1, size - 1) != b"\n":
+                self._file.write(b"\n")  # the machine went down in the middle of a line
         except OSError as error:
             raise InfraMindError(
                 f"{self.path}: cannot be written: {error.strerror or error}"
             ) from None
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append a record. A disk that is full is warned of, once, and ends no run."""
+        """Append a record. A full disk is warned of, once, and ends no run."""
         text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
         # Half a character, as a server can send one, is written as JSON's escape of it: \\ud800.
         line = text.encode("utf-8", "backslashreplace") + b"\n"
         with self._lock:
-            if self._file is None:
-                return
             try:
-                while line:
-                    line = line[os.write(self._file, line) :]
+                while line and not self._file.closed:
+                    line = line[self._file.write(line) :]
             except OSError as error:
                 if not self._warned:
                     self._warned = True
@@ -82,6 +78,4 @@ class RequestLogWriter:
     def close(self) -> None:
         """Close the file. May be called twice."""
         with self._lock:
-            if self._file is not None:
-                os.close(self._file)
-                self._file = None
+            self._file.close()

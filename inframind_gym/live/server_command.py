@@ -1,4 +1,4 @@
-"""How a model's server is started: its command line and environment, from the pool."""
+"""Command line and environment of a model's server, from the pool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.live.launch import tiny_models
+from inframind_gym.live import tiny_models
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 from inframind_gym.tasks.cache import cache_folder
 
@@ -29,27 +29,27 @@ _HOW_TO_INSTALL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ServerCommand:
-    """What is run."""
+    """A process to run."""
 
     arguments: tuple[str, ...]  # the interpreter first
     env: Mapping[str, str]  # in addition to this process's own
 
     @property
     def digest(self) -> str:
-        """Tells settings apart without keeping what may be a secret."""
+        """Identity of the settings, without keeping what may be a secret."""
         text = json.dumps([self.arguments, sorted(self.env.items())])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def vllm_python(python: str | Path | None = None) -> Path:
-    """The interpreter that has vLLM.
+    """Return the interpreter that has vLLM.
 
     Args:
         python: as given by the user; without it $VLLM_PYTHON, `.venv-vllm` in the working folder or
             beside the package, or else this interpreter.
 
     Raises:
-        ConfigError: it isn't there, or has no vLLM.
+        ConfigError: it does not exist, or has no vLLM.
     """
     chosen = Path(python or os.environ.get("VLLM_PYTHON") or _default_python()).expanduser()
     if not (chosen.is_file() and os.access(chosen, os.X_OK)):
@@ -71,7 +71,7 @@ def vllm_python(python: str | Path | None = None) -> Path:
 
 
 def _default_python() -> Path:
-    checkout = Path(__file__).resolve().parents[3]
+    checkout = Path(__file__).resolve().parents[2]
     for folder in (Path.cwd(), checkout):
         python = folder / os.environ.get("VLLM_VENV", ".venv-vllm") / "bin" / "python"
         if python.is_file():
@@ -86,14 +86,14 @@ def server_command(
     host: str = "127.0.0.1",
     visible: str | None = None,
 ) -> ServerCommand:
-    """How to start a model's server.
+    """Return the command of a model's server.
 
     Args:
-        pool: that the model is in.
-        model: which.
+        pool: the model's pool.
+        model: one of its models.
         python: interpreter that has vLLM.
         host: address to listen on.
-        visible: the GPUs that may be used, as in $CUDA_VISIBLE_DEVICES; None: all there are.
+        visible: the GPUs that may be used, as in $CUDA_VISIBLE_DEVICES; None: all.
 
     Raises:
         ConfigError: it has no port, the pool names more GPUs than there are, or its folder is
@@ -117,9 +117,9 @@ def server_command(
         *("--scheduling-policy", "priority"),
         "--enable-prefix-caching" if card.prefix_caching else "--no-enable-prefix-caching",
         "--async-scheduling" if card.async_scheduling else "--no-async-scheduling",
-        "--disable-uvicorn-access-log",  # the watcher asks twice a second, for ever
+        "--disable-uvicorn-access-log",  # the watcher asks every second
     ]
-    # No telemetry from a machine that was not asked; modules of the working folder are not vLLM's.
+    # No usage statistics without consent; modules of the working folder are not vLLM's.
     env = {"VLLM_NO_USAGE_STATS": "1", "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
     if model.load_format is not None:
         arguments += ["--load-format", model.load_format]
@@ -142,10 +142,10 @@ def server_command(
 
 
 def make_weights(model: ModelConfig, python: Path) -> None:
-    """Make a model that is made on the spot, unless it has been.
+    """Make a tiny model, unless it has been made.
 
     Raises:
-        ConfigError: it can't be.
+        ConfigError: it cannot be made.
     """
     if model.path is None or not model.path.startswith(_TINY):
         return
@@ -164,12 +164,12 @@ def make_weights(model: ModelConfig, python: Path) -> None:
 
 
 def tiny_folder() -> Path:
-    """Where models go that are made on the spot."""
+    """Return the folder of tiny models."""
     return cache_folder().absolute() / "tiny-models"
 
 
 def _weights(model: ModelConfig) -> str:
-    """What vLLM is to load."""
+    """Return the weights for vLLM to load."""
     path = model.path or model.name
     if path.startswith(_TINY):
         try:
@@ -185,7 +185,7 @@ def _weights(model: ModelConfig) -> str:
 
 
 def _gpus(pool: PoolConfig, model: ModelConfig, visible: str | None) -> str:
-    """The GPUs of a model, as CUDA numbers them: in the pool's order, among those we may use."""
+    """Return a model's GPUs, as CUDA numbers them: in the pool's order, among the visible ones."""
     order = [gpu.name for gpu in pool.gpus if not gpu.is_cpu]
     devices = [str(index) for index in range(len(order))]
     if visible is not None:

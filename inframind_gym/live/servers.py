@@ -1,10 +1,10 @@
-"""The live servers of a pool, for as long as somebody works with them: watcher, connections, log.
+"""The live servers of a pool, for as long as they are used: watcher, connections, log.
 
-Sweeps come and go; connections, metrics and the log stay:
+Episodes come and go; connections, metrics and the log stay:
 
     with VllmServers(load_pool("cpu-tiny"), log="requests.jsonl") as servers:
         servers.watcher.wait_up(60.0)
-        backend = servers.open(prompts, judge, scheduler="edf")  # for one sweep
+        backend = servers.open(prompts, judge, scheduler="edf")  # for one episode
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.backend import CountTokens, Judge, PromptMaker, VllmBackend
+from inframind_gym.live.backend import Judge, PromptMaker, VllmBackend
 from inframind_gym.live.client import Client
-from inframind_gym.live.request_log import RequestLogWriter
 from inframind_gym.live.loop import LoopThread
+from inframind_gym.live.request_log import RequestLogWriter
 from inframind_gym.live.settings import LiveSettings, addresses, require_live
 from inframind_gym.live.watcher import MetricsWatcher
 from inframind_gym.simulator.server.pool import PoolConfig, Scheduler
@@ -32,20 +32,19 @@ _SPARE_FILES: Final = 256  # for everything but requests
 
 
 class VllmServers:
-    """Everything that outlives a sweep.
+    """Connections to a pool that outlive an episode.
 
     Args:
         config: the pool; every model has a port or a url.
         settings: of client, watcher and grading.
-        log: file to which a line is appended for every call (`log.py`); None: no log.
-        api_key: sent to the servers as a bearer token; None: $VLLM_API_KEY, if it is set.
+        log: file to which a line is appended for every call (`request_log.py`); None: no log.
 
     Attributes:
         watcher: the metrics, and which servers are up.
         client: the connections. To be used on `loop`.
-        on_wait: called several times a second while somebody waits for a completion, by whoever
-            waits; what it raises ends the waiting. None: nobody is asked.
-        ungraded: answers that could not be graded, of all sweeps so far; they count as wrong.
+        on_wait: called several times a second while a completion is waited for; an error that it
+            raises ends the waiting.
+        ungraded: answers that could not be graded, of all episodes so far; they count as wrong.
         epoch_s: time of day when the monotonic clock stood at 0.
 
     Raises:
@@ -59,7 +58,6 @@ class VllmServers:
         settings: LiveSettings | None = None,
         *,
         log: str | Path | None = None,
-        api_key: str | None = None,
     ) -> None:
         require_live()
         at = addresses(config)
@@ -69,16 +67,20 @@ class VllmServers:
         self.sweeps = 0
         self.run_id = f"{int(time.time() * 1e3):x}-{os.getpid():x}"  # begins the requests' ids
         self.log = None if log is None else RequestLogWriter(log)
-        self._backend: VllmBackend | None = None
-        self._known = 0  # servers that have been up
-        self._closed = False
-        api_key = api_key or os.environ.get("VLLM_API_KEY")
         self.judges = ThreadPoolExecutor(self.settings.judges or os.cpu_count() or 1, "vllm-judge")
         self.ungraded = 0
         self.on_wait: Callable[[], object] | None = None
+        self._backend: VllmBackend | None = None
+        self._known = 0  # servers that have been up
+        self._closed = False
+        api_key = os.environ.get("VLLM_API_KEY")
         self.loop = LoopThread("vllm-pool")
         self.client = Client(
-            at, self.settings, is_up=self._is_up, suspect=self._suspect, api_key=api_key
+            at,
+            self.settings,
+            is_up=lambda server: self.watcher.is_up(server),
+            suspect=lambda server: self.watcher.suspect(server),
+            api_key=api_key,
         )
         try:
             self.loop.run(self.client.open())
@@ -102,24 +104,16 @@ class VllmServers:
         judge: Judge | None = None,
         *,
         scheduler: Scheduler | None = None,
-        judge_agents: bool = False,
-        count_tokens: Sequence[CountTokens | None] | None = None,
-        on_answer: Callable[..., None] | None = None,
     ) -> VllmBackend:
-        """Open the backend of a sweep; its clock begins to run now.
+        """Open the backend of an episode; its clock begins to run now.
 
-        Waits until every server was asked for its metrics: what happened before the sweep is not
+        Waits until every server was asked for its metrics: what happened before the episode is not
         in them. The backend that was opened before is closed.
 
         Args:
             prompts: makes a call's messages.
-            judge: grades an answer, on a thread of its own; None: nobody does.
-            scheduler: of the sweep; "fcfs" sends no priorities. Without it the pool's.
-            judge_agents: grade the agents' answers as well, not only the deciding one. It takes the
-                time that it takes: what follows a call is sent when it is graded.
-            count_tokens: M functions that count a text's tokens; without them `prompts` estimates.
-            on_answer: called with every call that was answered and its ChatResult, on the
-                loop: must be quick.
+            judge: grades an answer, on a thread of its own; None: they are not graded.
+            scheduler: of the episode; "fcfs" sends no priorities. Without it the pool's.
 
         Raises:
             InfraMindError: the pool is closed.
@@ -128,23 +122,14 @@ class VllmServers:
             raise InfraMindError("the pool is closed")
         if self._backend is not None:
             self._backend.close()
-        self.sweeps += 1
+        priorities = (scheduler or self.config.scheduler) != "fcfs"
         beginning = self.watcher.begin()
-        self._backend = VllmBackend(
-            self,
-            beginning,
-            prompts,
-            judge,
-            sweep=self.sweeps - 1,
-            priorities=(scheduler or self.config.scheduler) != "fcfs",
-            judge_agents=judge_agents,
-            count_tokens=count_tokens or [None] * len(self.config.models),
-            on_answer=on_answer,
-        )
+        self._backend = VllmBackend(self, beginning, prompts, judge, self.sweeps, priorities)
+        self.sweeps += 1
         return self._backend
 
     def close(self) -> None:
-        """Close the sweep that is open, all connections, the log. May be called twice.
+        """Close the open episode, all connections and the log. May be called twice.
 
         Grading that is under way is waited for; it has a time limit of its own.
         """
@@ -168,14 +153,8 @@ class VllmServers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _is_up(self, server: int) -> bool:
-        return self.watcher.is_up(server)
-
-    def _suspect(self, server: int) -> None:
-        self.watcher.suspect(server)
-
     def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
-        """The watcher has seen a server go up or down; on the loop."""
+        """Take note of a server that went up or down; on the loop."""
         alias = self.config.models[server].alias
         if up:
             self._known |= 1 << server
@@ -196,8 +175,8 @@ def _within_files(settings: LiveSettings) -> LiveSettings:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return settings
-    if hard == resource.RLIM_INFINITY or hard > soft:
-        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if raised > soft:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
             soft = raised

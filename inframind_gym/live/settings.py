@@ -61,7 +61,7 @@ class LiveSettings(StrictModel):
         return self
 
     def limit_s(self, remaining_s: float) -> float:
-        """Return the limit of a call whose query has `remaining_s` of its budget left (< 0: late)."""
+        """Return the limit of a call whose query has `remaining_s` of its budget left."""
         return min(self.cap_s, max(self.floor_s, remaining_s + self.grace_s))
 
 

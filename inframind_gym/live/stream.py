@@ -16,7 +16,7 @@ class StreamError(InfraMindError):
 
 
 class ChatStream:
-    """What came of an answer so far (server-sent events of `/v1/chat/completions`).
+    """An answer, as far as it has come (server-sent events of `/v1/chat/completions`).
 
     Attributes:
         first_token_s: when the first token came; None before. The piece that only names the role is
@@ -24,8 +24,8 @@ class ChatStream:
         last_token_s: when the last one came.
         finish_reason: "stop", "length", "abort", ...; None before the end.
         pieces: that held tokens: at most as many as there are tokens.
-        usage: token counts, where the server told them.
-        metrics: the server's own times in ms, where it told them
+        usage: token counts, where the server reports them.
+        metrics: the server's own times in ms, where it reports them
             (`--enable-per-request-metrics`, vLLM >= 0.32).
         error: what went wrong in the server, in its words.
         done: the answer came to its end.

@@ -1,6 +1,6 @@
-"""Makes tiny language models: real architecture and tokenizer, random weights, noise as answers.
+"""Tiny language models: real architecture and tokenizer, random weights, noise as answers.
 
-    .venv-vllm/bin/python inframind_gym/live/launch/tiny_models.py --out models 2x128 4x256
+    .venv-vllm/bin/python inframind_gym/live/tiny_models.py --out models 2x128 4x256
 
 A model is a folder with a configuration (layers x width), a tokenizer that is trained on the spot
 and a chat template. There are no weights: vLLM draws them when it is started with `--load-format
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 SIZE: Final = re.compile(r"([1-9]\d*)x([1-9]\d*)")
-VERSION: Final = 1  # of what a name stands for
+VERSION: Final = 1  # of the models behind the names
 VOCABULARY: Final = 2048  # tokens
 CONTEXT: Final = 32768  # tokens; servers may allow less
 HEAD: Final = 64  # width of an attention head
@@ -34,12 +34,22 @@ _CHAT: Final = (
     "{{ message['content'] }}{{ '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-# Texts of the kind that the models are asked: the tasks that this package ships.
-_TASKS: Final = Path(__file__).resolve().parents[2] / "tasks" / "data" / "builtin_tasks.jsonl.gz"
+_TOKENS: Final = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_TOKENIZER_CONFIG: Final = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "model_max_length": CONTEXT,
+    "pad_token": "<|pad|>",
+    "bos_token": "<|begin|>",
+    "eos_token": "<|end|>",
+    "clean_up_tokenization_spaces": False,
+    "chat_template": _CHAT,
+}
+# Texts of the tokenizer's training: the tasks that this package ships.
+_TASKS: Final = Path(__file__).resolve().parents[1] / "tasks" / "data" / "builtin_tasks.jsonl.gz"
 
 
 def parse_size(size: str) -> tuple[int, int]:
-    """Layers and width of a name like "2x128".
+    """Return layers and width of a name like "2x128".
 
     Raises:
         ValueError: it is no such name, or the width no multiple of a head's.
@@ -54,25 +64,18 @@ def parse_size(size: str) -> tuple[int, int]:
 
 
 def folder_name(size: str) -> str:
-    """Name of a model's folder; another one when the same size comes to mean something else."""
+    """Return the name of a model's folder, which contains the version."""
     parse_size(size)
     return f"tiny-{size}-v{VERSION}"
 
 
 def is_made(folder: Path) -> bool:
-    """Whether the folder holds a whole model: this file is put there last."""
+    """Return whether a folder holds a whole model: this file is written last."""
     return (folder / "config.json").is_file()
 
 
 def make(size: str, out: Path) -> Path:
-    """Make a model, unless it is there.
-
-    Args:
-        size: LAYERSxWIDTH.
-        out: where its folder goes.
-
-    Returns:
-        Its folder.
+    """Make the folder of a model of a size in `out`, unless it is there, and return it.
 
     Raises:
         ValueError: the size is none.
@@ -83,20 +86,23 @@ def make(size: str, out: Path) -> Path:
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "tokenizer.json", _tokenizer())
-    _write(folder / "tokenizer_config.json", _dumps(_tokenizer_config()))
-    _write(folder / "generation_config.json", _dumps(_generation_config()))
-    _write(folder / "config.json", _dumps(_model_config(layers, width)))
+    for name, content in (
+        ("tokenizer_config", _TOKENIZER_CONFIG),
+        ("generation_config", _TOKENS),
+        ("config", _model_config(layers, width)),
+    ):
+        text = json.dumps(content, indent=2, sort_keys=True) + "\n"
+        _write(folder / f"{name}.json", text)
     return folder
 
 
 def _texts() -> Iterator[str]:
     with gzip.open(_TASKS, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)["text"]
+        yield from (json.loads(line)["text"] for line in lines)
 
 
 def _tokenizer() -> str:
-    """A byte-level tokenizer of our own tasks, as JSON."""
+    """Return a byte-level tokenizer, trained on the shipped tasks, as JSON."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -131,34 +137,12 @@ def _model_config(layers: int, width: int) -> dict[str, Any]:
         "vocab_size": VOCABULARY,
         "tie_word_embeddings": True,
         "torch_dtype": "bfloat16",
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
+        **_TOKENS,
     }
-
-
-def _tokenizer_config() -> dict[str, Any]:
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": CONTEXT,
-        "pad_token": "<|pad|>",
-        "bos_token": "<|begin|>",
-        "eos_token": "<|end|>",
-        "clean_up_tokenization_spaces": False,
-        "chat_template": _CHAT,
-    }
-
-
-def _generation_config() -> dict[str, Any]:
-    return {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-
-
-def _dumps(content: dict[str, Any]) -> str:
-    return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
 def _write(path: Path, text: str) -> None:
-    """In one step: whoever is killed, or makes the same model at the same time, breaks nothing."""
+    """Write a file in one step: a kill, or a second process at it, breaks nothing."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
@@ -167,7 +151,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def main() -> int:
-    """Make the models that are named, and print their folders."""
+    """Make the models of the command line, and print their folders."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("sizes", nargs="+", metavar="LAYERSxWIDTH")
     parser.add_argument("--out", type=Path, required=True, help="folder for the models' folders")

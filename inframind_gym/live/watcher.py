@@ -3,7 +3,7 @@
     with MetricsWatcher(addresses(pool), poll_s=pool.metrics_poll_s) as watcher:
         watcher.wait_checked()
         for server in watcher.status():
-            print(server.alias, server.up, server.reason, server.age_s, server.waiting_req)
+            print(server.alias, server.up, server.reason, server.waiting_req)
 
 `probe.py` asks one server. No answer of a server ends the watching.
 """
@@ -16,14 +16,14 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.loop import LoopThread
-from inframind_gym.live.metrics import Means, Reading
+from inframind_gym.live.metrics import MeanLatency, Reading
 from inframind_gym.live.probe import DownError, Probe, fetch
 from inframind_gym.live.settings import ServerAddress, require_live
 from inframind_gym.simulator.workflow.backend import Telemetry
@@ -34,14 +34,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _UNCHECKED: Final = "not checked yet"
 
+# Arguments: a server that goes up or down, whether it is up, whether it sleeps, why.
+OnChange = Callable[[int, bool, bool, str], None]
+
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """State of one server, for people and exporters.
-
-    Times in s are means over the requests that finished between the last two readings between which
-    any did; NaN: none yet.
-    """
+    """State of one server."""
 
     alias: str
     url: str
@@ -49,13 +48,9 @@ class ServerStatus:
     asleep: bool
     listens: bool  # something takes connections at its address
     reason: str  # why it is down, in words; empty where it is up
-    age_s: float  # of the metrics; inf: never read
-    running_req: float
+    running_req: float  # 0 before the first reading
     waiting_req: float
     kv_frac: float  # 0..1
-    mean_s: Mapping[str, float]  # e2e, ttft, itl, queue, prefill, decode, inference
-    counters: Mapping[str, float]  # since its start: preemptions, prompt_tokens, generation_tokens
-    finished: Mapping[str, float]  # requests since its start, by reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,7 @@ class Beginning:
 
 
 class _Server:
-    """State of one server."""
+    """One server, as it was seen."""
 
     def __init__(self, address: ServerAddress, probe: Probe) -> None:
         self.address = address
@@ -80,12 +75,16 @@ class _Server:
         self.held: str | None = None  # why nothing is to be sent to it, whatever it reports
         self.misses = {"check": 0, "poll": 0}  # in a row
         self.reading: Reading | None = None
-        self.means = Means()
+        self.latency = MeanLatency()
         self.check_now = asyncio.Event()  # not when it is due
 
     @property
     def usable(self) -> bool:
         return self.up and self.held is None
+
+    def take(self, reading: Reading) -> None:
+        self.latency.update(reading)
+        self.reading = reading
 
     def status(self) -> ServerStatus:
         reading = self.reading
@@ -96,18 +95,10 @@ class _Server:
             asleep=self.asleep,
             listens=self.listens,
             reason=self.held or self.reason,
-            age_s=time.monotonic() - reading.taken_s if reading else math.inf,
             running_req=reading.running_req if reading else 0.0,
             waiting_req=reading.waiting_req if reading else 0.0,
             kv_frac=reading.kv_frac if reading else 0.0,
-            mean_s=dict(self.means.of),
-            counters=dict(reading.counters) if reading else {},
-            finished=dict(reading.finished) if reading else {},
         )
-
-
-# Arguments: a server that goes up or down, whether it is up, whether it sleeps, why.
-OnChange = Callable[[int, bool, bool, str], None]
 
 
 class MetricsWatcher:
@@ -123,6 +114,10 @@ class MetricsWatcher:
         on_change: called on the watcher's thread.
         api_key: sent as a bearer token.
         loop: a thread that runs already; without it the watcher has its own.
+
+    Attributes:
+        up: bit mask of the servers that can be sent to.
+        polls: how often the metrics were read.
     """
 
     def __init__(
@@ -133,18 +128,15 @@ class MetricsWatcher:
         health_s: float = 1.0,
         answer_s: float = 2.0,
         misses: int = 3,
-        on_change: OnChange | None = None,
+        on_change: OnChange = lambda *_: None,
         api_key: str | None = None,
         loop: LoopThread | None = None,
     ) -> None:
-        self._poll_s = poll_s
-        self._health_s = health_s
-        self._answer_s = answer_s
+        self.up = self.polls = 0
+        self._poll_s, self._health_s, self._answer_s = poll_s, health_s, answer_s
         self._most_misses = misses
         self._on_change = on_change
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._polls = 0
-        self._up = 0
         self._checked = threading.Event()
         self._closed = False
         self._session: aiohttp.ClientSession | None = None
@@ -166,90 +158,71 @@ class MetricsWatcher:
 
     # For any thread
 
-    @property
-    def up(self) -> int:
-        """Bit mask of the servers that can be sent to."""
-        return self._up
-
-    @property
-    def polls(self) -> int:
-        """How often the metrics were read."""
-        return self._polls
-
     def is_up(self, server: int) -> bool:
-        """Whether a server can be sent to."""
-        return bool(self._up >> server & 1)
+        """Return whether a server can be sent to."""
+        return bool(self.up >> server & 1)
 
-    def wait_checked(self, timeout_s: float = 30.0) -> int:
-        """Wait until every server was checked once; return the mask of those that are up."""
+    def wait_checked(self, timeout_s: float = 30.0) -> None:
+        """Wait until every server was checked once."""
         self._checked.wait(timeout_s)
-        return self._up
 
-    def wait_up(self, timeout_s: float, *, everyone: bool = True) -> int:
-        """Wait until all servers are up, or any.
+    def wait_up(self, timeout_s: float) -> None:
+        """Wait until all servers are up.
 
         Raises:
             InfraMindError: they are not, in time; the message says which, and why.
         """
         over_s = time.monotonic() + timeout_s
-        everything = (1 << len(self._servers)) - 1
-        while True:
-            if self._up == everything or (self._up and not everyone):
-                return self._up
+        while self.up != (1 << len(self._servers)) - 1:
             if time.monotonic() >= over_s:
-                break
+                down = (server for server in self.status() if not server.up)
+                lines = "".join(f"\n  {each.alias} ({each.url}): {each.reason}" for each in down)
+                raise InfraMindError(f"not up in {timeout_s:g} s:{lines}")
             time.sleep(0.05)
-        down = [
-            f"{s.address.alias} ({s.address.url}): {s.held or s.reason}"
-            for s in self._servers
-            if not s.usable
-        ]
-        lines = "".join(f"\n  {line}" for line in down)
-        raise InfraMindError(f"not up in {timeout_s:g} s:{lines}")
 
     def status(self) -> list[ServerStatus]:
         """Return the state of each server."""
         return [server.status() for server in self._servers]
 
     def begin(self) -> Beginning:
-        """Look at all servers now, and let the polls count from here.
+        """Check all servers now, and let the polls count from here.
 
         The next poll is due `poll_s` from now.
         """
         return self._loop.run(self._begin())
 
     def telemetry(self, beginning: Beginning) -> Telemetry:
-        """The metrics as they were polled last since the beginning; doesn't block."""
+        """Return the metrics of the last poll since the beginning; does not block."""
         count = len(self._servers)
-        polls = self._polls - beginning.polls
+        polls = self.polls - beginning.polls
         depth, e2e = [0.0] * count, [math.nan] * count
         kv, taken = [0.0] * count, [0.0] * count
         for m, server in enumerate(self._servers if polls > 0 else ()):
-            reading, means = server.reading, server.means
+            reading = server.reading
             if reading is None or reading.taken_s < beginning.at_s:
                 continue
             depth[m] = reading.running_req + reading.waiting_req
             kv[m] = reading.kv_frac
             taken[m] = reading.taken_s - beginning.at_s
-            if means.taken_s["e2e"] > beginning.at_s:
-                e2e[m] = means.of["e2e"]
+            if server.latency.taken_s > beginning.at_s:
+                e2e[m] = server.latency.mean_s
         return Telemetry(polls, taken, depth, e2e, kv)
 
     def suspect(self, server: int) -> None:
-        """A request could not reach the server: look whether it is up, now."""
+        """Check a server now: a request could not reach it."""
         self._loop.call(self._servers[server].check_now.set)
 
     def hold(self, server: int, reason: str) -> None:
-        """Send nothing to the server, whatever it says: for whoever puts it to sleep or stops it.
+        """Send nothing to a server, whatever it reports: it will be put to sleep, or stopped.
 
         Returns when it is so. Requests in flight are not touched.
         """
         self._loop.run(self._hold(server, reason))
 
     def release(self, server: int) -> None:
-        """Undo `hold`; the server is used again when it is seen to be up, which is looked at now.
+        """Undo `hold`; the server is used again once a check finds it up.
 
-        Returns when that is done.
+        Returns when it was checked.
         """
         self._loop.run(self._hold(server, None))
 
@@ -293,7 +266,7 @@ class MetricsWatcher:
     async def _begin(self) -> Beginning:
         await asyncio.gather(*(self._check(m) for m in range(len(self._servers))))
         await self._poll()  # what finished until here belongs to the time before
-        beginning = Beginning(time.monotonic(), self._polls)
+        beginning = Beginning(time.monotonic(), self.polls)
         self._next_s = beginning.at_s + self._poll_s
         self._again.set()
         return beginning
@@ -307,7 +280,6 @@ class MetricsWatcher:
             self._notify(m, False, False, reason)
 
     async def _watch(self, m: int) -> None:
-        """Look after one server for ever."""
         server = self._servers[m]
         while True:
             await self._check(m)
@@ -327,16 +299,18 @@ class MetricsWatcher:
             await self._poll()
 
     async def _poll(self) -> None:
-        """Read the metrics of the servers that are up, and show them all at once."""
+        """Read the metrics of the servers that are up, and publish them all at once."""
         async with self._polling:
-            up = [(m, server.changes) for m, server in enumerate(self._servers) if server.up]
-            readings = await asyncio.gather(*(self._polled(m) for m, _ in up))
-            for (m, changes), reading in zip(up, readings, strict=True):
-                if reading is not None and self._servers[m].changes == changes:
-                    self._take(self._servers[m], reading)
-            self._polls += 1
+            up = [(server, server.changes) for server in self._servers if server.up]
+            readings = await asyncio.gather(
+                *(self._read(m) for m, server in enumerate(self._servers) if server.up)
+            )
+            for (server, changes), reading in zip(up, readings, strict=True):
+                if reading is not None and server.changes == changes:
+                    server.take(reading)
+            self.polls += 1
 
-    async def _polled(self, m: int) -> Reading | None:
+    async def _read(self, m: int) -> Reading | None:
         """Read the metrics of a server; one that went down meanwhile counts as in `_check`."""
         server = self._servers[m]
         changes = server.changes
@@ -350,16 +324,11 @@ class MetricsWatcher:
             server.misses["poll"] = 0
         return reading
 
-    @staticmethod
-    def _take(server: _Server, reading: Reading) -> None:
-        server.means.update(reading)
-        server.reading = reading
-
     async def _check(self, m: int) -> None:
-        """Look whether a server is up.
+        """Find out whether a server is up.
 
-        What a look or a poll finds counts for nothing where the server has gone up or down since
-        it began: that is newer, and the next look goes by it.
+        A check or poll counts for nothing where the server has gone up or down since it began:
+        that is newer, and the next check goes by it.
         """
         server = self._servers[m]
         changes = server.changes
@@ -379,7 +348,7 @@ class MetricsWatcher:
         else:
             server.misses["check"] = 0
             if reading is not None:
-                self._take(server, reading)
+                server.take(reading)
             self._change(m, True, False, "")
 
     async def _get(self, url: str, path: str) -> tuple[int, str]:
@@ -387,10 +356,10 @@ class MetricsWatcher:
         return await fetch(self._session, url, path)
 
     def _failed(self, m: int, error: Exception, kind: str) -> None:
-        """A look or a poll has failed; whatever the reason, the next one will be made."""
+        """Count a check or a poll that has failed, for whatever reason; the next will be made."""
         server = self._servers[m]
         if not isinstance(error, DownError):
-            reason = f"cannot be looked at: {type(error).__name__}: {error}"
+            reason = f"cannot be checked: {type(error).__name__}: {error}"
             if reason != server.reason:
                 _log.error("%s: %s", server.address.alias, reason, exc_info=error)
             error = DownError(reason)
@@ -408,18 +377,16 @@ class MetricsWatcher:
         server.up, server.asleep, server.reason = up, asleep, reason
         server.listens = server.listens or up
         self._publish()
-        if all(s.reason != _UNCHECKED for s in self._servers):
+        if all(each.reason != _UNCHECKED for each in self._servers):
             self._checked.set()
         if changed:
             self._notify(m, server.usable, asleep, server.held or reason)
 
     def _notify(self, m: int, up: bool, asleep: bool, reason: str) -> None:
-        if self._on_change is None:
-            return
         try:
             self._on_change(m, up, asleep, reason)
         except Exception:
-            _log.exception("%s: of a change nobody could be told", self._servers[m].address.alias)
+            _log.exception("%s: on_change failed", self._servers[m].address.alias)
 
     def _publish(self) -> None:
-        self._up = sum(1 << m for m, server in enumerate(self._servers) if server.usable)
+        self.up = sum(1 << m for m, server in enumerate(self._servers) if server.usable)

@@ -86,7 +86,7 @@ class Events:
             self.end_phases(COME)
             simulation.state.episode[0]["tick"] += tick < ticks
         self.tell(events.CLOSE)
-        self.tell(events.LOOK)
+        self.tell(events.SNAPSHOT)
 
 
 def test_phases_leave_what_those_of_the_simulation_leave(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from inframind_gym.cli import app
 from inframind_gym.envs.placement.env import PlacementEnv
 from inframind_gym.envs.placement.live import PlacementLiveEnv
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.placement.cluster import Machine
+from inframind_gym.live.placement.cluster import LivePlacement
 from tests.placement.live_toys import MODELS, Pretended
 from tests.placement.toys import write_demand
 
@@ -31,9 +31,9 @@ LIVE = "InfraMind-PlacementLive-v0"
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Of an environment whose servers pretend."""
     monkeypatch.setattr(
-        Machine,
+        LivePlacement,
         "_vllm_server",
-        lambda self, g, m: Pretended(MODELS[m], self._config.live),
+        lambda self, g, m: Pretended(MODELS[m], self._live.live),
     )
     return {
         "demand": write_demand(

@@ -1,4 +1,4 @@
-"""Phases, begun when the records say so and ended when the server has; and servers that are lost."""
+"""Phases, begun by the records and ended by the servers; and servers that are lost."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.live.launch import tiny_models
+from inframind_gym.live import tiny_models
 from inframind_gym.live.compose import compose_file
 from inframind_gym.live.failures import advice, cause
 from inframind_gym.live.server_command import ServerCommand, server_command

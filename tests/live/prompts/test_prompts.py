@@ -10,10 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.live.prompts import Prompts, estimate_upper
-from inframind_gym.live.prompts import TEMPLATE_TOKENS, Message
+from inframind_gym.live.prompts import (
+    TEMPLATE_TOKENS,
+    Message,
+    Prompts,
+    cut,
+    estimate_upper,
+    shares,
+)
 from inframind_gym.live.roles import ROLE_BRIEFS, designs_only
-from inframind_gym.live.prompts import cut, shares
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, SECOND
 from inframind_gym.simulator.workflow.topology import (
@@ -197,7 +202,7 @@ def test_no_prompt_tells_the_answer() -> None:
     asserts = tests.value.splitlines()
     assert len(asserts) > 1
     assert not any(line in prompt for line in asserts)
-    assert tests.simulator.reference not in prompt
+    assert tests.reference not in prompt
 
 
 def obedient(kind: str) -> str:

@@ -148,7 +148,7 @@ def test_a_look_that_began_before_a_server_went_down_brings_nothing_up(
 ) -> None:
     """A poll finds that /metrics is silent while /health is still being asked."""
     asked, answer = threading.Event(), asyncio.Event()
-    look = Probe.look
+    look = Probe.check
 
     async def slow(self: Probe) -> None:
         asked.set()
@@ -160,8 +160,8 @@ def test_a_look_that_began_before_a_server_went_down_brings_nothing_up(
 
     with FakeServer() as server, watch(server, poll_s=3600.0, health_s=3600.0) as watcher:
         watcher.wait_up(10.0)
-        monkeypatch.setattr(Probe, "look", slow)
-        looking = asyncio.run_coroutine_threadsafe(watcher._look(0), watcher._loop.loop)
+        monkeypatch.setattr(Probe, "check", slow)
+        looking = asyncio.run_coroutine_threadsafe(watcher._check(0), watcher._loop.loop)
         assert asked.wait(10.0)
         watcher._loop.run(fail())
         assert watcher.up == 0
@@ -169,7 +169,7 @@ def test_a_look_that_began_before_a_server_went_down_brings_nothing_up(
         looking.result(10.0)
         assert watcher.up == 0
         assert "/metrics" in watcher.status()[0].reason
-        watcher._loop.run(watcher._look(0))  # the next one asks everything
+        watcher._loop.run(watcher._check(0))  # the next one asks everything
         assert watcher.up == 1
 
 
@@ -192,7 +192,7 @@ def test_of_two_looks_at_once_what_began_before_a_change_counts_for_nothing(
             patched.setattr(Probe, "meet", slow)
             gone = DownError("no answer to /metrics")
             watcher._failed(0, gone, "poll")
-            early, late = (asyncio.ensure_future(watcher._look(0)) for _ in answers)
+            early, late = (asyncio.ensure_future(watcher._check(0)) for _ in answers)
             await asyncio.sleep(0)  # both have begun
             answers[0].set_result(None)
             await early
@@ -204,7 +204,7 @@ def test_of_two_looks_at_once_what_began_before_a_change_counts_for_nothing(
                 answers[1].set_exception(DownError("no connection"))
             await late
         assert watcher.up == (0 if finds == "up" else 1)
-        await watcher._look(0)  # nothing is stuck
+        await watcher._check(0)  # nothing is stuck
         assert watcher.up == 1
 
     with FakeServer() as server, watch(server, poll_s=3600.0, health_s=3600.0) as watcher:
@@ -231,8 +231,8 @@ def test_a_poll_that_began_before_a_server_went_down_counts_for_nothing(
             polling = asyncio.ensure_future(watcher._poll())
             await asyncio.sleep(0.2)
             patched.setattr(Probe, "metrics", metrics)
-            watcher._failed(0, DownError("/health says 503"), "look")
-            await watcher._look(0)
+            watcher._failed(0, DownError("/health says 503"), "check")
+            await watcher._check(0)
             reading = watcher._servers[0].reading
             assert watcher.up == 1
             if finds == "metrics":
@@ -248,7 +248,7 @@ def test_a_poll_that_began_before_a_server_went_down_counts_for_nothing(
         watcher._loop.run(story())
 
 
-@pytest.mark.parametrize("broken", ["metrics", "look", "on_change"])
+@pytest.mark.parametrize("broken", ["metrics", "check", "on_change"])
 def test_no_bug_ends_the_watching(
     broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
