@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 
 from inframind_gym.envs.routing.backend_simulation import DrivenSimulation
-from inframind_gym.live.config import LiveConfig
 from inframind_gym.envs.routing.simulation import DECISION
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.backend import PromptMaker
+from inframind_gym.live.config import LiveConfig
+from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.servers import VllmServers
 from inframind_gym.live.settings import addresses
 from inframind_gym.simulator.workflow.backend import Backend

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.config import LiveLimits
@@ -30,9 +31,21 @@ class ServerError(InfraMindError):
     """A server did not do what it was asked for."""
 
 
-class LiveServer(Protocol):
-    """Operations of a placement on a server."""
+class LiveServer(ABC):
+    """Server of one instance: its process, and vLLM's developer endpoints for sleep.
 
+    Args:
+        limits: `sleep_s` and `wake_s` are read.
+
+    Attributes:
+        url: of the server that runs; "" before the first start.
+    """
+
+    def __init__(self, limits: LiveLimits) -> None:
+        self.limits = limits
+        self.url = ""
+
+    @abstractmethod
     def start(self, cancelled: Callable[[], bool]) -> ServerAddress:
         """Start the process; returns when it answers.
 
@@ -43,20 +56,7 @@ class LiveServer(Protocol):
             InfraMindError: it did not come up; nothing is left of it.
         """
 
-    def sleep(self) -> None:
-        """Put it to sleep; returns when it reports that. A sleeper goes on sleeping.
-
-        Raises:
-            InfraMindError: it does not sleep.
-        """
-
-    def wake(self) -> None:
-        """Wake it up; returns when it reports that it is awake and healthy.
-
-        Raises:
-            InfraMindError: it is not.
-        """
-
+    @abstractmethod
     def stop(self) -> None:
         """End all its processes, if there are any.
 
@@ -64,27 +64,26 @@ class LiveServer(Protocol):
             InfraMindError: some are left.
         """
 
+    @abstractmethod
     def is_alive(self) -> bool:
         """Return whether its process runs and takes connections."""
 
-
-class SleepControl:
-    """The developer endpoints of a vLLM server.
-
-    Args:
-        limits: `sleep_s` and `wake_s` are read.
-    """
-
-    def __init__(self, limits: LiveLimits) -> None:
-        self.limits = limits
-        self.url = ""
-
     def sleep(self) -> None:
-        """As of `LiveServer.sleep`. Requests of others that are in flight are waited for."""
+        """Put it to sleep; returns when it reports that. A sleeper goes on sleeping.
+
+        Requests of others that are in flight are waited for.
+
+        Raises:
+            InfraMindError: it does not sleep.
+        """
         self._switch(f"/sleep?level={_LEVEL}&mode=wait", True, self.limits.sleep_s)
 
     def wake(self) -> None:
-        """As of `LiveServer.wake`."""
+        """Wake it up; returns when it reports that it is awake and healthy.
+
+        Raises:
+            InfraMindError: it is not.
+        """
         self._switch("/wake_up", False, self.limits.wake_s)
         ask(f"{self.url}/health", limit_s=_SHORT_S)
 
@@ -120,7 +119,7 @@ class _CancelledError(Exception):
     """The start is to be given up."""
 
 
-class VllmServer(SleepControl):
+class VllmServer(LiveServer):
     """A vLLM process of this machine, on a port that is free when it starts.
 
     Args:
