@@ -174,7 +174,7 @@ class LiveRig:
 
     def finished(self, model: int) -> int:
         """Requests that ended since the server's start, however they did."""
-        return int(sum(self.reading(model).finished.values()))
+        return int(self.reading(model).finished_req)
 
 
 class NotedPrompts(Prompts):

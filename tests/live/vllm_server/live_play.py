@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,7 @@ class Prompts:
         self.seen: list[tuple[Call, dict[int, str], int]] = []
 
     def messages(
-        self,
-        call: Call,
-        answers: Mapping[int, str],
-        limit_tokens: int,
-        count_tokens: Callable[[str], int] | None,
+        self, call: Call, answers: Mapping[int, str], limit_tokens: int
     ) -> Sequence[Mapping[str, str]]:
         self.seen.append((call, dict(answers), limit_tokens))
         content = f"{call.query}/{call.node}/{call.phase}: {'; '.join(answers.values())}"

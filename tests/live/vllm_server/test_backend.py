@@ -220,10 +220,6 @@ def test_grading() -> None:
             backend.submit(call(number, query=number, phase=FINAL))
             found += [done.right for done in wait_for(backend, 1)]
         assert found == [True, False, None, None]
-        backend = pool.open(Prompts(), judge, judge_agents=True)
-        texts += ["42"]
-        backend.submit(call(0))
-        assert wait_for(backend, 1)[0].right is True
     assert threads and all(name.startswith("vllm-judge") for name in threads)
 
 

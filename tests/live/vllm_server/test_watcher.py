@@ -27,7 +27,8 @@ def watch(*servers: FakeServer, **options: Any) -> MetricsWatcher:
 
 def test_metrics_are_polled_and_counted_from_the_beginning_of_a_sweep() -> None:
     with FakeServer() as one, FakeServer() as two, watch(one, two, poll_s=3600.0) as watcher:
-        assert watcher.wait_up(10.0) == 0b11
+        watcher.wait_up(10.0)
+        assert watcher.up == 0b11
         one.finished = [100.0, 50.0]  # before the sweep
         beginning = watcher.begin()
         empty = watcher.telemetry(beginning)
@@ -77,16 +78,11 @@ def test_a_server_that_is_killed_and_returns() -> None:
         assert "Connect" in status[0].reason
         polls = watcher.polls
         until(lambda: watcher.polls > polls + 2)
-        aged = watcher.status()
-        assert aged[0].age_s > aged[1].age_s  # the last metrics stay, and age
         assert watcher.telemetry(beginning).e2e_s[0] == pytest.approx(1.0)
         one.start()
         until(lambda: watcher.up == 0b11)
         one.finished = [3.0]
         until(lambda: watcher.telemetry(beginning).e2e_s[0] == pytest.approx(3.0))
-        assert all(
-            s.mean_s["e2e"] >= 0 for s in watcher.status() if s.mean_s["e2e"] == s.mean_s["e2e"]
-        )
     assert [change for change in changes if change[0] == 0] == [(0, True), (0, False), (0, True)]
 
 
@@ -94,83 +90,36 @@ DEEP = b"[" * 200_000  # the JSON parser gives up with a RecursionError
 
 
 @pytest.mark.parametrize(
-    "how",
-    ["garbage", "unhealthy", "asleep", "mute", "metrics", "other", "deep sleep", "deep models"],
+    ("fault", "reason"),
+    [
+        ({"garbage": b"<html>It works!</html>"}, "num_requests_running"),
+        ({"health": 503}, "/health says 503"),
+        ({"asleep": True}, "asleep"),
+        ({"mute": {"/health"}}, "no answer to /health"),
+        ({"mute": {"/metrics"}}, "no answer to /metrics"),
+        ({"instead": {"/is_sleeping": DEEP}}, "/is_sleeping answers"),
+        # Asked when it comes up:
+        ({"instead": {"/v1/models": DEEP}}, "no list of models"),
+        ({"model": "n"}, "serves n, not m"),
+    ],
 )
-def test_what_makes_a_server_unusable(how: str) -> None:
-    reasons = {
-        "garbage": "num_requests_running",
-        "unhealthy": "/health says 503",
-        "asleep": "asleep",
-        "mute": "no answer to /health",
-        "metrics": "no answer to /metrics",
-        "other": "serves n, not m",
-        "deep sleep": "/is_sleeping answers",
-        "deep models": "no list of models",
-    }
+def test_what_makes_a_server_unusable(fault: dict[str, Any], reason: str) -> None:
     with FakeServer() as one, FakeServer() as two, watch(one, two, answer_s=0.1) as watcher:
         watcher.wait_up(10.0)
-        if how == "garbage":
-            one.garbage = b"<html>It works!</html>"
-        elif how == "unhealthy":
-            one.health = 503
-        elif how == "asleep":
-            one.asleep = True
-        elif how == "mute":
-            one.mute = {"/health"}
-        elif how == "metrics":
-            one.mute = {"/metrics"}
-        elif how == "deep sleep":
-            one.instead = {"/is_sleeping": DEEP}
-        elif how == "deep models":  # asked when it comes up
-            one.instead = {"/v1/models": DEEP}
-            one.health = 503
-            until(lambda: watcher.up == 0b10)
-            one.health = 200
-        else:
+        good = {name: getattr(one, name) for name in fault}
+        if "model" in fault or "/v1/models" in fault.get("instead", {}):
             one.kill()
             until(lambda: watcher.up == 0b10)
-            one.model = "n"
+            vars(one).update(fault)
             one.start()
+        vars(one).update(fault)
         until(lambda: watcher.up == 0b10)
-        until(lambda: reasons[how] in watcher.status()[0].reason)
-        assert watcher.status()[0].asleep == (how == "asleep")
+        until(lambda: reason in watcher.status()[0].reason)
+        assert watcher.status()[0].asleep == (reason == "asleep")
         with pytest.raises(InfraMindError, match=r"s0 .*: "):
             watcher.wait_up(0.01)
-        assert watcher.wait_up(0.01, everyone=False) == 0b10
-        one.garbage, one.health, one.asleep, one.mute, one.model = None, 200, False, set(), "m"
-        one.instead = {}
+        vars(one).update(good)
         until(lambda: watcher.up == 0b11)
-
-
-def test_a_look_that_began_before_a_server_went_down_brings_nothing_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A poll finds that /metrics is silent while /health is still being asked."""
-    asked, answer = threading.Event(), asyncio.Event()
-    look = Probe.check
-
-    async def slow(self: Probe) -> None:
-        asked.set()
-        await answer.wait()
-        await look(self)
-
-    async def fail() -> None:
-        watcher._failed(0, DownError("no answer to /metrics"), "poll")
-
-    with FakeServer() as server, watch(server, poll_s=3600.0, health_s=3600.0) as watcher:
-        watcher.wait_up(10.0)
-        monkeypatch.setattr(Probe, "check", slow)
-        looking = asyncio.run_coroutine_threadsafe(watcher._check(0), watcher._loop.loop)
-        assert asked.wait(10.0)
-        watcher._loop.run(fail())
-        assert watcher.up == 0
-        watcher._loop.call(answer.set)
-        looking.result(10.0)
-        assert watcher.up == 0
-        assert "/metrics" in watcher.status()[0].reason
-        watcher._loop.run(watcher._check(0))  # the next one asks everything
-        assert watcher.up == 1
 
 
 @pytest.mark.parametrize("finds", ["up", "down"])
