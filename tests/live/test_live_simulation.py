@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from inframind_gym.live.config import LiveConfig, live_config
 from inframind_gym.errors import ConfigError
+from inframind_gym.live.config import LiveConfig, live_config
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.simulation import LiveSimulation
 from inframind_gym.simulator.server.pool import load_pool

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.placement.cluster import LivePlacement
 from inframind_gym.live.config import LiveLimits, live_placement_config
+from inframind_gym.live.placement.cluster import LivePlacement
 from inframind_gym.live.placement.server import LiveServer
 from inframind_gym.live.settings import ServerAddress
 from inframind_gym.simulator.placement.state import STATE_NAMES

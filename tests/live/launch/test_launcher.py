@@ -33,9 +33,9 @@ from tests.live.launch.play import (
     needs_linux,
     pool_of,
     session,
-    until,
     write_pool,
 )
+from tests.live.vllm_server.fake import until
 
 pytestmark = needs_linux
 
@@ -62,7 +62,9 @@ class Room:
     def running(self) -> set[int]:
         """Of all servers that were ever started here."""
         for file in self.state.glob("*/state.json"):
-            self.seen += [server["process"][0] for server in json.loads(file.read_text())["servers"]]
+            self.seen += [
+                server["process"][0] for server in json.loads(file.read_text())["servers"]
+            ]
         return {pid for leader in set(self.seen) for pid in session(leader)}
 
 

@@ -63,7 +63,6 @@ class FakeServer:
         open_at_sleep: chat completions under way at each POST /sleep; they end as aborted.
         refuses: status with which a path is answered, until it is taken out.
         dies_of: paths that kill it.
-        engines: so many engines in the metrics.
     """
 
     def __init__(
@@ -90,9 +89,6 @@ class FakeServer:
         self.open_at_sleep: list[int] = []
         self.refuses: dict[str, int] = {}
         self.dies_of: set[str] = set()
-        self.engines = 1
-        self.old_names = False
-        self.kv_frac = 0.25
         self.finished: list[float] = []  # latencies, since the start
         self.started = time.time()
         self.port = port
@@ -173,44 +169,23 @@ class FakeServer:
 
     def metrics(self) -> str:
         """As vLLM 0.32 writes them, cut to some of the metrics."""
-        lines = ["# HELP process_start_time_seconds Start time of the process."]
-        if not self.old_names:
-            lines.append(f"process_start_time_seconds {self.started}")
-        kv = "vllm:gpu_cache_usage_perc" if self.old_names else "vllm:kv_cache_usage_perc"
-        itl = "time_per_output_token" if self.old_names else "inter_token_latency"
-        for engine in range(self.engines):
-            label = f'{{engine="{engine}",model_name="{self.model}"}}'
-            share = 1 if engine == 0 else 0  # what finished, finished in the first
-            total = share * sum(self.finished)
-            count = share * len(self.finished)
-            lines += [
-                "# TYPE vllm:num_requests_running gauge",
-                f"vllm:num_requests_running{label} {float(self.open)}",
-                "# TYPE vllm:num_requests_waiting gauge",
-                f"vllm:num_requests_waiting{label} 1.0",
-                f"# TYPE {kv} gauge",
-                f"{kv}{label} {self.kv_frac * (engine + 1)}",
-                "# TYPE vllm:num_preemptions_total counter",
-                f"vllm:num_preemptions_total{label} 2.0",
-                "# TYPE vllm:request_success_total counter",
-                f'vllm:request_success_total{{engine="{engine}",finished_reason="stop",'
-                f'model_name="{self.model}"}} {float(count)}',
-            ]
-            if not self.old_names:
-                awake = 0.0 if self.asleep else 1.0
-                lines.append(
-                    f'vllm:engine_sleep_state{{engine="{engine}",model_name="{self.model}",'
-                    f'sleep_state="awake"}} {awake}'
-                )
-            for name in ("e2e_request_latency", "time_to_first_token", itl):
-                lines += [
-                    f"# TYPE vllm:{name}_seconds histogram",
-                    f'vllm:{name}_seconds_bucket{{engine="{engine}",le="+Inf",'
-                    f'model_name="{self.model}"}} {float(count)}',
-                    f"vllm:{name}_seconds_count{label} {float(count)}",
-                    f"vllm:{name}_seconds_sum{label} {total}",
-                ]
-        return "\n".join(lines) + "\n"
+        label = f'{{engine="0",model_name="{self.model}"}}'
+        state = label.replace("}", ',sleep_state="awake"}')
+        bucket = label.replace("}", ',le="+Inf"}')
+        e2e, count = "vllm:e2e_request_latency_seconds", float(len(self.finished))
+        samples = {
+            "process_start_time_seconds": self.started,
+            f"vllm:num_requests_running{label}": float(self.open),
+            f"vllm:num_requests_waiting{label}": 1.0,
+            f"vllm:kv_cache_usage_perc{label}": 0.25,
+            f"vllm:num_preemptions_total{label}": 2.0,
+            f"vllm:engine_sleep_state{state}": 0.0 if self.asleep else 1.0,
+            f"{e2e}_bucket{bucket}": count,
+            f"{e2e}_count{label}": count,
+            f"{e2e}_sum{label}": float(sum(self.finished)),
+        }
+        kinds = [f"# TYPE {e2e} histogram", "# TYPE vllm:num_requests_running gauge"]
+        return "\n".join([*kinds, *(f"{name} {value}" for name, value in samples.items())]) + "\n"
 
     # One connection
 
