@@ -313,5 +313,5 @@ def test_nothing_is_left_behind() -> None:
         watcher.close()
         watcher.close()
         until(lambda: threading.active_count() == inside)
-        until(lambda: not server._writers)
+        until(lambda: not server.connections)
     assert threading.active_count() == before
