@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.settings import LiveSettings, ServerAddress
+from inframind_gym.live.settings import LiveSettings, ServerAddress, auth_headers
 from inframind_gym.live.stream import ChatStream, StreamError, error_message
 
 if TYPE_CHECKING:
@@ -195,7 +195,6 @@ class Client:
         settings: limits, retries, sampling.
         is_up: whether a server can be sent to now.
         suspect: called with a server that could not be reached.
-        api_key: sent as a bearer token.
     """
 
     def __init__(
@@ -205,15 +204,11 @@ class Client:
         *,
         is_up: Callable[[int], bool] = lambda server: True,
         suspect: Callable[[int], None] = lambda server: None,
-        api_key: str | None = None,
     ) -> None:
         self._servers = tuple(servers)
         self._settings = settings
         self._is_up = is_up
         self._suspect = suspect
-        self._headers = {"Content-Type": "application/json"}
-        if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
         self._gate = Gate(
             len(self._servers), settings.max_in_flight_per_server, settings.max_in_flight
         )
@@ -228,7 +223,7 @@ class Client:
             # The gate bounds the connections; a bound of the connector would serve in any order.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._settings.connect_s),
-            headers=self._headers,
+            headers={"Content-Type": "application/json"} | auth_headers(),
             auto_decompress=False,
         )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import time
 import urllib.error
 import urllib.request
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.metrics import MetricsError, Reading, parse_metrics
-from inframind_gym.live.settings import ServerAddress
+from inframind_gym.live.settings import ServerAddress, auth_headers
 
 if TYPE_CHECKING:
     import aiohttp
@@ -69,9 +68,7 @@ def ask(url: str, *, method: str = "GET", limit_s: float = _ASK_S) -> str:
     Raises:
         AskError: there is none, or an HTTP error.
     """
-    request = urllib.request.Request(url, method=method)
-    if key := os.environ.get("VLLM_API_KEY"):
-        request.add_header("Authorization", f"Bearer {key}")
+    request = urllib.request.Request(url, method=method, headers=auth_headers())
     # A proxy cannot reach this machine's own servers.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     late = AskError(f"{url}: no answer in {limit_s:.1f} s")

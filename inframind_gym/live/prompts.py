@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypedDict
 
+import yaml
+
 from inframind_gym.errors import ConfigError
-from inframind_gym.live.roles import DECIDER_BRIEF, ROLE_BRIEFS, designs_only
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.simulator.workflow.graphs import CUSTOM, DEBATE_ROUNDS, FINAL, SECOND
-from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTRUCTIONS, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import (
+    ROLES,
+    STRATEGIES,
+    STRATEGY_INSTRUCTIONS,
+    TOPOLOGIES,
+)
 from inframind_gym.tasks.extract import without_reasoning
 from inframind_gym.tasks.formats import LETTERS
 from inframind_gym.tasks.taskset import Answer, TaskSet
@@ -23,6 +30,9 @@ LEAST: Final = 24  # tokens below which a part of an answer is no use
 _ATTEMPTS: Final = 8
 _PIECES: Final = re.compile(r"[A-Za-z]+|\d|[^\S\n]+|\n|[^\sA-Za-z\d]")
 _MARK: Final = "\n[... {0} characters left out ...]\n"
+_BRIEFS: Final = yaml.safe_load(Path(__file__).with_name("roles.yaml").read_text(encoding="utf-8"))
+ROLE_BRIEFS: Final = tuple(str(_BRIEFS[role.domain][role.name]) for role in ROLES)
+DECIDER_BRIEF: Final = str(_BRIEFS["Decider"])
 _DESIGN: Final = (
     "Answer in plain words and pseudo-code, in at most 300 words. Others write the function."
 )
@@ -138,6 +148,11 @@ class Prompts:
         else:
             lines.append(answer_format(answer))
         return "\n".join(lines)
+
+
+def designs_only(role: int) -> bool:
+    """Return whether a role leaves the code of programming tasks to others."""
+    return ROLES[role].domain == "Code" and not ROLES[role].writes_code
 
 
 def _instruction(call: Call, strategy: str) -> str:

@@ -73,14 +73,12 @@ class VllmServers:
         self._backend: VllmBackend | None = None
         self._known = 0  # servers that have been up
         self._closed = False
-        api_key = os.environ.get("VLLM_API_KEY")
         self.loop = LoopThread("vllm-pool")
         self.client = Client(
             at,
             self.settings,
             is_up=lambda server: self.watcher.is_up(server),
             suspect=lambda server: self.watcher.suspect(server),
-            api_key=api_key,
         )
         try:
             self.loop.run(self.client.open())
@@ -91,7 +89,6 @@ class VllmServers:
                 answer_s=self.settings.answer_s,
                 misses=self.settings.misses,
                 on_change=self._changed,
-                api_key=api_key,
                 loop=self.loop,
             )
         except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from typing import Any
 
@@ -91,6 +92,12 @@ def addresses(pool: PoolConfig) -> tuple[ServerAddress, ...]:
         ServerAddress(alias=model.alias, url=server_url(model), model=model.name)
         for model in pool.models
     )
+
+
+def auth_headers() -> dict[str, str]:
+    """Return the headers of requests to servers with a password: $VLLM_API_KEY, if it is set."""
+    key = os.environ.get("VLLM_API_KEY")
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def require_live() -> None:

@@ -25,7 +25,7 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.live.loop import LoopThread
 from inframind_gym.live.metrics import MeanLatency, Reading
 from inframind_gym.live.probe import DownError, Probe, fetch
-from inframind_gym.live.settings import ServerAddress, require_live
+from inframind_gym.live.settings import ServerAddress, auth_headers, require_live
 from inframind_gym.simulator.workflow.backend import Telemetry
 
 if TYPE_CHECKING:
@@ -112,7 +112,6 @@ class MetricsWatcher:
         misses: missing answers in a row until a server that was up counts as down. One that
             refuses the connection or answers nonsense is down at once.
         on_change: called on the watcher's thread.
-        api_key: sent as a bearer token.
         loop: a thread that runs already; without it the watcher has its own.
 
     Attributes:
@@ -129,14 +128,12 @@ class MetricsWatcher:
         answer_s: float = 2.0,
         misses: int = 3,
         on_change: OnChange = lambda *_: None,
-        api_key: str | None = None,
         loop: LoopThread | None = None,
     ) -> None:
         self.up = self.polls = 0
         self._poll_s, self._health_s, self._answer_s = poll_s, health_s, answer_s
         self._most_misses = misses
         self._on_change = on_change
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._checked = threading.Event()
         self._closed = False
         self._session: aiohttp.ClientSession | None = None
@@ -250,7 +247,7 @@ class MetricsWatcher:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
             timeout=aiohttp.ClientTimeout(total=self._answer_s),
-            headers=self._headers,
+            headers=auth_headers(),
         )
         forever = [*map(self._watch, range(len(self._servers))), self._poll_forever()]
         self._tasks = [asyncio.ensure_future(coroutine) for coroutine in forever]

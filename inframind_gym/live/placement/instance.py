@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -65,13 +64,11 @@ class Link:
         self._loop = loop
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
-        api_key = os.environ.get("VLLM_API_KEY")
         self._client = Client(
             (address,),
             settings.model_copy(update={"retries": 0}),
             is_up=lambda _: self.is_up,
             suspect=lambda _: self._watcher.suspect(0),
-            api_key=api_key,
         )
         loop.run(self._client.open())
         self._watcher = MetricsWatcher(
@@ -81,7 +78,6 @@ class Link:
             answer_s=limits.answer_s,
             misses=limits.misses,
             on_change=lambda _, up, *__: on_change(up),
-            api_key=api_key,
             loop=loop,
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -69,6 +69,7 @@ def drawn_tokens(world: World, cluster: Cluster, slot: int) -> JobCalls:
     return JobCalls(np.rint(prompt).astype(int).tolist(), output.astype(int).tolist())
 
 
+@dataclass
 class Traffic:
     """The calls in a cluster.
 
@@ -83,42 +84,36 @@ class Traffic:
         lost: calls that were given up; of the episode.
     """
 
-    def __init__(
-        self,
-        records: Records,
-        served: Sequence[ModelConfig],
-        limits: LiveLimits,
-        link_of: Callable[[int, int], Link | None],
-    ) -> None:
-        self.failed = self.lost = 0
-        self._records = records
-        self._served = served
-        self._limits = limits
-        self._link_of = link_of
-        self._flights: dict[int, _Flight] = {}  # by request
-        self._jobs: dict[int, JobCalls] = {}  # by slot of the job
-        self._tries: dict[int, int] = {}  # by request: those that failed before
+    records: Records
+    served: Sequence[ModelConfig]
+    limits: LiveLimits
+    link_of: Callable[[int, int], Link | None]
+    failed: int = 0
+    lost: int = 0
+    _flights: dict[int, _Flight] = field(default_factory=dict)  # by request
+    _jobs: dict[int, JobCalls] = field(default_factory=dict)  # by slot of the job
+    _tries: dict[int, int] = field(default_factory=dict)  # by request: those that failed before
 
     def add_job(self, ordinal: int) -> None:
         """Let a job of the demand arrive."""
-        slot = self._records.write(events.JOB, number=ordinal)
-        self._records.state.episode[0]["next_job"] += 1
-        self._jobs[slot] = drawn_tokens(self._records.world, self._records.state, slot)
+        slot = self.records.write(events.JOB, number=ordinal)
+        self.records.state.episode[0]["next_job"] += 1
+        self._jobs[slot] = drawn_tokens(self.records.world, self.records.state, slot)
 
     def add_call(self, m: int, asked: Asked, answer: Future[ChatResult]) -> None:
         """Let a call arrive from outside."""
-        episode = self._records.state.episode[0]
+        episode = self.records.state.episode[0]
         here = int(episode["used_jobs"]) - int(episode["free_jobs"])
-        if here + int(episode["jobs_done"]) >= self._records.state.job.shape[1]:
+        if here + int(episode["jobs_done"]) >= self.records.state.job.shape[1]:
             message = f"{here} calls wait, and there is no room for more: slow down"
             answer.set_exception(InfraMindError(message))
             return
-        slot = self._records.write(events.CALL, model=m, now_s=self._records.now_s)
+        slot = self.records.write(events.CALL, model=m, now_s=self.records.now_s)
         self._jobs[slot] = JobCalls([], [], asked, answer)
 
     def send(self) -> None:
         """Send what was routed."""
-        state = self._records.state
+        state = self.records.state
         places = state.queue.shape[2]
         for g in range(state.server.shape[1]):
             server = state.server[0, g]
@@ -133,24 +128,24 @@ class Traffic:
                     self._send_one(flight)
 
     def _send_one(self, flight: _Flight) -> None:
-        records = self._records
+        records = self.records
         request = records.state.request[0, flight.identity]
         deadline_s = float(records.state.job[0, request["job"]]["deadline_s"])
         if not np.isfinite(deadline_s):
             deadline_s = float(request["ready_s"])
-        link = self._link_of(flight.place, flight.model)
+        link = self.link_of(flight.place, flight.model)
         assert link is not None  # it is ACTIVE
         chat = self._jobs[int(request["job"])].request(
             int(request["call"]),
-            self._served[flight.model].server.max_model_len,
-            self._limits.call_s,
+            self.served[flight.model].server.max_model_len,
+            self.limits.call_s,
             round((records.epoch_s + deadline_s) * 1e6),
         )
         link.send(chat, lambda result: records.put(lambda: self._ended(flight, result)))
 
     def _ended(self, flight: _Flight, result: ChatResult) -> None:
         """Take the result of a call."""
-        identity, records = flight.identity, self._records
+        identity, records = flight.identity, self.records
         if self._flights.get(identity) is not flight:
             return  # it was taken back, or its episode is over
         del self._flights[identity]
@@ -172,7 +167,7 @@ class Traffic:
         _log.info("a call failed (%s): %s", result.status, result.error)
         if result.status not in _BLAMELESS:
             self._tries[identity] = self._tries.get(identity, 0) + 1
-        if result.status not in _HOPELESS and self._tries.get(identity, 0) <= self._limits.retries:
+        if result.status not in _HOPELESS and self._tries.get(identity, 0) <= self.limits.retries:
             return events.BACK
         self.lost += 1
         _log.warning("a call is lost (%s): %s", result.status, result.error)
@@ -180,12 +175,12 @@ class Traffic:
 
     def take_back(self, g: int) -> None:
         """Let the calls on their way to the server at leader `g` wait for another one."""
-        now_s = self._records.now_s
+        now_s = self.records.now_s
         for flight in [each for each in self._flights.values() if each.place == g]:
             del self._flights[flight.identity]
             self.failed += 1
-            self._records.write(events.BACK, g, number=flight.identity, now_s=now_s)
-            link = self._link_of(g, flight.model)
+            self.records.write(events.BACK, g, number=flight.identity, now_s=now_s)
+            link = self.link_of(g, flight.model)
             if link is not None:
                 link.give_up("its server leaves")
 

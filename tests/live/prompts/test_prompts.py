@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.live.prompts import (
+    ROLE_BRIEFS,
     TEMPLATE_TOKENS,
     Message,
     Prompts,
     cut,
+    designs_only,
     estimate_upper,
     shares,
 )
-from inframind_gym.live.roles import ROLE_BRIEFS, designs_only
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, SECOND
 from inframind_gym.simulator.workflow.topology import (
