@@ -6,7 +6,7 @@ vLLM itself is never imported: its servers are processes, reached over HTTP.
     simulation      a closed loop of routing on live servers: what the live environments step
     placement/      a live cluster whose models are switched by a policy
 
-Calls, whoever started the servers:
+Calls, independent of who started the servers:
 
     servers         connections to a pool that outlive an episode
     backend         one episode on them, as a `simulator.workflow.backend.Backend`

@@ -38,7 +38,7 @@ Status = Literal[
     "server_error",  # any other 5xx
     "timeout",  # over its time limit
     "down",  # its server went down, or to sleep, before it was answered
-    "cancelled",  # the sweep was closed
+    "cancelled",  # the episode was closed
     "fault",  # of our own code
 ]
 ANSWERED: Final = ("ok", "truncated")
@@ -88,12 +88,12 @@ class ChatResult:
 
     @property
     def answered(self) -> bool:
-        """Whether there is an answer, whole or cut."""
+        """True for an answer, whole or cut."""
         return self.status in ANSWERED
 
     @property
     def retryable(self) -> bool:
-        """Whether it makes sense to ask again."""
+        """True where another attempt makes sense."""
         return self.status not in _NEVER_AGAIN
 
 

@@ -69,7 +69,7 @@ class Launch:
 
     @property
     def ours(self) -> bool:
-        """Whether this call started it, and it has not ended."""
+        """True if this call started it, and it has not ended."""
         return self.phase in ("starting", "up") and not (self.adopted or self.already)
 
 
@@ -99,8 +99,8 @@ class Launcher:
             raise ConfigError(f"host {host!r}: servers listen on 127.0.0.1 or on 0.0.0.0")
         if host == "0.0.0.0" and not os.environ.get("VLLM_API_KEY"):
             raise ConfigError(
-                "servers that listen on 0.0.0.0 answer everybody on the network: set VLLM_API_KEY "
-                "to a password, here and where they are used"
+                "servers that listen on 0.0.0.0 answer every machine on the network: set "
+                "VLLM_API_KEY to a password, here and where they are used"
             )
         self.pool = pool
         self._started = StartedServers(pool.name, state)

@@ -158,7 +158,7 @@ class Probe:
         self._reports_sleep = True  # answers to /is_sleeping: only in vLLM's developer mode
 
     def reset(self) -> None:
-        """What comes back may be another server: ask it everything."""
+        """Ask everything again: another server may be at the address."""
         self._reports_sleep = True
 
     async def check(self) -> None:

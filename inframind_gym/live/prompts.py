@@ -178,7 +178,7 @@ def _parts(call: Call, answers: Mapping[int, str]) -> list[_Part]:
     """Return the answers that a call reads, each text once."""
     own = call.node if call.phase == SECOND else -1
     debate = call.topology == TOPOLOGIES.index("Debate")
-    # In a debate's second round everybody is read, and the agents' first nodes come first.
+    # A debate's second round reads all agents, and the agents' first nodes come first.
     agents = len(set(call.reads) - {own}) if debate else 0
     own_before = call.node - agents if debate and call.phase != FINAL and agents else -1
     texts: dict[int, str] = {}
@@ -268,8 +268,8 @@ def estimate_upper(text: str) -> int:
 def cut(text: str, limit: int) -> str:
     """Return a text of at most `limit` tokens, its middle left out and the cut marked.
 
-    A third of what is kept is the beginning, two thirds are the end, where answers stand. Where
-    `limit` leaves nothing of use, a note stands in place of the text, whatever the limit.
+    A third of what is kept is the beginning, two thirds are the end, which holds answers. Where
+    `limit` leaves nothing of use, a note replaces the text, whatever the limit.
     """
     tokens = estimate_upper(text)
     if tokens <= limit:

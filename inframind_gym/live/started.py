@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
-
 from inframind_gym.configs import StrictModel
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.files import replace_text
@@ -50,7 +48,7 @@ class StartedServer(StrictModel):
 
     @property
     def runs(self) -> bool:
-        """Whether its process has not ended."""
+        """True if its process has not ended."""
         return is_running(self.process)
 
     def family(self) -> Family:
@@ -136,18 +134,17 @@ class StartedServers:
             InfraMindError: the file is damaged.
         """
         self.servers = {}
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                content = _Content.model_validate_json(self._file.read_text(encoding="utf-8"))
-            except FileNotFoundError:
-                raise
-            except (OSError, ValidationError, ValueError) as error:
-                raise InfraMindError(
-                    f"{self._file}: cannot be read: {error}. See with ps which servers run, stop "
-                    "them, and remove the file."
-                ) from None
-            if content.boot == boot_id():
-                self.servers = {server.alias: server for server in content.servers}
+        try:
+            content = _Content.model_validate_json(self._file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return self.servers
+        except (OSError, ValueError) as error:
+            raise InfraMindError(
+                f"{self._file}: cannot be read: {error}. See with ps which servers run, stop them, "
+                "and remove the file."
+            ) from None
+        if content.boot == boot_id():
+            self.servers = {server.alias: server for server in content.servers}
         return self.servers
 
     def write(self, *changed: StartedServer) -> None:

@@ -12,7 +12,7 @@ _LONGEST: Final = 1 << 23  # bytes of a line
 
 
 class StreamError(InfraMindError):
-    """What a server sends is no chat completion."""
+    """A server's answer is no chat completion."""
 
 
 class ChatStream:

@@ -171,7 +171,7 @@ class Conductor:
         threading.Thread(target=check, name="placement-check", daemon=True).start()
 
     def _lost(self, instance: Instance, g: int, m: int, was: int, asleep: bool) -> None:
-        """Take back the calls of a server that is gone, or was put to sleep by somebody else."""
+        """Take back the calls of a server that is gone, or was put to sleep from outside."""
         state = self.state(g, m)
         if self.instances.get((g, m)) is not instance or state != was or instance.busy:
             return

@@ -83,12 +83,12 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        """Whether it can be sent to."""
+        """True if it can be sent to."""
         return self._watcher.is_up(0)
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it was asleep at the last check."""
+        """True if it was asleep at the last check."""
         return self._watcher.status()[0].asleep
 
     def wait_up(self) -> None:

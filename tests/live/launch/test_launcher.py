@@ -188,8 +188,10 @@ def test_one_that_does_not_end_is_killed(room: Room) -> None:
     assert room.running() == set()
 
 
-def test_a_process_that_has_the_id_now_is_not_stopped(room: Room) -> None:
-    """The state of a server that is gone, whose id was given to somebody else."""
+def test_a_process_that_has_the_id_now_is_not_stopped(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state of a server that is gone, whose id another process has; or of an earlier boot."""
     pool = pool_of(room.folder, "")
     room.up(pool)
     room.launcher(pool).down()
@@ -205,6 +207,14 @@ def test_a_process_that_has_the_id_now_is_not_stopped(room: Room) -> None:
             state.write(server.model_copy(update={"process": stolen, "members": members}))
             room.launcher(pool).down(grace_s=0.2)
             assert stranger.poll() is None
+        mine = server.model_copy(update={"process": identity(psutil.Process(stranger.pid))})
+        with monkeypatch.context() as rebooted:
+            rebooted.setattr("inframind_gym.live.started.boot_id", lambda: "an earlier boot")
+            state.write(mine)
+        assert room.launcher(pool).down(grace_s=0.2) == [] and stranger.poll() is None
+        state.write(mine)
+        assert room.launcher(pool).down(grace_s=0.2)[0].left == []
+        assert stranger.wait(10.0) != 0  # this one is the server
     finally:
         stranger.kill()
         stranger.communicate()

@@ -187,7 +187,3 @@ class NotedPrompts(Prompts):
         made = super().messages(call, answers, *more)
         self.asked.append((call, dict(answers), made))
         return made
-
-
-def records(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]

@@ -279,6 +279,11 @@ def until(condition: Callable[[], object], wait_s: float = 10.0) -> None:
         time.sleep(0.005)
 
 
+def records(log: Path) -> list[dict[str, Any]]:
+    """The lines of a request log."""
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
 def _piece(delta: dict[str, str], finish: str | None = None) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
@@ -20,7 +19,7 @@ from inframind_gym.live.settings import LiveSettings, server_url
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Backend, Call
 from inframind_gym.simulator.workflow.graphs import FINAL
-from tests.live.vllm_server.fake import Answer, Script, until
+from tests.live.vllm_server.fake import Answer, Script, records, until
 from tests.live.vllm_server.live_play import (
     Prompts,
     ask,
@@ -31,10 +30,6 @@ from tests.live.vllm_server.live_play import (
     right_if_42,
     wait_for,
 )
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_one_call(tmp_path: Path) -> None:
@@ -62,7 +57,7 @@ def test_one_call(tmp_path: Path) -> None:
     assert isinstance(body["priority"], int) and body["priority"] < 2**53
     assert body["model"] == load_pool("b200-2gpu").models[2].name
     assert body["max_tokens"] == 16
-    (line,) = lines(log)
+    (line,) = records(log)
     assert line["request_id"] == headers["x-request-id"]
     expected = {
         "model": "qwen-14b",
@@ -147,7 +142,7 @@ def test_a_prompt_that_is_too_long_is_cut_further(tmp_path: Path) -> None:
     room = 16384 - 16
     limits = [limit for _, _, limit in prompts.seen]
     assert limits == [room, 3 * room // 4, room, 3 * room // 4, room // 2]
-    found = [(line["status"], line["attempts"]) for line in lines(log)]
+    found = [(line["status"], line["attempts"]) for line in records(log)]
     assert found == [("ok", 2), ("too_long", 3)]
 
 
@@ -161,7 +156,7 @@ def test_a_prompt_that_cannot_be_made_short_enough(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with opened(TOO_LONG, prompts=Short(), log=log) as (backend, _, _):
         assert ask(backend, call(0))[0].failed and ask(backend, call(1))[0].failed
-    assert [(line["status"], line["error"], line["attempts"]) for line in lines(log)] == [
+    assert [(line["status"], line["error"], line["attempts"]) for line in records(log)] == [
         ("too_long", "HTTP 400: longer than the maximum model length of 100", 1),
         ("too_long", "the question alone is longer", 0),
     ]
@@ -248,7 +243,7 @@ def test_an_error_with_half_a_character_is_logged_and_completes(
 ) -> None:
     with opened(answer, log=tmp_path / "log") as (backend, _, _):
         assert ask(backend, call(0))[0].failed
-    (line,) = lines(tmp_path / "log")
+    (line,) = records(tmp_path / "log")
     assert HALF in line["error"]
 
 
@@ -266,7 +261,7 @@ def test_a_bug_costs_a_call_at_most_and_no_run(
     with opened(log=tmp_path / "log") as (backend, _, _):
         assert ask(backend, call(0))[0].failed == (where == "prompts")
     if where == "prompts":
-        (line,) = lines(tmp_path / "log")
+        (line,) = records(tmp_path / "log")
         assert (line["status"], line["error"]) == ("fault", "RuntimeError: cannot be")
         assert line["arrival_time"] is None and line["first_token_ts"] is None
 
@@ -290,7 +285,7 @@ def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
         done = ask(backend, *calls)
         assert backend.wait(backend.now_s() + 0.05) == []
     assert sorted(completion.call for completion in done) == list(range(100))
-    assert sorted(line["call"] for line in lines(log)) == list(range(100))
+    assert sorted(line["call"] for line in records(log)) == list(range(100))
     assert 0 < sum(not completion.failed for completion in done) < 100
     for completion in done:
         assert completion.finish_s >= completion.submit_s >= 0
@@ -385,7 +380,7 @@ def test_closing_gives_up_what_is_in_flight(tmp_path: Path) -> None:
             pool.open(Prompts())
         until(lambda: not any(server.connections for server in servers))  # no socket is left
     assert threading.active_count() == before
-    found = lines(log)
+    found = records(log)
     assert sorted((line["sweep"], line["call"]) for line in found) == [
         *((0, number) for number in range(9)),
         (1, 0),
