@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +27,19 @@ from inframind_gym.live.placement import events
 from inframind_gym.live.placement.conductor import Conductor, Transition
 from inframind_gym.live.placement.instance import Instance, Link
 from inframind_gym.live.placement.records import Records
-from inframind_gym.live.placement.server import LiveServer, VllmServer
 from inframind_gym.live.placement.traffic import Traffic
 from inframind_gym.live.settings import LiveSettings, ServerAddress, require_live
-from inframind_gym.live.started import StartedServers
 from inframind_gym.policies.actions import check_actions
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, DAG, SLEPT, World
 from inframind_gym.simulator.server.pool import load_pool
 
+# What needs psutil is imported when servers are started.
+if TYPE_CHECKING:
+    from inframind_gym.live.placement.server import LiveServer
+
 _log = logging.getLogger(__name__)
 
-MakeServer = Callable[[int, int], LiveServer]  # leader, model
+MakeServer = Callable[[int, int], "LiveServer"]  # leader, model
 
 
 class LivePlacement(PlacementSimulation):
@@ -409,6 +411,8 @@ class LivePlacement(PlacementSimulation):
         return Instance(f"{self.cards[m].alias} on GPU {g}", self._make_server(g, m), connect)
 
     def _vllm_server(self, g: int, m: int) -> LiveServer:
+        from inframind_gym.live.placement.server import VllmServer
+
         pool = instance_pool(self.pool, self.cluster_config, self.served[m], self.cards[m], g)
         return VllmServer(pool, self._live.live, self._live.state, self._live.python)
 
@@ -422,6 +426,8 @@ class LivePlacement(PlacementSimulation):
         Raises:
             InfraMindError: another process has it.
         """
+        from inframind_gym.live.started import StartedServers
+
         pool = StartedServers(f"{self.pool.name}-placement", self._live.state)
         with contextlib.ExitStack() as lock:
             lock.enter_context(pool.locked())

@@ -18,17 +18,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import ChatRequest, ChatResult, Client
 from inframind_gym.live.config import LiveLimits
 from inframind_gym.live.loop import LoopThread
 from inframind_gym.live.placement.events import AS_MEANT, ASLEEP, GONE
-from inframind_gym.live.placement.server import LiveServer
 from inframind_gym.live.settings import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import MetricsWatcher
 from inframind_gym.simulator.placement.state import LOADING, SLEEPING, VANISHING, WAKING
+
+if TYPE_CHECKING:
+    from inframind_gym.live.placement.server import LiveServer
 
 _log = logging.getLogger(__name__)
 _POLL_S: Final = 0.1

@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 pytest.importorskip("aiohttp")
+pytest.importorskip("psutil")
+
+import psutil
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.launcher import Launch, Launcher
