@@ -166,7 +166,7 @@ class SuiteConfig(BaseSuite):
             is a file goes by its name (`name_of`).
         arrivals: An arrival process: "poisson", "burst", "sustained", or a mapping such as
             ``{kind: trace, path: arrivals.csv, rescale: true}``.
-        protocol: How a workflow's calls are carried out and counted; null takes each workload's
+        execution: How a workflow's calls are carried out and counted; null takes each workload's
             own.
         scheduler: Order of the servers' queues; null takes the pool's.
         tasks: "builtin", or a folder of questions.
@@ -188,7 +188,7 @@ class SuiteConfig(BaseSuite):
     num_queries: PositiveInt | None = None
     by_workload: dict[str, WorkloadSettings] = Field(default_factory=dict)
     arrivals: str | dict[str, Any] = "poisson"
-    protocol: Literal["parallel", "published"] | None = None
+    execution: Literal["parallel", "sequential"] | None = None
     scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
     tasks: str = "builtin"
     split: Literal["train", "val", "test", "all"] = "test"

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import ChatRequest, ChatResult
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
-from inframind_gym.simulator.workflow.graphs import FINAL
-from inframind_gym.simulator.workflow.topology import ROLES, STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import FINAL
+from inframind_gym.simulator.workflow.roles import ROLES
+from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
 if TYPE_CHECKING:
     from inframind_gym.live.servers import VllmServers

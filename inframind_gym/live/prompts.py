@@ -14,13 +14,9 @@ import yaml
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.workflow.backend import Call
-from inframind_gym.simulator.workflow.graphs import CUSTOM, DEBATE_ROUNDS, FINAL, SECOND
-from inframind_gym.simulator.workflow.topology import (
-    ROLES,
-    STRATEGIES,
-    STRATEGY_INSTRUCTIONS,
-    TOPOLOGIES,
-)
+from inframind_gym.simulator.workflow.topology import CUSTOM, DEBATE_ROUNDS, FINAL, SECOND
+from inframind_gym.simulator.workflow.roles import ROLES
+from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTRUCTIONS, TOPOLOGIES
 from inframind_gym.tasks.extract import without_reasoning
 from inframind_gym.tasks.formats import LETTERS
 from inframind_gym.tasks.taskset import Answer, TaskSet

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from inframind_gym.envs.routing.backend_simulation import DrivenSimulation
+from inframind_gym.envs.routing.backend_simulation import BackendSimulation
 from inframind_gym.envs.routing.simulation import DECISION
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.backend import PromptMaker
@@ -24,7 +24,7 @@ from inframind_gym.tasks.sandbox import Sandbox, SandboxError
 _log = logging.getLogger(__name__)
 
 
-class LiveSimulation(DrivenSimulation):
+class LiveSimulation(BackendSimulation):
     """A closed loop on a pool of live servers, whose answers are graded.
 
     Args:

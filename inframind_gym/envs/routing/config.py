@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from inframind_gym.configs import PositiveInt, StrictModel, validate
 from inframind_gym.errors import ConfigError, require_positive, unknown
-from inframind_gym.simulator.workflow.graphs import Graph, custom_graph
+from inframind_gym.simulator.workflow.topology import Graph, custom_graph
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 from inframind_gym.simulator.workload import AgentProfile
 
@@ -62,7 +62,7 @@ class EnvConfig(StrictModel):
         num_queries: queries in a sweep; without it the workload's.
         arrivals: arrival process (`workload/arrivals.py`).
         scheduler: order of the servers' queues; without it the pool's.
-        protocol: how a workflow's calls follow one another; without it the workload's.
+        execution: how a workflow's calls follow one another; without it the workload's.
         planner: a fixed plan; without it plans are drawn from the workload's measured mix.
         agents: rules of the agents beyond their graph; without them the workload's.
         background: who routes the calls that are not the agent's.
@@ -83,7 +83,7 @@ class EnvConfig(StrictModel):
     num_queries: PositiveInt | None = None
     arrivals: str | dict[str, Any] = "poisson"
     scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
-    protocol: Literal["parallel", "published"] | None = None
+    execution: Literal["parallel", "sequential"] | None = None
     planner: FixedPlan | None = None
     agents: AgentProfile | None = None
     background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix"

@@ -29,7 +29,7 @@ from inframind_gym.live.placement.instance import Instance, Link
 from inframind_gym.live.placement.records import Records
 from inframind_gym.live.placement.traffic import Traffic
 from inframind_gym.live.settings import LiveSettings, ServerAddress, require_live
-from inframind_gym.policies.actions import check_actions
+from inframind_gym.envs.actions import check_actions
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, DAG, SLEPT, World
 from inframind_gym.simulator.server.pool import load_pool
 

@@ -17,7 +17,7 @@ from inframind_gym.calibration.sim2real.fit import fit_pool
 from inframind_gym.calibration.sim2real.report import compared
 from inframind_gym.calibration.sim2real.sweep import Sweep, _play, play_simulated
 from inframind_gym.cli import app
-from inframind_gym.envs.routing.backend_simulation import DrivenSimulation, open_surrogate
+from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.config import LiveConfig, live_config
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
@@ -32,7 +32,7 @@ def config_of(pool: str, queries: int = 40) -> LiveConfig:
 
 def played(config: LiveConfig, rate_per_min: float, seed: int) -> Sweep:
     """A sweep of servers that are what the pool's file says."""
-    simulation = DrivenSimulation(config, open_surrogate, one_query=False)
+    simulation = BackendSimulation(config, open_surrogate, one_query=False)
     return _play(simulation, rate_per_min, seed)
 
 

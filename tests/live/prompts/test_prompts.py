@@ -21,14 +21,9 @@ from inframind_gym.live.prompts import (
     shares,
 )
 from inframind_gym.simulator.workflow.backend import Call
-from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, SECOND
-from inframind_gym.simulator.workflow.topology import (
-    ROLES,
-    STRATEGIES,
-    STRATEGY_INSTRUCTIONS,
-    TOPOLOGIES,
-    graph,
-)
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST, SECOND
+from inframind_gym.simulator.workflow.roles import ROLES
+from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTRUCTIONS, TOPOLOGIES, graph
 from inframind_gym.tasks import load_tasks
 from inframind_gym.tasks.judging import judge
 from inframind_gym.tasks.sandbox import Sandbox

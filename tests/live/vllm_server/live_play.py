@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inframind_gym.envs.routing.backend_simulation import DrivenSimulation
+from inframind_gym.envs.routing.backend_simulation import BackendSimulation
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.live.backend import Judge, VllmBackend
 from inframind_gym.live.servers import VllmServers
@@ -132,10 +132,10 @@ class Live:
         retries = arguments.pop("retries", 0)
         defaults: dict[str, Any] = {"num_queries": 12, "record_calls": True, "agents": {}}
 
-        def open_backend(simulation: DrivenSimulation, key: int) -> VllmBackend:
+        def open_backend(simulation: BackendSimulation, key: int) -> VllmBackend:
             self.opened.append(pool.open(prompts, right_if_42, scheduler=simulation.scheduler))
             return self.opened[-1]
 
-        self.simulation = DrivenSimulation(
+        self.simulation = BackendSimulation(
             env_config(defaults | arguments), open_backend, one_query=False, retries=retries
         )

@@ -18,7 +18,7 @@ from inframind_gym.live.servers import VllmServers
 from inframind_gym.live.settings import LiveSettings, server_url
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Backend, Call
-from inframind_gym.simulator.workflow.graphs import FINAL
+from inframind_gym.simulator.workflow.topology import FINAL
 from tests.live.vllm_server.fake import Answer, Script, records, until
 from tests.live.vllm_server.live_play import (
     Prompts,

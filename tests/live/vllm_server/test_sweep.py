@@ -19,7 +19,7 @@ from tests.simulator.workflow.driven_play import at_random, by_node, play
 FAST = 3000.0  # queries a minute
 
 
-@pytest.mark.parametrize("protocol", ["parallel", "published"])
+@pytest.mark.parametrize("execution", ["parallel", "sequential"])
 def test_a_sweep_with_all_six_topologies(protocol: str, tmp_path: Path) -> None:
     prompts = Prompts()
     log = tmp_path / "log.jsonl"
@@ -27,7 +27,7 @@ def test_a_sweep_with_all_six_topologies(protocol: str, tmp_path: Path) -> None:
         five(lambda r, n: Answer("It is 42.", first_s=0.005)) as servers,
         live(servers, log=log) as pool,
     ):
-        run = Live(pool, prompts, level="joint", protocol=protocol, num_queries=18)
+        run = Live(pool, prompts, level="joint", execution=execution, num_queries=18)
         sweep = play(run.simulation, at_random(run.simulation, 3), rate_per_min=FAST)
         run.simulation.close()
         until(lambda: pool.client.in_flight == 0)
