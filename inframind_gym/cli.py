@@ -19,7 +19,7 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "calibrate": "inframind_gym.calibration.command:calibrate",
     "replay": "inframind_gym.calibration.replay_command:replay",
     "sim2real": "inframind_gym.calibration.sim2real.command:sim2real",
-    "pool": "inframind_gym.live.launch.command:app",
+    "pool": "inframind_gym.live.command:app",
 }
 _LOADERS: Final = {  # kind of file -> function that reads and checks it
     "pools": "inframind_gym.simulator.server.pool:load_pool",

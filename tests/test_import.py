@@ -15,7 +15,7 @@ IDS = ("InfraMind-Executor-v0", "InfraMind-Planner-v0", "InfraMind-Stream-v0")
 HEAVY = ("torch", "numba", "sentence_transformers", "matplotlib")
 OPTIONAL = (
     *("torch", "sentence_transformers", "matplotlib", "stable_baselines3", "wandb", "ray"),
-    *("aiohttp", "prometheus_client"),
+    *("aiohttp", "prometheus_client", "psutil"),
 )
 
 IMPORT = """

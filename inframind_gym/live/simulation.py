@@ -8,13 +8,13 @@ from collections.abc import Callable
 import numpy as np
 
 from inframind_gym.envs.routing.backend_simulation import BackendSimulation
-from inframind_gym.envs.routing.config import LiveConfig
 from inframind_gym.envs.routing.simulation import DECISION
 from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.live.backend import PromptMaker
+from inframind_gym.live.config import LiveConfig
 from inframind_gym.live.prompts import Prompts
-from inframind_gym.live.vllm.backend import PromptMaker
-from inframind_gym.live.vllm.servers import VllmServers
-from inframind_gym.live.vllm.settings import addresses
+from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.settings import addresses
 from inframind_gym.simulator.workflow.backend import Backend
 from inframind_gym.simulator.workflow.scripted_backend import Reply, ScriptedBackend
 from inframind_gym.tasks import TaskSet
@@ -32,12 +32,12 @@ class LiveSimulation(BackendSimulation):
         one_query: as of `Simulation`.
         servers: connections to the servers of the config's pool, which stay the caller's: `shut`
             leaves them open, and `config.live`, `log` and `reach_s` do not count. None: they are
-            made when the first sweep begins.
-        prompts: makes what writes the calls' messages from the run's tasks.
+            made when the first episode begins.
+        prompts: makes the calls' prompts from the run's tasks.
 
     Attributes:
-        servers: the connections; None before the first sweep, and where answers are scripted.
-        on_wait: as of `VllmServers`; to be set before a sweep begins.
+        servers: the connections; None before the first episode, and where answers are scripted.
+        on_wait: as of `VllmServers`; to be set before an episode begins.
 
     Raises:
         ConfigError: as of `Simulation`; a server of the pool has no address, or `servers` are those
@@ -74,11 +74,11 @@ class LiveSimulation(BackendSimulation):
 
     @property
     def title(self) -> str:
-        """What a person calls these environments."""
+        """Name of these environments, for people."""
         return f"{super().title} (live)"
 
     def shut(self) -> None:
-        """Give up the sweep and let go of sandbox and own connections. May be called twice."""
+        """Give up the episode; close sandbox and own connections. May be called twice."""
         self.close()
         if self.servers is not None and not self._keeps_servers:
             self.servers.close()
@@ -88,7 +88,7 @@ class LiveSimulation(BackendSimulation):
             self._sandbox = None
 
     def _open(self) -> Backend:
-        """The backend of a sweep, its clock at 0."""
+        """Return the backend of an episode, its clock at 0."""
         if self._live.scripted_s is not None:
             reply = Reply(self._live.scripted_s)
             poll_s = self.pool.metrics_poll_s
@@ -104,7 +104,7 @@ class LiveSimulation(BackendSimulation):
         return self.servers.open(prompts, self._judge, scheduler=self.scheduler)
 
     def _make_sandbox(self) -> Sandbox:
-        """A sandbox in which the run's answers can be judged.
+        """Return a sandbox in which the run's answers can be judged.
 
         Raises:
             InfraMindError: they cannot be; each would count as a wrong one.
@@ -152,14 +152,14 @@ class LiveSimulation(BackendSimulation):
         return servers
 
     def _judge(self, task: int, text: str) -> bool:
-        """Whether a response solves a task; asked by several threads at once."""
+        """Return whether a response solves a task; called by several threads at once."""
         if self._sandbox is None:
             raise InfraMindError("the environment is closed")
         return judge(self.tasks.answers[task], text, self._sandbox, self.tasks.texts[task])
 
 
 def compile_driver(config: LiveConfig) -> None:
-    """Play a few queries on scripted servers: no query shall wait for a compiler."""
+    """Play a few queries on scripted servers: no live query shall wait for a compiler."""
     short = config.model_copy(update={"scripted_s": 1.0, "num_queries": 4})
     simulation = LiveSimulation(short, one_query=False)
     observations, contexts = simulation.buffers()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inframind_gym.envs.routing.config import LiveConfig, live_config
 from inframind_gym.errors import ConfigError
+from inframind_gym.live.config import LiveConfig, live_config
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.simulation import LiveSimulation
 from inframind_gym.simulator.server.pool import load_pool
@@ -19,9 +18,9 @@ from tests.simulator.workflow.driven_play import by_node, play
 
 pytest.importorskip("aiohttp", reason="needs the extra `live`")
 
-from inframind_gym.live.vllm.servers import VllmServers
-from inframind_gym.live.vllm.settings import LiveSettings
-from tests.live.vllm_server.fake import Answer
+from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.settings import LiveSettings
+from tests.live.vllm_server.fake import Answer, records
 from tests.live.vllm_server.live_play import QUICK, five
 
 
@@ -58,8 +57,7 @@ def test_servers_and_prompts_can_be_handed_in(tmp_path: Path) -> None:
         asked = [r["messages"][-1]["content"] for server in servers for r in server.requests]
     assert len(asked) >= 8
     assert all(text.endswith("\nTake care.") for text in asked)
-    log = (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    lines = [json.loads(line) for line in log]  # the log is the servers' own
+    lines = records(tmp_path / "log.jsonl")  # the log is the servers' own
     assert len(lines) == len(asked)
     assert all(line["right"] is not None for line in lines if line["phase"] == "final")
 

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.live.config import LiveLimits, live_placement_config
 from inframind_gym.live.placement.cluster import LivePlacement
-from inframind_gym.live.placement.config import LiveLimits, live_placement_config
-from inframind_gym.live.placement.server import SleepControl
-from inframind_gym.live.vllm.settings import ServerAddress
+from inframind_gym.live.placement.server import LiveServer
+from inframind_gym.live.settings import ServerAddress
 from inframind_gym.simulator.placement.state import STATE_NAMES
 from tests.live.vllm_server.fake import Answer, FakeServer
 from tests.placement.toys import write_demand
@@ -26,7 +26,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 SLEEP = "/sleep?level=1&mode=wait"
 
 
-class Pretended(SleepControl):
+class Pretended(LiveServer):
     """The server of one instance: a fake one that starts at once.
 
     Attributes:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.live.placement import events
-from inframind_gym.live.placement.calls import drawn_tokens
+from inframind_gym.live.placement.traffic import drawn_tokens
 from inframind_gym.simulator.placement.blocks import first_gpu
 from inframind_gym.simulator.placement.state import (
     ACTIVE,
@@ -86,7 +86,7 @@ class Events:
             self.end_phases(COME)
             simulation.state.episode[0]["tick"] += tick < ticks
         self.tell(events.CLOSE)
-        self.tell(events.LOOK)
+        self.tell(events.SNAPSHOT)
 
 
 def test_phases_leave_what_those_of_the_simulation_leave(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.placement.config import live_placement_config
+from inframind_gym.live.config import live_placement_config
+from inframind_gym.live.loop import LoopThread
+from inframind_gym.live.placement import cluster
 from inframind_gym.simulator.placement.context import contexts, spec_of
 from inframind_gym.simulator.placement.state import OFFLOAD, WAKE
 from tests.live.vllm_server.fake import Answer
@@ -91,36 +93,36 @@ def test_waking_that_fails_is_rolled_back(tmp_path: Path) -> None:
         assert play.states(0) == ["active", "slept", "absent"]
 
 
-@pytest.mark.parametrize("how", ["sleep fails too", "dies", "hangs"])
-def test_a_server_that_can_neither_wake_nor_sleep_is_stopped(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"refuses": {"/wake_up": 500, SLEEP: 500}},
+        {"dies_of": {"/wake_up"}},
+        {"mute": {"/wake_up", SLEEP}},
+    ],
+)
+def test_a_server_that_can_neither_wake_nor_sleep_is_stopped(
+    tmp_path: Path, fault: dict[str, Any]
+) -> None:
     with stage(tmp_path, initial="empty", live={"wake_s": 0.5, "sleep_s": 0.5}) as play:
         on_gpu_0(play, 0)
         play.decide(LLAMA8, 0)
         play.until(lambda: play.states(0)[1] == "active")
-        fake = play.fake(0, 0)
-        if how == "sleep fails too":
-            fake.refuses = {"/wake_up": 500, SLEEP: 500}
-        elif how == "dies":
-            fake.dies_of = {"/wake_up"}
-        else:
-            fake.mute = {"/wake_up", SLEEP}
+        vars(play.fake(0, 0)).update(fault)
         play.decide(QWEN, 0)
         play.until(lambda: play.counters["failed_wakes"])
         assert play.states(0) == ["absent", "slept", "absent"]
         assert play.servers[0, 0].fake is None  # and its memory is free
         play.until(lambda: contexts(play.live, np.zeros(1, np.int64)).mask[0, 0, QWEN])
         play.decide(QWEN, 0)
-        play.until(lambda: play.states(0)[0] == "active")  # loaded anew
+        play.until(lambda: play.states(0)[0] == "active")  # loaded again
 
 
-@pytest.mark.parametrize("fault", ["hangs", "refuses"])
-def test_a_server_that_does_not_sleep_is_stopped(tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize("fault", [{"mute": {SLEEP}}, {"refuses": {SLEEP: 500}}])
+def test_a_server_that_does_not_sleep_is_stopped(tmp_path: Path, fault: dict[str, Any]) -> None:
     with stage(tmp_path, initial="empty", live={"sleep_s": 0.5}) as play:
         on_gpu_0(play, 0)
-        if fault == "hangs":
-            play.fake(0, 0).mute = {SLEEP}
-        else:
-            play.fake(0, 0).refuses = {SLEEP: 500}
+        vars(play.fake(0, 0)).update(fault)
         play.decide(LLAMA8, 0)
         play.until(lambda: play.states(0)[1] == "active")  # it got the slot all the same
         assert play.states(0) == ["absent", "active", "absent"]
@@ -287,11 +289,22 @@ def test_servers_that_do_not_start(tmp_path: Path) -> None:
         play.decide(0, 0)
 
 
-def test_a_pool_has_one_placement_at_a_time(tmp_path: Path) -> None:
+def test_a_pool_has_one_placement_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(name: str) -> LoopThread:
+        raise RuntimeError("can't start new thread")
+
     with stage(tmp_path, initial="empty") as one, stage(tmp_path, initial="empty") as other:
-        one.live.begin(0)
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster, "LoopThread", no_thread)
+            with pytest.raises(RuntimeError, match="new thread"):
+                other.live.begin(0)
+        one.live.begin(0)  # one that could not begin has given the pool back
         with pytest.raises(InfraMindError, match="another command is starting or stopping"):
             other.live.begin(0)
+        one.live.close()
+        other.live.begin(0)
 
 
 def test_closing_in_the_middle(tmp_path: Path) -> None:

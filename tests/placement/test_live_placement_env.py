@@ -20,7 +20,7 @@ from inframind_gym.cli import app
 from inframind_gym.envs.placement.env import PlacementEnv
 from inframind_gym.envs.placement.live import PlacementLiveEnv
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.placement.machine import Machine
+from inframind_gym.live.placement.cluster import LivePlacement
 from tests.placement.live_toys import MODELS, Pretended
 from tests.placement.toys import write_demand
 
@@ -31,9 +31,9 @@ LIVE = "InfraMind-PlacementLive-v0"
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Of an environment whose servers pretend."""
     monkeypatch.setattr(
-        Machine,
+        LivePlacement,
         "_vllm_server",
-        lambda self, g, m: Pretended(MODELS[m], self._config.live),
+        lambda self, g, m: Pretended(MODELS[m], self._live.live),
     )
     return {
         "demand": write_demand(
@@ -118,7 +118,7 @@ def test_no_vllm_is_told(tmp_path: Path) -> None:
 
 
 def test_the_command(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inframind_gym.live.placement.command.end_by_exception", lambda: None)
+    monkeypatch.setattr("inframind_gym.live.command.end_by_exception", lambda: None)
     given = ["--pool", "cpu-tiny", "--demand", arguments["demand"], "--state", arguments["state"]]
     given += ["--decisions", "1"]
     done = CliRunner().invoke(app, ["pool", "place", *given, "--policy", "static"])

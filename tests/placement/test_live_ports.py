@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.placement.config import instance_pool, live_placement_config, served_models
+from inframind_gym.live.config import instance_pool, live_placement_config, served_models
 from inframind_gym.live.placement.server import VllmServer
 from inframind_gym.simulator.placement.cards import load_cluster
 from inframind_gym.simulator.server.pool import load_pool

@@ -16,7 +16,7 @@ from inframind_gym.benchmark.provenance import file_hash
 from inframind_gym.benchmark.suite import BaseSuite, absolute, check_axis, check_names, name_of
 from inframind_gym.configs import Positive, PositiveInt, StrictModel, list_configs
 from inframind_gym.errors import unknown
-from inframind_gym.live.vllm.settings import LiveSettings
+from inframind_gym.live.settings import LiveSettings
 
 MIXED = "mixed"  # the workload that a folder of tasks replaces by its datasets
 

@@ -86,7 +86,7 @@ def run(
     from inframind_gym.calibration.sim2real.pool_file import pool_yaml
     from inframind_gym.calibration.sim2real.report import compared, report
     from inframind_gym.calibration.sim2real.sweep import play_live, play_simulated
-    from inframind_gym.envs.routing.config import live_config
+    from inframind_gym.live.config import live_config
     from inframind_gym.live.simulation import LiveSimulation
 
     repeated = set(fit_rates) & set(check_rates)

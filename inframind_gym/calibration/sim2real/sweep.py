@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
-from inframind_gym.envs.routing.config import LiveConfig
 from inframind_gym.envs.routing.simulation import DECISION
 from inframind_gym.errors import InfraMindError
+from inframind_gym.live.config import LiveConfig
 from inframind_gym.live.simulation import LiveSimulation
 from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
 from inframind_gym.simulator.server.pool import PoolConfig

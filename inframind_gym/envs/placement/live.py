@@ -1,12 +1,12 @@
-"""InfraMind-PlacementLive-v0: the same on live servers."""
+"""InfraMind-PlacementLive-v0: placement on live servers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from inframind_gym.envs.placement.env import PlacementEnv
+from inframind_gym.live.config import live_placement_config
 from inframind_gym.live.placement.cluster import LivePlacement
-from inframind_gym.live.placement.config import live_placement_config
 
 
 class PlacementLiveEnv(PlacementEnv):
@@ -17,12 +17,11 @@ class PlacementLiveEnv(PlacementEnv):
     Spaces, masks, rewards, costs, records and `context()` are those of `InfraMind-Placement-v0`;
     see there. Every instance is a vLLM process that this environment starts: an awake one serves,
     switching is `POST /sleep` and `POST /wake_up`, offloading ends the process, loading starts one.
-    The demand's jobs come when their time has come, their calls are sent as chat completions of the
+    The demand's jobs arrive on the wall clock, their calls are sent as chat completions of the
     drawn lengths, and time is the wall clock's: it goes on while the agent thinks, and a step takes
     `decision_interval_s`. Calls are routed, and answers taken, inside `step` alone: an agent that
     thinks for longer than a routing interval keeps them waiting (`LivePlacement.decide_by` does
-    not). Which traps of sleeping servers are met, and how, is written down in
-    `inframind_gym.live.placement`.
+    not). `inframind_gym.live.placement` lists the traps of sleeping servers, and the answers.
 
     Memory is kept in books, by the cards of the cluster: on CPUs `GPUs` are slots that only exist
     there. A start that fails all the same is rolled back, counted and not retried for
@@ -45,7 +44,7 @@ class PlacementLiveEnv(PlacementEnv):
 
     ## Arguments
 
-    See `inframind_gym.live.placement.config.PlacementLiveConfig`.
+    See `inframind_gym.live.config.PlacementLiveConfig`.
 
     ## Version History
 

@@ -7,15 +7,8 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from inframind_gym.configs import (
-    NonNegativeInt,
-    Positive,
-    PositiveInt,
-    StrictModel,
-    validate,
-)
+from inframind_gym.configs import PositiveInt, StrictModel, validate
 from inframind_gym.errors import ConfigError, require_positive, unknown
-from inframind_gym.live.vllm.settings import LiveSettings
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, Graph, custom_graph
 from inframind_gym.simulator.workload import AgentProfile
 
@@ -116,29 +109,6 @@ class PlannerConfig(EnvConfig):
     observe: Literal["query", "infra"] = "query"
 
 
-class LiveConfig(EnvConfig):
-    """Keyword arguments of the live environments: those of the others, and six more.
-
-    Attributes:
-        live: how servers are called and watched (`serving/vllm/settings.py`).
-        log: file to which a line is appended for every call, in the format that
-            `inframind calibrate` reads.
-        retries: how often a call that failed is sent again, to another server if its own is down.
-        reach_s: how long to wait, at the first reset, for the servers to answer; then the ones that
-            do are enough.
-        patience_s: how long to wait later for a server while all are down.
-        scripted_s: for tests: no server is asked, every call takes so long, in virtual time, and
-            every answer is right.
-    """
-
-    live: LiveSettings = LiveSettings()
-    log: str | None = None
-    retries: NonNegativeInt = 2
-    reach_s: Positive = 10.0
-    patience_s: Positive = 600.0
-    scripted_s: Positive | None = None
-
-
 ConfigT = TypeVar("ConfigT", bound=EnvConfig)
 
 
@@ -148,7 +118,7 @@ def env_config(arguments: Mapping[str, Any]) -> EnvConfig:
     Raises:
         ConfigError: an argument that is unknown or has an impossible value; says what is possible.
     """
-    config = _checked(arguments, EnvConfig)
+    config = checked_config(arguments, EnvConfig)
     if config.level == "planner" and config.background == "none":
         raise ConfigError('level "planner" needs a `background` router that routes the calls')
     return config
@@ -156,15 +126,15 @@ def env_config(arguments: Mapping[str, Any]) -> EnvConfig:
 
 def planner_config(arguments: Mapping[str, Any]) -> PlannerConfig:
     """The same for `InfraMind-Planner-v0`; whether there is such an executor shows when it runs."""
-    return _checked(arguments, PlannerConfig)
+    return checked_config(arguments, PlannerConfig)
 
 
-def live_config(arguments: Mapping[str, Any]) -> LiveConfig:
-    """The same for the live environments; whether there are servers shows when they are reset."""
-    return _checked(arguments, LiveConfig)
+def checked_config(arguments: Mapping[str, Any], model: type[ConfigT]) -> ConfigT:
+    """Check keyword arguments against a model of them.
 
-
-def _checked(arguments: Mapping[str, Any], model: type[ConfigT]) -> ConfigT:
+    Raises:
+        ConfigError: an argument that is unknown or has an impossible value; says what is possible.
+    """
     given = dict(arguments)
     if given.get("planner") == "mix":
         given["planner"] = None

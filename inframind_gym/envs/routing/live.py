@@ -1,18 +1,18 @@
-"""The environments on live servers: the same spaces, records and costs, on the wall clock."""
+"""Routing environments on live servers: the same spaces, records and costs, on the wall clock."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from inframind_gym.envs.routing.base import InfraMindEnv
-from inframind_gym.envs.routing.config import live_config
 from inframind_gym.envs.routing.executor import ExecutorEnv
 from inframind_gym.envs.routing.stream import StreamEnv
+from inframind_gym.live.config import live_config
 from inframind_gym.live.simulation import LiveSimulation
 
 
 class _LiveEnv(InfraMindEnv):
-    """What makes an environment live."""
+    """Common part of the live routing environments."""
 
     simulation: LiveSimulation
 
@@ -20,14 +20,14 @@ class _LiveEnv(InfraMindEnv):
         return LiveSimulation(live_config(arguments), one_query=self.one_query)
 
     def models_up(self) -> int:
-        """Bit mask of the models that can be routed to, as their servers say, not the last step."""
+        """Return the bit mask of the models whose servers are up now, not at the last step."""
         servers = self.simulation.servers
         if servers is None:
             return super().models_up()
         return servers.watcher.up & self.simulation.models_up
 
     def close(self) -> None:
-        """Give up what is in flight and let go of the servers, which go on running."""
+        """Give up what is in flight and disconnect from the servers, which go on running."""
         self.simulation.shut()
         super().close()
 
@@ -39,8 +39,8 @@ class ExecutorLiveEnv(_LiveEnv, ExecutorEnv):
 
     Spaces, rewards, costs and records are those of `InfraMind-Executor-v0`; see there. The calls go
     to the vLLM servers of a pool (`inframind pool up --pool FILE` starts them), their answers are
-    graded, and time is the wall clock's: it goes on while the agent thinks. The other queries of
-    the stream are sent by the `background` router, when they arrive and the environment is stepped.
+    graded, and time is the wall clock's: it goes on while the agent thinks. The background traffic
+    is sent by the `background` router, when they arrive and the environment is stepped.
 
     A server that is down or asleep is masked out (`action_masks()`), and used again when it comes
     back. A call that fails is sent again, to another server if need be, and counts as a wrong
@@ -48,7 +48,7 @@ class ExecutorLiveEnv(_LiveEnv, ExecutorEnv):
 
     ## Arguments
 
-    See `inframind_gym.envs.routing.config.LiveConfig`.
+    See `inframind_gym.live.config.LiveConfig`.
 
     ## Version History
 
@@ -61,12 +61,12 @@ class StreamLiveEnv(_LiveEnv, StreamEnv):
 
     ## Description
 
-    As `InfraMind-ExecutorLive-v0` is to `InfraMind-Executor-v0`. Queries arrive when their time has
-    come; a policy that is slow to decide makes all of them wait.
+    As `InfraMind-ExecutorLive-v0` is to `InfraMind-Executor-v0`. Queries arrive on the wall clock;
+    a policy that is slow to decide makes all of them wait.
 
     ## Arguments
 
-    See `inframind_gym.envs.routing.config.LiveConfig`.
+    See `inframind_gym.live.config.LiveConfig`.
 
     ## Version History
 

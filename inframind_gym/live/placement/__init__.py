@@ -1,40 +1,35 @@
 """Placement on live servers: the decisions of `InfraMind-Placement-v0` carried out with vLLM.
 
     with LivePlacement(live_placement_config({"pool": "cpu-tiny"})) as cluster:
-        cluster.begin(seed=0)  # brings up what an episode begins with
+        cluster.begin(seed=0)  # brings up the models that an episode begins with
         policy.reset(spec_of(cluster), [0])
         seen = cluster.observation, contexts(cluster, rows), rows
         cluster.decide_by(lambda: policy.act_batch(*seen)[0])  # and goes on for δt2
 
-Calls are routed and answered while the cluster is in `decide_by`, `decide` or `step`. The first
-lets a policy think on a thread meanwhile; before the others nobody routes while the caller thinks
+Calls are routed and answered while the cluster is in `decide_by`, `decide` or `step`. During
+`decide_by` the policy runs on a thread; between two calls of the others nothing is routed
 (`late_decisions` and `unrouted_s` of the summary).
 
-An instance is a vLLM process of its own. What the simulation calls LOADING is starting it, WAKING
-is `POST /wake_up`, SLEEPING `POST /sleep`, VANISHING its end. The records are the simulation's, and
-so is every rule (`placement.live_events`): this package only carries out and reports. Each task has
-a module:
+An instance is a vLLM process of its own. LOADING is its start, WAKING is `POST /wake_up`, SLEEPING
+`POST /sleep`, VANISHING its end. The records and all rules are the simulation's.
 
-- `config`: the keyword arguments, and what pool, cluster and demand must agree on.
-- `server`: one server's process: start, sleep, wake up, stop.
-- `link`: one server's connections: who watches it, who sends to it.
-- `machine`: where servers run: makes them and their connections, taken by one process at a time.
-- `phases`: what a phase does to a server, and what is done when that fails. On threads.
-- `cluster`: episodes and decision intervals; `records`: what is written, and the clock;
-  `conductor`: phases, and servers that die; `traffic`: calls on their way. On the caller's thread.
-- `decision`: what a policy chooses, on a thread.
-- `calls`: what is asked.
-- `command`: `inframind pool place`.
+    cluster     episodes and decision intervals
+    conductor   phases of all instances, and servers that die
+    instance    phases of one instance, and the connections to its server. On threads
+    server      its process: start, sleep, wake up, stop
+    traffic     calls on their way
+    events      the simulation's rules, applied to what servers did; compiled
+    records     what is written, and the clock
 
-The traps of sleeping servers (FACTS §3), and what is done about each:
+The traps of sleeping servers, and the answers:
 
 - *A request in flight is cut by /sleep, with status 200.* A server is drained first: nothing new is
-  sent, and /sleep is called when the last answer is there, with `mode=wait` for strangers' calls.
-  Whatever ends with `finish_reason` abort all the same is a failure, and sent again.
+  sent, and /sleep is called after the last answer, with `mode=wait` for calls of others. An answer
+  that ends with `finish_reason` abort all the same is a failure, and is asked for again.
 - *A request to a sleeper hangs while /health says 200.* A server is held from the decision on,
-  until it was woken up, says that it is awake and was looked at.
+  until it was woken up, reports that it is awake and was checked.
 - *Waking fails when memory is taken.* It is put to sleep again; if that fails too, it is stopped.
-  The model is not ACTIVE, the failure is counted and told, its block is closed for a while.
+  The model is not ACTIVE, the failure is counted and reported, its block is closed for a while.
 - *The first sleep is slower.* It is left out of the observed times.
-- *A server can die, or hang, in any phase.* Its calls wait anew; what is left of it is ended.
+- *A server can die, or hang, in any phase.* Its calls wait again; the rest of it is ended.
 """

@@ -1,17 +1,19 @@
 """A cluster of live servers: episodes and decision intervals, on the wall clock.
 
 All records are read and written on the caller's thread, and only while it is in here. Threads that
-go through phases, and the loop of the connections, put what they have to say into a queue.
+go through phases, and the loop of the connections, put their events into a queue.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,38 +21,44 @@ from numpy.typing import NDArray
 from inframind_gym.envs.actions import check_actions
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
+from inframind_gym.live.client import ChatResult
+from inframind_gym.live.config import PlacementLiveConfig, instance_pool, served_models
+from inframind_gym.live.loop import LoopThread
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.conductor import Conductor, Transition
-from inframind_gym.live.placement.config import PlacementLiveConfig, served_models
-from inframind_gym.live.placement.decision import Decision
-from inframind_gym.live.placement.machine import Machine, MakeServer
+from inframind_gym.live.placement.instance import Instance, Link
 from inframind_gym.live.placement.records import Records
 from inframind_gym.live.placement.traffic import Traffic
-from inframind_gym.live.vllm.client import ChatResult
-from inframind_gym.live.vllm.settings import require_live
+from inframind_gym.live.settings import LiveSettings, ServerAddress, require_live
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, DAG, SLEPT, World
 from inframind_gym.simulator.server.pool import load_pool
 
+# What needs psutil is imported when servers are started.
+if TYPE_CHECKING:
+    from inframind_gym.live.placement.server import LiveServer
+
 _log = logging.getLogger(__name__)
+
+MakeServer = Callable[[int, int], "LiveServer"]  # leader, model
 
 
 class LivePlacement(PlacementSimulation):
     """A cluster of live servers behind the interface of the simulated one.
 
     Args:
-        config: what to run.
+        config: its settings.
         make_server: makes the server of a model on the block that begins at a GPU; None: vLLM on
             this machine.
-        on_transition: told of every phase that ended.
+        on_transition: called with every phase that ended.
 
     Attributes:
         pool: how models are served.
         traffic: calls on their way.
-        conductor: instances, and what happened to them.
-        late_decisions: those that came more than a routing interval after what they were made of;
-            of the episode.
-        unrouted_s: for which nothing was routed and no answer was taken because `step` and `decide`
-            were called late; of the episode.
+        conductor: instances and their transitions.
+        late_decisions: those that came more than a routing interval after the snapshot that they
+            were made from; of the episode.
+        unrouted_s: time in which nothing was routed and no answer was taken because `step` and
+            `decide` were called late; of the episode.
 
     Raises:
         ConfigError: pool, cluster or demand cannot be used, or not together.
@@ -67,36 +75,30 @@ class LivePlacement(PlacementSimulation):
         self.pool = load_pool(config.pool)
         super().__init__(config, 1)
         self.served = served_models(self.pool, self.cluster_config, self.cards)
-        self._asks = False  # calls come from outside
-        self._answers: set[Future[ChatResult]] = set()  # of those that are not answered yet
-        self._looked_s = 0.0  # when the records were shown last
+        self._live = config
+        self._make_server = make_server or self._vllm_server
+        self._loop: LoopThread | None = None  # there is one while servers may run
+        self._lock = contextlib.ExitStack()
+        self._takes_calls = False  # from outside
+        self._answers: set[Future[ChatResult]] = set()  # of calls from outside, not yet there
+        self._snapshot_s = 0.0  # when masks and observation were written last
         self.late_decisions, self.unrouted_s = 0, 0.0
         self._observation = self.observations()
         self._records = Records(self)
-        aliases = tuple(card.alias for card in self.cards)
         self.traffic = Traffic(
             self._records, self.served, config.live, lambda g, m: self.conductor.instance(g, m).link
         )
-        self._machine = Machine(
-            config=config,
-            pool=self.pool,
-            cluster=self.cluster_config,
-            cards=self.cards,
-            served=self.served,
-            make_server=make_server,
-            seen=lambda g, m, up: self._records.put(lambda: self.conductor.seen(g, m, up)),
-        )
         self.conductor = Conductor(
             self._records,
-            aliases,
+            tuple(card.alias for card in self.cards),
             config.live,
-            self._machine.instance,
+            self._make_instance,
             self.traffic.take_back,
             on_transition,
         )
 
     def _build_world(self) -> World:
-        """With a graph of one call behind the others, for calls from outside."""
+        """Append a graph of one call to the others, for calls from outside."""
         world = super()._build_world()
         single = np.zeros(1, DAG)
         single["calls"] = 1
@@ -118,27 +120,27 @@ class LivePlacement(PlacementSimulation):
         Raises:
             InfraMindError: another process has a placement of this pool, or no server came up.
         """
-        first = not self._machine.is_open
+        first = self._loop is None
         if not first:
             self._abandon()
         found, seen = self.state.instance.copy(), self.state.seen_s.copy()
-        super().start(rows, generators, observations)  # draws what comes, and who begins awake
+        super().start(rows, generators, observations)  # draws the jobs, and who begins awake
         wanted = self._awake()
-        self._records.tell(events.CLEAR)
+        self._records.write(events.CLEAR)
         if first:
             self._bring_up(wanted)
             found, seen = self.state.instance.copy(), self.state.seen_s.copy()
-            self._records.tell(events.CLEAR)
+            self._records.write(events.CLEAR)
         self._put_back(found)
         self.state.seen_s[:] = seen
         self.conductor.transitions.clear()
         self.late_decisions, self.unrouted_s = 0, 0.0
-        self._asks = False
+        self._takes_calls = False
         self._records.start_clock()
-        self._look(observations)
+        self._snapshot(observations)
 
     def begin(self, seed: int | None = None, *, jobs: bool = True) -> None:
-        """As `start`, for whoever is no environment.
+        """As `start`, for callers that are no environment.
 
         Args:
             seed: of the demand's draws.
@@ -150,10 +152,10 @@ class LivePlacement(PlacementSimulation):
         self.start(np.zeros(1, np.int64), [np.random.default_rng(seed)], self._observation)
         if not jobs:
             self.state.arrival_s[0] = np.inf
-            self._asks = True
+            self._takes_calls = True
 
     def _awake(self) -> NDArray[np.int64]:
-        """The choice that makes awake what the records say is."""
+        """Return the choice that makes the models awake that are ACTIVE in the records."""
         action = np.zeros(self.num_gpus, np.int64)
         for g, m in np.argwhere(self.state.instance["state"][0] == ACTIVE).tolist():
             action[g : g + self.cards[m].tp_min] = m + 1
@@ -163,7 +165,7 @@ class LivePlacement(PlacementSimulation):
         """Write the models that are there into empty records; none is in transition."""
         for g, m in np.argwhere(found["state"][0] != ABSENT).tolist():
             if found[0, g, m]["state"] == ACTIVE:
-                self._records.tell(events.AWAKE, g, m)
+                self._records.write(events.AWAKE, g, m)
             else:
                 self.state.instance[0, g, m]["state"] = SLEPT
             self.state.instance[0, g, m]["slept_before"] = found[0, g, m]["slept_before"]
@@ -176,9 +178,9 @@ class LivePlacement(PlacementSimulation):
         """
         self._open()
         self._records.start_clock()
-        self._look(self._observation)
-        self._records.tell(events.OPEN)
-        self._records.tell(events.DECIDE, action=wanted)
+        self._snapshot(self._observation)
+        self._records.write(events.OPEN)
+        self._records.write(events.DECIDE, action=wanted)
         self._settle()
         failed = [each for each in self.conductor.transitions if each.why]
         lines = "".join(f"\n  {each.model} on GPU {each.gpu}: {each.why}" for each in failed)
@@ -198,12 +200,11 @@ class LivePlacement(PlacementSimulation):
 
     def _abandon(self) -> None:
         """Give up all calls, and wait for transitions."""
-        self._asks = False
-        self.traffic.forget()
+        self._takes_calls = False
+        self.traffic.reset()
         for instance in self.conductor.instances.values():
-            if instance.link is not None:
-                instance.link.give_up("the episode is over")
-        self.state.server[0]["running"] = 0  # who drains has nothing to wait for
+            instance.give_up("the episode is over")
+        self.state.server[0]["running"] = 0  # a drain has nothing to wait for
         self.state.server[0]["queued"] = 0
         self._settle()
 
@@ -212,8 +213,8 @@ class LivePlacement(PlacementSimulation):
     def step(self, actions: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
         """Carry out a decision, and go on until its interval is over.
 
-        Between two calls nothing is done: a caller that decides slowly keeps calls waiting, which
-        `late_decisions` and `unrouted_s` tell. A decision that came late has what is left of its
+        Between two steps nothing is done: a caller that decides slowly keeps calls waiting, which
+        `late_decisions` and `unrouted_s` count. A decision that came late has the rest of its
         interval, at least one tick.
 
         Args:
@@ -225,15 +226,15 @@ class LivePlacement(PlacementSimulation):
         """
         last = self._open_interval()
         if self._note_late():
-            self.unrouted_s += self._records.now_s - self._looked_s
+            self.unrouted_s += self._records.now_s - self._snapshot_s
         self._carry_out(actions[0])
         while self._records.tick < last:
             self._run_tick()
-        self._records.tell(events.CLOSE)
-        self._look(observations)
+        self._records.write(events.CLOSE)
+        self._snapshot(observations)
 
     def decide(self, action: NDArray[np.int64]) -> None:
-        """As `step`, for whoever is no environment.
+        """As `step`, for callers that are no environment.
 
         Args:
             action: (G,) per GPU 0, or 1 + the model to make active.
@@ -248,37 +249,54 @@ class LivePlacement(PlacementSimulation):
         """Let a decision be made, carry it out, and go on until its interval is over.
 
         It is made on a thread, and meanwhile calls are routed and answered, jobs come and phases
-        end. What it chooses that is not open any more when it is there, is illegal. The interval
-        lasts until it is there and, in any case, as long as it should.
+        end. A choice that is no longer open when the decision is made is illegal. The interval
+        lasts until it is made and, in any case, as long as it should.
 
         Args:
             make: gives (G,), as of `decide`; may not touch the cluster.
 
         Raises:
-            ActionError: what it gives is not of that form.
+            ActionError: the decision is not of that form.
             InfraMindError: the cluster was closed.
-            Exception: what `make` raises.
+            Exception: raised by `make`.
         """
         records, last = self._records, self._open_interval()
-        decision = Decision(make, records.put, self._take)
+        pending = True
+
+        def take(action: Any, error: BaseException | None) -> None:
+            nonlocal pending
+            if not pending:
+                return
+            pending = False
+            if error is not None:
+                raise error
+            self._take(action)
+
+        def run() -> None:
+            try:
+                records.put(partial(take, make(), None))
+            except BaseException as error:
+                records.put(partial(take, None, error))
+
+        threading.Thread(target=run, name="placement-decision", daemon=True).start()
         try:
-            while records.tick < last or decision.pending:
+            while records.tick < last or pending:
                 self._run_tick()
         finally:
-            decision.pending = False
-        records.tell(events.CLOSE)
-        self._look(self._observation)
+            pending = False
+        records.write(events.CLOSE)
+        self._snapshot(self._observation)
 
     def _take(self, action: Any) -> None:
         """Carry out a decision that was made meanwhile, by the masks of now."""
         checked = self._checked(action)
         self._note_late()
-        self._records.tell(events.LOOK)
+        self._records.write(events.SNAPSHOT)
         self.conductor.close_blocks(self.state.mask[0])
         self._carry_out(checked[0])
 
     def _checked(self, action: Any) -> NDArray[np.int64]:
-        """A decision from outside, (1, G): what is compiled looks at no bounds.
+        """Return a decision from outside as (1, G); compiled code checks no bounds.
 
         Raises:
             ActionError: wrong shape, kind or range.
@@ -286,48 +304,48 @@ class LivePlacement(PlacementSimulation):
         return check_actions(action, np.full(self.num_gpus, len(self.cards) + 1, np.int64), 1)
 
     def _open_interval(self) -> int:
-        """Begin an interval, and say at which tick it is to end."""
+        """Begin an interval, and return the tick at which it is to end."""
         self._require_open()
         records = self._records
         last = max(records.tick + self.config.ticks, records.clock_tick + 1)
         records.end_s = last * records.tick_length_s
-        records.tell(events.OPEN)
+        records.write(events.OPEN)
         return last
 
     def _note_late(self) -> bool:
-        """Count the decision that is there now if it is late, and say whether it is."""
-        late = self._records.now_s - self._looked_s > self._records.tick_length_s
+        """Count this decision if it is late, and return whether it is."""
+        late = self._records.now_s - self._snapshot_s > self._records.tick_length_s
         self.late_decisions += late
         return late
 
     def _carry_out(self, action: NDArray[np.int64]) -> None:
-        self._records.tell(events.DECIDE, action=action)
+        self._records.write(events.DECIDE, action=action)
         self.conductor.advance()
 
     def _run_tick(self) -> None:
-        """Route, and take what happens until the next tick."""
+        """Route, and take events until the next tick."""
         records, episode = self._records, self.state.episode[0]
-        records.tell(events.ROUTE, now_s=records.now_s)
+        records.write(events.ROUTE, now_s=records.now_s)
         self.traffic.send()
         records.take_events((records.tick + 1) * records.tick_length_s)
         records.set_tick()
         now_s = records.tick * records.tick_length_s
         while self.state.arrival_s[0, episode["next_job"]] <= now_s:
-            self.traffic.job_comes(int(episode["next_job"]))
+            self.traffic.add_job(int(episode["next_job"]))
         self.conductor.advance()
-        if self._asks:
-            episode["jobs_done"] = 0  # nobody reads them: there is room for so many
+        if self._takes_calls:
+            episode["jobs_done"] = 0  # their records are not read: this leaves room for new ones
 
     @property
     def observation(self) -> NDArray[np.float32]:
         """(1, d) as of the last `begin` or `decide`."""
         return self._observation.copy()
 
-    def _look(self, observations: NDArray[np.float32]) -> None:
+    def _snapshot(self, observations: NDArray[np.float32]) -> None:
         """Write masks and observation."""
-        self._records.tell(events.LOOK, observation=observations[0])
+        self._records.write(events.SNAPSHOT, observation=observations[0])
         self.conductor.close_blocks(self.state.mask[0])
-        self._looked_s = self._records.now_s
+        self._snapshot_s = self._records.now_s
 
     # Calls from outside
 
@@ -336,7 +354,7 @@ class LivePlacement(PlacementSimulation):
     ) -> Future[ChatResult]:
         """Ask a model, wherever it is awake, as soon as it is; from any thread.
 
-        What is asked is taken note of, and sent, while `decide` or `decide_by` goes on. Needs
+        The call is taken up and sent while `decide` or `decide_by` goes on. Needs
         `begin(jobs=False)`.
 
         Args:
@@ -345,7 +363,7 @@ class LivePlacement(PlacementSimulation):
             max_tokens: of the answer.
 
         Returns:
-            The answer; a `ChatResult` that was not answered after all retries is one as well.
+            The answer; also a `ChatResult` that was not answered after all retries.
 
         Raises:
             ConfigError: there is no such model.
@@ -355,34 +373,66 @@ class LivePlacement(PlacementSimulation):
         if model not in names:
             raise ConfigError(unknown("model", model, names))
         self._require_open()
-        if not self._asks:
+        if not self._takes_calls:
             raise InfraMindError("calls from outside need an episode begun by begin(jobs=False)")
         answer: Future[ChatResult] = Future()
         self._answers.add(answer)
         answer.add_done_callback(self._answers.discard)
 
-        def come() -> None:
-            if self._asks:
-                self.traffic.call_comes(names.index(model), (messages, max_tokens), answer)
+        def add() -> None:
+            if self._takes_calls:
+                self.traffic.add_call(names.index(model), (messages, max_tokens), answer)
             else:
                 answer.cancel()
 
-        self._records.put(come)
+        self._records.put(add)
         return answer
 
     # Servers
 
+    def _make_instance(self, g: int, m: int) -> Instance:
+        """Return a new instance of a model on the block that begins at a GPU; nothing runs yet."""
+
+        def changed(up: bool) -> None:
+            self._records.put(lambda: self.conductor.server_changed(g, m, up))
+
+        def connect(address: ServerAddress) -> Link:
+            if self._loop is None:
+                raise InfraMindError("the cluster was closed")
+            return Link(
+                self._loop,
+                address,
+                self._live.live,
+                LiveSettings(sampling=self._live.sampling),
+                poll_s=self.pool.metrics_poll_s,
+                on_change=changed,
+            )
+
+        return Instance(f"{self.cards[m].alias} on GPU {g}", self._make_server(g, m), connect)
+
+    def _vllm_server(self, g: int, m: int) -> LiveServer:
+        from inframind_gym.live.placement.server import VllmServer
+
+        pool = instance_pool(self.pool, self.cluster_config, self.served[m], self.cards[m], g)
+        return VllmServer(pool, self._live.live, self._live.state, self._live.python)
+
     def _require_open(self) -> None:
-        if not self._machine.is_open:
+        if self._loop is None:
             raise InfraMindError("the cluster is closed, or was never begun: begin an episode")
 
     def _open(self) -> None:
-        """Take the pool for ourselves, and end what an earlier run that was killed has left.
+        """Take the pool for this process, and end what an earlier run that was killed has left.
 
         Raises:
             InfraMindError: another process has it.
         """
-        self._machine.open()
+        from inframind_gym.live.started import StartedServers
+
+        pool = StartedServers(f"{self.pool.name}-placement", self._live.state)
+        with contextlib.ExitStack() as lock:
+            lock.enter_context(pool.locked())
+            self._loop = LoopThread("placement")
+            self._lock = lock.pop_all()
         atexit.register(self.close)
         self.conductor.cancelled = False
         for m, card in enumerate(self.cards):
@@ -394,7 +444,7 @@ class LivePlacement(PlacementSimulation):
 
         KeyboardInterrupt is put off until they are gone.
         """
-        if not self._machine.is_open:
+        if self._loop is None:
             return
         atexit.unregister(self.close)
         self.conductor.cancelled = True
@@ -406,11 +456,13 @@ class LivePlacement(PlacementSimulation):
                 stop.join()
             except KeyboardInterrupt:
                 interrupted = True
-        self._asks = False
-        self.traffic.forget()
-        for answer in list(self._answers):  # asked, and not even taken up
+        self._takes_calls = False
+        self.traffic.reset()
+        for answer in list(self._answers):  # of calls that were not even taken up
             answer.cancel()
-        self._machine.close()
+        loop, self._loop = self._loop, None
+        loop.stop()
+        self._lock.close()
         if interrupted:
             raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Phases: begun when the records say so, ended when the server has; and servers that are lost."""
+"""Phases, begun by the records and ended by the servers; and servers that are lost."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.live.config import LiveLimits
 from inframind_gym.live.placement import events
-from inframind_gym.live.placement.config import LiveLimits
-from inframind_gym.live.placement.phases import Instance, Outcome
+from inframind_gym.live.placement.instance import Instance, Outcome
 from inframind_gym.live.placement.records import Records
 from inframind_gym.simulator.placement.state import (
     ACTIVE,
@@ -31,6 +32,7 @@ from inframind_gym.simulator.placement.state import (
 _log = logging.getLogger(__name__)
 _KEPT: Final = 1000
 _PHASES: Final = {LOADING: "load", WAKING: "wake", SLEEPING: "sleep", VANISHING: "stop"}
+_STABLE: Final = {ACTIVE: "active", SLEPT: "slept"}
 
 
 class Transition(NamedTuple):
@@ -53,6 +55,7 @@ class Transition(NamedTuple):
         return f"{where}: {self.phase} took {self.took_s:.2f} s, {self.now}"
 
 
+@dataclass
 class Conductor:
     """The instances of a cluster.
 
@@ -62,58 +65,47 @@ class Conductor:
         limits: of phases.
         make_instance: makes the instance of a model on the block that begins at a GPU.
         take_back: has the calls on their way to the server at a leader wait for another one.
-        on_transition: told of every phase that ended.
+        on_transition: called with every phase that ended.
 
     Attributes:
         instances: by leader and model.
         transitions: of the episode, the last 1,000.
-        cancelled: what comes is to be given up.
+        cancelled: starts under way are to be given up.
     """
 
-    def __init__(
-        self,
-        records: Records,
-        aliases: tuple[str, ...],
-        limits: LiveLimits,
-        make_instance: Callable[[int, int], Instance],
-        take_back: Callable[[int], None],
-        on_transition: Callable[[Transition], None],
-    ) -> None:
-        self.instances: dict[tuple[int, int], Instance] = {}
-        self.transitions: deque[Transition] = deque(maxlen=_KEPT)
-        self.cancelled = False
-        self._records = records
-        self._aliases = aliases
-        self._limits = limits
-        self._make_instance = make_instance
-        self._take_back = take_back
-        self._on_transition = on_transition
-        self._phases: dict[tuple[int, int], threading.Thread] = {}  # those under way, and before
+    records: Records
+    aliases: tuple[str, ...]
+    limits: LiveLimits
+    make_instance: Callable[[int, int], Instance]
+    take_back: Callable[[int], None]
+    on_transition: Callable[[Transition], None]
+    instances: dict[tuple[int, int], Instance] = field(default_factory=dict)
+    transitions: deque[Transition] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    cancelled: bool = False
+    _phases: dict[tuple[int, int], threading.Thread] = field(default_factory=dict)  # the last ones
 
     def instance(self, g: int, m: int) -> Instance:
-        """The instance of a model on the block that begins at a GPU."""
+        """Return the instance of a model on the block that begins at a GPU."""
         if (g, m) not in self.instances:
-            self.instances[g, m] = self._make_instance(g, m)
+            self.instances[g, m] = self.make_instance(g, m)
         return self.instances[g, m]
 
     def state(self, g: int, m: int) -> int:
-        """State of an instance, by the records."""
-        return int(self._records.state.instance[0, g, m]["state"])
+        """Return the state of an instance, by the records."""
+        return int(self.records.state.instance[0, g, m]["state"])
 
     def close_blocks(self, mask: NDArray[np.bool_]) -> None:
         """Close blocks to models that failed on them just now, in masks (G, M + 1)."""
         now_s = time.monotonic()
         for (g, m), instance in self.instances.items():
             if now_s < instance.closed_until_s and self.state(g, m) != ACTIVE:
-                tp = int(self._records.world.model[m]["tp"])
+                tp = int(self.records.world.model[m]["tp"])
                 mask[g : g + tp, m + 1] = False
 
-    # Phases
-
     def advance(self) -> None:
-        """Begin the phases that the records say have begun."""
-        self._records.tell(events.ADVANCE)
-        states = self._records.state.instance["state"][0]
+        """Begin the phases that have begun in the records."""
+        self.records.write(events.ADVANCE)
+        states = self.records.state.instance["state"][0]
         for g, m in np.argwhere(is_moving(states)).tolist():
             state, instance = int(states[g, m]), self.instance(g, m)
             if state == DRAINING:
@@ -127,19 +119,18 @@ class Conductor:
         now_s = time.monotonic()
         if instance.drains_since_s is None:
             instance.drains_since_s = now_s
-            if instance.link is not None:
-                instance.link.hold("drains")
-        elif now_s - instance.drains_since_s > self._limits.drain_s:
+            instance.hold("drains")
+        elif now_s - instance.drains_since_s > self.limits.drain_s:
             instance.drains_since_s = math.inf  # once
-            _log.warning("%s: not drained in %g s", instance.name, self._limits.drain_s)
-            self._take_back(g)
+            _log.warning("%s: not drained in %g s", instance.name, self.limits.drain_s)
+            self.take_back(g)
 
     def _begin(self, instance: Instance, g: int, m: int, state: int) -> None:
         instance.busy = True
 
         def run() -> None:
             outcome = instance.run(state, lambda: self.cancelled)
-            self._records.put(lambda: self._ended(instance, g, m, state, outcome))
+            self.records.put(lambda: self._ended(instance, g, m, state, outcome))
 
         thread = threading.Thread(target=run, name=f"placement-{_PHASES[state]}", daemon=True)
         self._phases[g, m] = thread
@@ -149,25 +140,23 @@ class Conductor:
         if self.instances.get((g, m)) is not instance:
             return  # of a cluster that was closed meanwhile
         instance.busy = False
-        self._records.tell(events.ENDED, g, m, number=outcome.how, now_s=outcome.took_s)
+        self.records.write(events.ENDED, g, m, number=outcome.how, now_s=outcome.took_s)
         if outcome.why and state in (WAKING, LOADING):
-            instance.closed_until_s = time.monotonic() + self._limits.backoff_s
-        now = {ACTIVE: "active", SLEPT: "slept"}.get(self.state(g, m), "absent")
+            instance.closed_until_s = time.monotonic() + self.limits.backoff_s
+        now = _STABLE.get(self.state(g, m), "absent")
         self._note(g, m, _PHASES[state], outcome.took_s, now, outcome.why)
         self.advance()
 
     def _note(self, g: int, m: int, phase: str, took_s: float, now: str, why: str) -> None:
-        time_s = self._records.now_s
-        transition = Transition(time_s, g, self._aliases[m], phase, took_s, now, why)
+        time_s = self.records.now_s
+        transition = Transition(time_s, g, self.aliases[m], phase, took_s, now, why)
         self.transitions.append(transition)
         if why:
             _log.warning("%s", transition)
-        self._on_transition(transition)
+        self.on_transition(transition)
 
-    # Servers that are lost
-
-    def seen(self, g: int, m: int, up: bool) -> None:
-        """A server was seen to be up or down, which may be our own doing."""
+    def server_changed(self, g: int, m: int, up: bool) -> None:
+        """Find out why a server was seen to be up or down; this cluster can be the cause."""
         state, instance = self.state(g, m), self.instance(g, m)
         if up or instance.busy or state not in (ACTIVE, DRAINING, SLEPT):
             return
@@ -177,26 +166,23 @@ class Conductor:
             gone = instance.seems_gone() if state == ACTIVE else instance.is_dead()
             asleep = link is not None and link.is_asleep
             if gone:
-                self._records.put(lambda: self._lost(instance, g, m, state, asleep))
+                self.records.put(lambda: self._lost(instance, g, m, state, asleep))
 
         threading.Thread(target=check, name="placement-check", daemon=True).start()
 
     def _lost(self, instance: Instance, g: int, m: int, was: int, asleep: bool) -> None:
-        """A server is gone, or somebody else has put it to sleep."""
+        """Take back the calls of a server that is gone, or was put to sleep from outside."""
         state = self.state(g, m)
         if self.instances.get((g, m)) is not instance or state != was or instance.busy:
             return
-        if instance.link is not None:
-            instance.link.hold("is gone")
+        instance.hold("is gone")
         if state != SLEPT:
-            self._take_back(g)
+            self.take_back(g)
         sleeps = state == ACTIVE and asleep
-        self._records.tell(events.AWAY, g, m, number=SLEEPING if sleeps else VANISHING)
+        self.records.write(events.AWAY, g, m, number=SLEEPING if sleeps else VANISHING)
         why = "somebody else has put it to sleep" if sleeps else "its server died, or hangs"
         self._note(g, m, "lost", 0.0, "slept" if sleeps else "absent", why)
         self.advance()
-
-    # The end
 
     def stop_all(self) -> None:
         """Stop every server; blocks."""
@@ -205,7 +191,7 @@ class Conductor:
         def stop(instance: Instance, phase: threading.Thread | None) -> None:
             hangs = phase is not None and phase.name.endswith(("-sleep", "-wake"))
             if phase is not None and not hangs:
-                phase.join()  # it ends by itself: a start is given up, an end is what we want
+                phase.join()  # a start is given up by itself, an end is what is wanted
             outcome = instance.run(VANISHING, lambda: True)
             if outcome.why:
                 _log.error("%s: %s", instance.name, outcome.why)

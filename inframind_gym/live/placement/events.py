@@ -1,15 +1,14 @@
-"""Entry point of a cluster whose servers are real: the same records, written by what happens.
+"""Compiled entry point of a cluster of real servers: the simulation's records, written by events.
 
 `step` drives a simulated cluster through a decision interval. Here the interval is the wall clock's
-and whoever talks to the servers (`placement.live`) tells what they did, one event at a time. All
-that is decided or counted is the simulation's own code: choices and masks, who sleeps and who
-goes, where calls are routed, which calls become ready, when a job is late, how a phase begins and
-ends, reward, cost and observation.
+and the events of the servers are written one at a time. All decisions and counts are the
+simulation's own code: choices and masks, sleep and offload, routing, calls that become ready, late
+jobs, begin and end of a phase, reward, cost and observation.
 
-What differs, because nothing here knows when a phase will end:
+The differences, because the end of a phase is not known before:
 
-- phases begin and end when they are said to have (`ADVANCE`, `ENDED`), and may fail;
-- calls leave a server in any order (`DONE`), or come back from it (`BACK`) and wait anew, before
+- phases begin and end by events (`ADVANCE`, `ENDED`), and may fail;
+- calls leave a server in any order (`DONE`), or come back from it (`BACK`) and wait again, before
   those that came later and with the age that they had; one may be given up (`LOST`), which makes
   its job late;
 - a server can be gone at any time (`AWAY`).
@@ -65,22 +64,22 @@ from inframind_gym.simulator.placement.state import (
 )
 from inframind_gym.simulator.placement.step import begin_awake, clear, close_interval, open_interval
 
-# What happened: the argument `event`, and what `place` and `number` say with it.
+# Values of the argument `event`, with the meaning of `place` and `number`.
 CLEAR: Final = 0  # an empty cluster; observed times are kept
 AWAKE: Final = 1  # before an episode: the model is ACTIVE at leader `place`
 OPEN: Final = 2  # an interval begins, at the tick; it is to end at `end_s`
 CLOSE: Final = 3  # the interval has ended, at the tick; `end_s`: when it was to
-ROUTE: Final = 4  # at the tick
+ROUTE: Final = 4  # route, at the tick
 JOB: Final = 5  # job `number` of the episode came
 DONE: Final = 6  # request `number` was answered by the server at leader `place`
-BACK: Final = 7  # it was not, and waits again
-LOST: Final = 8  # it was not, and will not be
-ADVANCE: Final = 9  # whoever has drained leaves, whoever has room begins to come
+BACK: Final = 7  # request `number` was not answered, and waits again
+LOST: Final = 8  # request `number` was not answered, and will not be
+ADVANCE: Final = 9  # drained models leave, models that have room begin to come
 ENDED: Final = 10  # the phase at leader `place` ended after `took_s`; `number`: how
 AWAY: Final = 11  # the server at leader `place` serves no more; `number`: the state that follows
-LOOK: Final = 12  # masks and observation, written anew
+SNAPSHOT: Final = 12  # write masks and observation
 CALL: Final = 13  # a job of one call for `model` came from outside
-DECIDE: Final = 14  # a decision, at the tick, by the masks of the last LOOK
+DECIDE: Final = 14  # a decision, at the tick, by the masks of the last SNAPSHOT
 
 # How a phase ended.
 AS_MEANT: Final = 0
@@ -103,7 +102,7 @@ def leave_server(
             return True
     places = cluster.queue.shape[2]
     found = False
-    for i in range(server.queued):  # the server began with it before one that we thought runs
+    for i in range(server.queued):  # the server began it before one that runs by the records
         place = (server.queue_head + i) % places
         if found:
             cluster.queue[e, g, (place + places - 1) % places] = cluster.queue[e, g, place]
@@ -180,7 +179,7 @@ def create_single(
 
 @inner
 def carry_on(world: World, cluster: Cluster, e: int) -> None:
-    """Let those that have drained leave, and those begin that wait for nobody any more."""
+    """Let models that have drained leave, and models come whose blocks are free now."""
     now_s = cluster.episode[e].tick * world.settings[0].routing_s
     gpus, models = world.gpu.shape[0], world.model.shape[0]
     for g in range(gpus):
@@ -272,7 +271,7 @@ def write(
         now_s: when it was; of ENDED: what the phase took.
         end_s: when the decision interval is to end.
         action: (G,), read by DECIDE.
-        observation: (d,), written by LOOK.
+        observation: (d,), written by SNAPSHOT.
         terms: (3,) of the reward, written by CLOSE.
 
     Returns:
@@ -305,7 +304,7 @@ def write(
         phase_ended(world, cluster, 0, place, model, number, now_s)
     elif event == AWAY:
         go_away(world, cluster, 0, place, model, number)
-    elif event == LOOK:
+    elif event == SNAPSHOT:
         write_mask(world, cluster, 0)
         observe(world, cluster, 0, observation)
     elif event == CALL:

@@ -1,6 +1,6 @@
-"""The records of a live cluster, its clock, and the queue of what happened.
+"""Records of a live cluster, its clock, and the queue of events.
 
-Everything here is the caller's thread's, except `put`.
+Everything here runs on the caller's thread, except `put`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from inframind_gym.live.placement.events import write
 
 
 class Records:
-    """What is written by what happens.
+    """The simulation's records, written by events of live servers.
 
     Args:
-        simulation: whose records they are.
+        simulation: the owner of the records.
 
     Attributes:
         end_s: when the decision interval is to end, on the clock.
@@ -36,10 +36,8 @@ class Records:
         self._no_observation = np.zeros(simulation.observation_size, np.float32)
         self.start_clock()
 
-    # The clock
-
     def start_clock(self) -> None:
-        """It is 0 now."""
+        """Set the clock to 0."""
         self.began_s = time.monotonic()
         self.epoch_s = time.time()  # the same instant as a time of day
         self.end_s = 0.0
@@ -51,7 +49,7 @@ class Records:
 
     @property
     def tick(self) -> int:
-        """The last tick that was taken note of."""
+        """The last tick in the records."""
         return int(self.state.episode[0]["tick"])
 
     @property
@@ -60,17 +58,15 @@ class Records:
         return int(self.now_s / self.tick_length_s + 1e-9)
 
     def set_tick(self) -> None:
-        """Take note of the clock."""
+        """Write the clock's tick into the records."""
         self.state.episode[0]["tick"] = max(self.tick, self.clock_tick)
 
-    # What happens
-
     def put(self, event: Callable[[], None]) -> None:
-        """Have something called on the caller's thread, soon; from any thread."""
+        """Have a function called on the caller's thread, soon; from any thread."""
         self._events.put(event)
 
     def take_events(self, until_s: float) -> None:
-        """Call what there is to be called, until a time."""
+        """Call what was `put`, until a time."""
         while True:
             try:
                 event = self._events.get(timeout=max(until_s - self.now_s, 0.0))
@@ -78,7 +74,7 @@ class Records:
                 return
             event()
 
-    def tell(
+    def write(
         self,
         event: int,
         place: int = 0,
@@ -89,7 +85,7 @@ class Records:
         action: NDArray[np.int64] | None = None,
         observation: NDArray[np.float32] | None = None,
     ) -> int:
-        """Write an event into the records; returns what `placement.live_events.write` does."""
+        """Write an event into the records; arguments and result are those of `events.write`."""
         return write(
             self.world,
             self.state,

@@ -1,28 +1,26 @@
-"""One server of a placement: its process is started and stopped, it is put to sleep and woken up.
+"""Server of one instance: its process is started and stopped, it is put to sleep and woken up.
 
-All of this blocks: it is done on threads (`phases`).
+All of this blocks: it runs on threads (`instance.py`).
 """
 
 from __future__ import annotations
 
-import http.client
 import json
-import os
 import threading
 import time
-import urllib.error
-import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.launch.launcher import Launch, Launcher, is_dead
-from inframind_gym.live.launch.ports import free_ports
-from inframind_gym.live.placement.config import LiveLimits
-from inframind_gym.live.vllm.settings import ServerAddress, server_url
+from inframind_gym.live.config import LiveLimits
+from inframind_gym.live.launcher import Launch, Launcher
+from inframind_gym.live.probe import AskError, ask, is_dead
+from inframind_gym.live.processes import free_ports
+from inframind_gym.live.settings import ServerAddress, server_url
 from inframind_gym.simulator.server.pool import PoolConfig
 
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 # Weights stay in the CPU's memory. After level 2 a server answers nonsense until they have been
 # loaded again by other calls than /wake_up.
 _LEVEL: Final = 1
@@ -30,75 +28,68 @@ _SHORT_S: Final = 5.0  # for an answer that takes no work
 
 
 class ServerError(InfraMindError):
-    """A server did not do as it was told."""
+    """A server did not do what it was asked for."""
 
 
-class LiveServer(Protocol):
-    """What a placement does to a server."""
-
-    def start(self, cancelled: Callable[[], bool]) -> ServerAddress:
-        """Start the process; returns when it answers.
-
-        Args:
-            cancelled: asked now and then; once it is true, what was started is ended.
-
-        Raises:
-            InfraMindError: it did not come up; nothing is left of it.
-        """
-
-    def sleep(self) -> None:
-        """Put it to sleep; returns when it says that it sleeps. A sleeper goes on sleeping.
-
-        Raises:
-            ServerError: it does not sleep.
-        """
-
-    def wake(self) -> None:
-        """Wake it up; returns when it says that it is awake and healthy.
-
-        Raises:
-            ServerError: it is not.
-        """
-
-    def stop(self) -> None:
-        """End its processes, all of them; nothing happens where there are none.
-
-        Raises:
-            InfraMindError: some are left.
-        """
-
-    def is_alive(self) -> bool:
-        """Whether its process runs and takes connections."""
-
-
-class SleepControl:
-    """The developer endpoints of a vLLM server.
+class LiveServer(ABC):
+    """Server of one instance: its process, and vLLM's developer endpoints for sleep.
 
     Args:
         limits: `sleep_s` and `wake_s` are read.
+
+    Attributes:
+        url: of the server that runs; "" before the first start.
     """
 
     def __init__(self, limits: LiveLimits) -> None:
         self.limits = limits
         self.url = ""
 
+    @abstractmethod
+    def start(self, cancelled: Callable[[], bool]) -> ServerAddress:
+        """Start the process; returns when it answers.
+
+        Args:
+            cancelled: called now and then; once it is true, what was started is ended.
+
+        Raises:
+            InfraMindError: it did not come up; nothing is left of it.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End all its processes, if there are any.
+
+        Raises:
+            InfraMindError: some are left.
+        """
+
+    @abstractmethod
+    def is_alive(self) -> bool:
+        """Return whether its process runs and takes connections."""
+
     def sleep(self) -> None:
-        """As of `LiveServer.sleep`. What is in flight, of strangers', is waited for."""
-        over_s = time.monotonic() + self.limits.sleep_s
-        self._post(f"/sleep?level={_LEVEL}&mode=wait", over_s)
-        self._wait(True, over_s)
+        """Put it to sleep; returns when it reports that. A sleeper goes on sleeping.
+
+        Requests of others that are in flight are waited for.
+
+        Raises:
+            InfraMindError: it does not sleep.
+        """
+        self._switch(f"/sleep?level={_LEVEL}&mode=wait", True, self.limits.sleep_s)
 
     def wake(self) -> None:
-        """As of `LiveServer.wake`."""
-        over_s = time.monotonic() + self.limits.wake_s
-        self._post("/wake_up", over_s)
-        self._wait(False, over_s)
-        self._ask("/health", "GET", _SHORT_S)
+        """Wake it up; returns when it reports that it is awake and healthy.
 
-    def _post(self, path: str, over_s: float) -> None:
-        self._ask(path, "POST", max(over_s - time.monotonic(), _LOOK_S))
+        Raises:
+            InfraMindError: it is not.
+        """
+        self._switch("/wake_up", False, self.limits.wake_s)
+        ask(f"{self.url}/health", limit_s=_SHORT_S)
 
-    def _wait(self, asleep: bool, over_s: float) -> None:
+    def _switch(self, path: str, asleep: bool, limit_s: float) -> None:
+        over_s = time.monotonic() + limit_s
+        self._ask(path, "POST", max(limit_s, _POLL_S))
         while True:
             text = self._ask("/is_sleeping", "GET", _SHORT_S)
             try:
@@ -110,51 +101,30 @@ class SleepControl:
                 raise ServerError(
                     f"{self.url} {'does not sleep' if asleep else 'goes on sleeping'}"
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def _ask(self, path: str, method: str, limit_s: float) -> str:
-        """The answer to a request.
-
-        Raises:
-            ServerError: there is none, or it tells of an error.
-        """
-        request = urllib.request.Request(self.url + path, method=method)
-        key = os.environ.get("VLLM_API_KEY")
-        if key:
-            request.add_header("Authorization", f"Bearer {key}")
         try:
-            # A proxy knows nothing of this machine's own servers.
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with opener.open(request, timeout=limit_s) as answer:
-                return str(answer.read(1 << 16).decode("utf-8", "replace"))
-        except urllib.error.HTTPError as error:
-            with error:
-                said = error.read(300).decode("utf-8", "replace").strip()
-            if error.code == 404:
+            return ask(self.url + path, method=method, limit_s=limit_s)
+        except AskError as error:
+            if error.status == 404:
                 raise ServerError(
                     f"{self.url}{path}: not found: the server was started without "
                     "VLLM_SERVER_DEV_MODE=1. Set sleep_mode: true for this model in the pool."
                 ) from None
-            raise ServerError(f"{self.url}{path} says {error.code}: {said}") from None
-        except TimeoutError:
-            raise ServerError(f"{self.url}{path}: no answer in {limit_s:.1f} s") from None
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            if isinstance(reason, TimeoutError):
-                raise ServerError(f"{self.url}{path}: no answer in {limit_s:.1f} s") from None
-            raise ServerError(f"{self.url}{path}: {reason or type(error).__name__}") from None
+            raise
 
 
-class _Cancelled(Exception):  # noqa: N818  (it is no error)
+class _CancelledError(Exception):
     """The start is to be given up."""
 
 
-class VllmServer(SleepControl):
+class VllmServer(LiveServer):
     """A vLLM process of this machine, on a port that is free when it starts.
 
     Args:
         pool: of this one model (`config.instance_pool`).
-        limits: how long it is waited for.
+        limits: of its start and end.
         state: folder of what was started.
         python: interpreter that has vLLM.
     """
@@ -169,16 +139,16 @@ class VllmServer(SleepControl):
         self._pool = pool
         self._state, self._python = state, python
         self._launcher = Launcher(pool, state=state, python=python)
-        self._port: int | None = None
+        self._port = 0
 
     def start(self, cancelled: Callable[[], bool]) -> ServerAddress:
         """As of `LiveServer.start`."""
-        self._give_port_back()  # of a start that was not stopped
-        self._port = self._take_port()
+        self._release_port()  # of a start that was not stopped
+        self._port = self._reserve_port()
         try:
             return self._start(self._port, cancelled)
         except BaseException:
-            self._give_port_back()
+            self._release_port()
             raise
 
     def _start(self, port: int, cancelled: Callable[[], bool]) -> ServerAddress:
@@ -189,11 +159,11 @@ class VllmServer(SleepControl):
 
         def watch(launches: Sequence[Launch]) -> None:
             if cancelled():
-                raise _Cancelled
+                raise _CancelledError
 
         try:
             (launch,) = self._launcher.up(timeout_s=self.limits.start_s, watch=watch)
-        except _Cancelled:
+        except _CancelledError:
             raise ServerError("its start was given up") from None
         if launch.phase != "up":
             advice = f" What to do: {launch.advice}." if launch.advice else ""
@@ -205,22 +175,22 @@ class VllmServer(SleepControl):
         left = [pid for each in self._launcher.down(self.limits.stop_s) for pid in each.left]
         if left:
             raise ServerError(f"these processes still run: {', '.join(map(str, left))}")
-        self._give_port_back()
+        self._release_port()
 
     def is_alive(self) -> bool:
         """As of `LiveServer.is_alive`."""
         return self._launcher.is_running(self._pool.models[0].alias) and not is_dead(self.url)
 
     @classmethod
-    def _take_port(cls) -> int:
-        """A port that is free, and that no server of this process has or is about to have.
+    def _reserve_port(cls) -> int:
+        """Return a port that is free, and not reserved by another server of this process.
 
         Raises:
             ServerError: there is none.
         """
         with cls._guard:
             try:
-                # More than are taken: one of them is not.
+                # One more than are reserved: at least one of them is not.
                 for port in free_ports(len(cls._ports) + 1):
                     if port not in cls._ports:
                         cls._ports.add(port)
@@ -233,7 +203,7 @@ class VllmServer(SleepControl):
             "process's servers. End what holds ports, or widen net.ipv4.ip_local_port_range."
         )
 
-    def _give_port_back(self) -> None:
+    def _release_port(self) -> None:
         with self._guard:
-            self._ports.discard(self._port or 0)
-        self._port = None
+            self._ports.discard(self._port)
+        self._port = 0

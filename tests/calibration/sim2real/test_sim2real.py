@@ -18,8 +18,8 @@ from inframind_gym.calibration.sim2real.report import compared
 from inframind_gym.calibration.sim2real.sweep import Sweep, _play, play_simulated
 from inframind_gym.cli import app
 from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
-from inframind_gym.envs.routing.config import LiveConfig, live_config
 from inframind_gym.errors import InfraMindError
+from inframind_gym.live.config import LiveConfig, live_config
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from tests.envs.test_live import pool_file
 

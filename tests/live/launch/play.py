@@ -5,27 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from inframind_gym.live.launch.ports import free_ports
+from inframind_gym.live.processes import free_ports
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 
 ROOT = Path(__file__).resolve().parents[3]
 FAKE = Path(__file__).with_name("fake_vllm.py")
 needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
-
-
-def until(true: Callable[[], object], limit_s: float = 20.0) -> None:
-    over_s = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < over_s, "did not come true"
-        time.sleep(0.02)
 
 
 def interpreter(folder: Path) -> Path:

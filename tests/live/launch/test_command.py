@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.live.launch import tiny_models
-from inframind_gym.live.launch.compose import compose_file
-from inframind_gym.live.launch.failures import advice, cause
-from inframind_gym.live.launch.server_command import ServerCommand, server_command
+from inframind_gym.live import tiny_models
+from inframind_gym.live.compose import compose_file
+from inframind_gym.live.failures import advice, cause
+from inframind_gym.live.server_command import ServerCommand, server_command
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 
 ROOT = Path(__file__).resolve().parents[3]

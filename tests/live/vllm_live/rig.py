@@ -17,21 +17,20 @@ from typing import Any
 import yaml
 
 from inframind_gym.configs import find_config
-from inframind_gym.envs.routing.config import live_config
-from inframind_gym.live.launch.ports import free_ports
+from inframind_gym.live.backend import PromptMaker
+from inframind_gym.live.config import live_config
+from inframind_gym.live.metrics import Reading, parse_metrics
+from inframind_gym.live.processes import free_ports
 from inframind_gym.live.prompts import Prompts
+from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.settings import LiveSettings, server_url
 from inframind_gym.live.simulation import LiveSimulation
-from inframind_gym.live.vllm.backend import PromptMaker
-from inframind_gym.live.vllm.metrics import Reading, parse_metrics
-from inframind_gym.live.vllm.servers import VllmServers
-from inframind_gym.live.vllm.settings import LiveSettings, server_url
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.tasks import TaskSet
+from tests.live.launch.play import CLI, ROOT, session
 from tests.simulator.vllm_scheduler.rerecord import VLLM_PYTHON
 
-ROOT = Path(__file__).resolve().parents[3]
-CLI = [sys.executable, "-c", "from inframind_gym.cli import app; app()", "pool"]
 UP_S = 300.0  # for all servers to come up, on two busy cores
 
 
@@ -128,7 +127,7 @@ class LiveRig:
             return []
         servers = json.loads(file.read_text())["servers"]  # those started anew come last
         servers.sort(key=lambda server: self.config.index(server["alias"]))
-        return [server["pid"] for server in servers]
+        return [server["process"][0] for server in servers]
 
     @contextlib.contextmanager
     def pool(self, log: Path | None = None, **settings: Any) -> Iterator[VllmServers]:
@@ -174,7 +173,7 @@ class LiveRig:
 
     def finished(self, model: int) -> int:
         """Requests that ended since the server's start, however they did."""
-        return int(sum(self.reading(model).finished.values()))
+        return int(self.reading(model).finished_req)
 
 
 class NotedPrompts(Prompts):
@@ -188,14 +187,3 @@ class NotedPrompts(Prompts):
         made = super().messages(call, answers, *more)
         self.asked.append((call, dict(answers), made))
         return made
-
-
-def session(leader: int) -> set[int]:
-    """Processes of a session that have not ended."""
-    listing = subprocess.run(["ps", "-eo", "pid=,sess=,stat="], capture_output=True, text=True)
-    rows = [line.split() for line in listing.stdout.splitlines()]
-    return {int(pid) for pid, sess, stat in rows if int(sess) == leader and "Z" not in stat}
-
-
-def records(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]

@@ -15,7 +15,9 @@ import pytest
 import inframind_gym
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.store import read_blocks
-from tests.live.vllm_live.rig import ROOT, LiveRig, records, until
+from tests.live.launch.play import ROOT
+from tests.live.vllm_live.rig import LiveRig, until
+from tests.live.vllm_server.fake import records
 
 pytestmark = pytest.mark.live
 assert inframind_gym  # the ids are registered

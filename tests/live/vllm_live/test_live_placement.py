@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inframind_gym.live.config import live_placement_config
+from inframind_gym.live.metrics import parse_metrics
 from inframind_gym.live.placement.cluster import LivePlacement
-from inframind_gym.live.placement.config import live_placement_config
 from inframind_gym.live.placement.server import VllmServer
-from inframind_gym.live.vllm.metrics import parse_metrics
 from inframind_gym.simulator.placement.state import STATE_NAMES
-from tests.live.vllm_live.rig import CLI, ROOT, reason_to_skip, session, until
+from tests.live.launch.play import CLI, ROOT, session
+from tests.live.vllm_live.rig import reason_to_skip, until
 from tests.simulator.vllm_scheduler.rerecord import VLLM_PYTHON
 
 pytestmark = pytest.mark.live
@@ -64,7 +65,7 @@ class Room:
         """Requests that ended on a server, however they did."""
         with urllib.request.urlopen(self.url(g, m) + "/metrics", timeout=60.0) as answer:
             reading = parse_metrics(answer.read().decode(), time.monotonic())
-        return int(sum(reading.finished.values()) + reading.running_req + reading.waiting_req)
+        return int(reading.finished_req + reading.running_req + reading.waiting_req)
 
     def leaders(self) -> dict[str, int]:
         """Processes that were started, by the folder of their instance."""
@@ -73,7 +74,7 @@ class Room:
 
 def leaders(state: Path) -> dict[str, int]:
     return {
-        file.parent.name: json.loads(file.read_text())["servers"][0]["pid"]
+        file.parent.name: json.loads(file.read_text())["servers"][0]["process"][0]
         for file in state.glob("*/state.json")
     }
 

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from tests.live.vllm_live.rig import LiveRig, session, until
+from tests.live.launch.play import session
+from tests.live.vllm_live.rig import LiveRig, until
 from tests.live.vllm_server.live_play import call
 
 pytestmark = pytest.mark.live

@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inframind_gym.live.vllm.client import ChatRequest, ChatResult
+from inframind_gym.live.client import ChatRequest, ChatResult
 from inframind_gym.simulator.workflow.backend import Completion
-from tests.live.vllm_live.rig import ROOT, LiveRig, records, until
+from tests.live.launch.play import ROOT
+from tests.live.vllm_live.rig import LiveRig, until
+from tests.live.vllm_server.fake import records
 from tests.live.vllm_server.live_play import Prompts, call
 from tests.live.vllm_server.test_many import resident_mb, sockets
 
@@ -102,8 +104,8 @@ def test_five_hundred_requests_in_flight(rig: LiveRig) -> None:
 SCRIPT = """
 import sys
 from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.live.vllm.servers import VllmServers
-from inframind_gym.live.vllm.settings import LiveSettings
+from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.settings import LiveSettings
 from tests.live.vllm_server.live_play import Prompts, call
 
 settings = LiveSettings(sampling={"ignore_eos": True})

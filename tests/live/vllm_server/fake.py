@@ -9,16 +9,19 @@ Runs on a thread of its own, or as a process: `FakeProcess`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from aiohttp import web
+
+from inframind_gym.live.loop import LoopThread
 
 
 @dataclass
@@ -63,7 +66,7 @@ class FakeServer:
         open_at_sleep: chat completions under way at each POST /sleep; they end as aborted.
         refuses: status with which a path is answered, until it is taken out.
         dies_of: paths that kill it.
-        engines: so many engines in the metrics.
+        finished: latencies, since the start.
     """
 
     def __init__(
@@ -77,93 +80,73 @@ class FakeServer:
         self.script = script
         self.model = model
         self.dev = dev
+        self.port = port
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
-        self.open = self.most = self.dropped = 0
+        self.open = self.most = self.dropped = self.hung = 0
         self.garbage: bytes | None = None
         self.instead: dict[str, bytes] = {}
         self.health = 200
         self.mute: set[str] = set()
-        self.asleep = False
-        self.hung = 0
         self.open_at_sleep: list[int] = []
         self.refuses: dict[str, int] = {}
         self.dies_of: set[str] = set()
-        self.engines = 1
-        self.old_names = False
-        self.kv_frac = 0.25
-        self.finished: list[float] = []  # latencies, since the start
-        self.started = time.time()
-        self.port = port
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        self._server: asyncio.Server | None = None
+        self._runner: web.ServerRunner | None = None
+        self._loop: LoopThread | None = LoopThread("fake-server")
         self.start()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+    @property
+    def is_alive(self) -> bool:
+        return self._runner is not None
 
-    def _do(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+    @property
+    def connections(self) -> int:
+        server = None if self._runner is None else self._runner.server
+        return 0 if server is None else len(server.connections)
 
     def start(self) -> None:
         """Listen, with counters at 0; on the same port where it did before."""
-        self.finished = []
+        self.finished: list[float] = []
         self.started = time.time()
         self.asleep = False
 
         async def listen() -> None:
-            sock = socket.socket()
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(("127.0.0.1", self.port))
-            self.port = sock.getsockname()[1]
-            self._server = await asyncio.start_server(self._serve, sock=sock, backlog=1024)
+            self._runner = web.ServerRunner(
+                web.Server(self._serve, handler_cancellation=True), shutdown_timeout=0.0
+            )
+            await self._runner.setup()
+            site = web.TCPSite(self._runner, "127.0.0.1", self.port, backlog=1024)
+            await site.start()
+            self.port = self._runner.addresses[0][1]
 
-        self._do(listen())
+        assert self._loop is not None
+        self._loop.run(listen(), 10.0)
 
     def kill(self) -> None:
         """Go away as a process that is killed: all connections are reset, none is accepted."""
+        assert self._loop is not None
+        self._loop.run(self._die(), 10.0)
 
-        async def die() -> None:
-            self._die()
-            await asyncio.sleep(0.01)
-
-        self._do(die())
-
-    def _die(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for writer in list(self._writers):
-            _reset(writer)
-
-    @property
-    def is_alive(self) -> bool:
-        return self._server is not None
+    async def _die(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is None or runner.server is None:
+            return
+        for site in list(runner.sites):
+            await site.stop()
+        for connection in runner.server.connections:
+            _reset(connection.transport)
+        await asyncio.sleep(0.01)
 
     def close(self) -> None:
-        if self._loop.is_closed():
-            return
-        self.kill()
-
-        async def cancel() -> None:
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-        self._do(cancel())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        if self._loop is not None:
+            self.kill()
+            self._loop.stop()
+            self._loop = None
 
     def __enter__(self) -> FakeServer:
         return self
@@ -173,184 +156,119 @@ class FakeServer:
 
     def metrics(self) -> str:
         """As vLLM 0.32 writes them, cut to some of the metrics."""
-        lines = ["# HELP process_start_time_seconds Start time of the process."]
-        if not self.old_names:
-            lines.append(f"process_start_time_seconds {self.started}")
-        kv = "vllm:gpu_cache_usage_perc" if self.old_names else "vllm:kv_cache_usage_perc"
-        itl = "time_per_output_token" if self.old_names else "inter_token_latency"
-        for engine in range(self.engines):
-            label = f'{{engine="{engine}",model_name="{self.model}"}}'
-            share = 1 if engine == 0 else 0  # what finished, finished in the first
-            total = share * sum(self.finished)
-            count = share * len(self.finished)
-            lines += [
-                "# TYPE vllm:num_requests_running gauge",
-                f"vllm:num_requests_running{label} {float(self.open)}",
-                "# TYPE vllm:num_requests_waiting gauge",
-                f"vllm:num_requests_waiting{label} 1.0",
-                f"# TYPE {kv} gauge",
-                f"{kv}{label} {self.kv_frac * (engine + 1)}",
-                "# TYPE vllm:num_preemptions_total counter",
-                f"vllm:num_preemptions_total{label} 2.0",
-                "# TYPE vllm:request_success_total counter",
-                f'vllm:request_success_total{{engine="{engine}",finished_reason="stop",'
-                f'model_name="{self.model}"}} {float(count)}',
-            ]
-            if not self.old_names:
-                awake = 0.0 if self.asleep else 1.0
-                lines.append(
-                    f'vllm:engine_sleep_state{{engine="{engine}",model_name="{self.model}",'
-                    f'sleep_state="awake"}} {awake}'
-                )
-            for name in ("e2e_request_latency", "time_to_first_token", itl):
-                lines += [
-                    f"# TYPE vllm:{name}_seconds histogram",
-                    f'vllm:{name}_seconds_bucket{{engine="{engine}",le="+Inf",'
-                    f'model_name="{self.model}"}} {float(count)}',
-                    f"vllm:{name}_seconds_count{label} {float(count)}",
-                    f"vllm:{name}_seconds_sum{label} {total}",
-                ]
-        return "\n".join(lines) + "\n"
+        label = f'{{engine="0",model_name="{self.model}"}}'
+        state = label.replace("}", ',sleep_state="awake"}')
+        bucket = label.replace("}", ',le="+Inf"}')
+        e2e, count = "vllm:e2e_request_latency_seconds", float(len(self.finished))
+        samples = {
+            "process_start_time_seconds": self.started,
+            f"vllm:num_requests_running{label}": float(self.open),
+            f"vllm:num_requests_waiting{label}": 1.0,
+            f"vllm:kv_cache_usage_perc{label}": 0.25,
+            f"vllm:num_preemptions_total{label}": 2.0,
+            f"vllm:engine_sleep_state{state}": 0.0 if self.asleep else 1.0,
+            f"{e2e}_bucket{bucket}": count,
+            f"{e2e}_count{label}": count,
+            f"{e2e}_sum{label}": float(sum(self.finished)),
+        }
+        kinds = [f"# TYPE {e2e} histogram", "# TYPE vllm:num_requests_running gauge"]
+        return "\n".join([*kinds, *(f"{name} {value}" for name, value in samples.items())]) + "\n"
 
-    # One connection
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-                method, path, _ = head[0].split(" ")
-                headers = {
-                    name.strip().lower(): value.strip()
-                    for name, _, value in (line.partition(":") for line in head[1:] if line)
-                }
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
-                self.paths.append(path)
-                if path in self.mute:
-                    await asyncio.Event().wait()
-                if path in self.dies_of:
-                    self._die()
-                    return
-                if method == "POST" and path == "/v1/chat/completions":
-                    await self._chat(json.loads(body), headers, reader, writer)
-                else:
-                    self._plain(method, path, writer)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass
-        finally:
-            self._writers.discard(writer)
-            writer.close()
-
-    def _plain(self, method: str, path: str, writer: asyncio.StreamWriter) -> None:
-        status, content = 404, b'{"detail":"Not Found"}'
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        method, path = request.method, request.path_qs
+        self.paths.append(path)
+        if path in self.mute:
+            await asyncio.Event().wait()
+        if path in self.dies_of:
+            await self._die()
+        if (method, path) == ("POST", "/v1/chat/completions"):
+            return await self._chat(request)
         if path in self.refuses:
-            status, content = self.refuses[path], b"CUDA out of memory"
-        elif path == "/health":
-            status, content = self.health, b""
-        elif path == "/metrics":
-            status, content = 200, self.metrics().encode()
-            if self.garbage is not None:
-                content = self.garbage
-        elif path == "/v1/models":
-            served = [{"id": name} for name in self.model.split(",")]
-            status, content = 200, json.dumps({"data": served}).encode()
-        elif path == "/is_sleeping" and self.dev:
-            status, content = 200, json.dumps({"is_sleeping": self.asleep}).encode()
-        elif method == "POST" and path.startswith("/sleep") and self.dev:
-            self.open_at_sleep.append(self.open)
-            self.asleep, status, content = True, 200, b""
-        elif method == "POST" and path == "/wake_up" and self.dev:
-            self.asleep, status, content = False, 200, b""
+            return web.Response(status=self.refuses[path], body=b"CUDA out of memory")
         if method == "GET" and path in self.instead:
-            status, content = 200, self.instead[path]
-        writer.write(_head(status, {"Content-Length": str(len(content))}) + content)
+            return web.Response(body=self.instead[path])
+        if path == "/health":
+            return web.Response(status=self.health)
+        if path == "/metrics":
+            return web.Response(body=self.garbage or self.metrics().encode())
+        if path == "/v1/models":
+            return web.json_response({"data": [{"id": name} for name in self.model.split(",")]})
+        if self.dev and path == "/is_sleeping":
+            return web.json_response({"is_sleeping": self.asleep})
+        if self.dev and method == "POST" and path.startswith(("/sleep", "/wake_up")):
+            self.asleep = path != "/wake_up"
+            self.open_at_sleep += [self.open] * self.asleep
+            return web.Response()
+        return web.json_response({"detail": "Not Found"}, status=404)
 
-    async def _chat(
-        self,
-        request: dict[str, Any],
-        headers: dict[str, str],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        number = len(self.requests)
-        self.requests.append(request)
-        self.headers.append(headers)
+    async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:
+        body, number = await request.json(), len(self.requests)
+        self.requests.append(body)
+        self.headers.append({name.lower(): value for name, value in request.headers.items()})
         began_s = time.monotonic()
         self.open += 1
         self.most = max(self.most, self.open)
-        gone = asyncio.ensure_future(reader.read(1))  # a client sends nothing before the end
-        answering = asyncio.ensure_future(
-            self._answer(self.script(request, number), request, writer)
-        )
         try:
-            await asyncio.wait({gone, answering}, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                self.dropped += 1
-                raise ConnectionResetError
-            await answering
-            self.finished.append(time.monotonic() - began_s)
+            response = await self._answer(self.script(body, number), body, request)
+        except (asyncio.CancelledError, ConnectionError):
+            self.dropped += 1
+            raise
         finally:
             self.open -= 1
-            for task in (gone, answering):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                    await task
+        self.finished.append(time.monotonic() - began_s)
+        return response
 
     async def _answer(
-        self, answer: Answer, request: dict[str, Any], writer: asyncio.StreamWriter
-    ) -> None:
+        self, answer: Answer, body: Mapping[str, Any], request: web.BaseRequest
+    ) -> web.StreamResponse:
         if answer.hang or self.asleep:
             self.hung += self.asleep
             await asyncio.Event().wait()
         if answer.status != 200:
             await asyncio.sleep(answer.first_s)
             error = {"message": answer.message, "type": "BadRequestError", "code": answer.status}
-            content = json.dumps({"error": error}).encode()
-            length = {"Content-Length": str(len(content))}
-            writer.write(_head(answer.status, length | answer.headers) + content)
-            return
-        writer.write(
-            _head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
-        )
+            return web.json_response({"error": error}, status=answer.status, headers=answer.headers)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+
+        async def send(event: object) -> None:
+            payload = event if isinstance(event, bytes) else json.dumps(event).encode()
+            await response.write(b"data: " + payload + b"\n\n")
+
         await asyncio.sleep(answer.first_s)
         if answer.events is not None:
             for event in answer.events:
-                _event(writer, event.decode() if isinstance(event, bytes) else json.dumps(event))
-            writer.write(b"0\r\n\r\n")
-            return
-        _event(writer, _piece({"role": "assistant", "content": ""}))
+                await send(event)
+            return response
+        await send(_piece({"role": "assistant", "content": ""}))
         size = -(-len(answer.text) // max(answer.tokens, 1))
         for token in range(answer.tokens):
             if token == answer.reset_after:
-                await writer.drain()
                 await asyncio.sleep(0.02)
-                _reset(writer)
-                return
+                _reset(request.transport)
+                return response
             if token == answer.garble_after:
-                _event(writer, "{<html>")
+                await send(b"{<html>")
             if token == answer.error_after:
-                _event(writer, json.dumps({"error": {"message": "EngineCore died"}}))
-                _event(writer, "[DONE]")
-                writer.write(b"0\r\n\r\n")
-                return
-            _event(writer, _piece({"content": answer.text[token * size : (token + 1) * size]}))
-            await writer.drain()
-            if answer.each_s:
-                await asyncio.sleep(answer.each_s)
+                await send({"error": {"message": "EngineCore died"}})
+                await send(b"[DONE]")
+                return response
+            await send(_piece({"content": answer.text[token * size : (token + 1) * size]}))
+            await asyncio.sleep(answer.each_s)
             if self.asleep:
                 answer.finish = "abort"
                 break
         if answer.finish is not None:
-            _event(writer, _piece({"content": ""}, answer.finish))
+            await send(_piece({"content": ""}, answer.finish))
         if answer.usage:
-            usage = {"prompt_tokens": len(json.dumps(request["messages"])) // 4}
+            usage = {"prompt_tokens": len(json.dumps(body["messages"])) // 4}
             usage |= {"completion_tokens": answer.tokens}
             extra = {} if answer.metrics is None else {"metrics": answer.metrics}
-            _event(writer, json.dumps({"choices": [], "usage": usage, **extra}))
+            await send({"choices": [], "usage": usage, **extra})
         if answer.done:
-            _event(writer, "[DONE]")
-        writer.write(b"0\r\n\r\n")
+            await send(b"[DONE]")
+        return response
 
 
 def until(condition: Callable[[], object], wait_s: float = 10.0) -> None:
@@ -361,26 +279,21 @@ def until(condition: Callable[[], object], wait_s: float = 10.0) -> None:
         time.sleep(0.005)
 
 
-def _head(status: int, headers: dict[str, str]) -> bytes:
-    lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in headers.items())]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+def records(log: Path) -> list[dict[str, Any]]:
+    """The lines of a request log."""
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
-def _piece(delta: dict[str, str], finish: str | None = None) -> str:
-    return json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+def _piece(delta: dict[str, str], finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 
-def _event(writer: asyncio.StreamWriter, payload: str) -> None:
-    data = f"data: {payload}\n\n".encode()
-    writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-
-
-def _reset(writer: asyncio.StreamWriter) -> None:
+def _reset(transport: asyncio.Transport | None) -> None:
     """Close a connection with RST, as the kernel does for a process that is killed."""
-    sock = writer.get_extra_info("socket")
-    with contextlib.suppress(OSError):
+    if transport is not None:
+        sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-    writer.transport.abort()
+        transport.abort()
 
 
 class FakeProcess:
@@ -401,8 +314,10 @@ class FakeProcess:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, **answer: Any) -> None:
-        command = [sys.executable, __file__, str(self.port), self.model, json.dumps(answer)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "tests.live.vllm_server.fake"]
+        command += [str(self.port), self.model, json.dumps(answer)]
+        root = Path(__file__).resolve().parents[3]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
 

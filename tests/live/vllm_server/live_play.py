@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from inframind_gym.envs.routing.backend_simulation import BackendSimulation
 from inframind_gym.envs.routing.config import env_config
-from inframind_gym.live.vllm.backend import VllmBackend
-from inframind_gym.live.vllm.servers import VllmServers
-from inframind_gym.live.vllm.settings import LiveSettings
-from inframind_gym.simulator.server.pool import PoolConfig, load_pool
-from inframind_gym.simulator.workflow.backend import Call
+from inframind_gym.live.backend import Judge, VllmBackend
+from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.settings import LiveSettings
+from inframind_gym.simulator.server.pool import PoolConfig, Scheduler, load_pool
+from inframind_gym.simulator.workflow.backend import Call, Completion
 from tests.live.vllm_server.fake import Answer, FakeProcess, FakeServer, Script
 
 QUICK: dict[str, Any] = {
@@ -31,11 +31,7 @@ class Prompts:
         self.seen: list[tuple[Call, dict[int, str], int]] = []
 
     def messages(
-        self,
-        call: Call,
-        answers: Mapping[int, str],
-        limit_tokens: int,
-        count_tokens: Callable[[str], int] | None,
+        self, call: Call, answers: Mapping[int, str], limit_tokens: int
     ) -> Sequence[Mapping[str, str]]:
         self.seen.append((call, dict(answers), limit_tokens))
         content = f"{call.query}/{call.node}/{call.phase}: {'; '.join(answers.values())}"
@@ -75,6 +71,36 @@ def live(
     with VllmServers(config, LiveSettings(**(QUICK | settings)), log=log) as pool:
         pool.watcher.wait_up(10.0)
         yield pool
+
+
+@contextlib.contextmanager
+def opened(
+    answer: Answer | Script | None = None,
+    judge: Judge | None = None,
+    *,
+    prompts: Prompts | None = None,
+    scheduler: Scheduler | None = None,
+    log: Path | None = None,
+    **settings: Any,
+) -> Iterator[tuple[VllmBackend, VllmServers, list[FakeServer]]]:
+    """An episode on five servers that answer all the same, or by a script."""
+    script = answer if callable(answer) else lambda *_: answer or Answer("42")
+    with five(script) as servers, live(servers, log=log, **settings) as pool:
+        yield pool.open(prompts or Prompts(), judge, scheduler=scheduler), pool, servers
+
+
+def wait_for(backend: VllmBackend, count: int) -> list[Completion]:
+    done: list[Completion] = []
+    while len(done) < count:
+        done += backend.wait(None)
+    return done
+
+
+def ask(backend: VllmBackend, *calls: Call) -> list[Completion]:
+    """Submit calls, and wait for all of them."""
+    for each in calls:
+        backend.submit(each)
+    return wait_for(backend, len(calls))
 
 
 def call(number: int = 0, **changes: Any) -> Call:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
@@ -14,26 +13,23 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.vllm.backend import VllmBackend
-from inframind_gym.live.vllm.log import RequestLogWriter
-from inframind_gym.live.vllm.servers import VllmServers
-from inframind_gym.live.vllm.settings import LiveSettings, server_url
+from inframind_gym.live.request_log import RequestLogWriter
+from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.settings import LiveSettings, server_url
 from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
+from inframind_gym.simulator.workflow.backend import Backend, Call
 from inframind_gym.simulator.workflow.topology import FINAL
-from tests.live.vllm_server.fake import Answer, until
-from tests.live.vllm_server.live_play import Prompts, call, five, live, right_if_42
-
-
-def wait_for(backend: VllmBackend, count: int) -> list[Completion]:
-    done: list[Completion] = []
-    while len(done) < count:
-        done += backend.wait(None)
-    return done
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+from tests.live.vllm_server.fake import Answer, Script, records, until
+from tests.live.vllm_server.live_play import (
+    Prompts,
+    ask,
+    call,
+    five,
+    live,
+    opened,
+    right_if_42,
+    wait_for,
+)
 
 
 def test_one_call(tmp_path: Path) -> None:
@@ -61,7 +57,7 @@ def test_one_call(tmp_path: Path) -> None:
     assert isinstance(body["priority"], int) and body["priority"] < 2**53
     assert body["model"] == load_pool("b200-2gpu").models[2].name
     assert body["max_tokens"] == 16
-    (line,) = lines(log)
+    (line,) = records(log)
     assert line["request_id"] == headers["x-request-id"]
     expected = {
         "model": "qwen-14b",
@@ -85,21 +81,17 @@ def test_one_call(tmp_path: Path) -> None:
 
 
 def test_fcfs_sends_no_priority() -> None:
-    with five() as servers, live(servers) as pool:
-        backend = pool.open(Prompts(), scheduler="fcfs")
-        backend.submit(call(priority=0.0))
-        (done,) = backend.wait(None)
+    with opened(scheduler="fcfs") as (backend, _, servers):
+        (done,) = ask(backend, call(priority=0.0))
         assert "priority" not in servers[0].requests[0]
-    assert done.right is None  # nobody judges
+    assert done.right is None  # nothing is judged
 
 
 def test_priorities_of_late_work_are_exact() -> None:
     """The scheduler edf_late_last adds 1e9 s to a deadline: still below 2**53."""
-    with five() as servers, live(servers) as pool:
-        backend = pool.open(Prompts(), scheduler="edf_late_last")
+    with opened(scheduler="edf_late_last") as (backend, _, servers):
         for number, priority in enumerate((50.0, 50.000002, 50.0 + 1e9)):
-            backend.submit(call(number, priority=priority))
-            wait_for(backend, 1)
+            ask(backend, call(number, priority=priority))
         first, second, late = (body["priority"] for body in servers[0].requests)
     assert first < second < late < 2**53
     assert late - first == pytest.approx(1e15, abs=2)
@@ -107,24 +99,15 @@ def test_priorities_of_late_work_are_exact() -> None:
 
 def test_answers_are_kept_for_their_query_and_handed_on() -> None:
     prompts = Prompts()
-    with (
-        five(lambda r, n: Answer(r["messages"][0]["content"][:5])) as servers,
-        live(servers) as pool,
-    ):
-        backend = pool.open(prompts, right_if_42)
-        backend.submit(call(0, node=0))
-        backend.submit(call(1, node=0, query=1))
-        wait_for(backend, 2)
+    echo: Script = lambda r, n: Answer(r["messages"][0]["content"][:5])  # noqa: E731
+    with opened(echo, right_if_42, prompts=prompts) as (backend, _, _):
+        ask(backend, call(0, node=0), call(1, node=0, query=1))
         # Node 1 reads 0; node 2 handed on what 0 wrote; node 3 has no answer.
-        backend.submit(call(2, node=3, reads=(0, 2, 1), sources=(0, 0, 1)))
-        wait_for(backend, 1)
-        backend.submit(call(3, node=0, phase=1, reads=(0,), sources=(0,)))
-        wait_for(backend, 1)
-        backend.submit(call(4, phase=FINAL, reads=(0, 3), sources=(0, 3)))
-        wait_for(backend, 1)
-        backend.submit(call(5, node=1, query=1, reads=(0,), sources=(0,)))
-        wait_for(backend, 1)
-        assert set(backend._answers) == {1}  # that of query 0 is forgotten
+        ask(backend, call(2, node=3, reads=(0, 2, 1), sources=(0, 0, 1)))
+        ask(backend, call(3, node=0, phase=1, reads=(0,), sources=(0,)))
+        ask(backend, call(4, phase=FINAL, reads=(0, 3), sources=(0, 3)))
+        ask(backend, call(5, node=1, query=1, reads=(0,), sources=(0,)))
+        assert set(backend._answers) == {1}  # that of query 0 is dropped
     assert [seen[1] for seen in prompts.seen] == [
         {},
         {},
@@ -137,43 +120,30 @@ def test_answers_are_kept_for_their_query_and_handed_on() -> None:
 
 def test_a_deciding_call_that_failed_can_be_sent_again() -> None:
     prompts = Prompts()
-
-    def script(request: dict[str, Any], number: int) -> Answer:
-        return Answer(status=500) if number == 1 else Answer("42")
-
-    with five(script) as servers, live(servers) as pool:
-        backend = pool.open(prompts, right_if_42)
-        backend.submit(call(0))
-        wait_for(backend, 1)
+    script: Script = lambda r, n: Answer(status=500) if n == 1 else Answer("42")  # noqa: E731
+    with opened(script, right_if_42, prompts=prompts) as (backend, _, _):
+        ask(backend, call(0))
         for number in (1, 2):
-            backend.submit(call(number, phase=FINAL, reads=(0,), sources=(0,)))
-            (done,) = wait_for(backend, 1)
+            (done,) = ask(backend, call(number, phase=FINAL, reads=(0,), sources=(0,)))
             assert done.failed == (number == 1)
     assert prompts.seen[1][1] == prompts.seen[2][1] == {0: "42"}
 
 
+TOO_LONG = Answer(status=400, message="longer than the maximum model length of 100")
+
+
 def test_a_prompt_that_is_too_long_is_cut_further(tmp_path: Path) -> None:
-    prompts = Prompts()
-    answers = [
-        Answer(status=400, message="This model's maximum context length is 100 tokens."),
-        Answer("42"),
-        *[Answer(status=400, message="This model's maximum context length is 100 tokens.")] * 3,
-    ]
-    with five(lambda r, n: answers[n]) as servers, live(servers, log=tmp_path / "log") as pool:
-        backend = pool.open(prompts)
-        backend.submit(call(0))
-        (done,) = wait_for(backend, 1)
-        assert not done.failed
-        backend.submit(call(1))
-        (done,) = wait_for(backend, 1)
+    prompts, log = Prompts(), tmp_path / "log"
+    answers = [TOO_LONG, Answer("42"), *[TOO_LONG] * 3]
+    with opened(lambda r, n: answers[n], prompts=prompts, log=log) as (backend, _, _):
+        assert not ask(backend, call(0))[0].failed
+        (done,) = ask(backend, call(1))
         assert done.failed and done.right is False and done.text is None
     room = 16384 - 16
     limits = [limit for _, _, limit in prompts.seen]
     assert limits == [room, 3 * room // 4, room, 3 * room // 4, room // 2]
-    assert [(line["status"], line["attempts"]) for line in lines(tmp_path / "log")] == [
-        ("ok", 2),
-        ("too_long", 3),
-    ]
+    found = [(line["status"], line["attempts"]) for line in records(log)]
+    assert found == [("ok", 2), ("too_long", 3)]
 
 
 def test_a_prompt_that_cannot_be_made_short_enough(tmp_path: Path) -> None:
@@ -183,15 +153,10 @@ def test_a_prompt_that_cannot_be_made_short_enough(tmp_path: Path) -> None:
                 raise InfraMindError("the question alone is longer")
             return super().messages(call, *more)
 
-    too_long = Answer(status=400, message="longer than the maximum model length of 100")
-    with five(lambda r, n: too_long) as servers, live(servers, log=tmp_path / "log") as pool:
-        backend = pool.open(Short())
-        for number in range(2):
-            backend.submit(call(number))
-            assert wait_for(backend, 1)[0].failed
-    assert [
-        (line["status"], line["error"], line["attempts"]) for line in lines(tmp_path / "log")
-    ] == [
+    log = tmp_path / "log"
+    with opened(TOO_LONG, prompts=Short(), log=log) as (backend, _, _):
+        assert ask(backend, call(0))[0].failed and ask(backend, call(1))[0].failed
+    assert [(line["status"], line["error"], line["attempts"]) for line in records(log)] == [
         ("too_long", "HTTP 400: longer than the maximum model length of 100", 1),
         ("too_long", "the question alone is longer", 0),
     ]
@@ -210,20 +175,10 @@ def test_grading() -> None:
         return text == "42"
 
     texts = ["42", "41", "bug", "slow"]
-    with (
-        five(lambda r, n: Answer(texts[n], tokens=1)) as servers,
-        live(servers, judge_s=0.1) as pool,
-    ):
-        backend = pool.open(Prompts(), judge)
-        found = []
-        for number in range(4):
-            backend.submit(call(number, query=number, phase=FINAL))
-            found += [done.right for done in wait_for(backend, 1)]
+    with opened(lambda r, n: Answer(texts[n], tokens=1), judge, judge_s=0.1) as (backend, _, _):
+        calls = [call(number, query=number, phase=FINAL) for number in range(4)]
+        found = [ask(backend, each)[0].right for each in calls]
         assert found == [True, False, None, None]
-        backend = pool.open(Prompts(), judge, judge_agents=True)
-        texts += ["42"]
-        backend.submit(call(0))
-        assert wait_for(backend, 1)[0].right is True
     assert threads and all(name.startswith("vllm-judge") for name in threads)
 
 
@@ -234,26 +189,18 @@ def test_judging_is_timed_and_not_the_wait_for_a_judge() -> None:
         time.sleep(0.1)
         return True
 
-    with five() as servers, live(servers, judges=1, judge_s=0.3) as pool:
-        backend = pool.open(Prompts(), judge)
-        for number in range(6):
-            backend.submit(call(number, query=number, phase=FINAL))
-        assert [done.right for done in wait_for(backend, 6)] == [True] * 6
+    with opened(judge=judge, judges=1, judge_s=0.3) as (backend, pool, _):
+        done = ask(backend, *(call(number, query=number, phase=FINAL) for number in range(6)))
+        assert [each.right for each in done] == [True] * 6
         assert pool.ungraded == 0
 
 
 def test_a_judge_that_hangs_holds_up_no_run() -> None:
     over = threading.Event()
-
-    def judge(task: int, text: str) -> bool:
-        return over.wait(30.0)
-
     limits = {"judge_s": 0.1, "floor_s": 0.2, "cap_s": 0.3}
-    with five() as servers, live(servers, judges=1, **limits) as pool:
-        backend = pool.open(Prompts(), judge)
-        for number in range(3):
-            backend.submit(call(number, query=number, phase=FINAL))
-        assert [done.right for done in wait_for(backend, 3)] == [None] * 3
+    with opened(judge=lambda *_: over.wait(30.0), judges=1, **limits) as (backend, pool, _):
+        done = ask(backend, *(call(number, query=number, phase=FINAL) for number in range(3)))
+        assert [each.right for each in done] == [None] * 3
         assert pool.ungraded == 3
         over.set()
 
@@ -262,31 +209,24 @@ def test_a_judge_that_hangs_holds_up_no_run() -> None:
     ("answer", "retryable"),
     [
         (Answer(status=400), False),
-        (Answer(status=400, message="longer than the maximum model length of 100"), False),
+        (TOO_LONG, False),
         (Answer(hang=True), False),  # it has had all the time that there is
         (Answer(status=500), True),
         (Answer(reset_after=1), True),
     ],
 )
 def test_what_can_be_sent_again(answer: Answer, retryable: bool) -> None:
-    limits = {"floor_s": 0.2, "grace_s": 0.0}
-    with five(lambda r, n: answer) as servers, live(servers, **limits) as pool:
-        backend = pool.open(Prompts())
-        backend.submit(call(0, deadline_s=0.0))
-        (done,) = wait_for(backend, 1)
+    with opened(answer, floor_s=0.2, grace_s=0.0) as (backend, _, _):
+        (done,) = ask(backend, call(0, deadline_s=0.0))
         assert (done.failed, done.retryable) == (True, retryable)
 
 
 def test_all_attempts_at_a_call_are_bounded() -> None:
     """Three at each server, however often the driver tries the next one."""
-    with five(lambda r, n: Answer(status=503)) as servers, live(servers) as pool:
-        backend = pool.open(Prompts())
-        again = []
-        for number in range(3):
-            backend.submit(call(number, model=number))
-            again += [done.retryable for done in wait_for(backend, 1)]
-        backend.submit(call(3, query=1))  # another call has its own
-        again += [done.retryable for done in wait_for(backend, 1)]
+    with opened(Answer(status=503)) as (backend, _, servers):
+        # Another call has its own.
+        calls = [*(call(number, model=number) for number in range(3)), call(3, query=1)]
+        again = [ask(backend, each)[0].retryable for each in calls]
         assert again == [True, False, False, True]
         assert [len(server.requests) for server in servers] == [6, 3, 3, 0, 0]
 
@@ -294,46 +234,36 @@ def test_all_attempts_at_a_call_are_bounded() -> None:
 HALF = "bad \\ \ud800 text"  # a backslash, and half of a character
 
 
-@pytest.mark.parametrize("way", ["HTTP", "stream"])
-def test_an_error_with_half_a_character_is_logged_and_completes(way: str, tmp_path: Path) -> None:
-    error = {"error": {"message": HALF}}
-    answer = Answer(status=500, message=HALF) if way == "HTTP" else Answer(events=(error,))
-    with five(lambda r, n: answer) as servers, live(servers, log=tmp_path / "log") as pool:
-        backend = pool.open(Prompts())
-        backend.submit(call(0))
-        (done,) = backend.wait(backend.now_s() + 10.0)
-    assert done.failed
-    (line,) = lines(tmp_path / "log")
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(status=500, message=HALF), Answer(events=({"error": {"message": HALF}},))],
+)
+def test_an_error_with_half_a_character_is_logged_and_completes(
+    answer: Answer, tmp_path: Path
+) -> None:
+    with opened(answer, log=tmp_path / "log") as (backend, _, _):
+        assert ask(backend, call(0))[0].failed
+    (line,) = records(tmp_path / "log")
     assert HALF in line["error"]
 
 
-def test_a_log_that_cannot_be_written_costs_no_completion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["log", "prompts"])
+def test_a_bug_costs_a_call_at_most_and_no_run(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bug(self: RequestLogWriter, record: object) -> None:
+    def bug(*_: object) -> None:
         raise RuntimeError("cannot be")
 
-    monkeypatch.setattr(RequestLogWriter, "write", bug)
-    with five() as servers, live(servers, log=tmp_path / "log") as pool:
-        backend = pool.open(Prompts())
-        backend.submit(call(0))
-        (done,) = backend.wait(backend.now_s() + 10.0)
-    assert not done.failed
-
-
-def test_a_bug_in_the_prompts_costs_a_call_and_no_run(tmp_path: Path) -> None:
-    class Broken(Prompts):
-        def messages(self, *arguments: Any) -> Any:
-            raise RuntimeError("no such role")
-
-    with five() as servers, live(servers, log=tmp_path / "log") as pool:
-        backend = pool.open(Broken())
-        backend.submit(call(0))
-        (done,) = backend.wait(None)
-    assert done.failed
-    (line,) = lines(tmp_path / "log")
-    assert (line["status"], line["error"]) == ("fault", "RuntimeError: no such role")
-    assert line["arrival_time"] is None and line["first_token_ts"] is None
+    if where == "log":
+        monkeypatch.setattr(RequestLogWriter, "write", bug)
+    else:
+        monkeypatch.setattr(Prompts, "messages", bug)
+    with opened(log=tmp_path / "log") as (backend, _, _):
+        assert ask(backend, call(0))[0].failed == (where == "prompts")
+    if where == "prompts":
+        (line,) = records(tmp_path / "log")
+        assert (line["status"], line["error"]) == ("fault", "RuntimeError: cannot be")
+        assert line["arrival_time"] is None and line["first_token_ts"] is None
 
 
 def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
@@ -348,18 +278,14 @@ def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
         Answer(garble_after=0),
         Answer(finish="length"),
     ]
-    log = tmp_path / "log"
-    with (
-        five(lambda r, n: ways[n % len(ways)]) as servers,
-        live(servers, log=log, floor_s=1.5, grace_s=0.0) as pool,
-    ):
-        backend = pool.open(Prompts(), right_if_42)
-        for number in range(100):
-            backend.submit(call(number, query=number, model=number % 5, deadline_s=0.0))
-        done = wait_for(backend, 100)
+    log, limits = tmp_path / "log", {"floor_s": 1.5, "grace_s": 0.0}
+    script: Script = lambda r, n: ways[n % len(ways)]  # noqa: E731
+    with opened(script, right_if_42, log=log, **limits) as (backend, _, _):
+        calls = [call(n, query=n, model=n % 5, deadline_s=0.0) for n in range(100)]
+        done = ask(backend, *calls)
         assert backend.wait(backend.now_s() + 0.05) == []
     assert sorted(completion.call for completion in done) == list(range(100))
-    assert sorted(line["call"] for line in lines(log)) == list(range(100))
+    assert sorted(line["call"] for line in records(log)) == list(range(100))
     assert 0 < sum(not completion.failed for completion in done) < 100
     for completion in done:
         assert completion.finish_s >= completion.submit_s >= 0
@@ -380,8 +306,7 @@ def test_time_limits() -> None:
 
 
 def test_waiting_ends_at_the_time_that_was_given() -> None:
-    with five(lambda r, n: Answer(hang=True)) as servers, live(servers) as pool:
-        backend = pool.open(Prompts())
+    with opened(Answer(hang=True)) as (backend, _, _):
         backend.submit(call(0))
         until_s = backend.now_s() + 0.1
         assert backend.wait(until_s) == []
@@ -397,22 +322,19 @@ def test_waiting_can_be_ended_from_within() -> None:
             raise EnoughError
 
     over = threading.Event()
-    with five(lambda r, n: Answer(hang=n == 0)) as servers, live(servers) as pool:
+    with opened(lambda r, n: Answer(hang=n == 0)) as (backend, pool, servers):
         pool.on_wait = enough
-        backend = pool.open(Prompts())
         backend.submit(call(0))
         until(lambda: servers[0].requests)
         threading.Timer(0.3, over.set).start()
         with pytest.raises(EnoughError):
             backend.wait(None)
         over.clear()
-        backend.submit(call(1))
-        assert [done.call for done in wait_for(backend, 1)] == [1]  # the other one goes on
+        assert [done.call for done in ask(backend, call(1))] == [1]  # the other one goes on
 
 
 def test_a_sleeping_server_gets_no_request() -> None:
-    with five(lambda r, n: Answer(first_s=0.2)) as servers, live(servers) as pool:
-        backend = pool.open(Prompts())
+    with opened(Answer(first_s=0.2)) as (backend, _, servers):
         backend.submit(call(0, model=1))
         until(lambda: servers[1].requests)
         servers[1].script = lambda r, n: Answer(hang=True)
@@ -422,15 +344,13 @@ def test_a_sleeping_server_gets_no_request() -> None:
         done = wait_for(backend, 2)  # the second was given up: it would have hung
         assert {completion.call: completion.failed for completion in done}[1]
         until(lambda: backend.models_up() == 0b11101)
-        for number in range(2, 6):
-            backend.submit(call(number, model=1))
-        assert all(completion.failed for completion in wait_for(backend, 4))
+        done = ask(backend, *(call(number, model=1) for number in range(2, 6)))
+        assert all(completion.failed for completion in done)
         assert len(servers[1].requests) == 2
         servers[1].asleep = False
         servers[1].script = lambda r, n: Answer()
         until(lambda: backend.models_up() == 0b11111)
-        backend.submit(call(6, model=1))
-        assert not backend.wait(None)[0].failed
+        assert not ask(backend, call(6, model=1))[0].failed
 
 
 def test_closing_gives_up_what_is_in_flight(tmp_path: Path) -> None:
@@ -458,9 +378,9 @@ def test_closing_gives_up_what_is_in_flight(tmp_path: Path) -> None:
         assert threading.active_count() == inside
         with pytest.raises(InfraMindError, match="closed"):
             pool.open(Prompts())
-        until(lambda: not any(server._writers for server in servers))  # no socket is left
+        until(lambda: not any(server.connections for server in servers))  # no socket is left
     assert threading.active_count() == before
-    found = lines(log)
+    found = records(log)
     assert sorted((line["sweep"], line["call"]) for line in found) == [
         *((0, number) for number in range(9)),
         (1, 0),
@@ -469,9 +389,8 @@ def test_closing_gives_up_what_is_in_flight(tmp_path: Path) -> None:
     assert len({line["request_id"] for line in found}) == 10
 
 
-def test_opening_a_sweep_closes_the_one_before() -> None:
-    with five(lambda r, n: Answer(hang=True)) as servers, live(servers) as pool:
-        first = pool.open(Prompts())
+def test_opening_an_episode_closes_the_one_before() -> None:
+    with opened(Answer(hang=True)) as (first, pool, _):
         first.submit(call(0))
         second = pool.open(Prompts())
         assert first._closed and not second._closed

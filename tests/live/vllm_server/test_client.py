@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.live.vllm.client import ChatRequest, ChatResult, Client
-from inframind_gym.live.vllm.settings import LiveSettings, ServerAddress
+from inframind_gym.live.client import ChatRequest, ChatResult, Client
+from inframind_gym.live.settings import LiveSettings, ServerAddress
 from tests.live.vllm_server.fake import Answer, FakeServer, until
 
 T = TypeVar("T")

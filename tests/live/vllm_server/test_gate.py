@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inframind_gym.live.vllm.gate import Gate, ServerDownError
+from inframind_gym.live.client import Gate, ServerDownError
 
 
 async def settle() -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ pytest.importorskip("aiohttp")
 
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Completion
-from tests.live.vllm_server.fake import FakeProcess, until
+from tests.live.vllm_server.fake import FakeProcess, records, until
 from tests.live.vllm_server.live_play import Prompts, call, live
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -75,7 +76,7 @@ def test_five_hundred_requests_in_flight(cap: int) -> None:
 SCRIPT = """
 import sys, time
 from tests.live.vllm_server.live_play import Prompts, call, pool_at
-from inframind_gym.live.vllm.servers import VllmServers
+from inframind_gym.live.servers import VllmServers
 
 urls, log = sys.argv[1].split(","), sys.argv[2]
 with VllmServers(pool_at(urls), log=log) as pool:
@@ -91,9 +92,9 @@ with VllmServers(pool_at(urls), log=log) as pool:
 """
 
 
-@needs_proc
-def test_ctrl_c_leaves_no_process_and_loses_no_record(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
+@contextlib.contextmanager
+def waiting(log: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process with 30 answers that waits for 30 more, which never come."""
     with FakeProcess(ALL, text="42") as quick, FakeProcess(ALL, hang=True) as mute:
         urls = ",".join([quick.url, mute.url, *[quick.url] * 3])
         process = subprocess.Popen(
@@ -106,13 +107,20 @@ def test_ctrl_c_leaves_no_process_and_loses_no_record(tmp_path: Path) -> None:
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting\n"
-        time.sleep(0.1)  # it waits for answers that never come
+        yield process
+
+
+@needs_proc
+def test_ctrl_c_leaves_no_process_and_loses_no_record(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with waiting(log) as process:
+        time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert process.returncode != 0
     assert "KeyboardInterrupt" in errors
     assert "was destroyed" not in errors and "never retrieved" not in errors
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    lines = records(log)
     assert sorted(line["call"] for line in lines) == list(range(60))
     assert [line["status"] for line in lines].count("ok") == 30
     assert [line["status"] for line in lines].count("cancelled") == 30
@@ -122,20 +130,9 @@ def test_a_kill_loses_no_record(tmp_path: Path) -> None:
     """Of what had ended: each line was written at once, whole; the next run appends."""
     log = tmp_path / "log.jsonl"
     log.write_text('{"call": -1, "sta')  # the machine went down here, once
-    with FakeProcess(ALL, text="42") as quick, FakeProcess(ALL, hang=True) as mute:
-        urls = ",".join([quick.url, mute.url, *[quick.url] * 3])
-        process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, urls, str(log)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waiting\n"
+    with waiting(log) as process:
         process.kill()
-        process.wait()
-        process.stdout.close()
+        process.communicate(timeout=20)
     torn, *lines = log.read_text(encoding="utf-8").splitlines()
     assert torn == '{"call": -1, "sta'
     assert {json.loads(line)["status"] for line in lines} == {"ok"}

@@ -1,4 +1,4 @@
-"""What is read from /metrics, and the means between two readings."""
+"""Readings of /metrics, and the mean latency between two of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inframind_gym.live.vllm.metrics import Means, MetricsError, parse_metrics
+from inframind_gym.live.metrics import MeanLatency, MetricsError, parse_metrics
 
 pytest.importorskip("prometheus_client")
 REAL = Path(__file__).with_name("metrics_vllm_0_32.txt")
@@ -33,11 +33,7 @@ def test_a_real_answer() -> None:
     assert reading.running_req >= 0 and reading.waiting_req >= 0
     assert 0 <= reading.kv_frac <= 1
     assert reading.asleep is False
-    assert set(reading.totals) == {"e2e", "ttft", "itl", "queue", "prefill", "decode", "inference"}
-    total_s, count = reading.totals["e2e"]
-    assert count > 0 and 0 < total_s / count < 60
-    assert sum(reading.finished.values()) == count
-    assert reading.counters["generation_tokens"] > reading.finished["length"] > 0
+    assert reading.finished_req > 0 and 0 < reading.e2e_s / reading.finished_req < 60
     assert reading.started > 1.7e9
 
 
@@ -48,22 +44,15 @@ def test_engines_are_summed() -> None:
         both += f'vllm:engine_sleep_state{{engine="{engine}",sleep_state="awake"}} {awake}\n'
     reading = parse_metrics(both, 0.0)
     assert (reading.running_req, reading.waiting_req) == (4, 2)
-    assert reading.totals["e2e"] == (12.0, 6)
+    assert (reading.e2e_s, reading.finished_req) == (12.0, 6)
     assert reading.kv_frac == pytest.approx(0.4)
     assert reading.asleep is True  # one that sleeps is enough
 
 
-def test_old_names_are_a_fallback() -> None:
-    old = {
-        "vllm:gpu_cache_usage_perc": 0.5,
-        "vllm:time_per_output_token_seconds_sum": 6.0,
-        "vllm:time_per_output_token_seconds_count": 3,
-    }
+def test_the_old_name_of_the_cache_is_a_fallback() -> None:
+    old, new = {"vllm:gpu_cache_usage_perc": 0.5}, {"vllm:kv_cache_usage_perc": 0.1}
     reading = parse_metrics(text(**old), 0.0)
-    assert reading.kv_frac == 0.5
-    assert reading.totals["itl"] == (6.0, 3)
-    assert reading.asleep is None
-    new = {"vllm:kv_cache_usage_perc": 0.1}
+    assert reading.kv_frac == 0.5 and reading.asleep is None
     assert parse_metrics(text(**old, **new), 0.0).kv_frac == 0.1
 
 
@@ -87,24 +76,18 @@ def test_garbage(garbage: str, message: str) -> None:
 
 
 def test_means_are_those_of_what_finished_in_between() -> None:
-    means = Means()
-    means.update(parse_metrics(text(e2e=(100.0, 10)), 5.0))
-    assert math.isnan(means.of["e2e"])  # of what was before, nothing is known
-    means.update(parse_metrics(text(e2e=(106.0, 12)), 10.0))
-    assert (means.of["e2e"], means.taken_s["e2e"]) == (3.0, 10.0)
-    means.update(parse_metrics(text(e2e=(106.0, 12)), 15.0))
-    assert (means.of["e2e"], means.taken_s["e2e"]) == (3.0, 10.0)  # held
-    means.update(parse_metrics(text(e2e=(107.0, 13)), 20.0))
-    assert means.of["e2e"] == 1.0
-    assert math.isnan(means.of["ttft"])
-
-
-def test_a_restart_gives_no_negative_differences() -> None:
-    means = Means()
-    means.update(parse_metrics(text(e2e=(100.0, 10)), 5.0))
-    means.update(parse_metrics(text(e2e=(8.0, 4)), 10.0))
-    assert means.of["e2e"] == 2.0
+    latency = MeanLatency()
+    latency.update(parse_metrics(text(e2e=(100.0, 10)), 5.0))
+    assert math.isnan(latency.mean_s)  # of what was before, nothing is known
     started = {"process_start_time_seconds": 1e9}
-    means.update(parse_metrics(text(e2e=(9.0, 5), **started), 15.0))
-    means.update(parse_metrics(text(e2e=(60.0, 6), process_start_time_seconds=2e9), 20.0))
-    assert means.of["e2e"] == 10.0  # it counts further than the one before did already
+    for e2e, taken_s, mean, more in (
+        ((106.0, 12), 10.0, (3.0, 10.0), {}),
+        ((106.0, 12), 15.0, (3.0, 10.0), {}),  # held
+        ((107.0, 13), 20.0, (1.0, 20.0), {}),
+        ((8.0, 4), 25.0, (2.0, 25.0), {}),  # a restart: no negative difference
+        ((9.0, 5), 30.0, (1.0, 30.0), started),
+        # Restarted, and it counts further than the one before did already.
+        ((60.0, 6), 35.0, (10.0, 35.0), {"process_start_time_seconds": 2e9}),
+    ):
+        latency.update(parse_metrics(text(e2e=e2e, **more), taken_s))
+        assert (latency.mean_s, latency.taken_s) == mean

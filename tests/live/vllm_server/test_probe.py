@@ -11,8 +11,8 @@ pytest.importorskip("aiohttp")
 
 import aiohttp
 
-from inframind_gym.live.vllm.probe import DownError, Probe, fetch, parse_models
-from inframind_gym.live.vllm.settings import ServerAddress
+from inframind_gym.live.probe import DownError, Probe, fetch, parse_models
+from inframind_gym.live.settings import ServerAddress
 
 METRICS = "vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
 GOOD: dict[str, tuple[int, str]] = {
@@ -46,11 +46,11 @@ def test_sleep_is_not_asked_of_one_that_does_not_tell() -> None:
     shy = probe(asked, is_sleeping=(404, "Not Found"))
 
     async def scene() -> None:
-        await shy.look()
-        await shy.look()
+        await shy.check()
+        await shy.check()
         assert asked == ["/health", "/is_sleeping", "/health"]
-        shy.forget()
-        await shy.look()
+        shy.reset()
+        await shy.check()
         assert asked[3:] == ["/health", "/is_sleeping"]
 
     asyncio.run(scene())

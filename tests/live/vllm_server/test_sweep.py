@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,17 +12,11 @@ from numpy.typing import NDArray
 pytest.importorskip("aiohttp")
 
 from inframind_gym.calibration.log import read_log
-from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
-from inframind_gym.envs.routing.config import env_config
-from tests.live.vllm_server.fake import Answer, FakeProcess, until
+from tests.live.vllm_server.fake import Answer, FakeProcess, records, until
 from tests.live.vllm_server.live_play import Live, Prompts, five, live
 from tests.simulator.workflow.driven_play import at_random, by_node, play
 
 FAST = 3000.0  # queries a minute
-
-
-def records(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("execution", ["parallel", "sequential"])
@@ -71,30 +63,6 @@ def test_a_sweep_with_all_six_topologies(protocol: str, tmp_path: Path) -> None:
         assert len(read) == sum(line["model"] == alias for line in found)
         assert not read.tells_schedule
         assert read.failed == 0
-
-
-def test_observations_and_records_are_those_of_the_surrogate() -> None:
-    arguments: dict[str, Any] = {
-        "level": "joint",
-        "num_queries": 8,
-        "record_calls": True,
-        "agents": {},
-        "system_features": ["queue", "e2e", "kv", "in_flight"],
-    }
-    simulated = BackendSimulation(env_config(arguments), open_surrogate, one_query=False)
-    expected = play(simulated, at_random(simulated, 3), rate_per_min=60.0)
-    with five() as servers, live(servers) as pool:
-        run = Live(pool, Prompts(), **arguments)
-        sweep = play(run.simulation, at_random(run.simulation, 3), rate_per_min=FAST)
-        run.simulation.close()
-    assert run.simulation.layout == simulated.layout
-    assert sweep.observations.shape[1:] == expected.observations.shape[1:]
-    for name in ("observations", "contexts", "completed", "calls"):
-        assert getattr(sweep, name).dtype == getattr(expected, name).dtype
-    same = ["query", "task", "budget_s", "domain"]
-    one, other = (np.sort(s.completed, order="query")[same] for s in (sweep, expected))
-    np.testing.assert_array_equal(one, other)
-    assert np.isfinite(sweep.observations).all()
 
 
 def test_telemetry_reaches_the_observations() -> None:

@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.vllm.probe import DownError, Probe
-from inframind_gym.live.vllm.settings import ServerAddress
-from inframind_gym.live.vllm.watcher import MetricsWatcher
+from inframind_gym.live.probe import DownError, Probe
+from inframind_gym.live.settings import ServerAddress
+from inframind_gym.live.watcher import MetricsWatcher
 from tests.live.vllm_server.fake import FakeServer, until
 
 
@@ -27,7 +27,8 @@ def watch(*servers: FakeServer, **options: Any) -> MetricsWatcher:
 
 def test_metrics_are_polled_and_counted_from_the_beginning_of_a_sweep() -> None:
     with FakeServer() as one, FakeServer() as two, watch(one, two, poll_s=3600.0) as watcher:
-        assert watcher.wait_up(10.0) == 0b11
+        watcher.wait_up(10.0)
+        assert watcher.up == 0b11
         one.finished = [100.0, 50.0]  # before the sweep
         beginning = watcher.begin()
         empty = watcher.telemetry(beginning)
@@ -77,16 +78,11 @@ def test_a_server_that_is_killed_and_returns() -> None:
         assert "Connect" in status[0].reason
         polls = watcher.polls
         until(lambda: watcher.polls > polls + 2)
-        aged = watcher.status()
-        assert aged[0].age_s > aged[1].age_s  # the last metrics stay, and age
         assert watcher.telemetry(beginning).e2e_s[0] == pytest.approx(1.0)
         one.start()
         until(lambda: watcher.up == 0b11)
         one.finished = [3.0]
         until(lambda: watcher.telemetry(beginning).e2e_s[0] == pytest.approx(3.0))
-        assert all(
-            s.mean_s["e2e"] >= 0 for s in watcher.status() if s.mean_s["e2e"] == s.mean_s["e2e"]
-        )
     assert [change for change in changes if change[0] == 0] == [(0, True), (0, False), (0, True)]
 
 
@@ -94,83 +90,36 @@ DEEP = b"[" * 200_000  # the JSON parser gives up with a RecursionError
 
 
 @pytest.mark.parametrize(
-    "how",
-    ["garbage", "unhealthy", "asleep", "mute", "metrics", "other", "deep sleep", "deep models"],
+    ("fault", "reason"),
+    [
+        ({"garbage": b"<html>It works!</html>"}, "num_requests_running"),
+        ({"health": 503}, "/health says 503"),
+        ({"asleep": True}, "asleep"),
+        ({"mute": {"/health"}}, "no answer to /health"),
+        ({"mute": {"/metrics"}}, "no answer to /metrics"),
+        ({"instead": {"/is_sleeping": DEEP}}, "/is_sleeping answers"),
+        # Asked when it comes up:
+        ({"instead": {"/v1/models": DEEP}}, "no list of models"),
+        ({"model": "n"}, "serves n, not m"),
+    ],
 )
-def test_what_makes_a_server_unusable(how: str) -> None:
-    reasons = {
-        "garbage": "num_requests_running",
-        "unhealthy": "/health says 503",
-        "asleep": "asleep",
-        "mute": "no answer to /health",
-        "metrics": "no answer to /metrics",
-        "other": "serves n, not m",
-        "deep sleep": "/is_sleeping answers",
-        "deep models": "no list of models",
-    }
+def test_what_makes_a_server_unusable(fault: dict[str, Any], reason: str) -> None:
     with FakeServer() as one, FakeServer() as two, watch(one, two, answer_s=0.1) as watcher:
         watcher.wait_up(10.0)
-        if how == "garbage":
-            one.garbage = b"<html>It works!</html>"
-        elif how == "unhealthy":
-            one.health = 503
-        elif how == "asleep":
-            one.asleep = True
-        elif how == "mute":
-            one.mute = {"/health"}
-        elif how == "metrics":
-            one.mute = {"/metrics"}
-        elif how == "deep sleep":
-            one.instead = {"/is_sleeping": DEEP}
-        elif how == "deep models":  # asked when it comes up
-            one.instead = {"/v1/models": DEEP}
-            one.health = 503
-            until(lambda: watcher.up == 0b10)
-            one.health = 200
-        else:
+        good = {name: getattr(one, name) for name in fault}
+        if "model" in fault or "/v1/models" in fault.get("instead", {}):
             one.kill()
             until(lambda: watcher.up == 0b10)
-            one.model = "n"
+            vars(one).update(fault)
             one.start()
+        vars(one).update(fault)
         until(lambda: watcher.up == 0b10)
-        until(lambda: reasons[how] in watcher.status()[0].reason)
-        assert watcher.status()[0].asleep == (how == "asleep")
+        until(lambda: reason in watcher.status()[0].reason)
+        assert watcher.status()[0].asleep == (reason == "asleep")
         with pytest.raises(InfraMindError, match=r"s0 .*: "):
             watcher.wait_up(0.01)
-        assert watcher.wait_up(0.01, everyone=False) == 0b10
-        one.garbage, one.health, one.asleep, one.mute, one.model = None, 200, False, set(), "m"
-        one.instead = {}
+        vars(one).update(good)
         until(lambda: watcher.up == 0b11)
-
-
-def test_a_look_that_began_before_a_server_went_down_brings_nothing_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A poll finds that /metrics is silent while /health is still being asked."""
-    asked, answer = threading.Event(), asyncio.Event()
-    look = Probe.look
-
-    async def slow(self: Probe) -> None:
-        asked.set()
-        await answer.wait()
-        await look(self)
-
-    async def fail() -> None:
-        watcher._failed(0, DownError("no answer to /metrics"), "poll")
-
-    with FakeServer() as server, watch(server, poll_s=3600.0, health_s=3600.0) as watcher:
-        watcher.wait_up(10.0)
-        monkeypatch.setattr(Probe, "look", slow)
-        looking = asyncio.run_coroutine_threadsafe(watcher._look(0), watcher._loop.loop)
-        assert asked.wait(10.0)
-        watcher._loop.run(fail())
-        assert watcher.up == 0
-        watcher._loop.call(answer.set)
-        looking.result(10.0)
-        assert watcher.up == 0
-        assert "/metrics" in watcher.status()[0].reason
-        watcher._loop.run(watcher._look(0))  # the next one asks everything
-        assert watcher.up == 1
 
 
 @pytest.mark.parametrize("finds", ["up", "down"])
@@ -192,7 +141,7 @@ def test_of_two_looks_at_once_what_began_before_a_change_counts_for_nothing(
             patched.setattr(Probe, "meet", slow)
             gone = DownError("no answer to /metrics")
             watcher._failed(0, gone, "poll")
-            early, late = (asyncio.ensure_future(watcher._look(0)) for _ in answers)
+            early, late = (asyncio.ensure_future(watcher._check(0)) for _ in answers)
             await asyncio.sleep(0)  # both have begun
             answers[0].set_result(None)
             await early
@@ -204,7 +153,7 @@ def test_of_two_looks_at_once_what_began_before_a_change_counts_for_nothing(
                 answers[1].set_exception(DownError("no connection"))
             await late
         assert watcher.up == (0 if finds == "up" else 1)
-        await watcher._look(0)  # nothing is stuck
+        await watcher._check(0)  # nothing is stuck
         assert watcher.up == 1
 
     with FakeServer() as server, watch(server, poll_s=3600.0, health_s=3600.0) as watcher:
@@ -231,8 +180,8 @@ def test_a_poll_that_began_before_a_server_went_down_counts_for_nothing(
             polling = asyncio.ensure_future(watcher._poll())
             await asyncio.sleep(0.2)
             patched.setattr(Probe, "metrics", metrics)
-            watcher._failed(0, DownError("/health says 503"), "look")
-            await watcher._look(0)
+            watcher._failed(0, DownError("/health says 503"), "check")
+            await watcher._check(0)
             reading = watcher._servers[0].reading
             assert watcher.up == 1
             if finds == "metrics":
@@ -248,7 +197,7 @@ def test_a_poll_that_began_before_a_server_went_down_counts_for_nothing(
         watcher._loop.run(story())
 
 
-@pytest.mark.parametrize("broken", ["metrics", "look", "on_change"])
+@pytest.mark.parametrize("broken", ["metrics", "check", "on_change"])
 def test_no_bug_ends_the_watching(
     broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -364,5 +313,5 @@ def test_nothing_is_left_behind() -> None:
         watcher.close()
         watcher.close()
         until(lambda: threading.active_count() == inside)
-        until(lambda: not server._writers)
+        until(lambda: not server.connections)
     assert threading.active_count() == before

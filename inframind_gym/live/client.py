@@ -1,0 +1,431 @@
+"""Client of several servers: chat completions, asynchronous, streamed, bounded.
+
+aiohttp, not httpx: with hundreds of requests in flight httpx's pool takes time that grows with the
+square of their number (encode/httpx#3215), which would be in every measured latency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.live.settings import LiveSettings, ServerAddress, auth_headers
+from inframind_gym.live.stream import ChatStream, StreamError, error_message
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_log = logging.getLogger(__name__)
+
+Status = Literal[
+    "ok",
+    "truncated",  # cut at max_tokens
+    "aborted",  # dropped by the server: it was put to sleep, or its engine died
+    "broken",  # the answer stopped short, or was garbled
+    "unreachable",  # no connection, or one that was lost before the first token
+    "busy",  # 429 or 503, to the last attempt
+    "too_long",  # the prompt doesn't fit the model
+    "rejected",  # any other 4xx
+    "server_error",  # any other 5xx
+    "timeout",  # over its time limit
+    "down",  # its server went down, or to sleep, before it was answered
+    "cancelled",  # the episode was closed
+    "fault",  # of our own code
+]
+ANSWERED: Final = ("ok", "truncated")
+# Would end the same way wherever it is sent, or take as long again.
+_NEVER_AGAIN: Final = ("too_long", "rejected", "timeout", "cancelled", "fault")
+_BUSY: Final = (429, 502, 503, 504)
+_KEEP_ALIVE_S: Final = 4.0  # idle connections; vLLM's front end closes its own after 5
+_END_S: Final = 1.0  # for the end of a transfer whose answer is whole
+_ERROR_BYTES: Final = 1 << 16
+_MOST_TOKENS: Final = 1 << 24  # no context is longer, and the sums of a query's calls fit 32 bits
+_MOST_MS: Final = 1e9  # of a request, as a server reports it: 12 days; excludes infinity and NaN
+_TOO_LONG: Final = ("maximum context length", "maximum model length")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One chat completion of one server."""
+
+    server: int
+    messages: Sequence[Mapping[str, str]]
+    max_tokens: int
+    limit_s: float  # for all of it: waiting for a place, retries, the answer
+    rank: float = 0.0  # lower first among those that wait for a place
+    priority: int | None = None  # for the server's queue; None: send none
+    seed: int | None = None
+    request_id: str | None = None
+
+
+@dataclass(slots=True)
+class ChatResult:
+    """Result of a request. Times are seconds of the monotonic clock; None: did not happen."""
+
+    submit_s: float
+    status: Status = "cancelled"
+    error: str | None = None
+    text: str | None = None  # of a whole answer
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    sent_s: float | None = None  # the last attempt
+    scheduled_s: float | None = None
+    queued_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    finish_s: float = 0.0
+    attempts: int = 0
+    pieces: int = 0
+
+    @property
+    def answered(self) -> bool:
+        """True for an answer, whole or cut."""
+        return self.status in ANSWERED
+
+    @property
+    def retryable(self) -> bool:
+        """True where another attempt makes sense."""
+        return self.status not in _NEVER_AGAIN
+
+
+class ServerDownError(InfraMindError):
+    """The server went down while a request waited for a place."""
+
+
+class Gate:
+    """Places for requests in flight: a limit for each server, and one for all together.
+
+    To be used on one loop. Among the waiting requests whose server has a place, the one with the
+    lowest rank goes first; equals in the order of arrival.
+
+    Args:
+        servers: M.
+        per_server: places of each server.
+        total: places of all together.
+    """
+
+    def __init__(self, servers: int, per_server: int, total: int) -> None:
+        self._free = [per_server] * servers
+        self._free_total = total
+        self._arrived = 0
+        self._waiting: list[list[tuple[float, int, asyncio.Future[None]]]] = [
+            [] for _ in range(servers)
+        ]
+
+    async def enter(self, server: int, rank: float) -> None:
+        """Wait for a place, which has to be given back by `leave`.
+
+        Raises:
+            ServerDownError: `turn_away` was called meanwhile.
+        """
+        if self._free[server] > 0 and self._free_total > 0:
+            self._take(server)
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._arrived += 1
+        heapq.heappush(self._waiting[server], (rank, self._arrived, place))
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled() and place.exception() is None:
+                self.leave(server)  # it was given a place and cancelled at the same time
+            raise
+
+    def leave(self, server: int) -> None:
+        """Give a place back."""
+        self._free[server] += 1
+        self._free_total += 1
+        self._let_in()
+
+    def turn_away(self, server: int, why: str) -> None:
+        """End the waiting for a server that is down."""
+        waiting, self._waiting[server] = self._waiting[server], []
+        for _, _, place in waiting:
+            if not place.done():
+                place.set_exception(ServerDownError(why))
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place."""
+        return sum(not place.done() for queue in self._waiting for _, _, place in queue)
+
+    def _take(self, server: int) -> None:
+        self._free[server] -= 1
+        self._free_total -= 1
+
+    def _let_in(self) -> None:
+        while self._free_total > 0:
+            for queue in self._waiting:
+                while queue and queue[0][2].done():  # gave up
+                    heapq.heappop(queue)
+            open_ = [m for m, queue in enumerate(self._waiting) if queue and self._free[m] > 0]
+            if not open_:
+                return
+            server = min(open_, key=lambda m: self._waiting[m][0][:2])
+            _, _, place = heapq.heappop(self._waiting[server])
+            self._take(server)
+            place.set_result(None)
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A request on its way."""
+
+    request: ChatRequest
+    result: ChatResult
+    task: asyncio.Task[Any] | None
+    stopped: str | None = None  # why
+    retry_after_s: float | None = None  # as the server asks; None: don't retry
+
+
+class Client:
+    """Client of M servers. To be used on one loop: `open` and `close` there.
+
+    Args:
+        servers: addresses.
+        settings: limits, retries, sampling.
+        is_up: whether a server can be sent to now.
+        suspect: called with a server that could not be reached.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[ServerAddress],
+        settings: LiveSettings,
+        *,
+        is_up: Callable[[int], bool] = lambda server: True,
+        suspect: Callable[[int], None] = lambda server: None,
+    ) -> None:
+        self._servers = tuple(servers)
+        self._settings = settings
+        self._is_up = is_up
+        self._suspect = suspect
+        self._gate = Gate(
+            len(self._servers), settings.max_in_flight_per_server, settings.max_in_flight
+        )
+        self._flights: list[set[_Flight]] = [set() for _ in self._servers]
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Make the session; connections are made on demand."""
+        import aiohttp
+
+        self._session = aiohttp.ClientSession(
+            # The gate bounds the connections; a bound of the connector would serve in any order.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._settings.connect_s),
+            headers={"Content-Type": "application/json"} | auth_headers(),
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        """Close all connections. Requests that are in flight end as broken: cancel them first."""
+        if self._session is not None:
+            await self._session.close()
+            await asyncio.sleep(0)  # transports close in the loop's next round
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not over, those that wait for a place included."""
+        return sum(map(len, self._flights))
+
+    async def chat(self, request: ChatRequest) -> ChatResult:
+        """Send a request, and wait for the whole answer.
+
+        Never raises: failure, the time limit and being cancelled are results.
+        """
+        result = ChatResult(time.monotonic())
+        flight = _Flight(request, result, asyncio.current_task())
+        self._flights[request.server].add(flight)
+        try:
+            await asyncio.wait_for(self._try(flight), request.limit_s)
+        except TimeoutError:
+            result.status = "timeout"
+            result.error = f"no whole answer in {request.limit_s:.1f} s"
+        except asyncio.CancelledError:
+            result.status = "cancelled" if flight.stopped is None else "down"
+            result.error = flight.stopped
+        except Exception as error:  # a bug must not end a run
+            _log.exception("request %s failed", request.request_id)
+            result.status, result.error = "fault", f"{type(error).__name__}: {error}"
+        finally:
+            self._flights[request.server].discard(flight)
+        result.finish_s = time.monotonic()
+        if result.answered and result.last_token_s is not None:
+            result.finish_s = result.last_token_s
+        return result
+
+    def server_down(self, server: int, why: str, *, give_up: bool) -> None:
+        """End the waiting for a server that is down.
+
+        Args:
+            server: the server.
+            why: in words.
+            give_up: also end what is in flight. A server that sleeps answers when it is woken up,
+                if ever; one that died ends its connections itself.
+        """
+        self._gate.turn_away(server, why)
+        if give_up:
+            for flight in self._flights[server]:
+                if flight.stopped is None and flight.task is not None:
+                    flight.stopped = why
+                    flight.task.cancel()
+
+    async def _try(self, flight: _Flight) -> None:
+        """Send until there is an answer, or another attempt is pointless."""
+        server, settings = flight.request.server, self._settings
+        over_s = flight.result.submit_s + flight.request.limit_s
+        wait_s = settings.retry_wait_s
+        for attempt in range(1 + settings.retries):
+            if not self._is_up(server):
+                if not attempt:
+                    flight.result.status = "down"
+                    flight.result.error = f"{self._servers[server].alias} is down"
+                return
+            try:
+                await self._gate.enter(server, flight.request.rank)
+            except ServerDownError as error:
+                flight.result.status, flight.result.error = "down", str(error)
+                return
+            try:
+                await self._post(flight)
+            finally:
+                self._gate.leave(server)
+            if flight.retry_after_s is None or attempt == settings.retries:
+                return
+            pause_s = max(wait_s * random.uniform(0.5, 1.5), flight.retry_after_s)
+            if time.monotonic() + pause_s >= over_s:
+                return
+            await asyncio.sleep(pause_s)
+            wait_s = min(2.0 * wait_s, settings.retry_wait_most_s)
+
+    async def _post(self, flight: _Flight) -> None:
+        """Make one attempt; write the result, and whether to try again."""
+        import aiohttp
+
+        request, result = flight.request, flight.result
+        assert self._session is not None
+        flight.retry_after_s = None
+        result.attempts += 1
+        result.sent_s = time.monotonic()
+        stream = ChatStream()
+        headers = {} if request.request_id is None else {"X-Request-Id": request.request_id}
+        try:
+            async with self._session.post(
+                f"{self._servers[request.server].url}/v1/chat/completions",
+                data=self._body(request),
+                headers=headers,
+            ) as response:
+                if response.status != 200:
+                    await self._refused(flight, response)
+                    return
+                async for data in response.content.iter_any():
+                    stream.feed(data, time.monotonic())
+                    if stream.done:
+                        break
+                else:
+                    stream.error = stream.error or "the answer stopped short"
+                # The rest is the end of the transfer: with it, the connection can be used again.
+                with contextlib.suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError):
+                    await asyncio.wait_for(response.content.read(1), _END_S)
+        except StreamError as error:
+            stream.error = str(error)
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            # TimeoutError: of the connection; that of the whole request comes as a cancellation.
+            if not stream.done:
+                stream.error = f"{type(error).__name__}: {error}"
+                self._suspect(request.server)
+                if stream.first_token_s is None:
+                    flight.retry_after_s = 0.0
+                    result.status, result.error = "unreachable", stream.error
+                    return
+        self._read(stream, result)
+
+    def _body(self, request: ChatRequest) -> bytes:
+        body: dict[str, Any] = {
+            "model": self._servers[request.server].model,
+            "messages": list(request.messages),
+            "max_tokens": request.max_tokens,
+            "temperature": self._settings.temperature,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self._settings.sampling,
+        }
+        if request.priority is not None:
+            body["priority"] = request.priority
+        if request.seed is not None:
+            body["seed"] = request.seed
+        return json.dumps(body).encode()
+
+    async def _refused(self, flight: _Flight, response: aiohttp.ClientResponse) -> None:
+        """Read the error that a server answered with."""
+        result, code = flight.result, response.status
+        raw = (await response.content.read(_ERROR_BYTES)).decode("utf-8", "replace")
+        try:
+            message = error_message(json.loads(raw))
+        except (ValueError, RecursionError):
+            message = raw[:2000]
+        result.error = f"HTTP {code}: {message}"
+        if code in _BUSY:
+            result.status = "busy"
+            flight.retry_after_s = _seconds(response.headers.get("Retry-After"))
+        elif code >= 500 or code < 400:
+            result.status = "server_error"
+            self._suspect(flight.request.server)
+        elif code == 413 or any(words in message for words in _TOO_LONG):
+            result.status = "too_long"
+        else:
+            result.status = "rejected"
+
+    @staticmethod
+    def _read(stream: ChatStream, result: ChatResult) -> None:
+        """Write the contents of the stream into the result."""
+        result.first_token_s, result.last_token_s = stream.first_token_s, stream.last_token_s
+        result.pieces = stream.pieces
+        result.prompt_tokens = _count(stream.usage.get("prompt_tokens"))
+        result.output_tokens = _count(stream.usage.get("completion_tokens"))
+        prefill_s = _milliseconds(stream.metrics.get("time_to_first_token_ms"))
+        queue_s = _milliseconds(stream.metrics.get("queue_time_ms"))
+        if result.first_token_s is not None and prefill_s is not None:
+            result.scheduled_s = result.first_token_s - prefill_s
+            if queue_s is not None:
+                result.queued_s = result.scheduled_s - queue_s
+        reason = stream.finish_reason
+        if reason in ("abort", "error"):
+            result.status, result.error = "aborted", stream.error or f"finish_reason {reason}"
+        elif stream.error is not None or reason is None:
+            result.status, result.error = "broken", stream.error or "the answer has no end"
+        else:
+            result.status, result.error = ("truncated" if reason == "length" else "ok"), None
+            result.text = stream.text
+
+
+def _count(value: object) -> int | None:
+    """Return a number of tokens; None where the server's is impossible."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= _MOST_TOKENS else None
+
+
+def _milliseconds(value: object) -> float | None:
+    """Return a time in s; None where the server's is impossible."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return 1e-3 * value if 0 <= value <= _MOST_MS else None
+
+
+def _seconds(header: str | None) -> float:
+    """Return the seconds of a Retry-After header; 0 where there is none, or a date."""
+    try:
+        return max(0.0, float(header or 0.0))
+    except ValueError:
+        return 0.0

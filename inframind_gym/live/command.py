@@ -1,0 +1,393 @@
+"""`inframind pool`: start, watch and stop the servers of a pool, and place models on them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from inframind_gym.errors import ConfigError, InfraMindError, unknown
+from inframind_gym.live.progress import UpProgress, coloured, duration, outcome, show_failure
+from inframind_gym.live.settings import require_live
+from inframind_gym.simulator.server.pool import load_pool
+
+# Modules that reach servers are imported when a command runs.
+if TYPE_CHECKING:
+    from inframind_gym.live.placement.cluster import LivePlacement
+    from inframind_gym.live.started import StartedServers
+    from inframind_gym.policies.placement.protocol import PlacementPolicy
+
+app = typer.Typer(no_args_is_help=True, help="Start, watch and stop the vLLM servers of a pool.")
+
+PoolOption = Annotated[str, typer.Option("--pool", help="A shipped pool's name, or a YAML file.")]
+StateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        help="Folder for the state of what was started. Default: $INFRAMIND_STATE, or "
+        "~/.local/state/inframind_gym.",
+        show_default=False,
+    ),
+]
+PythonOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--python",
+        help="Interpreter that has vLLM. Default: $VLLM_PYTHON, .venv-vllm, or this one.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def up(
+    pool: PoolOption,
+    python: PythonOption = None,
+    host: Annotated[
+        str, typer.Option(help="Where servers listen: 127.0.0.1, or 0.0.0.0 for the network.")
+    ] = "127.0.0.1",
+    timeout: Annotated[
+        float, typer.Option(min=1.0, help="Seconds for each server to come up.")
+    ] = 1800.0,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="When one fails, leave the others up.")
+    ] = False,
+    state: StateOption = None,
+) -> None:
+    """Start the servers that do not run, and wait until all answer.
+
+    Servers on one GPU are started one after the other. When one fails, the end of its log is shown
+    and everything that this command started is stopped (see --keep-going); so it is on Ctrl-C.
+    What runs already is left as it is. Models with a `url` are only checked.
+    """
+    console = Console(highlight=False)
+    end_by_exception()
+    with _refusing():
+        from inframind_gym.live.launcher import Launcher
+
+        launcher = Launcher(load_pool(pool), state=state, python=python, host=host)
+        show = UpProgress(console)
+        with _interruptible(console, "What this command started was stopped."), show:
+            launches = launcher.up(timeout_s=timeout, keep_going=keep_going, watch=show)
+    failed = [launch for launch in launches if launch.phase == "failed"]
+    for launch in failed:
+        show_failure(console, launch)
+    if failed:
+        if keep_going:
+            console.print(
+                f"{len(launches) - len(failed)} of {len(launches)} servers are up. `up` again "
+                f"starts the others, `inframind pool down --pool {pool}` stops all."
+            )
+        else:
+            console.print("Everything that this command started was stopped (see --keep-going).")
+        raise typer.Exit(1)
+    if all(launch.already or launch.adopted for launch in launches):
+        console.print(f"All {len(launches)} servers were up already.")
+    option = "" if state is None else f" --state {state}"
+    console.print(f"Stop them: inframind pool down --pool {pool}{option}")
+
+
+@app.command()
+def status(
+    pool: PoolOption,
+    state: StateOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Show the state of the servers. Exit status 0: all are up; 1: not all."""
+    with _refusing():
+        from inframind_gym.live.status import pool_status
+
+        rows = pool_status(load_pool(pool), state)
+    if as_json:
+        typer.echo(json.dumps([row.to_json() for row in rows], indent=1))
+    else:
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for column in ("model", "state", "url"):
+            table.add_column(column, no_wrap=True)
+        for column in ("pid", "up for", "MB", "run", "wait", "KV"):
+            table.add_column(column, justify="right", no_wrap=True)
+        notes = any(row.note for row in rows)
+        if notes:
+            table.add_column("", overflow="fold")
+        for row in rows:
+            numbers = [
+                "" if row.pid is None else str(row.pid),
+                "" if row.up_s is None else duration(row.up_s),
+                "" if row.memory_mb is None else f"{row.memory_mb:.0f}",
+                "" if row.running is None else str(row.running),
+                "" if row.waiting is None else str(row.waiting),
+                "" if row.kv_frac is None else f"{row.kv_frac:.0%}",
+            ]
+            note = [Text(row.note, "dim")] * notes
+            table.add_row(row.alias, coloured(row.state), row.url, *numbers, *note)
+        Console(highlight=False).print(table)
+    raise typer.Exit(0 if all(row.state == "up" for row in rows) else 1)
+
+
+@app.command()
+def logs(
+    pool: PoolOption,
+    model: Annotated[
+        str | None, typer.Argument(help="Alias of a model. Default: all.", show_default=False)
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with later output.")
+    ] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many at first.")] = 20,
+    state: StateOption = None,
+) -> None:
+    """Show the servers' output.
+
+    A pool whose file is gone or broken is found by its name.
+    """
+    from inframind_gym.live.failures import last_lines
+
+    with _refusing():
+        started = _started(pool, state)
+        aliases = _logged(pool, started)
+        if model is not None and model not in aliases:
+            raise ConfigError(unknown("model", model, aliases))
+        wanted = [model] if model is not None else aliases
+        files = {alias: started.log(alias) for alias in wanted}
+        if not any(path.exists() for path in files.values()):
+            raise InfraMindError(f"there are no logs in {started.folder}: nothing was started")
+    width = max(map(len, wanted))
+
+    def show(alias: str, line: str) -> None:
+        typer.echo(line if model is not None else f"{alias:{width}} | {line}")
+
+    places = {alias: _place(path) for alias, path in files.items()}
+    for alias, path in files.items():
+        for line in last_lines(path, lines):
+            show(alias, line)
+    if follow:
+        try:
+            _follow(files, places, show)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+@app.command()
+def down(
+    pool: PoolOption,
+    grace: Annotated[
+        float, typer.Option(min=0.0, help="Seconds for a server to end by itself.")
+    ] = 20.0,
+    state: StateOption = None,
+) -> None:
+    """Stop what `up` started: each server with all its processes, and nothing else.
+
+    A pool whose file is gone or broken is stopped by its name.
+    """
+    with _refusing():
+        stopped = _started(pool, state).down(grace)
+    for each in stopped:
+        typer.echo(outcome(each))
+    if not stopped:
+        typer.echo("Nothing to stop: no server of this pool was started here.")
+    if any(each.left for each in stopped):
+        raise typer.Exit(1)
+
+
+@app.command()
+def compose(pool: PoolOption) -> None:
+    """Write a Docker Compose file for the pool to standard output."""
+    from inframind_gym.live.compose import compose_file
+
+    with _refusing(needs_live=False):
+        typer.echo(compose_file(load_pool(pool)), nl=False)
+
+
+@app.command()
+def place(
+    pool: PoolOption,
+    policy: Annotated[
+        str,
+        typer.Option(help="A policy's name (mcf_plus, lru, …), or module:Class."),
+    ] = "mcf_plus",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="GPUs and model cards: a name or a YAML file. Default: the pool's name.",
+            show_default=False,
+        ),
+    ] = None,
+    demand: Annotated[str, typer.Option(help="The jobs: a name or a YAML file.")] = "trickle",
+    load: Annotated[float, typer.Option(min=0.0, help="Factor on the demand's rate.")] = 1.0,
+    decisions: Annotated[int, typer.Option(min=1, help="How many; one every 5 s.")] = 24,
+    initial: Annotated[str, typer.Option(help="Begin with models awake (spread) or empty.")] = (
+        "spread"
+    ),
+    seed: Annotated[int, typer.Option(help="Of the demand and the policy.")] = 0,
+    python: PythonOption = None,
+    state: StateOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
+) -> None:
+    """Start servers, and let a policy wake, put to sleep, start and stop them under a demand.
+
+    Each model has a server of its own on each GPU where it is placed; one a GPU is awake. Shows
+    transitions, and at the end latencies. All servers are stopped then, and on Ctrl-C.
+    """
+    console = Console(highlight=False, stderr=as_json, soft_wrap=True)
+    end_by_exception()
+    given: dict[str, Any] = {
+        "pool": pool,
+        "demand": demand,
+        "load": load,
+        "initial": initial,
+        "num_decisions": decisions,
+        "python": None if python is None else str(python),
+        "state": None if state is None else str(state),
+    }
+    if cluster is not None:
+        given["cluster"] = cluster
+    with _refusing():
+        from inframind_gym.live.config import live_placement_config
+        from inframind_gym.live.placement.cluster import LivePlacement
+        from inframind_gym.policies.placement.registry import PLACEMENT_POLICIES
+
+        decider = PLACEMENT_POLICIES.resolve(policy)
+        live = LivePlacement(
+            live_placement_config(given),
+            on_transition=lambda transition: console.print(str(transition), markup=False),
+        )
+        with _interruptible(console, "All servers were stopped."), live:
+            summary = _play(live, decider, decisions, seed, console)
+    if as_json:
+        typer.echo(json.dumps(summary, indent=1))
+        return
+    for name, value in summary.items():
+        console.print(f"{name:24} {value:g}", markup=False)
+
+
+def _play(
+    live: LivePlacement, policy: PlacementPolicy, decisions: int, seed: int, console: Console
+) -> dict[str, float | int]:
+    """Play an episode of placement."""
+    import numpy as np
+
+    from inframind_gym.simulator.placement.context import contexts, spec_of
+
+    rows = np.zeros(1, np.int64)
+
+    def choose(observation: Any, context: Any) -> Any:
+        return policy.act_batch(observation, context, rows)[0]
+
+    console.print(f"Bringing up cluster {live.cluster_config.name!r} …")
+    live.begin(seed)
+    console.print(live.table(0), markup=False)
+    policy.reset(spec_of(live), [seed])
+    for _ in range(decisions):
+        live.decide_by(partial(choose, live.observation, contexts(live, rows)))
+    console.print(live.table(0), markup=False)
+    return live.summary(0)
+
+
+def _started(pool: str, state: Path | None) -> StartedServers:
+    """Return what was started of a pool; without its file, by its name.
+
+    Raises:
+        ConfigError: there is no such file, and nothing was started under that name.
+    """
+    from inframind_gym.live.started import StartedServers, known_pools
+
+    try:
+        name = load_pool(pool).name
+    except ConfigError as error:
+        known = known_pools(state)
+        if pool not in known:
+            if not known:
+                raise
+            raise ConfigError(
+                f"{error}\nServers that were started can be stopped by the name of their pool: "
+                f"{', '.join(known)}."
+            ) from None
+        name = pool
+    return StartedServers(name, state)
+
+
+def _logged(pool: str, started: StartedServers) -> list[str]:
+    """Return the models that can have a log; of a lost pool, those that were started."""
+    try:
+        return [model.alias for model in load_pool(pool).models if model.url is None]
+    except ConfigError:
+        return list(started.read())
+
+
+def _follow(
+    files: dict[str, Path], places: dict[str, tuple[int, int]], show: Callable[[str, str], None]
+) -> None:
+    """Show new lines for ever; a log that was replaced is read from its beginning."""
+    rest = dict.fromkeys(files, b"")
+    while True:
+        for alias, path in files.items():
+            inode, size = _place(path)
+            before, read = places[alias]
+            if inode != before or size < read:
+                read, rest[alias] = 0, b""
+            places[alias] = inode, read
+            if size == read:
+                continue
+            with path.open("rb") as file:
+                file.seek(read)
+                data = rest[alias] + file.read()
+                places[alias] = inode, file.tell()
+            *lines, rest[alias] = data.split(b"\n")
+            for line in lines:
+                show(alias, line.decode("utf-8", "replace"))
+        sys.stdout.flush()
+        time.sleep(0.3)
+
+
+def _place(path: Path) -> tuple[int, int]:
+    """Return inode and size of a file."""
+    if not path.exists():
+        return 0, 0
+    stat = path.stat()
+    return stat.st_ino, stat.st_size
+
+
+def end_by_exception() -> None:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: everything it started is stopped."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        for each in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, signal.SIG_IGN)  # it is ending
+        raise SystemExit(128 + number)
+
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, end)
+
+
+@contextlib.contextmanager
+def _interruptible(console: Console, consequence: str) -> Iterator[None]:
+    """End a command with status 130 when it is interrupted."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        console.print(f"Interrupted. {consequence}", style="yellow")
+        raise typer.Exit(130) from None
+
+
+@contextlib.contextmanager
+def _refusing(needs_live: bool = True) -> Iterator[None]:
+    """End a command with status 2 and the message of an error."""
+    try:
+        if needs_live:
+            require_live()
+        yield
+    except InfraMindError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None

@@ -1,0 +1,201 @@
+"""Keyword arguments of the live environments, for routing and for placement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import Field, model_validator
+
+from inframind_gym.configs import NonNegative, NonNegativeInt, Positive, PositiveInt, StrictModel
+from inframind_gym.configs import validate as validate_model
+from inframind_gym.envs.placement.config import ForeignMemory, PlacementConfig
+from inframind_gym.envs.routing.config import EnvConfig, checked_config
+from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.live.settings import LiveSettings
+from inframind_gym.simulator.placement.cards import ClusterConfig, ModelCard
+from inframind_gym.simulator.server.pool import GpuConfig, ModelConfig, PoolConfig
+
+DEFAULT_POOL: Final = "cpu-tiny"  # of placement
+
+
+class LiveConfig(EnvConfig):
+    """Keyword arguments of the live routing environments: those of `EnvConfig`, and six more.
+
+    Attributes:
+        live: how servers are called and watched (`LiveSettings`).
+        log: file to which a line is appended for every call, in the format that
+            `inframind calibrate` reads.
+        retries: how often a call that failed is sent again, to another server if its own is down.
+        reach_s: time for the servers to answer at the first reset; then those that do are enough.
+        patience_s: time to wait later for a server while all are down.
+        scripted_s: for tests: no server is called, every call takes this long, in virtual time, and
+            every answer is right.
+    """
+
+    live: LiveSettings = LiveSettings()
+    log: str | None = None
+    retries: NonNegativeInt = 2
+    reach_s: Positive = 10.0
+    patience_s: Positive = 600.0
+    scripted_s: Positive | None = None
+
+
+class LiveLimits(StrictModel):
+    """Limits of live placement: how long servers are waited for, how often a call is sent.
+
+    Attributes:
+        start_s: for a process to come up; large models are fetched first.
+        sleep_s: for POST /sleep and until the server reports that it sleeps; then it is stopped.
+        wake_s: for POST /wake_up and until the server reports that it is awake; then it has failed.
+        drain_s: for calls in flight on a server that is to leave; then they are sent elsewhere.
+        stop_s: from SIGTERM to SIGKILL.
+        call_s: for one call; then it has failed.
+        retries: how often a call that failed is sent again. A call whose server was stopped or put
+            to sleep before it was answered does not count.
+        backoff_s: for which a block is closed to a model that failed to come up on it.
+        health_s: between two checks of a server.
+        answer_s: to wait for the answer to a check.
+        misses: checks in a row without an answer until a server counts as dead.
+    """
+
+    start_s: Positive = 1800.0
+    sleep_s: Positive = 120.0
+    wake_s: Positive = 120.0
+    drain_s: Positive = 120.0
+    stop_s: NonNegative = 20.0
+    call_s: Positive = 600.0
+    retries: NonNegativeInt = 3
+    backoff_s: NonNegative = 60.0
+    health_s: Positive = 1.0
+    answer_s: Positive = 5.0
+    misses: PositiveInt = 4
+
+
+class PlacementLiveConfig(PlacementConfig):
+    """Keyword arguments of `InfraMind-PlacementLive-v0`: those of `PlacementConfig`, and these.
+
+    `timing_spread`, `timing_noise` and `foreign_memory` are those of the machine.
+
+    Attributes:
+        pool: name or path of a pool (`envs_configs/pools`): how each model is served.
+        cluster: as in `PlacementConfig`; without it, the one with the pool's name.
+        state: folder of what was started; None: as of `inframind pool`.
+        python: interpreter that has vLLM; None: as of `inframind pool`.
+        sampling: of every call, as vLLM takes it beside temperature.
+        live: limits.
+    """
+
+    pool: str = DEFAULT_POOL
+    cluster: str = DEFAULT_POOL
+    demand: str = "trickle"
+    timing_spread: NonNegative = 0.0
+    timing_noise: NonNegative = 0.0
+    foreign_memory: ForeignMemory = ForeignMemory(max_MB=0.0)
+    state: str | None = None
+    python: str | None = None
+    sampling: dict[str, Any] = Field(default_factory=lambda: {"ignore_eos": True})
+    live: LiveLimits = Field(default_factory=LiveLimits)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _cluster_of_the_pool(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and "pool" in given and "cluster" not in given:
+            return {**given, "cluster": Path(str(given["pool"])).stem}
+        return given
+
+    @model_validator(mode="after")
+    def _nothing_is_drawn(self) -> PlacementLiveConfig:
+        for name, value in (
+            ("timing_spread", self.timing_spread),
+            ("timing_noise", self.timing_noise),
+            ("foreign_memory.max_MB", self.foreign_memory.max_MB),
+        ):
+            if value:
+                raise ValueError(f"{name} must be 0: on live servers it is what it is")
+        return self
+
+
+def live_config(arguments: Mapping[str, Any]) -> LiveConfig:
+    """Check the arguments of a live routing environment; servers are reached by its reset.
+
+    Raises:
+        ConfigError: an argument that is unknown or has an impossible value; says what is possible.
+    """
+    return checked_config(arguments, LiveConfig)
+
+
+def live_placement_config(arguments: Mapping[str, Any]) -> PlacementLiveConfig:
+    """Check the arguments of a live placement environment.
+
+    Raises:
+        ConfigError: an argument that is unknown or has an impossible value; says what is possible.
+    """
+    return validate_model(dict(arguments), PlacementLiveConfig, source="environment")
+
+
+def served_models(
+    pool: PoolConfig, cluster: ClusterConfig, cards: Sequence[ModelCard]
+) -> tuple[ModelConfig, ...]:
+    """Return the pool's entry of each model of a cluster.
+
+    Raises:
+        ConfigError: the pool lacks the models or the GPUs, or disagrees with the cards.
+    """
+    devices = [gpu for gpu in pool.gpus if not gpu.is_cpu]
+    if devices and len(devices) < cluster.num_gpus:
+        raise ConfigError(
+            f"pool {pool.name!r}: gpus: has {len(devices)}, cluster {cluster.name!r} has "
+            f"{cluster.num_gpus}. Name as many in the pool, or lower `count` in the cluster."
+        )
+    return tuple(_served(pool, cluster, card) for card in cards)
+
+
+def _served(pool: PoolConfig, cluster: ClusterConfig, card: ModelCard) -> ModelConfig:
+    if card.alias not in pool.aliases:
+        raise ConfigError(
+            f"cluster {cluster.name!r}: models: {unknown('model', card.alias, pool.aliases)} Those "
+            f"are the models of pool {pool.name!r}: add it there, or remove it here."
+        )
+    model = pool.models[pool.index(card.alias)]
+    where = f"pool {pool.name!r}: models: {card.alias}"
+    if model.url is not None:
+        raise ConfigError(
+            f"{where}: url: servers of a placement are started and stopped. Give it a port."
+        )
+    if any(group.alpha > 0.0 for group in cluster.gpus) and not model.sleep_mode:
+        raise ConfigError(
+            f"{where}: sleep_mode is off, but cluster {cluster.name!r} lets models sleep. Set "
+            "sleep_mode: true, or alpha: 0 in the cluster."
+        )
+    if card.slots != model.server.max_num_seqs:
+        raise ConfigError(
+            f"{where}: server.max_num_seqs is {model.server.max_num_seqs}, the card of cluster "
+            f"{cluster.name!r} has slots: {card.slots}. Make them equal."
+        )
+    return model
+
+
+def instance_pool(
+    pool: PoolConfig, cluster: ClusterConfig, model: ModelConfig, card: ModelCard, leader: int
+) -> PoolConfig:
+    """Return the pool of one instance: a model on the block of GPUs that begins at `leader`."""
+    if all(gpu.is_cpu for gpu in pool.gpus):  # slots that exist in the books alone
+        gpus = tuple(GpuConfig(name=f"slot{g}", device="CPU") for g in range(cluster.num_gpus))
+    else:
+        gpus = tuple(gpu for gpu in pool.gpus if not gpu.is_cpu)
+    block = slice(leader, leader + card.tp_min)
+    names = tuple(gpu.name for gpu in gpus[block])
+    vram = [group.vram_total_MB for group in cluster.gpus for _ in range(group.count)]
+    served = model.model_copy(
+        update={
+            "gpu": names[0],
+            "gpus": names if len(names) > 1 else (),
+            "tensor_parallel": card.tp_min,
+            "gpu_memory_frac": card.active_mem_MB / min(vram[block]),
+            "port": None,
+        }
+    )
+    name = f"{pool.name}-placement-{card.alias}-{leader}"
+    return pool.model_copy(update={"name": name, "gpus": gpus, "models": (served,)})

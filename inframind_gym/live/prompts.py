@@ -1,0 +1,307 @@
+"""Prompts of calls: role, question, the answers of others, the task and the format of the answer.
+
+For the live backend alone; the surrogate needs no texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, TypedDict
+
+import yaml
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.simulator.workflow.backend import Call
+from inframind_gym.simulator.workflow.roles import ROLES
+from inframind_gym.simulator.workflow.topology import (
+    CUSTOM,
+    DEBATE_ROUNDS,
+    FINAL,
+    SECOND,
+    STRATEGIES,
+    STRATEGY_INSTRUCTIONS,
+    TOPOLOGIES,
+)
+from inframind_gym.tasks.extract import without_reasoning
+from inframind_gym.tasks.formats import LETTERS
+from inframind_gym.tasks.taskset import Answer, TaskSet
+
+TEMPLATE_TOKENS: Final = 64  # what a model's chat template may add around two messages
+LEAST: Final = 24  # tokens below which a part of an answer is no use
+_ATTEMPTS: Final = 8
+_PIECES: Final = re.compile(r"[A-Za-z]+|\d|[^\S\n]+|\n|[^\sA-Za-z\d]")
+_MARK: Final = "\n[... {0} characters left out ...]\n"
+_BRIEFS: Final = yaml.safe_load(Path(__file__).with_name("roles.yaml").read_text(encoding="utf-8"))
+ROLE_BRIEFS: Final = tuple(str(_BRIEFS[role.domain][role.name]) for role in ROLES)
+DECIDER_BRIEF: Final = str(_BRIEFS["Decider"])
+_DESIGN: Final = (
+    "Answer in plain words and pseudo-code, in at most 300 words. Others write the function."
+)
+
+_CHECKS: Final = {
+    "number": (
+        "Compute the result again in another way, or put it back into the question. Look for "
+        "slips of arithmetic and for conditions that were overlooked."
+    ),
+    "expression": (
+        "Derive the result again in another way, or test it with particular values. Look for slips "
+        "of algebra and for conditions that were overlooked."
+    ),
+    "choice": (
+        "Say what speaks against the option that you chose and for the strongest of the others."
+    ),
+    "tests": (
+        "Go through the code by hand with the examples of the question, then with empty, smallest "
+        "and largest input. Look for what the question asks and the code does not do."
+    ),
+}
+_ALONE: Final = {
+    "IO": "Answer the question.",
+    "CoT": "Answer the question. Break it into steps and take them in order.",
+}
+_SECOND_ROUND: Final = (
+    "This is the second round of a debate. Compare your own answer of the first round with those "
+    "of the others. Where they differ, find out which is right. Then answer the question again, in "
+    "full; keep to your answer if it stands."
+)
+
+
+class Message(TypedDict):
+    """A message of a chat, as the OpenAI API has it."""
+
+    role: Literal["system", "user"]
+    content: str
+
+
+class _Part(NamedTuple):
+    """An answer that a prompt shows."""
+
+    title: str
+    text: str
+
+
+class Prompts:
+    """The prompts of the calls of a task set.
+
+    Args:
+        tasks: the task set; ``Call.task`` is an index into it.
+
+    Example:
+        >>> prompts = Prompts(load_tasks("builtin"))  # doctest: +SKIP
+        >>> prompts.messages(call, {0: "It is 42."}, limit_tokens=14336)  # doctest: +SKIP
+        [{'role': 'system', 'content': ...}, {'role': 'user', 'content': ...}]
+    """
+
+    def __init__(self, tasks: TaskSet) -> None:
+        self._tasks = tasks
+
+    def messages(self, call: Call, answers: Mapping[int, str], limit_tokens: int) -> list[Message]:
+        """Return the messages of a call: one of the system, one of the user.
+
+        Args:
+            call: the call.
+            answers: by node of the query's workflow; a node that is missing, or whose text is
+                blank, is shown as one without an answer.
+            limit_tokens: size of the prompt at most, which is the model's context less
+                ``call.max_tokens``. The answers of others are cut to it, the longest first.
+
+        Raises:
+            ConfigError: the prompt does not fit even without the answers of others.
+        """
+        count = estimate_upper
+        system = DECIDER_BRIEF if call.phase == FINAL else ROLE_BRIEFS[call.role]
+        parts = _parts(call, answers)
+        ask = self._ask(call)
+        question = f"Question:\n{self._tasks.texts[call.task].strip()}"
+        fixed = TEMPLATE_TOKENS + count(system) + count(_join(question, _emptied(parts), ask))
+        if fixed > limit_tokens:
+            raise ConfigError(
+                f"task {self._tasks.ids[call.task]!r} does not fit: its prompt takes {fixed} "
+                f"tokens without the answers of other agents, and {limit_tokens} are left of the "
+                f"model's context beside the {call.max_tokens} of the answer. Serve the model "
+                "with a larger max_model_len, lower max_tokens, or leave the task out."
+            )
+        room = limit_tokens - fixed
+        sizes = [count(part.text) for part in parts]
+        for _ in range(_ATTEMPTS):
+            most = shares(sizes, room)
+            shown = [part._replace(text=cut(part.text, most)) for part in parts]
+            user = _join(question, shown, ask)
+            over = TEMPLATE_TOKENS + count(system) + count(user) - limit_tokens
+            if over <= 0:
+                break
+            room -= over  # joined texts can take a little more than their parts
+        else:
+            user = _join(question, _emptied(parts), ask)
+        return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+    def _ask(self, call: Call) -> str:
+        """Return the task of a call, which follows the question and the answers of others."""
+        answer = self._tasks.answers[call.task]
+        strategy = STRATEGIES[call.strategy]
+        lines = [_instruction(call, strategy)]
+        if call.phase == SECOND:
+            lines[0] += f" {_CHECKS[answer.kind]}"
+            lines.append("Then answer the question again, in full, corrected where it has to be.")
+        lines.append(STRATEGY_INSTRUCTIONS[strategy])
+        if call.phase != FINAL and answer.kind == "tests" and designs_only(call.role):
+            lines.append(_DESIGN)
+        else:
+            lines.append(answer_format(answer))
+        return "\n".join(lines)
+
+
+def designs_only(role: int) -> bool:
+    """Return whether a role leaves the code of programming tasks to others."""
+    return ROLES[role].domain == "Code" and not ROLES[role].writes_code
+
+
+def _instruction(call: Call, strategy: str) -> str:
+    """Return the first sentence of a call's task."""
+    topology = TOPOLOGIES[call.topology] if call.topology < len(TOPOLOGIES) else CUSTOM
+    if call.phase == FINAL:
+        return "Decide which answer is right, or give the right one if none of them is."
+    if call.phase == SECOND:
+        return "Check your first answer before it is handed in."
+    if topology == "Debate" and call.reads:
+        return _SECOND_ROUND
+    if call.reads:
+        others = "the agent before you" if topology == "Chain" else "the agents before you"
+        return (
+            f"Answer the question. Use what {others} found where it is right, and correct it "
+            "where it is wrong."
+        )
+    # "No reasoning" and "take steps" are not both said.
+    return _ALONE["IO" if strategy == "Flash" else topology if topology in _ALONE else "IO"]
+
+
+def _parts(call: Call, answers: Mapping[int, str]) -> list[_Part]:
+    """Return the answers that a call reads, each text once."""
+    own = call.node if call.phase == SECOND else -1
+    debate = call.topology == TOPOLOGIES.index("Debate")
+    # A debate's second round reads all agents, and the agents' first nodes come first.
+    agents = len(set(call.reads) - {own}) if debate else 0
+    own_before = call.node - agents if debate and call.phase != FINAL and agents else -1
+    texts: dict[int, str] = {}
+    readers: dict[int, list[int]] = {}
+    for node, source in zip(call.reads, call.sources or call.reads, strict=True):
+        writer = source if source in answers else node
+        texts[writer] = without_reasoning(answers.get(writer, "")).strip()
+        readers.setdefault(writer, []).append(node)
+    parts = []
+    for writer, nodes in readers.items():
+        if own in nodes:
+            title = "Your first answer"
+        elif own_before in nodes:
+            title = "Your own answer of the first round"
+        else:
+            title = _title([call.reads.index(n) + 1 if debate else n + 1 for n in nodes])
+        parts.append(_Part(title, texts[writer] or "[no answer]"))
+    parts.sort(key=lambda part: part.title.startswith("Your"))  # one's own comes last
+    return parts
+
+
+def _title(agents: Sequence[int]) -> str:
+    """Return the title of an answer that one agent gave, or that several agree on."""
+    if len(agents) == 1:
+        return f"Answer of agent {agents[0]}"
+    return f"Answer of agents {', '.join(map(str, agents[:-1]))} and {agents[-1]}"
+
+
+def _emptied(parts: Sequence[_Part]) -> list[_Part]:
+    """Return the parts without their texts, as short as they can get."""
+    return [part._replace(text=cut(part.text, 0)) for part in parts]
+
+
+def _join(question: str, parts: Sequence[_Part], ask: str) -> str:
+    """Return the user's message."""
+    shown = [f"### {part.title}\n{part.text}\n### End of the answer" for part in parts]
+    return "\n\n".join([question, *shown, ask])
+
+
+def answer_format(answer: Answer) -> str:
+    """Return the instruction on the format of a task's answer.
+
+    It reveals the answer's kind, the number of options and the function's name, and no more.
+    """
+    if answer.kind == "number":
+        return (
+            "End with the final answer inside \\boxed{}: one number, without units, currency "
+            "signs or thousands separators. Give all digits of whole numbers, and at least four "
+            "significant digits of others."
+        )
+    if answer.kind == "expression":
+        return (
+            "End with the final answer inside \\boxed{}, in LaTeX: exact and in simplest form, "
+            "without units, and nothing but the answer."
+        )
+    if answer.kind == "choice":
+        span = f"A to {LETTERS[len(answer.options) - 1]}" if answer.options else "of the options"
+        return (
+            'End with a line of its own, "Answer: X", where X is the letter of one option '
+            f"({span}). Choose exactly one, even if you are not sure."
+        )
+    name = f" `{answer.entry_point}`" if answer.entry_point else " that is asked for"
+    return (
+        f"Give the complete function{name} in one block of Python that starts with ```python and "
+        "ends with ```. It must be able to stand alone, with every import and helper that it "
+        "needs; use the standard library only, read no input, print nothing, and add no tests."
+    )
+
+
+def estimate_upper(text: str) -> int:
+    """Return a number of tokens that the tokenizers of current models seldom exceed.
+
+    One for every three letters of a word, every digit, every sign and every line break; the bytes
+    of what is not ASCII. About 1.5 times what they make of English prose.
+    """
+    total = 0
+    for piece in _PIECES.findall(text):
+        if piece.isascii() and piece.isalpha():
+            total += -(-len(piece) // 3)
+        elif piece.isspace():
+            total += 1 if piece == "\n" else (len(piece) - 1 + 3) // 4
+        else:
+            total += len(piece.encode("utf-8", "replace"))
+    return total
+
+
+def cut(text: str, limit: int) -> str:
+    """Return a text of at most `limit` tokens, its middle left out and the cut marked.
+
+    A third of what is kept is the beginning, two thirds are the end, which holds answers. Where
+    `limit` leaves nothing of use, a note replaces the text, whatever the limit.
+    """
+    tokens = estimate_upper(text)
+    if tokens <= limit:
+        return text
+    if limit >= LEAST:
+        keep = len(text) * limit // tokens
+        while keep > 20:
+            head = keep // 3
+            tail = keep - head
+            mark = _MARK.format(len(text) - keep)
+            short = text[:head].rstrip() + mark + text[len(text) - tail :].lstrip()
+            if estimate_upper(short) <= limit:
+                return short
+            keep = keep * 9 // 10
+    return min(f"[{len(text)} characters left out]", text, key=len)
+
+
+def shares(sizes: Sequence[int], total: int) -> int:
+    """Return the largest size that no text may exceed so that all of them fit into `total`.
+
+    The longest are cut first: max h with sum(min(size, h)) <= total.
+    """
+    left, several = max(total, 0), len(sizes)
+    for size in sorted(sizes):
+        if size * several > left:
+            return left // several
+        left -= size
+        several -= 1
+    return max(sizes, default=0)
+
+
+assert DEBATE_ROUNDS == 2  # the second round reads the first, and nothing else

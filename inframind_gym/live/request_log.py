@@ -1,0 +1,81 @@
+"""Request log: one JSON object a line, one line a call that ended, however it did.
+
+`inframind calibrate` reads it (`calibration/log.py`). Times that end in `_ts` are seconds
+of this machine's monotonic clock. An unknown value is null.
+
+    request_id       of this log alone; also sent to the server (X-Request-Id)
+    model            alias in the pool
+    status           see `client.Status`: "ok" and "truncated" have an answer
+    input_toks, output_toks      as the server counted them
+    arrival_time     when the request was sent to the server, epoch s
+    submit_ts        when the call was made: it may have waited for a place, or been retried
+    sent_ts          when its last attempt was sent
+    queued_ts, scheduled_ts      from the server's own durations, set back from the first token;
+                                 null unless it runs with --enable-per-request-metrics
+    first_token_ts, last_token_ts   when these tokens arrived here
+    end_ts           when it was over
+    attempts         how often it was sent
+    priority         as sent; null: none
+    error            the failure, in words
+    sweep, call, query, task, topology, node, phase, role, strategy, max_tokens   of the call
+    right            whether the answer was; null: not graded
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from inframind_gym.errors import InfraMindError
+
+_log = logging.getLogger(__name__)
+
+
+class RequestLogWriter:
+    """Appends lines to a file, each in a single write: a crash loses none that was written.
+
+    Args:
+        path: the file; made, with its folders, where there is none; else appended to.
+
+    Raises:
+        InfraMindError: the file cannot be opened.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._warned = False
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("a+b", buffering=0)
+            size = self._file.tell()
+            if size and os.pread(self._file.fileno(), 1, size - 1) != b"\n":
+                self._file.write(b"\n")  # the machine went down in the middle of a line
+        except OSError as error:
+            raise InfraMindError(
+                f"{self.path}: cannot be written: {error.strerror or error}"
+            ) from None
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append a record. A full disk is warned of, once, and ends no run."""
+        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+        # Half a character, as a server can send one, is written as JSON's escape of it: \\ud800.
+        line = text.encode("utf-8", "backslashreplace") + b"\n"
+        with self._lock:
+            try:
+                while line and not self._file.closed:
+                    line = line[self._file.write(line) :]
+            except OSError as error:
+                if not self._warned:
+                    self._warned = True
+                    _log.warning("%s: requests are no longer logged: %s", self.path, error)
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        with self._lock:
+            self._file.close()
