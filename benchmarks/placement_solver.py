@@ -2,8 +2,8 @@
 
     python -m benchmarks.placement_solver
 
-The problem is that of `inframind_gym.policies.placement.flow`: every GPU has one model, one GPU in four had
-better change; further copies are worth less. `exchange` is ours; `assignment` is SciPy's
+The problem is that of `inframind_gym.policies.placement.mcf_plus`: every GPU has one model, one GPU
+in four had better change; further copies are worth less. `exchange` is ours; `assignment` is SciPy's
 `linear_sum_assignment` of GPUs to copies, `highs` its linear program, `networkx` the network
 simplex, `ortools` Google's min-cost flow. All find the same optimum, which is checked. Left out are
 those whose package is not installed and, of larger sizes, those that took more than `PATIENCE_S`.
@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.policies.placement.flow.exchange import assign
+from inframind_gym.policies.placement.exchange import assign
 
 SIZES: Final = ((4, 6), (16, 12), (64, 16), (256, 32), (512, 64))  # GPUs, models
 PATIENCE_S: Final = 2.0

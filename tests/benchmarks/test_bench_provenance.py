@@ -205,7 +205,7 @@ def test_what_a_policy_imports_of_the_rooms_left_out_counts(tmp_path: Path) -> N
     source = tmp_path / f"{package}.py"
     source.write_text(
         "from inframind_gym.policies import BasePolicy\n"
-        "from inframind_gym.policies.placement.flow import exchange\n"
+        "from inframind_gym.policies.placement import exchange\n"
         "class Mine(BasePolicy): pass\n"
     )
     spec = importlib.util.spec_from_file_location(package, source)

@@ -202,6 +202,6 @@ def test_nobody_beats_the_bound(cluster: str) -> None:
 def test_the_specifications_flow_is_refused_without_networkx(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("inframind_gym.policies.placement.flows.find_spec", lambda name: None)
+    monkeypatch.setattr("inframind_gym.policies.placement.mcf_spec.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs networkx"):
         placement.make("mcf_spec")

@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
+from inframind_gym.envs.placement.context import contexts, spec_of
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.placement.config import live_placement_config
-from inframind_gym.simulator.placement.context import contexts, spec_of
 from inframind_gym.simulator.placement.state import OFFLOAD, WAKE
 from tests.live.vllm_server.fake import Answer
 from tests.placement.live_toys import (

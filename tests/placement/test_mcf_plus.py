@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import inframind_gym  # noqa: F401
 from inframind_gym.policies.placement import registry as placement
-from inframind_gym.policies.placement.flow.plus_network import Plan
-from inframind_gym.policies.placement.flow.relief import Load, copy_gains, request_seconds
+from inframind_gym.policies.placement.mcf_plus import Load, Plan, copy_gains, request_seconds
 from inframind_gym.simulator.placement.state import ACTIVE, NONE, SLEPT
 
 PLACEMENT = "InfraMind-Placement-v0"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inframind_gym.policies.placement.flow.spec_network import SpecCosts, solve_spec, spec_costs
-from inframind_gym.simulator.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.envs.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.policies.placement.mcf_spec import SpecCosts, solve_spec, spec_costs
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, SLEPT
 
 # Three models A, B, C: t_sleep 1, 2, 3; t_wake 2, 3, 4; t_load 20, 30, 40; t_offload 4, 5, 6;

@@ -103,7 +103,7 @@ def test_kernels_rest_on_nothing_outside_of_their_rooms() -> None:
 
 
 def test_the_walk_finds_constants_of_other_modules() -> None:
-    groups = source_of("inframind_gym.policies.placement.flow.groups")
+    groups = source_of("inframind_gym.policies.placement.groups")
     assert groups is not None
     found = rests_on(groups, "settle_groups")
     assert source_of("inframind_gym.simulator.placement.state") in found
@@ -112,8 +112,8 @@ def test_the_walk_finds_constants_of_other_modules() -> None:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("inframind_gym.policies.placement.flow.groups", "settle_groups"),
-        ("inframind_gym.simulator.placement.step", "drive"),
+        ("inframind_gym.policies.placement.groups", "settle_groups"),
+        ("inframind_gym.envs.placement.entry", "drive"),
     ],
 )
 def test_a_changed_constant_of_another_file_changes_the_stamp(
@@ -127,7 +127,7 @@ def test_a_changed_constant_of_another_file_changes_the_stamp(
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__", "*.npy", "*.gz"))
     copied = tuple(copy / room.relative_to(package) for room in rooms)
     before = source_digest(copied)
-    state = copy / "placement" / "state.py"
+    state = copy / "simulator" / "placement" / "state.py"
     text = state.read_text(encoding="utf-8")
     assert "NONE: Final = -1" in text
     state.write_text(text.replace("NONE: Final = -1", "NONE: Final = -2"), encoding="utf-8")

@@ -95,7 +95,7 @@ def _run(
     """Play an episode."""
     import numpy as np
 
-    from inframind_gym.simulator.placement.context import contexts, spec_of
+    from inframind_gym.envs.placement.context import contexts, spec_of
 
     rows = np.zeros(1, np.int64)
 

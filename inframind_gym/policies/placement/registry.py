@@ -1,4 +1,4 @@
-"""The built-in policies of `InfraMind-Placement-v0` by name, and the way from a name to a policy.
+"""The built-in policies of `InfraMind-Placement-v0` by name.
 
     from inframind_gym.policies.placement import registry as placement
     policy = placement.make("mcf_plus")
@@ -19,43 +19,43 @@ from inframind_gym.policies.registry import PolicyEntry, Registry
 PLACEMENTS: Final = (
     PolicyEntry(
         "random",
-        "inframind_gym.policies.placement.oblivious:RandomPlacement",
+        "inframind_gym.policies.placement.heuristic:RandomPlacement",
         (),
         "any open choice",
     ),
     PolicyEntry(
         "static",
-        "inframind_gym.policies.placement.oblivious:StaticPlacement",
+        "inframind_gym.policies.placement.heuristic:StaticPlacement",
         (),
         "GPUs shared out evenly among the models once, never changed",
     ),
     PolicyEntry(
         "lru",
-        "inframind_gym.policies.placement.reactive:LruPlacement",
+        "inframind_gym.policies.placement.heuristic:LruPlacement",
         (),
         "a model that is asked for and not awake takes the GPU used longest ago",
     ),
     PolicyEntry(
         "greedy",
-        "inframind_gym.policies.placement.reactive:GreedyPlacement",
+        "inframind_gym.policies.placement.heuristic:GreedyPlacement",
         (),
         "every GPU loads the model with most waiting calls per copy",
     ),
     PolicyEntry(
         "threshold",
-        "inframind_gym.policies.placement.reactive:ThresholdPlacement",
+        "inframind_gym.policies.placement.heuristic:ThresholdPlacement",
         (),
         "autoscaler: copies go up above one use of slots, down below another",
     ),
     PolicyEntry(
         "mcf_spec",
-        "inframind_gym.policies.placement.flows:SpecFlowPlacement",
+        "inframind_gym.policies.placement.mcf_spec:SpecFlowPlacement",
         (),
-        "the specification's min-cost flow, defects included",
+        "linear min-cost flow, one path for each GPU",
     ),
     PolicyEntry(
         "mcf_plus",
-        "inframind_gym.policies.placement.flows:PlusFlowPlacement",
+        "inframind_gym.policies.placement.mcf_plus:PlusFlowPlacement",
         (),
         "min-cost flow with keep-arcs, convex relief, groups and hysteresis",
     ),
@@ -67,13 +67,13 @@ PLACEMENTS: Final = (
     ),
 )
 
-# It meets a cluster that no policy has: shown beside the contestants, never ranked with them.
+# Its cluster is one that no policy has: listed with the contestants, never ranked with them.
 BOUNDS: Final = (
     PolicyEntry(
         "everywhere",
         "inframind_gym.policies.placement.bound:EverywherePlacement",
         (),
-        "a bound: every model awake everywhere, for nothing",
+        "a bound: every model awake on all GPUs, without switching",
     ),
 )
 
@@ -83,7 +83,7 @@ def _adopt(policy: Any, cls: type[Any], kwargs: dict[str, Any], path: str) -> Pl
     if missing:
         raise ConfigError(
             f"placement policy {path!r} has no {' and no '.join(missing)}; see "
-            "inframind_gym.policies.placement.protocol, whose BasePlacementPolicy wants only `decide`"
+            "inframind_gym.policies.placement.protocol: BasePlacementPolicy needs only `decide`"
         )
     return cast(PlacementPolicy, policy)
 
@@ -95,7 +95,7 @@ resolve = PLACEMENT_POLICIES.resolve
 
 
 def names() -> tuple[str, ...]:
-    """The names of the policies; the bounds are not among them."""
+    """Return the names of the policies, without the bounds."""
     return tuple(entry.name for entry in PLACEMENTS)
 
 

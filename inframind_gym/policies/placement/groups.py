@@ -1,9 +1,9 @@
 """Tensor-parallel groups, settled before the flow: the most profitable change first.
 
-A change is: a group comes to a block, which costs its switch and what the instances that are there
-save now; or a group goes and its GPUs take single models, each the one that saves most by then (the
+Either a group comes to a block, which costs its switch and the savings of the instances that are
+there; or a group goes and its GPUs take single models, each the one that saves most by then (the
 flow, which follows, may do better). Where a group came nothing changes again, and where one went
-none comes in the same decision: the search ends.
+none comes in the same decision, so the search ends.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.placement.blocks import first_gpu_inner
 from inframind_gym.simulator.placement.compiled import inner, placement_jit
-from inframind_gym.simulator.placement.state import NONE
+from inframind_gym.simulator.placement.state import NONE, first_gpu_inner
 
 COMES: Final = 1
 GOES: Final = 0
@@ -23,7 +22,7 @@ GOES: Final = 0
 
 @inner
 def worth(gains: NDArray[np.float64], m: int, copy: int) -> float:
-    """Request-seconds that copy number `copy` (from 1) of model `m` saves."""
+    """Return the request-seconds that copy number `copy` (from 1) of model `m` saves."""
     if copy < 1 or copy > gains.shape[1]:
         return 0.0
     return float(gains[m, copy - 1])
@@ -31,7 +30,7 @@ def worth(gains: NDArray[np.float64], m: int, copy: int) -> float:
 
 @inner
 def begins_here(tp: NDArray[np.int64], target: NDArray[np.int64], first: int, g: int) -> bool:
-    """Whether GPU `g` is the first of the block from `first` on that belongs to its instance."""
+    """Return whether `g` is the first GPU, from `first` on, of its instance."""
     a = target[g]
     if a == NONE:
         return False
@@ -47,7 +46,7 @@ def loss(
     first: int,
     width: int,
 ) -> float:
-    """Request-seconds that are lost when all instances on a block go."""
+    """Return the request-seconds that are lost when all instances on a block go."""
     total = 0.0
     for g in range(first, first + width):
         if begins_here(tp, target, first, g):
@@ -71,7 +70,7 @@ def apart(
     first: int,
     width: int,
 ) -> float:
-    """Request-seconds that the GPUs of a block save with single models.
+    """Return the request-seconds that the GPUs of a block save with single models.
 
     `choice` (G,) is written on the block: these models, or NONE; `extra` (M,) is scratch.
     """
@@ -103,7 +102,7 @@ def is_open(
     first: int,
     width: int,
 ) -> bool:
-    """Whether a group of model `m` could come to a block: all free, none there, none went."""
+    """Return whether a group of model `m` could come: all GPUs free, none there, none left."""
     for g in range(first, first + width):  # noqa: SIM110  (compiled: no generators)
         if not free[g] or left[g] or target[g] == m:
             return False
@@ -114,7 +113,7 @@ def is_open(
 def may_go(
     free: NDArray[np.bool_], target: NDArray[np.int64], m: int, first: int, width: int
 ) -> bool:
-    """Whether a group of model `m` is on a block and free to go."""
+    """Return whether a group of model `m` is on a block and free to go."""
     for g in range(first, first + width):  # noqa: SIM110  (compiled: no generators)
         if not free[g] or target[g] != m:
             return False

@@ -1,4 +1,4 @@
-"""An exact min-cost flow for many GPUs and few models, by exchanging GPUs between models.
+"""An exact min-cost flow for many GPUs and few models, written here for its speed.
 
 Minimise, over assignments x of GPUs to models,
 
@@ -8,7 +8,7 @@ where k(m) GPUs are assigned to m and gain[m, ·] does not increase: a flow sour
 sink with convex arcs. Since there are few models, the residual network is kept on them alone: the
 arc a → b is the cheapest move of one GPU from a to b. From the present assignment, which is the
 answer but for a few GPUs, single moves are made while one improves, the best first; then negative
-cycles (Bellman-Ford) of more than one move, until there is none: the flow is then of least cost.
+cycles (Bellman-Ford) of more than one move, until there are none: the flow is then of least cost.
 Costs are whole numbers, so each round improves by at least one and the search ends.
 
 On 512 GPUs × 64 models it is faster than the assignment, LP and network codes that were measured
@@ -51,7 +51,7 @@ def write_row(
 
 @inner
 def lost(gain: NDArray[np.int64], copies: NDArray[np.int64], a: int) -> int:
-    """What model `a` loses with its last copy."""
+    """Return the gain that model `a` loses with its last copy."""
     last = copies[a] - 1
     if last < 0:
         return FORBIDDEN
@@ -60,7 +60,7 @@ def lost(gain: NDArray[np.int64], copies: NDArray[np.int64], a: int) -> int:
 
 @inner
 def won(gain: NDArray[np.int64], copies: NDArray[np.int64], b: int) -> int:
-    """What model `b` wins by one more copy."""
+    """Return the gain of one more copy of model `b`."""
     return int(gain[b, copies[b]]) if copies[b] < gain.shape[1] else 0
 
 
@@ -109,7 +109,7 @@ def hub_arc(
     a: int,
     b: int,
 ) -> int:
-    """Cost of the residual arc a → b, where the node behind the last model is the hub.
+    """Return the cost of the residual arc a → b, where the node behind the last model is the hub.
 
     From the hub to a model: it gives up its last copy. To the hub: the model keeps one more.
     """
@@ -129,7 +129,7 @@ def negative_cycle(
     distance: NDArray[np.int64],
     before: NDArray[np.int64],
 ) -> int:
-    """Bellman-Ford from everywhere: a node of a negative cycle, or NO_MODEL.
+    """Return a node of a negative cycle, or NO_MODEL, by Bellman-Ford from all nodes.
 
     Args:
         distance: (M + 1,) scratch.
@@ -194,7 +194,7 @@ def exchange(
 
     Args:
         switch: (G, M) cost of each model on each GPU; FORBIDDEN or more: not possible.
-        gain: (M, K) what the first, second, … copy is worth; must not increase; 0 beyond K.
+        gain: (M, K) worth of the first, second, … copy; must not increase; 0 beyond K.
         model: (G,) a possible assignment, improved in place.
         copies: (M,) GPUs of each model in it, kept up to date.
         arc: (M, M) scratch, mover: (M, M) scratch, scratch: (3, M + 1).
@@ -229,11 +229,11 @@ def exchange(
 def assign(
     switch: NDArray[np.int64], gain: NDArray[np.int64], model: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The cheapest assignment of GPUs to models.
+    """Return the cheapest assignment of GPUs to models.
 
     Args:
         switch: (G, M) cost of each model on each GPU, at most FORBIDDEN: not possible.
-        gain: (M, K) what further copies are worth; rows must not increase.
+        gain: (M, K) worth of further copies; rows must not increase.
         model: (G,) a possible assignment to begin with.
 
     Returns:
