@@ -1,17 +1,18 @@
-"""A bound, not a contestant: the scheduler that knows all luck beforehand and plans greedily.
+"""`clairvoyant`, a bound: a scheduler that knows all random numbers beforehand and plans greedily.
 
-When a query arrives it plays hundreds of recipes (`inframind_gym/policies/oracle`), and thousands where none
-of these helps: it knows which of them will solve it and how many tokens every call will take, and
-it sees the servers as they are, not as they were polled. It takes the recipe that solves the query
-in time at the least cost in server time.
+When a query arrives it plays hundreds of recipes (`inframind_gym.policies.oracle`), and thousands
+where none of these helps: it knows which of them will solve it and how many tokens every call will
+take, and it sees the servers as they are, not as they were polled. It takes the recipe that solves
+the query in time at the least cost in server time.
 
-What it reaches can be reached with that knowledge, and no router has it: it redraws its luck by
-choosing among routes until an answer happens to be right. It does not know who arrives next and
-never goes back on a choice, so it proves no maximum; `inframind_gym.benchmark.bounds` does.
+Its result can be reached with that knowledge, which no router has: by choosing among routes it
+redraws the random numbers until an answer happens to be right. It does not know future arrivals and
+never changes a choice, so it proves no maximum; `inframind_gym.benchmark.bounds` does.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -22,17 +23,31 @@ from numpy.typing import NDArray
 from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
-from inframind_gym.policies.oracle.choice import choose
-from inframind_gym.policies.oracle.recipe import OUTCOME, PACE, RECIPE
-from inframind_gym.simulator.workflow.state import PLAN
+from inframind_gym.policies.oracle import (
+    RECIPE,
+    Oracle,
+    Query,
+    RecipeKey,
+    best_role,
+    jit,
+    make_oracle,
+    play,
+    recipes_of,
+)
+from inframind_gym.simulator.jit import inner
+from inframind_gym.simulator.server.state import FAR_CLOCK, Cluster
+from inframind_gym.simulator.workflow.lifecycle import priority
+from inframind_gym.simulator.workflow.state import PLAN, Workflows
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.workflow import PUBLISHED
 
 _ROLE, _ROUTE = 2, 2 + MAX_AGENTS  # places in an action at the joint level
 _IO, _CHAIN, _DEBATE, _REFLECTION = (
     TOPOLOGIES.index(name) for name in ("IO", "Chain", "Debate", "Reflection")
 )
 _SINGLE, _DOUBLE, _CODER = RoleRule
-SAFETY: Final = 2.0  # what else arrives before the query is done makes it slower
+_ONE = np.uint32(1)
+SAFETY: Final = 2.0  # later arrivals make a query slower
 PATIENCE_S: Final = 2.0  # work left on a GPU that doubles the price of its time
 LARGE: Final = 4000  # recipes that are tried where no small one helps
 
@@ -40,14 +55,14 @@ LARGE: Final = 4000  # recipes that are tried where no small one helps
 class ClairvoyantPolicy(BasePolicy):
     """Plays every small recipe beforehand and takes the cheapest that solves the query in time.
 
-    Where none does, the one that is soonest out of the way: a late answer counts for nothing.
+    Where none does, the soonest that solves it, else the one that costs least.
 
     Args:
         safety: factor on the latency that it expects; at least 1.
     """
 
     name = "clairvoyant"
-    bound: ClassVar[bool] = True  # shown beside the contestants, not ranked with them
+    bound: ClassVar[bool] = True  # listed with the contestants, not ranked
     requires: Mapping[str, Any] = MappingProxyType({"level": "joint"})
     carries_out_any_plan = False
 
@@ -61,7 +76,7 @@ class ClairvoyantPolicy(BasePolicy):
         self._routes: list[dict[int, NDArray[np.int8]]] = []
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Write down the recipes."""
+        """Make the recipes."""
         super().reset(spec, seeds)
         small, large = small_recipes(spec.num_actions), large_recipes(spec.num_actions)
         self._small = len(small)
@@ -69,16 +84,16 @@ class ClairvoyantPolicy(BasePolicy):
         self._routes = [{} for _ in seeds]
 
     def foresee(self, simulation: Simulation) -> None:
-        """Be shown the world; row i of the policy is environment i of the simulation."""
+        """Take the simulation, whose environment i is row i of the policy."""
         self._simulation = simulation
 
     def act_batch(
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The plan of a query that has arrived, or the route that it was given then.
+        """Return the plan of a query that has arrived, or the route that was chosen with it.
 
         Raises:
-            ConfigError: Whoever runs the policy has not shown it the simulation.
+            ConfigError: `foresee` was not called.
         """
         if self._simulation is None:
             raise ConfigError(
@@ -106,17 +121,13 @@ class ClairvoyantPolicy(BasePolicy):
         due: NDArray[np.int64],
     ) -> None:
         assert self._simulation is not None
-        world, flows, cluster = (
-            self._simulation.world,
-            self._simulation.flows,
-            self._simulation.cluster,
-        )
+        simulation, cluster = self._simulation, self._simulation.cluster
         models, slots = cluster.running.shape[1:]
         chosen, roles = np.zeros(len(due), np.int64), np.zeros(len(due), np.int64)
         choose(
-            world, flows, cluster, np.ascontiguousarray(rows[due]), self._recipes, self._small,
-            self.safety, PATIENCE_S, np.zeros(models, PACE), np.zeros((2, MAX_NODES)),
-            np.zeros(slots), np.zeros((3, models)), np.zeros(1, OUTCOME), chosen, roles,
+            make_oracle(simulation.world, cluster.card), simulation.flows, cluster,
+            np.ascontiguousarray(rows[due]), self._recipes, self._small, self.safety,
+            np.zeros(slots), np.zeros((2, models)), chosen, roles,
         )  # fmt: skip
         for i, r, role in zip(due.tolist(), chosen.tolist(), roles.tolist(), strict=True):
             recipe = self._recipes[r]
@@ -127,27 +138,23 @@ class ClairvoyantPolicy(BasePolicy):
 
 
 def small_recipes(routes: int) -> NDArray[Any]:
-    """(r,) RECIPE: one agent, once or twice; two answers that follow or join one another.
+    """Return recipes of one agent, once or twice, or two that follow or join, (r,) RECIPE.
 
     Args:
         routes: number of routes.
     """
-    plans: list[tuple[int, int, int, tuple[int, ...]]] = []
+    plans: list[RecipeKey] = []
     for a in range(routes):
         plans += [(_IO, 1, _SINGLE, (a,)), (_REFLECTION, 1, _SINGLE, (a,))]
         plans.append((_REFLECTION, 1, _DOUBLE, (a,)))
         for b in range(routes):
             plans += [(_DEBATE, 1, _SINGLE, (a, b)), (_DEBATE, 1, _CODER, (a, b))]
             plans += [(_CHAIN, 2, _CODER, (a, b)), (_IO, 2, _SINGLE, (a, b))]
-    recipes = np.zeros(len(plans), RECIPE)
-    for recipe, (topology, agents, kind, chosen) in zip(recipes, plans, strict=True):
-        recipe["topology"], recipe["num_agents"], recipe["role_kind"] = topology, agents, kind
-        recipe["route"][: len(chosen)] = chosen
-    return recipes
+    return recipes_of(plans)
 
 
 def large_recipes(routes: int) -> NDArray[Any]:
-    """(LARGE,) RECIPE: a fixed sample of teams, for queries that no small recipe solves in time.
+    """Return a fixed sample of teams, for queries that no small recipe solves, (LARGE,) RECIPE.
 
     Args:
         routes: number of routes.
@@ -156,12 +163,187 @@ def large_recipes(routes: int) -> NDArray[Any]:
     recipes = np.zeros(LARGE, RECIPE)
     recipes["topology"] = rng.integers(len(TOPOLOGIES), size=LARGE)
     recipes["num_agents"] = rng.integers(2, MAX_AGENTS + 1, size=LARGE)
-    kinds = np.array([_SINGLE, _CODER, _DOUBLE])  # in the order that the draws were always for
+    kinds = np.array([_SINGLE, _CODER, _DOUBLE])
     recipes["role_kind"] = kinds[rng.integers(len(kinds), size=LARGE)]
-    # Half of them use two routes only: their models agree on who has the last word.
+    # Half of them use two routes only, so that one model has most nodes and decides.
     pair = rng.integers(routes, size=(LARGE, 2))
     which = rng.integers(2, size=(LARGE, MAX_NODES))
     free = rng.integers(routes, size=(LARGE, MAX_NODES))
     mixed = rng.random((LARGE, 1)) < 0.5
     recipes["route"] = np.where(mixed, free, np.take_along_axis(pair, which, axis=1))
     return recipes
+
+
+@inner
+def backlog(cluster: Cluster, e: int, m: int, rank: float, slots: Any) -> tuple[float, float]:
+    """Return the wait of a new call at server `m`, and the work that the server has left.
+
+    Args:
+        cluster: the servers.
+        e: environment of the batch.
+        m: the server.
+        rank: priority of a call that would be sent now.
+        slots: (S,) scratch.
+
+    Returns:
+        Steps until the call would be admitted, if no other overtakes it; and the server's work,
+        alone on its GPU, in seconds.
+    """
+    server = cluster.server[e, m]
+    card = cluster.card[m]
+    token_s = card.base_s / card.max_num_seqs + card.per_seq_s + card.per_new_token_s
+    size = int(card.max_num_seqs)
+    work_s = 0.0
+    for i in range(size):
+        slots[i] = 0.0
+        if i < server.running:
+            request = cluster.request[e, cluster.running[e, m, i]]
+            left = float(request.output_tokens - request.generated)
+            if cluster.finish_clock[e, m, i] != FAR_CLOCK:
+                left = float(cluster.finish_clock[e, m, i] - server.clock)
+            slots[i] = left
+            work_s += left * token_s
+    for i in range(server.waiting):
+        entry = cluster.waiting[e, m, i]
+        request = cluster.request[e, entry.request]
+        left = float(request.output_tokens - request.generated)
+        work_s += left * token_s + request.prompt_tokens * card.per_new_token_s
+        if entry.priority <= rank:
+            slots[first_free(slots, size)] += left
+    return float(slots[first_free(slots, size)]), work_s
+
+
+@inner
+def first_free(slots: Any, size: int) -> int:
+    """Return the index of the slot that is free first."""
+    best = 0
+    for i in range(1, size):
+        if slots[i] < slots[best]:
+            best = i
+    return best
+
+
+@inner
+def present_pace(cluster: Cluster, e: int, m: int, rank: float, slots: Any, pace: Any) -> float:
+    """Write the present pace of server `m`; return its work left, in seconds."""
+    server = cluster.server[e, m]
+    card = cluster.card[m]
+    steps, work_s = backlog(cluster, e, m, rank, slots)
+    peers = 0
+    for other in range(cluster.card.shape[0]):
+        state = cluster.server[e, other]
+        if card.peers >> np.uint32(other) & _ONE and state.running + state.waiting > 0:
+            peers += 1
+    pace.factor = 1.0 + card.slowdown * peers
+    seqs = min(server.running + server.waiting + 1, card.max_num_seqs)
+    step_s = card.base_s + seqs * (card.per_seq_s + card.per_new_token_s)
+    step_s += card.per_kv_token_s * server.kv_tokens
+    if card.sparse_s > 0.0:
+        step_s += card.sparse_s * (1.0 - math.exp(-seqs / card.sparse_tokens))
+    pace.step_s = pace.factor * step_s
+    pace.wait_s = steps * pace.step_s
+    return work_s
+
+
+@inner
+def price_work(
+    oracle: Oracle, cluster: Cluster, e: int, rank: float, slots: Any, left_s: Any, price: Any
+) -> None:
+    """Write the present pace of every server, and the price of a second of its work.
+
+    Args:
+        rank: priority of a call that would be sent now.
+        slots: (S,) scratch.
+        left_s: (M,) written: work left of each server.
+        price: (M,) written.
+    """
+    models = cluster.card.shape[0]
+    for m in range(models):
+        left_s[m] = present_pace(cluster, e, m, rank, slots, oracle.pace[m])
+    for m in range(models):
+        on_gpu_s = left_s[m]
+        for other in range(models):
+            if cluster.card[m].peers >> np.uint32(other) & _ONE:
+                on_gpu_s += left_s[other]
+        price[m] = 1.0 + on_gpu_s / PATIENCE_S
+
+
+@inner
+def is_usable(oracle: Oracle, recipe: Any, models_up: Any) -> bool:
+    """Return whether all models of a recipe are up."""
+    world = oracle.world
+    strategies = world.strategy_cdf.shape[1]
+    usable = True
+    for node in range(world.graphs.num_nodes[recipe.topology, recipe.num_agents - 1]):
+        model = np.uint32(recipe.route[node] // strategies)
+        usable &= models_up >> model & _ONE != 0
+    return usable
+
+
+@jit
+def choose(
+    oracle: Oracle,
+    flows: Workflows,
+    cluster: Cluster,
+    rows: NDArray[np.int64],
+    recipes: NDArray[Any],
+    small: int,
+    safety: float,
+    slots: NDArray[np.float64],
+    scratch: NDArray[np.float64],
+    chosen: NDArray[np.int64],
+    roles: NDArray[np.int64],
+) -> None:
+    """Choose the best recipe for the query whose plan is due in each environment.
+
+    Of the recipes that solve it within its budget at the present pace the cheapest; work costs more
+    where much is left to do. Without one, the soonest that solves it in time without the safety
+    factor; without that, the cheapest of all.
+
+    Args:
+        oracle: constants of the run; its pace is written.
+        flows: state of the workflows; a plan is due in each of `rows`.
+        cluster: the servers.
+        rows: (n,) environments.
+        recipes: (r,) RECIPE.
+        small: the recipes from here on are played only where none before solves the query in time.
+        safety: factor on the expected latency.
+        slots: (S,) scratch; `scratch` (2, M) likewise.
+        chosen: (n,) written: index of the recipe.
+        roles: (n,) written: its role, counted within the domain.
+    """
+    world, outcome = oracle.world, oracle.outcome[0]
+    price = scratch[1]
+    for i in range(rows.shape[0]):
+        e = rows[i]
+        episode = flows.sweep[e]
+        asked = flows.query[e, episode.slot]
+        query = Query(episode.key, asked.ordinal, asked.task, asked.length_z)
+        rank = priority(world, asked.arrival_s + asked.budget_s, episode.now_s)
+        price_work(oracle, cluster, e, rank, slots, scratch[0], price)
+        left_s = asked.budget_s - (episode.now_s - asked.arrival_s)
+        best, best_cost = -1, np.inf
+        late, late_s = -1, left_s
+        dump, dump_cost = 0, np.inf
+        for r in range(recipes.shape[0]):
+            if r == small and (best >= 0 or late >= 0):
+                break
+            if not is_usable(oracle, recipes[r], episode.models_up):
+                continue
+            play(oracle, query, recipes[r])
+            if world.settings[0].protocol == PUBLISHED:
+                oracle.work_s[outcome.final_model] += outcome.final_work_s
+            cost = 0.0
+            for m in range(price.shape[0]):
+                cost += oracle.work_s[m] * price[m]
+            if cost < dump_cost:
+                dump, dump_cost = r, cost
+            if outcome.solved == 0:
+                continue
+            if outcome.latency_s * safety <= left_s and cost < best_cost:
+                best, best_cost = r, cost
+            if outcome.latency_s <= late_s:
+                late, late_s = r, outcome.latency_s
+        chosen[i] = best if best >= 0 else late if late >= 0 else dump
+        role = best_role(world, asked.task, recipes[chosen[i]].role_kind)
+        roles[i] = role - world.role_start[asked.domain]
