@@ -26,12 +26,10 @@ from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
 from inframind_gym.policies.oracle import (
     RECIPE,
     Oracle,
-    Query,
     RecipeKey,
-    best_role,
     jit,
     make_oracle,
-    play,
+    outcomes_of,
     recipes_of,
 )
 from inframind_gym.simulator.jit import inner
@@ -39,7 +37,6 @@ from inframind_gym.simulator.server.state import FAR_CLOCK, Cluster
 from inframind_gym.simulator.workflow.lifecycle import priority
 from inframind_gym.simulator.workflow.state import PLAN, Workflows
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
-from inframind_gym.simulator.workflow.workflow import PUBLISHED
 
 _ROLE, _ROUTE = 2, 2 + MAX_AGENTS  # places in an action at the joint level
 _IO, _CHAIN, _DEBATE, _REFLECTION = (
@@ -73,6 +70,7 @@ class ClairvoyantPolicy(BasePolicy):
         self._simulation: Simulation | None = None
         self._recipes: NDArray[Any] = np.zeros(0, RECIPE)
         self._small = 0
+        self._needs = np.zeros(0, np.uint32)  # (r,) bit mask of a recipe's models
         self._routes: list[dict[int, NDArray[np.int8]]] = []
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
@@ -86,6 +84,12 @@ class ClairvoyantPolicy(BasePolicy):
     def foresee(self, simulation: Simulation) -> None:
         """Take the simulation, whose environment i is row i of the policy."""
         self._simulation = simulation
+        graphs, strategies = simulation.world.graphs, simulation.world.strategy_cdf.shape[1]
+        recipes = self._recipes
+        nodes = graphs.num_nodes[recipes["topology"], recipes["num_agents"] - 1]
+        bits = np.uint32(1) << (recipes["route"] // strategies).astype(np.uint32)
+        has_node = np.arange(MAX_NODES) < nodes[:, None]
+        self._needs = np.bitwise_or.reduce(np.where(has_node, bits, 0).astype(np.uint32), axis=1)
 
     def act_batch(
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
@@ -120,21 +124,52 @@ class ClairvoyantPolicy(BasePolicy):
         rows: NDArray[np.int64],
         due: NDArray[np.int64],
     ) -> None:
-        assert self._simulation is not None
-        simulation, cluster = self._simulation, self._simulation.cluster
-        models, slots = cluster.running.shape[1:]
-        chosen, roles = np.zeros(len(due), np.int64), np.zeros(len(due), np.int64)
-        choose(
-            make_oracle(simulation.world, cluster.card), simulation.flows, cluster,
-            np.ascontiguousarray(rows[due]), self._recipes, self._small, self.safety,
-            np.zeros(slots), np.zeros((2, models)), chosen, roles,
-        )  # fmt: skip
-        for i, r, role in zip(due.tolist(), chosen.tolist(), roles.tolist(), strict=True):
-            recipe = self._recipes[r]
+        for i in due.tolist():
+            recipe, role = self._choose(int(rows[i]))
             actions[i, 0] = recipe["topology"]
             actions[i, 1] = recipe["num_agents"] - 1
             actions[i, _ROLE:_ROUTE] = role
             self._routes[rows[i]][int(contexts["query"][i])] = recipe["route"].copy()
+
+    def _choose(self, e: int) -> tuple[Any, int]:
+        """Return a recipe for the query whose plan is due in environment `e`, and its role.
+
+        Of the recipes that solve it within its budget at the present pace the cheapest. Without
+        one, the soonest that solves it in time without the safety factor; without that, the
+        cheapest of all.
+        """
+        assert self._simulation is not None
+        simulation, cluster, flows = (
+            self._simulation, self._simulation.cluster, self._simulation.flows
+        )  # fmt: skip
+        world, episode = simulation.world, flows.sweep[e]
+        query = flows.query[e, episode["slot"]]
+        models, slots = cluster.running.shape[1:]
+        oracle, price = make_oracle(world, cluster.card), np.zeros(models)
+        price_work(oracle, flows, cluster, e, np.zeros(slots), np.zeros(models), price)
+        left_s = query["budget_s"] - (episode["now_s"] - query["arrival_s"])
+        usable = np.flatnonzero(self._needs & ~episode["models_up"] == 0)
+        chosen, role = self._recipes[0], 0
+        for last in (self._small, len(self._recipes)):
+            recipes = self._recipes[usable[usable < last]]
+            tasks, ordinal = query["task"][None], int(query["ordinal"])
+            played, work = outcomes_of(oracle, episode["key"], tasks, recipes, ordinal)
+            outcomes, work_s = played[:, 0], work[:, 0]
+            if simulation.protocol == "published":
+                work_s[np.arange(len(work_s)), outcomes["final_model"]] += outcomes["final_work_s"]
+            cost = np.zeros(len(recipes))
+            for m in range(models):
+                cost += work_s[:, m] * price[m]
+            latency_s = np.where(outcomes["solved"] == 1, outcomes["latency_s"], np.inf)
+            is_safe, is_late = latency_s * self.safety <= left_s, latency_s <= left_s
+            best = np.where(is_safe, cost, np.inf).argmin() if is_safe.any() else cost.argmin()
+            if is_late.any() and not is_safe.any():
+                best = len(recipes) - 1 - latency_s[::-1].argmin()
+            chosen = recipes[best]
+            role = int(outcomes["role"][best] - world.role_start[query["domain"]])
+            if is_late.any():
+                break
+        return chosen, role
 
 
 def small_recipes(routes: int) -> NDArray[Any]:
@@ -245,18 +280,30 @@ def present_pace(cluster: Cluster, e: int, m: int, rank: float, slots: Any, pace
     return work_s
 
 
-@inner
+@jit
 def price_work(
-    oracle: Oracle, cluster: Cluster, e: int, rank: float, slots: Any, left_s: Any, price: Any
+    oracle: Oracle,
+    flows: Workflows,
+    cluster: Cluster,
+    e: int,
+    slots: NDArray[np.float64],
+    left_s: NDArray[np.float64],
+    price: NDArray[np.float64],
 ) -> None:
-    """Write the present pace of every server, and the price of a second of its work.
+    """Write the pace of every server and the price of its work, for the query whose plan is due.
 
     Args:
-        rank: priority of a call that would be sent now.
+        oracle: its pace is written.
+        flows: state of the workflows.
+        cluster: the servers.
+        e: environment of the batch.
         slots: (S,) scratch.
         left_s: (M,) written: work left of each server.
-        price: (M,) written.
+        price: (M,) written: of a second of work, more where more is left to do on the GPU.
     """
+    episode = flows.sweep[e]
+    query = flows.query[e, episode.slot]
+    rank = priority(oracle.world, query.arrival_s + query.budget_s, episode.now_s)
     models = cluster.card.shape[0]
     for m in range(models):
         left_s[m] = present_pace(cluster, e, m, rank, slots, oracle.pace[m])
@@ -266,84 +313,3 @@ def price_work(
             if cluster.card[m].peers >> np.uint32(other) & _ONE:
                 on_gpu_s += left_s[other]
         price[m] = 1.0 + on_gpu_s / PATIENCE_S
-
-
-@inner
-def is_usable(oracle: Oracle, recipe: Any, models_up: Any) -> bool:
-    """Return whether all models of a recipe are up."""
-    world = oracle.world
-    strategies = world.strategy_cdf.shape[1]
-    usable = True
-    for node in range(world.graphs.num_nodes[recipe.topology, recipe.num_agents - 1]):
-        model = np.uint32(recipe.route[node] // strategies)
-        usable &= models_up >> model & _ONE != 0
-    return usable
-
-
-@jit
-def choose(
-    oracle: Oracle,
-    flows: Workflows,
-    cluster: Cluster,
-    rows: NDArray[np.int64],
-    recipes: NDArray[Any],
-    small: int,
-    safety: float,
-    slots: NDArray[np.float64],
-    scratch: NDArray[np.float64],
-    chosen: NDArray[np.int64],
-    roles: NDArray[np.int64],
-) -> None:
-    """Choose the best recipe for the query whose plan is due in each environment.
-
-    Of the recipes that solve it within its budget at the present pace the cheapest; work costs more
-    where much is left to do. Without one, the soonest that solves it in time without the safety
-    factor; without that, the cheapest of all.
-
-    Args:
-        oracle: constants of the run; its pace is written.
-        flows: state of the workflows; a plan is due in each of `rows`.
-        cluster: the servers.
-        rows: (n,) environments.
-        recipes: (r,) RECIPE.
-        small: the recipes from here on are played only where none before solves the query in time.
-        safety: factor on the expected latency.
-        slots: (S,) scratch; `scratch` (2, M) likewise.
-        chosen: (n,) written: index of the recipe.
-        roles: (n,) written: its role, counted within the domain.
-    """
-    world, outcome = oracle.world, oracle.outcome[0]
-    price = scratch[1]
-    for i in range(rows.shape[0]):
-        e = rows[i]
-        episode = flows.sweep[e]
-        asked = flows.query[e, episode.slot]
-        query = Query(episode.key, asked.ordinal, asked.task, asked.length_z)
-        rank = priority(world, asked.arrival_s + asked.budget_s, episode.now_s)
-        price_work(oracle, cluster, e, rank, slots, scratch[0], price)
-        left_s = asked.budget_s - (episode.now_s - asked.arrival_s)
-        best, best_cost = -1, np.inf
-        late, late_s = -1, left_s
-        dump, dump_cost = 0, np.inf
-        for r in range(recipes.shape[0]):
-            if r == small and (best >= 0 or late >= 0):
-                break
-            if not is_usable(oracle, recipes[r], episode.models_up):
-                continue
-            play(oracle, query, recipes[r])
-            if world.settings[0].protocol == PUBLISHED:
-                oracle.work_s[outcome.final_model] += outcome.final_work_s
-            cost = 0.0
-            for m in range(price.shape[0]):
-                cost += oracle.work_s[m] * price[m]
-            if cost < dump_cost:
-                dump, dump_cost = r, cost
-            if outcome.solved == 0:
-                continue
-            if outcome.latency_s * safety <= left_s and cost < best_cost:
-                best, best_cost = r, cost
-            if outcome.latency_s <= late_s:
-                late, late_s = r, outcome.latency_s
-        chosen[i] = best if best >= 0 else late if late >= 0 else dump
-        role = best_role(world, asked.task, recipes[chosen[i]].role_kind)
-        roles[i] = role - world.role_start[asked.domain]

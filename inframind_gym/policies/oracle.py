@@ -28,6 +28,7 @@ from inframind_gym.simulator.quality.response import (
     answer_right,
     answer_tokens,
     call_id,
+    query_length_z,
 )
 from inframind_gym.simulator.rng import STREAM_TESTS, uniform
 from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, MAX_NODES, SECOND
@@ -55,6 +56,7 @@ OUTCOME: Final = np.dtype(
         ("calls", "i4"),
         ("tokens", "i4"),
         ("final_model", "i4"),
+        ("role", "i4"),  # index into ROLES
         ("right", "u4"),  # bit mask of nodes
         ("solved", "i4"),
     ],
@@ -120,6 +122,12 @@ def recipes_of(keys: Sequence[RecipeKey]) -> NDArray[Any]:
         recipe["topology"], recipe["num_agents"], recipe["role_kind"] = topology, agents, kind
         recipe["route"][: len(routes)] = routes
     return out
+
+
+@inner
+def query_of(key: Any, ordinal: int, task: int) -> Query:
+    """Return a query by its place in an episode."""
+    return Query(key, ordinal, task, query_length_z(key, ordinal))
 
 
 @inner
@@ -222,9 +230,7 @@ def spend(
 
 
 @inner
-def is_right(
-    oracle: Oracle, query: Query, call: int, model: int, bonus: float, cut: bool
-) -> bool:
+def is_right(oracle: Oracle, query: Query, call: int, model: int, bonus: float, cut: bool) -> bool:
     """Return whether the answer of a call is right, given its bonus in logits."""
     tables = oracle.world.response
     return answer_right(tables, query.key, query.ordinal, query.task, call, model, bonus, cut)
@@ -339,6 +345,7 @@ def play(oracle: Oracle, query: Query, recipe: Any) -> None:
     if world.settings[0].protocol != PUBLISHED:
         latest_s += seconds
     outcome.latency_s = latest_s
+    outcome.role = role
     outcome.final_model = final
     outcome.right = right
     outcome.solved = 1 if good else 0
@@ -358,3 +365,47 @@ def most_used(recipe: Any, nodes: int, strategies: int) -> int:
             most = uses
             best = model
     return best
+
+
+@jit
+def play_all(
+    oracle: Oracle,
+    key: int,
+    ordinals: NDArray[np.int64],
+    tasks: NDArray[np.int64],
+    recipes: NDArray[Any],
+    outcomes: NDArray[Any],
+    work_s: NDArray[np.float64],
+) -> None:
+    """Carry out every query of an episode by every recipe.
+
+    Args:
+        key: of the episode.
+        ordinals: (n,) positions of the queries; `tasks` (n,) likewise.
+        recipes: (r,) RECIPE.
+        outcomes: (r, n) OUTCOME, written.
+        work_s: (r, n, M) written.
+    """
+    for i in range(recipes.shape[0]):
+        for q in range(tasks.shape[0]):
+            play(oracle, query_of(key, ordinals[q], tasks[q]), recipes[i])
+            outcomes[i, q] = oracle.outcome[0]
+            for m in range(work_s.shape[2]):
+                work_s[i, q, m] = oracle.work_s[m]
+
+
+def outcomes_of(
+    oracle: Oracle, key: Any, tasks: NDArray[np.int64], recipes: NDArray[Any], first: int = 0
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Return the outcome and the work of queries by every recipe, (r, n) OUTCOME and (r, n, M).
+
+    Args:
+        key: of the episode, uint64.
+        tasks: (n,) of its queries from ordinal `first` on.
+        recipes: (r,) RECIPE.
+    """
+    shape = (len(recipes), len(tasks))
+    outcomes, work_s = np.zeros(shape, OUTCOME), np.zeros((*shape, len(oracle.card)))
+    ordinals = np.arange(first, first + len(tasks))
+    play_all(oracle, key, ordinals, tasks.astype(np.int64), recipes, outcomes, work_s)
+    return outcomes, work_s

@@ -29,18 +29,19 @@ from numpy.typing import NDArray
 from inframind_gym.benchmark.bounds.program import Resources, maximise, resources_of, scipy
 from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.policies.oracle import (
-    RECIPE,
     Oracle,
     Query,
     is_right,
     jit,
     make_oracle,
-    play,
+    outcomes_of,
+    query_of,
+    recipes_of,
     shows_tests,
     spend,
 )
 from inframind_gym.simulator.jit import inner
-from inframind_gym.simulator.quality.response import FINAL_STRATEGY, call_id, query_length_z
+from inframind_gym.simulator.quality.response import FINAL_STRATEGY, call_id
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, MAX_NODES, SECOND
 from inframind_gym.simulator.workflow.params import World
@@ -58,8 +59,11 @@ FINAL_RIGHT, FINAL_SURE = 7, 8  # 1: right after right answers; right after wron
 LEAST = 9
 
 _IO, _REFLECTION = 0, 4  # indices into TOPOLOGIES
-_SINGLE, _DOUBLE = int(RoleRule.SINGLE), int(RoleRule.DOUBLE)
-_ONE_NODE = 3  # ways to play a route alone
+_ONE_NODE = (  # ways to play a route alone: topology, agents, kind of role
+    (_IO, 1, RoleRule.SINGLE),
+    (_REFLECTION, 1, RoleRule.SINGLE),
+    (_REFLECTION, 1, RoleRule.DOUBLE),
+)
 
 
 @inner
@@ -161,54 +165,38 @@ def add_larger(
 
 
 @jit
-def write_options(
+def write_larger(
     oracle: Oracle,
     key: int,
     tasks: NDArray[np.int64],
-    length_z: NDArray[np.float32],
-    recipe: NDArray[Any],
     least: NDArray[np.float64],
     work_s: NDArray[np.float64],
     latency_s: NDArray[np.float64],
 ) -> None:
-    """Write several ways to solve each query of an episode; no recipe can do with less than all.
+    """Write ways to solve each query of an episode such that no larger recipe does with less.
 
     Args:
         oracle: constants of the run, at the pace of idle servers.
         key: of the episode.
-        tasks: (N,) by ordinal; `length_z` (N,) likewise.
-        recipe: (1,) RECIPE, scratch; `least` (M, LEAST) likewise.
-        work_s: (N, O, M), 0 before: no recipe that solves the query does less work than one of
-            these.
-        latency_s: (N, O), infinite before: and none is faster; infinite where the way does not
+        tasks: (N,) by ordinal.
+        least: (M, LEAST) scratch.
+        work_s: (N, 2·M·M, M), 0 before: a larger recipe that solves the query does no less work
+            than one of these.
+        latency_s: (N, 2·M·M), infinite before: and is no faster; infinite where the way does not
             solve the query.
     """
     models = least.shape[0]
-    routes = models * oracle.world.strategy_cdf.shape[1]
     for q in range(tasks.shape[0]):
-        query = Query(key, q, tasks[q], length_z[q])
-        o = 0
-        for route in range(routes):
-            recipe[0].route[0] = route
-            recipe[0].num_agents = 1
-            for way in range(_ONE_NODE):
-                recipe[0].topology = _IO if way == 0 else _REFLECTION
-                recipe[0].role_kind = _DOUBLE if way == 2 else _SINGLE
-                play(oracle, query, recipe[0])
-                for m in range(models):
-                    work_s[q, o, m] = oracle.work_s[m]
-                if oracle.outcome[0].solved:
-                    latency_s[q, o] = oracle.outcome[0].latency_s
-                o += 1
+        query = query_of(key, q, tasks[q])
         least_calls(oracle, query, least)
         tested = shows_tests(oracle.world, query)
         for final in range(models):
             for reader in range(models):
+                o = 2 * (final * models + reader)
                 ways = slice(o, o + 2)
                 add_larger(
                     oracle.world, least, final, reader, tested, work_s[q, ways], latency_s[q, ways]
                 )
-                o += 2
 
 
 def least_work(
@@ -227,19 +215,21 @@ def least_work(
     """
     flows = simulation.flows
     count = int(flows.sweep[e]["num_queries"])
-    key = flows.sweep[e]["key"]
+    key, tasks = flows.sweep[e]["key"], flows.task[e, :count].astype(np.int64)
     oracle = make_oracle(simulation.world, cards(simulation.pool))
-    models, alone = len(oracle.card), _ONE_NODE * simulation.num_routes
-    width = alone + 2 * models * models
-    work, latency = np.zeros((count, width, models)), np.full((count, width), np.inf)
-    write_options(
-        oracle, key, flows.task[e, :count].astype(np.int64),
-        np.array([query_length_z(key, q) for q in range(count)], np.float32),
-        np.zeros(1, RECIPE), np.zeros((models, LEAST)), work, latency,
-    )  # fmt: skip
-    window = np.repeat(budgets_s[:, None], width, axis=1)
+    alone = recipes_of(
+        [(*way, (route,)) for route in range(simulation.num_routes) for way in _ONE_NODE]
+    )
+    outcomes, work_alone = outcomes_of(oracle, key, tasks, alone)
+    models, ways = len(oracle.card), 2 * len(oracle.card) ** 2
+    work, latency = np.zeros((count, ways, models)), np.full((count, ways), np.inf)
+    write_larger(oracle, key, tasks, np.zeros((models, LEAST)), work, latency)
+    work = np.concatenate([work_alone.swapaxes(0, 1), work], axis=1)
+    soonest = np.where(outcomes["solved"] == 1, outcomes["latency_s"], np.inf)
+    latency = np.concatenate([soonest.T, latency], axis=1)
+    window = np.repeat(budgets_s[:, None], latency.shape[1], axis=1)
     if simulation.protocol == "published":  # one node after the other; each one's latency counts
-        window[:, alone:] *= MAX_NODES
+        window[:, len(alone) :] *= MAX_NODES
     fits = latency <= budgets_s[:, None]
     keep: list[tuple[int, int]] = []
     for q in range(count):

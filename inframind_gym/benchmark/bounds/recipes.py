@@ -10,16 +10,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.envs.routing.simulation import Simulation
-from inframind_gym.policies.oracle import (
-    Oracle,
-    Query,
-    RecipeKey,
-    jit,
-    make_oracle,
-    play,
-    recipes_of,
-)
-from inframind_gym.simulator.quality.response import query_length_z
+from inframind_gym.policies.oracle import RecipeKey, make_oracle, outcomes_of, recipes_of
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
@@ -59,7 +50,10 @@ def first_recipes(routes: int, kinds: Sequence[int]) -> list[RecipeKey]:
     teams = distinct_plans((1, 2, 3, 5, 6))
     pairs = [team for team in teams if _NODES[team] == 2]
     found: list[RecipeKey] = [
-        (*team, kind, (r,) * _NODES[team]) for kind in kinds for r in range(routes) for team in teams
+        (*team, kind, (r,) * _NODES[team])
+        for kind in kinds
+        for r in range(routes)
+        for team in teams
     ]
     found += [
         (*team, kind, (r, other))
@@ -134,59 +128,26 @@ class Sampler:
         self._key = np.random.default_rng(seed).integers(2**64, dtype=np.uint64)
         self._tasks = np.tile(np.arange(len(group)), draws)
         self._group = np.tile(group, draws)
-        self._length_z = np.array(
-            [query_length_z(self._key, q) for q in range(len(self._tasks))], np.float32
-        )
         self._budgets_s = budgets_s
 
     def tables(self, keys: Sequence[RecipeKey]) -> Tables:
         """Play recipes."""
-        count = np.bincount(self._group)
-        shape = (len(keys), len(count))
-        good, solved = np.zeros((*shape, len(self._budgets_s))), np.zeros(shape)
-        work = np.zeros((*shape, len(self._oracle.card)))
-        tally(
-            self._oracle, self._key, self._tasks, self._length_z, self._group, self._budgets_s,
-            recipes_of(keys), good, solved, work,
-        )  # fmt: skip
-        n = np.maximum(count, 1).astype(np.float64)
-        return Tables(list(keys), good / n[:, None], solved / n, work / n[:, None])
+        found = [self._played(recipe) for recipe in recipes_of(keys)[:, None]]
+        return Tables(list(keys), *(np.array(part) for part in zip(*found, strict=True)))
 
+    def _played(self, recipe: NDArray[Any]) -> tuple[NDArray[np.float64], ...]:
+        """Return `good`, `solved` and `work_s` of a recipe, (1,) RECIPE."""
+        played, work_s = outcomes_of(self._oracle, self._key, self._tasks, recipe)
+        outcomes = played[0]
+        solved = outcomes["solved"] == 1
+        in_time = solved[:, None] & (outcomes["latency_s"][:, None] <= self._budgets_s)
+        return self._mean(in_time), self._mean(solved[:, None])[:, 0], self._mean(work_s[0])
 
-@jit
-def tally(
-    oracle: Oracle,
-    key: int,
-    tasks: NDArray[np.int64],
-    length_z: NDArray[np.float32],
-    group: NDArray[np.int64],
-    budgets_s: NDArray[np.float64],
-    recipes: NDArray[Any],
-    good: NDArray[np.float64],
-    solved: NDArray[np.float64],
-    work_s: NDArray[np.float64],
-) -> None:
-    """Add up the outcomes of recipes over queries, by group; query q is the ordinal q of the key.
-
-    Args:
-        group: (n,) of each query, in 0..G-1.
-        budgets_s: (B,).
-        good: (r, G, B) solved within each budget at the given pace.
-        solved: (r, G).
-        work_s: (r, G, M).
-    """
-    outcome = oracle.outcome[0]
-    for i in range(recipes.shape[0]):
-        for q in range(tasks.shape[0]):
-            play(oracle, Query(key, q, tasks[q], length_z[q]), recipes[i])
-            g = group[q]
-            for m in range(work_s.shape[2]):
-                work_s[i, g, m] += oracle.work_s[m]
-            if outcome.solved:
-                solved[i, g] += 1.0
-                for b in range(budgets_s.shape[0]):
-                    if outcome.latency_s <= budgets_s[b]:
-                        good[i, g, b] += 1.0
+    def _mean(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the means (G, k) by group of values (n, k)."""
+        sums = [np.bincount(self._group, weights=column) for column in values.T]
+        count = np.maximum(np.bincount(self._group), 1)
+        return np.asarray(np.transpose(sums) / count[:, None], np.float64)
 
 
 def groups(simulation: Simulation) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
