@@ -17,7 +17,7 @@ On 512 GPUs × 64 models it is faster than the assignment, LP and network codes 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,114 +28,96 @@ FORBIDDEN: Final = 1 << 40  # cost of an arc that is not there
 NO_MODEL: Final = -1
 
 
+class Flow(NamedTuple):
+    """The problem, an assignment, and the residual network on the models; G GPUs, M models."""
+
+    switch: NDArray[np.int64]  # (G, M) cost of each model on each GPU; FORBIDDEN: not possible
+    gain: NDArray[np.int64]  # (M, K) worth of the first, second, … copy; must not increase; then 0
+    model: NDArray[np.int64]  # (G,) a possible assignment, improved in place
+    copies: NDArray[np.int64]  # (M,) GPUs of each model in it, kept up to date
+    arc: NDArray[np.int64]  # (M, M) cost of the cheapest move of a GPU between two models
+    mover: NDArray[np.int64]  # (M, M) the GPU of that move
+    found: NDArray[np.int64]  # (M + 1,) scratch
+    distance: NDArray[np.int64]  # (M + 1,) scratch
+    before: NDArray[np.int64]  # (M + 1,) each node's predecessor in the search for a cycle
+
+
 @inner
-def write_row(
-    switch: NDArray[np.int64],
-    model: NDArray[np.int64],
-    a: int,
-    arc: NDArray[np.int64],
-    mover: NDArray[np.int64],
-) -> None:
+def write_row(flow: Flow, a: int) -> None:
     """Write the arcs out of model `a`: the cheapest GPU to move to each other one."""
+    arc, switch = flow.arc, flow.switch
     models = arc.shape[0]
     for b in range(models):
         arc[a, b] = FORBIDDEN
-    for g in range(model.shape[0]):
-        if model[g] == a:
+    for g in range(flow.model.shape[0]):
+        if flow.model[g] == a:
             for b in range(models):
                 cost = switch[g, b] - switch[g, a]
                 if b != a and cost < arc[a, b]:
                     arc[a, b] = cost
-                    mover[a, b] = g
+                    flow.mover[a, b] = g
 
 
 @inner
-def lost(gain: NDArray[np.int64], copies: NDArray[np.int64], a: int) -> int:
+def lost(flow: Flow, a: int) -> int:
     """Return the gain that model `a` loses with its last copy."""
-    last = copies[a] - 1
+    last = flow.copies[a] - 1
     if last < 0:
         return FORBIDDEN
-    return int(gain[a, last]) if last < gain.shape[1] else 0
+    return int(flow.gain[a, last]) if last < flow.gain.shape[1] else 0
 
 
 @inner
-def won(gain: NDArray[np.int64], copies: NDArray[np.int64], b: int) -> int:
+def won(flow: Flow, b: int) -> int:
     """Return the gain of one more copy of model `b`."""
-    return int(gain[b, copies[b]]) if copies[b] < gain.shape[1] else 0
+    return int(flow.gain[b, flow.copies[b]]) if flow.copies[b] < flow.gain.shape[1] else 0
 
 
 @inner
-def move_gpu(
-    model: NDArray[np.int64],
-    copies: NDArray[np.int64],
-    mover: NDArray[np.int64],
-    a: int,
-    b: int,
-) -> None:
+def move_gpu(flow: Flow, a: int, b: int) -> None:
     """Move the cheapest GPU from model `a` to `b`."""
-    model[mover[a, b]] = b
-    copies[a] -= 1
-    copies[b] += 1
+    flow.model[flow.mover[a, b]] = b
+    flow.copies[a] -= 1
+    flow.copies[b] += 1
 
 
 @inner
-def best_move(
-    gain: NDArray[np.int64],
-    copies: NDArray[np.int64],
-    arc: NDArray[np.int64],
-    found: NDArray[np.int64],
-) -> bool:
+def best_move(flow: Flow) -> bool:
     """Find the single move that improves most; write it to `found`."""
-    models = arc.shape[0]
+    models = flow.arc.shape[0]
     best = 0
     for a in range(models):
-        if copies[a] > 0:
-            loss = lost(gain, copies, a)
+        if flow.copies[a] > 0:
+            loss = lost(flow, a)
             for b in range(models):
                 if a != b:
-                    change = arc[a, b] + loss - won(gain, copies, b)
+                    change = flow.arc[a, b] + loss - won(flow, b)
                     if change < best:
                         best = change
-                        found[0] = a
-                        found[1] = b
+                        flow.found[0] = a
+                        flow.found[1] = b
     return best < 0
 
 
 @inner
-def hub_arc(
-    gain: NDArray[np.int64],
-    copies: NDArray[np.int64],
-    arc: NDArray[np.int64],
-    a: int,
-    b: int,
-) -> int:
+def hub_arc(flow: Flow, a: int, b: int) -> int:
     """Return the cost of the residual arc a → b, where the node behind the last model is the hub.
 
     From the hub to a model: it gives up its last copy. To the hub: the model keeps one more.
     """
-    hub = arc.shape[0]
+    hub = flow.arc.shape[0]
     if a == hub:
-        return FORBIDDEN if b == hub else lost(gain, copies, b)
+        return FORBIDDEN if b == hub else lost(flow, b)
     if b == hub:
-        return -won(gain, copies, a)
-    return int(arc[a, b])
+        return -won(flow, a)
+    return int(flow.arc[a, b])
 
 
 @inner
-def negative_cycle(
-    gain: NDArray[np.int64],
-    copies: NDArray[np.int64],
-    arc: NDArray[np.int64],
-    distance: NDArray[np.int64],
-    before: NDArray[np.int64],
-) -> int:
-    """Return a node of a negative cycle, or NO_MODEL, by Bellman-Ford from all nodes.
-
-    Args:
-        distance: (M + 1,) scratch.
-        before: (M + 1,) written: each node's predecessor.
-    """
-    nodes = arc.shape[0] + 1
+def negative_cycle(flow: Flow) -> int:
+    """Return a node of a negative cycle, or NO_MODEL, by Bellman-Ford from all nodes."""
+    distance, before = flow.distance, flow.before
+    nodes = flow.arc.shape[0] + 1
     for v in range(nodes):
         distance[v] = 0
         before[v] = NO_MODEL
@@ -145,7 +127,7 @@ def negative_cycle(
         for u in range(nodes):
             for v in range(nodes):
                 if u != v:
-                    cost = hub_arc(gain, copies, arc, u, v)
+                    cost = hub_arc(flow, u, v)
                     if cost < FORBIDDEN // 2 and distance[u] + cost < distance[v]:
                         distance[v] = distance[u] + cost
                         before[v] = u
@@ -158,71 +140,44 @@ def negative_cycle(
 
 
 @inner
-def cancel(
-    model: NDArray[np.int64],
-    copies: NDArray[np.int64],
-    mover: NDArray[np.int64],
-    before: NDArray[np.int64],
-    start: int,
-    changed: NDArray[np.int64],
-) -> None:
-    """Make the moves of a cycle; `changed` (M,) notes whose GPUs have changed."""
-    hub = copies.shape[0]
+def cancel(flow: Flow, start: int) -> None:
+    """Make the moves of a cycle, and mark in `found` (M,) the models whose GPUs change."""
+    hub = flow.copies.shape[0]
+    for a in range(hub):
+        flow.found[a] = 0
     v = start
     while True:
-        u = before[v]
+        u = flow.before[v]
         if u != hub and v != hub:
-            move_gpu(model, copies, mover, u, v)
-            changed[u] = 1
-            changed[v] = 1
+            move_gpu(flow, u, v)
+            flow.found[u] = 1
+            flow.found[v] = 1
         v = u
         if v == start:
             break
 
 
 @placement_jit
-def exchange(
-    switch: NDArray[np.int64],
-    gain: NDArray[np.int64],
-    model: NDArray[np.int64],
-    copies: NDArray[np.int64],
-    arc: NDArray[np.int64],
-    mover: NDArray[np.int64],
-    scratch: NDArray[np.int64],
-) -> int:
-    """Improve an assignment until it is optimal.
-
-    Args:
-        switch: (G, M) cost of each model on each GPU; FORBIDDEN or more: not possible.
-        gain: (M, K) worth of the first, second, … copy; must not increase; 0 beyond K.
-        model: (G,) a possible assignment, improved in place.
-        copies: (M,) GPUs of each model in it, kept up to date.
-        arc: (M, M) scratch, mover: (M, M) scratch, scratch: (3, M + 1).
-
-    Returns:
-        How many rounds it took.
-    """
-    models = switch.shape[1]
-    found, distance, before = scratch[0], scratch[1], scratch[2]
+def exchange(flow: Flow) -> int:
+    """Improve an assignment until it is optimal; return the number of rounds that it took."""
+    models = flow.switch.shape[1]
     for a in range(models):
-        write_row(switch, model, a, arc, mover)
+        write_row(flow, a)
     rounds = 0
     while True:
-        while best_move(gain, copies, arc, found):
-            a, b = found[0], found[1]
-            move_gpu(model, copies, mover, a, b)
-            write_row(switch, model, a, arc, mover)
-            write_row(switch, model, b, arc, mover)
+        while best_move(flow):
+            a, b = flow.found[0], flow.found[1]
+            move_gpu(flow, a, b)
+            write_row(flow, a)
+            write_row(flow, b)
             rounds += 1
-        start = negative_cycle(gain, copies, arc, distance, before)
+        start = negative_cycle(flow)
         if start == NO_MODEL:
             return rounds
+        cancel(flow, start)
         for a in range(models):
-            found[a] = 0
-        cancel(model, copies, mover, before, start, found)
-        for a in range(models):
-            if found[a]:
-                write_row(switch, model, a, arc, mover)
+            if flow.found[a]:
+                write_row(flow, a)
         rounds += 1
 
 
@@ -249,13 +204,18 @@ def assign(
     models = switch.shape[1]
     result = model.astype(np.int64, copy=True)
     copies = np.bincount(result, minlength=models).astype(np.int64)
+    table, nodes = (models, models), models + 1
     exchange(
-        np.ascontiguousarray(switch),
-        np.ascontiguousarray(gain),
-        result,
-        copies,
-        np.empty((models, models), np.int64),
-        np.zeros((models, models), np.int64),
-        np.zeros((3, models + 1), np.int64),
+        Flow(
+            switch=np.ascontiguousarray(switch),
+            gain=np.ascontiguousarray(gain),
+            model=result,
+            copies=copies,
+            arc=np.empty(table, np.int64),
+            mover=np.zeros(table, np.int64),
+            found=np.zeros(nodes, np.int64),
+            distance=np.zeros(nodes, np.int64),
+            before=np.zeros(nodes, np.int64),
+        )
     )
     return result

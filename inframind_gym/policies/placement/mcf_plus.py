@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.context import PlacementContext, PlacementSpec
 from inframind_gym.policies.placement.exchange import FORBIDDEN, assign
-from inframind_gym.policies.placement.groups import settle_groups
+from inframind_gym.policies.placement.groups import Blocks, settle_groups
 from inframind_gym.policies.placement.protocol import BasePlacementPolicy
 from inframind_gym.simulator.placement.state import NONE, SLEPT, is_coming
 
@@ -113,17 +113,20 @@ class Plan:
 
     def solve(self) -> NDArray[np.int64]:
         """Return the model of each GPU, or NONE, (G,)."""
+        gpus, models = self.switch.shape
         settle_groups(
-            self.tp,
-            self.free,
-            np.zeros(len(self.free), np.bool_),
-            self.target,
-            self.copies,
-            np.ascontiguousarray(self.gains),
-            np.ascontiguousarray(self.switch),
-            np.zeros(len(self.tp), np.int64),
-            np.zeros(len(self.free), np.int64),
-            np.zeros(3, np.int64),
+            Blocks(
+                tp=self.tp,
+                free=self.free,
+                left=np.zeros(gpus, np.bool_),
+                target=self.target,
+                copies=self.copies,
+                gains=np.ascontiguousarray(self.gains),
+                switch=np.ascontiguousarray(self.switch),
+                extra=np.zeros(models, np.int64),
+                choice=np.zeros(gpus, np.int64),
+                found=np.zeros(3, np.int64),
+            )
         )
         self._flow()
         return self.target
