@@ -1,8 +1,9 @@
 """The cluster in plain Python: objects, lists and dictionaries, one thing after the other.
 
 Written from the docstrings of the modules of `inframind_gym.simulator.placement`; it shares only
-the random numbers with the kernel, because the two are compared number by number. Memory is counted from what instances are, never kept as a running sum; waiting time
-is added up request by request.
+the random numbers with the kernel, because the two are compared number by number. Memory is counted
+from the states of instances, never kept as a running sum; waiting time is added up request by
+request.
 """
 
 from __future__ import annotations

@@ -20,8 +20,10 @@ import inframind_gym  # noqa: F401
 from inframind_gym.envs.batch import BatchEnv
 from inframind_gym.envs.placement.config import PlacementConfig
 from inframind_gym.envs.placement.env import PlacementEnv
+from inframind_gym.envs.placement.live import PlacementLiveEnv
 from inframind_gym.envs.placement.vector import PlacementVectorEnv
 from inframind_gym.errors import ActionError, ConfigError
+from inframind_gym.live.placement.config import PlacementLiveConfig
 from tests.placement.toys import card, tight_cluster, write_cluster, write_demand
 
 PLACEMENT = "InfraMind-Placement-v0"
@@ -44,6 +46,8 @@ def test_check_env_passes_without_a_warning(variant: dict[str, Any]) -> None:
 def test_the_constructors_name_every_argument() -> None:
     """Arguments, their order and their defaults are those of the checked configuration."""
     fields = {name: field.default for name, field in PlacementConfig.model_fields.items()}
+    live = set(inspect.signature(PlacementLiveEnv).parameters)
+    assert live == {*PlacementLiveConfig.model_fields, "render_mode", "unknown_arguments"}
     for cls, first in ((PlacementEnv, []), (PlacementVectorEnv, ["num_envs"])):
         found = inspect.signature(cls).parameters
         assert list(found) == [*first, *fields, "render_mode", "unknown_arguments"]

@@ -107,7 +107,8 @@ def test_without_room_to_sleep_the_cheapest_is_offloaded(tmp_path: Path) -> None
 
 
 def test_one_that_cannot_sleep_vanishes(tmp_path: Path) -> None:
-    """Alpha 0.01 lets 800 MB sleep, less than any model needs. 10 + 3 s to offload, then 10 s to load: 23."""
+    """Alpha 0.01 lets 800 MB sleep, less than any model needs. 10 + 3 s to offload, then 10 s to
+    load: 23."""
     toy = Toy(tmp_path, [card("a"), card("b")], gpus=1, alpha=0.01, **IDLE)
     toy.step(1, times=2)
     toy.step(2)
@@ -272,7 +273,7 @@ def test_mean_reward_is_minus_mean_latency(tmp_path: Path) -> None:
     in_servers_s = float(server["latency_sum_s"])
     calls = int(episode["requests_done"])
     assert calls > 1000
-    # in addition to the time in the server a call waits up to 1 s for the next tick, half a second or so
+    # outside its server a call waits up to 1 s for the next tick, half a second or so
     spent_s = -total * norm
     assert in_servers_s < spent_s < in_servers_s + 1.05 * calls
     summary = toy.simulation.summary(0)
