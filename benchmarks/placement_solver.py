@@ -5,8 +5,9 @@
 The problem is that of `inframind_gym.policies.placement.mcf_plus`: every GPU has one model, one GPU
 in four had better change; further copies are worth less. `exchange` is ours; `assignment` is
 SciPy's `linear_sum_assignment` of GPUs to copies, `highs` its linear program, `networkx` the
-network simplex, `ortools` Google's min-cost flow. All find the same optimum, which is checked. Left out are
-those whose package is not installed and, of larger sizes, those that took more than `PATIENCE_S`.
+network simplex, `ortools` Google's min-cost flow. All find the same optimum, which is checked. Left
+out are those whose package is not installed and, of larger sizes, those that took more than
+`PATIENCE_S`.
 """
 
 from __future__ import annotations
