@@ -215,26 +215,6 @@ def test_one_that_leaves_finishes_what_it_has_and_gets_nothing_new(tmp_path: Pat
     assert int(state.waiting[0, 0]["count"] + state.waiting[0, 0]["potential"]) >= waiting
 
 
-def test_a_batch_slows_its_calls(tmp_path: Path) -> None:
-    """One call of w steps takes w·(0.01 + 0.001·B) s."""
-    toy = Toy(tmp_path, [card("a", slots=3, queue=0)], gpus=1, initial="spread")
-    toy.step(0)
-    server = toy.simulation.state.server[0, 0]
-    while server["running"] != 3:
-        toy.step(0)
-    clock = float(server["clock"])
-    running = int(server["running"])
-    gap = float(server["next_finish"] - server["clock"])
-    toy.simulation.state.arrival_s[0] = np.inf
-    now_s = toy.simulation.now_s()[0]
-    done = int(toy.simulation.state.episode[0]["requests_done"])
-    end_s = now_s + gap * (0.01 + 0.001 * running)
-    while toy.simulation.state.episode[0]["requests_done"] == done:
-        toy.step(0)
-    assert float(server["clock"]) > clock
-    assert toy.simulation.now_s()[0] >= end_s > toy.simulation.now_s()[0] - 5.0
-
-
 def test_graphs_of_calls_have_the_calls_of_their_topologies() -> None:
     """K agents: K + 1 calls; Debate and Reflection 2K + 1; the last reads what no other does."""
     table = dag_table()

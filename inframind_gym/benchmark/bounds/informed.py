@@ -83,7 +83,7 @@ def solve(
         one_by_one: the published protocol: the nodes follow one another, and only each one's own
             latency counts, so that a recipe of n nodes may take n budgets.
     """
-    many, budgets, k = len(share), len(budgets_s), len(resources.names)  # groups, budgets, K
+    num_groups, budgets, k = len(share), len(budgets_s), len(resources.names)
     stretch = np.array([len(key[3]) if one_by_one else 1 for key in tables.keys])
     ends = budgets_s
     if one_by_one:
@@ -92,13 +92,13 @@ def solve(
     use = tables.work_s @ resources.uses  # (R, G, K)
     limit = np.concatenate(
         [
-            np.ones(many * budgets),
+            np.ones(num_groups * budgets),
             ((span_s + ends)[:, None] * resources.rate / num_queries).ravel(),
         ]
     )
     columns: dict[tuple[int, int, int], None] = {}
     prices = np.zeros((len(ends), k))
-    bar = np.zeros((many, budgets))
+    bar = np.zeros((num_groups, budgets))
     while True:
         # Worth of a query of a group and budget with each recipe, at these prices.
         charged = prices[np.searchsorted(ends, np.outer(stretch, budgets_s))]  # (R, B, K)
@@ -117,13 +117,13 @@ def solve(
         load = (weight[of_g, of_b, None] * use[of_r, of_g]).T  # (K, n)
         window = budgets_s[of_b] * stretch[of_r]
         for j, end_s in enumerate(ends.tolist()):
-            rows = slice(many * budgets + j * k, many * budgets + (j + 1) * k)
+            rows = slice(num_groups * budgets + j * k, num_groups * budgets + (j + 1) * k)
             matrix[rows] = np.where(window <= end_s, load, 0.0)
         value = weight[of_g, of_b] * tables.good[of_r, of_g, of_b]
         goodput, x, dual = maximise(value, matrix, limit)
-        at = dual[many * budgets :].reshape(len(ends), k)
+        at = dual[num_groups * budgets :].reshape(len(ends), k)
         prices = np.cumsum(at[::-1], axis=0)[::-1]
-        bar = dual[: many * budgets].reshape(many, budgets) / np.maximum(weight, 1e-300)
+        bar = dual[: num_groups * budgets].reshape(num_groups, budgets) / np.maximum(weight, 1e-300)
     used = {
         (g, b, tables.keys[r]): float(weight[g, b] * x[i])
         for i, (g, b, r) in enumerate(columns)
@@ -157,7 +157,7 @@ def winners(
         tables: worth of recipes.
         prices: (V, K).
         resources: of the pool.
-        places: how many of each are taken.
+        places: how num_groups of each are taken.
 
     Returns:
         Their indices, those first that win most often, and the mean worth of the best.

@@ -16,63 +16,54 @@ from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies.placement.protocol import PlacementPolicy
 from inframind_gym.policies.registry import PolicyEntry, Registry
 
+
+def _entry(name: str, where: str, description: str, arguments: tuple[str, ...] = ()) -> PolicyEntry:
+    """Return the entry of a policy of this folder; `where` is module:class."""
+    path = f"inframind_gym.policies.placement.{where}"
+    return PolicyEntry(name, path, arguments, description)
+
+
 PLACEMENTS: Final = (
-    PolicyEntry(
-        "random",
-        "inframind_gym.policies.placement.heuristic:RandomPlacement",
-        (),
-        "any open choice",
-    ),
-    PolicyEntry(
+    _entry("random", "heuristic:RandomPlacement", "any open choice"),
+    _entry(
         "static",
-        "inframind_gym.policies.placement.heuristic:StaticPlacement",
-        (),
+        "heuristic:StaticPlacement",
         "GPUs shared out evenly among the models once, never changed",
     ),
-    PolicyEntry(
+    _entry(
         "lru",
-        "inframind_gym.policies.placement.heuristic:LruPlacement",
-        (),
+        "heuristic:LruPlacement",
         "a model that is asked for and not awake takes the GPU used longest ago",
     ),
-    PolicyEntry(
+    _entry(
         "greedy",
-        "inframind_gym.policies.placement.heuristic:GreedyPlacement",
-        (),
+        "heuristic:GreedyPlacement",
         "every GPU loads the model with most waiting calls per copy",
     ),
-    PolicyEntry(
+    _entry(
         "threshold",
-        "inframind_gym.policies.placement.heuristic:ThresholdPlacement",
-        (),
+        "heuristic:ThresholdPlacement",
         "autoscaler: copies go up above one use of slots, down below another",
     ),
-    PolicyEntry(
-        "mcf_spec",
-        "inframind_gym.policies.placement.mcf_spec:SpecFlowPlacement",
-        (),
-        "linear min-cost flow, one path for each GPU",
-    ),
-    PolicyEntry(
+    _entry("mcf_spec", "mcf_spec:SpecFlowPlacement", "linear min-cost flow, one path for each GPU"),
+    _entry(
         "mcf_plus",
-        "inframind_gym.policies.placement.mcf_plus:PlusFlowPlacement",
-        (),
+        "mcf_plus:PlusFlowPlacement",
         "min-cost flow with keep-arcs, convex relief, groups and hysteresis",
     ),
-    PolicyEntry(
+    _entry(
         "sb3_maskable_ppo",
-        "inframind_gym.policies.placement.maskable_ppo:MaskablePpoPlacement",
-        ("folder",),
+        "maskable_ppo:MaskablePpoPlacement",
         "sb3-contrib's MaskablePPO, one network for every GPU and model",
+        ("folder",),
     ),
 )
 
 # Its cluster is one that no policy has: listed with the contestants, never ranked with them.
 BOUNDS: Final = (
-    PolicyEntry(
+    _entry(
         "everywhere",
-        "inframind_gym.policies.placement.bound:EverywherePlacement",
-        (),
+        "bound:EverywherePlacement",
         "a bound: every model awake on all GPUs, without switching",
     ),
 )
