@@ -4,7 +4,7 @@ A linear program shares out the queries of every group (dataset, apparent diffic
 recipes, so that the expected goodput is largest and the expected work fits the servers. Success is
 that on idle servers within the budget. Queries of budget b arrive until T and have to be done by
 T + b, so for every budget b the work of all queries with budgets up to b fits into T + b seconds:
-this holds for the finite sweep, start and drain included.
+this holds for the finite episode, start and drain included.
 
 The recipes are searched at many prices of the servers' time: the neighbours of those that are
 worth most at some price are tried, until none is better. Those found are evaluated again with other
@@ -157,7 +157,7 @@ def winners(
         tables: worth of recipes.
         prices: (V, K).
         resources: of the pool.
-        places: how num_groups of each are taken.
+        places: how many of each are taken.
 
     Returns:
         Their indices, those first that win most often, and the mean worth of the best.
