@@ -101,8 +101,8 @@ class ClairvoyantPolicy(BasePolicy):
         """
         if self._simulation is None:
             raise ConfigError(
-                "clairvoyant has not been shown the simulation: call foresee(simulation) after "
-                "reset, as `python -m benchmarks run` does"
+                "clairvoyant needs the simulation: call foresee(simulation) after reset, as "
+                "`inframind bench run` does"
             )
         actions = np.zeros((len(rows), _ROUTE + 1), np.int64)
         due = np.flatnonzero(contexts["kind"] == PLAN)

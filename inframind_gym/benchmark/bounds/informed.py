@@ -217,7 +217,7 @@ class Informed:
 
         Args:
             span_s: from the first to the last arrival.
-            num_queries: of the sweep.
+            num_queries: of the episode.
             budget_share: (B,) share of the queries that has each budget.
         """
         return solve(
