@@ -35,8 +35,9 @@ from inframind_gym.policies.oracle import (
 from inframind_gym.simulator.jit import inner
 from inframind_gym.simulator.server.state import FAR_CLOCK, Cluster
 from inframind_gym.simulator.workflow.lifecycle import priority
-from inframind_gym.simulator.workflow.state import PLAN, Workflows
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.state import PLAN, EnvState
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
 
 _ROLE, _ROUTE = 2, 2 + MAX_AGENTS  # places in an action at the joint level
 _IO, _CHAIN, _DEBATE, _REFLECTION = (
@@ -84,7 +85,7 @@ class ClairvoyantPolicy(BasePolicy):
     def foresee(self, simulation: Simulation) -> None:
         """Take the simulation, whose environment i is row i of the policy."""
         self._simulation = simulation
-        graphs, strategies = simulation.world.graphs, simulation.world.strategy_cdf.shape[1]
+        graphs, strategies = simulation.params.graphs, simulation.params.strategy_cdf.shape[1]
         recipes = self._recipes
         nodes = graphs.num_nodes[recipes["topology"], recipes["num_agents"] - 1]
         bits = np.uint32(1) << (recipes["route"] // strategies).astype(np.uint32)
@@ -139,14 +140,14 @@ class ClairvoyantPolicy(BasePolicy):
         cheapest of all.
         """
         assert self._simulation is not None
-        simulation, cluster, flows = (
-            self._simulation, self._simulation.cluster, self._simulation.flows
+        simulation, cluster, state = (
+            self._simulation, self._simulation.cluster, self._simulation.state
         )  # fmt: skip
-        world, episode = simulation.world, flows.sweep[e]
-        query = flows.query[e, episode["slot"]]
+        params, episode = simulation.params, state.stream[e]
+        query = state.query[e, episode["slot"]]
         models, slots = cluster.running.shape[1:]
-        oracle, price = make_oracle(world, cluster.card), np.zeros(models)
-        price_work(oracle, flows, cluster, e, np.zeros(slots), np.zeros(models), price)
+        oracle, price = make_oracle(params, cluster.card), np.zeros(models)
+        price_work(oracle, state, cluster, e, np.zeros(slots), np.zeros(models), price)
         left_s = query["budget_s"] - (episode["now_s"] - query["arrival_s"])
         usable = np.flatnonzero(self._needs & ~episode["models_up"] == 0)
         chosen, role = self._recipes[0], 0
@@ -155,7 +156,7 @@ class ClairvoyantPolicy(BasePolicy):
             tasks, ordinal = query["task"][None], int(query["ordinal"])
             played, work = outcomes_of(oracle, episode["key"], tasks, recipes, ordinal)
             outcomes, work_s = played[:, 0], work[:, 0]
-            if simulation.protocol == "published":
+            if simulation.execution == "sequential":
                 work_s[np.arange(len(work_s)), outcomes["final_model"]] += outcomes["final_work_s"]
             cost = np.zeros(len(recipes))
             for m in range(models):
@@ -166,7 +167,7 @@ class ClairvoyantPolicy(BasePolicy):
             if is_late.any() and not is_safe.any():
                 best = len(recipes) - 1 - latency_s[::-1].argmin()
             chosen = recipes[best]
-            role = int(outcomes["role"][best] - world.role_start[query["domain"]])
+            role = int(outcomes["role"][best] - params.role_start[query["domain"]])
             if is_late.any():
                 break
         return chosen, role
@@ -283,7 +284,7 @@ def present_pace(cluster: Cluster, e: int, m: int, rank: float, slots: Any, pace
 @jit
 def price_work(
     oracle: Oracle,
-    flows: Workflows,
+    state: EnvState,
     cluster: Cluster,
     e: int,
     slots: NDArray[np.float64],
@@ -294,16 +295,16 @@ def price_work(
 
     Args:
         oracle: its pace is written.
-        flows: state of the workflows.
+        state: state of the workflows.
         cluster: the servers.
         e: environment of the batch.
         slots: (S,) scratch.
         left_s: (M,) written: work left of each server.
         price: (M,) written: of a second of work, more where more is left to do on the GPU.
     """
-    episode = flows.sweep[e]
-    query = flows.query[e, episode.slot]
-    rank = priority(oracle.world, query.arrival_s + query.budget_s, episode.now_s)
+    episode = state.stream[e]
+    query = state.query[e, episode.slot]
+    rank = priority(oracle.params, query.arrival_s + query.budget_s, episode.now_s)
     models = cluster.card.shape[0]
     for m in range(models):
         left_s[m] = present_pace(cluster, e, m, rank, slots, oracle.pace[m])

@@ -3,7 +3,7 @@
 A *recipe* is a topology, a number of agents, a kind of role and a route for every node. Every
 random number of the simulator belongs to its place (`inframind_gym.simulator.rng`), so the outcome
 of a recipe is a function of the episode's key and the query. `play` follows the rules of workflows
-(`inframind_gym.simulator.workflow`) and answers (`inframind_gym.simulator.quality.response`)
+(`inframind_gym.simulator.workflow`) and answers (`inframind_gym.simulator.quality`)
 without any server. It finds whether the query is solved, the work of each server, and the latency
 at a given pace of the servers. The policy `clairvoyant` and the bounds use it; no contestant may.
 
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.simulator.jit import SIMULATOR, inner, make_jit
-from inframind_gym.simulator.quality.response import (
+from inframind_gym.simulator.quality import (
     FINAL_STRATEGY,
     answer_bonus,
     answer_right,
@@ -31,10 +31,10 @@ from inframind_gym.simulator.quality.response import (
     query_length_z,
 )
 from inframind_gym.simulator.rng import STREAM_TESTS, uniform
-from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, MAX_NODES, SECOND
-from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES, SECOND
+from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.roles import RoleRule
-from inframind_gym.simulator.workflow.workflow import PUBLISHED
+from inframind_gym.simulator.workflow.workflow import SEQUENTIAL
 
 jit: Final = make_jit(*SIMULATOR, Path(__file__))
 
@@ -81,7 +81,7 @@ _DEBATE = 3  # index into TOPOLOGIES
 class Oracle(NamedTuple):
     """Constants and servers that outcomes depend on, and the outcome of the last recipe."""
 
-    world: World
+    params: EnvParams
     card: NDArray[Any]  # (M,) CARD
     pace: NDArray[Any]  # (M,) PACE
     outcome: NDArray[Any]  # (1,) OUTCOME
@@ -98,11 +98,11 @@ class Query(NamedTuple):
     length_z: float  # the query's own share of its answers' lengths
 
 
-def make_oracle(world: World, card: NDArray[Any]) -> Oracle:
+def make_oracle(params: EnvParams, card: NDArray[Any]) -> Oracle:
     """Return an oracle for idle servers, each alone on its GPU: no call can be faster.
 
     Args:
-        world: constants of the run.
+        params: constants of the run.
         card: (M,) CARD.
     """
     pace = np.zeros(len(card), PACE)
@@ -112,7 +112,7 @@ def make_oracle(world: World, card: NDArray[Any]) -> Oracle:
         active = 1.0 - math.exp(-1.0 / card[m]["sparse_tokens"])
         pace[m]["step_s"] += card[m]["sparse_s"] * active
     outcome, node = np.zeros(1, OUTCOME), np.zeros((2, MAX_NODES))
-    return Oracle(world, card, pace, outcome, np.zeros(len(card)), node)
+    return Oracle(params, card, pace, outcome, np.zeros(len(card)), node)
 
 
 def recipes_of(keys: Sequence[RecipeKey]) -> NDArray[Any]:
@@ -175,22 +175,22 @@ def call_s(card: Any, pace: Any, prompt: int, tokens: int) -> float:
 
 
 @inner
-def best_role(world: World, task: int, kind: int) -> int:
+def best_role(params: EnvParams, task: int, kind: int) -> int:
     """Return the index into ROLES of the best fitting role of a `RoleRule`; else of SINGLE."""
-    domain = world.task_domain[task]
-    profile = world.response.task_profile[task]
-    first = world.role_start[domain]
+    domain = params.task_domain[task]
+    profile = params.response.task_profile[task]
+    first = params.role_start[domain]
     best = -1
     for attempt in range(2):
-        for role in range(first, first + world.role_count[domain]):
-            calls = world.role_calls[profile, role]
-            if attempt == 0 and kind == _CODER and (calls != 1 or world.role_codes[role] == 0):
+        for role in range(first, first + params.role_count[domain]):
+            calls = params.role_calls[profile, role]
+            if attempt == 0 and kind == _CODER and (calls != 1 or params.role_codes[role] == 0):
                 continue
             if attempt == 0 and kind == _DOUBLE and calls == 1:
                 continue
             if (attempt == 1 or kind == _SINGLE) and calls != 1:
                 continue
-            if best < 0 or world.role_fit[task, role] > world.role_fit[task, best]:
+            if best < 0 or params.role_fit[task, role] > params.role_fit[task, best]:
                 best = role
         if best >= 0:
             break
@@ -198,9 +198,9 @@ def best_role(world: World, task: int, kind: int) -> int:
 
 
 @inner
-def shows_tests(world: World, query: Query) -> bool:
+def shows_tests(params: EnvParams, query: Query) -> bool:
     """Return whether the query's tests are visible, so that a right program can be recognised."""
-    share = world.visible_tests[world.response.task_profile[query.task]]
+    share = params.visible_tests[params.response.task_profile[query.task]]
     return bool(share > 0.0 and uniform(query.key, STREAM_TESTS, query.task, 0) < share)
 
 
@@ -214,16 +214,16 @@ def spend(
         call: `call_id` of the call.
         messages: tokens of the answers that it reads.
     """
-    world = oracle.world
-    profile = int(world.response.task_profile[query.task])
+    params = oracle.params
+    profile = int(params.response.task_profile[query.task])
     prompt = (
-        world.task_tokens[query.task]
-        + world.overhead_tokens[profile]
-        + int(world.message_frac[profile] * messages)
+        params.task_tokens[query.task]
+        + params.overhead_tokens[profile]
+        + int(params.message_frac[profile] * messages)
     )
-    prompt = int(min(prompt, world.max_prompt_tokens[model]))
+    prompt = int(min(prompt, params.max_prompt_tokens[model]))
     tokens, cut = answer_tokens(
-        world.response, query.key, query.ordinal, query.task, query.length_z, call, model, strategy
+        params.response, query.key, query.ordinal, query.task, query.length_z, call, model, strategy
     )
     work = call_work_s(oracle.card[model], prompt, tokens)
     return tokens, cut, work, call_s(oracle.card[model], oracle.pace[model], prompt, tokens)
@@ -232,7 +232,7 @@ def spend(
 @inner
 def is_right(oracle: Oracle, query: Query, call: int, model: int, bonus: float, cut: bool) -> bool:
     """Return whether the answer of a call is right, given its bonus in logits."""
-    tables = oracle.world.response
+    tables = oracle.params.response
     return answer_right(tables, query.key, query.ordinal, query.task, call, model, bonus, cut)
 
 
@@ -250,15 +250,15 @@ def send(
     messages: int,
 ) -> tuple[int, float, bool]:
     """Make a call; return its tokens, its seconds and whether its answer is right."""
-    world, outcome = oracle.world, oracle.outcome[0]
+    params, outcome = oracle.params, oracle.outcome[0]
     call = call_id(node, phase, model, strategy)
     tokens, cut, work, seconds = spend(oracle, query, call, model, strategy, messages)
     bonus = answer_bonus(
-        world.response, world.role_fit, query.task, role, node, phase, strategy, reads, right
+        params.response, params.role_fit, query.task, role, node, phase, strategy, reads, right
     )
     if phase == FINAL:
         outcome.final_work_s = work
-    if phase != FINAL or world.settings[0].protocol != PUBLISHED:
+    if phase != FINAL or params.settings[0].execution != SEQUENTIAL:
         oracle.work_s[model] += work
     outcome.calls += 1
     outcome.tokens += tokens
@@ -275,20 +275,20 @@ def play(oracle: Oracle, query: Query, recipe: Any) -> None:
     Args:
         recipe: a RECIPE record.
     """
-    world, outcome = oracle.world, oracle.outcome[0]
+    params, outcome = oracle.params, oracle.outcome[0]
     node_tokens, node_end_s = oracle.node[0], oracle.node[1]
     for m in range(oracle.work_s.shape[0]):
         oracle.work_s[m] = 0.0
     outcome.calls = 0
     outcome.tokens = 0
-    strategies = world.strategy_cdf.shape[1]
-    graphs = world.graphs
+    strategies = params.strategy_cdf.shape[1]
+    graphs = params.graphs
     topology, agents = int(recipe.topology), int(recipe.num_agents)
     nodes = int(graphs.num_nodes[topology, agents - 1])
-    role = best_role(world, query.task, recipe.role_kind)
-    profile = int(world.response.task_profile[query.task])
-    twice = graphs.calls_per_node[topology] == 2 or world.role_calls[profile, role] == 2
-    tested = shows_tests(world, query)
+    role = best_role(params, query.task, recipe.role_kind)
+    profile = int(params.response.task_profile[query.task])
+    twice = graphs.calls_per_node[topology] == 2 or params.role_calls[profile, role] == 2
+    tested = shows_tests(params, query)
     right = np.uint32(0)
     proven = np.uint32(0)
     latest_s = 0.0
@@ -325,7 +325,7 @@ def play(oracle: Oracle, query: Query, recipe: Any) -> None:
             )
             start_s += seconds
             right = right | bit if good else right & ~bit
-        if good and world.role_codes[role] == 1:
+        if good and params.role_codes[role] == 1:
             proven |= bit
         node_tokens[node] = tokens
         node_end_s[node] = start_s
@@ -342,7 +342,7 @@ def play(oracle: Oracle, query: Query, recipe: Any) -> None:
     tokens, seconds, good = send(
         oracle, query, 0, FINAL, final, FINAL_STRATEGY, role, everyone, right, messages
     )
-    if world.settings[0].protocol != PUBLISHED:
+    if params.settings[0].execution != SEQUENTIAL:
         latest_s += seconds
     outcome.latency_s = latest_s
     outcome.role = role

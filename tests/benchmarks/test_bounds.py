@@ -21,7 +21,8 @@ from inframind_gym.benchmark.routing.rollout import Simulator
 from inframind_gym.benchmark.suite import SuiteConfig
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.state import COMPLETED
-from inframind_gym.simulator.workflow.topology import TOPOLOGIES, RoleRule, graph
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 from tests.policies.recipes import RULES, carry_out, foreseen, random_recipes, stream
 
 ONE = Resources(("server",), np.ones((1, 1)), np.ones(1))
@@ -93,7 +94,7 @@ def test_only_what_is_worse_in_every_way_is_dropped() -> None:
     assert undominated(work, window).tolist() == [True, True, False, False, True]
 
 
-@pytest.mark.parametrize(("workload", "protocol"), RULES)
+@pytest.mark.parametrize(("workload", "execution"), RULES)
 def test_no_recipe_solves_a_query_for_less_than_is_necessary(workload: str, protocol: str) -> None:
     env = stream(workload, protocol, queries=N)
     budgets = np.full(N, 1e6)
@@ -109,8 +110,8 @@ def test_no_recipe_solves_a_query_for_less_than_is_necessary(workload: str, prot
 
 def test_budgets_are_those_that_the_queries_draw() -> None:
     env = stream("math", "parallel", queries=N)
-    world = env.simulation.world
-    key = int(env.simulation.flows.sweep[0]["key"])
+    world = env.simulation.params
+    key = int(env.simulation.state.stream[0]["key"])
     drawn = fluid.drawn_budgets(key, N, world.budget_tiers_s)
     records, _ = carry_out(env, random_recipes(N, env.simulation.num_routes, 0))
     np.testing.assert_array_equal(drawn, records["budget_s"])

@@ -10,10 +10,11 @@ from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.policies.oracle import RECIPE, best_role, make_oracle, outcomes_of
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.state import COMPLETED, PLAN
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
 
 # Workloads and protocols whose rules differ.
-RULES = [("math", "parallel"), ("mbpp", "parallel"), ("humaneval", "published")]
+RULES = [("math", "parallel"), ("mbpp", "parallel"), ("humaneval", "sequential")]
 
 
 def stream(
@@ -23,7 +24,7 @@ def stream(
         "InfraMind-Stream-v0",
         num_envs=1,
         workload=workload,
-        protocol=protocol,
+        execution=execution,
         level="joint",
         observation="index",
         num_queries=queries,
@@ -52,7 +53,7 @@ def carry_out(env: StreamVectorEnv, recipes: NDArray[Any]) -> tuple[NDArray[Any]
     Returns:
         (N,) COMPLETED by ordinal, and all CALL records.
     """
-    world = env.simulation.world
+    world = env.simulation.params
     done = np.zeros(len(recipes), COMPLETED)
     action = np.zeros((1, 9), np.int64)
     calls: NDArray[Any] | None = None
@@ -65,7 +66,7 @@ def carry_out(env: StreamVectorEnv, recipes: NDArray[Any]) -> tuple[NDArray[Any]
             action[0, 2:8] = role - world.role_start[context["domain"]]
         else:
             action[0, 8] = recipe["route"][context["node"]]
-        recorded = env.simulation.flows.call[0]
+        recorded = env.simulation.state.call[0]
         _, _, over, _, _ = env.step(action)
         _, records = env.completed()
         done[records["query"]] = records
@@ -81,8 +82,8 @@ def foreseen(
     """Outcome (N,) and work (N, M) of every query by its own recipe, on idle servers."""
     simulation = env.simulation
     env.reset(seed=3)
-    key, tasks = simulation.flows.sweep[0]["key"], simulation.flows.task[0]
-    oracle = make_oracle(simulation.world, cards(simulation.pool))
+    key, tasks = simulation.state.stream[0]["key"], simulation.state.task[0]
+    oracle = make_oracle(simulation.params, cards(simulation.pool))
     found = [
         outcomes_of(oracle, key, tasks[q : q + 1], recipes[q : q + 1], first=q)
         for q in range(len(recipes))

@@ -7,11 +7,12 @@ import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.policies.oracle import RECIPE
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 from tests.policies.recipes import RULES, carry_out, foreseen, random_recipes, stream
 
 
-@pytest.mark.parametrize(("workload", "protocol"), RULES)
+@pytest.mark.parametrize(("workload", "execution"), RULES)
 def test_a_recipe_does_what_was_foreseen(workload: str, protocol: str) -> None:
     env = stream(workload, protocol)
     recipes = random_recipes(env.simulation.num_queries, env.simulation.num_routes, seed=1)

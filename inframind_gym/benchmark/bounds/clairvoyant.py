@@ -41,12 +41,12 @@ from inframind_gym.policies.oracle import (
     spend,
 )
 from inframind_gym.simulator.jit import inner
-from inframind_gym.simulator.quality.response import FINAL_STRATEGY, call_id
+from inframind_gym.simulator.quality import FINAL_STRATEGY, call_id
 from inframind_gym.simulator.server.state import cards
-from inframind_gym.simulator.workflow.graphs import FINAL, FIRST, MAX_NODES, SECOND
-from inframind_gym.simulator.workflow.params import World
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES, SECOND
+from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.roles import RoleRule
-from inframind_gym.simulator.workflow.workflow import PUBLISHED
+from inframind_gym.simulator.workflow.workflow import SEQUENTIAL
 
 ROUNDS: Final = 8
 _CUTS = 24  # intervals a round and resource
@@ -67,24 +67,24 @@ _ONE_NODE = (  # ways to play a route alone: topology, agents, kind of role
 
 
 @inner
-def best_fit(world: World, task: int) -> float:
+def best_fit(params: EnvParams, task: int) -> float:
     """Return the most that a role can add to an answer, in logits."""
-    domain = world.task_domain[task]
-    gain = world.response.profile[world.response.task_profile[task]].role_gain
-    first = world.role_start[domain]
-    best = gain * world.role_fit[task, first]
-    for role in range(first + 1, first + world.role_count[domain]):
-        best = max(best, gain * world.role_fit[task, role])
+    domain = params.task_domain[task]
+    gain = params.response.profile[params.response.task_profile[task]].role_gain
+    first = params.role_start[domain]
+    best = gain * params.role_fit[task, first]
+    for role in range(first + 1, first + params.role_count[domain]):
+        best = max(best, gain * params.role_fit[task, role])
     return float(best)
 
 
 @inner
 def least_calls(oracle: Oracle, query: Query, least: Any) -> None:
     """Write the table of least calls of a query, (M, LEAST)."""
-    tables = oracle.world.response
+    tables = oracle.params.response
     p = int(tables.task_profile[query.task])
     profile = tables.profile[p]
-    fit = best_fit(oracle.world, query.task)
+    fit = best_fit(oracle.params, query.task)
     for m in range(least.shape[0]):
         row = least[m]
         for column in range(LEAST):
@@ -121,7 +121,7 @@ def least_calls(oracle: Oracle, query: Query, least: Any) -> None:
 
 @inner
 def add_larger(
-    world: World, least: Any, final: int, reader: int, tested: bool, work_s: Any, latency_s: Any
+    params: EnvParams, least: Any, final: int, reader: int, tested: bool, work_s: Any, latency_s: Any
 ) -> None:
     """Write two ways of larger recipes: deciding on `final`, with another call on `reader`.
 
@@ -136,7 +136,7 @@ def add_larger(
     row, other = least[final], least[reader]
     if row[FINAL_RIGHT] == 0.0:
         return
-    timed = world.settings[0].protocol != PUBLISHED
+    timed = params.settings[0].execution != SEQUENTIAL
     sure = row[FINAL_SURE] == 1.0
     right_work = other[ANY_WORK] if sure else other[RIGHT_WORK]
     right_s = other[ANY_S] if sure else other[RIGHT_S]
@@ -189,13 +189,13 @@ def write_larger(
     for q in range(tasks.shape[0]):
         query = query_of(key, q, tasks[q])
         least_calls(oracle, query, least)
-        tested = shows_tests(oracle.world, query)
+        tested = shows_tests(oracle.params, query)
         for final in range(models):
             for reader in range(models):
                 o = 2 * (final * models + reader)
                 ways = slice(o, o + 2)
                 add_larger(
-                    oracle.world, least, final, reader, tested, work_s[q, ways], latency_s[q, ways]
+                    oracle.params, least, final, reader, tested, work_s[q, ways], latency_s[q, ways]
                 )
 
 
@@ -213,10 +213,10 @@ def least_work(
         (n,) the query of each way, (n, M) its work, and (n,) seconds from the query's arrival in
         which all of that work has to happen.
     """
-    flows = simulation.flows
-    count = int(flows.sweep[e]["num_queries"])
-    key, tasks = flows.sweep[e]["key"], flows.task[e, :count].astype(np.int64)
-    oracle = make_oracle(simulation.world, cards(simulation.pool))
+    state = simulation.state
+    count = int(state.stream[e]["num_queries"])
+    key, tasks = state.stream[e]["key"], state.task[e, :count].astype(np.int64)
+    oracle = make_oracle(simulation.params, cards(simulation.pool))
     alone = recipes_of(
         [(*way, (route,)) for route in range(simulation.num_routes) for way in _ONE_NODE]
     )
@@ -228,7 +228,7 @@ def least_work(
     soonest = np.where(outcomes["solved"] == 1, outcomes["latency_s"], np.inf)
     latency = np.concatenate([soonest.T, latency], axis=1)
     window = np.repeat(budgets_s[:, None], latency.shape[1], axis=1)
-    if simulation.protocol == "published":  # one node after the other; each one's latency counts
+    if simulation.execution == "sequential":  # one node after the other; each one's latency counts
         window[:, len(alone) :] *= MAX_NODES
     fits = latency <= budgets_s[:, None]
     keep: list[tuple[int, int]] = []
@@ -327,6 +327,6 @@ def violated(
 def clairvoyant_goodput(simulation: Simulation, e: int, budgets_s: NDArray[np.float64]) -> float:
     """Return the largest goodput per query of the episode that environment `e` has begun."""
     of, work_s, window_s = least_work(simulation, e, budgets_s)
-    arrival_s = simulation.flows.arrival_s[e, : len(budgets_s)]
+    arrival_s = simulation.state.arrival_s[e, : len(budgets_s)]
     solved = most_solved(arrival_s, of, work_s, window_s, resources_of(simulation.pool))
     return solved / len(budgets_s)

@@ -160,7 +160,7 @@ def _sweep(
     budgets = np.full(simulation.num_queries, fixed)
     if budget_s == "tiers":
         budgets = drawn_budgets(
-            int(simulation.flows.sweep[0]["key"]), len(budgets), simulation.world.budget_tiers_s
+            int(simulation.state.stream[0]["key"]), len(budgets), simulation.params.budget_tiers_s
         )
     return clairvoyant_goodput(simulation, 0, budgets)
 
@@ -182,7 +182,7 @@ def _key_of(suite: SuiteConfig, workload: str) -> str:
             "arrivals": suite.arrivals,
             "num_queries": suite.queries_of(workload),
             "scheduler": suite.scheduler,
-            "protocol": suite.protocol,
+            "execution": suite.execution,
             "observation": "index",
         },
         sort_keys=True,

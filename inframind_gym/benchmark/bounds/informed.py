@@ -222,7 +222,7 @@ class Informed:
         """
         return solve(
             self.tables, self.share, budget_share, self.budgets_s, span_s, num_queries,
-            self.resources, self.simulation.protocol == "published",
+            self.resources, self.simulation.execution == "sequential",
         )  # fmt: skip
 
     @property

@@ -12,13 +12,8 @@ from inframind_gym.envs.routing.config import env_config
 from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.policies.oracle import RecipeKey, make_oracle, outcomes_of, recipes_of
 from inframind_gym.simulator.server.state import cards
-from inframind_gym.simulator.workflow.topology import (
-    MAX_AGENTS,
-    TOPOLOGIES,
-    RoleRule,
-    distinct_plans,
-    graph,
-)
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, distinct_plans, graph
 from inframind_gym.simulator.workload import load_profiles
 
 CLASSES: Final = 3  # of visible difficulty, alike in size
@@ -32,15 +27,15 @@ _NODES: Final = {
 
 def role_kinds(simulation: Simulation) -> tuple[int, ...]:
     """Return the kinds of role that differ in this workload."""
-    world = simulation.world
+    params = simulation.params
     kinds = [RoleRule.SINGLE]
     roles = [
-        np.arange(world.role_start[d], world.role_start[d] + world.role_count[d])
-        for d in np.unique(world.task_domain)
+        np.arange(params.role_start[d], params.role_start[d] + params.role_count[d])
+        for d in np.unique(params.task_domain)
     ]
-    if (world.role_codes[np.concatenate(roles)] == 1).any():
+    if (params.role_codes[np.concatenate(roles)] == 1).any():
         kinds.append(RoleRule.CODER)
-    if (world.role_calls > 1).any():
+    if (params.role_calls > 1).any():
         kinds.append(RoleRule.DOUBLE)
     return tuple(kinds)
 
@@ -124,7 +119,7 @@ class Sampler:
         draws: int,
         seed: int,
     ) -> None:
-        self._oracle = make_oracle(simulation.world, cards(simulation.pool))
+        self._oracle = make_oracle(simulation.params, cards(simulation.pool))
         self._key = np.random.default_rng(seed).integers(2**64, dtype=np.uint64)
         self._tasks = np.tile(np.arange(len(group)), draws)
         self._group = np.tile(group, draws)
@@ -161,7 +156,7 @@ def groups(simulation: Simulation) -> tuple[NDArray[np.int64], NDArray[np.float6
     """
     arguments = {**simulation.config.model_dump(), "split": "train", "num_queries": 1}
     train = Simulation(env_config(arguments), 1, one_query=False)
-    of, train_of = simulation.world.response.task_profile, train.world.response.task_profile
+    of, train_of = simulation.params.response.task_profile, train.params.response.task_profile
     weights = [part.weight for part in load_profiles(simulation.workload).values()]
     group = np.zeros(len(of), np.int64)
     share = np.zeros(len(weights) * CLASSES)

@@ -25,7 +25,7 @@ from inframind_gym.envs.placement.observation import HIGHEST
 from inframind_gym.envs.placement.reward import TERMS
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.policies.actions import check_actions
+from inframind_gym.envs.actions import check_actions
 
 
 def placement_spaces(simulation: PlacementSimulation) -> tuple[spaces.Box, spaces.MultiDiscrete]:

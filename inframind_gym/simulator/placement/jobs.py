@@ -1,6 +1,6 @@
 """Jobs: graphs of calls, which of them are ready, and how much work each is.
 
-A job is one of the six topologies (`inframind_gym.simulator.workflow.graphs`) for 1 to 6 agents.
+A job is one of the six topologies (`inframind_gym.simulator.workflow.topology`) for 1 to 6 agents.
 Every node is one call; in Reflection each is followed by the same agent's revising call; a last
 call, which reads all answers that no other call reads, decides. All calls of an agent need the
 agent's model; the call that decides has a model of its own. A call reads the job's prompt and the
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from inframind_gym.simulator.placement.compiled import inner
 from inframind_gym.simulator.placement.state import DAG, NONE, Cluster, World
 from inframind_gym.simulator.rng import normal, uniform
-from inframind_gym.simulator.workflow.graphs import graph
+from inframind_gym.simulator.workflow.topology import graph
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 
 STREAM_TOPOLOGY: Final = 101
