@@ -100,8 +100,8 @@ def train(config: TrainingConfig, *, seed: int, out: Path) -> dict[str, Any]:
             f"training needs {error.name}; install it with `pip install torch` and "
             '`pip install "inframind-gym[agents]"`'
         ) from None
+    from baselines.placement_network import ScorerPolicy, export
     from inframind_gym.envs.sb3 import SB3VecEnv
-    from inframind_gym.policies.placement.network import ScorerPolicy, export
 
     torch.set_num_threads(1)
     asked = {

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.policies.placement.flow.exchange import assign
+from inframind_gym.policies.placement.exchange import assign
 
 SIZES: Final = ((4, 6), (16, 12), (64, 16), (256, 32), (512, 64))  # GPUs, models
 PATIENCE_S: Final = 2.0

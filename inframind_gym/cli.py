@@ -40,8 +40,6 @@ def _load(path: str) -> Any:
 def _command(name: str) -> Any:
     """Make the click command of a name of `_COMMANDS`."""
     found = _load(_COMMANDS[name])
-    if name == "pool":
-        found.command()(_load("inframind_gym.live.placement.command:place"))
     parent = typer.Typer(add_completion=False)
     if isinstance(found, typer.Typer):
         parent.add_typer(found, name=name)

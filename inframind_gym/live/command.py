@@ -278,7 +278,7 @@ def _play(
     """Play an episode of placement."""
     import numpy as np
 
-    from inframind_gym.simulator.placement.context import contexts, spec_of
+    from inframind_gym.envs.placement.context import contexts, spec_of
 
     rows = np.zeros(1, np.int64)
 

@@ -4,34 +4,32 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 pytest.importorskip("scipy")
 
-from inframind_gym.benchmark.bounds import FluidBound, fluid, fluid_bounds, informed, library
-from inframind_gym.benchmark.bounds.capacity import Resources, resources_of
+from inframind_gym.benchmark.bounds import FluidBound, fluid, fluid_bounds, informed
 from inframind_gym.benchmark.bounds.clairvoyant import least_work, most_solved, undominated
 from inframind_gym.benchmark.bounds.informed import solve
-from inframind_gym.benchmark.bounds.library import Tables, first_recipes, neighbours
+from inframind_gym.benchmark.bounds.program import Resources, resources_of
+from inframind_gym.benchmark.bounds.recipes import Tables, first_recipes, neighbours
+from inframind_gym.benchmark.cells import Cell
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.routing.rollout import Simulator
-from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
-from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.benchmark.suite import SuiteConfig
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.state import COMPLETED
-from inframind_gym.simulator.workflow.topology import TOPOLOGIES
-from tests.baselines.recipes import carry_out, random_recipes
-from tests.baselines.test_foresight import foreseen
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
+from tests.policies.recipes import RULES, carry_out, foreseen, random_recipes, stream
 
 ONE = Resources(("server",), np.ones((1, 1)), np.ones(1))
 N = 40
 
 
-def suite(**changes: Any) -> RoutingSuite:
+def suite(**changes: Any) -> SuiteConfig:
     content: dict[str, Any] = {
         "name": "test",
         "policies": ["clairvoyant"],
@@ -41,7 +39,7 @@ def suite(**changes: Any) -> RoutingSuite:
         "seeds": 2,
         "num_queries": N,
     }
-    return RoutingSuite.model_validate({**content, **changes})
+    return SuiteConfig.model_validate({**content, **changes})
 
 
 @pytest.fixture
@@ -60,15 +58,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_models_that_share_a_gpu_share_its_time() -> None:
-    pool = load_pool("b200-2gpu")  # 1.19: together they do less than one alone
+    """At a slowdown of 1.19 three models do less than one alone, at 0.25 more."""
+    pool = load_pool("b200-2gpu")
     resources = resources_of(pool)
     assert resources.names == ("gpu0", "gpu1")
     np.testing.assert_array_equal(resources.rate, [1.0, 1.0])
     np.testing.assert_array_equal(resources.uses[:, 0], np.array(pool.gpu_index) == 0)
-
-
-def test_models_that_hardly_slow_each_other_are_bounded_one_by_one_too() -> None:
-    pool = load_pool("b200-2gpu")
     gpus = tuple(gpu.model_copy(update={"colocation_slowdown": 0.25}) for gpu in pool.gpus)
     resources = resources_of(pool.model_copy(update={"gpus": gpus}))
     assert resources.names == (*pool.aliases, "gpu0", "gpu1")
@@ -99,12 +94,9 @@ def test_only_what_is_worse_in_every_way_is_dropped() -> None:
     assert undominated(work, window).tolist() == [True, True, False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("workload", "execution"),
-    [("math", "parallel"), ("mbpp", "parallel"), ("humaneval", "sequential")],
-)
+@pytest.mark.parametrize(("workload", "execution"), RULES)
 def test_no_recipe_solves_a_query_for_less_than_is_necessary(workload: str, protocol: str) -> None:
-    env = stream(workload, protocol)
+    env = stream(workload, protocol, queries=N)
     budgets = np.full(N, 1e6)
     of, work, _ = least_work(env.simulation, 0, budgets)
     cheaper = 0
@@ -117,7 +109,7 @@ def test_no_recipe_solves_a_query_for_less_than_is_necessary(workload: str, prot
 
 
 def test_budgets_are_those_that_the_queries_draw() -> None:
-    env = stream("math", "parallel")
+    env = stream("math", "parallel", queries=N)
     world = env.simulation.params
     key = int(env.simulation.state.stream[0]["key"])
     drawn = fluid.drawn_budgets(key, N, world.budget_tiers_s)
@@ -130,11 +122,7 @@ def test_budgets_are_those_that_the_queries_draw() -> None:
 def test_nobody_beats_the_clairvoyant_bound(policy: str, budget_s: Any) -> None:
     shared = suite(budgets_s=[budget_s], seeds=2)
     env = fluid._environment(fluid._key_of(shared, "mmlu_pro"), "mmlu_pro")
-    cells = [
-        RoutingCell(policy, "mmlu_pro", rate, budget_s, s)
-        for rate in (60.0, 3000.0)
-        for s in (0, 1)
-    ]
+    cells = [Cell(policy, "mmlu_pro", rate, budget_s, s) for rate in (60.0, 3000.0) for s in (0, 1)]
     for over in Simulator(shared).run(cells):
         for cell, records, _ in over:
             bound = fluid._sweep(env, "mmlu_pro", cell.rate_per_min, budget_s, cell.seed)
@@ -152,7 +140,6 @@ def test_the_informed_program_by_hand() -> None:
         good=np.array([[[0.5]], [[0.9]]]),
         solved=np.array([[0.5], [0.9]]),
         work_s=np.array([[[1.0]], [[4.0]]]),
-        latency_s=np.zeros((2, 1)),
     )
 
     def at(span_s: float) -> informed.Plan:
@@ -173,7 +160,6 @@ def test_queries_of_short_budgets_must_fit_before_the_others() -> None:
         good=np.ones((1, 1, 2)),
         solved=np.ones((1, 1)),
         work_s=np.ones((1, 1, 1)),
-        latency_s=np.zeros((1, 1)),
     )
     whole = np.ones(1)
     plan = solve(tables, whole, np.array([0.5, 0.5]), np.array([2.0, 100.0]), 0.0, 10, ONE)
@@ -184,7 +170,7 @@ def test_a_static_router_stays_below_the_informed_bound(quick: None) -> None:
     shared = suite(seeds=6)
     bound, bounds_cells = fluid_bounds(suite(), "mmlu_pro", 10.0, "tiers"), []
     policy = "static:qwen-14b:DeepThink"
-    cells = [RoutingCell(policy, "mmlu_pro", 10.0, "tiers", s) for s in shared.seed_list]
+    cells = [Cell(policy, "mmlu_pro", 10.0, "tiers", s) for s in shared.seed_list]
     for over in Simulator(shared).run(cells):
         bounds_cells += [goodput(records) for _, records, _ in over]
     noise = 3 * np.std(bounds_cells, ddof=1) / np.sqrt(len(bounds_cells))
@@ -210,7 +196,7 @@ def test_neighbours_are_other_recipes_of_the_right_length() -> None:
         found = neighbours(recipe, 6, kinds)
         assert recipe not in found and len(set(found)) == len(found)
         for topology, agents, kind, routes in found:
-            assert len(routes) == library._NODES[topology, agents]
+            assert len(routes) == graph(TOPOLOGIES[topology], agents).num_nodes
             assert kind in kinds and max(routes) < 6
             assert TOPOLOGIES[topology] != "CoT"
 
@@ -222,8 +208,8 @@ def test_a_bound_is_computed_once(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = fluid_bounds(suite(), "mmlu_pro", 60.0, 30.0, cache=tmp_path)
-    assert found.clairvoyant == pytest.approx(np.mean(found.clairvoyant_sweeps))
-    assert len(found.clairvoyant_sweeps) == 2
+    assert found.clairvoyant == pytest.approx(np.mean(found.clairvoyant_episodes))
+    assert len(found.clairvoyant_episodes) == 2
     assert FluidBound.from_json(found.to_json()) == found
 
     def fail(*_: object) -> NDArray[np.float64]:
@@ -243,20 +229,3 @@ def goodput(records: NDArray[Any]) -> float:
     assert records.dtype == COMPLETED
     in_time = records["latency_s"] <= records["budget_s"]
     return float(((records["solved"] == 1) & in_time).mean())
-
-
-def stream(workload: str, protocol: str) -> StreamVectorEnv:
-    made = gym.make_vec(
-        "InfraMind-Stream-v0",
-        num_envs=1,
-        workload=workload,
-        execution=execution,
-        level="joint",
-        observation="index",
-        num_queries=N,
-        arrival_rate_per_min=60.0,
-        record_calls=True,
-    ).unwrapped
-    assert isinstance(made, StreamVectorEnv)
-    made.reset(seed=3)
-    return made

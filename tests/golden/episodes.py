@@ -249,7 +249,7 @@ def _play_placement_policy(name: str) -> str:
     registry = _module("policies.placement.registry", "", "baselines.placement")
     config = _module("envs.placement.config", "placement.config")
     simulations = _module("envs.placement.simulation", "placement.simulation")
-    context = _module("simulator.placement.context", "placement.context")
+    context = _module("envs.placement.context", "placement.context")
     policy = registry.resolve(name)
     kwargs = {"cluster": "h100-4gpu", "demand": "shifting", "num_decisions": 30}
     kind = getattr(policy, "simulation", simulations.PlacementSimulation)

@@ -1,9 +1,9 @@
 """The cluster in plain Python: objects, lists and dictionaries, one thing after the other.
 
-Written from the rules of `spec/gpu_placement.md` and the module texts of `inframind_gym.simulator.placement`;
-it shares the random numbers with the kernel, because the two are compared number by number, and
-nothing else. Memory is counted from what instances are, never kept as a running sum; waiting time
-is added up request by request.
+Written from the docstrings of the modules of `inframind_gym.simulator.placement`; it shares only
+the random numbers with the kernel, because the two are compared number by number. Memory is counted
+from the states of instances, never kept as a running sum; waiting time is added up request by
+request.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.simulator.placement.episode import STREAM_START
 from inframind_gym.simulator.placement.instances import STREAM_NOISE, STREAM_SPREAD
 from inframind_gym.simulator.placement.jobs import (
     STREAM_AGENTS,
@@ -25,7 +26,6 @@ from inframind_gym.simulator.placement.jobs import (
     STREAM_TOPOLOGY,
 )
 from inframind_gym.simulator.placement.memory import STREAM_FOREIGN
-from inframind_gym.simulator.placement.step import STREAM_START
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.config import placement_config
+from inframind_gym.envs.placement.reward import TERMS
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.simulator.placement.state import ABSENT, COUNTERS, SLEPT
-from inframind_gym.simulator.placement.step import TERMS
 from tests.placement.reference import ReferenceCluster
 from tests.placement.toys import masked_action, tight_cluster, write_demand
 

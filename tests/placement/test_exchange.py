@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from inframind_gym.policies.placement.flow.exchange import FORBIDDEN, assign
+from inframind_gym.policies.placement.exchange import FORBIDDEN, assign
 
 
 def total(switch: NDArray[np.int64], gain: NDArray[np.int64], model: NDArray[np.int64]) -> int:

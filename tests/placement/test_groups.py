@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from inframind_gym.policies.placement.flow.plus_network import UNIT_S, Plan
+from inframind_gym.policies.placement.mcf_plus import UNIT_S, Plan
 from inframind_gym.simulator.placement.state import NONE
 
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inframind_gym.envs.placement.config import placement_config
+from inframind_gym.envs.placement.context import contexts
 from inframind_gym.envs.placement.simulation import PlacementSimulation
-from inframind_gym.simulator.placement.context import contexts
 from inframind_gym.simulator.placement.state import ACTIVE, DRAINING, NONE, QUEUED, SLEPT
 from tests.placement.toys import masked_action, tight_cluster, write_demand
 

@@ -13,7 +13,6 @@ from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.traffic import drawn_tokens
-from inframind_gym.simulator.placement.blocks import first_gpu
 from inframind_gym.simulator.placement.state import (
     ACTIVE,
     FIRST_SLEEP,
@@ -25,6 +24,7 @@ from inframind_gym.simulator.placement.state import (
     VANISHING,
     WAKE,
     WAKING,
+    first_gpu,
     is_coming,
     is_moving,
 )

@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
+from inframind_gym.envs.placement.context import contexts, spec_of
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.config import live_placement_config
 from inframind_gym.live.loop import LoopThread
 from inframind_gym.live.placement import cluster
-from inframind_gym.simulator.placement.context import contexts, spec_of
 from inframind_gym.simulator.placement.state import OFFLOAD, WAKE
 from tests.live.vllm_server.fake import Answer
 from tests.placement.live_toys import (

@@ -125,7 +125,7 @@ def test_the_command(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
     assert done.exit_code == 0, done.output
     assert "GPU 0" in done.output and ": load took" in done.output
     assert "failed_wakes" in done.output
-    own = "inframind_gym.policies.placement.oblivious:RandomPlacement"
+    own = "inframind_gym.policies.placement.heuristic:RandomPlacement"
     done = CliRunner().invoke(app, ["pool", "place", *given, "--policy", own, "--json"])
     assert done.exit_code == 0 and '"lost_calls": 0' in done.output
 

@@ -11,8 +11,13 @@ from inframind_gym.configs import load_yaml_model
 from inframind_gym.envs.placement.observation import observation_size
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.placement.maskable_ppo import SHIPPED, MaskablePpoPlacement
-from inframind_gym.policies.placement.scorer import logits, shapes, take_apart
+from inframind_gym.policies.placement.maskable_ppo import (
+    SHIPPED,
+    MaskablePpoPlacement,
+    logits,
+    shapes,
+    take_apart,
+)
 
 
 def tensors(hidden: int = 4) -> dict[str, np.ndarray]:
@@ -30,7 +35,7 @@ def test_pytorch_and_numpy_score_alike() -> None:
     pytest.importorskip("sb3_contrib")
     from gymnasium import spaces
 
-    from inframind_gym.policies.placement.network import ScorerPolicy, export
+    from baselines.placement_network import ScorerPolicy, export
 
     gpus, models = 3, 5
     seen = observations(gpus, models)

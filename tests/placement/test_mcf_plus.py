@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import inframind_gym  # noqa: F401
 from inframind_gym.policies.placement import registry as placement
-from inframind_gym.policies.placement.flow.plus_network import Plan
-from inframind_gym.policies.placement.flow.relief import Load, copy_gains, request_seconds
+from inframind_gym.policies.placement.mcf_plus import Load, Plan, copy_gains, request_seconds
 from inframind_gym.simulator.placement.state import ACTIVE, NONE, SLEPT
 
 PLACEMENT = "InfraMind-Placement-v0"
@@ -43,6 +42,7 @@ def test_request_seconds_worked_out() -> None:
     assert cost[0] == pytest.approx([600.0, 200.0, 28.5714 + 66.6667], rel=1e-5)
     gains = copy_gains(one_load(20.0, 3.0), 2, horizon_s=10.0, tail_s=5.0)
     assert gains[0] == pytest.approx([400.0, 104.762], rel=1e-5)
+    assert copy_gains(one_load(0.0, 0.0), 3, 30.0, 15.0).tolist() == [[0.0, 0.0, 0.0]]
 
 
 @settings(max_examples=100, deadline=None)
@@ -52,10 +52,6 @@ def test_further_copies_are_worth_less(waiting: float, rate: float, horizon: flo
     assert (gains >= 0.0).all()
     assert (np.diff(gains) <= 1e-9).all()
     assert np.isfinite(gains).all()
-
-
-def test_nobody_asks_nothing_is_worth_anything() -> None:
-    assert copy_gains(one_load(0.0, 0.0), 3, 30.0, 15.0).tolist() == [[0.0, 0.0, 0.0]]
 
 
 def make_plan(
@@ -77,51 +73,45 @@ def make_plan(
     return Plan(**{**fields, **changes})
 
 
-def test_a_gpu_that_nobody_needs_elsewhere_is_kept() -> None:
-    """The keep-arc: what would save less than a switch costs is not done."""
-    assert make_plan([1, 1], [0, 0], [[0.0, 0.0], [0.9, 0.0]]).solve().tolist() == [0, 0]
-    assert sorted(make_plan([1, 1], [0, 0], [[0.0, 0.0], [1.1, 0.0]]).solve().tolist()) == [0, 1]
+@pytest.mark.parametrize(
+    ("tp", "target", "gains", "copies"),
+    [
+        # The keep-arc: a change that saves less than a switch costs is not made.
+        ([1, 1], [0, 0], [[0.0, 0.0], [0.9, 0.0]], [2, 0]),
+        ([1, 1], [0, 0], [[0.0, 0.0], [1.1, 0.0]], [1, 1]),
+        # The hot model's copies save 50, 20, 5 and 0.5 and switching costs 1; the other's second to
+        # fourth copies save nothing: three GPUs change, the fourth keeps the other's copy of 9.
+        ([1, 1], [0, 0, 0, 0], [[9.0, 0.0, 0.0, 0.0], [50.0, 20.0, 5.0, 0.5]], [1, 3]),
+        # The pair saves 30. GPUs 0, 1 hold models of 40 and 0; GPUs 2, 3 of 5 and 6: the second
+        # block gives up 11 and a switch of 1. GPU 1, which is worth nothing, then takes the model
+        # of 6, for 1.
+        ([1, 1, 1, 1, 2], [0, 1, 2, 3], [[40.0], [0.0], [5.0], [6.0], [30.0]], [1, 0, 0, 1, 2]),
+        # A group that is worth less than its GPUs goes: it saves 3, the two others 20 and 10.
+        ([1, 1, 2], [2, 2], [[20.0], [10.0], [3.0]], [1, 1, 0]),
+        ([1, 1, 2], [2, 2], [[20.0], [10.0], [30.0]], [0, 0, 2]),
+    ],
+)
+def test_plans_worked_out(
+    tp: list[int], target: list[int], gains: list[list[float]], copies: list[int]
+) -> None:
+    """`copies`: GPUs of each model after the decision."""
+    found = make_plan(tp, target, gains).solve()
+    assert np.bincount(found, minlength=len(tp)).tolist() == copies
 
 
-def test_copies_stop_where_they_are_not_worth_their_switch() -> None:
-    """The hot model's copies save 50, 20, 5 and 0.5 and switching costs 1; the other's second to
-    fourth copies save nothing: three GPUs change, the fourth keeps the other's only copy of 9."""
-    plan = make_plan([1, 1], [0, 0, 0, 0], [[9.0, 0.0, 0.0, 0.0], [50.0, 20.0, 5.0, 0.5]])
-    assert np.bincount(plan.solve(), minlength=2).tolist() == [1, 3]
-
-
-def test_a_group_comes_as_a_whole_where_it_costs_least() -> None:
-    """The pair saves 30. GPUs 0, 1 hold models of 40 and 0; GPUs 2, 3 of 5 and 6: the second block
-    gives up 11 and a switch of 1. Of these two, GPU 1, which is worth nothing, then takes the model
-    of 6, for 1."""
-    gains = [[40.0], [0.0], [5.0], [6.0], [30.0]]
-    plan = make_plan([1, 1, 1, 1, 2], [0, 1, 2, 3], gains)
-    assert plan.solve().tolist() == [0, 3, 4, 4]
-
-
-def test_a_group_that_is_worth_less_than_its_gpus_goes() -> None:
-    """The pair saves 3 by now, the two other models 20 and 10 each."""
-    plan = make_plan([1, 1, 2], [2, 2], [[20.0], [10.0], [3.0]])
-    assert sorted(plan.solve().tolist()) == [0, 1]
-    assert make_plan([1, 1, 2], [2, 2], [[20.0], [10.0], [30.0]]).solve().tolist() == [2, 2]
-
-
-def test_gpus_that_are_not_free_keep_what_they_have() -> None:
-    plan = make_plan([1, 1], [0, 0], [[0.0, 0.0], [50.0, 50.0]], free=np.array([False, True]))
+def test_gpus_that_are_not_free_and_models_that_may_not_come_are_left_alone() -> None:
+    gains = [[0.0, 0.0], [50.0, 50.0]]
+    plan = make_plan([1, 1], [0, 0], gains, free=np.array([False, True]))
     assert plan.solve().tolist() == [0, 1]
-
-
-def test_what_may_not_come_does_not() -> None:
-    plan = make_plan([1, 1], [0], [[0.0], [50.0]])
+    plan = make_plan([1, 1], [0, 0], gains)
     plan.switch[0, 1] = np.inf
-    assert plan.solve().tolist() == [0]
+    assert plan.solve().tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("cluster", ["h100-4gpu", "h100-8gpu", "h100-16gpu"])
 def test_nothing_is_woken_and_slept_in_alternate_cycles(cluster: str) -> None:
     """Under constant demand, whatever became ACTIVE is ACTIVE in the two decisions after."""
-    env: Any = gym.make_vec(PLACEMENT, num_envs=3, cluster=cluster, demand="steady")
-    states, switches, _ = play(env, "mcf_plus", seed=11)
+    states, switches, _ = play(cluster, seed=11)
     awake = states == ACTIVE  # (decisions, rows, G, M)
     became = awake[1:] & ~awake[:-1]
     for later in (1, 2):
@@ -134,15 +124,15 @@ def test_nothing_is_woken_and_slept_in_alternate_cycles(cluster: str) -> None:
 
 def test_with_room_for_all_it_comes_to_rest() -> None:
     """Sixteen GPUs, twelve models, constant demand: in the last five minutes hardly one change."""
-    env: Any = gym.make_vec(PLACEMENT, num_envs=3, cluster="h100-16gpu", demand="steady")
-    _, _, moves = play(env, "mcf_plus", seed=5)
+    _, _, moves = play("h100-16gpu", seed=5)
     assert moves[60:].sum() <= 3 * 2
     assert moves.sum() > 0
 
 
-def play(env: Any, name: str, seed: int) -> tuple[Any, int, Any]:
-    """States before each decision, transitions in all, and GPUs told to change per decision."""
-    policy = placement.make(name)
+def play(cluster: str, seed: int) -> tuple[Any, int, Any]:
+    """States before each decision, transitions in all, and GPUs that change per decision."""
+    env: Any = gym.make_vec(PLACEMENT, num_envs=3, cluster=cluster, demand="steady")
+    policy = placement.make("mcf_plus")
     observations, _ = env.reset(seed=seed)
     rows = np.arange(env.num_envs)
     policy.reset(env.placement_spec(), rows.tolist())

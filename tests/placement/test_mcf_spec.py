@@ -1,4 +1,4 @@
-"""The specification's min-cost flow, its numbers worked out by hand."""
+"""The linear min-cost flow, its numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inframind_gym.policies.placement.flow.spec_network import SpecCosts, solve_spec, spec_costs
-from inframind_gym.simulator.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.envs.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.policies.placement.mcf_spec import SpecCosts, solve_spec, spec_costs
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, SLEPT
 
 # Three models A, B, C: t_sleep 1, 2, 3; t_wake 2, 3, 4; t_load 20, 30, 40; t_offload 4, 5, 6;
@@ -40,79 +40,62 @@ def toy_spec(gpus: int) -> PlacementSpec:
 
 def toy_context(state: list[list[int]], **changes: Any) -> PlacementContext:
     """One row; what is not given is idle."""
-    on_gpu = np.array([state], np.int8)
+    on_gpu = np.array(state, np.int8)
     gpus = len(state)
-    active = np.where((on_gpu == ACTIVE).any(-1), (on_gpu == ACTIVE).argmax(-1), -1)
-
-    def row(name: str, default: Any) -> Any:
-        return np.array([changes.pop(name, default)])
-
-    context = PlacementContext(
-        time_s=np.array([100.0]),
-        state=on_gpu,
-        stable=row("stable", [True] * gpus),
-        active=active.astype(np.int64),
-        drain_s=row("drain_s", [0.0] * gpus),
-        drain_total_s=row("drain_total_s", [0.0] * gpus),
-        in_flight=row("in_flight", [0] * gpus),
-        free_mb=row("free_mb", [0.0] * gpus),
-        foreign_mb=row("foreign_mb", [0.0] * gpus),
-        waiting=row("waiting", [0, 0, 0]),
-        age_sum_s=row("age_sum_s", [0.0, 0.0, 0.0]),
-        outstanding=row("outstanding", [0, 0, 0]),
-        arrived=row("arrived", [0, 0, 0]),
-        loading=row("loading", [False, False, False]),
-        latency_s=row("latency_s", [1.0, 1.0, 1.0]),
-        wake_s=row("wake_s", [2.0, 3.0, 4.0]),
-        sleep_s=row("sleep_s", [1.0, 2.0, 3.0]),
-        load_s=row("load_s", [20.0, 30.0, 40.0]),
-        offload_s=row("offload_s", [4.0, 5.0, 6.0]),
-        mask=np.ones((1, gpus, 4), np.bool_),
-    )
-    assert not changes, changes
-    return context
+    awake = on_gpu == ACTIVE
+    of_gpu = {"drain_s": 0.0, "drain_total_s": 0.0, "in_flight": 0, "free_mb": 0.0}
+    of_model = {"waiting": 0, "age_sum_s": 0.0, "outstanding": 0, "arrived": 0, "loading": False}
+    given: dict[str, Any] = {
+        "time_s": 100.0,
+        "state": on_gpu,
+        "stable": [True] * gpus,
+        "active": np.where(awake.any(-1), awake.argmax(-1), -1),
+        **{name: [value] * gpus for name, value in {**of_gpu, "foreign_mb": 0.0}.items()},
+        **{name: [value] * 3 for name, value in {**of_model, "latency_s": 1.0}.items()},
+        "wake_s": [2.0, 3.0, 4.0],
+        "sleep_s": [1.0, 2.0, 3.0],
+        "load_s": [20.0, 30.0, 40.0],
+        "offload_s": [4.0, 5.0, 6.0],
+        "mask": np.ones((gpus, 4), np.bool_),
+        **changes,
+    }
+    return PlacementContext(**{name: np.array([value]) for name, value in given.items()})
 
 
-def test_case_1_sleep_fits() -> None:
-    """A ACTIVE, nothing asleep. For B: 0 + 1,000 + 1,500 = 2,500 <= 4,000: sleep. 3 requests need
-    A: t_sleep(A) + 3·t_wake(A) = 1 + 6 = 7. For C: 3,000 <= 4,000: 7 as well. For A itself: 0.
-    Sink: A is active: 0; B and C are not there: t_load = 30 and 40. Relief: ages 12 s for B."""
-    context = toy_context(
-        [[ACTIVE, ABSENT, ABSENT]], outstanding=[3, 2, 1], age_sum_s=[0.0, 12.0, 0.0]
-    )
+@pytest.mark.parametrize(
+    ("state", "outstanding", "ages_s", "switch", "activate", "chosen"),
+    [
+        # A ACTIVE, nothing asleep. For B: 0 + 1,000 + 1,500 = 2,500 <= 4,000: sleep. 3 requests
+        # need A: t_sleep(A) + 3·t_wake(A) = 1 + 6 = 7. For C: 3,000 <= 4,000: 7 as well. For A
+        # itself: 0. Sink: A is active: 0; B and C are not there: t_load = 30 and 40. B's calls have
+        # waited 12 s. Totals: A 0, B 7 + 30 - 12 = 25, C 47.
+        ((ACTIVE, ABSENT, ABSENT), (3, 2, 1), (0, 12, 0), (0, 7, 7), (0, 30, 40), {0: 0}),
+        # A ACTIVE, C SLEPT. For B: 2,000 + 1,000 + 1,500 = 4,500 > 4,000: offload the one of least
+        # t_offload + requests·t_load: A 4 + 2·20 = 44, C 6 + 0·40 = 6: C, so 6. For C: 2,000 +
+        # 1,000 + 2,000 = 5,000 > 4,000, C itself counted twice: 6 too. Sink: B t_load 30, C sleeps
+        # here: t_wake 4. C is not needed.
+        ((ACTIVE, ABSENT, SLEPT), (2, 1, 0), (0, 0, 0), (0, 6, 6), (0, 30, 4), {0: 0}),
+        # As before, but 5 requests need C: A 4 + 1·20 = 24, C 6 + 5·40 = 206: A goes, for 24.
+        ((ACTIVE, ABSENT, SLEPT), (1, 1, 5), (0, 0, 0), (0, 24, 24), (0, 30, 4), {0: 0}),
+        # Nothing ACTIVE, B SLEPT. For A: 1,500 + 0 + 1,000 = 2,500: sleep, of no model: 0.
+        ((ABSENT, SLEPT, ABSENT), (1, 1, 0), (0, 0, 0), (0, 0, 0), (20, 3, 40), {0: 1}),
+        # A defect: every GPU must act. B is needed by one request that has not waited yet; A is
+        # ACTIVE and not needed: the GPU takes B for 1 + 0 + 30 = 31 s rather than nothing.
+        ((ACTIVE, ABSENT, ABSENT), (0, 1, 0), (0, 0, 0), (0, 1, 1), (0, 30, 40), {0: 1}),
+        # No model is needed.
+        ((ACTIVE, ABSENT, ABSENT), (0, 0, 0), (0, 0, 0), (0, 1, 1), (0, 30, 40), {}),
+    ],
+)
+def test_one_gpu_worked_out(
+    state: Any, outstanding: Any, ages_s: Any, switch: Any, activate: Any, chosen: Any
+) -> None:
+    context = toy_context([state], outstanding=outstanding, age_sum_s=np.array(ages_s, float))
     costs = spec_costs(toy_spec(1), context, 0)
-    assert costs.switch.tolist() == [[0.0, 7.0, 7.0]]
-    assert costs.activate.tolist() == [[0.0, 30.0, 40.0]]
-    assert costs.relief.tolist() == [0.0, 12.0, 0.0]
-    # A: 0; B: 7 + 30 - 12 = 25; C: 47
-    assert solve_spec(costs) == {0: 0}
-
-
-def test_case_2_offload_required() -> None:
-    """A ACTIVE, C SLEPT. For B: 2,000 + 1,000 + 1,500 = 4,500 > 4,000: offload the one of least
-    t_offload + requests·t_load: A 4 + 2·20 = 44, C 6 + 0·40 = 6: C, so 6.
-    For C: 2,000 + 1,000 + 2,000 = 5,000 > 4,000, C itself counted twice, as the text has it: 6 too.
-    Sink: B t_load 30, C sleeps here: t_wake 4."""
-    context = toy_context([[ACTIVE, ABSENT, SLEPT]], outstanding=[2, 1, 0])
-    costs = spec_costs(toy_spec(1), context, 0)
-    assert costs.switch.tolist() == [[0.0, 6.0, 6.0]]
-    assert costs.activate.tolist() == [[0.0, 30.0, 4.0]]
-    assert costs.models.tolist() == [0, 1]
-
-
-def test_case_2_weights_by_demand() -> None:
-    """As before, but 5 requests need C: A 4 + 1·20 = 24, C 6 + 5·40 = 206: A goes, for 24."""
-    context = toy_context([[ACTIVE, ABSENT, SLEPT]], outstanding=[1, 1, 5])
-    assert spec_costs(toy_spec(1), context, 0).switch[0].tolist() == [0.0, 24.0, 24.0]
-
-
-def test_a_gpu_without_an_active_model_switches_for_nothing() -> None:
-    """Nothing ACTIVE, B SLEPT: for A 1,500 + 0 + 1,000 = 2,500: sleep, of nobody: 0."""
-    context = toy_context([[ABSENT, SLEPT, ABSENT]], outstanding=[1, 1, 0])
-    costs = spec_costs(toy_spec(1), context, 0)
-    assert costs.switch.tolist() == [[0.0, 0.0, 0.0]]
-    assert costs.activate.tolist() == [[20.0, 3.0, 40.0]]
-    assert solve_spec(costs) == {0: 1}
+    assert costs.switch.tolist() == [list(switch)]
+    assert costs.activate.tolist() == [list(activate)]
+    assert costs.relief.tolist() == list(ages_s)
+    assert costs.models.tolist() == np.flatnonzero(outstanding).tolist()
+    assert solve_spec(costs) == chosen
 
 
 def test_two_gpus_worked_out() -> None:
@@ -137,13 +120,6 @@ def test_two_gpus_worked_out() -> None:
     assert solve_spec(costs) == {0: 1, 1: 1}
 
 
-def test_defect_every_gpu_must_act() -> None:
-    """B is needed by one request that has not waited yet; A is ACTIVE and nobody needs it: the GPU
-    takes B for 1 + 0 + 30 = 31 s rather than nothing."""
-    context = toy_context([[ACTIVE, ABSENT, ABSENT]], outstanding=[0, 1, 0])
-    assert solve_spec(spec_costs(toy_spec(1), context, 0)) == {0: 1}
-
-
 def test_defect_gpus_pile_onto_one_hot_model() -> None:
     """Four GPUs, each with A ACTIVE; B's calls have waited 100 s in all: each GPU for itself finds
     1 + 2·2 + 30 - 100 = -65 < 0, and all four take B."""
@@ -165,10 +141,6 @@ def test_unstable_gpus_and_loading_models_stay_out() -> None:
     assert costs.gpus.tolist() == [1]
     assert costs.models.tolist() == [0, 2]
     assert solve_spec(costs) == {1: 0}  # load A 20 s, load C 40 s
-
-
-def test_nothing_needed_nothing_done() -> None:
-    assert solve_spec(spec_costs(toy_spec(1), toy_context([[ACTIVE, ABSENT, ABSENT]]), 0)) == {}
 
 
 @settings(max_examples=40, deadline=None)

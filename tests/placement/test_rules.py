@@ -44,6 +44,12 @@ class Toy:
         for _ in range(times):
             self.simulation.step(np.array([action]), self.observations)
 
+    def until_active(self, *action: int, g: int, m: int) -> None:
+        """Choose once, then wait until model `m` is ACTIVE on GPU `g`."""
+        self.step(*action)
+        while self.state(g, m) != ACTIVE:
+            self.step(*[0] * len(action))
+
     def state(self, g: int, m: int) -> int:
         return int(self.simulation.state.instance[0, g, m]["state"])
 
@@ -55,7 +61,7 @@ class Toy:
         return int(self.simulation.state.episode[0]["illegal"])
 
 
-# Nobody comes within the horizon: the cluster is idle.
+# No job comes within the horizon: the cluster is idle.
 IDLE = {"jobs_per_gpu_per_min": 1e-6}
 
 
@@ -85,7 +91,7 @@ def test_without_room_to_sleep_the_cheapest_is_offloaded(tmp_path: Path) -> None
     """Alpha 0.05 of 80,000 MB lets 4,000 MB sleep: two of 2,000 MB, the one that comes counted.
 
     `a` is replaced by `b`: a and b sleep within 4,000, so a sleeps. `b` is replaced by `c`: a, b
-    and c would be 6,000: with nobody waiting a and b cost the same offload time, and the first in
+    and c would be 6,000: without demand a and b cost the same offload time, and the first in
     the list, a, goes: VANISHING from 25 on, while b falls asleep from 25 to 29."""
     cards = [card("a"), card("b"), card("c")]
     toy = Toy(tmp_path, cards, gpus=1, alpha=0.05, **IDLE)
@@ -101,7 +107,8 @@ def test_without_room_to_sleep_the_cheapest_is_offloaded(tmp_path: Path) -> None
 
 
 def test_one_that_cannot_sleep_vanishes(tmp_path: Path) -> None:
-    """Alpha 0.01 lets 800 MB sleep: nobody. 10 + 3 s to offload, then 10 s to load: 23."""
+    """Alpha 0.01 lets 800 MB sleep, less than any model needs. 10 + 3 s to offload, then 10 s to
+    load: 23."""
     toy = Toy(tmp_path, [card("a"), card("b")], gpus=1, alpha=0.01, **IDLE)
     toy.step(1, times=2)
     toy.step(2)
@@ -177,7 +184,7 @@ def test_a_start_fails_when_memory_is_taken(tmp_path: Path) -> None:
     toy.step(2)
     toy.step(0, times=2)  # b ACTIVE, a SLEPT at 25
     toy.step(1)  # b falls asleep until 32
-    toy.simulation.state.foreign_mb[0, 0] = 19_000.0  # free beside b: 80,000 - 60,000 - 0
+    toy.simulation.state.foreign_mb[0, 0] = 19_000.0  # free next to b: 80,000 - 60,000 - 0
     toy.step(0)
     # others: b slept 2,000; a awake 60,000; foreign 19,000: 81,000 > 80,000
     assert toy.simulation.counters(0)["failed_wakes"] == 1
@@ -187,7 +194,7 @@ def test_a_start_fails_when_memory_is_taken(tmp_path: Path) -> None:
 
 
 def test_one_that_leaves_finishes_what_it_has_and_gets_nothing_new(tmp_path: Path) -> None:
-    """Calls of about 10 s: when `a` is told to leave, some run. None is added, all end."""
+    """Calls of about 10 s: when `a` has to leave, some run. None is added, all end."""
     slow = card("a", base_s=0.06, slots=8, queue=4)
     toy = Toy(tmp_path, [slow, card("b", active_mem_MB=61_000)], gpus=1, initial="spread")
     state = toy.simulation.state
@@ -208,28 +215,8 @@ def test_one_that_leaves_finishes_what_it_has_and_gets_nothing_new(tmp_path: Pat
     assert int(state.waiting[0, 0]["count"] + state.waiting[0, 0]["potential"]) >= waiting
 
 
-def test_a_batch_slows_its_calls(tmp_path: Path) -> None:
-    """One call of w steps takes w·(0.01 + 0.001·B) s."""
-    toy = Toy(tmp_path, [card("a", slots=3, queue=0)], gpus=1, initial="spread")
-    toy.step(0)
-    server = toy.simulation.state.server[0, 0]
-    while server["running"] != 3:
-        toy.step(0)
-    clock = float(server["clock"])
-    running = int(server["running"])
-    gap = float(server["next_finish"] - server["clock"])
-    toy.simulation.state.arrival_s[0] = np.inf
-    now_s = toy.simulation.now_s()[0]
-    done = int(toy.simulation.state.episode[0]["requests_done"])
-    end_s = now_s + gap * (0.01 + 0.001 * running)
-    while toy.simulation.state.episode[0]["requests_done"] == done:
-        toy.step(0)
-    assert float(server["clock"]) > clock
-    assert toy.simulation.now_s()[0] >= end_s > toy.simulation.now_s()[0] - 5.0
-
-
 def test_graphs_of_calls_have_the_calls_of_their_topologies() -> None:
-    """K agents: K + 1 calls; Debate and Reflection 2K + 1; the last reads what nobody else does."""
+    """K agents: K + 1 calls; Debate and Reflection 2K + 1; the last reads what no other does."""
     table = dag_table()
     for t, topology in enumerate(TOPOLOGIES):
         for agents in range(1, MAX_AGENTS + 1):
@@ -266,7 +253,7 @@ def test_mean_reward_is_minus_mean_latency(tmp_path: Path) -> None:
     in_servers_s = float(server["latency_sum_s"])
     calls = int(episode["requests_done"])
     assert calls > 1000
-    # beside the time in the server a call waits up to 1 s for the next tick, half a second or so
+    # outside its server a call waits up to 1 s for the next tick, half a second or so
     spent_s = -total * norm
     assert in_servers_s < spent_s < in_servers_s + 1.05 * calls
     summary = toy.simulation.summary(0)
@@ -280,16 +267,10 @@ def test_observed_times_move_towards_what_happened(tmp_path: Path, kind: str) ->
     state = toy.simulation.state
     index = {"wake": 0, "load": 2}[kind]
     believed = {"wake": 2.0, "load": 10.0}[kind]
-    toy.step(1)
-    while toy.state(0, 0) != ACTIVE:
-        toy.step(0)
+    toy.until_active(1, g=0, m=0)
     if kind == "wake":
-        toy.step(2)
-        while toy.state(0, 1) != ACTIVE:
-            toy.step(0)
-        toy.step(1)
-        while toy.state(0, 0) != ACTIVE:
-            toy.step(0)
+        toy.until_active(2, g=0, m=1)
+        toy.until_active(1, g=0, m=0)
     true_s = believed * float(state.spread[0, 0, index])
     assert true_s != pytest.approx(believed, rel=1e-3)
     assert state.seen_s[0, 0, index] == pytest.approx(0.7 * believed + 0.3 * true_s)

@@ -103,7 +103,7 @@ def test_kernels_use_no_file_outside_of_their_sources() -> None:
 
 
 def test_the_walk_finds_constants_of_other_modules() -> None:
-    groups = source_of("inframind_gym.policies.placement.flow.groups")
+    groups = source_of("inframind_gym.policies.placement.groups")
     assert groups is not None
     found = files_used_by(groups, "settle_groups")
     assert source_of("inframind_gym.simulator.placement.state") in found
@@ -112,7 +112,7 @@ def test_the_walk_finds_constants_of_other_modules() -> None:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("inframind_gym.policies.placement.flow.groups", "settle_groups"),
+        ("inframind_gym.policies.placement.groups", "settle_groups"),
         ("inframind_gym.simulator.placement.step", "drive"),
     ],
 )

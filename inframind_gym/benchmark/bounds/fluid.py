@@ -1,4 +1,4 @@
-"""The bounds of one cell of a suite, kept once they have been computed."""
+"""The bounds of one cell of a suite, cached in a folder."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from inframind_gym.files import replace_text
 from inframind_gym.simulator.rng import STREAM_BUDGET, uniform_array
 
 BOUNDS_VERSION: Final = 1  # of the linear programs: kept bounds of another are computed again
-POLICY: Final = "clairvoyant"  # whose sweeps are bounded: every policy's are the same
-_SPANS: Final = 64  # sweeps whose length is averaged
+POLICY: Final = "clairvoyant"  # every policy's episodes are the same
+_SPANS: Final = 64  # episodes whose length is averaged
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class FluidBound:
         rate_per_min: mean arrival rate.
         budget_s: of every query, or "tiers".
         informed: largest expected goodput, 0..1, of a router that knows distributions alone.
-        clairvoyant: largest goodput, 0..1, of any schedule: mean over the suite's sweeps.
-        clairvoyant_sweeps: the same for every sweep, in the order of the suite's seeds.
+        clairvoyant: largest goodput, 0..1, of any schedule: mean over the suite's episodes.
+        clairvoyant_episodes: the same for every episode, in the order of the suite's seeds.
         informed_accuracy_cap: largest share that such a router can solve, however late.
     """
 
@@ -49,17 +49,17 @@ class FluidBound:
     budget_s: Budget
     informed: float
     clairvoyant: float
-    clairvoyant_sweeps: tuple[float, ...]
+    clairvoyant_episodes: tuple[float, ...]
     informed_accuracy_cap: float
 
     def to_json(self) -> dict[str, Any]:
-        """All fields as JSON."""
-        return {**asdict(self), "clairvoyant_sweeps": list(self.clairvoyant_sweeps)}
+        """Return all fields as JSON."""
+        return {**asdict(self), "clairvoyant_episodes": list(self.clairvoyant_episodes)}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> FluidBound:
-        """The inverse of `to_json`."""
-        return cls(**{**record, "clairvoyant_sweeps": tuple(record["clairvoyant_sweeps"])})
+        """Make a bound from what `to_json` returned."""
+        return cls(**{**record, "clairvoyant_episodes": tuple(record["clairvoyant_episodes"])})
 
 
 def fluid_bounds(
@@ -70,13 +70,13 @@ def fluid_bounds(
     *,
     cache: Path | None = None,
 ) -> FluidBound:
-    """The bounds of a cell of a suite.
+    """Return the bounds of a cell of a suite.
 
-    Looking for recipes takes up to a minute or so a workload, once a process; each further cell
-    about a second a seed.
+    The search for recipes takes about a minute a workload, once a process; each further cell about
+    a second a seed.
 
     Args:
-        suite: what the cells share, the seeds of the sweeps included.
+        suite: settings of the cells, the seeds of the episodes included.
         workload: name of one of the suite's workloads, or of any other; or a path.
         rate_per_min: mean arrival rate.
         budget_s: of every query, or "tiers".
@@ -88,8 +88,8 @@ def fluid_bounds(
     given = suite.source("workloads", workload)
     workload = name_of(workload)
     name = content_hash(
-        [settings(suite), suite.fingerprint("workloads", given), BOUNDS_VERSION,
-         list(suite.seed_list), workload, rate_per_min, budget_s]
+        [settings(suite), suite.fingerprint("workloads", given), BOUNDS_VERSION, list(suite.seed_list),
+         workload, rate_per_min, budget_s]
     )  # fmt: skip
     kept = None if cache is None else cache / f"{name}.json"
     if kept is not None and kept.is_file():
@@ -98,15 +98,17 @@ def fluid_bounds(
         except (ValueError, KeyError, TypeError) as error:
             raise BenchmarkError(f"{kept} is no bound: {error}. Delete it.") from error
     env = _environment(_key_of(suite, workload), given)
-    sweeps = tuple(_sweep(env, workload, rate_per_min, budget_s, seed) for seed in suite.seed_list)
+    episodes = tuple(
+        _episode(env, workload, rate_per_min, budget_s, seed) for seed in suite.seed_list
+    )
     informed, plan = informed_plan(suite, given, rate_per_min, budget_s)
     found = FluidBound(
         workload=workload,
         rate_per_min=float(rate_per_min),
         budget_s=budget_s if budget_s == "tiers" else float(budget_s),
         informed=plan.goodput,
-        clairvoyant=float(np.mean(sweeps)),
-        clairvoyant_sweeps=sweeps,
+        clairvoyant=float(np.mean(episodes)),
+        clairvoyant_episodes=episodes,
         informed_accuracy_cap=informed.accuracy,
     )
     if kept is not None:
@@ -116,12 +118,12 @@ def fluid_bounds(
 
 
 def mean_bound(bounds: Sequence[FluidBound]) -> FluidBound:
-    """The mean over budgets of bounds of one workload and rate; it has the first one's budget."""
+    """Return the mean over budgets of bounds of one workload and rate, with the first's budget."""
     return replace(
         bounds[0],
         informed=float(np.mean([bound.informed for bound in bounds])),
         clairvoyant=float(np.mean([bound.clairvoyant for bound in bounds])),
-        clairvoyant_sweeps=tuple(x for bound in bounds for x in bound.clairvoyant_sweeps),
+        clairvoyant_episodes=tuple(x for bound in bounds for x in bound.clairvoyant_episodes),
         informed_accuracy_cap=float(np.mean([bound.informed_accuracy_cap for bound in bounds])),
     )
 
@@ -129,7 +131,7 @@ def mean_bound(bounds: Sequence[FluidBound]) -> FluidBound:
 def informed_plan(
     suite: RoutingSuite, workload: str, rate_per_min: float, budget_s: Budget
 ) -> tuple[Informed, Plan]:
-    """The optimal plan behind the informed bound of a cell: which recipes, at which prices."""
+    """Return the optimal plan behind the informed bound of a cell: recipes and prices."""
     workload = suite.source("workloads", workload)
     simulation = _environment(_key_of(suite, workload), workload).simulation
     tiers = sorted(simulation.workload.budget_tiers_s)
@@ -146,10 +148,10 @@ def informed_plan(
     return informed, informed.plan(span_s, count, drawn / drawn.sum())
 
 
-def _sweep(
+def _episode(
     env: StreamVectorEnv, workload: str, rate_per_min: float, budget_s: Budget, seed: int
 ) -> float:
-    """The clairvoyant bound of one sweep, which is started as the benchmark starts it."""
+    """Return the clairvoyant bound of one episode, started as the benchmark starts it."""
     cell = RoutingCell(POLICY, workload, rate_per_min, budget_s, seed)
     fixed = np.nan if budget_s == "tiers" else float(budget_s)
     options = {
@@ -167,14 +169,14 @@ def _sweep(
 
 
 def drawn_budgets(key: int, count: int, tiers_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(count,) budgets that a sweep's queries draw (`orchestration/queries.py`)."""
+    """Return the budgets that an episode's queries draw, (count,)."""
     keys = np.full(count, key, np.uint64)
     u = uniform_array(keys, STREAM_BUDGET, np.arange(count))
     return np.asarray(tiers_s[(u * len(tiers_s)).astype(np.int64)], np.float64)
 
 
 def _key_of(suite: RoutingSuite, workload: str) -> str:
-    """What all cells of a workload share, as a key: JSON of the environment's arguments."""
+    """Return the environment's arguments that all cells of a workload share, as JSON."""
     return json.dumps(
         {
             "pool": suite.pool,

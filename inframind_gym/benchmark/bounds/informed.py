@@ -1,17 +1,17 @@
-"""The informed fluid bound: all distributions known, no luck, servers that are never in the way.
+"""The informed fluid bound: distributions known, single outcomes not, and no queues.
 
-A linear program shares out the queries of every group (dataset, look of the text, budget) among
+A linear program shares out the queries of every group (dataset, apparent difficulty, budget) among
 recipes, so that the expected goodput is largest and the expected work fits the servers. Success is
 that on idle servers within the budget. Queries of budget b arrive until T and have to be done by
 T + b, so for every budget b the work of all queries with budgets up to b fits into T + b seconds:
-this holds for the finite sweep, start and drain included.
+this holds for the finite episode, start and drain included.
 
-The recipes are looked for at many prices of the servers' time: the neighbours of those that are
-worth most at some price are tried, until nothing better turns up. What is found is tallied again
-with fresh luck, so that the result is not that of the luckiest among many.
+The recipes are searched at many prices of the servers' time: the neighbours of those that are
+worth most at some price are tried, until none is better. Those found are evaluated again with other
+random numbers, so that the result is not that of the luckiest among many.
 
-It bounds what recipes of this library can do whose choice does not depend on how a query's own
-calls turn out; it charges every query that is not skipped its expected work.
+It bounds recipes of this library whose choice does not depend on the outcomes of a query's own
+calls; it charges every query that is not skipped its expected work.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.benchmark.bounds.capacity import Resources, resources_of
-from inframind_gym.benchmark.bounds.library import (
-    RecipeKey,
+from inframind_gym.benchmark.bounds.program import Resources, maximise, resources_of
+from inframind_gym.benchmark.bounds.recipes import (
     Sampler,
     Tables,
     first_recipes,
+    groups,
     neighbours,
+    role_kinds,
 )
-from inframind_gym.benchmark.bounds.solver import maximise
 from inframind_gym.envs.routing.simulation import Simulation
-from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.policies.oracle import RecipeKey
 from inframind_gym.simulator.workflow.topology import MAX_NODES
 
-SEARCH_DRAWS: Final = 6  # times every task is asked while recipes are looked for
-FINAL_DRAWS: Final = 60  # and when they are judged
+SEARCH_DRAWS: Final = 6  # times every task is asked while recipes are searched
+FINAL_DRAWS: Final = 60  # and when they are evaluated
 SEARCH_ROUNDS: Final = 8
 SEARCH_WIDTH: Final = 1200  # recipes that are tried in a round
-RUNNERS_UP: Final = 3  # recipes that are judged for every price, group and budget
+RUNNERS_UP: Final = 3  # recipes that are evaluated for every price, group and budget
 PRICES: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # queries for a second of work
 _WORTH = 1e-4  # goodput: less is not worth another column
 
@@ -73,7 +73,7 @@ def solve(
     """Share out queries among the recipes of a table.
 
     Args:
-        tables: what recipes are worth; `good` for `budgets_s`.
+        tables: worth of recipes; `good` for `budgets_s`.
         share: (G,) of the queries by group.
         budget_share: (B,) of the queries by budget; some may be 0.
         budgets_s: (B,) ascending.
@@ -83,7 +83,7 @@ def solve(
         one_by_one: the published protocol: the nodes follow one another, and only each one's own
             latency counts, so that a recipe of n nodes may take n budgets.
     """
-    groups, budgets, k = len(share), len(budgets_s), len(resources.names)
+    num_groups, budgets, k = len(share), len(budgets_s), len(resources.names)
     stretch = np.array([len(key[3]) if one_by_one else 1 for key in tables.keys])
     ends = budgets_s
     if one_by_one:
@@ -92,44 +92,38 @@ def solve(
     use = tables.work_s @ resources.uses  # (R, G, K)
     limit = np.concatenate(
         [
-            np.ones(groups * budgets),
+            np.ones(num_groups * budgets),
             ((span_s + ends)[:, None] * resources.rate / num_queries).ravel(),
         ]
     )
-    columns: list[tuple[int, int, int]] = []
-    known: set[tuple[int, int, int]] = set()
+    columns: dict[tuple[int, int, int], None] = {}
     prices = np.zeros((len(ends), k))
-    bar = np.zeros((groups, budgets))
+    bar = np.zeros((num_groups, budgets))
     while True:
-        # What a query of a group and budget is worth with each recipe, at these prices.
+        # Worth of a query of a group and budget with each recipe, at these prices.
         charged = prices[np.searchsorted(ends, np.outer(stretch, budgets_s))]  # (R, B, K)
         net = tables.good - np.einsum("rgk,rbk->rgb", use, charged)
-        new = 0
-        for g in range(groups):
-            for b in range(budgets):
-                if weight[g, b] == 0.0:
-                    continue
-                for r in np.argsort(-net[:, g, b])[:3].tolist():
-                    if net[r, g, b] > bar[g, b] + _WORTH and (g, b, r) not in known:
-                        known.add((g, b, r))
-                        columns.append((g, b, r))
-                        new += 1
-        if not new:
+        before = len(columns)
+        for g, b in np.argwhere(weight > 0.0).tolist():
+            for r in np.argsort(-net[:, g, b])[:3].tolist():
+                if net[r, g, b] > bar[g, b] + _WORTH:
+                    columns.setdefault((g, b, r))
+        if len(columns) == before:
             break
-        of_g, of_b, of_r = np.array(columns).T
+        of_g, of_b, of_r = np.array(list(columns)).T
         n = len(columns)
         matrix = np.zeros((len(limit), n))
         matrix[of_g * budgets + of_b, np.arange(n)] = 1.0
         load = (weight[of_g, of_b, None] * use[of_r, of_g]).T  # (K, n)
         window = budgets_s[of_b] * stretch[of_r]
         for j, end_s in enumerate(ends.tolist()):
-            rows = slice(groups * budgets + j * k, groups * budgets + (j + 1) * k)
+            rows = slice(num_groups * budgets + j * k, num_groups * budgets + (j + 1) * k)
             matrix[rows] = np.where(window <= end_s, load, 0.0)
         value = weight[of_g, of_b] * tables.good[of_r, of_g, of_b]
         goodput, x, dual = maximise(value, matrix, limit)
-        at = dual[groups * budgets :].reshape(len(ends), k)
+        at = dual[num_groups * budgets :].reshape(len(ends), k)
         prices = np.cumsum(at[::-1], axis=0)[::-1]
-        bar = dual[: groups * budgets].reshape(groups, budgets) / np.maximum(weight, 1e-300)
+        bar = dual[: num_groups * budgets].reshape(num_groups, budgets) / np.maximum(weight, 1e-300)
     used = {
         (g, b, tables.keys[r]): float(weight[g, b] * x[i])
         for i, (g, b, r) in enumerate(columns)
@@ -139,7 +133,7 @@ def solve(
 
 
 def price_vectors(resources: Resources) -> NDArray[np.float64]:
-    """(V, K) prices of a second of work, in queries: from nothing to prohibitive, also uneven."""
+    """Return prices of a second of work, in queries, from 0 to prohibitive, also uneven, (V, K)."""
     k = len(resources.names)
     slants = [np.ones(k)]
     for i in range(k):
@@ -157,10 +151,10 @@ def price_vectors(resources: Resources) -> NDArray[np.float64]:
 def winners(
     tables: Tables, prices: NDArray[np.float64], resources: Resources, places: int
 ) -> tuple[NDArray[np.int64], float]:
-    """The recipes that are worth most at some price, to some group, within some budget.
+    """Return the recipes that are worth most at some price, to some group, within some budget.
 
     Args:
-        tables: what recipes are worth.
+        tables: worth of recipes.
         prices: (V, K).
         resources: of the pool.
         places: how many of each are taken.
@@ -181,7 +175,7 @@ def winners(
 
 
 class Informed:
-    """Informed bounds of one workload: the recipes are looked for once, for all rates and budgets.
+    """Informed bounds of one workload; recipes are searched once, for all rates and budgets.
 
     Args:
         simulation: pool, workload, tasks and protocol.
@@ -194,7 +188,8 @@ class Informed:
         self.resources = resources_of(simulation.pool)
         prices = price_vectors(self.resources)
         routes, kinds = simulation.num_routes, role_kinds(simulation)
-        search = Sampler(simulation, budgets_s, SEARCH_DRAWS, seed=1)
+        group, self.share = groups(simulation)
+        search = Sampler(simulation, group, budgets_s, SEARCH_DRAWS, seed=1)
         found = search.tables(first_recipes(routes, kinds))
         have = set(found.keys)
         best, worth = winners(found, prices, self.resources, 1)
@@ -214,16 +209,15 @@ class Informed:
             if worth - before < _WORTH:
                 break
         chosen, _ = winners(found, prices, self.resources, RUNNERS_UP)
-        judge = Sampler(simulation, budgets_s, FINAL_DRAWS, seed=2)
-        self.share = judge.share
-        self.tables = judge.tables([found.keys[r] for r in np.sort(chosen).tolist()])
+        final = Sampler(simulation, group, budgets_s, FINAL_DRAWS, seed=2)
+        self.tables = final.tables([found.keys[r] for r in np.sort(chosen).tolist()])
 
     def plan(self, span_s: float, num_queries: int, budget_share: NDArray[np.float64]) -> Plan:
-        """The best plan.
+        """Return the best plan.
 
         Args:
             span_s: from the first to the last arrival.
-            num_queries: of the sweep.
+            num_queries: of the episode.
             budget_share: (B,) share of the queries that has each budget.
         """
         return solve(
@@ -235,20 +229,3 @@ class Informed:
     def accuracy(self) -> float:
         """Largest share of the queries that a plan can solve, however late."""
         return float(self.tables.solved.max(axis=0) @ self.share)
-
-
-def role_kinds(simulation: Simulation) -> tuple[int, ...]:
-    """Kinds of role that differ in this workload."""
-    params = simulation.params
-    domains = set(params.task_domain.tolist())
-    kinds = [RoleRule.SINGLE]
-    codes = any(
-        params.role_codes[r] == 1
-        for d in domains
-        for r in range(params.role_start[d], params.role_start[d] + params.role_count[d])
-    )
-    if codes:
-        kinds.append(RoleRule.CODER)
-    if (params.role_calls > 1).any():
-        kinds.append(RoleRule.DOUBLE)
-    return tuple(kinds)

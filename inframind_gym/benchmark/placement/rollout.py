@@ -20,9 +20,9 @@ from inframind_gym.benchmark.families import Player
 from inframind_gym.benchmark.placement.suite import TRACED, PlacementCell, PlacementSuite
 from inframind_gym.envs.actions import check_actions
 from inframind_gym.envs.placement.config import placement_config
+from inframind_gym.envs.placement.context import contexts, spec_of
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.policies.placement import registry as placement
-from inframind_gym.simulator.placement.context import contexts, spec_of
 from inframind_gym.simulator.placement.state import C_LOADS, C_WAKES, NONE
 
 Decision = dict[str, Any]  # a line of ``records.jsonl`` without its cell

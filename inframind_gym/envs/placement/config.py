@@ -1,4 +1,4 @@
-"""Keyword arguments of `InfraMind-Placement-v0`, checked."""
+"""Checks of the arguments of `InfraMind-Placement-v0`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from inframind_gym.configs import (
 
 DEFAULT_CLUSTER: Final = "h100-8gpu"
 DEFAULT_DEMAND: Final = "steady"
+_OTHER_PARAMETERS: Final = ("self", "__class__", "num_envs", "render_mode", "unknown_arguments")
 
 
 class ForeignMemory(StrictModel):
     """Memory that other processes take on the GPUs, which makes starts fail.
 
-    Every `every_s` seconds each GPU's foreign use is drawn anew, uniform in 0..`max_MB` but never
-    more than is free at that instant.
+    Every `every_s` seconds each GPU's foreign use is redrawn, uniform in 0..`max_MB` but never more
+    than is free at that instant.
     """
 
     max_MB: NonNegative = 12000.0  # noqa: N815
@@ -32,26 +33,7 @@ class ForeignMemory(StrictModel):
 
 
 class PlacementConfig(StrictModel):
-    """Keyword arguments of the environment; all of them are JSON types.
-
-    Attributes:
-        cluster: name or path of a cluster (`envs_configs/placement/clusters`).
-        demand: name or path of a demand (`envs_configs/placement/demands`).
-        trace: CSV file that a demand of kind "trace" replays.
-        load: factor on the demand's rate.
-        routing_interval_s: δt1.
-        decision_interval_s: δt2, a whole multiple of δt1.
-        num_decisions: length of an episode.
-        initial: "spread": every block of GPUs begins with a model awake, in the order of the
-            cluster's list from a random one on; "empty": nothing is anywhere.
-        illegal_penalty: reward lost when all choices of a decision are illegal; a share of them
-            loses that share.
-        latency_scale_s: seconds in a call that cost a reward of 1.
-        ema: weight of a new observation in the times that the agent sees.
-        timing_spread: log-normal spread of each model's true times around its card, per episode.
-        timing_noise: log-normal spread of each single transition around that.
-        foreign_memory: other processes on the GPUs.
-    """
+    """Arguments of `PlacementEnv`, described there, with the values that they may have."""
 
     cluster: str = DEFAULT_CLUSTER
     demand: str = DEFAULT_DEMAND
@@ -94,9 +76,22 @@ class PlacementConfig(StrictModel):
 
 
 def placement_config(arguments: Mapping[str, Any]) -> PlacementConfig:
-    """Check the environment's keyword arguments.
+    """Check the environment's arguments.
 
     Raises:
-        ConfigError: an argument that is unknown or has an impossible value; says what is possible.
+        ConfigError: an argument is unknown or has an impossible value; says what is possible.
     """
     return validate(dict(arguments), PlacementConfig, source="environment")
+
+
+def arguments_of(parameters: Mapping[str, Any], *optional: str) -> dict[str, Any]:
+    """Return the environment's arguments among the parameters of a constructor.
+
+    Args:
+        parameters: `locals()` at the constructor's first line. Its `unknown_arguments`, the catch
+            of keyword arguments that it does not have, are included, to be refused by the check.
+        *optional: arguments for which None stands for the default of the configuration.
+    """
+    arguments = {k: v for k, v in parameters.items() if k not in _OTHER_PARAMETERS}
+    arguments |= parameters["unknown_arguments"]
+    return {k: v for k, v in arguments.items() if v is not None or k not in optional}

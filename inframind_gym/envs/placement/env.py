@@ -1,8 +1,8 @@
-"""InfraMind-Placement-v0: which model lives on which GPU."""
+"""InfraMind-Placement-v0: which model is awake on which GPU."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import gymnasium as gym
 import numpy as np
@@ -10,21 +10,26 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from inframind_gym.envs.actions import check_actions
-from inframind_gym.envs.placement.config import placement_config
-from inframind_gym.envs.placement.observation import HIGHEST
-from inframind_gym.envs.placement.simulation import PlacementSimulation
-from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.simulator.placement.context import (
+from inframind_gym.envs.placement.config import (
+    DEFAULT_CLUSTER,
+    DEFAULT_DEMAND,
+    arguments_of,
+    placement_config,
+)
+from inframind_gym.envs.placement.context import (
     PlacementContext,
     PlacementSpec,
     contexts,
     spec_of,
 )
-from inframind_gym.simulator.placement.step import TERMS
+from inframind_gym.envs.placement.observation import HIGHEST
+from inframind_gym.envs.placement.reward import TERMS
+from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.errors import ConfigError, unknown
 
 
 def placement_spaces(simulation: PlacementSimulation) -> tuple[spaces.Box, spaces.MultiDiscrete]:
-    """Observation and action space of one cluster."""
+    """Return the observation and the action space of one cluster."""
     box = spaces.Box(0.0, HIGHEST, (simulation.observation_size,), np.float32)
     return box, spaces.MultiDiscrete([simulation.num_models + 1] * simulation.num_gpus)
 
@@ -48,30 +53,31 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
     only where that model is awake. A GPU holds one awake model at a time. Switching it takes time:
     the one that is there drains and falls asleep (seconds, the first time longer) or is offloaded,
     the one that comes wakes up (seconds) or is loaded (half a minute and more). Models of tensor
-    parallelism k span k neighbouring GPUs. The rules are those of `spec/gpu_placement.md`; each is
-    written down in its module of `inframind_gym.simulator.placement`.
+    parallelism k span k neighbouring GPUs. Calls that are ready are routed every second to the
+    awake instance of least drain latency. Each rule is a module of
+    `inframind_gym.simulator.placement`.
 
     ## Action Space
 
     `MultiDiscrete([M + 1] * G)`: per GPU 0, leave it alone, or 1 + the model to make active.
-    `action_masks()` and `info["action_mask"]`, (G·(M + 1),), tell which choices are open to each
-    GPU: it is STABLE, the model fits, is not loading anywhere and its block of GPUs is free. That
-    all GPUs of a block choose the same model cannot be said by a mask; a choice of only some of
-    them is illegal. Illegal choices do nothing and cost reward
-    (`inframind_gym.simulator.placement.choices`).
+    `action_masks()` and `info["action_mask"]`, (G·(M + 1),), mark the choices that are open to each
+    GPU: it is STABLE, the model fits, is not loading anywhere and its block of GPUs is free. A mask
+    cannot express that all GPUs of a block choose the same model; a choice of only some of them is
+    illegal. Illegal choices do nothing and cost reward; the rule is in
+    `inframind_gym.simulator.placement.choices`.
 
     ## Observation Space
 
-    `Box(0, 5, (G·(4·M + 7) + 12·M,))`: what is on each GPU, what waits for each model; number by
-    number in `inframind_gym.envs.placement.observation`.
+    `Box(0, 5, (G·(4·M + 7) + 12·M,))`: the models on each GPU and the calls that wait for each
+    model, number by number in `inframind_gym.envs.placement.observation`.
 
     ## Rewards and costs
 
-    Minus the request-seconds of the interval, waiting and service, per call that comes in an
-    interval on average, over `latency_scale_s`: the mean reward of an episode is minus the mean
-    latency of a call, in units of 10 s (`inframind_gym.simulator.placement.step` has the derivation). Less
+    Minus the request-seconds of the interval, waiting and service, scaled so that the mean reward
+    of an episode is minus the mean latency of a call in units of `latency_scale_s`. Less
     `illegal_penalty` times the share of illegal choices. `info["rewards"]` holds the terms
-    "waiting", "service" and "illegal". `info["cost"]`: jobs whose deadline passed in the interval.
+    "waiting", "service" and "illegal" (`inframind_gym.envs.placement.reward`). `info["cost"]`: jobs
+    whose deadline passed in the interval.
 
     ## Starting State
 
@@ -86,7 +92,26 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
 
     ## Arguments
 
-    See `inframind_gym.envs.placement.config.PlacementConfig`.
+    All are JSON types.
+
+    * `cluster`: name or path of a cluster (`envs_configs/placement/clusters`).
+    * `demand`: name or path of a demand (`envs_configs/placement/demands`).
+    * `trace`: CSV file that a demand of kind "trace" replays.
+    * `load`: factor on the demand's rate.
+    * `routing_interval_s`: δt1, between two times of routing.
+    * `decision_interval_s`: δt2, of a step; a whole multiple of δt1.
+    * `num_decisions`: length of an episode.
+    * `initial`: "spread": every block of GPUs begins with a model awake, in the order of the
+      cluster's list from a random one on; "empty": no model is on any GPU.
+    * `illegal_penalty`: reward lost when all choices of a decision are illegal; a share of them
+      loses that share.
+    * `latency_scale_s`: seconds in a call that cost a reward of 1.
+    * `ema`: weight of a new observation in the times that the agent sees.
+    * `timing_spread`: log-normal spread of each model's true times around its card, per episode.
+    * `timing_noise`: log-normal spread of each single transition around that.
+    * `foreign_memory`: memory that other processes take, which makes starts fail: every `every_s`
+      seconds (30) uniform in 0..`max_MB` (12,000), at most what is free.
+    * `render_mode`: None or "ansi".
 
     ## Version History
 
@@ -95,13 +120,36 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012
 
-    def __init__(self, render_mode: str | None = None, **arguments: Any) -> None:
+    def __init__(
+        self,
+        cluster: str = DEFAULT_CLUSTER,
+        demand: str = DEFAULT_DEMAND,
+        trace: str | None = None,
+        load: float = 1.0,
+        routing_interval_s: float = 1.0,
+        decision_interval_s: float = 5.0,
+        num_decisions: int = 120,
+        initial: Literal["spread", "empty"] = "spread",
+        illegal_penalty: float = 0.1,
+        latency_scale_s: float = 10.0,
+        ema: float = 0.3,
+        timing_spread: float = 0.2,
+        timing_noise: float = 0.1,
+        foreign_memory: dict[str, float] | None = None,
+        render_mode: str | None = None,
+        **unknown_arguments: Any,
+    ) -> None:
+        arguments = arguments_of(locals(), "foreign_memory")
+        self._set_up(PlacementSimulation(placement_config(arguments), 1), render_mode)
+
+    def _set_up(self, simulation: PlacementSimulation, render_mode: str | None) -> None:
+        """Set spaces and state of an environment with this cluster."""
         if render_mode not in (None, "ansi"):
             raise ConfigError(unknown("render_mode", render_mode, ("ansi",)))
         self.render_mode = render_mode
-        self.simulation = self._simulate(arguments)
-        self.config = self.simulation.config
-        box, choices = placement_spaces(self.simulation)
+        self.simulation = simulation
+        self.config = simulation.config
+        box, choices = placement_spaces(simulation)
         self.observation_space = cast("gym.Space[NDArray[np.float32]]", box)
         self.action_space = choices
         self._highs = np.asarray(choices.nvec)
@@ -109,10 +157,6 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         self._running = False
         self._episode_cost = 0.0
         self._episode_reward = 0.0
-
-    def _simulate(self, arguments: dict[str, Any]) -> PlacementSimulation:
-        """The cluster, from the keyword arguments."""
-        return PlacementSimulation(placement_config(arguments), 1)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -165,25 +209,25 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
             }
         return observations[0], reward, False, truncated, info
 
-    # What a policy may know
+    # Information for policies
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(G·(M + 1),) which choices are open to each GPU, the form that MaskablePPO wants."""
+        """Return the choices that are open to each GPU, (G·(M + 1),), as MaskablePPO takes them."""
         mask: NDArray[np.bool_] = self.simulation.state.mask[0].flatten()
         return mask
 
     def context(self) -> PlacementContext:
-        """What a placement policy decides by, arrays with a first axis of 1."""
+        """Return the input of a placement policy, arrays with a first axis of 1."""
         return contexts(self.simulation, self._row)
 
     def placement_spec(self) -> PlacementSpec:
-        """What a placement policy is told before a run."""
+        """Return the facts of the run that a placement policy is reset with."""
         return spec_of(self.simulation)
 
     def completed(self) -> NDArray[Any]:
-        """The jobs that ended in the last step, (k,) JOB_DONE."""
+        """Return the jobs that ended in the last step, (k,) JOB_DONE."""
         return self.simulation.completed(0)
 
     def render(self) -> str | None:
-        """A table of GPUs and models ("ansi")."""
+        """Return a table of GPUs and models ("ansi")."""
         return None if self.render_mode is None else self.simulation.table(0)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from inframind_gym.envs.placement.config import arguments_of
 from inframind_gym.envs.placement.env import PlacementEnv
-from inframind_gym.live.config import live_placement_config
+from inframind_gym.live.config import DEFAULT_POOL, live_placement_config
 from inframind_gym.live.placement.cluster import LivePlacement
 
 
@@ -17,15 +18,15 @@ class PlacementLiveEnv(PlacementEnv):
     Spaces, masks, rewards, costs, records and `context()` are those of `InfraMind-Placement-v0`;
     see there. Every instance is a vLLM process that this environment starts: an awake one serves,
     switching is `POST /sleep` and `POST /wake_up`, offloading ends the process, loading starts one.
-    The demand's jobs arrive on the wall clock, their calls are sent as chat completions of the
+    The demand's jobs come when their time has come, their calls are sent as chat completions of the
     drawn lengths, and time is the wall clock's: it goes on while the agent thinks, and a step takes
     `decision_interval_s`. Calls are routed, and answers taken, inside `step` alone: an agent that
     thinks for longer than a routing interval keeps them waiting (`LivePlacement.decide_by` does
-    not). `inframind_gym.live.placement` lists the traps of sleeping servers, and the answers.
+    not). `inframind_gym.live.placement` describes the failures of sleeping servers that it handles.
 
-    Memory is kept in books, by the cards of the cluster: on CPUs `GPUs` are slots that only exist
-    there. A start that fails all the same is rolled back, counted and not retried for
-    `live.backoff_s`: until then the mask is closed for it.
+    Memory is accounted for by the cards of the cluster: on CPUs `GPUs` are slots of that account
+    alone. A start that fails is rolled back, counted and not retried for `live.backoff_s`: until
+    then the mask is closed for it.
 
     Beside those of `InfraMind-Placement-v0`, the last `info` holds `failed_calls`, answers that did
     not come or were cut, and were asked for again, and `lost_calls`, given up after all retries;
@@ -44,7 +45,15 @@ class PlacementLiveEnv(PlacementEnv):
 
     ## Arguments
 
-    See `inframind_gym.live.config.PlacementLiveConfig`.
+    Those of `InfraMind-Placement-v0`, and
+
+    * `pool`: name or path of a pool (`envs_configs/pools`): how each model is served.
+    * `cluster`: None: the one that has the pool's name.
+    * `timing_spread`, `timing_noise`, `foreign_memory`: not simulated here, they must be 0.
+    * `state`: folder for what was started; None: as of `inframind pool`.
+    * `python`: interpreter that has vLLM; None: as of `inframind pool`.
+    * `sampling`: of every call, as vLLM takes it, without the temperature.
+    * `live`: time limits and retries, `inframind_gym.live.config.LiveLimits`.
 
     ## Version History
 
@@ -53,8 +62,32 @@ class PlacementLiveEnv(PlacementEnv):
 
     simulation: LivePlacement
 
-    def _simulate(self, arguments: dict[str, Any]) -> LivePlacement:
-        return LivePlacement(live_placement_config(arguments))
+    def __init__(
+        self,
+        pool: str = DEFAULT_POOL,
+        cluster: str | None = None,
+        demand: str = "trickle",
+        trace: str | None = None,
+        load: float = 1.0,
+        routing_interval_s: float = 1.0,
+        decision_interval_s: float = 5.0,
+        num_decisions: int = 120,
+        initial: Literal["spread", "empty"] = "spread",
+        illegal_penalty: float = 0.1,
+        latency_scale_s: float = 10.0,
+        ema: float = 0.3,
+        timing_spread: float = 0.0,
+        timing_noise: float = 0.0,
+        foreign_memory: dict[str, float] | None = None,
+        state: str | None = None,
+        python: str | None = None,
+        sampling: dict[str, Any] | None = None,
+        live: dict[str, float] | None = None,
+        render_mode: str | None = None,
+        **unknown_arguments: Any,
+    ) -> None:
+        given = arguments_of(locals(), "cluster", "foreign_memory", "sampling", "live")
+        self._set_up(LivePlacement(live_placement_config(given)), render_mode)
 
     def close(self) -> None:
         """Stop all servers. `reset` would start them again."""

@@ -1,4 +1,4 @@
-"""What the agent sees: a Box of fixed size, all numbers float32 in 0..HIGHEST.
+"""The observation: a Box of fixed size, all numbers float32 in 0..HIGHEST.
 
 First the G GPUs, each with 4·M + 7 numbers, then the M models, each with 12 numbers.
 
@@ -61,19 +61,19 @@ _is_moving: Final = inner(is_moving)
 
 
 def observation_size(gpus: int, models: int) -> int:
-    """Numbers in an observation."""
+    """Return the width of an observation."""
     return gpus * (STATES * models + GPU_FEATURES) + models * MODEL_FEATURES
 
 
 @inner
 def seconds(value: float) -> float:
-    """A time in s on the scale of the observation."""
+    """Return a time in s on the scale of the observation."""
     return math.log1p(value) * _LOG_SCALE
 
 
 @inner
 def count(value: float) -> float:
-    """A number of calls on the scale of the observation."""
+    """Return a number of calls on the scale of the observation."""
     return math.log1p(value) * _COUNT_SCALE
 
 
@@ -81,7 +81,7 @@ def count(value: float) -> float:
 def observe_gpu(
     world: World, cluster: Cluster, e: int, g: int, out: NDArray[np.float32], at: int
 ) -> int:
-    """Write what is seen of GPU `g` from `at` on; the index behind it."""
+    """Write the numbers of GPU `g` from `at` on; return the index behind them."""
     now_s = cluster.episode[e].tick * world.settings[0].routing_s
     gpu = world.gpu[g]
     begun_s = -1.0
@@ -122,7 +122,7 @@ def observe_gpu(
 def observe_model(
     world: World, cluster: Cluster, e: int, m: int, out: NDArray[np.float32], at: int
 ) -> int:
-    """Write what is seen of model `m` from `at` on; the index behind it."""
+    """Write the numbers of model `m` from `at` on; return the index behind them."""
     now_s = cluster.episode[e].tick * world.settings[0].routing_s
     waiting = cluster.waiting[e, m]
     oldest_s = 0.0

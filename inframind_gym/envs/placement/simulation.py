@@ -1,4 +1,4 @@
-"""A batch of clusters: what every environment of this room, single or vector, runs on."""
+"""A batch of clusters, behind the single and the vector environment."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.config import PlacementConfig
+from inframind_gym.envs.placement.entry import BEGIN, STEP, drive, write_held
 from inframind_gym.envs.placement.observation import observation_size
-from inframind_gym.simulator.placement.blocks import first_gpu
+from inframind_gym.envs.placement.params import build_world, jobs_per_min
+from inframind_gym.envs.placement.reward import TERMS
 from inframind_gym.simulator.placement.cards import load_cluster
 from inframind_gym.simulator.placement.demand import JobArrivals, load_demand
-from inframind_gym.simulator.placement.memory import write_held
 from inframind_gym.simulator.placement.state import (
     ABSENT,
     COUNTERS,
@@ -21,24 +22,23 @@ from inframind_gym.simulator.placement.state import (
     Cluster,
     World,
     allocate,
+    first_gpu,
 )
-from inframind_gym.simulator.placement.step import BEGIN, STEP, TERMS, drive
-from inframind_gym.simulator.placement.world import build_world, jobs_per_min
 
 
 class PlacementSimulation:
     """E clusters with the same GPUs, models, demand and settings.
 
     Args:
-        config: what to simulate.
+        config: the environment's arguments.
         num_envs: E.
 
     Attributes:
         cluster_config: the GPUs.
         cards: (M,) cards of the models, in the order of the actions.
-        demand: what is asked of the cluster.
+        demand: demand on the cluster.
         world, state: the arrays of the compiled code.
-        terms: (E, 3) terms of the last step's reward, in the order of `step.TERMS`.
+        terms: (E, 3) terms of the last step's reward, in the order of `reward.TERMS`.
 
     Raises:
         ConfigError: the cluster, the demand or the trace cannot be used.
@@ -76,7 +76,7 @@ class PlacementSimulation:
         return observation_size(self.num_gpus, self.num_models)
 
     def observations(self) -> NDArray[np.float32]:
-        """A fresh array (E, d)."""
+        """Return a fresh array (E, d)."""
         return np.empty((self.num_envs, self.observation_size), np.float32)
 
     def start(
@@ -110,35 +110,35 @@ class PlacementSimulation:
         drive(self.world, self.state, STEP, self._all_rows, actions, observations, self.terms)
 
     def over(self) -> NDArray[np.bool_]:
-        """(E,) whether the time of each environment's episode is up."""
+        """Return (E,) whether each environment's episode has reached its last decision."""
         over: NDArray[np.bool_] = self.state.episode["decision"] >= self.config.num_decisions
         return over
 
     def now_s(self) -> NDArray[np.float64]:
-        """(E,) virtual time."""
+        """Return the virtual time of each environment, (E,)."""
         now: NDArray[np.float64] = self.state.episode["tick"] * self.config.routing_interval_s
         return now
 
     def completed(self, e: int) -> NDArray[Any]:
-        """The jobs of environment `e` that ended in the last step, (k,) JOB_DONE."""
+        """Return the jobs of environment `e` that ended in the last step, (k,) JOB_DONE."""
         episode = self.state.episode[e]
         done: NDArray[Any] = self.state.done[e, episode["jobs_done_before"] : episode["jobs_done"]]
         return done.copy()
 
     def finished(self, e: int) -> NDArray[Any]:
-        """All jobs of the running episode of environment `e` that ended so far, (k,) JOB_DONE."""
+        """Return the jobs of environment `e`'s episode that ended so far, (k,) JOB_DONE."""
         return self.state.done[e, : int(self.state.episode[e]["jobs_done"])].copy()
 
     def held_mb(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n, G) memory in MB that models hold on each GPU of `rows` (`placement.memory`)."""
+        """Return the memory in MB that models hold on each GPU of `rows`, (n, G)."""
         held = np.empty((len(rows), self.num_gpus))
         write_held(self.world, self.state, rows, held)
         return held
 
     def summary(self, e: int) -> dict[str, float | int]:
-        """How the episode of environment `e` went: jobs, latency, lateness, transitions.
+        """Return jobs, latency, lateness and transitions of environment `e`'s episode.
 
-        `mean_latency_s` is of the jobs that ended, which flatters whoever never serves some;
+        `mean_latency_s` is of the jobs that ended, which favours a policy that never serves some;
         `mean_call_latency_s`, request-seconds over calls that became ready, counts all.
         """
         done = self.finished(e)
@@ -155,7 +155,7 @@ class PlacementSimulation:
         }
 
     def table(self, e: int) -> str:
-        """The cluster of environment `e` as text: a line for each GPU, a line for each model."""
+        """Return the cluster of environment `e` as text: a line a GPU and a line a model."""
         state, world = self.state, self.world
         names = [card.alias for card in self.cards]
         lines = [f"time {self.now_s()[e]:.0f} s"]
@@ -176,6 +176,6 @@ class PlacementSimulation:
         return "\n".join(lines)
 
     def counters(self, e: int) -> dict[str, int]:
-        """What happened in the running episode of environment `e`, by `state.COUNTERS`."""
+        """Return the transitions of environment `e`'s episode, by `state.COUNTERS`."""
         counts = self.state.episode[e]["counter"].tolist()
         return dict(zip(COUNTERS, counts, strict=True))

@@ -3,38 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.batch import BatchEnv
-from inframind_gym.envs.placement.config import placement_config
-from inframind_gym.envs.placement.env import no_options, placement_spaces
-from inframind_gym.envs.placement.simulation import PlacementSimulation
-from inframind_gym.simulator.placement.context import (
+from inframind_gym.envs.placement.config import (
+    DEFAULT_CLUSTER,
+    DEFAULT_DEMAND,
+    arguments_of,
+    placement_config,
+)
+from inframind_gym.envs.placement.context import (
     PlacementContext,
     PlacementSpec,
     contexts,
     spec_of,
 )
-from inframind_gym.simulator.placement.step import TERMS
+from inframind_gym.envs.placement.env import no_options, placement_spaces
+from inframind_gym.envs.placement.reward import TERMS
+from inframind_gym.envs.placement.simulation import PlacementSimulation
 
 
 class PlacementVectorEnv(BatchEnv):
     """E clusters that step together; row i does what a single environment of its seed does.
 
     Autoreset is SAME_STEP: where an episode ends, `infos["final_obs"]` and `infos["final_info"]`
-    tell how, and the observation is the first of the next episode. Reward, cost and terms of a row
-    are always those of the step that was taken.
+    are of that episode, and the observation is the first of the next one. Reward, cost and terms of
+    a row are always those of the step that was taken.
 
     Args:
-        num_envs: E.
-        arguments: as of `PlacementEnv`.
+        num_envs: E; the other arguments are those of `PlacementEnv`. It is not rendered.
     """
 
-    def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
-        super().__init__(num_envs, arguments)
+    def __init__(
+        self,
+        num_envs: int = 1,
+        cluster: str = DEFAULT_CLUSTER,
+        demand: str = DEFAULT_DEMAND,
+        trace: str | None = None,
+        load: float = 1.0,
+        routing_interval_s: float = 1.0,
+        decision_interval_s: float = 5.0,
+        num_decisions: int = 120,
+        initial: Literal["spread", "empty"] = "spread",
+        illegal_penalty: float = 0.1,
+        latency_scale_s: float = 10.0,
+        ema: float = 0.3,
+        timing_spread: float = 0.2,
+        timing_noise: float = 0.1,
+        foreign_memory: dict[str, float] | None = None,
+        render_mode: str | None = None,
+        **unknown_arguments: Any,
+    ) -> None:
+        arguments = arguments_of(locals(), "foreign_memory")
+        super().__init__(num_envs, {"render_mode": render_mode})
         self.config = placement_config(arguments)
         self.simulation = PlacementSimulation(self.config, num_envs)
         self._set_spaces(*placement_spaces(self.simulation))
@@ -100,18 +124,18 @@ class PlacementVectorEnv(BatchEnv):
         terminations = np.zeros(self.num_envs, np.bool_)
         return observations, rewards, terminations, truncations, infos
 
-    # What a policy may know
+    # Information for policies
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(E, G·(M + 1)) which choices are open to each GPU."""
+        """Return the choices that are open to each GPU, (E, G·(M + 1))."""
         return self.simulation.state.mask.reshape(self.num_envs, -1).copy()
 
     def contexts(self, rows: NDArray[np.int64] | None = None) -> PlacementContext:
-        """What a placement policy decides by, of some rows or of all."""
+        """Return the input of a placement policy, of some rows or of all."""
         return contexts(self.simulation, np.arange(self.num_envs) if rows is None else rows)
 
     def placement_spec(self) -> PlacementSpec:
-        """What a placement policy is told before a run."""
+        """Return the facts of the run that a placement policy is reset with."""
         return spec_of(self.simulation)
 
     def _every(self) -> NDArray[np.bool_]:

@@ -22,8 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.observation import observe
+from inframind_gym.envs.placement.reward import write_reward
 from inframind_gym.simulator.placement.choices import decide, write_mask
 from inframind_gym.simulator.placement.compiled import inner, placement_jit
+from inframind_gym.simulator.placement.episode import (
+    begin_awake,
+    clear,
+    close_interval,
+    open_interval,
+)
 from inframind_gym.simulator.placement.instances import (
     begin,
     close_server,
@@ -45,8 +52,7 @@ from inframind_gym.simulator.placement.jobs import (
     mark_late,
     take_slot,
 )
-from inframind_gym.simulator.placement.routing import route
-from inframind_gym.simulator.placement.service import count_answer, start_next, take_out
+from inframind_gym.simulator.placement.service import count_answer, route, start_next, take_out
 from inframind_gym.simulator.placement.state import (
     ABSENT,
     ACTIVE,
@@ -62,7 +68,6 @@ from inframind_gym.simulator.placement.state import (
     Cluster,
     World,
 )
-from inframind_gym.simulator.placement.step import begin_awake, clear, close_interval, open_interval
 
 # Values of the argument `event`, with the meaning of `place` and `number`.
 CLEAR: Final = 0  # an empty cluster; observed times are kept
@@ -244,7 +249,8 @@ def close(world: World, cluster: Cluster, e: int, end_s: float, terms: NDArray[n
     now_s = episode.tick * world.settings[0].routing_s
     episode.waiting_s += episode.waiting * (now_s - end_s)
     episode.service_s += episode.serving * (now_s - end_s)
-    close_interval(world, cluster, e, now_s, terms)
+    close_interval(world, cluster, e, now_s)
+    write_reward(world, cluster, e, terms)
 
 
 @placement_jit

@@ -1,11 +1,11 @@
-"""What no placement can beat by much: every model awake everywhere, for nothing.
+"""`everywhere`, a bound: every model awake on all GPUs, without switching.
 
 The same jobs meet a cluster in which every model has as many GPUs for itself as the real cluster
-has in all, awake from the beginning: memory without end, no switching, no sharing. Every call finds
-at its next tick more free servers of its model than any placement could give it, so it waits and is
-slowed by its batch less. Optimistic, and no proof for each single job: the router sends to the
-server of least drain latency, which is a rule and not an optimum. What is proven is weaker: no job
-ends before its `ideal_s`, the longest line of its calls, each alone.
+has in all, awake from the beginning. Every call finds at its next tick more free servers of its
+model than any placement could give it, so it waits less and its batch slows it less. That is
+optimistic, and no proof for each single job: the router sends to the server of least drain latency,
+a rule and not an optimum. The proven bound is weaker: no job ends before its `ideal_s`, the longest
+line of its calls, each alone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.placement.context import PlacementContext
+from inframind_gym.envs.placement.params import build_world
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.policies.placement.protocol import BasePlacementPolicy
 from inframind_gym.simulator.placement.cards import GpuGroup
-from inframind_gym.simulator.placement.context import PlacementContext
 from inframind_gym.simulator.placement.state import EVERYWHERE, World
-from inframind_gym.simulator.placement.world import build_world
 
 _WIDEST = 8  # GPUs of the widest instance: each model's share is a multiple of it
 
@@ -29,7 +29,7 @@ class EverywhereSimulation(PlacementSimulation):
     """The cluster of the bound, with the jobs of the real one."""
 
     def _build_world(self) -> World:
-        """The world of the real cluster, its GPUs multiplied."""
+        """Return the constants of the real cluster, its GPUs multiplied."""
         real = super()._build_world()
         share = -(-self.cluster_config.num_gpus // _WIDEST) * _WIDEST
         memory = max(card.active_mem_MB for card in self.cards)
@@ -46,7 +46,7 @@ class EverywherePlacement(BasePlacementPolicy):
     """The bound as a policy: it leaves every GPU alone in a cluster of its own kind.
 
     Attributes:
-        bound: it cannot be beaten by much, and is not ranked.
+        bound: listed with the contestants, not ranked.
         simulation: the cluster in which it is measured.
     """
 
@@ -55,5 +55,5 @@ class EverywherePlacement(BasePlacementPolicy):
     simulation: ClassVar = EverywhereSimulation
 
     def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
-        """Nothing is to be done."""
+        """Leave every GPU alone."""
         return np.zeros(self.spec.num_gpus, np.int64)

@@ -1,23 +1,96 @@
-"""Plays what `training` has trained: NumPy alone, no torch, no pickle."""
+"""`sb3_maskable_ppo`: a trained network for every GPU and model, played with NumPy alone.
+
+One small network scores every pair (GPU g, model m), another one leaving GPU g alone; the scores
+are the logits of a MultiDiscrete action. All weights are shared, so one checkpoint fits every
+cluster, whatever its order of GPUs and models. Of a pair it sees the four bits of m on g, the
+numbers of g, those of m, those of the model that is awake on g (zeros if none is) and the mean over
+all models (`inframind_gym.envs.placement.observation`).
+`baselines.placement_network` is the same network in PyTorch; a test compares them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.configs import PositiveInt, StrictModel, validate
+from inframind_gym.envs.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.envs.placement.observation import GPU_FEATURES, MODEL_FEATURES, STATES
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.placement.protocol import BasePlacementPolicy
-from inframind_gym.policies.placement.scorer import logits, shapes
-from inframind_gym.simulator.placement.context import PlacementContext, PlacementSpec
 
 SHIPPED: Final = Path(__file__).parents[1] / "checkpoints/placement_maskable_ppo"
 KIND: Final = "placement_scorer"
+PARTS: Final = ("pair", "keep")  # networks of three layers
+AROUND: Final = GPU_FEATURES + 2 * MODEL_FEATURES  # of a GPU: its own, its model's, the mean's
+INPUTS: Final = {"pair": STATES + MODEL_FEATURES + AROUND, "keep": AROUND}
+LAYERS: Final = 3
+
+
+class Parts(NamedTuple):
+    """An observation taken apart; arrays or tensors with any leading axes."""
+
+    bits: Any  # (..., G, M, STATES)
+    gpu: Any  # (..., G, GPU_FEATURES)
+    model: Any  # (..., M, MODEL_FEATURES)
+
+
+def take_apart(observations: Any, gpus: int, models: int) -> Parts:
+    """Split observations (n, d), NumPy's or PyTorch's."""
+    width = STATES * models + GPU_FEATURES
+    of_gpus = observations[:, : gpus * width].reshape(-1, gpus, width)
+    bits = of_gpus[:, :, : STATES * models].reshape(-1, gpus, models, STATES)
+    of_models = observations[:, gpus * width :].reshape(-1, models, MODEL_FEATURES)
+    return Parts(bits, of_gpus[:, :, STATES * models :], of_models)
+
+
+def shapes(hidden: int) -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of the tensors of a checkpoint."""
+    found: dict[str, tuple[int, ...]] = {}
+    for part in PARTS:
+        widths = (INPUTS[part], hidden, hidden, 1)
+        for i in range(LAYERS):
+            found[f"{part}{i}.weight"] = (widths[i + 1], widths[i])
+            found[f"{part}{i}.bias"] = (widths[i + 1],)
+    return found
+
+
+def logits(
+    tensors: Mapping[str, NDArray[Any]], observations: NDArray[np.float32], gpus: int, models: int
+) -> NDArray[np.float64]:
+    """Return the scores of every choice.
+
+    Args:
+        tensors: as in `shapes`.
+        observations: (n, d).
+        gpus: G.
+        models: M.
+
+    Returns:
+        (n, G, M + 1): leaving the GPU alone first.
+    """
+    parts = take_apart(observations.astype(np.float64), gpus, models)
+    host = parts.bits[..., 0] @ parts.model
+    mean = np.broadcast_to(parts.model.mean(axis=1, keepdims=True), host.shape)
+    around = np.concatenate([parts.gpu, host, mean], axis=-1)
+    wide = np.broadcast_to(around[:, :, None, :], (*parts.bits.shape[:3], AROUND))
+    each = np.broadcast_to(parts.model[:, None], (*parts.bits.shape[:3], MODEL_FEATURES))
+    pair = _network(tensors, "pair", np.concatenate([parts.bits, each, wide], axis=-1))
+    return np.concatenate([_network(tensors, "keep", around), pair[..., 0]], axis=-1)
+
+
+def _network(
+    tensors: Mapping[str, NDArray[Any]], part: str, x: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    for i in range(LAYERS):
+        x = x @ tensors[f"{part}{i}.weight"].T.astype(np.float64) + tensors[f"{part}{i}.bias"]
+        x = np.tanh(x) if i < LAYERS - 1 else x
+    return x
 
 
 class ScorerCheckpoint(StrictModel):
@@ -26,7 +99,7 @@ class ScorerCheckpoint(StrictModel):
     Attributes:
         kind: "placement_scorer".
         hidden: width of the hidden layers.
-        training: how it was made.
+        training: settings and length of the training.
     """
 
     kind: str
@@ -61,7 +134,7 @@ class MaskablePpoPlacement(BasePlacementPolicy):
         self.fingerprint = checkpoint.fingerprint(where)
 
     def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
-        """One generator a row."""
+        """Make one generator a row."""
         super().reset(spec, seeds)
         self._rng = [np.random.default_rng(seed) for seed in seeds]
 
@@ -71,7 +144,7 @@ class MaskablePpoPlacement(BasePlacementPolicy):
         contexts: PlacementContext,
         rows: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """See the class; (n, G)."""
+        """Return the drawn choices, (n, G)."""
         spec = self.spec
         shape = (spec.num_gpus, spec.num_models)
         # Row by row: a row's bits do not depend on its company.

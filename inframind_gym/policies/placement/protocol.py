@@ -1,10 +1,9 @@
-"""The protocol behind which everything stands that decides which model lives on which GPU.
-
-A policy is found by its name or path (`inframind_gym.policies.placement.registry`).
+"""The interface of placement policies.
 
 It mirrors `inframind_gym.policies.Policy`: reset once with the facts of the run and one seed a row,
-then asked at every decision, several rows at once. What a policy draws or remembers belongs to a
-row: the same row with the same seed gets the same actions, alone or in a batch.
+then asked at every decision, several rows at once. Draws and memory belong to a row: the same row
+with the same seed gets the same actions, alone or in a batch. A policy is found by its name or path
+(`inframind_gym.policies.placement.registry`).
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.placement.blocks import first_gpu
-from inframind_gym.simulator.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.envs.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.simulator.placement.state import first_gpu
 
 
 @runtime_checkable
@@ -34,7 +33,7 @@ class PlacementPolicy(Protocol):
         contexts: PlacementContext,
         rows: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """The decisions of several rows.
+        """Return the decisions of several rows.
 
         Args:
             observations: (n, d), one a row.
@@ -62,7 +61,7 @@ class BasePlacementPolicy:
         contexts: PlacementContext,
         rows: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """(n, G) one decision a row, by `decide`."""
+        """Return one decision a row, by `decide`, (n, G)."""
         actions = np.zeros((len(rows), self.spec.num_gpus), np.int64)
         for i, row in enumerate(rows.tolist()):
             actions[i] = self.decide(
@@ -71,7 +70,7 @@ class BasePlacementPolicy:
         return actions
 
     def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
-        """The decision (G,) of one row.
+        """Return the decision of one row, (G,).
 
         Args:
             context: arrays with a first axis of 1.
@@ -81,14 +80,14 @@ class BasePlacementPolicy:
 
 
 def block_of(spec: PlacementSpec, g: int, m: int) -> range:
-    """The GPUs that an instance of model `m` on GPU `g` spans; beyond the cluster: incomplete."""
+    """Return the GPUs of model `m`'s block around GPU `g`; the last block may be incomplete."""
     tp = int(spec.tp[m])
     first = first_gpu(g, tp)
     return range(first, first + tp)
 
 
 def open_blocks(spec: PlacementSpec, context: PlacementContext, m: int) -> list[range]:
-    """Blocks on which model `m` could be made active now and is not, in the order of their GPUs."""
+    """Return the blocks on which model `m` could be made active now and is not, in order."""
     tp = int(spec.tp[m])
     is_open = context.mask[0, :, m + 1] & (context.active[0] != m)
     blocks = [range(g, g + tp) for g in range(0, spec.num_gpus - tp + 1, tp)]

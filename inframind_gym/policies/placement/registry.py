@@ -1,4 +1,4 @@
-"""The built-in policies of `InfraMind-Placement-v0` by name, and the way from a name to a policy.
+"""The built-in policies of `InfraMind-Placement-v0` by name.
 
     from inframind_gym.policies.placement import registry as placement
     policy = placement.make("mcf_plus")
@@ -16,64 +16,55 @@ from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies.placement.protocol import PlacementPolicy
 from inframind_gym.policies.registry import PolicyEntry, Registry
 
+
+def _entry(name: str, where: str, description: str, arguments: tuple[str, ...] = ()) -> PolicyEntry:
+    """Return the entry of a policy of this folder; `where` is module:class."""
+    path = f"inframind_gym.policies.placement.{where}"
+    return PolicyEntry(name, path, arguments, description)
+
+
 PLACEMENTS: Final = (
-    PolicyEntry(
-        "random",
-        "inframind_gym.policies.placement.oblivious:RandomPlacement",
-        (),
-        "any open choice",
-    ),
-    PolicyEntry(
+    _entry("random", "heuristic:RandomPlacement", "any open choice"),
+    _entry(
         "static",
-        "inframind_gym.policies.placement.oblivious:StaticPlacement",
-        (),
+        "heuristic:StaticPlacement",
         "GPUs shared out evenly among the models once, never changed",
     ),
-    PolicyEntry(
+    _entry(
         "lru",
-        "inframind_gym.policies.placement.reactive:LruPlacement",
-        (),
+        "heuristic:LruPlacement",
         "a model that is asked for and not awake takes the GPU used longest ago",
     ),
-    PolicyEntry(
+    _entry(
         "greedy",
-        "inframind_gym.policies.placement.reactive:GreedyPlacement",
-        (),
+        "heuristic:GreedyPlacement",
         "every GPU loads the model with most waiting calls per copy",
     ),
-    PolicyEntry(
+    _entry(
         "threshold",
-        "inframind_gym.policies.placement.reactive:ThresholdPlacement",
-        (),
+        "heuristic:ThresholdPlacement",
         "autoscaler: copies go up above one use of slots, down below another",
     ),
-    PolicyEntry(
-        "mcf_spec",
-        "inframind_gym.policies.placement.flows:SpecFlowPlacement",
-        (),
-        "the specification's min-cost flow, defects included",
-    ),
-    PolicyEntry(
+    _entry("mcf_spec", "mcf_spec:SpecFlowPlacement", "linear min-cost flow, one path for each GPU"),
+    _entry(
         "mcf_plus",
-        "inframind_gym.policies.placement.flows:PlusFlowPlacement",
-        (),
+        "mcf_plus:PlusFlowPlacement",
         "min-cost flow with keep-arcs, convex relief, groups and hysteresis",
     ),
-    PolicyEntry(
+    _entry(
         "sb3_maskable_ppo",
-        "inframind_gym.policies.placement.maskable_ppo:MaskablePpoPlacement",
-        ("folder",),
+        "maskable_ppo:MaskablePpoPlacement",
         "sb3-contrib's MaskablePPO, one network for every GPU and model",
+        ("folder",),
     ),
 )
 
-# It meets a cluster that no policy has: shown beside the contestants, never ranked with them.
+# Its cluster is one that no policy has: listed with the contestants, never ranked with them.
 BOUNDS: Final = (
-    PolicyEntry(
+    _entry(
         "everywhere",
-        "inframind_gym.policies.placement.bound:EverywherePlacement",
-        (),
-        "a bound: every model awake everywhere, for nothing",
+        "bound:EverywherePlacement",
+        "a bound: every model awake on all GPUs, without switching",
     ),
 )
 
@@ -83,7 +74,7 @@ def _adopt(policy: Any, cls: type[Any], kwargs: dict[str, Any], path: str) -> Pl
     if missing:
         raise ConfigError(
             f"placement policy {path!r} has no {' and no '.join(missing)}; see "
-            "inframind_gym.policies.placement.protocol, whose BasePlacementPolicy wants only `decide`"
+            "inframind_gym.policies.placement.protocol: BasePlacementPolicy needs only `decide`"
         )
     return cast(PlacementPolicy, policy)
 
@@ -95,7 +86,7 @@ resolve = PLACEMENT_POLICIES.resolve
 
 
 def names() -> tuple[str, ...]:
-    """The names of the policies; the bounds are not among them."""
+    """Return the names of the policies, without the bounds."""
     return tuple(entry.name for entry in PLACEMENTS)
 
 

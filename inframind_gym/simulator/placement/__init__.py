@@ -1,20 +1,17 @@
-"""Which model lives on which GPU: the cluster behind `InfraMind-Placement-v0`.
+"""Rules of the cluster behind `InfraMind-Placement-v0`: which model is awake on which GPU.
 
 Jobs of several agent calls arrive; every call needs one model; a model answers only where it is
 awake on a GPU, and a GPU holds one awake model. Every `routing_interval_s` (δt1, 1 s) the calls
 that are ready are routed; every `decision_interval_s` (δt2, 5 s) the agent decides for each GPU
-which model to make active. Source: `spec/gpu_placement.md`; times and traps of sleeping servers:
-FACTS §3. Each rule has a module; what the specification leaves open is decided there:
+which model to make active. Each rule has a module:
 
 - `jobs`: jobs are the six topologies as graphs of calls, with a final call that decides.
-- `service`: an instance batches continuously; a call is so many engine steps of work.
-- `routing`: calls go to the awake instance of least drain latency that has room.
-- `memory`: what a GPU's memory holds, who goes when room is needed.
+- `service`: calls go to the awake instance of least drain latency, which batches continuously.
+- `memory`: what a GPU's memory holds, and which model leaves when room is needed.
 - `instances`: the life of an instance, LOADING → ACTIVE ⇄ SLEPT → VANISHING, in finer steps.
-- `choices`: which choices are legal, and what a choice sets in motion.
-- `observe`: what the agent sees, number by number.
-- `step`: the order of events of one decision interval.
+- `choices`: which choices are legal, and which transitions a choice begins.
+- `episode`: how an episode begins, and the order of events in its intervals.
 
-Nothing in here decides: policies live in `inframind_gym/policies/placement/registry`, the flow networks that two of them
-solve in `inframind_gym.policies.placement.flow`.
+`state` has the records, `cards` and `demand` the YAML files. Observation, reward and the compiled
+entry point are in `inframind_gym.envs.placement`, policies in `inframind_gym.policies.placement`.
 """

@@ -28,7 +28,7 @@ TensorParallel = Annotated[int, Field(ge=1, le=8)]
 
 
 class ModelCard(StrictModel):
-    """Timing and memory of one model (`spec/gpu_placement.md`, "Model Card").
+    """Timing and memory of one model.
 
     Attributes:
         model_id: Name on the hub.
@@ -57,7 +57,7 @@ class ModelCard(StrictModel):
     t_first_sleep_s: Positive
     t_load_s: Positive
     t_offload_s: Positive
-    active_mem_MB: Positive  # noqa: N815  (the specification's name)
+    active_mem_MB: Positive  # noqa: N815  (megabytes, not millibits)
     slept_mem_tp1_MB: Positive  # noqa: N815
     slept_mem_tpg1_MB: Positive  # noqa: N815
     slots: PositiveInt
@@ -77,12 +77,12 @@ class ModelCard(StrictModel):
 
     @property
     def slept_mem_MB(self) -> float:  # noqa: N802
-        """What a sleeping instance keeps on each of its GPUs."""
+        """Memory that a sleeping instance keeps on each of its GPUs."""
         return self.slept_mem_tp1_MB if self.tp_min == 1 else self.slept_mem_tpg1_MB
 
     @property
     def prefill_steps(self) -> float:
-        """Engine steps at batch 1 that one prompt token takes the time of."""
+        """Engine steps at batch 1 that take the time of one prompt token."""
         return 1.0 / (self.prefill_tokens_per_s * (self.base_s + self.per_seq_s))
 
 
@@ -120,7 +120,7 @@ class ClusterConfig(StrictModel):
     """GPUs and the models that are asked for on them.
 
     Attributes:
-        name: What the cluster is called.
+        name: Name of the cluster.
         description: One line.
         catalogue: Name or path of a catalogue.
         models: Aliases out of it; their order is that of the actions.

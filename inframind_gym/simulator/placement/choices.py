@@ -1,9 +1,9 @@
-"""Decisions: which choices are legal, and what they set in motion.
+"""Decisions: legal choices, and the transitions that they begin.
 
 A decision names for each GPU a model to make active, or 0 to leave the GPU alone. A choice is legal
 
 - if the model is ACTIVE on a GPU that is STABLE (it stays); or
-- if every GPU of the model's block is STABLE and could hold it once everybody else has left, no
+- if every GPU of the model's block is STABLE and could hold it once all others have left, no
   instance of the model is loading or waking anywhere, and every GPU of the block chooses it.
 
 A GPU beyond the last whole block of a model never has it. The first part of the rule is the mask;
@@ -11,8 +11,8 @@ the last, that a tensor-parallel group is complete, depends on the other choices
 not legal does nothing and is charged. All choices are judged by the state before the decision, so
 several GPUs may load one model at once.
 
-What a legal choice sets in motion: whoever is ACTIVE on one of the block's GPUs drains, on all its
-own GPUs, whether these chose something or not; `memory` decides who sleeps and who is offloaded;
+After a legal choice every instance that is ACTIVE on one of the block's GPUs drains, on all its own
+GPUs, whether these chose something or not; `memory` decides which sleep and which are offloaded;
 the model is QUEUED, to wake where it sleeps and to load where it does not.
 """
 
@@ -39,7 +39,7 @@ from inframind_gym.simulator.placement.state import (
 
 @inner
 def block_is_free(world: World, cluster: Cluster, e: int, leader: int, m: int) -> bool:
-    """Whether every GPU of a block is STABLE and large enough for the model."""
+    """Return whether every GPU of a block is STABLE and large enough for the model."""
     model = world.model[m]
     for g in range(leader, leader + model.tp):
         if cluster.moving[e, g] > 0:
@@ -69,7 +69,7 @@ def write_mask(world: World, cluster: Cluster, e: int) -> None:
 
 @inner
 def is_legal(world: World, cluster: Cluster, e: int, g: int, action: NDArray[np.int64]) -> bool:
-    """Whether GPU `g` may do as the action says."""
+    """Return whether GPU `g` may do as the action says."""
     choice = int(action[g])
     if not cluster.mask[e, g, choice]:
         return False

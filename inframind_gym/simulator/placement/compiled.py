@@ -1,4 +1,4 @@
-"""The decorator of this room's compiled entry points, which knows what they rest on."""
+"""The decorators of compiled placement code, with the files whose text is compiled in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ _PACKAGE: Final = Path(__file__).parents[2]
 placement_jit: Final = make_jit(
     *SIMULATOR,
     _HERE,
-    _PACKAGE / "policies/placement/flow",
     _PACKAGE / "envs/placement/observation.py",
-    _PACKAGE / "live/placement/events.py",
+    _PACKAGE / "envs/placement/reward.py",
 )

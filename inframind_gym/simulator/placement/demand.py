@@ -1,4 +1,4 @@
-"""Demand: when jobs come, what graphs they are, which models their calls need, how long they are.
+"""Demand: arrival times, graphs, models and lengths of jobs.
 
 Read from YAML (`envs_configs/placement/demands`). A demand fits every cluster: its rate is per GPU,
 its mix of models goes by rank in the cluster's list of models.
@@ -66,10 +66,10 @@ class SloRule(StrictModel):
 
 
 class DemandConfig(StrictModel):
-    """What is asked of a cluster.
+    """Demand on a cluster.
 
     Attributes:
-        name: What the demand is called.
+        name: Name of the demand.
         description: One line.
         jobs_per_gpu_per_min: Mean rate over time, of jobs.
         arrivals: "poisson", "burst", "diurnal", or a mapping with such a kind; `{kind: trace}`
@@ -133,7 +133,7 @@ class TraceTokens(NamedTuple):
 
 
 class JobArrivals:
-    """Draws when the jobs of an episode come.
+    """Sampler of the arrival times of an episode's jobs.
 
     Args:
         demand: The demand.

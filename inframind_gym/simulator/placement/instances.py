@@ -4,15 +4,15 @@
     SLEPT  ─ QUEUED ─ WAKING ──┴─ ACTIVE ─ DRAINING ─┬─ SLEEPING ─── SLEPT
                                                      └─ VANISHING ── ABSENT ── (SLEPT ─ VANISHING)
 
-An instance that is told to leave first drains: it finishes what is in flight and gets nothing new.
-One that is told to come is QUEUED until everything else has left its GPUs, then it wakes or loads.
+An instance that has to leave first drains: it finishes what is in flight and gets nothing new. One
+that was chosen is QUEUED until everything else has left its GPUs, then it wakes or loads.
 It starts only if the memory is there at that instant (`memory.starts_now`); otherwise the start
 fails and is rolled back: a sleeper goes on sleeping, a cold one is not there.
 
 Phases follow each other at exact times; the control loop learns of them at ticks. A phase takes its
 card's time, times the model's factor of the episode, times a factor of its own. What it took is
 averaged into the times that the agent sees. The first sleep of a process takes longer
-(`t_first_sleep_s`): the cards tell, and it is left out of the average.
+(`t_first_sleep_s`) and is left out of the average.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ STREAM_NOISE: Final = 108
 
 @inner
 def duration(world: World, cluster: Cluster, e: int, leader: int, m: int, kind: int) -> float:
-    """Seconds that a phase takes; a new draw every time."""
+    """Draw the seconds that a phase takes."""
     instance = cluster.instance[e, leader, m]
     instance.turns += 1
     place = leader * world.model.shape[0] + m
@@ -141,7 +141,7 @@ def vanish(cluster: Cluster, e: int, leader: int, m: int, heavy: bool, now_s: fl
 
 @inner
 def is_drained(cluster: Cluster, e: int, leader: int, m: int) -> bool:
-    """Whether an instance is DRAINING and has nothing in flight any more."""
+    """Return whether an instance is DRAINING and has nothing in flight any more."""
     draining = cluster.instance[e, leader, m].state == DRAINING
     return bool(draining and cluster.server[e, leader].running == 0)
 
@@ -237,7 +237,7 @@ def leave(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: fl
 
 @inner
 def ready_s(world: World, cluster: Cluster, e: int, leader: int, m: int) -> float:
-    """When the last other one left the GPUs of a queued instance; -1 while somebody is there."""
+    """Return when the last other one left a queued instance's GPUs; -1 while one is there."""
     latest_s = cluster.instance[e, leader, m].begun_s
     for g in range(leader, leader + world.model[m].tp):
         if cluster.moving[e, g] > 1:

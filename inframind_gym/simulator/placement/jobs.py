@@ -1,17 +1,17 @@
-"""Jobs: graphs of calls, which of them are ready, and what each costs to serve.
+"""Jobs: graphs of calls, which of them are ready, and how much work each is.
 
-A job is one of the six topologies (`inframind_gym.simulator.workflow.topology`) for 1 to 6 agents. Every node
-is one call; in Reflection each is followed by the same agent's revising call; a last call, which
-reads all that nobody else reads, decides. All calls of an agent need the agent's model; the call
-that decides has a model of its own. A call reads the job's prompt and the answers of the calls
-before it (`spec/gpu_placement.md`: outputs concatenate into inputs).
+A job is one of the six topologies (`inframind_gym.simulator.workflow.topology`) for 1 to 6 agents.
+Every node is one call; in Reflection each is followed by the same agent's revising call; a last
+call, which reads all answers that no other call reads, decides. All calls of an agent need the
+agent's model; the call that decides has a model of its own. A call reads the job's prompt and the
+answers of the calls before it.
 
 The *work* of a call is a number of engine steps: one for every token of its answer, and for its
 prompt as many as take the time of prefilling it.
 
 A call becomes ready at the instant when its job arrives or the last answer it reads is there; it is
-put into `waiting_for_scheduling` at the next tick and stamped with it. Ages count from the stamp,
-as in the specification; the waiting that the reward charges counts from the instant.
+put into `waiting_for_scheduling` at the next tick and stamped with it. Ages count from the stamp;
+the waiting that the reward charges counts from the instant.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ONE: Final = np.uint32(1)
 
 
 def dag_table() -> NDArray[Any]:
-    """The graphs of calls, (topologies * MAX_AGENTS,) DAG: row topology * MAX_AGENTS + agents - 1.
+    """Return the graphs, (topologies * MAX_AGENTS,) DAG: row topology * MAX_AGENTS + agents - 1.
 
     Calls are in an order in which each follows those that it reads.
     """
@@ -57,10 +57,10 @@ def dag_table() -> NDArray[Any]:
 
 
 def _calls(topology: str, agents: int) -> tuple[list[int], list[int]]:
-    """Per call, a bit mask of the calls that it reads, and its agent."""
+    """Return, per call, a bit mask of the calls that it reads, and its agent."""
     shape = graph(topology, agents)
     masks, callers = list(shape.predecessors), list(shape.agents)
-    if shape.calls_per_node == 2:  # the nodes stand alone: their second calls follow them
+    if shape.calls_per_node == 2:  # nodes read nothing: their second calls follow them
         masks += [1 << node for node in range(len(callers))]
         callers += callers
     read = 0
@@ -72,7 +72,7 @@ def _calls(topology: str, agents: int) -> tuple[list[int], list[int]]:
 
 @inner
 def pick(cdf: NDArray[np.float64], u: float) -> int:
-    """Index of the first entry above `u`."""
+    """Return the index of the first entry above `u`."""
     i = 0
     while i < cdf.shape[0] - 1 and u >= cdf[i]:
         i += 1
@@ -81,7 +81,7 @@ def pick(cdf: NDArray[np.float64], u: float) -> int:
 
 @inner
 def model_asked(world: World, cluster: Cluster, e: int, u: float, now_s: float) -> int:
-    """The model that a call asks for: a rank drawn by `u`, in the ranking of that moment."""
+    """Return the model that a call needs: a rank drawn by `u`, in the ranking of that moment."""
     settings = world.settings[0]
     rank = pick(world.mix_cdf, u) + int(now_s // settings.shift_s) * settings.shift_by
     return int(cluster.rank[e, rank % world.model.shape[0]])
@@ -89,13 +89,13 @@ def model_asked(world: World, cluster: Cluster, e: int, u: float, now_s: float) 
 
 @inner
 def tokens(log_median: float, sigma: float, z: float, most: float) -> float:
-    """A log-normal whole number of tokens in 1..most."""
+    """Return a log-normal whole number of tokens in 1..most."""
     return float(min(max(math.floor(math.exp(log_median + sigma * z)), 1.0), most))
 
 
 @inner
 def take_slot(cluster: Cluster, e: int) -> int:
-    """A place for a job that comes."""
+    """Return a free slot for a job that comes."""
     episode = cluster.episode[e]
     if episode.free_jobs > 0:
         episode.free_jobs -= 1

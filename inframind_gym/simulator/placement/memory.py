@@ -4,11 +4,11 @@ Per GPU, at every instant: an awake instance holds `active_mem_MB`, and so does 
 falls asleep, wakes up or loads; a sleeping one holds its slept memory; other processes hold the
 foreign memory. The sum never exceeds `vram_total_MB`, what sleepers hold never `alpha` times it.
 
-*Who sleeps and who goes* (`spec/gpu_placement.md`, "Edge costs: GPU → Model"). An instance that has
-to make room falls asleep if the sleepers on its GPUs, it itself and the slept memory of the model
-that comes stay within `alpha`, and if the model that comes fits beside the sleepers. Otherwise the
-resident of least `t_offload_s + outstanding calls · t_load_s` is offloaded, by the observed times,
-until the rest fits: the instance itself or one that sleeps there, on all its GPUs.
+*Sleep or offload*. An instance that has to make room falls asleep if the sleepers on its GPUs, it
+itself and the slept memory of the model that comes stay within `alpha`, and if the model that comes
+fits next to the sleepers. Otherwise the resident of least `t_offload_s + outstanding calls ·
+t_load_s` is offloaded, by the observed times, until the rest fits: the instance itself or one that
+sleeps there, on all its GPUs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from inframind_gym.simulator.placement.blocks import first_gpu_inner
-from inframind_gym.simulator.placement.compiled import inner, placement_jit
+from inframind_gym.simulator.placement.compiled import inner
 from inframind_gym.simulator.placement.state import (
     ABSENT,
     DRAINING,
@@ -33,6 +31,7 @@ from inframind_gym.simulator.placement.state import (
     VANISHING,
     Cluster,
     World,
+    first_gpu_inner,
 )
 from inframind_gym.simulator.rng import uniform
 
@@ -41,7 +40,7 @@ STREAM_FOREIGN: Final = 106
 
 @inner
 def leader_of(world: World, g: int, m: int) -> int:
-    """The first GPU of the block of model `m` that GPU `g` is in, or NONE beyond the last block."""
+    """Return the first GPU of model `m`'s block around GPU `g`, NONE beyond the last block."""
     tp = int(world.model[m].tp)
     leader = first_gpu_inner(g, tp)
     return leader if leader + tp <= world.gpu.shape[0] else NONE
@@ -49,14 +48,14 @@ def leader_of(world: World, g: int, m: int) -> int:
 
 @inner
 def state_on(world: World, cluster: Cluster, e: int, g: int, m: int) -> int:
-    """State of model `m` on GPU `g`."""
+    """Return the state of model `m` on GPU `g`."""
     leader = leader_of(world, g, m)
     return ABSENT if leader == NONE else int(cluster.instance[e, leader, m].state)
 
 
 @inner
 def held_by(world: World, cluster: Cluster, e: int, g: int, m: int) -> float:
-    """Memory in MB that model `m` holds on GPU `g`."""
+    """Return the memory in MB that model `m` holds on GPU `g`."""
     leader = leader_of(world, g, m)
     if leader == NONE:
         return 0.0
@@ -75,31 +74,16 @@ def held_by(world: World, cluster: Cluster, e: int, g: int, m: int) -> float:
 
 @inner
 def held(world: World, cluster: Cluster, e: int, g: int) -> float:
-    """Memory in MB that all models hold on GPU `g`."""
+    """Return the memory in MB that all models hold on GPU `g`."""
     total = 0.0
     for m in range(world.model.shape[0]):
         total += held_by(world, cluster, e, g, m)
     return total
 
 
-@placement_jit
-def write_held(
-    world: World, cluster: Cluster, rows: NDArray[np.int64], held_mb: NDArray[np.float64]
-) -> None:
-    """Write the memory that all models hold on each GPU of some environments.
-
-    Args:
-        rows: (n,) environments.
-        held_mb: (n, G) MB, written.
-    """
-    for i in range(rows.shape[0]):
-        for g in range(world.gpu.shape[0]):
-            held_mb[i, g] = held(world, cluster, rows[i], g)
-
-
 @inner
 def slept_on(world: World, cluster: Cluster, e: int, g: int) -> float:
-    """Memory in MB that sleepers hold on GPU `g`, those that are about to wake included."""
+    """Return the memory in MB that sleepers, also those about to wake, hold on GPU `g`."""
     total = 0.0
     for m in range(world.model.shape[0]):
         state = state_on(world, cluster, e, g, m)
@@ -110,7 +94,7 @@ def slept_on(world: World, cluster: Cluster, e: int, g: int) -> float:
 
 @inner
 def redraw_foreign(world: World, cluster: Cluster, e: int, tick: int) -> None:
-    """Draw anew what other processes hold on each GPU: never more than is free."""
+    """Redraw what other processes hold on each GPU: never more than is free."""
     settings = world.settings[0]
     for g in range(world.gpu.shape[0]):
         wanted = settings.foreign_mb * uniform(cluster.episode[e].key, STREAM_FOREIGN, tick, g)
@@ -120,7 +104,7 @@ def redraw_foreign(world: World, cluster: Cluster, e: int, tick: int) -> None:
 
 @inner
 def starts_now(world: World, cluster: Cluster, e: int, leader: int, m: int) -> bool:
-    """Whether a queued model finds its memory on all GPUs of its block."""
+    """Return whether a queued model finds its memory on all GPUs of its block."""
     model = world.model[m]
     for g in range(leader, leader + model.tp):
         others = held(world, cluster, e, g) - held_by(world, cluster, e, g, m)
@@ -131,7 +115,7 @@ def starts_now(world: World, cluster: Cluster, e: int, leader: int, m: int) -> b
 
 @inner
 def is_overbooked(world: World, cluster: Cluster, e: int, g: int) -> bool:
-    """Whether what is planned for GPU `g` breaks a limit, once all that leaves it has left."""
+    """Return whether the plan for GPU `g` breaks a limit once all that leaves it has left."""
     slept = 0.0
     total = cluster.foreign_mb[e, g]
     for m in range(world.model.shape[0]):
@@ -145,14 +129,14 @@ def is_overbooked(world: World, cluster: Cluster, e: int, g: int) -> bool:
             slept += model.slept_mb
             total += model.slept_mb
         elif instance.state == QUEUED:
-            slept += model.slept_mb  # it will want to sleep here one day (the specification)
+            slept += model.slept_mb  # room to fall asleep here later
             total += model.active_mb
     return bool(slept > world.gpu[g].slept_limit_mb or total > world.gpu[g].vram_mb)
 
 
 @inner
 def cheapest_resident(world: World, cluster: Cluster, e: int, g: int) -> int:
-    """The model whose offload from GPU `g` costs least, or NONE if nobody can go."""
+    """Return the model whose offload from GPU `g` costs least, or NONE if none can go."""
     best = NONE
     least = np.inf
     for m in range(world.model.shape[0]):
@@ -173,7 +157,7 @@ def cheapest_resident(world: World, cluster: Cluster, e: int, g: int) -> int:
 
 @inner
 def resident_to_go(world: World, cluster: Cluster, e: int, g: int) -> int:
-    """The model to offload from GPU `g` next, or NONE if all that is planned fits."""
+    """Return the model to offload from GPU `g` next, or NONE if all that is planned fits."""
     if is_overbooked(world, cluster, e, g):
         return cheapest_resident(world, cluster, e, g)
     return NONE

@@ -1,10 +1,16 @@
-"""How an instance serves: continuous batching, abstracted.
+"""Routing and serving: calls go to awake instances, which batch continuously.
 
-B running calls advance together: an engine step takes `base_s + per_seq_s · B` and does one step of
-each one's work, so that a call takes longer in a fuller batch. Between two events of a server the
-engine's clock runs evenly, and the next call to end is the one of least finish clock: time jumps
-from end to end. A call whose slot is taken waits in the server, first come first served. Servers do
-not see each other within a routing interval, because calls are routed at ticks only.
+*Routing*, every δt1. A model's calls go in the order in which they began to wait, each to the
+ACTIVE instance of least drain latency (the lowest GPU among equals), and what was sent counts at
+once. An instance takes as many calls as it has slots and queue places; the others go on waiting
+with the router. Without that limit copies made later would find no work, since what was sent cannot
+be fetched back, and a server that is to sleep would drain for minutes.
+
+*Serving*. B running calls advance together: an engine step takes `base_s + per_seq_s · B` and does
+one step of each one's work, so that a call takes longer in a fuller batch. Between two events of a
+server the engine's clock runs evenly, and the next call to end is the one of least finish clock:
+time jumps from end to end. A call whose slot is taken waits in the server, first come first served.
+Servers do not see each other within a routing interval, because calls are routed at ticks only.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ import numpy as np
 
 from inframind_gym.simulator.placement.compiled import inner
 from inframind_gym.simulator.placement.jobs import call_done
-from inframind_gym.simulator.placement.state import NONE, Cluster, World
+from inframind_gym.simulator.placement.state import ACTIVE, NONE, Cluster, World
 
 
 @inner
@@ -37,7 +43,7 @@ def open_server(cluster: Cluster, e: int, g: int, m: int, now_s: float) -> None:
 
 @inner
 def drain_latency(cluster: Cluster, e: int, g: int) -> float:
-    """num_requests · Δlatency_sum / Δlatency_count of the server at leader `g`.
+    """Return num_requests · Δlatency_sum / Δlatency_count of the server at leader `g`.
 
     The deltas are those of the last decision interval in which a call ended.
     """
@@ -47,7 +53,7 @@ def drain_latency(cluster: Cluster, e: int, g: int) -> float:
 
 @inner
 def has_room(world: World, cluster: Cluster, e: int, g: int) -> bool:
-    """Whether the server takes one more call."""
+    """Return whether the server takes one more call."""
     server = cluster.server[e, g]
     model = world.model[server.model]
     return bool(server.running + server.queued < model.slots + model.queue)
@@ -89,7 +95,7 @@ def start(cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: 
 
 @inner
 def take_out(cluster: Cluster, e: int, g: int, now_s: float, end_s: float) -> int:
-    """Remove the running call at `next_slot`, and say which request it was."""
+    """Remove the running call at `next_slot` and return its request."""
     server = cluster.server[e, g]
     episode = cluster.episode[e]
     slot = int(server.next_slot)
@@ -159,6 +165,46 @@ def serve(
         count_answer(cluster, e, g, identity, now_s)
         call_done(world, cluster, e, identity, now_s, to_s, end_s)
         start_next(cluster, e, g, now_s, end_s)
+
+
+@inner
+def route_model(world: World, cluster: Cluster, e: int, m: int, now_s: float, end_s: float) -> None:
+    """Route the waiting calls of model `m`."""
+    waiting = cluster.waiting[e, m]
+    open_servers = 0
+    for g in range(0, world.gpu.shape[0], world.model[m].tp):
+        if cluster.instance[e, g, m].state == ACTIVE and has_room(world, cluster, e, g):
+            cluster.target[open_servers] = g
+            open_servers += 1
+    while waiting.count > 0 and open_servers > 0:
+        least_s = np.inf
+        where = 0
+        for i in range(open_servers):
+            drain_s = drain_latency(cluster, e, cluster.target[i])
+            if drain_s < least_s:
+                least_s = drain_s
+                where = i
+        identity = int(waiting.head)
+        request = cluster.request[e, identity]
+        waiting.head = request.next
+        waiting.count -= 1
+        waiting.stamp_sum_s -= request.stamp_s
+        request.next = NONE
+        g = int(cluster.target[where])
+        submit(world, cluster, e, g, identity, now_s, end_s)
+        if not has_room(world, cluster, e, g):
+            open_servers -= 1
+            for i in range(where, open_servers):
+                cluster.target[i] = cluster.target[i + 1]
+
+
+@inner
+def route(world: World, cluster: Cluster, e: int, now_s: float, end_s: float) -> None:
+    """Route the waiting calls of every model that is awake somewhere."""
+    for m in range(world.model.shape[0]):
+        waiting = cluster.waiting[e, m]
+        if waiting.count > 0 and waiting.active > 0:
+            route_model(world, cluster, e, m, now_s, end_s)
 
 
 @inner

@@ -3,56 +3,64 @@
 The first axis of every array is the environment of a batch (E); G GPUs, M models, S slots and Q
 queue places of the largest server, J jobs and R requests at most in an episode.
 
-An *instance* is one model on one block of `tp` neighbouring GPUs; its record stands at the block's
-first GPU, its *leader*. A *server* is the working part of an instance that is awake; it stands at
-the leader too, because a GPU belongs to at most one server.
+An *instance* is one model on one block of `tp` neighbouring GPUs, from a multiple of `tp` on; its
+record is kept at the block's first GPU, its *leader*. A *server* is the working part of an instance
+that is awake; it is kept at the leader too, because a GPU belongs to at most one server.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.simulator.placement.compiled import inner
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES
+
+Whole = TypeVar("Whole", int, NDArray[np.int64])
 
 MAX_CALLS: Final = MAX_NODES + 1  # of a job: its nodes and the call that decides
 NONE: Final = -1
 
-# States of an instance. The specification's four are coarser: LOADING covers QUEUED, WAKING and
-# LOADING; an instance that is DRAINING or SLEEPING was ACTIVE and serves nobody new. Their order
-# counts: from DRAINING on an instance is in transition, from QUEUED on it comes.
+# States of an instance. Their order counts: from DRAINING on an instance is in transition, from
+# QUEUED on it comes.
 ABSENT: Final = 0
 SLEPT: Final = 1
 ACTIVE: Final = 2
 DRAINING: Final = 3  # finishes what is in flight, then goes the way of its fate
 SLEEPING: Final = 4  # its weights leave the GPU
 VANISHING: Final = 5  # its process ends
-QUEUED: Final = 6  # chosen; its GPUs are not clear yet
+QUEUED: Final = 6  # chosen; other instances have not left its GPUs yet
 WAKING: Final = 7
 LOADING: Final = 8
 STATE_NAMES: Final = (
-    "absent",
-    "slept",
-    "active",
-    "draining",
-    "sleeping",
-    "vanishing",
-    "queued",
-    "waking",
-    "loading",
+    *("absent", "slept", "active", "draining", "sleeping", "vanishing"),
+    *("queued", "waking", "loading"),
 )
 
 
 def is_moving(state: Any) -> Any:
-    """Whether an instance is in transition, from DRAINING to LOADING; of one state or an array."""
+    """Return whether an instance is in transition, of one state or an array."""
     return state >= DRAINING
 
 
 def is_coming(state: Any) -> Any:
-    """Whether an instance is QUEUED, WAKING or LOADING; of one state or an array."""
+    """Return whether an instance is QUEUED, WAKING or LOADING, of one state or an array."""
     return state >= QUEUED
+
+
+def first_gpu(g: Whole, tp: Whole) -> Whole:
+    """Return the first GPU of the block that GPU `g` is in; the last block may be incomplete.
+
+    Args:
+        g: a GPU, or an array of them.
+        tp: GPUs of an instance, one number or an array that goes with `g`.
+    """
+    return g // tp * tp
+
+
+first_gpu_inner: Final = inner(first_gpu)  # for compiled code
 
 
 # Fates of one that drains.
@@ -138,7 +146,7 @@ DAG: Final = np.dtype(
 
 
 class World(NamedTuple):
-    """What does not change."""
+    """Constants of a run: cards, GPUs, graphs of calls and settings."""
 
     settings: NDArray[Any]  # (1,) SETTINGS
     model: NDArray[Any]  # (M,) MODEL
@@ -205,7 +213,7 @@ SERVER: Final = np.dtype(
         ("polled_count", "i4"),
         ("model", "i4"),  # NONE: there is none
         ("running", "i4"),
-        ("next_slot", "i4"),  # where `next_finish` stands
+        ("next_slot", "i4"),  # slot of `next_finish`
         ("queued", "i4"),
         ("queue_head", "i4"),
     ],
@@ -276,7 +284,7 @@ JOB_DONE: Final = np.dtype(
 
 
 class Cluster(NamedTuple):
-    """What changes."""
+    """State of E clusters, and scratch space."""
 
     episode: NDArray[Any]  # (E,) EPISODE
     instance: NDArray[Any]  # (E, G, M) INSTANCE, at the leader
@@ -308,7 +316,7 @@ class Cluster(NamedTuple):
 
 
 def allocate(world: World, num_envs: int, jobs: int) -> Cluster:
-    """Arrays for `num_envs` clusters in whose episodes at most `jobs` jobs come."""
+    """Return arrays for `num_envs` clusters in whose episodes at most `jobs` jobs come."""
     gpus, models = len(world.gpu), len(world.model)
     requests = jobs * MAX_AGENTS  # calls of a job that are in the cluster at once
     by_gpu = (num_envs, gpus)

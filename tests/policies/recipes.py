@@ -1,17 +1,39 @@
-"""Recipes carried out in the environment, for the tests of foresight and of the bounds."""
+"""Recipes carried out in the environment and played by the oracle, for the tests of both."""
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing.vector import StreamVectorEnv
-from inframind_gym.policies.oracle.compiled import jit
-from inframind_gym.policies.oracle.recipe import RECIPE, best_role, play
-from inframind_gym.simulator.workflow.params import EnvParams
+from inframind_gym.policies.oracle import RECIPE, best_role, make_oracle, outcomes_of
+from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.state import COMPLETED, PLAN
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
+
+# Workloads and protocols whose rules differ.
+RULES = [("math", "parallel"), ("mbpp", "parallel"), ("humaneval", "sequential")]
+
+
+def stream(
+    workload: str, protocol: str, rate_per_min: float = 20.0, queries: int = 80
+) -> StreamVectorEnv:
+    made = gym.make_vec(
+        "InfraMind-Stream-v0",
+        num_envs=1,
+        workload=workload,
+        execution=execution,
+        level="joint",
+        observation="index",
+        num_queries=queries,
+        arrival_rate_per_min=rate_per_min,
+        record_calls=True,
+    ).unwrapped
+    assert isinstance(made, StreamVectorEnv)
+    made.reset(seed=3)
+    return made
 
 
 def random_recipes(count: int, routes: int, seed: int) -> NDArray[Any]:
@@ -26,7 +48,7 @@ def random_recipes(count: int, routes: int, seed: int) -> NDArray[Any]:
 
 
 def carry_out(env: StreamVectorEnv, recipes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Run a sweep that has just been reset; query q goes by recipe q.
+    """Run an episode that has just been reset; query q goes by recipe q.
 
     Returns:
         (N,) COMPLETED by ordinal, and all CALL records.
@@ -54,35 +76,17 @@ def carry_out(env: StreamVectorEnv, recipes: NDArray[Any]) -> tuple[NDArray[Any]
     return done, calls
 
 
-@jit
-def play_all(
-    world: EnvParams,
-    card: NDArray[Any],
-    pace: NDArray[Any],
-    keys: NDArray[np.uint64],
-    ordinals: NDArray[np.int64],
-    tasks: NDArray[np.int64],
-    length_z: NDArray[np.float32],
-    recipes: NDArray[Any],
-    scratch: NDArray[np.float64],
-    work_s: NDArray[np.float64],
-    outcomes: NDArray[Any],
-) -> None:
-    """`play` every query by every recipe.
-
-    Args:
-        world: constants of the run.
-        card: (M,) CARD.
-        pace: (M,) PACE.
-        keys: (n,) of each query's sweep; `ordinals`, `tasks` and `length_z` (n,) likewise.
-        recipes: (r,) RECIPE.
-        scratch: (2, MAX_NODES).
-        work_s: (r, n, M) written.
-        outcomes: (r, n) OUTCOME, written.
-    """
-    for i in range(recipes.shape[0]):
-        for q in range(keys.shape[0]):
-            play(
-                world, card, pace, keys[q], ordinals[q], tasks[q], length_z[q], recipes[i],
-                scratch, work_s[i, q], outcomes[i, q],
-            )  # fmt: skip
+def foreseen(
+    env: StreamVectorEnv, recipes: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Outcome (N,) and work (N, M) of every query by its own recipe, on idle servers."""
+    simulation = env.simulation
+    env.reset(seed=3)
+    key, tasks = simulation.state.stream[0]["key"], simulation.state.task[0]
+    oracle = make_oracle(simulation.params, cards(simulation.pool))
+    found = [
+        outcomes_of(oracle, key, tasks[q : q + 1], recipes[q : q + 1], first=q)
+        for q in range(len(recipes))
+    ]
+    outcomes, work_s = (np.concatenate(part)[:, 0] for part in zip(*found, strict=True))
+    return outcomes, work_s

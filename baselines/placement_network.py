@@ -1,4 +1,4 @@
-"""The network of `scorer` in PyTorch, as a policy of sb3-contrib's MaskablePPO."""
+"""The network of `sb3_maskable_ppo` in PyTorch, as a policy of sb3-contrib's MaskablePPO."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from torch import nn
 
 from inframind_gym.envs.placement.observation import GPU_FEATURES, MODEL_FEATURES
-from inframind_gym.policies.placement.scorer import INPUTS, LAYERS, PARTS, take_apart
+from inframind_gym.policies.placement.maskable_ppo import INPUTS, LAYERS, PARTS, take_apart
 
 
 def _network(inputs: int, hidden: int) -> nn.Sequential:
@@ -95,7 +95,7 @@ class ScorerPolicy(MaskableActorCriticPolicy):
 
 
 def export(policy: ScorerPolicy) -> dict[str, NDArray[np.float32]]:
-    """The acting network as in `scorer.shapes`."""
+    """Return the tensors of the acting network, as in `maskable_ppo.shapes`."""
     tensors = {}
     for part in PARTS:
         network: Any = policy.mlp_extractor.actor[part]

@@ -1,4 +1,4 @@
-"""Builds what does not change in an episode: cards, GPUs, graphs and settings as arrays."""
+"""Constants of a run as arrays of the compiled code: cards, GPUs, graphs and settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def build_world(
     demand: DemandConfig,
     arrivals: JobArrivals,
 ) -> World:
-    """The arrays that the compiled code reads."""
+    """Return the arrays that the compiled code reads."""
     topology = np.array([demand.topologies.get(name, 0.0) for name in TOPOLOGIES])
     agents = np.array([demand.num_agents.get(k + 1, 0.0) for k in range(MAX_AGENTS)])
     mix = np.arange(1, len(cards) + 1, dtype=np.float64) ** -demand.zipf
@@ -43,7 +43,7 @@ def build_world(
 
 
 def jobs_per_min(config: PlacementConfig, cluster: ClusterConfig, demand: DemandConfig) -> float:
-    """Mean rate of jobs of the whole cluster."""
+    """Return the mean rate of jobs of the whole cluster."""
     return demand.jobs_per_gpu_per_min * config.load * cluster.num_gpus
 
 
@@ -56,7 +56,7 @@ def _cdf(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 def _mean_calls(
     dag: NDArray[Any], topology: NDArray[np.float64], agents: NDArray[np.float64]
 ) -> float:
-    """Calls of a job, on average."""
+    """Return the mean number of calls of a job."""
     share = np.outer(topology / topology.sum(), agents / agents.sum())
     return float((share.ravel() * dag["calls"]).sum())
 

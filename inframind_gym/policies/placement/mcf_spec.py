@@ -1,36 +1,43 @@
-"""The min-cost flow of `spec/gpu_placement.md`, "GPU Reconfiguration", to the letter.
+"""`mcf_spec`: a linear min-cost flow, one path for each GPU, solved by networkx.
 
 Four layers: source → STABLE GPUs → a copy of every needed model for each GPU → sink. Needed are the
-models of calls in waiting_for_scheduling or in potential, less those that are loading. Where the
-text leaves a reading open:
+models of calls in waiting_for_scheduling or in potential, less those that are loading. Arcs cost
+seconds:
 
-- *requests needing a model* are its calls in waiting_for_scheduling and in potential, in switch
-  penalties as well as in "weighted by outstanding demand"; only the waiting relief is said to count
-  waiting_for_scheduling alone.
-- The *model with the lowest cost on g* is the resident, awake or asleep, of least t_offload_s +
-  requests · t_load_s: the sum that case 2 then charges. Among equals the first in the list.
-- A GPU without an ACTIVE model has slept_mem(active) = 0 and a sleep cost of 0; one without any
-  resident has nothing to offload.
-- If `active_model_on_g` is model_j, the whole edge GPU → model costs 0, sleep and offload included.
-- slept_mem_tp1_MB(model_j) is the card's; slept_mem(active) is that of its own tp.
+- source → GPU g: the drain latency of the server on g.
+- g → model j: 0 if j is active on g. Otherwise, if the sleepers on g, the active model a and j may
+  sleep there together, t_sleep(a) + requests(a) · t_wake(a); else the least
+  t_offload(m) + requests(m) · t_load(m) over the residents m of g, awake or asleep.
+- j on g → sink: 0, t_wake(j) or t_load(j) if j is ACTIVE, SLEPT or ABSENT on g, less the ages of
+  j's waiting calls.
+
+- *Requests* of a model are its calls in waiting_for_scheduling and in potential; the relief on the
+  last arc counts waiting_for_scheduling alone.
+- Among residents of equal cost the first in the list is offloaded. A GPU without an ACTIVE model
+  has no sleep cost, one without any resident nothing to offload.
+- j's memory asleep is its card's slept_mem_tp1_MB; that of the active model is of its own tp.
 
 networkx wants whole numbers: costs are counted in units of `UNIT_S` (a millisecond), rounded half
 to even. `max_flow_min_cost` first maximises the flow, so every STABLE GPU is given a model.
 
-Known defects, documented and kept: TP > 1 cannot be expressed (each GPU chooses alone, so groups
-come together by accident only); the relief is the same for the first copy and the tenth, so several
-GPUs pile onto one hot model; every GPU must act, so a GPU whose model nobody waits for takes the
-cheapest change rather than none (keeping is free only for a model that is needed).
+Known defects, kept because `mcf_plus` is measured against them: TP > 1 cannot be expressed (each
+GPU chooses alone, so groups come together by accident only); the relief is the same for the first
+copy and the tenth, so several GPUs pile onto one hot model; every GPU must act, so a GPU whose
+model has no demand takes the cheapest change rather than none (keeping is free only for a model
+that is needed).
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.envs.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.errors import ConfigError
+from inframind_gym.policies.placement.protocol import BasePlacementPolicy
 from inframind_gym.simulator.placement.state import ACTIVE, NONE, SLEPT
 
 UNIT_S: Final = 1e-3
@@ -48,7 +55,7 @@ class SpecCosts(NamedTuple):
 
 
 def spec_costs(spec: PlacementSpec, context: PlacementContext, row: int) -> SpecCosts:
-    """The costs of the specification's network for one decision.
+    """Return the arcs of the network for one decision.
 
     Args:
         spec: the facts of the run.
@@ -90,7 +97,7 @@ def spec_costs(spec: PlacementSpec, context: PlacementContext, row: int) -> Spec
 
 
 def _sleep_cost(context: PlacementContext, row: int, active: int) -> float:
-    """Case 1: sleep cost and switch penalty."""
+    """Return the cost to let the active model sleep, and to wake it for its requests."""
     if active == NONE:
         return 0.0
     penalty = context.outstanding[row, active] * context.wake_s[row, active]
@@ -100,7 +107,7 @@ def _sleep_cost(context: PlacementContext, row: int, active: int) -> float:
 def _offload_cost(
     context: PlacementContext, row: int, active: int, slept: NDArray[np.int64]
 ) -> float:
-    """Case 2: offload cost and switch penalty of the resident for which they are least."""
+    """Return the cost to offload the resident, and to load it for its requests, that is least."""
     residents = [*([active] if active != NONE else []), *slept.tolist()]
     costs = [
         float(context.offload_s[row, m] + context.outstanding[row, m] * context.load_s[row, m])
@@ -110,7 +117,7 @@ def _offload_cost(
 
 
 def solve_spec(costs: SpecCosts) -> dict[int, int]:
-    """The model that the flow sends through each STABLE GPU; empty if no model is needed.
+    """Return the model that the flow sends through each STABLE GPU; {} if no model is needed.
 
     Raises:
         ImportError: networkx is not installed (extra `placement`).
@@ -136,3 +143,23 @@ def solve_spec(costs: SpecCosts) -> dict[int, int]:
 
 def _units(seconds: float) -> int:
     return round(float(seconds) / UNIT_S)
+
+
+class SpecFlowPlacement(BasePlacementPolicy):
+    """The model that the linear flow sends through each STABLE GPU."""
+
+    name = "mcf_spec"
+
+    def __init__(self) -> None:
+        if find_spec("networkx") is None:
+            raise ConfigError(
+                "placement policy 'mcf_spec' needs networkx: pip install -c constraints.txt -e "
+                "'.[placement]'"
+            )
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """See the class."""
+        action = np.zeros(self.spec.num_gpus, np.int64)
+        for g, m in solve_spec(spec_costs(self.spec, context, 0)).items():
+            action[g] = m + 1
+        return action

@@ -1,4 +1,4 @@
-"""Placements that follow the queues by a rule: LRU swap-on-demand, greedy loading, autoscaler."""
+"""Placements by a rule: random, static, LRU swap-on-demand, greedy loading, autoscaler."""
 
 from __future__ import annotations
 
@@ -7,13 +7,86 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.policies.placement.protocol import BasePlacementPolicy, open_blocks
-from inframind_gym.simulator.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.envs.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.policies.placement.protocol import BasePlacementPolicy, block_of, open_blocks
 from inframind_gym.simulator.placement.state import NONE, is_coming
 
 
+class RandomPlacement(BasePlacementPolicy):
+    """Each decision, each GPU with probability `change` takes a random model that is open to it.
+
+    Groups are chosen as a whole, so its choices are legal.
+    """
+
+    name = "random"
+
+    def __init__(self, change: float = 0.1) -> None:
+        self.change = change
+
+    def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
+        """Make one generator a row."""
+        super().reset(spec, seeds)
+        self._rng = [np.random.default_rng(seed) for seed in seeds]
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """See the class."""
+        rng, spec = self._rng[row], self.spec
+        action = np.zeros(spec.num_gpus, np.int64)
+        for g in range(spec.num_gpus):
+            wanted = rng.random() < self.change
+            m = int(rng.integers(spec.num_models))
+            block = block_of(spec, g, m)
+            is_open = block in open_blocks(spec, context, m)
+            if wanted and is_open and not action[block.start : block.stop].any():
+                action[block.start : block.stop] = m + 1
+        return action
+
+
+class StaticPlacement(BasePlacementPolicy):
+    """Blocks of GPUs go to the models in turn, widest first; once there they stay.
+
+    With fewer GPUs than the models want, the last of the list are never awake.
+    """
+
+    name = "static"
+
+    def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
+        """Share out the GPUs."""
+        super().reset(spec, seeds)
+        self.plan = np.full(spec.num_gpus, NONE)
+        order = sorted(range(spec.num_models), key=lambda m: (-int(spec.tp[m]), m))
+        # Each round places every model once, as long as there is room; the first round in the
+        # list's order decides who is left out.
+        placed = True
+        while placed:
+            placed = False
+            for m in order:
+                block = self._next_block(m)
+                if block is not None:
+                    self.plan[block.start : block.stop] = m
+                    placed = True
+
+    def _next_block(self, m: int) -> range | None:
+        tp = int(self.spec.tp[m])
+        for first in range(0, self.spec.num_gpus - tp + 1, tp):
+            block = slice(first, first + tp)
+            fits = (self.spec.vram_mb[block] >= self.spec.active_mb[m]).all()
+            if fits and (self.plan[block] == NONE).all():
+                return range(first, first + tp)
+        return None
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """Choose what is planned wherever it is not there yet and may come."""
+        action = np.zeros(self.spec.num_gpus, np.int64)
+        for m in range(self.spec.num_models):
+            for block in open_blocks(self.spec, context, m):
+                if (self.plan[block.start : block.stop] == m).all():
+                    action[block.start : block.stop] = m + 1
+        return action
+
+
 def instances(spec: PlacementSpec, context: PlacementContext) -> NDArray[np.int64]:
-    """(M,) instances that are awake or on their way."""
+    """Return the number of instances of each model that are awake or coming, (M,)."""
     awake = context.active[0][:, None] == np.arange(spec.num_models)
     coming = is_coming(context.state[0])
     count: NDArray[np.int64] = (awake | coming).sum(axis=0) // spec.tp
@@ -23,15 +96,15 @@ def instances(spec: PlacementSpec, context: PlacementContext) -> NDArray[np.int6
 class LruPlacement(BasePlacementPolicy):
     """Swap on demand, as a cache does.
 
-    A model with waiting calls that is neither awake nor on its way takes the block of GPUs that has
-    been idle longest: whose latest call in flight lies furthest back. The model with the oldest
-    waiting calls comes first. GPUs that serve are taken only if no other block is open.
+    A model with waiting calls that is neither awake nor coming takes the block of GPUs that has
+    been idle longest, counted from its latest call in flight. The model with the oldest waiting
+    calls comes first. GPUs that serve are taken only if no other block is open.
     """
 
     name = "lru"
 
     def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
-        """No GPU has been used yet."""
+        """Forget when GPUs were used."""
         super().reset(spec, seeds)
         self._used_s = np.full((len(seeds), spec.num_gpus), -1.0)
 
@@ -58,11 +131,11 @@ class LruPlacement(BasePlacementPolicy):
 
 
 class GreedyPlacement(BasePlacementPolicy):
-    """Every GPU that has nothing to do loads whatever waits most.
+    """Every idle GPU loads the model with most waiting calls per copy.
 
     Models are taken by waiting calls per instance, the copies of this decision counted, until none
     has any; the first open block without a call in flight and whose own model has none waiting
-    takes each. What a switch costs is not asked.
+    takes each. The cost of a switch is ignored.
     """
 
     name = "greedy"
@@ -100,7 +173,7 @@ class ThresholdPlacement(BasePlacementPolicy):
     The use of a model is its calls in flight and waiting over the slots of its instances. Above
     `high` (and whenever calls wait for a model that is not awake) it wants one more instance. It
     takes the block whose models are least used, none of them above `low`, if they have another
-    instance or nobody asks for them; a model that is not awake takes it whoever is there.
+    instance or no demand; a model that is not awake takes it whatever is there.
 
     Args:
         high: use above which copies are added.

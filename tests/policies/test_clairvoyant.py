@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
-import baselines
+from inframind_gym.benchmark.cells import Cell
 from inframind_gym.benchmark.routing.rollout import Simulator
-from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
+from inframind_gym.benchmark.suite import SuiteConfig
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import requires_of, resolve_policy
+from inframind_gym.policies.builtin import BASELINES, is_bound
 from inframind_gym.policies.clairvoyant import ClairvoyantPolicy, small_recipes
 
-SUITE = RoutingSuite(
+SUITE = SuiteConfig(
     name="test",
     policies=("clairvoyant",),
     workloads=("math",),
@@ -21,9 +22,9 @@ SUITE = RoutingSuite(
 )
 
 
-def played(policy: str, rows: int = 4) -> dict[RoutingCell, np.ndarray]:
+def played(policy: str, rows: int = 4) -> dict[Cell, np.ndarray]:
     cells = [
-        RoutingCell(policy, "math", rate, "tiers", seed)
+        Cell(policy, "math", rate, "tiers", seed)
         for rate in SUITE.rates_per_min
         for seed in SUITE.seed_list
     ]
@@ -54,9 +55,9 @@ def test_a_row_does_alone_what_it_does_in_a_batch() -> None:
 
 
 def test_it_is_registered_as_a_bound_and_not_as_a_baseline() -> None:
-    assert baselines.is_bound("clairvoyant") and baselines.is_bound("clairvoyant:1.5")
-    assert not baselines.is_bound("least_loaded")
-    assert "clairvoyant" not in baselines.names()
+    assert is_bound("clairvoyant") and is_bound("clairvoyant:1.5")
+    assert not is_bound("least_loaded")
+    assert "clairvoyant" not in {entry.name for entry in BASELINES}
     policy = resolve_policy("clairvoyant:1.5")
     assert isinstance(policy, ClairvoyantPolicy) and policy.safety == 1.5
     assert requires_of(policy) == {"level": "joint"}

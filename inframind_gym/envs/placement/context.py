@@ -1,7 +1,7 @@
-"""What a placement policy is told before a run and sees at every decision, in plain units.
+"""Facts of a run and state at a decision, in plain units, for heuristics and solvers.
 
-The observation is for networks; heuristics and solvers read this. Nothing in it is hidden from the
-observation's point of view: times are the observed ones, not the true ones.
+They hold the information of the observation, which is for networks: times are the observed ones,
+not the true ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.simulation import PlacementSimulation
-from inframind_gym.simulator.placement.blocks import first_gpu
 from inframind_gym.simulator.placement.state import (
     ABSENT,
     ACTIVE,
@@ -21,11 +20,12 @@ from inframind_gym.simulator.placement.state import (
     OFFLOAD,
     SLEEP,
     WAKE,
+    first_gpu,
 )
 
 
 class PlacementSpec(NamedTuple):
-    """The facts of a run, the same for all its rows; G GPUs, M models."""
+    """Facts of a run; G GPUs, M models."""
 
     models: tuple[str, ...]  # (M,) aliases, in the order of the actions
     tp: NDArray[np.int64]  # (M,) GPUs of an instance
@@ -56,7 +56,7 @@ class PlacementContext(NamedTuple):
     """One decision in each of n rows. The arrays are the caller's own."""
 
     time_s: NDArray[np.float64]  # (n,)
-    state: NDArray[np.int8]  # (n, G, M) of each model on each GPU (`placement.state`: ABSENT, …)
+    state: NDArray[np.int8]  # (n, G, M) of each model on each GPU (ABSENT, ACTIVE, …)
     stable: NDArray[np.bool_]  # (n, G)
     active: NDArray[np.int64]  # (n, G) model that is ACTIVE, or -1
     drain_s: NDArray[np.float64]  # (n, G) from the last interval's latencies; 0 without a server
@@ -78,7 +78,7 @@ class PlacementContext(NamedTuple):
 
 
 def spec_of(simulation: PlacementSimulation) -> PlacementSpec:
-    """The facts of a run."""
+    """Return the facts of a run."""
     model, gpu = simulation.world.model, simulation.world.gpu
     return PlacementSpec(
         models=tuple(card.alias for card in simulation.cards),
@@ -98,7 +98,7 @@ def spec_of(simulation: PlacementSimulation) -> PlacementSpec:
 
 
 def contexts(simulation: PlacementSimulation, rows: NDArray[np.int64]) -> PlacementContext:
-    """What policies see at the decision that waits in each of `rows`."""
+    """Return the state of `rows` at the decisions that they wait for."""
     world, state = simulation.world, simulation.state
     gpus, models = simulation.num_gpus, simulation.num_models
     tp = world.model["tp"].astype(np.int64)
