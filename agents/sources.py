@@ -18,7 +18,6 @@ APART: Final = (  # rooms on which no training rests: editing them makes none st
     "inframind_gym/live/prompts",
     "inframind_gym/live/launch",
     "inframind_gym/live/vllm",
-    "inframind_gym/calibration/sim2real",
     "inframind_gym/tasks/sandbox",
 )
 _SOURCES: Final = (".py", ".yaml", ".npy", ".npz", ".gz")

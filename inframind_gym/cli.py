@@ -14,9 +14,7 @@ from rich.table import Table
 
 from inframind_gym import ENVIRONMENTS, __version__
 from inframind_gym.benchmark.cli import app as bench_app
-from inframind_gym.calibration.command import calibrate
-from inframind_gym.calibration.replay_command import replay
-from inframind_gym.calibration.sim2real.command import sim2real
+from inframind_gym.calibration.commands import calibrate, replay, sim2real
 from inframind_gym.configs import find_config, list_configs
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.launch.command import app as pool_app

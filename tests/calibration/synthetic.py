@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.simulator.server import card_record, replay_requests
-from inframind_gym.simulator.server.pool import ServerCard, StepCost
+from inframind_gym.simulator.server.pool import ModelConfig, ServerCard, StepCost
 
 STEP = StepCost(base_s=0.012, per_kv_token_s=8e-8, per_new_token_s=4e-5, per_attention_unit_s=2e-9)
 
@@ -24,6 +24,12 @@ def card(**changes: Any) -> ServerCard:
         "step": STEP,
     }
     return ServerCard(**(fields | changes))
+
+
+def with_base_s(model: ModelConfig, factor: float) -> ModelConfig:
+    """Return a model whose engine step takes another time."""
+    step = model.server.step.model_copy(update={"base_s": model.server.step.base_s * factor})
+    return model.model_copy(update={"server": model.server.model_copy(update={"step": step})})
 
 
 def rows(server: ServerCard, requests: int = 120, *, per_s: float = 8.0) -> list[dict[str, Any]]:

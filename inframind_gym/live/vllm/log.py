@@ -1,6 +1,6 @@
 """The request log: one JSON object a line, one line a call that ended, whatever came of it.
 
-`inframind calibrate` reads it (`calibration/log.py`). Times that end in `_ts` are seconds
+`inframind calibrate` reads it (`calibration/request_log.py`). Times that end in `_ts` are seconds
 of this machine's monotonic clock. What nobody told us is null.
 
     request_id       of this log alone; the server was given it too (X-Request-Id)

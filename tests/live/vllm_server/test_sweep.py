@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.calibration.log import read_log
+from inframind_gym.calibration.request_log import read_log
 from inframind_gym.envs.routing.backend_simulation import DrivenSimulation, open_surrogate
 from inframind_gym.envs.routing.config import env_config
 from tests.live.vllm_server.fake import Answer, FakeProcess, until
