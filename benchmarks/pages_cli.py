@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks import fidelity  # noqa: F401  # adds its command
 from inframind_gym.benchmark.cli.shared import (
     Json,
     RayAddress,
@@ -17,72 +18,6 @@ from inframind_gym.benchmark.cli.shared import (
 )
 from inframind_gym.benchmark.cores import available_cores
 from inframind_gym.benchmark.progress import say
-
-
-@app.command()
-def fidelity(
-    data: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATA_DIR", help="Folder with vllm_traces/*.jsonl and measured_runs.json."
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option(help="Folder of fidelity.md and its figures, fidelity/*.svg.")
-    ] = Path("docs"),
-    pool: Annotated[
-        str, typer.Option(help="Pool of the measured runs: a name or a YAML file.")
-    ] = "b200-2gpu",
-    workloads: Annotated[
-        Path | None, typer.Option(help="Folder of workload YAML files; default: the shipped ones.")
-    ] = None,
-    logs: Annotated[
-        Path | None,
-        typer.Option(help="Server limits of the logs; default: benchmarks/fidelity/logs.yaml."),
-    ] = None,
-    fit: Annotated[
-        Path | None,
-        typer.Option(
-            help="fit.json of benchmarks.fit.measured; default: "
-            "benchmarks/fit/fitted/b200-2gpu.json."
-        ),
-    ] = None,
-    outcomes: Annotated[
-        Path | None,
-        typer.Option(
-            help="What benchmarks.fit.outcomes wrote; default: benchmarks/fit/fitted/outcomes.json."
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Sweeps to simulate for every cell.")] = 8,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="Measurements of speed, of which the median is shown.")
-    ] = 5,
-    as_json: Json = False,
-) -> None:
-    """Compare the simulator with request logs and measured runs, and write the fidelity page."""
-    from benchmarks.fidelity import page, sources
-    from benchmarks.fidelity.evidence import gather
-    from benchmarks.pages.figures import check_matplotlib
-    from inframind_gym.benchmark.tables import show
-
-    with friendly():
-        check_matplotlib()
-        evidence = gather(
-            data,
-            pool=pool,
-            workloads=workloads,
-            listing=logs or sources.LOGS,
-            fit=fit or sources.FIT,
-            outcomes=outcomes or sources.OUTCOMES,
-            seeds=seeds,
-            repeats=repeats,
-        )
-        written = page.write(evidence, out)
-        if as_json:
-            print_json(page.as_json(evidence, written))
-            return
-        show([page.sheet(evidence)])
-        print(f"{written.page} and {written.beside} beside it")
 
 
 @app.command()

@@ -55,6 +55,7 @@ def test_the_same_seed_has_the_same_arrivals_plans_and_decisions() -> None:
     np.testing.assert_allclose(again.completed["latency_s"], one.completed["latency_s"], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_cards_are_found_again_and_predict_loads_that_were_not_fitted() -> None:
     config = config_of("b200-2gpu")
     truth = load_pool("b200-2gpu")
@@ -67,10 +68,9 @@ def test_cards_are_found_again_and_predict_loads_that_were_not_fitted() -> None:
             episode_report(live, play_simulated(config, pool, live), truth.aliases, fitted=False)
             for pool in (fit.pool, wrong)
         )
-        # The valley is flat: the last digits of a processor decide where the search ends.
-        for metric in ("e2e_s", "query_s"):
-            off = abs(found[metric]["mean"]["error_pct"])
-            assert off < min(10.0, 0.3 * abs(naive[metric]["mean"]["error_pct"])), metric
+        for metric in ("e2e_s", "query_s"):  # 0.1 % is usual, and 60 % with the wrong cards
+            assert abs(found[metric]["mean"]["error_pct"]) < 5.0, metric
+            assert abs(naive[metric]["mean"]["error_pct"]) > 20.0, metric
 
 
 def test_too_few_calls_are_refused() -> None:
@@ -111,7 +111,9 @@ def test_a_pool_over_http_is_fitted_and_predicted(slow_pool: str, tmp_path: Path
     # How well it predicts depends on what else this machine does; what is compared does not.
     for number, episode in enumerate((fitted, unseen)):
         logged = [c["end_ts"] - c["submit_ts"] for c in calls if c["sweep"] == number]
-        assert episode["e2e_s"]["mean"]["measured"] == pytest.approx(np.mean(logged), rel=0.02, abs=0.01)
+        assert episode["e2e_s"]["mean"]["measured"] == pytest.approx(
+            np.mean(logged), rel=0.02, abs=0.01
+        )
     written = load_pool(out / "pool.yaml")
     assert written.name == "b200-2gpu-fitted"
     found = [model.server.step.base_s for model in written.models]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from inframind_gym.calibration.server_card import Limits, calibrate
-from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.report import log_report
+from inframind_gym.calibration.request_log import read_log
+from inframind_gym.calibration.server_card import Limits, calibrate
 
 LOGS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "vllm_traces"
 pytestmark = pytest.mark.skipif(

@@ -22,8 +22,8 @@ from inframind_gym.calibration.replay_choices import (
     GRAPHS,
     ROUTE_AFFINITY,
     choose,
-    mean_agents,
     graphs_of,
+    mean_agents,
     quota,
 )
 from inframind_gym.calibration.report import cell_rows, summarise

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
-from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.report import (
     FIGURES,
     METRICS,
@@ -18,6 +16,8 @@ from inframind_gym.calibration.report import (
     log_report,
     warnings,
 )
+from inframind_gym.calibration.request_log import read_log
+from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
 from inframind_gym.configs import load_yaml_model
 from inframind_gym.simulator.server.pool import ServerCard
 from tests.calibration.synthetic import card, rows, write

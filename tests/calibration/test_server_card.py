@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
-from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.report import FIGURES, METRICS, log_report
+from inframind_gym.calibration.request_log import read_log
+from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.pool import ServerCard, StepCost
 from tests.calibration.synthetic import card, rows, write
