@@ -12,6 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from inframind_gym.calibration import live_pool
 from inframind_gym.calibration.commands import compare_live_pool
 from inframind_gym.calibration.live_episodes import Episode, play, play_simulated
 from inframind_gym.calibration.live_pool import fit_pool
@@ -95,7 +96,10 @@ def slow_pool(tmp_path: Path) -> Iterator[str]:
         server.__exit__(None, None, None)
 
 
-def test_a_pool_over_http_is_fitted_and_predicted(slow_pool: str, tmp_path: Path) -> None:
+def test_a_pool_over_http_is_fitted_and_predicted(
+    slow_pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_pool, "_EVALUATIONS", 2000)
     said: list[str] = []
     out = tmp_path / "out"
     figures = compare_live_pool(

@@ -1,4 +1,4 @@
-"""Real vLLM logs: what was not fitted is predicted as closely as the issue asks."""
+"""Real vLLM logs: what was not fitted is predicted within the targets of docs/fidelity.md."""
 
 from __future__ import annotations
 
