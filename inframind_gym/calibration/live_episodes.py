@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.routing.backend_simulation import DrivenSimulation, open_surrogate
+from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
 from inframind_gym.envs.routing.config import LiveConfig
 from inframind_gym.envs.routing.simulation import DECISION
 from inframind_gym.errors import InfraMindError
@@ -94,14 +94,14 @@ def play_simulated(config: LiveConfig, pool: PoolConfig, live: Episode) -> Episo
         return lengths.get((call.query, call.node, call.phase), planned)
 
     open_backend = partial(open_surrogate, pool=pool, lengths=length_of)
-    simulation = DrivenSimulation(config, open_backend, one_query=False)
+    simulation = BackendSimulation(config, open_backend, one_query=False)
     try:
         return play(simulation, live.rate_per_min, live.seed)
     finally:
         simulation.close()
 
 
-def play(simulation: DrivenSimulation, rate_per_min: float, seed: int) -> Episode:
+def play(simulation: BackendSimulation, rate_per_min: float, seed: int) -> Episode:
     """Play an episode whose routes are drawn from the seed."""
     observations, contexts = simulation.buffers()
     rewards, costs = np.zeros(1), np.zeros(1)

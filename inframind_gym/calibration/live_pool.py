@@ -21,7 +21,7 @@ from inframind_gym.calibration.fit import minimise
 from inframind_gym.calibration.live_episodes import Episode
 from inframind_gym.configs import find_config
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.server import replay_requests
+from inframind_gym.simulator.server.replay import replay_requests
 from inframind_gym.simulator.server.pool import PoolConfig
 from inframind_gym.simulator.server.state import cards
 

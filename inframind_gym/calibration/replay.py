@@ -31,15 +31,15 @@ from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import allocate, cards
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
-from inframind_gym.simulator.workflow.graphs import graph_tables
+from inframind_gym.simulator.workflow.topology import graph_tables
 from inframind_gym.simulator.workflow.params import (
     LEVELS,
-    PROTOCOLS,
+    EXECUTIONS,
     ROUTERS,
     SCHEDULERS,
-    build_world,
+    build_params,
 )
-from inframind_gym.simulator.workflow.state import CONTEXT, START, allocate_workflows
+from inframind_gym.simulator.workflow.state import CONTEXT, START, allocate_state
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, Graph
 from inframind_gym.simulator.workload import TaskProfile, load_workload
 from inframind_gym.tasks import DOMAINS, load_tasks
@@ -116,8 +116,8 @@ class RunBatch:
         rows, queries = self._arrival_s.shape
         card = cards(constants.pool)
         ready = MAX_NODES * (int(card["max_num_seqs"].sum()) + 1)
-        self._flows = allocate_workflows(rows, queries, 1 << (ready - 1).bit_length(), False)
-        calls = 1 if self._harness.protocol == "published" else MAX_AGENTS
+        self._flows = allocate_state(rows, queries, 1 << (ready - 1).bit_length(), False)
+        calls = 1 if self._harness.execution == "sequential" else MAX_AGENTS
         self._cluster = allocate(card, rows, calls * queries + 1)
         self.set_constants(constants)
 
@@ -126,7 +126,7 @@ class RunBatch:
         harness = self._harness
         method = self.cells[0].method
         self._cluster.card[:] = cards(constants.pool)
-        world = build_world(
+        params = build_params(
             constants.pool,
             [profile_for(method, constants.profiles[dataset]) for dataset in self._datasets],
             self._tasks,
@@ -138,7 +138,7 @@ class RunBatch:
                 "queue_norm": constants.pool.queue_norm,
                 "queue_high": 1e9,
                 "max_output_tokens": constants.pool.max_output_tokens,
-                "protocol": PROTOCOLS.index(harness.protocol),
+                "execution": EXECUTIONS.index(harness.execution),
                 "scheduler": SCHEDULERS.index(harness.scheduler),
                 "router": ROUTERS.index("none"),
                 "level": _JOINT,
@@ -148,7 +148,7 @@ class RunBatch:
                 "embeddings": 0,
             },
         )
-        self._world = world._replace(graphs=graph_tables(self._graphs))
+        self._world = params._replace(graphs=graph_tables(self._graphs))
 
     def _load_tasks(self, constants: Constants) -> None:
         """Load the built-in tasks of each dataset's domain, dataset after dataset."""
@@ -196,9 +196,9 @@ class RunBatch:
 
     def run(self) -> list[Prediction]:
         """Simulate all episodes; the same constants give the same predictions."""
-        flows = self._flows
-        flows.arrival_s[:] = self._arrival_s
-        flows.task[:] = self._task
+        state = self._flows
+        state.arrival_s[:] = self._arrival_s
+        state.task[:] = self._task
         rows = np.arange(len(self._starts))
         observations = np.zeros((len(rows), 4), np.float32)  # query, role, budget, kind: not read
         contexts = np.zeros(len(rows), CONTEXT)
@@ -209,7 +209,7 @@ class RunBatch:
         while len(rows):
             drive(
                 self._world,
-                flows,
+                state,
                 self._cluster,
                 mode,
                 rows,

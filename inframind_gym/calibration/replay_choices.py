@@ -27,14 +27,8 @@ from numpy.typing import NDArray
 from inframind_gym.calibration.measured_runs import MeasuredCell
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.server.pool import PoolConfig
-from inframind_gym.simulator.workflow.topology import (
-    MAX_AGENTS,
-    MAX_NODES,
-    STRATEGIES,
-    TOPOLOGIES,
-    Graph,
-    roles_of,
-)
+from inframind_gym.simulator.workflow.roles import roles_of
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, STRATEGIES, TOPOLOGIES, Graph
 from inframind_gym.simulator.workload import AgentProfile, TaskProfile
 
 # Logits that the aggregating call of `moa` loses against the deciding call of a workflow, the same
@@ -59,7 +53,7 @@ _PLAIN: Final = 1  # index into STRATEGIES of the one that stands for plain prom
 class Harness:
     """Settings under which a method was measured."""
 
-    protocol: Literal["parallel", "published"]
+    execution: Literal["parallel", "sequential"]
     scheduler: Literal["edf", "fcfs"]
     has_roles: bool  # agents with roles, whose rules are the workload's `agents`
     has_strategies: bool  # prompt strategies; otherwise prompts are plain
@@ -67,10 +61,10 @@ class Harness:
 
 
 HARNESSES: Final[Mapping[str, Harness]] = {
-    "mas": Harness("published", "fcfs", has_roles=True, has_strategies=False, adaptive=False),
+    "mas": Harness("sequential", "fcfs", has_roles=True, has_strategies=False, adaptive=False),
     "moa": Harness("parallel", "fcfs", has_roles=False, has_strategies=False, adaptive=False),
-    "gptswarm": Harness("published", "fcfs", has_roles=False, has_strategies=False, adaptive=False),
-    "inframind": Harness("published", "edf", has_roles=True, has_strategies=True, adaptive=True),
+    "gptswarm": Harness("sequential", "fcfs", has_roles=False, has_strategies=False, adaptive=False),
+    "inframind": Harness("sequential", "edf", has_roles=True, has_strategies=True, adaptive=True),
 }
 
 

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from inframind_gym.calibration.fit import minimise
 from inframind_gym.calibration.request_log import RequestLog
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.server import card_record, replay_requests
+from inframind_gym.simulator.server.replay import replay_requests
+from inframind_gym.simulator.server.state import card_record
 from inframind_gym.simulator.server.pool import ServerCard, StepCost
 
 BASIC: Final = ("base_s", "per_kv_token_s", "per_new_token_s")  # constants of every card

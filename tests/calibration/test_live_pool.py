@@ -18,7 +18,7 @@ from inframind_gym.calibration.live_episodes import Episode, play, play_simulate
 from inframind_gym.calibration.live_pool import fit_pool
 from inframind_gym.calibration.report import episode_report
 from inframind_gym.cli import app
-from inframind_gym.envs.routing.backend_simulation import DrivenSimulation, open_surrogate
+from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
 from inframind_gym.envs.routing.config import LiveConfig, live_config
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
@@ -34,7 +34,7 @@ def config_of(pool: str, queries: int = 40) -> LiveConfig:
 
 def played(config: LiveConfig, rate_per_min: float, seed: int) -> Episode:
     """Play an episode on servers that are as the pool's file says."""
-    simulation = DrivenSimulation(config, open_surrogate, one_query=False)
+    simulation = BackendSimulation(config, open_surrogate, one_query=False)
     return play(simulation, rate_per_min, seed)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 pytest.importorskip("aiohttp")
 
 from inframind_gym.calibration.request_log import read_log
-from inframind_gym.envs.routing.backend_simulation import DrivenSimulation, open_surrogate
+from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
 from inframind_gym.envs.routing.config import env_config
 from tests.live.vllm_server.fake import Answer, FakeProcess, until
 from tests.live.vllm_server.live_play import Live, Prompts, five, live
@@ -27,7 +27,7 @@ def records(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("protocol", ["parallel", "published"])
+@pytest.mark.parametrize("execution", ["parallel", "sequential"])
 def test_a_sweep_with_all_six_topologies(protocol: str, tmp_path: Path) -> None:
     prompts = Prompts()
     log = tmp_path / "log.jsonl"
@@ -35,7 +35,7 @@ def test_a_sweep_with_all_six_topologies(protocol: str, tmp_path: Path) -> None:
         five(lambda r, n: Answer("It is 42.", first_s=0.005)) as servers,
         live(servers, log=log) as pool,
     ):
-        run = Live(pool, prompts, level="joint", protocol=protocol, num_queries=18)
+        run = Live(pool, prompts, level="joint", execution=execution, num_queries=18)
         sweep = play(run.simulation, at_random(run.simulation, 3), rate_per_min=FAST)
         run.simulation.close()
         until(lambda: pool.client.in_flight == 0)
@@ -81,7 +81,7 @@ def test_observations_and_records_are_those_of_the_surrogate() -> None:
         "agents": {},
         "system_features": ["queue", "e2e", "kv", "in_flight"],
     }
-    simulated = DrivenSimulation(env_config(arguments), open_surrogate, one_query=False)
+    simulated = BackendSimulation(env_config(arguments), open_surrogate, one_query=False)
     expected = play(simulated, at_random(simulated, 3), rate_per_min=60.0)
     with five() as servers, live(servers) as pool:
         run = Live(pool, Prompts(), **arguments)
