@@ -16,9 +16,9 @@ from inframind_gym.errors import InfraMindError, unknown
 
 _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "bench": "inframind_gym.benchmark.cli:app",
-    "calibrate": "inframind_gym.calibration.command:calibrate",
-    "replay": "inframind_gym.calibration.replay_command:replay",
-    "sim2real": "inframind_gym.calibration.sim2real.command:sim2real",
+    "calibrate": "inframind_gym.calibration.commands:calibrate",
+    "replay": "inframind_gym.calibration.commands:replay",
+    "sim2real": "inframind_gym.calibration.commands:sim2real",
     "pool": "inframind_gym.live.command:app",
 }
 _LOADERS: Final = {  # kind of file -> function that reads and checks it

@@ -1,1 +1,1 @@
-"""Constants of pools and workloads, fitted to what was measured; the fits on file."""
+"""Fits of the shipped constants of pools and workloads, and their results on file."""

@@ -1,10 +1,14 @@
 """Fit the constants of pool and workloads to measured runs: ``python -m benchmarks.fit.measured``.
 
-Reads a file of measured cells (`inframind_gym/calibration/measured.py`) and nothing else
-that was measured, and writes the pool and the workloads as YAML, with the provenance of every
-constant beside it. The cells of the oblivious method `mas` give latencies (mean and quantiles) and
+Reads measured cells (`inframind_gym/calibration/measured_runs.py`), and writes the numbers into
+copies of the shipped YAML files of pool and workloads; their comments state the origin of each
+constant. The cells of the oblivious method `mas` give latencies (mean and quantiles) and
 accuracies; those of the adaptive one give token counts, and accuracies at a lower weight. Its
 latencies decide nothing here (but see `ROUTE_AFFINITY` in `replay_choices.py`).
+
+The constants are few, and each is a quantity of the testbed or of its models: the cost of an engine
+step, how co-located models slow each other, how long a model's answers are on a dataset and how
+they spread, how long instructions are, how able a model is. None belongs to a cell.
 
 Two fits alternate, because proven code shortens workflows: the constants of time, then those of
 quality. `--cross-validate` also fits without each of the arrival rates in turn and predicts it.
@@ -13,44 +17,103 @@ quality. `--cross-validate` also fits without each of the arrival rates in turn 
 from __future__ import annotations
 
 import json
+import math
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
-from benchmarks.fit.constants import (
-    Layout,
-    check_known,
-    middle_cost_rate,
-    quality_prior,
-    time_prior,
-    with_constants,
-    with_facts,
-)
-from benchmarks.fit.solver import Problem, minimise
-from benchmarks.fit.yaml_files import pool_yaml, workload_yaml
 from inframind_gym.benchmark.cli import friendly
+from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.progress import say
-from inframind_gym.calibration.measured import MeasuredCell, read_runs
-from inframind_gym.calibration.replay_choices import HARNESSES
-from inframind_gym.calibration.replay_report import compare, summarise
-from inframind_gym.calibration.replay_runs import (
+from inframind_gym.calibration.fit import LeastSquares, Vector
+from inframind_gym.calibration.measured_runs import MeasuredCell, read_runs
+from inframind_gym.calibration.replay import (
     Constants,
     Prediction,
     batches,
     load_constants,
     predict,
 )
+from inframind_gym.calibration.replay_choices import HARNESSES, mean_agents
+from inframind_gym.calibration.report import cell_rows, summarise
+from inframind_gym.configs import find_config
 from inframind_gym.files import replace_text
-from inframind_gym.simulator.workload import load_workload
+from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workload import AgentProfile, PlannerMix
 
-Vector = NDArray[np.float64]
+FITTED: Final = Path(__file__).resolve().parent / "fitted"  # the fits on file
+OUTCOMES: Final = FITTED / "outcomes.json"  # of benchmarks.fit.outcomes
 
-# Standard deviations of what is compared: of logarithms, and of accuracies beyond sampling.
+# Starting points of the fit, and standard deviations of their logarithms. A step with one sequence,
+# and what each further sequence adds to it (times one fitted factor): time per output token on an
+# H200 at batch 1 and 16, as AIConfigurator estimates it, less the reads of the KV cache. The
+# testbed's B200 reads 1.7 times as fast, but a step has costs of its own.
+BASE_S: Final = {
+    "deepseek-32b": 0.0184,
+    "mistral-24b": 0.0128,
+    "qwen-14b": 0.0087,
+    "llama-8b": 0.0049,
+    "llama-3b": 0.0027,
+}
+PER_SEQ_S: Final = {
+    "deepseek-32b": 6.6e-5,
+    "mistral-24b": 3.0e-5,
+    "qwen-14b": 2.7e-5,
+    "llama-8b": 2.0e-5,
+    "llama-3b": 1.5e-5,
+}
+BASE_SD: Final = 0.5
+# Constants of time that all share: value, sd.
+SHARED: Final = {
+    "per_seq_s: common factor": (1.0, 0.7),
+    "colocation_slowdown": (1.0, 0.7),  # per other busy model: 1 where processes take turns
+    "sigma_query": (None, 0.3),  # sd of log length between queries: from the outcomes
+    "sigma_call": (0.35, 0.3),  # between the calls to a query
+    "overhead_tokens": (250.0, 0.7),
+}
+# Measured seconds a call at 10 queries a minute, and the seconds a token under light load: their
+# ratio is the mean length of an answer, of which the median is the given share (log-normal).
+CALL_S: Final = {
+    "math": (45.0, 6.7, 10.5, 4.8, 3.5),
+    "mbpp": (42.0, 4.1, 6.7, 2.4, 2.3),
+    "gsm_hard": (25.0, 4.8, 6.3, 2.6, 2.0),
+    "humaneval": (37.0, 6.6, 5.1, 4.0, 3.6),
+    "mmlu_pro": (32.0, 5.3, 5.6, 3.0, 1.2),
+}
+TOKEN_S: Final = (0.031, 0.018, 0.018, 0.010, 0.0075)
+MEDIAN_OF_MEAN: Final = 0.86
+LENGTH_SD: Final = 0.5
+# CALL_S is derived from all measured runs. Where a rate is left out, orders of magnitude instead: a
+# reasoning model's answers and the others', on every dataset.
+NEUTRAL_TOKENS: Final = (1000.0, 250.0, 250.0, 250.0, 250.0)
+NEUTRAL_LENGTH_SD: Final = 1.0
+# Accuracy of one call: from model cards and EvalPlus and, where there are none, in their order. All
+# models of a dataset move together by OFFSET_SD logits (other prompts, other subsets), each alone
+# by ABILITY_SD.
+ACCURACY: Final = {
+    "math": (0.90, 0.70, 0.57, 0.50, 0.43),
+    "mbpp": (0.88, 0.79, 0.83, 0.69, 0.55),
+    "gsm_hard": (0.62, 0.60, 0.58, 0.47, 0.38),
+    "humaneval": (0.96, 0.89, 0.90, 0.75, 0.60),
+    "mmlu_pro": (0.68, 0.60, 0.51, 0.44, 0.34),
+}
+OFFSET_SD: Final = 0.3
+ABILITY_SD: Final = 0.35
+# Spread of difficulty: the one that was measured on MMLU-Pro is where other datasets start (sd of a
+# logarithm). How much several agents gain on one of them decides.
+SPREAD_SD: Final = {"mmlu_pro": 0.03}
+OTHER_SPREAD_SD: Final = 0.5
+# Share of the tasks that show tests to the agents: MBPP's prompt lists them (MasRouter's source),
+# HumanEval's docstring has examples in 62 of 132 tasks.
+VISIBLE_TESTS: Final = {"mbpp": 1.0, "humaneval": 0.47}
+
+# Standard deviations of the residuals: of logarithms, and of accuracies beyond sampling.
 LATENCY_SD: Final = {"mean": 0.06, "p5": 0.4, "p25": 0.3, "median": 0.2, "p75": 0.12, "p95": 0.12}
 TOKENS_SD: Final = 0.08
 ACCURACY_SD: Final = 0.01
@@ -60,14 +123,220 @@ TIME_ITERATIONS: Final = 8
 QUALITY_ITERATIONS: Final = 4
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Places of the constants in a vector: those of time first, then those of quality.
+
+    Lengths, costs and spreads are logarithms. Abilities are logits above the ability that gives the
+    published accuracy at the dataset's spread of difficulty.
+    """
+
+    datasets: tuple[str, ...]
+    models: tuple[str, ...]
+
+    @property
+    def shared(self) -> int:
+        """Number of constants of time that all datasets share."""
+        return len(self.models) + len(SHARED)
+
+    @property
+    def num_time(self) -> int:
+        """Number of constants of time."""
+        return self.shared + len(self.datasets) * len(self.models)
+
+    def names(self) -> list[str]:
+        """Return the name of each place."""
+        per_dataset = [f"{dataset}: {model}" for dataset in self.datasets for model in self.models]
+        return [
+            *(f"{model}: base_s" for model in self.models),
+            *SHARED,
+            *(f"{pair}: output_tokens_median" for pair in per_dataset),
+            *(f"{pair}: ability" for pair in per_dataset),
+            *(f"{dataset}: difficulty_sd" for dataset in self.datasets),
+        ]
+
+    def quality(self, x: Vector) -> tuple[Vector, Vector]:
+        """Return abilities (D, M) and spreads of difficulty (D,) of the datasets, in logits."""
+        spread = np.exp(x[-len(self.datasets) :])
+        more = x[self.num_time : -len(self.datasets)].reshape(len(self.datasets), -1)
+        published = [
+            [ability_of(accuracy, sd) for accuracy in ACCURACY[dataset]]
+            for dataset, sd in zip(self.datasets, spread.tolist(), strict=True)
+        ]
+        return np.array(published) + more, spread
+
+    def values(self, x: Vector) -> dict[str, float]:
+        """Return the constants of a vector by name, in their own units."""
+        ability, spread = self.quality(x)
+        values = np.concatenate([np.exp(x[: self.num_time]), ability.ravel(), spread])
+        return dict(zip(self.names(), values.tolist(), strict=True))
+
+
+def outcomes() -> dict[str, float]:
+    """Return the quantities measured by ``python -m benchmarks.fit.outcomes``, by name."""
+    table = json.loads(OUTCOMES.read_text("utf-8"))
+    return {name: float(of["value"]) for name, of in table.items()}
+
+
+def time_prior(layout: Layout, *, neutral: bool = False) -> tuple[Vector, Vector]:
+    """Return means (P,) and inverse covariance (P, P) of the constants of time.
+
+    Args:
+        layout: Places of the constants.
+        neutral: Take nothing from the measured runs, not even starting points of the lengths.
+    """
+    of = outcomes()
+    hidden = of["length_sd_between_questions"] ** 2 - of["difficulty_slope"] ** 2
+    sigma_query = math.sqrt(hidden)  # the part that difficulty does not explain
+    light = np.array(TOKEN_S)
+    tokens = [
+        np.array(NEUTRAL_TOKENS if neutral else np.array(CALL_S[d]) / light) * MEDIAN_OF_MEAN
+        for d in layout.datasets
+    ]
+    starts = [sigma_query if start is None else start for start, _ in SHARED.values()]
+    bases = [BASE_S[model] for model in layout.models]
+    mean = np.log([*bases, *starts, *np.concatenate(tokens)])
+    sd = [BASE_SD] * len(bases) + [sd for _, sd in SHARED.values()]
+    sd += [NEUTRAL_LENGTH_SD if neutral else LENGTH_SD] * (layout.num_time - layout.shared)
+    return mean, np.diag(1.0 / np.array(sd) ** 2)
+
+
+def quality_prior(layout: Layout) -> tuple[Vector, Vector]:
+    """Return means (P,) and inverse covariance (P, P) of the constants of quality."""
+    datasets, models = len(layout.datasets), len(layout.models)
+    spread = math.log(outcomes()["difficulty_sd"])
+    mean = np.concatenate([np.zeros(datasets * models), np.full(datasets, spread)])
+    one = np.linalg.inv(ABILITY_SD**2 * np.eye(models) + OFFSET_SD**2)
+    precision = np.zeros((len(mean), len(mean)))
+    precision[: datasets * models, : datasets * models] = np.kron(np.eye(datasets), one)
+    for d, dataset in enumerate(layout.datasets, datasets * models):
+        precision[d, d] = SPREAD_SD.get(dataset, OTHER_SPREAD_SD) ** -2
+    return mean, precision
+
+
+def ability_of(accuracy: float, difficulty_sd: float) -> float:
+    """Return the ability in logits whose mean accuracy over normal difficulties is given."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(41)
+    low, high = -20.0, 20.0
+    while high - low > 1e-9:
+        middle = 0.5 * (low + high)
+        right = 1.0 / (1.0 + np.exp(-(middle - difficulty_sd * nodes)))
+        if float(weights @ right) / math.sqrt(2.0 * math.pi) < accuracy:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)
+
+
+def with_constants(start: Constants, layout: Layout, x: Vector) -> Constants:
+    """Return the constants of `start` with those of the vector `x` in their places."""
+    values = layout.values(x)
+    pool = start.pool
+    factor, slowdown, sigma_query, sigma_call, overhead = (values[name] for name in SHARED)
+    models = []
+    for model in pool.models:
+        step = _updated(
+            model.server.step,
+            base_s=values[f"{model.alias}: base_s"],
+            per_seq_s=PER_SEQ_S[model.alias] * factor,
+        )
+        models.append(_updated(model, server=_updated(model.server, step=step)))
+    gpus = [_updated(gpu, colocation_slowdown=slowdown) for gpu in pool.gpus]
+    profiles = {}
+    for dataset in layout.datasets:
+        profile = start.profiles[dataset]
+        profiles[dataset] = _updated(
+            profile,
+            output=_updated(profile.output, sigma_query=sigma_query, sigma_call=sigma_call),
+            prompt=_updated(profile.prompt, overhead_tokens=round(overhead)),
+            quality=_updated(profile.quality, difficulty_sd=values[f"{dataset}: difficulty_sd"]),
+            models={
+                alias: _updated(
+                    of,
+                    output_tokens_median=values[f"{dataset}: {alias}: output_tokens_median"],
+                    ability=values[f"{dataset}: {alias}: ability"],
+                )
+                for alias, of in profile.models.items()
+            },
+        )
+    return Constants(_updated(pool, models=tuple(models), gpus=tuple(gpus)), profiles)
+
+
+def with_facts(start: Constants, cells: Sequence[MeasuredCell]) -> Constants:
+    """Return the constants with those not fitted here: routers' mixes, agents' rules, outcomes.
+
+    The mixes are the means over the oblivious cells with the middle cost rate (the one of the
+    published comparison) and, of the strategies, over the cells that have any.
+    """
+    profiles, measured = {}, outcomes()
+    names = {model.name: model.alias for model in start.pool.models}
+    for dataset, profile in start.profiles.items():
+        own = [cell for cell in cells if cell.dataset == dataset]
+        router = middle_cost_rate(own)
+        share = _mean([cell.model_share for cell in router])
+        of_alias = {names.get(name, name): value for name, value in share.items()}
+        topologies = _mean([cell.topology_share for cell in router])
+        strategies = _mean([cell.strategy_share for cell in own]) or profile.strategy_mix
+        agents = {round(mean_agents(cell, profile)): 1.0 for cell in router}
+        profiles[dataset] = _updated(
+            profile,
+            planner=PlannerMix(
+                num_agents=agents if len(agents) == 1 else profile.planner.num_agents,
+                topologies={name: topologies.get(name, 0.0) for name in TOPOLOGIES},
+            ),
+            strategy_mix={name: strategies.get(name, 0.0) for name in STRATEGIES},
+            models={
+                alias: _updated(of, share=of_alias.get(alias, 0.0))
+                for alias, of in profile.models.items()
+            },
+            agents=AgentProfile(role_calls=True, visible_tests=VISIBLE_TESTS.get(dataset, 0.0)),
+            output=_updated(profile.output, difficulty_slope=measured["difficulty_slope"]),
+            quality=_updated(
+                profile.quality,
+                latent_correlation=measured["latent_correlation"],
+                truncated_right_frac=measured["truncated_right_frac"],
+            ),
+        )
+    return Constants(start.pool, profiles)
+
+
+def middle_cost_rate(cells: Sequence[MeasuredCell]) -> list[MeasuredCell]:
+    """Return the cells with the middle one of the cost rates that occur."""
+    rates = sorted({cell.cost_rate for cell in cells if cell.cost_rate is not None})
+    return [cell for cell in cells if rates and cell.cost_rate == rates[len(rates) // 2]]
+
+
+def _mean(shares: Sequence[Mapping[str, float] | None]) -> dict[str, float]:
+    tables = [table for table in shares if table]
+    names = dict.fromkeys(name for table in tables for name in table)
+    return {name: float(np.mean([table.get(name, 0.0) for table in tables])) for name in names}
+
+
+def _updated(model: Any, **update: Any) -> Any:
+    return model.model_copy(update=update)
+
+
+def check_known(datasets: Sequence[str], models: Sequence[str]) -> None:
+    """Check that starting points are known for all datasets and models.
+
+    Raises:
+        BenchmarkError: Names those that are missing.
+    """
+    missing = [d for d in datasets if d not in CALL_S] + [m for m in models if m not in BASE_S]
+    if missing:
+        raise BenchmarkError(
+            f"no starting points for {', '.join(missing)}: add them to benchmarks/fit/measured.py."
+        )
+
+
 class Fit:
     """Measured cells, simulated again and again with other constants.
 
     Args:
-        cells: oblivious ones to be fitted, and adaptive ones for their tokens.
-        start: constants whose fitted places are overwritten.
-        seeds: sweeps of an oblivious cell; adaptive ones have one.
-        neutral: let the priors know nothing of the measured runs.
+        cells: Oblivious ones to be fitted, and adaptive ones for their tokens.
+        start: Constants whose fitted places are overwritten.
+        seeds: Episodes of an oblivious cell; adaptive ones have one.
+        neutral: Use priors that take nothing from the measured runs.
     """
 
     def __init__(
@@ -91,59 +360,47 @@ class Fit:
 
     def run(self) -> Vector:
         """Fit all constants; returns them (`Layout`)."""
-        mean, precision = time_prior(self.layout, neutral=self.neutral)
-        able, able_precision = quality_prior(self.layout)
-        x = np.concatenate([mean, able])
-        places, n = self.layout.names(), self.layout.num_time
+        time_mean, time_precision = time_prior(self.layout, neutral=self.neutral)
+        quality_mean, quality_precision = quality_prior(self.layout)
+        x = np.concatenate([time_mean, quality_mean])
+        n = self.layout.num_time
         for _ in range(ROUNDS):
-            x[:n], _ = minimise(
-                self._problem(x, slice(0, n), mean, precision, places[:n], self._time_residuals),
+            problem = self._problem(x, slice(0, n), time_mean, time_precision)
+            x[:n], _ = problem.minimise(
                 x[:n],
                 iterations=TIME_ITERATIONS,
-                tell=lambda i, loss: say(f"  time {i}: {loss:.1f}"),
+                report=lambda i, loss: say(f"  time {i}: {loss:.1f}"),
             )
-            x[n:], _ = minimise(
-                self._problem(
-                    x, slice(n, None), able, able_precision, places[n:], self._accuracy_residuals
-                ),
+            problem = self._problem(x, slice(n, None), quality_mean, quality_precision)
+            x[n:], _ = problem.minimise(
                 x[n:],
                 iterations=QUALITY_ITERATIONS,
-                tell=lambda i, loss: say(f"  quality {i}: {loss:.1f}"),
+                report=lambda i, loss: say(f"  quality {i}: {loss:.1f}"),
             )
         return x
 
-    def _problem(
-        self,
-        x: Vector,
-        part: slice,
-        mean: Vector,
-        precision: NDArray[np.float64],
-        places: list[str],
-        residuals: Any,
-    ) -> Problem:
+    def _problem(self, x: Vector, part: slice, mean: Vector, precision: Vector) -> LeastSquares:
+        quality = part.stop is None
+        measure = self._accuracy_residuals if quality else self._time_residuals
         fixed = x.copy()
 
-        def of(values: Vector) -> Vector:
+        def residuals(values: Vector) -> Vector:
             point = fixed.copy()
             point[part] = values
-            return np.asarray(residuals(self._simulate(point))[0])
+            return np.array(measure(self._simulate(point))[0])
 
-        _, datasets, weights = residuals(self._simulate(x))
-        owner = [place.split(": ") for place in places]
-        local = [words[0] in self.layout.datasets for words in owner]
-        touches = np.array(
-            [
-                [not here or words[0] == dataset for dataset in datasets]
-                for words, here in zip(owner, local, strict=True)
-            ]
-        )
-        together: dict[tuple[str, ...], list[int]] = {}
-        for index, (words, here) in enumerate(zip(owner, local, strict=True)):
-            together.setdefault(tuple(words[1:] if here else words), []).append(index)
-        quality = part.stop is None
-        return Problem(
-            residuals=of,
-            weights=np.asarray(weights),
+        _, datasets, weights = measure(self._simulate(x))
+        touches = np.ones((len(mean), len(datasets)), bool)
+        together: dict[str, list[int]] = {}
+        for index, place in enumerate(self.layout.names()[part]):
+            owner, _, rest = place.partition(": ")
+            local = owner in self.layout.datasets
+            if local:
+                touches[index] = [owner == dataset for dataset in datasets]
+            together.setdefault(rest if local else place, []).append(index)
+        return LeastSquares(
+            residuals=residuals,
+            weights=np.array(weights),
             prior_mean=mean,
             prior_precision=precision,
             together=list(together.values()),
@@ -164,7 +421,7 @@ class Fit:
     def _time_residuals(
         self, predictions: list[Prediction]
     ) -> tuple[list[float], list[str], list[float]]:
-        """Residuals, the dataset of each and their weights."""
+        """Return residuals, the dataset of each and their weights."""
         residuals, datasets = [], []
         for cell, said, adaptive in zip(self.cells, predictions, self._adaptive, strict=True):
             if adaptive:
@@ -177,27 +434,28 @@ class Fit:
                     (said.latency_s[key], cell.latency_s.get(key), sd)
                     for key, sd in LATENCY_SD.items()
                 ]
-            known = [(a, b, sd) for a, b, sd in pairs if b]
-            residuals += [float(np.log(a / b)) / sd for a, b, sd in known]
+            known = [float(np.log(a / b)) / sd for a, b, sd in pairs if b]
+            residuals += known
             datasets += [cell.dataset] * len(known)
         return residuals, datasets, [1.0] * len(residuals)
 
     def _accuracy_residuals(
         self, predictions: list[Prediction]
     ) -> tuple[list[float], list[str], list[float]]:
-        residuals, weights = [], []
-        for cell, said, adaptive in zip(self.cells, predictions, self._adaptive, strict=True):
+        """Return residuals, the dataset of each and their weights."""
+        residuals = []
+        for cell, said in zip(self.cells, predictions, strict=True):
             variance = max(cell.accuracy * (1.0 - cell.accuracy), 0.02) / (cell.num_queries or 500)
             sd = float(np.sqrt(variance + ACCURACY_SD**2))
             residuals.append((said.accuracy - cell.accuracy) / sd)
-            weights.append(ADAPTIVE_WEIGHT if adaptive else 1.0)
+        weights = [ADAPTIVE_WEIGHT if adaptive else 1.0 for adaptive in self._adaptive]
         return residuals, [cell.dataset for cell in self.cells], weights
 
 
 def fitted(
     cells: Sequence[MeasuredCell], start: Constants, seeds: int, *, neutral: bool = False
 ) -> tuple[Constants, dict[str, float]]:
-    """Fit to some cells, with priors that know the measured runs or are `neutral`.
+    """Fit to some cells, with priors that use the measured runs or are `neutral`.
 
     Returns:
         The constants, and the values of the fitted ones by name.
@@ -209,7 +467,7 @@ def fitted(
 
 
 def prior(start: Constants) -> Constants:
-    """Where the fit starts: the means of the priors, whatever constants `start` has."""
+    """Return the starting point of the fit: the means of the priors, whatever `start` has."""
     layout = Layout(tuple(start.profiles), start.pool.aliases)
     means = [time_prior(layout)[0], quality_prior(layout)[0]]
     return with_constants(start, layout, np.concatenate(means))
@@ -218,32 +476,80 @@ def prior(start: Constants) -> Constants:
 def left_out(
     cells: Sequence[MeasuredCell], start: Constants, seeds: int, rate_per_min: float
 ) -> dict[str, Any]:
-    """Errors on the cells of a rate, of constants that are fitted to all others."""
+    """Return the errors on the cells of a rate, of constants that are fitted to all others."""
     rest = [cell for cell in cells if cell.arrival_rate_per_min != rate_per_min]
     constants, _ = fitted(rest, with_facts(start, rest), seeds, neutral=True)
     return errors([cell for cell in cells if cell.arrival_rate_per_min == rate_per_min], constants)
 
 
-def write(constants: Constants, cells: Sequence[MeasuredCell], out: Path) -> Constants:
-    """Write pool and workloads as YAML; returns them as they are read again."""
-    (out / "pools").mkdir(parents=True, exist_ok=True)
-    (out / "workloads").mkdir(exist_ok=True)
-    pool = out / "pools" / f"{constants.pool.name}.yaml"
-    pool.write_text(pool_yaml(constants.pool), "utf-8")
+def errors(cells: Sequence[MeasuredCell], constants: Constants) -> dict[str, Any]:
+    """Return the summary of the errors, by method."""
+    return summarise(cell_rows(cells, predict(cells, constants)))
+
+
+def write(constants: Constants, out: Path) -> Constants:
+    """Write copies of the shipped pool and workloads with these constants; return them read again.
+
+    Comments and all other settings are those of the shipped files.
+    """
+    pool = constants.pool
+    text = find_config("pools", pool.name).read_text("utf-8")
+    for gpu in pool.gpus:
+        slowdown = f"{gpu.colocation_slowdown:.3g}"
+        text = _set(text, "colocation_slowdown", slowdown, after=f"- {{name: {gpu.name},")
+    for model in pool.models:
+        step, place = model.server.step, f"alias: {model.alias}\n"
+        text = _set(text, "base_s", f"{step.base_s:.4g}", after=place)
+        text = _set(text, "per_seq_s", f"{step.per_seq_s:.3e}", after=place)
+    path = out / "pools" / f"{pool.name}.yaml"
+    replace_text(path, text)
     for dataset, profile in constants.profiles.items():
-        router = middle_cost_rate([cell for cell in cells if cell.dataset == dataset])
-        rates = ", ".join(f"{cell.arrival_rate_per_min:g}" for cell in router)
-        mixes = f"mean over the measured cells at cost rate {router[0].cost_rate:g} ({rates}/min)"
-        text = workload_yaml(load_workload(profile.name), profile, mixes)
-        (out / "workloads" / f"{dataset}.yaml").write_text(text, "utf-8")
-    return load_constants(pool, list(constants.profiles), out / "workloads")
+        text = find_config("workloads", dataset).read_text("utf-8")
+        for alias, of in profile.models.items():
+            place = f"\n  {alias}:"
+            text = _set(text, "share", f"{of.share:.3f}", after=place)
+            tokens = f"{of.output_tokens_median:.0f}"
+            text = _set(text, "output_tokens_median", tokens, after=place)
+            text = _set(text, "ability", f"{of.ability:.2f}", after=place)
+        agents = profile.planner.num_agents
+        output, quality = profile.output, profile.quality
+        for key, value in {
+            "num_agents": f"{next(iter(agents))}" if len(agents) == 1 else _flow(agents),
+            "topologies": _flow(profile.planner.topologies),
+            "strategy_mix": _flow(profile.strategy_mix),
+            "sigma_query": f"{output.sigma_query:.3f}",
+            "sigma_call": f"{output.sigma_call:.3f}",
+            "difficulty_slope": f"{output.difficulty_slope:g}",
+            "overhead_tokens": f"{profile.prompt.overhead_tokens}",
+            "role_calls": str(profile.agents.role_calls).lower(),
+            "visible_tests": f"{profile.agents.visible_tests:g}",
+            "difficulty_sd": f"{quality.difficulty_sd:g}",
+            "latent_correlation": f"{quality.latent_correlation:g}",
+            "truncated_right_frac": f"{quality.truncated_right_frac:g}",
+        }.items():
+            text = _set(text, key, value)
+        replace_text(out / "workloads" / f"{dataset}.yaml", text)
+    return load_constants(path, list(constants.profiles), out / "workloads")
+
+
+def _set(text: str, key: str, value: str, *, after: str = "") -> str:
+    """Replace the value of the first `key` after a place, outside of comments."""
+    head, place, tail = text.partition(after) if after else ("", "", text)
+    found = re.search(rf"(?m)^(?!#)(?:.*?\b)?{key}: *(\{{[^}}]*\}}|[^,}}\n]+)", tail)
+    if found is None:
+        raise BenchmarkError(f"the shipped file has no {key}{f' after {after!r}' if after else ''}")
+    return head + place + tail[: found.start(1)] + value + tail[found.end(1) :]
+
+
+def _flow(shares: Mapping[Any, float]) -> str:
+    return "{" + ", ".join(f"{name}: {share:.3f}" for name, share in shares.items()) + "}"
 
 
 def main(
     runs: Annotated[Path, typer.Argument(help="JSON file of measured cells.")],
     out: Annotated[Path, typer.Option(help="Folder for the YAML files and fit.json.")],
     pool: Annotated[str, typer.Option(help="Pool to start from: a name or a path.")] = "b200-2gpu",
-    seeds: Annotated[int, typer.Option(help="Sweeps an oblivious cell.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Episodes of an oblivious cell.")] = 3,
     cross_validate: Annotated[
         bool, typer.Option(help="Also leave out each arrival rate in turn.")
     ] = False,
@@ -256,7 +562,7 @@ def main(
         check_known(list(before.profiles), before.pool.aliases)
         start = with_facts(before, cells)
         constants, values = fitted(cells, start, seeds)
-        constants = write(constants, cells, out)
+        constants = write(constants, out)
         report: dict[str, Any] = {
             "parameters": len(values),
             "values": values,
@@ -271,11 +577,6 @@ def main(
             replace_text(out / "fit.json", json.dumps(report, indent=1) + "\n")
     print(json.dumps({key: report[key] for key in ("prior", "fit", "left_out")}, indent=1))
     say(f"{len(values)} constants fitted in {time.monotonic() - began:.0f} s")
-
-
-def errors(cells: Sequence[MeasuredCell], constants: Constants) -> dict[str, Any]:
-    """Summary of the errors, by method."""
-    return summarise(compare(cells, predict(cells, constants)))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Measure difficulty from the outcomes of many models: ``python -m benchmarks.fit.outcomes``.
 
-Reads who solved what (a CSV of id, model, correct, output_chars: 29 models on 3,000 questions of
-MMLU-Pro) and the questions, and fits one Rasch model, P(right) = σ(ability - difficulty) with
-normal difficulties, by marginal maximum likelihood. Everything that the quality model says about
-difficulty, about a cut answer and about two calls of one model comes from here; so does the
-direction of the embedding space along which real questions get harder, which the package ships.
+Reads outcomes (a CSV of id, model, correct, output_chars: 29 models on 3,000 questions of MMLU-Pro)
+and the questions, and fits one Rasch model, P(right) = σ(ability - difficulty) with normal
+difficulties, by marginal maximum likelihood. The quality model's constants of difficulty, of a cut
+answer and of two calls of one model come from here. So does the direction of the embedding space
+along which real questions get harder, which the package ships.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from inframind_gym.tasks import load_tasks
 
 Array = NDArray[np.float64]
 
-# Models of one size and developer, trained anew for the next version of it: the nearest that the
-# data have to two calls of one model. Not quite so near, so their agreement is a lower bound.
+# Two versions of a model, of one size and developer: the nearest in the data to two calls of one
+# model. Not quite so near, so their agreement is a lower bound.
 SIBLINGS: Final = (
     ("Meta-Llama-3-8B", "Meta-Llama-3_1-8B"),
     ("Meta-Llama-3-70B", "Meta-Llama-3_1-70B"),
@@ -50,7 +50,7 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Who solved what: M models, Q questions; NaN where a model was not asked."""
+    """Outcomes of M models on Q questions; NaN where a model was not asked."""
 
     models: tuple[str, ...]
     questions: tuple[str, ...]
@@ -67,7 +67,7 @@ class Rasch:
     difficulty: Array  # (Q,) logits, posterior means
 
     def correlation(self, one: int, other: int, latent: float = 0.0) -> float:
-        """Correlation of two models' outcomes over the questions.
+        """Return the correlation of two models' outcomes over the questions.
 
         Args:
             one: A model.
@@ -81,7 +81,7 @@ class Rasch:
 
 
 def _both_right(one: Array, other: Array, latent: float) -> Array:
-    """P(both right), (K,), where the normal latents behind two outcomes have a correlation."""
+    """Return P(both right), (K,), for two outcomes whose normal latents have a correlation."""
     if latent == 0.0:
         return one * other
     z = [np.array([_NORMAL.inv_cdf(float(p)) for p in right])[:, None] for right in (one, other)]
@@ -129,7 +129,7 @@ def fit_rasch(outcomes: Outcomes) -> Rasch:
     models = len(outcomes.models)
 
     def posterior(point: Array) -> tuple[Array, Array, float]:
-        """Of the nodes: P(right) (M, K), weights of every question (Q, K); log-likelihood."""
+        """Return for the nodes P(right) (M, K), each question's weights (Q, K); log-likelihood."""
         logit = point[:models, None] - math.exp(point[models]) * _NODES
         log_right, log_wrong = -np.logaddexp(0.0, -logit), -np.logaddexp(0.0, logit)
         joint = right.T @ log_right + (asked * (1.0 - right)).T @ log_wrong + np.log(_WEIGHTS)
@@ -150,7 +150,7 @@ def fit_rasch(outcomes: Outcomes) -> Rasch:
 
 
 def same_model_correlation(outcomes: Outcomes, rasch: Rasch) -> float:
-    """Correlation of the latents that makes two models agree as often as siblings do: the mean."""
+    """Return the mean correlation of latents at which two models agree as siblings do."""
     found = []
     for names in SIBLINGS:
         one, other = (outcomes.models.index(name) for name in names)
@@ -172,9 +172,9 @@ def _phi(outcomes: Outcomes, one: int, other: int) -> float:
 
 
 def cut_right_frac(outcomes: Outcomes, rasch: Rasch) -> tuple[float, int]:
-    """How often cut answers are right, over what is expected of them; and how many there are.
+    """Return the share of cut answers that are right over the expected share, and their number.
 
-    Expected at their questions' difficulty, by those whose answers never run into the limit.
+    Expected at their questions' difficulty, from answers that do not run into the limit.
     """
     asked = ~np.isnan(outcomes.right + outcomes.chars)
     cut = asked & (np.nan_to_num(outcomes.chars) > CUT_CHARS)
@@ -184,20 +184,20 @@ def cut_right_frac(outcomes: Outcomes, rasch: Rasch) -> tuple[float, int]:
 
 
 def log_lengths(outcomes: Outcomes) -> Array:
-    """(Q,) mean log length of the answers to a question, less each model's own mean."""
+    """Return (Q,) mean log lengths of the answers to a question, less each model's own mean."""
     log = np.log(np.maximum(outcomes.chars, 1.0))
     return np.asarray(np.nanmean(log - np.nanmean(log, axis=1, keepdims=True), axis=0))
 
 
 def ridge(features: Array, target: Array, penalty: float) -> Array:
-    """(D,) weights of a ridge regression on centred features (n, D)."""
+    """Return (D,) weights of a ridge regression on centred features (n, D)."""
     centred = features - features.mean(axis=0)
     gram = centred.T @ centred + penalty * np.eye(features.shape[1])
     return np.asarray(np.linalg.solve(gram, centred.T @ (target - target.mean())))
 
 
 def cross_validated_r2(features: Array, target: Array, seed: int = 0) -> tuple[float, float]:
-    """Share of the variance that ridge regression explains out of sample, and the best penalty."""
+    """Return the R² of ridge regression out of sample, and the best penalty."""
     fold = np.random.default_rng(seed).permutation(len(target)) % FOLDS
     best = -math.inf, RIDGE[0]
     for penalty in RIDGE:
@@ -213,10 +213,10 @@ def cross_validated_r2(features: Array, target: Array, seed: int = 0) -> tuple[f
 
 
 def measure(outcomes: Outcomes, ids: Sequence[str], embeddings: Array) -> tuple[Any, Array]:
-    """All quantities, and the direction (D,) of the embedding space in which difficulty rises.
+    """Return all quantities, and the direction (D,) of the embedding in which difficulty rises.
 
     Args:
-        outcomes: of the models.
+        outcomes: Of the models.
         ids: (n,) questions with a text.
         embeddings: (n, D) of their texts.
     """

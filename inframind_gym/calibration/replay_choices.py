@@ -1,14 +1,14 @@
-"""What a measured method chose, drawn anew: a plan and a route for every execution of a sweep.
+"""Choices of a measured method, drawn again: a plan and a route for every call of an episode.
 
-How the methods were run (FACTS §1, §7; MasRouter, ACL 2025, and GPTSwarm, ICML 2024):
+The methods, as the InfraMind paper (arXiv 2606.11440) ran them:
 
-- `mas`: MasRouter. Topology, agents and one model an agent, which in Debate speaks in both rounds;
-  plain prompts; first come, first served.
+- `mas`: MasRouter (ACL 2025). Topology, agents and one model an agent, which in Debate speaks in
+  both rounds; plain prompts; first come, first served.
 - `moa`: every model proposes, all at once; the pool's first model aggregates, and that call counts.
-- `gptswarm`: one node a model, in the pool's order; every edge i -> j (i < j) is drawn for every
-  query. Neither it nor `moa` has roles.
+- `gptswarm` (GPTSwarm, ICML 2024): one node a model, in the pool's order; every edge i -> j (i < j)
+  is drawn for every query. Neither it nor `moa` has roles.
 - `inframind`: an adaptive router, replayed by its measured joint shares of models and strategies,
-  which are the result of its load and do not react to ours; earliest deadline first.
+  which result from its load and do not react to the simulated one; earliest deadline first.
 
 Choices are drawn by quota: their counts follow the shares as closely as they can, and only their
 order is random.
@@ -24,7 +24,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.calibration.measured import MeasuredCell
+from inframind_gym.calibration.measured_runs import MeasuredCell
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.server.pool import PoolConfig
 from inframind_gym.simulator.workflow.roles import roles_of
@@ -38,26 +38,26 @@ from inframind_gym.simulator.workflow.topology import (
 from inframind_gym.simulator.workload import AgentProfile, TaskProfile
 
 # Logits that the aggregating call of `moa` loses against the deciding call of a workflow, the same
-# for all datasets. Chosen for its published accuracies (FACTS §1 with §8): MATH 74.6, GSM-Hard 49.0
-# and MMLU-Pro 44.0 %, where the simulation says 75, 51 and 54 (without it 79, 56 and 57). No shift
-# of one size explains the loss on MMLU-Pro.
+# for all datasets. Chosen for the accuracies published with InfraMind: MATH 74.6, GSM-Hard 49.0 and
+# MMLU-Pro 44.0 %. The simulation has 75, 51 and 54 (without it 79, 56 and 57): no shift of one size
+# explains the loss on MMLU-Pro.
 AGGREGATOR_LOGIT: Final = -0.8
 
 # Share of an adaptive router's calls that take their query's own route instead of one of their own:
 # it decides by the query and the budget that is left, so the calls of a query resemble each other.
-# How much is not told: of 0, 1/4, 1/2, 3/4 and 1 this one meets the measured latencies best (median
-# absolute errors 25, 21, 12, 16 and 39 %), so it is a constant fitted to them by hand.
+# The share is not published: of 0, 1/4, 1/2, 3/4 and 1 this one meets the measured latencies best
+# (median absolute errors 25, 21, 12, 16 and 39 %), so it is a constant fitted to them by hand.
 ROUTE_AFFINITY: Final = 0.5
 
 GRAPHS: Final = 120  # random graphs that the queries of one `gptswarm` cell share
-USUAL_EDGES: Final = 5.5  # where a cell does not tell: the middle of 4-7 (FACTS §7)
+USUAL_EDGES: Final = 5.5  # where a cell has none: the middle of the published 4 to 7
 _DEBATE: Final = TOPOLOGIES.index("Debate")
 _PLAIN: Final = 1  # index into STRATEGIES of the one that stands for plain prompts
 
 
 @dataclass(frozen=True)
 class Harness:
-    """How the runs of a method were carried out."""
+    """Settings under which a method was measured."""
 
     execution: Literal["parallel", "sequential"]
     scheduler: Literal["edf", "fcfs"]
@@ -77,27 +77,27 @@ HARNESSES: Final[Mapping[str, Harness]] = {
 
 
 class Choices(NamedTuple):
-    """The decisions of a sweep of N queries."""
+    """The decisions of an episode of N queries."""
 
-    topology: NDArray[np.int64]  # (N,) index into TOPOLOGIES, or beyond: the cell's own graphs
+    topology: NDArray[np.int64]  # (N,) index into TOPOLOGIES, or beyond: into `graphs_of` the cell
     num_agents: NDArray[np.int64]  # (N,)
     role: NDArray[np.int64]  # (N, MAX_AGENTS) counted within the domain
     route: NDArray[np.int64]  # (N, MAX_NODES) model x strategies + strategy
 
 
 def harness_of(method: str) -> Harness:
-    """How a method was run.
+    """Return the settings of a method.
 
     Raises:
-        ConfigError: nobody has told; names the methods that are known.
+        ConfigError: The method is unknown; names the known ones.
     """
     if method not in HARNESSES:
         raise ConfigError(f"cannot replay: {unknown('method', method, HARNESSES)}")
     return HARNESSES[method]
 
 
-def seen_by(method: str, profile: TaskProfile) -> TaskProfile:
-    """The profile of a dataset, as it holds for a method's prompts and agents."""
+def profile_for(method: str, profile: TaskProfile) -> TaskProfile:
+    """Return the profile of a dataset, changed for a method's prompts and agents."""
     harness = harness_of(method)
     if not harness.has_roles:
         profile = profile.model_copy(update={"agents": AgentProfile()})
@@ -116,11 +116,11 @@ def seen_by(method: str, profile: TaskProfile) -> TaskProfile:
     )
 
 
-def own_graphs(cell: MeasuredCell, pool: PoolConfig) -> tuple[Graph, ...]:
-    """Graphs of a cell beyond the six topologies.
+def graphs_of(cell: MeasuredCell, pool: PoolConfig) -> tuple[Graph, ...]:
+    """Return the graphs of a cell beyond the six topologies.
 
     Raises:
-        ConfigError: the pool has too many models for one graph, or the cell more edges than it.
+        ConfigError: The pool has too many models for one graph, or the cell more edges than it.
     """
     if cell.method != "gptswarm":
         return ()
@@ -147,7 +147,7 @@ def own_graphs(cell: MeasuredCell, pool: PoolConfig) -> tuple[Graph, ...]:
 
 
 def quota(shares: Sequence[float], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """`count` draws from `shares`, whose numbers follow them as closely as they can."""
+    """Draw `count` times from `shares`; the counts follow them as closely as they can."""
     cumulative = np.cumsum(shares) / np.sum(shares)
     places = (np.arange(count) + rng.random()) / count
     drawn: NDArray[np.int64] = rng.permutation(
@@ -163,12 +163,12 @@ def choose(
     count: int,
     rng: np.random.Generator,
 ) -> Choices:
-    """Draw what the method of a cell decides in a sweep of `count` queries.
+    """Draw the decisions of a cell's method in an episode of `count` queries.
 
-    What a cell does not tell is taken from the workload's profile of the oblivious router.
+    Shares that a cell lacks are taken from the workload's profile of the oblivious router.
 
     Raises:
-        ConfigError: the cell names a model, strategy or topology that is unknown.
+        ConfigError: The cell names a model, strategy or topology that is unknown.
     """
     role = rng.integers(len(roles_of(profile.domain)), size=(count, MAX_AGENTS))
     models = len(pool.models)
@@ -197,10 +197,11 @@ def choose(
 
 
 def mean_agents(cell: MeasuredCell, profile: TaskProfile) -> float:
-    """Mean number of agents of a cell's queries.
+    """Return the mean number of agents of a cell's queries.
 
-    From its steps where it is not told: an agent takes one, in Debate two. Steps that no number of
-    agents explains (the published ones of `mas` on MMLU-Pro are 31 times too many) are passed over.
+    Where it was not measured it follows from the steps: an agent takes one, in Debate two. Steps
+    that no number of agents explains (the published ones of `mas` on MMLU-Pro are 31 times too
+    many) are ignored.
     """
     if cell.num_agents is not None:
         return min(cell.num_agents, float(MAX_AGENTS))
@@ -214,7 +215,7 @@ def mean_agents(cell: MeasuredCell, profile: TaskProfile) -> float:
 def _agents(
     cell: MeasuredCell, profile: TaskProfile, count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """(N,) numbers of agents: the whole numbers next to the mean."""
+    """Return (N,) numbers of agents: the whole numbers next to the mean."""
     mean = mean_agents(cell, profile)
     low = int(mean + 1e-9)
     return low + quota([1.0 - (mean - low), max(mean - low, 0.0)], count, rng)
@@ -238,7 +239,7 @@ def _model_shares(cell: MeasuredCell, pool: PoolConfig, profile: TaskProfile) ->
 
 
 def _route_shares(cell: MeasuredCell, pool: PoolConfig, profile: TaskProfile) -> list[float]:
-    """(M x S) shares of the routes; models and strategies as if independent if need be."""
+    """Return (M x S) shares; models and strategies are independent where no route was measured."""
     if cell.route_share is None:
         strategies = cell.strategy_share or profile.strategy_mix
         return [
@@ -247,7 +248,8 @@ def _route_shares(cell: MeasuredCell, pool: PoolConfig, profile: TaskProfile) ->
             for strategy in STRATEGIES
         ]
     shares = [0.0] * (len(pool.models) * len(STRATEGIES))
-    for (model, strategy), share in cell.route_share.items():
+    for name, share in cell.route_share.items():
+        model, _, strategy = name.rpartition("|")
         if strategy not in STRATEGIES:
             raise ConfigError(f"{cell.source}: {unknown('strategy', strategy, STRATEGIES)}")
         index = _model_index(cell, pool, model) * len(STRATEGIES) + STRATEGIES.index(strategy)

@@ -1,6 +1,6 @@
 """Request log: one JSON object a line, one line a call that ended, however it did.
 
-`inframind calibrate` reads it (`calibration/log.py`). Times that end in `_ts` are seconds
+`inframind calibrate` reads it (`calibration/request_log.py`). Times that end in `_ts` are seconds
 of this machine's monotonic clock. An unknown value is null.
 
     request_id       of this log alone; also sent to the server (X-Request-Id)

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.fit.constants import (
+from benchmarks.fit.measured import (
     ACCURACY,
     BASE_S,
+    FITTED,
     PER_SEQ_S,
+    Fit,
     Layout,
     ability_of,
     check_known,
     middle_cost_rate,
     outcomes,
+    prior,
     quality_prior,
     time_prior,
     with_constants,
     with_facts,
+    write,
 )
-from benchmarks.fit.measured import Fit, prior, write
-from benchmarks.fit.solver import Problem, huber, minimise
-from inframind_gym.calibration.measured import MeasuredCell
-from inframind_gym.calibration.replay_runs import Constants, load_constants, predict
+from inframind_gym.calibration.fit import LeastSquares
+from inframind_gym.calibration.measured_runs import MeasuredCell
+from inframind_gym.calibration.replay import Constants, load_constants, predict
+from inframind_gym.configs import find_config
+from tests.calibration.synthetic import with_base_s
 
 DATASETS = ("math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro")
 
@@ -52,16 +58,12 @@ def cell(
     )
 
 
-def test_outliers_pull_no_harder_than_one_standard_deviation() -> None:
-    np.testing.assert_allclose(huber(np.array([0.5, -1.0, 3.0])), [0.125, 0.5, 2.5])
-
-
 @pytest.mark.parametrize("central", [False, True])
 def test_the_solver_finds_the_weighted_middle(central: bool) -> None:
     """Two parameters that touch different residuals, moved together; one outlier; a prior."""
     target = np.array([1.0, 1.2, 9.0, -2.0])
     touches = np.array([[True, True, True, False], [False, False, False, True]])
-    problem = Problem(
+    problem = LeastSquares(
         residuals=lambda x: touches.T @ x - target,
         weights=np.array([1.0, 1.0, 1.0, 3.0]),
         prior_mean=np.zeros(2),
@@ -72,10 +74,10 @@ def test_the_solver_finds_the_weighted_middle(central: bool) -> None:
         central=central,
         longest_step=0.5,
     )
-    x, loss = minimise(problem, np.zeros(2), iterations=60)
+    x, loss = problem.minimise(np.zeros(2), iterations=60)
     # First: 2 x = 2.2 + 1, the outlier's pull. Second: 3 (x + 2) + x = 0 within one sd.
     np.testing.assert_allclose(x, [1.6, -1.5], atol=0.35)
-    assert loss < minimise(problem, np.zeros(2), iterations=2)[1]
+    assert loss < problem.minimise(np.zeros(2), iterations=2)[1]
 
 
 def test_ability_is_that_of_the_accuracy_over_all_difficulties() -> None:
@@ -145,22 +147,55 @@ def test_facts_are_the_mixes_of_the_middle_cost_rate(start: Constants) -> None:
     assert math.output.difficulty_slope == outcomes()["difficulty_slope"]
 
 
+def test_shipped_files_hold_the_fit_on_file(start: Constants) -> None:
+    """Up to the rounding of the YAML files; the fidelity page shows errors of these constants."""
+    fitted = json.loads((FITTED / "b200-2gpu.json").read_text("utf-8"))["values"]
+    found = {f"{model.alias}: base_s": model.server.step.base_s for model in start.pool.models}
+    found["colocation_slowdown"] = start.pool.gpus[0].colocation_slowdown
+    for dataset, profile in start.profiles.items():
+        found |= {name: getattr(profile.output, name) for name in ("sigma_query", "sigma_call")}
+        found[f"{dataset}: difficulty_sd"] = profile.quality.difficulty_sd
+        found["overhead_tokens"] = profile.prompt.overhead_tokens
+        for alias, of in profile.models.items():
+            for name in ("output_tokens_median", "ability"):
+                found[f"{dataset}: {alias}: {name}"] = getattr(of, name)
+    assert set(fitted) - set(found) == {"per_seq_s: common factor"}
+    for name, value in found.items():
+        assert value == pytest.approx(fitted[name], rel=0.01, abs=0.006), name
+
+
+def test_shipped_constants_are_written_as_the_shipped_files(
+    start: Constants, tmp_path: Path
+) -> None:
+    write(start, tmp_path)
+    for kind, names in (("pools", ("b200-2gpu",)), ("workloads", DATASETS)):
+        for name in names:
+            shipped = find_config(kind, name).read_text("utf-8").splitlines()
+            written = (tmp_path / kind / f"{name}.yaml").read_text("utf-8").splitlines()
+            differ = [b for a, b in zip(shipped, written, strict=True) if a != b]
+            # Shares that were rounded are scaled to sum to 1 when they are read.
+            assert all("topologies" in line for line in differ), differ
+
+
 def test_what_is_written_is_what_is_read(start: Constants, tmp_path: Path) -> None:
-    math = Constants(start.pool, {"math": start.profiles["math"]})
     cells = [cell()]
-    facts = with_facts(math, cells)
+    facts = with_facts(Constants(start.pool, {"math": start.profiles["math"]}), cells)
     layout = Layout(("math",), start.pool.aliases)
-    start_from = np.concatenate([time_prior(layout)[0], quality_prior(layout)[0]])
-    made = with_constants(facts, layout, start_from)
-    read = write(made, cells, tmp_path)
+    made = with_constants(
+        facts, layout, np.concatenate([time_prior(layout)[0], quality_prior(layout)[0]])
+    )
+    read = write(made, tmp_path)
     assert read.pool.model_dump(exclude={"models"}) == made.pool.model_dump(exclude={"models"})
     for ours, theirs in zip(made.pool.models, read.pool.models, strict=True):
         step = theirs.server.step.model_dump()
         assert step == pytest.approx(ours.server.step.model_dump(), rel=1e-3)
         assert theirs.server.model_copy(update={"step": ours.server.step}) == ours.server
     ours_profile, theirs_profile = made.profiles["math"], read.profiles["math"]
-    for field in ("planner", "prompt", "agents", "quality"):
+    for field in ("planner", "prompt", "agents"):
         assert getattr(theirs_profile, field) == getattr(ours_profile, field), field
+    assert theirs_profile.quality.difficulty_sd == pytest.approx(
+        ours_profile.quality.difficulty_sd, rel=1e-5
+    )
     for alias, of in theirs_profile.models.items():
         assert of.ability == pytest.approx(ours_profile.models[alias].ability, abs=0.006)
         assert of.share == pytest.approx(ours_profile.models[alias].share, abs=0.001)
@@ -186,16 +221,7 @@ def test_the_fit_returns_to_the_truth(start: Constants) -> None:
 
 
 def test_where_the_fit_starts_does_not_depend_on_the_shipped_constants(start: Constants) -> None:
-    slow = [
-        model.model_copy(
-            update={
-                "server": model.server.model_copy(
-                    update={"step": model.server.step.model_copy(update={"base_s": 1.0})}
-                )
-            }
-        )
-        for model in start.pool.models
-    ]
+    slow = [with_base_s(model, 100.0) for model in start.pool.models]
     others = Constants(
         start.pool.model_copy(update={"models": tuple(slow)}),
         {

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.fit import outcomes as outcomes_module
-from benchmarks.fit.constants import OUTCOMES
-from benchmarks.fit.constants import outcomes as shipped
+from benchmarks.fit.measured import OUTCOMES
+from benchmarks.fit.measured import outcomes as shipped
 from benchmarks.fit.outcomes import (
     Outcomes,
     Rasch,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from inframind_gym.simulator.server.pool import ServerCard, StepCost
+from inframind_gym.simulator.server.pool import ModelConfig, ServerCard, StepCost
 from inframind_gym.simulator.server.replay import replay_requests
 from inframind_gym.simulator.server.state import card_record
 
@@ -25,6 +25,12 @@ def card(**changes: Any) -> ServerCard:
         "step": STEP,
     }
     return ServerCard(**(fields | changes))
+
+
+def with_base_s(model: ModelConfig, factor: float) -> ModelConfig:
+    """Return a model whose engine step takes another time."""
+    step = model.server.step.model_copy(update={"base_s": model.server.step.base_s * factor})
+    return model.model_copy(update={"server": model.server.model_copy(update={"step": step})})
 
 
 def rows(server: ServerCard, requests: int = 120, *, per_s: float = 8.0) -> list[dict[str, Any]]:

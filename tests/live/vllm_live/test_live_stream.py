@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.calibration.log import read_log
+from inframind_gym.calibration.request_log import read_log
 from inframind_gym.tasks import TaskSet
 from tests.live.launch.play import session
 from tests.live.vllm_live.rig import UP_S, LiveRig, NotedPrompts, until

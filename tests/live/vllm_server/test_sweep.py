@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.calibration.log import read_log
+from inframind_gym.calibration.request_log import read_log
 from tests.live.vllm_server.fake import Answer, FakeProcess, records, until
 from tests.live.vllm_server.live_play import Live, Prompts, five, live
 from tests.simulator.workflow.driven_play import at_random, by_node, play
@@ -20,7 +20,7 @@ FAST = 3000.0  # queries a minute
 
 
 @pytest.mark.parametrize("execution", ["parallel", "sequential"])
-def test_a_sweep_with_all_six_topologies(protocol: str, tmp_path: Path) -> None:
+def test_a_stream_with_all_six_topologies(execution: str, tmp_path: Path) -> None:
     prompts = Prompts()
     log = tmp_path / "log.jsonl"
     with (

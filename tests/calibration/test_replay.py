@@ -10,26 +10,27 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from inframind_gym.calibration.measured import MeasuredCell, read_runs
-from inframind_gym.calibration.replay_choices import (
-    GRAPHS,
-    ROUTE_AFFINITY,
-    choose,
-    mean_agents,
-    own_graphs,
-    quota,
-)
-from inframind_gym.calibration.replay_report import compare, summarise
-from inframind_gym.calibration.replay_runs import (
+from inframind_gym.calibration.measured_runs import MeasuredCell, read_runs
+from inframind_gym.calibration.replay import (
     Constants,
     Prediction,
     RunBatch,
     load_constants,
     predict,
 )
+from inframind_gym.calibration.replay_choices import (
+    GRAPHS,
+    ROUTE_AFFINITY,
+    choose,
+    graphs_of,
+    mean_agents,
+    quota,
+)
+from inframind_gym.calibration.report import cell_rows, summarise
 from inframind_gym.cli import app
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
+from tests.calibration.synthetic import with_base_s
 
 MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "measured_runs.json"
 NAMES = [
@@ -114,16 +115,17 @@ def test_what_a_method_has_no_use_for_can_be_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"accuracy": ...}, r"mas\.math\[0\]: lacks accuracy"),
-        ({"accuracy": 70}, r"accuracy is 70; it must be a number, between 0 and 1"),
-        ({"accuracy": "high"}, r"accuracy is 'high'; wanted a number"),
-        ({"arrival_rate": ...}, r"lacks arrival_rate"),
-        ({"arrival_rate": -1}, r"arrival_rate is -1"),
-        ({"latency": ...}, r"lacks latency"),
-        ({"latency": {"p5": 1.0}}, r"latency lacks its mean"),
+        ({"accuracy": ...}, r"mas\.math\[0\]: accuracy: this key is required"),
+        ({"accuracy": 70}, r"accuracy: input should be less than or equal to 1, got 70"),
+        ({"accuracy": "0.7"}, r"accuracy: input should be a valid number, got '0.7'"),
+        ({"arrival_rate": ...}, r"arrival_rate: this key is required"),
+        ({"arrival_rate": -1}, r"arrival_rate: .* greater than or equal to 0.01, got -1"),
+        ({"latency": ...}, r"latency: this key is required"),
+        ({"latency": {"p5": 1.0}}, r"latency: lacks its mean"),
         ({"latency": {**latencies(), "p5": 99.0}}, r"p5 \(99\) exceeds p25 \(18\)"),
         ({"model_distribution": {"a": 0.3}}, r"model_distribution: the shares sum to 0\.3"),
-        ({"n_episodes": 0}, r"n_episodes is 0; it must be a number, between 1 and 100000"),
+        ({"n_episodes": 0}, r"n_episodes: .* greater than or equal to 1, got 0"),
+        ({"n_episodes": {"mean": 1e6}}, r"n_episodes: .* less than or equal to 100000"),
     ],
 )
 def test_a_wrong_cell_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -208,7 +210,7 @@ def test_agents_come_from_steps_unless_these_are_broken(
 
 def test_gptswarm_draws_forward_edges(tmp_path: Path, constants: Constants) -> None:
     cell = read_cell(tmp_path, "gptswarm", edges=4.6)
-    graphs = own_graphs(cell, constants.pool)
+    graphs = graphs_of(cell, constants.pool)
     assert len(graphs) == GRAPHS
     assert len({g.predecessors for g in graphs}) > GRAPHS // 2
     assert all(mask >> node == 0 for g in graphs for node, mask in enumerate(g.predecessors))
@@ -221,7 +223,7 @@ def test_gptswarm_draws_forward_edges(tmp_path: Path, constants: Constants) -> N
     assert (counts == 2).all()
     assert (choices.route[:, :5] // len(STRATEGIES) == np.arange(5)).all()
     with pytest.raises(ConfigError, match="11 edges; 5 nodes have at most 10"):
-        own_graphs(read_cell(tmp_path, "gptswarm", edges=11), constants.pool)
+        graphs_of(read_cell(tmp_path, "gptswarm", edges=11), constants.pool)
 
 
 @pytest.mark.parametrize(
@@ -246,20 +248,7 @@ def test_the_same_run_twice_and_other_constants_between(
 ) -> None:
     batch = RunBatch([read_cell(tmp_path, arrival_rate=100.0)], constants, 2)
     (first,) = batch.run()
-    slow = [
-        model.model_copy(
-            update={
-                "server": model.server.model_copy(
-                    update={
-                        "step": model.server.step.model_copy(
-                            update={"base_s": 2.0 * model.server.step.base_s}
-                        )
-                    }
-                )
-            }
-        )
-        for model in constants.pool.models
-    ]
+    slow = [with_base_s(model, 2.0) for model in constants.pool.models]
     pool = constants.pool.model_copy(update={"models": tuple(slow)})
     batch.set_constants(Constants(pool, constants.profiles))
     (slower,) = batch.run()
@@ -336,7 +325,15 @@ def prediction(mean: float, p95: float, accuracy: float) -> Prediction:
 
 def test_errors_are_absolute_and_summed_up_by_method() -> None:
     def cell(method: str, **latency_s: float) -> MeasuredCell:
-        return MeasuredCell("f: x", method, "math", 10.0, 500, 0.7, latency_s)
+        return MeasuredCell(
+            source="f: x",
+            method=method,
+            dataset="math",
+            arrival_rate_per_min=10.0,
+            num_queries=500,
+            accuracy=0.7,
+            latency_s=latency_s,
+        )
 
     cells = [
         cell("mas", mean=10.0, p95=40.0),
@@ -350,11 +347,11 @@ def test_errors_are_absolute_and_summed_up_by_method() -> None:
         prediction(10.0, 30.0, 0.75),
         prediction(20.0, 20.0, 0.7),
     ]
-    rows = compare(cells, said)
+    rows = cell_rows(cells, said)
     assert [row["adaptive"] for row in rows] == [False, False, False, True]
     assert rows[0]["errors"]["latency_mean_abs_pct"] == pytest.approx(10.0)
     assert rows[2]["errors"]["latency_p95_abs_pct"] is None
-    assert rows[2]["latency_s"]["p95"] == {"measured": None, "predicted": 30.0}
+    assert rows[2]["latency_s"]["p95"] == {"measured": None, "predicted": 30.0, "error_pct": None}
     summary = summarise(rows)
     assert list(summary) == ["mas", "inframind"]
     assert summary["mas"] == {
@@ -427,11 +424,11 @@ def test_a_method_without_cells_is_left_out_with_a_warning(tmp_path: Path) -> No
     [
         ({"mas": {"math": [raw_cell()]}}, ["--methods", "mass"], "Did you mean 'mas'"),
         ({"mas": {"math": [raw_cell()]}}, ["--methods", "moa"], "no cell of a method"),
-        ({"mas": {"math": [raw_cell(arrival_rate=1e-8)]}}, [], "between 0.01 and 1e+06"),
-        ({"mas": {"math": [raw_cell(n_episodes=10**400)]}}, [], "between 1 and 100000"),
+        ({"mas": {"math": [raw_cell(arrival_rate=1e-8)]}}, [], "greater than or equal to 0.01"),
+        ({"mas": {"math": [raw_cell(n_episodes=10**400)]}}, [], "less than or equal to 100000"),
         ({"mas": {"maths": [raw_cell()]}}, [], "Did you mean 'math'"),
         ({"mine": {"math": [raw_cell()]}}, [], "no cell of a method that can be replayed"),
-        ({"mas": {"math": [raw_cell(accuracy=2)]}}, [], "it must be a number, between 0 and 1"),
+        ({"mas": {"math": [raw_cell(accuracy=2)]}}, [], "accuracy: input should be less"),
     ],
 )
 def test_the_command_says_what_is_wrong(
@@ -456,7 +453,7 @@ def test_the_command_says_what_is_wrong(
 def test_the_measured_runs_are_met() -> None:
     cells = read_runs(MEASURED, ["mas"])
     constants = load_constants("b200-2gpu", [cell.dataset for cell in cells])
-    errors = summarise(compare(cells, predict(cells, constants)))["mas"]
+    errors = summarise(cell_rows(cells, predict(cells, constants)))["mas"]
     assert errors["cells"] == len(cells) == 45
     assert float(errors["latency_mean_abs_pct_median"] or 0.0) <= 10.0
     assert float(errors["latency_p95_abs_pct_median"] or 0.0) <= 20.0

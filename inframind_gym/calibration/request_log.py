@@ -1,15 +1,16 @@
-"""Request logs: one JSON object a line, the times that vLLM notes of every request.
+"""Request logs: one JSON object a line, with the times that vLLM records of every request.
 
-Fields of a line (FACTS §4): `request_id`; `input_toks` and `output_toks`; `arrival_time`, when the
-front end took the request, in epoch seconds; and, in seconds of the engine's monotonic clock,
-`queued_ts` (the engine read it from its input queue, which it does between two steps),
-`scheduled_ts` (a step was planned that serves it), `first_token_ts` and `last_token_ts` (the steps
-that emitted those tokens had ended). Other fields are ignored.
+Fields of a line: `request_id`; `input_toks` and `output_toks`; `arrival_time`, when the front end
+took the request, in epoch seconds; and, in seconds of the engine's monotonic clock, `queued_ts`
+(read from the engine's input queue, between two steps), `scheduled_ts` (a step was planned that
+serves the request), `first_token_ts` and `last_token_ts` (the steps that emitted those tokens had
+ended). Other fields are ignored. LLMServingSim publishes logs of this form
+(https://github.com/casys-kaist/LLMServingSim).
 
-A client's log (`serving/vllm/log.py`), which has `sent_ts`, is read as well. Its times are those of
-the client: a request was queued when it was sent, unless the server told, and `scheduled_ts` may be
-unknown. Its lines come in the order in which the requests ended and may be of several models, and
-of requests that failed: those are left out.
+A client's log (`live/vllm/log.py`), which has `sent_ts`, is read as well. Its times are those of
+the client: a request was queued when it was sent, unless the server reports otherwise, and
+`scheduled_ts` may be unknown. Its lines are in the order in which the requests ended, and may be of
+several models or of requests that failed: those are left out.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from inframind_gym.errors import InfraMindError, did_you_mean, unknown
 
 _COUNTS: Final = ("input_toks", "output_toks")
 _TIMES: Final = ("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
-_ANSWERED: Final = ("ok", "truncated")
-_OF_ANSWERS: Final = ("input_toks", "output_toks", "first_token_ts", "last_token_ts")
 _FIELDS: Final = ("request_id", *_COUNTS, *_TIMES)
+_ANSWERED: Final = ("ok", "truncated")  # status of requests that have an answer
+_OF_ANSWERS: Final = (*_COUNTS, "first_token_ts", "last_token_ts")
 _MOST_TOKENS: Final = 1 << 24
 _MOST_S: Final = 10**11  # epoch seconds of the year 5138: milliseconds are beyond
 _NUMBERED: Final = re.compile(r"(.*?)(\d{1,9})\Z", re.DOTALL)
 
 
 class LogError(InfraMindError):
-    """A request log cannot be read, or says something that cannot be."""
+    """A request log cannot be read, or contradicts itself."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class RequestLog:
     others on the engine's, which differ by a constant: see `submit_s`.
 
     Attributes:
-        failed: requests of the log that have no answer and are left out.
+        failed: Requests of the log that have no answer and are left out.
     """
 
     name: str
@@ -60,7 +61,7 @@ class RequestLog:
     output_tokens: NDArray[np.int64]  # (n,)
     arrival_s: NDArray[np.float64]  # (n,) on the front end's clock
     queued_s: NDArray[np.float64]  # (n,) on the engine's clock, as the following
-    scheduled_s: NDArray[np.float64]  # (n,) all NaN where the log doesn't tell
+    scheduled_s: NDArray[np.float64]  # (n,) all NaN where the log has none
     first_token_s: NDArray[np.float64]  # (n,)
     last_token_s: NDArray[np.float64]  # (n,)
     failed: int = 0
@@ -69,12 +70,12 @@ class RequestLog:
         return len(self.ids)
 
     @property
-    def tells_schedule(self) -> bool:
-        """Whether it is known when the requests were scheduled."""
+    def has_schedule(self) -> bool:
+        """True if the log has the times at which requests were scheduled."""
         return not bool(np.isnan(self.scheduled_s).any())
 
     def submit_s(self, requests: int) -> NDArray[np.float64]:
-        """Arrivals (n,) on the engine's clock, where latencies start.
+        """Return the arrivals (n,) on the engine's clock, where latencies start.
 
         `queued_ts` itself is no arrival: it waits for the end of the step under way. The clocks are
         matched by the request that waited least among the first `requests`.
@@ -88,7 +89,7 @@ def read_log(path: str | Path, model: str | None = None) -> RequestLog:
 
     Args:
         path: The file.
-        model: Of a log whose lines name their `model`: take only this one's.
+        model: Of a log whose lines name their `model`: read only the lines of this one.
 
     Raises:
         LogError: The file cannot be read, is empty, or a line of it is wrong: no JSON object, a
@@ -108,7 +109,7 @@ def read_log(path: str | Path, model: str | None = None) -> RequestLog:
     seen: dict[str, int] = {}
     models: set[str] = set()
     failed = 0
-    clients = False
+    of_client = False
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -129,19 +130,16 @@ def read_log(path: str | Path, model: str | None = None) -> RequestLog:
                 f"{where}: request_id {row['request_id']!r} was used on line {first} already; "
                 "give every request an id of its own"
             )
-        in_order = not rows or row["arrival_time"] >= rows[-1]["arrival_time"]
-        if not in_order and not _is_clients(record):
+        of_client = of_client or _is_of_client(record)
+        if not of_client and rows and row["arrival_time"] < rows[-1]["arrival_time"]:
             raise LogError(
                 f"{where}: request {row['request_id']!r} arrived before the one on the line "
                 "above; sort the lines by arrival_time"
             )
         rows.append(row)
-        clients = clients or _is_clients(record)
     if model is None and len(models) > 1:
-        raise LogError(
-            f"{path.name}: holds requests of several models; choose one of "
-            f"{', '.join(sorted(models))}"
-        )
+        known = ", ".join(sorted(models))
+        raise LogError(f"{path.name}: holds requests of several models; choose one of {known}")
     if not rows:
         if model is not None and model not in models:
             raise LogError(f"{path.name}: {unknown('model', model, sorted(models))}")
@@ -149,11 +147,11 @@ def read_log(path: str | Path, model: str | None = None) -> RequestLog:
             f"{path.name}: holds no request{' that was answered' if failed else ''}; expected one "
             "JSON object a line"
         )
-    if clients:
+    if of_client:
         rows.sort(key=lambda row: float(row["arrival_time"]))
-    else:
-        _check_numbering(tuple(row["request_id"] for row in rows), path.name)
     ids = tuple(row["request_id"] for row in rows)
+    if not of_client:
+        _check_numbering(ids, path.name)
     columns = {name: np.array([row[name] for row in rows]) for name in (*_COUNTS, *_TIMES)}
     if np.isnan(columns["scheduled_ts"]).any():
         columns["scheduled_ts"] = np.full(len(rows), np.nan)
@@ -174,7 +172,7 @@ def read_log(path: str | Path, model: str | None = None) -> RequestLog:
 
 
 def _record(line: str, where: str) -> dict[str, Any]:
-    """The JSON object of one line."""
+    """Parse the JSON object of one line."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -186,7 +184,7 @@ def _record(line: str, where: str) -> dict[str, Any]:
 
 def _row(record: dict[str, Any], where: str) -> dict[str, Any]:
     """Check one line and return its fields: the id as text, the others as numbers."""
-    unscheduled = _is_clients(record) and (
+    unscheduled = _is_of_client(record) and (
         record.get("queued_ts") is None or record.get("scheduled_ts") is None
     )
     if unscheduled:
@@ -200,19 +198,7 @@ def _row(record: dict[str, Any], where: str) -> dict[str, Any]:
         )
     row: dict[str, Any] = {"request_id": str(record["request_id"])}
     for name in _COUNTS + _TIMES:
-        value = record[name]
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise LogError(f"{where}: {name} must be a number, not {value!r}")
-        if value < 0:
-            raise LogError(f"{where}: {name} is {value!r:.40}; it must not be negative")
-        most = _MOST_TOKENS if name in _COUNTS else _MOST_S
-        if not value <= most:  # infinity and NaN, too
-            raise LogError(
-                f"{where}: {name} is {value!r:.40}; it must be a number of at most {most:,}"
-            )
-        if name in _COUNTS and (value < 1 or value != int(value)):
-            raise LogError(f"{where}: {name} is {value}; it must be a whole number, at least 1")
-        row[name] = value
+        row[name] = _number(record[name], name, where)
     for before, after in pairwise(_TIMES[1:]):
         if row[after] < row[before]:
             raise LogError(
@@ -221,35 +207,46 @@ def _row(record: dict[str, Any], where: str) -> dict[str, Any]:
             )
     if unscheduled:
         row["scheduled_ts"] = math.nan
-    if unscheduled:
-        row["scheduled_ts"] = math.nan
     return row
 
 
-def _is_clients(record: dict[str, Any]) -> bool:
-    """Whether a line is of a client's log, not of a server's."""
+def _number(value: object, name: str, where: str) -> float | int:
+    """Check one field of a line."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise LogError(f"{where}: {name} must be a number, not {value!r}")
+    if value < 0:
+        raise LogError(f"{where}: {name} is {value!r:.40}; it must not be negative")
+    most = _MOST_TOKENS if name in _COUNTS else _MOST_S
+    if not value <= most:  # infinity and NaN, too
+        raise LogError(f"{where}: {name} is {value!r:.40}; it must be a number of at most {most:,}")
+    if name in _COUNTS and (value < 1 or value != int(value)):
+        raise LogError(f"{where}: {name} is {value}; it must be a whole number, at least 1")
+    return value
+
+
+def _is_of_client(record: dict[str, Any]) -> bool:
+    """Return True for a line of a client's log, False for one of a server's."""
     return record.get("sent_ts") is not None
 
 
 def _is_answered(record: dict[str, Any]) -> bool:
-    """Whether a line is of a request that was answered and counted: in a server's log, all are."""
+    """Return True if the request was answered and its tokens counted, as all of a server's log."""
     if record.get("status", "ok") not in _ANSWERED:
         return False
-    return not _is_clients(record) or all(record.get(name) is not None for name in _OF_ANSWERS)
+    return not _is_of_client(record) or all(record.get(name) is not None for name in _OF_ANSWERS)
 
 
 def _check_numbering(ids: tuple[str, ...], name: str) -> None:
-    """Ids that number the requests through must do so in order; others may be anything."""
+    """Check that ids which number the requests do so in order; other ids may be anything."""
     matches = [_NUMBERED.match(identity) for identity in ids]
-    stems = {match[1] if match else None for match in matches}
-    if None in stems or len(stems) != 1:
+    if len({match[1] if match else None for match in matches}) != 1 or not matches[0]:
         return
     numbers = [int(match[2]) for match in matches if match]
     if sorted(numbers) != list(range(min(numbers), min(numbers) + len(numbers))):
         return
-    for i in range(1, len(numbers)):
-        if numbers[i] < numbers[i - 1]:
+    for (before, earlier), (after, later) in pairwise(zip(ids, numbers, strict=True)):
+        if later < earlier:
             raise LogError(
-                f"{name}: the ids are not in order: {ids[i]!r} comes after {ids[i - 1]!r}, though "
-                "the lines are in order of arrival; were lines or ids mixed up?"
+                f"{name}: the ids are not in order: {after!r} comes after {before!r}, though the "
+                "lines are in order of arrival; were lines or ids mixed up?"
             )

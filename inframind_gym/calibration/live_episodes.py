@@ -1,4 +1,4 @@
-"""One sweep, live or simulated: the same arrivals, plans and decisions for the same seed."""
+"""Episodes played live and simulated: the same arrivals, plans and decisions for the same seed."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from inframind_gym.simulator.server.pool import PoolConfig
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.simulator.workflow.topology import MAX_NODES
 
-MOST_FAILED: Final = 0.05  # share of a live sweep's calls
+MOST_FAILED: Final = 0.05  # share of a live episode's calls
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """What was played and what came of it.
+class Episode:
+    """Calls and queries of one episode.
 
     Attributes:
-        rate_per_min: arrival rate.
-        seed: of arrivals, tasks, plans, budgets and decisions.
+        rate_per_min: Arrival rate.
+        seed: Of arrivals, tasks, plans, budgets and decisions.
         calls: (c,) CALL of the calls that were answered, in order of submission.
         completed: (q,) COMPLETED, in order of arrival.
-        failed: calls without an answer, of which some were sent again.
+        failed: Calls without an answer, of which some were sent again.
     """
 
     rate_per_min: float
@@ -43,45 +43,43 @@ class Sweep:
     @property
     def e2e_s(self) -> NDArray[np.float64]:
         """Latency (c,) of the calls."""
-        latency_s: NDArray[np.float64] = self.calls["finish_s"] - self.calls["submit_s"]
-        return latency_s
+        return np.asarray(self.calls["finish_s"] - self.calls["submit_s"])
 
     @property
     def ttft_s(self) -> NDArray[np.float64]:
-        """Time (c,) to the calls' first tokens."""
-        waited_s: NDArray[np.float64] = self.calls["first_token_s"] - self.calls["submit_s"]
-        return waited_s
+        """Time (c,) to the calls' first tokens; NaN where the server does not stream."""
+        return np.asarray(self.calls["first_token_s"] - self.calls["submit_s"])
 
 
-def play_live(simulation: LiveSimulation, rate_per_min: float, seed: int) -> Sweep:
-    """Play a sweep on live servers.
+def play_live(simulation: LiveSimulation, rate_per_min: float, seed: int) -> Episode:
+    """Play an episode on live servers.
 
     Args:
-        simulation: at level "executor", recording its calls.
-        rate_per_min: arrival rate.
-        seed: of the sweep.
+        simulation: At level "executor", recording its calls.
+        rate_per_min: Arrival rate.
+        seed: Of the episode.
 
     Raises:
-        InfraMindError: no server answers, or too many calls fail.
+        InfraMindError: No server answers, or too many calls fail.
     """
-    sweep = _play(simulation, rate_per_min, seed)
-    sent = len(sweep.calls) + sweep.failed
-    if sweep.failed > MOST_FAILED * sent:
+    episode = play(simulation, rate_per_min, seed)
+    sent = len(episode.calls) + episode.failed
+    if episode.failed > MOST_FAILED * sent:
         raise InfraMindError(
-            f"{sweep.failed} of {sent} calls failed at {rate_per_min:g} queries a minute: nothing "
-            "can be learned from that. Look at the servers' logs (inframind pool logs), or lower "
-            "the rates"
+            f"{episode.failed} of {sent} calls failed at {rate_per_min:g} queries a minute: too "
+            "many to fit or compare anything. Look at the servers' logs (inframind pool logs), or "
+            "lower the rates"
         )
-    return sweep
+    return episode
 
 
-def play_simulated(config: LiveConfig, pool: PoolConfig, live: Sweep) -> Sweep:
-    """Play the same sweep on simulated servers, every call as long as it was live.
+def play_simulated(config: LiveConfig, pool: PoolConfig, live: Episode) -> Episode:
+    """Play the same episode on simulated servers, every call as long as it was live.
 
     Args:
-        config: as of the live sweep.
-        pool: whose server cards are believed.
-        live: the sweep.
+        config: As of the live episode.
+        pool: Server cards of the simulated servers.
+        live: The episode.
     """
     lengths: dict[tuple[int, int, int], tuple[int, int]] = {
         (int(c["query"]), int(c["node"]), int(c["phase"])): (
@@ -98,12 +96,13 @@ def play_simulated(config: LiveConfig, pool: PoolConfig, live: Sweep) -> Sweep:
     open_backend = partial(open_surrogate, pool=pool, lengths=length_of)
     simulation = BackendSimulation(config, open_backend, one_query=False)
     try:
-        return _play(simulation, live.rate_per_min, live.seed)
+        return play(simulation, live.rate_per_min, live.seed)
     finally:
         simulation.close()
 
 
-def _play(simulation: BackendSimulation, rate_per_min: float, seed: int) -> Sweep:
+def play(simulation: BackendSimulation, rate_per_min: float, seed: int) -> Episode:
+    """Play an episode whose routes are drawn from the seed."""
     observations, contexts = simulation.buffers()
     rewards, costs = np.zeros(1), np.zeros(1)
     routes = _routes(seed, simulation.num_queries, simulation.num_routes)
@@ -123,20 +122,18 @@ def _play(simulation: BackendSimulation, rate_per_min: float, seed: int) -> Swee
         completed.append(simulation.completed(0))
     records = np.concatenate(completed)
     calls = simulation.calls(0)
-    answered = calls["failed"] == 0
-    failed = int((~answered).sum())
-    calls = calls[answered]
-    return Sweep(
+    answered = calls[calls["failed"] == 0]
+    return Episode(
         rate_per_min,
         seed,
-        calls[np.argsort(calls["submit_s"], kind="stable")],
+        answered[np.argsort(answered["submit_s"], kind="stable")],
         records[np.argsort(records["query"])],
-        failed,
+        len(calls) - len(answered),
     )
 
 
 def _routes(seed: int, queries: int, routes: int) -> NDArray[np.int64]:
-    """Routes (queries, nodes) at random: decisions that depend on nothing that servers do."""
+    """Draw routes (queries, nodes) at random, whatever the servers do."""
     query, node = np.meshgrid(np.arange(queries), np.arange(MAX_NODES), indexing="ij")
     seeds = np.full(query.size, seed, np.uint64)
     draws = uniform_array(seeds, STREAM_POLICY, query.ravel(), node.ravel())

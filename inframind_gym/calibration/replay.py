@@ -1,10 +1,10 @@
-"""Re-run measured cells on the surrogate, many at once.
+"""Simulate measured cells, many at once.
 
-Every cell is simulated as so many sweeps (seeds) of the closed loop, on the built-in tasks of its
-dataset's domain. The random numbers of a sweep belong to its dataset and seed alone: two cells that
-differ in the arrival rate only meet the same questions, choices and latent outcomes, at other
-times. What the servers and the models are like (`Constants`) can be changed between runs: that is
-how the constants are fitted (`benchmarks/fit/measured.py`).
+Every cell is simulated as several episodes (seeds) of the closed loop, on the built-in tasks of its
+dataset's domain. The random numbers of an episode depend on its dataset and seed alone: two cells
+that differ in the arrival rate only have the same questions, choices and latent outcomes, at other
+times. `Constants` of servers and models can be changed between runs: so they are fitted
+(`benchmarks/fit/measured.py`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.calibration.measured import QUANTILES, MeasuredCell
+from inframind_gym.calibration.measured_runs import QUANTILES, SLO_S, MeasuredCell
 from inframind_gym.calibration.replay_choices import (
     Harness,
     choose,
+    graphs_of,
     harness_of,
-    own_graphs,
-    seen_by,
+    profile_for,
 )
 from inframind_gym.envs.routing.entry import drive
 from inframind_gym.errors import ConfigError, unknown
@@ -44,29 +44,28 @@ from inframind_gym.simulator.workload import TaskProfile, load_workload
 from inframind_gym.tasks import DOMAINS, load_tasks
 
 DEFAULT_SEEDS: Final = 8
-SLO_S: Final = 100.0  # limit for methods that have no budget: that of the published comparison
-USUAL_QUERIES: Final = 500  # in a sweep that does not tell: as published
-_BATCH: Final = 160  # sweeps that are advanced together
+USUAL_QUERIES: Final = 500  # of an episode, where the cell has no count: as published
+_BATCH: Final = 160  # episodes that are advanced together
 _JOINT: Final = LEVELS.index("joint")
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What is calibrated: the servers, and what is known of each dataset."""
+    """The calibrated quantities: the servers, and the profile of each dataset."""
 
     pool: PoolConfig
     profiles: Mapping[str, TaskProfile]  # by dataset
 
 
 class Prediction(NamedTuple):
-    """What the simulation says of a cell: means over its seeds."""
+    """Simulated figures of a cell: means over its seeds."""
 
     accuracy: float
     latency_s: dict[str, float]  # "mean" and the QUANTILES
     within_limit: float  # share of the queries that took at most the budget, or SLO_S
-    calls: float  # a query
-    prompt_tokens: float  # a query, all calls
-    completion_tokens: float
+    calls: float  # per query
+    prompt_tokens: float  # per query, all calls
+    completion_tokens: float  # per query, all calls
     latency_mean_se: float  # standard error of the mean latency over seeds, relative
     accuracy_se: float
 
@@ -77,12 +76,12 @@ def load_constants(
     """Read the pool and the workloads of some datasets.
 
     Args:
-        pool: name or path.
-        datasets: each has a workload of its name.
-        workloads: folder of workloads; None: the shipped ones.
+        pool: Name or path.
+        datasets: Each has a workload of its name.
+        workloads: Folder of workloads; None: the shipped ones.
 
     Raises:
-        ConfigError: there is no such file, or it is not valid.
+        ConfigError: There is no such file, or it is not valid.
     """
     loaded = load_pool(pool)
     profiles = {}
@@ -94,22 +93,22 @@ def load_constants(
 
 
 class RunBatch:
-    """Sweeps of cells of one harness, advanced together.
+    """Episodes of cells of one method, advanced together.
 
     Args:
-        cells: all of one method; those of `gptswarm` with the same number of edges.
-        constants: what to begin with.
-        seeds: sweeps a cell.
+        cells: All of one method; those of `gptswarm` with the same number of edges.
+        constants: The first ones.
+        seeds: Episodes of each cell.
 
     Raises:
-        ConfigError: a cell names something that the constants don't know.
+        ConfigError: A cell names a model, topology or strategy that does not exist.
     """
 
     def __init__(self, cells: Sequence[MeasuredCell], constants: Constants, seeds: int) -> None:
         self.cells = tuple(cells)
         self.seeds = seeds
         self._harness: Harness = harness_of(cells[0].method)
-        self._graphs: tuple[Graph, ...] = own_graphs(cells[0], constants.pool)
+        self._graphs: tuple[Graph, ...] = graphs_of(cells[0], constants.pool)
         self._datasets = tuple(dict.fromkeys(cell.dataset for cell in cells))
         self._load_tasks(constants)
         self._draw(constants)
@@ -128,7 +127,7 @@ class RunBatch:
         self._cluster.card[:] = cards(constants.pool)
         params = build_params(
             constants.pool,
-            [seen_by(method, constants.profiles[dataset]) for dataset in self._datasets],
+            [profile_for(method, constants.profiles[dataset]) for dataset in self._datasets],
             self._tasks,
             self._task_profile,
             (SLO_S,),
@@ -151,7 +150,7 @@ class RunBatch:
         self._world = params._replace(graphs=graph_tables(self._graphs))
 
     def _load_tasks(self, constants: Constants) -> None:
-        """The built-in tasks of each dataset's domain, dataset after dataset."""
+        """Load the built-in tasks of each dataset's domain, dataset after dataset."""
         tasks = load_tasks("builtin", split="all")
         domains = [DOMAINS.index(constants.profiles[name].domain) for name in self._datasets]
         groups = [np.flatnonzero(tasks.domain == domain) for domain in domains]
@@ -162,7 +161,7 @@ class RunBatch:
         self._num_tasks = dict(zip(self._datasets, sizes, strict=True))
 
     def _draw(self, constants: Constants) -> None:
-        """Draw arrivals, tasks, plans and routes of all sweeps."""
+        """Draw arrivals, tasks, plans and routes of all episodes."""
         counts = [cell.num_queries or USUAL_QUERIES for cell in self.cells]
         shape = (len(self.cells) * self.seeds, max(counts))
         self._starts = np.zeros(shape[0], START)
@@ -195,7 +194,7 @@ class RunBatch:
             self._route[row, :count] = choices.route
 
     def run(self) -> list[Prediction]:
-        """Simulate all sweeps; the same constants give the same predictions."""
+        """Simulate all episodes; the same constants give the same predictions."""
         state = self._flows
         state.arrival_s[:] = self._arrival_s
         state.task[:] = self._task
@@ -254,13 +253,13 @@ class RunBatch:
 def predict(
     cells: Sequence[MeasuredCell], constants: Constants, seeds: int = DEFAULT_SEEDS
 ) -> list[Prediction]:
-    """Re-run cells of any methods, each as `seeds` sweeps.
+    """Simulate cells of any methods, each as `seeds` episodes.
 
     Returns:
         Predictions in the order of the cells.
 
     Raises:
-        ConfigError: a cell cannot be replayed; says which and why.
+        ConfigError: A cell cannot be replayed; names it and the reason.
     """
     out: dict[int, Prediction] = {}
     for indices, batch in batches(cells, constants, seeds):
@@ -271,7 +270,7 @@ def predict(
 def batches(
     cells: Sequence[MeasuredCell], constants: Constants, seeds: int
 ) -> Iterator[tuple[list[int], RunBatch]]:
-    """The batches that cells of any methods make, each with the indices of its cells."""
+    """Group cells of any methods into batches; yield each with the indices of its cells."""
     for cell in cells:
         if cell.dataset not in constants.profiles:
             raise ConfigError(
@@ -282,13 +281,11 @@ def batches(
 
 
 def _groups(cells: Sequence[MeasuredCell], size: int) -> Iterator[list[int]]:
-    """Indices of cells that can run together, of one method and graph, at most `size`."""
+    """Yield indices of at most `size` cells that can run together: of one method and graph."""
     together: dict[tuple[str, float | None, int], list[int]] = {}
     for index, cell in enumerate(cells):
         edges = cell.edges if cell.method == "gptswarm" else None
-        length = (
-            cell.num_queries or USUAL_QUERIES
-        ).bit_length()  # arrays are as long as the longest
+        length = (cell.num_queries or USUAL_QUERIES).bit_length()  # arrays have one length
         together.setdefault((cell.method, edges, length), []).append(index)
     for indices in together.values():
         for first in range(0, len(indices), size):

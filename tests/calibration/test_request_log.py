@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.calibration.log import LogError, read_log
+from inframind_gym.calibration.request_log import LogError, read_log
 from tests.calibration.synthetic import write
 
 
@@ -161,7 +161,7 @@ def test_a_clients_log(tmp_path: Path) -> None:
     log = read_log(path, "small")
     assert log.ids == ("run-0-0", "run-0-1", "run-0-2")
     assert log.failed == 3
-    assert not log.tells_schedule
+    assert not log.has_schedule
     np.testing.assert_allclose(log.queued_s, [0.0, 1.0, 2.0])
     np.testing.assert_allclose(log.first_token_s, [1.0, 2.0, 3.0])
     assert len(read_log(path, "large")) == 1
@@ -179,8 +179,8 @@ def test_a_clients_log(tmp_path: Path) -> None:
 def test_a_clients_log_of_a_server_that_tells_its_times(tmp_path: Path) -> None:
     told = [clients_line(i, queued_ts=500.1 + i, scheduled_ts=500.6 + i) for i in (1, 0, 2)]
     log = read_log(write(tmp_path, told))
-    assert log.tells_schedule
+    assert log.has_schedule
     np.testing.assert_allclose(log.first_token_s - log.scheduled_s, 0.4)
     mixed = read_log(write(tmp_path, [*told, clients_line(3)]))
-    assert not mixed.tells_schedule
+    assert not mixed.has_schedule
     assert np.isnan(mixed.scheduled_s).all()

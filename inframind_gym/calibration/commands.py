@@ -1,0 +1,252 @@
+"""`inframind calibrate`, `inframind replay` and `inframind sim2real`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from inframind_gym.errors import ConfigError, InfraMindError, unknown
+from inframind_gym.files import replace_text
+
+# Simulator and live client are imported when a command runs: they compile and load much.
+
+
+def calibrate(
+    log: Annotated[Path, typer.Argument(help="Request log, JSON Lines, in order of arrival.")],
+    max_num_seqs: Annotated[int, typer.Option(help="As the server was started with.")],
+    max_num_batched_tokens: Annotated[int, typer.Option(help="As the server was started with.")],
+    out: Annotated[Path, typer.Option(help="Server card to write, YAML.")],
+    report: Annotated[Path, typer.Option(help="Figures to write, JSON.")],
+    num_kv_blocks: Annotated[
+        int | None,
+        typer.Option(help="As the server reports at start-up. Default: the cache never fills up."),
+    ] = None,
+    block_size: Annotated[int, typer.Option(help="Tokens in a KV block.")] = 16,
+    model: Annotated[
+        str | None, typer.Option(help="Alias of the model, in a log of several.")
+    ] = None,
+    fit_fraction: Annotated[
+        float, typer.Option(help="Share of the log to fit; the rest checks the fit.")
+    ] = 0.5,
+) -> None:
+    """Fit a server card to a request log by simulating it, and report the errors."""
+    from inframind_gym.calibration import server_card
+    from inframind_gym.calibration.report import card_yaml, log_report, log_table
+    from inframind_gym.calibration.request_log import read_log
+
+    with _friendly():
+        limits = server_card.Limits(max_num_seqs, max_num_batched_tokens, num_kv_blocks, block_size)
+        calibration = server_card.calibrate(read_log(log, model), limits, fit_fraction=fit_fraction)
+        figures = log_report(calibration)
+        replace_text(out, card_yaml(calibration))
+        _write(report, figures)
+    for warning in figures["warnings"]:
+        typer.echo(f"warning: {warning}", err=True)
+    Console().print(log_table(calibration, figures))
+    typer.echo(f"card: {out}\nreport: {report}")
+
+
+def replay(
+    runs: Annotated[Path, typer.Argument(help="JSON file of measured cells.", metavar="RUNS.json")],
+    pool: Annotated[str, typer.Option(help="The pool they ran on: a name or a YAML file.")],
+    out: Annotated[Path, typer.Option(help="Report to write, JSON.")],
+    methods: Annotated[
+        str | None,
+        typer.Option(help="mas, moa, gptswarm, inframind; commas between. Default: all present."),
+    ] = None,
+    workloads: Annotated[
+        Path | None, typer.Option(help="Folder of workload YAML files. Default: the shipped ones.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Episodes to simulate for every cell.")] = 8,
+) -> None:
+    """Simulate measured cells, executed as they were measured, and report the errors.
+
+    Every cell is simulated with its own arrival rate, length and shares of models, topologies and
+    strategies, and compared with the measurement: accuracy, latency, attainment of the budget.
+    Adaptive methods are replayed by their measured shares, and marked.
+    """
+    from inframind_gym.calibration import replay
+    from inframind_gym.calibration.measured_runs import read_runs
+    from inframind_gym.calibration.report import cell_rows, runs_table, summarise
+
+    began = time.monotonic()
+    with _friendly():
+        cells = read_runs(runs, _methods(runs, methods))
+        constants = replay.load_constants(pool, [cell.dataset for cell in cells], workloads)
+        rows = cell_rows(cells, replay.predict(cells, constants, seeds))
+        summary = summarise(rows)
+        report = {"runs": runs.name, "pool": constants.pool.name, "seeds": seeds}
+        _write(out, {**report, "summary": summary, "cells": rows})
+    Console().print(runs_table(summary))
+    typer.echo(f"{len(cells)} cells in {time.monotonic() - began:.0f} s: {out}")
+
+
+def _methods(runs: Path, methods: str | None) -> list[str]:
+    """Return the methods to replay: those asked for, or all of the file that can be replayed."""
+    from inframind_gym.calibration.measured_runs import read_methods
+    from inframind_gym.calibration.replay_choices import HARNESSES
+
+    present = read_methods(runs)
+    if methods is None:
+        wanted = present
+        for name in [name for name in present if name not in HARNESSES]:
+            typer.echo(f"warning: left out: {unknown('method', name, HARNESSES)}", err=True)
+    else:
+        wanted = [name.strip() for name in methods.split(",") if name.strip()]
+        if not wanted:
+            raise ConfigError(f"--methods names none. Known: {', '.join(HARNESSES)}.")
+        for name in wanted:
+            if name not in HARNESSES:
+                raise ConfigError(f"--methods: {unknown('method', name, HARNESSES)}")
+            if name not in present:
+                typer.echo(f"warning: {runs.name} holds no cell of {name!r}", err=True)
+    chosen = [name for name in dict.fromkeys(wanted) if name in HARNESSES and name in present]
+    if not chosen:
+        raise ConfigError(f"{runs}: no cell of a method that can be replayed.")
+    return chosen
+
+
+def sim2real(
+    pool: Annotated[str, typer.Option(help="Pool of live servers: a name or a YAML file.")],
+    workload: Annotated[str, typer.Option(help="Workload: a name or a YAML file.")] = "math",
+    fit_rates: Annotated[
+        str, typer.Option(help="Queries a minute of the episodes that are fitted.")
+    ] = "30,120",
+    check_rates: Annotated[
+        str, typer.Option(help="Queries a minute of the episodes that are predicted.")
+    ] = "60,90",
+    queries: Annotated[int, typer.Option(min=1, help="Queries of an episode.")] = 90,
+    seed: Annotated[int, typer.Option(help="Of the first episode; the others count up.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results/sim2real"),
+) -> None:
+    """Fit simulated servers to a live pool and compare the two at loads not fitted.
+
+    Writes `report.json`, `requests.jsonl` (every live call) and `pool.yaml` (the pool with the
+    fitted cards, for simulated environments) to the folder.
+    """
+    from inframind_gym.calibration.report import pool_table
+
+    with _friendly():
+        figures = compare_live_pool(
+            pool,
+            workload,
+            _rates("fit-rates", fit_rates),
+            _rates("check-rates", check_rates),
+            queries=queries,
+            seed=seed,
+            out=out,
+            say=lambda text: typer.echo(text, err=True),
+        )
+    Console().print(pool_table(figures))
+    typer.echo(f"report: {out / 'report.json'}\npool with fitted cards: {out / 'pool.yaml'}")
+
+
+def compare_live_pool(
+    pool: str,
+    workload: str,
+    fit_rates: tuple[float, ...],
+    check_rates: tuple[float, ...],
+    *,
+    queries: int,
+    seed: int,
+    out: Path,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Play episodes on a live pool, fit its cards, simulate the episodes and write the files.
+
+    Args:
+        pool: Name or file.
+        workload: Name or file.
+        fit_rates: Queries a minute of the episodes that are fitted.
+        check_rates: Queries a minute of those that are only predicted.
+        queries: Queries of an episode.
+        seed: Of the first episode.
+        out: Folder.
+        say: Receives lines of progress.
+
+    Returns:
+        The content of `report.json`.
+
+    Raises:
+        InfraMindError: The pool cannot be used, no server answers, or too many calls fail.
+    """
+    from inframind_gym.calibration.live_episodes import play_live, play_simulated
+    from inframind_gym.calibration.live_pool import fit_pool, pool_yaml
+    from inframind_gym.calibration.report import episode_report, pool_report
+    from inframind_gym.live.config import live_config
+    from inframind_gym.live.simulation import LiveSimulation
+
+    repeated = set(fit_rates) & set(check_rates)
+    if repeated:
+        raise InfraMindError(
+            f"{min(repeated):g} queries a minute is among the rates to fit and those to check: a "
+            "check must be at a load that was not fitted"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    config = live_config(
+        {
+            "pool": pool,
+            "workload": workload,
+            "num_queries": queries,
+            "observation": "index",
+            "record_calls": True,
+            "log": str(out / "requests.jsonl"),
+            "live": {},
+        }
+    )
+    simulation = LiveSimulation(config, one_query=False)
+    episodes = []
+    try:
+        for number, rate in enumerate((*fit_rates, *check_rates)):
+            episode = play_live(simulation, rate, seed + number)
+            failed = f", {episode.failed} failed" if episode.failed else ""
+            say(
+                f"{rate:g} queries/min: {len(episode.calls)} calls, "
+                f"{episode.e2e_s.mean():.2f} s each{failed}"
+            )
+            episodes.append(episode)
+    finally:
+        simulation.shut()
+    fit = fit_pool(simulation.pool, episodes[: len(fit_rates)])
+    say(f"fitted to {fit.calls} calls: mismatch {fit.mismatch:.3f}, before {fit.before:.3f}")
+    aliases = simulation.pool.aliases
+    comparisons = []
+    for number, live in enumerate(episodes):
+        simulated = play_simulated(config, fit.pool, live)
+        fitted = number < len(fit_rates)
+        comparisons.append(episode_report(live, simulated, aliases, fitted=fitted))
+    figures = pool_report(simulation.pool, workload, fit, comparisons)
+    _write(out / "report.json", figures)
+    replace_text(out / "pool.yaml", pool_yaml(pool, fit.pool, out / "report.json"))
+    return figures
+
+
+def _rates(option: str, text: str) -> tuple[float, ...]:
+    try:
+        rates = tuple(float(item) for item in text.split(",") if item.strip())
+    except ValueError:
+        rates = ()
+    if not rates or not all(0 < rate < float("inf") for rate in rates):
+        raise InfraMindError(f"--{option}: {text!r} is no list of positive numbers (30,120)")
+    return rates
+
+
+def _write(path: Path, figures: dict[str, Any]) -> None:
+    replace_text(path, json.dumps(figures, indent=2, allow_nan=False) + "\n")
+
+
+@contextmanager
+def _friendly() -> Iterator[None]:
+    """Show errors of wrong input as one line, and exit with status 2."""
+    try:
+        yield
+    except InfraMindError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None

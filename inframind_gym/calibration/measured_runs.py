@@ -1,0 +1,227 @@
+"""Measured runs: the published cells of a routing comparison, read from JSON.
+
+    {method: {dataset: [cell, ...]}, "metadata": {...}}
+
+A cell is one episode: a method at one arrival rate and one budget (or cost rate), with its
+accuracy, the distribution of its latencies, and the method's choices: shares of models, strategies
+and topologies, agents, executions ("steps") or active edges. Fields that a method has no use for
+may be missing, and other fields are ignored. Source of the format: the measurements published by
+the authors of InfraMind (arXiv 2606.11440).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from numbers import Real
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
+
+from inframind_gym.configs import Fraction, NonNegative, Number, Positive, validate
+from inframind_gym.errors import ConfigError, unknown
+
+QUANTILES: Final = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
+SLO_S: Final = 100.0  # SLO target of methods without a budget: that of the published comparison
+_ENDS: Final = {"min": 0.0, **QUANTILES, "max": 1.0}
+_NOT_METHODS: Final = ("metadata",)
+_SHARE_TOLERANCE: Final = 0.05  # published shares are rounded, and rare choices left out
+
+
+def _mean(value: object) -> object:
+    """Return a number as it is, and the mean where the file gives a distribution."""
+    return value.get("mean") if isinstance(value, dict) else value
+
+
+def _whole(value: object) -> object:
+    value = _mean(value)
+    return round(value) if isinstance(value, float) and math.isfinite(value) else value
+
+
+def _latencies(value: object) -> object:
+    """Keep the known figures of a distribution of latencies; a number is its mean."""
+    if isinstance(value, Real):
+        value = {"mean": value}
+    if not isinstance(value, dict):
+        raise ValueError("must be {mean: seconds, p5: ..., p95: ...}")
+    figures = {"median": value.get("p50"), **value}
+    found = {name: figures.get(name) for name in ("mean", *_ENDS) if figures.get(name) is not None}
+    if "mean" not in found:
+        raise ValueError("lacks its mean")
+    return found
+
+
+def _in_order(latency_s: dict[str, float]) -> dict[str, float]:
+    for low, high in pairwise(name for name in _ENDS if name in latency_s):
+        if latency_s[low] > latency_s[high]:
+            raise ValueError(f"{low} ({latency_s[low]:g}) exceeds {high} ({latency_s[high]:g})")
+    return latency_s
+
+
+def _scaled(shares: dict[str, float]) -> dict[str, float]:
+    """Scale shares to sum to 1."""
+    total = math.fsum(shares.values())
+    if abs(total - 1.0) > _SHARE_TOLERANCE:
+        raise ValueError(f"the shares sum to {total:.3g}; they must sum to 1")
+    return {name: share / total for name, share in shares.items()}
+
+
+def _without_domain(shares: dict[str, float]) -> dict[str, float]:
+    return {name.rsplit("/", 1)[-1]: share for name, share in shares.items()}
+
+
+def _names(*names: str) -> AliasChoices:
+    """Return the spellings of a field; the first one is named in errors."""
+    return AliasChoices(*names)
+
+
+_Mean = Annotated[NonNegative, BeforeValidator(_mean)]
+_Shares = Annotated[dict[str, Fraction], AfterValidator(_scaled)]
+
+
+class MeasuredCell(BaseModel):
+    """One measured episode. Optional fields are None where they were not measured."""
+
+    model_config = ConfigDict(frozen=True, strict=True, populate_by_name=True)
+
+    source: str  # of the cell, for messages: "runs.json: mas.math[3]"
+    method: str  # "mas", "inframind", ...
+    dataset: str
+    # An episode of a lower rate lasts for weeks.
+    arrival_rate_per_min: Annotated[Number, Field(ge=0.01, le=1e6)] = Field(
+        validation_alias=_names("arrival_rate", "arrival_rate_per_min", "rate_per_min")
+    )
+    num_queries: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100_000)] | None = Field(
+        None, validation_alias=_names("n_episodes", "num_queries", "n")
+    )
+    accuracy: Fraction  # share of the queries that were solved
+    # "mean", the QUANTILES, "min" and "max", as far as they were measured, in s
+    latency_s: Annotated[
+        dict[str, NonNegative], BeforeValidator(_latencies), AfterValidator(_in_order)
+    ] = Field(validation_alias=_names("latency", "latency_s"))
+    budget_s: Positive | None = Field(None, validation_alias=_names("budget", "budget_s"))
+    cost_rate: NonNegative | None = None  # of a method that is trained with one
+    # name of the model, as its server knows it -> share of the executions
+    model_share: _Shares | None = Field(None, validation_alias="model_distribution")
+    strategy_share: _Shares | None = Field(None, validation_alias="strategy_distribution")
+    # "model|strategy" -> share of the executions
+    route_share: _Shares | None = Field(None, validation_alias="model_strategy_joint")
+    # topology -> share of the queries
+    topology_share: Annotated[_Shares, AfterValidator(_without_domain)] | None = Field(
+        None, validation_alias="topology_distribution"
+    )
+    num_agents: Annotated[Number, BeforeValidator(_mean), Field(ge=1)] | None = Field(
+        None, validation_alias=_names("num_agents", "n_agents")
+    )
+    steps: _Mean | None = Field(  # executions of a query
+        None, validation_alias=_names("steps_per_episode", "steps")
+    )
+    edges: _Mean | None = Field(  # active edges of a query's graph
+        None,
+        validation_alias=_names(
+            "edges", "active_edges", "num_edges", "edges_per_episode", "mean_edges"
+        ),
+    )
+    prompt_tokens: _Mean | None = Field(None, validation_alias="prompt")  # all calls of a query
+    completion_tokens: _Mean | None = Field(None, validation_alias="completion")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flatten(cls, data: object) -> object:
+        """Move the counts of tokens and steps up; drop what is None or empty."""
+        if not isinstance(data, dict):
+            raise ValueError("wanted a cell, {arrival_rate: ..., accuracy: ...}")
+        counts = data.get("tokens_per_episode")
+        flat = {**(counts if isinstance(counts, dict) else {}), **data}
+        return {name: value for name, value in flat.items() if value is not None and value != {}}
+
+    def share_within(self, limit_s: float) -> float | None:
+        """Read the share of the queries that took at most `limit_s` off the measured quantiles.
+
+        Returns:
+            Interpolated linearly; None where fewer than two quantiles were measured.
+        """
+        known = [(self.latency_s[key], of) for key, of in _ENDS.items() if key in self.latency_s]
+        if len(known) < 2:
+            return None
+        if limit_s < known[0][0]:
+            return 0.0
+        for (low_s, low), (high_s, high) in pairwise(known):
+            if low_s <= limit_s < high_s:
+                return low + (high - low) * (limit_s - low_s) / (high_s - low_s)
+        return known[-1][1]
+
+
+def read_runs(path: str | Path, methods: Sequence[str] | None = None) -> list[MeasuredCell]:
+    """Read measured cells.
+
+    Args:
+        path: A JSON file.
+        methods: The methods to read; None: all of the file.
+
+    Returns:
+        The cells, in the file's order.
+
+    Raises:
+        ConfigError: The file cannot be read, has none of a method that was asked for, or a cell
+            lacks a required field, or holds an impossible number; names the cell and the field.
+    """
+    path = Path(path)
+    data = _read_json(path)
+    present = _methods(data)
+    for method in methods or ():
+        if method not in present:
+            raise ConfigError(f"{path}: {unknown('method', method, present)}")
+    cells = []
+    for method in present if methods is None else methods:
+        source = f"{path.name}: {method}"
+        if not isinstance(data[method], dict):
+            raise ConfigError(f"{source}: wanted a list of cells for every dataset.")
+        for dataset, found in data[method].items():
+            if not isinstance(found, list):
+                raise ConfigError(f"{source}.{dataset}: wanted a list of cells.")
+            for index, cell in enumerate(found):
+                place = {"source": f"{source}.{dataset}[{index}]"}
+                fields: object = cell
+                if isinstance(cell, dict):
+                    fields = {**cell, **place, "method": method, "dataset": str(dataset)}
+                cells.append(validate(fields, MeasuredCell, source=place["source"]))
+    if not cells:
+        raise ConfigError(f"{path}: holds no measured cell.")
+    return cells
+
+
+def read_methods(path: str | Path) -> list[str]:
+    """Return the names of all methods that a file has cells of.
+
+    Raises:
+        ConfigError: The file cannot be read or is no JSON object.
+    """
+    return _methods(_read_json(Path(path)))
+
+
+def _methods(data: Mapping[str, Any]) -> list[str]:
+    return [key for key in data if key not in _NOT_METHODS]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: is not JSON ({error}).") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: wanted {{method: {{dataset: [cell, ...]}}}} at the top.")
+    return data

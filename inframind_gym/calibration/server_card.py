@@ -1,0 +1,360 @@
+"""Fit a server card to the first part of a request log.
+
+All requests are simulated: their arrivals and token counts are a simulator's input. Only the times
+measured on the first part of the log, the *fitted* requests, are compared with the simulation; the
+times of the others are never read.
+
+The constants of the step cost are found by `fit.minimise`. How the server schedules (async
+scheduling, prefix caching) is not in the log: the choice that explains the fitted requests better
+is taken. What departs from vLLM's defaults, or costs one more constant, must explain them clearly
+better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.calibration.fit import minimise
+from inframind_gym.calibration.request_log import RequestLog
+from inframind_gym.errors import InfraMindError
+from inframind_gym.simulator.server.pool import ServerCard, StepCost
+from inframind_gym.simulator.server.replay import replay_requests
+from inframind_gym.simulator.server.state import card_record
+
+BASIC: Final = ("base_s", "per_kv_token_s", "per_new_token_s")  # constants of every card
+EXTRA: Final = (("per_attention_unit_s",), ("per_seq_s",), ("sparse_s", "sparse_tokens"))
+LEAST_FITTED: Final = 8  # requests
+_WIDTH: Final = 4096  # of a transformer
+_EXPLAINED: Final = 0.002  # mismatch that needs no better explanation
+_GAIN_OF_CHANGE: Final = 0.15  # share of the mismatch, for one more constant or another option
+_GAIN_OF_BLOCK: Final = 0.05  # the same, for a longer head that all prompts share
+_EVALUATIONS: Final = 2000  # of a search; fewer in a log of more requests than _LONG_LOG
+_LONG_LOG: Final = 2000
+_MOST: Final = 1 << 24  # upper bound of every limit
+_JITTER: Final = 20  # steps; a request that just misses one is late by that much of TTFT's scale
+_LEAST: Final = {"base_s": 1e-7, "sparse_tokens": 1.0}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Launch options of the server, as far as they are known."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_kv_blocks: int | None = None  # None: the cache never filled up
+    block_size: int = 16
+
+    def check(self, log: RequestLog) -> None:
+        """Check ranges, and that every request of the log fits.
+
+        Raises:
+            InfraMindError: A limit is out of range or a request exceeds it.
+        """
+        for name in ("max_num_seqs", "max_num_batched_tokens", "num_kv_blocks", "block_size"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= _MOST:
+                raise InfraMindError(
+                    f"{name.replace('_', '-')} must be between 1 and {_MOST:,}, not {value}"
+                )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise InfraMindError(
+                f"max-num-batched-tokens ({self.max_num_batched_tokens}) must be at least "
+                f"max-num-seqs ({self.max_num_seqs}): a step emits one token for every request"
+            )
+        if self.num_kv_blocks is None:
+            return
+        needed = -(-(log.prompt_tokens + log.output_tokens) // self.block_size)
+        worst = int(np.argmax(needed))
+        if needed[worst] > self.num_kv_blocks - 1:
+            raise InfraMindError(
+                f"{log.name}: request {log.ids[worst]!r} needs {needed[worst]} KV blocks and "
+                f"num-kv-blocks is {self.num_kv_blocks}, of which one is reserved: the server "
+                "cannot have served it; check num-kv-blocks and block-size"
+            )
+
+
+@dataclass(frozen=True)
+class Options:
+    """Scheduling options of the server that a log does not state."""
+
+    async_scheduling: bool = False
+    prefix_caching: bool = False
+    prefix_blocks: int = 0  # of the head that all prompts share
+
+    def chosen(self, contended: bool) -> dict[str, float | int | bool]:
+        """Return the options that the log decides: without evictions only one."""
+        chosen: dict[str, float | int | bool] = {"async_scheduling": self.async_scheduling}
+        if contended:
+            chosen["prefix_caching"] = self.prefix_caching
+            chosen["shared_prefix_blocks"] = self.prefix_blocks
+        return chosen
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A card fitted to a log, and the log as the card predicts it."""
+
+    log: RequestLog
+    card: ServerCard
+    limits: Limits
+    fitted: int  # number of fitted requests, the first of the log
+    fit_fraction: float
+    mismatch: float
+    submit_s: NDArray[np.float64]  # (n,) arrivals on the engine's clock
+    served: NDArray[Any]  # (n,) SERVED, on the same clock
+    parameters: dict[str, float | int | bool]  # fitted constants and chosen options
+    evaluations: int  # simulations of the log
+
+
+def calibrate(log: RequestLog, limits: Limits, *, fit_fraction: float = 0.5) -> Calibration:
+    """Fit a server card to the first part of a log.
+
+    Args:
+        log: The log.
+        limits: The server's launch options.
+        fit_fraction: Share of the requests, from the first on, to fit; in (0, 1).
+
+    Returns:
+        The card and its prediction of the whole log.
+
+    Raises:
+        InfraMindError: The fraction is out of range or leaves too few requests, or a request does
+            not fit the limits.
+    """
+    if not 0.0 < fit_fraction < 1.0:
+        raise InfraMindError(
+            f"fit-fraction must lie between 0 and 1, not {fit_fraction}: a part of the log is "
+            "fitted and the rest tells how good the fit is"
+        )
+    fitted = round(fit_fraction * len(log))
+    if fitted < LEAST_FITTED or fitted == len(log):
+        raise InfraMindError(
+            f"{log.name}: {fitted} of {len(log)} requests would be fitted; at least "
+            f"{LEAST_FITTED} are needed, and at least one to check against: take a longer log or "
+            "another fit-fraction"
+        )
+    limits.check(log)
+    trial = _Trial(log, limits, fitted)
+    best = _choose(trial)
+    return Calibration(
+        log=log,
+        card=trial.card(best.options, best.constants),
+        limits=limits,
+        fitted=fitted,
+        fit_fraction=fit_fraction,
+        mismatch=best.mismatch,
+        submit_s=trial.submit_s,
+        served=trial.replay(card_record(trial.card(best.options, best.constants))),
+        parameters=best.constants | best.options.chosen(trial.contended),
+        evaluations=trial.evaluations,
+    )
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Options, the constants found for them, and the mismatch that remains."""
+
+    options: Options
+    constants: dict[str, float]
+    mismatch: float
+
+    def beats(self, other: _Candidate, gain: float) -> bool:
+        """Compare with a simpler candidate: a share `gain` of its mismatch must be explained."""
+        return self.mismatch < (1.0 - gain) * other.mismatch and other.mismatch > _EXPLAINED
+
+
+def _choose(trial: _Trial) -> _Candidate:
+    """Return the candidate that explains the fitted requests best without needless constants.
+
+    Where the log hardly decides, vLLM's defaults hold: async scheduling and prefix caching.
+    """
+    found = [_choose_caching(trial, _first(trial, Options(switch))) for switch in (True, False)]
+    best = _prefer_async(*found)
+    options = best.options
+    best = trial.search(options, best.constants, spread=0.2)
+    for extra in EXTRA:
+        richer = _first(trial, options, extra)
+        if richer.beats(best, _GAIN_OF_CHANGE):
+            best = richer
+    best = trial.search(options, best.constants, spread=0.1)
+    # With one more constant, the other way of scheduling may explain more.
+    flipped = replace(options, async_scheduling=not options.async_scheduling)
+    return _prefer_async(best, trial.search(flipped, best.constants, spread=0.2))
+
+
+def _prefer_async(one: _Candidate, other: _Candidate) -> _Candidate:
+    """Return the candidate with async scheduling, unless the other is clearly better."""
+    default, change = (one, other) if one.options.async_scheduling else (other, one)
+    return change if change.beats(default, _GAIN_OF_CHANGE) else default
+
+
+def _first(trial: _Trial, options: Options, extra: tuple[str, ...] = ()) -> _Candidate:
+    """Return the best constants, the basic ones and `extra`, of searches from several starts."""
+    found = (trial.search(options, start, spread=0.5) for start in trial.starts(extra))
+    return min(found, key=lambda candidate: candidate.mismatch)
+
+
+def _choose_caching(trial: _Trial, plain: _Candidate) -> _Candidate:
+    """Choose prefix caching, and the length of a head that all prompts share.
+
+    Without evictions the log cannot decide, and it does not matter.
+    """
+    if not trial.contended or trial.limits.num_kv_blocks is None:
+        return plain
+    best: _Candidate | None = None
+    blocks = 0
+    while blocks <= trial.most_prefix_blocks():
+        options = replace(plain.options, prefix_caching=True, prefix_blocks=blocks)
+        found = trial.search(options, (best or plain).constants, spread=0.3)
+        if best is not None and not found.beats(best, _GAIN_OF_BLOCK):
+            break
+        best = found
+        blocks = max(1, 2 * blocks)
+    assert best is not None
+    return plain if plain.beats(best, _GAIN_OF_CHANGE) else best
+
+
+class _Trial:
+    """The log, simulated under given options and constants, and the mismatch of its first part."""
+
+    def __init__(self, log: RequestLog, limits: Limits, fitted: int) -> None:
+        self.limits = limits
+        self.evaluations = 0
+        self.contended = False  # whether a simulation has ever evicted a request
+        self.submit_s = log.submit_s(fitted)
+        self._fitted = fitted
+        self._prompt_tokens = log.prompt_tokens
+        self._output_tokens = log.output_tokens
+        self._server = np.zeros(len(log), np.int64)
+        largest = int((log.prompt_tokens + log.output_tokens).max())
+        self._blocks_each = -(-largest // limits.block_size)
+        # Nothing else is taken from the measured times.
+        self._first_token_s = log.first_token_s[:fitted]
+        self._finish_s = log.last_token_s[:fitted]
+        self._ttft_s = np.maximum(self._first_token_s - self.submit_s[:fitted], 1e-6)
+        self._e2e_s = self._finish_s - self.submit_s[:fitted]
+        self._steps = np.maximum(log.output_tokens[:fitted] - 1, 1)
+        self._tpot_s = (self._finish_s - self._first_token_s) / self._steps
+        self._timed = (log.output_tokens[:fitted] > 1) & (self._tpot_s > 0)
+        if not self._timed.any():
+            raise InfraMindError(
+                f"{log.name}: no fitted request emitted more than one token: the duration of "
+                "decoding cannot be fitted"
+            )
+        self._ttft_scale_s = self._ttft_s.mean() + _JITTER * np.median(self._tpot_s[self._timed])
+        since_s = log.scheduled_s[:fitted] if log.has_schedule else self.submit_s[:fitted]
+        waited_s = np.maximum(self._first_token_s - since_s, 1e-6)
+        self._prefill_s = waited_s / log.prompt_tokens[:fitted]
+        self._typical = next(self.starts())
+
+    def card(self, options: Options, constants: dict[str, float]) -> ServerCard:
+        """Return the server card of these options and constants."""
+        limits = self.limits
+        blocks = limits.num_kv_blocks
+        if blocks is None:  # room for everything
+            blocks = limits.max_num_seqs * self._blocks_each + options.prefix_blocks + 1
+        return ServerCard(
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            num_kv_blocks=blocks,
+            block_size=limits.block_size,
+            max_model_len=self._blocks_each * limits.block_size,
+            async_scheduling=options.async_scheduling,
+            prefix_caching=options.prefix_caching,
+            shared_prefix_tokens=options.prefix_blocks * limits.block_size,
+            step=StepCost(**_complete(constants)),
+        )
+
+    def replay(self, record: NDArray[Any]) -> NDArray[Any]:
+        """Serve the whole log: (n,) SERVED."""
+        self.evaluations += 1
+        return replay_requests(
+            record, self._server, self.submit_s, self._prompt_tokens, self._output_tokens
+        )
+
+    def search(self, options: Options, start: dict[str, float], *, spread: float) -> _Candidate:
+        """Find constants near `start` under which the fitted requests are met."""
+        evaluations = max(200, _EVALUATIONS * _LONG_LOG // max(len(self._server), _LONG_LOG))
+        names = list(start)
+        values = np.array([start[name] for name in names])
+        scale = np.maximum(values, [0.2 * self._typical.get(name, 0.0) for name in names])
+        record = card_record(self.card(options, start))
+
+        def constants(point: NDArray[np.float64]) -> dict[str, float]:
+            found = np.maximum(np.abs(point) * scale, [_LEAST.get(name, 0.0) for name in names])
+            return dict(zip(names, found.tolist(), strict=True))
+
+        def mismatch(point: NDArray[np.float64]) -> float:
+            for name, value in _complete(constants(point)).items():
+                record[name] = value
+            return self._mismatch(self.replay(record))
+
+        point, least = minimise(
+            mismatch, values / scale, spread=spread, evaluations=evaluations, seed=0
+        )
+        return _Candidate(options, constants(point), least)
+
+    def _mismatch(self, served: NDArray[Any]) -> float:
+        """Return the relative errors of the fitted requests, added up.
+
+        The mean absolute errors of e2e and TTFT relative to their means, of TPOT to each one; and
+        with little weight that of log TTFT, so that requests that did not wait count, too.
+        """
+        mine = served[: self._fitted]
+        self.contended = self.contended or bool(served["evictions"].any())
+        first_s, finish_s = mine["first_token_s"], mine["finish_s"]
+        e2e = np.abs(finish_s - self._finish_s).mean() / self._e2e_s.mean()
+        ttft = np.abs(first_s - self._first_token_s).mean() / self._ttft_scale_s
+        tpot_s = (finish_s - first_s) / self._steps
+        tpot = np.abs(tpot_s[self._timed] / self._tpot_s[self._timed] - 1.0).mean()
+        ttft_s = np.maximum(first_s - self.submit_s[: self._fitted], 1e-6)
+        log_ttft = np.abs(np.log(ttft_s / self._ttft_s)).mean()
+        return float(e2e + ttft + tpot + 0.05 * log_ttft)
+
+    def most_prefix_blocks(self) -> int:
+        """Return the largest possible head that all prompts share, in blocks."""
+        spare = (self.limits.num_kv_blocks or 0) - 1 - self._blocks_each
+        return min(int(self._prompt_tokens.min() - 1) // self.limits.block_size, spare)
+
+    def starts(self, extra: tuple[str, ...] = ()) -> Iterator[dict[str, float]]:
+        """Yield starting points, estimated from the fitted requests' own times.
+
+        A decoding step takes the TPOT: a part of it whatever the load, a part for reading the
+        cached tokens of the requests that ran at once. A prompt token takes at most the time from
+        scheduling to the first token, over the prompt's length.
+
+        Args:
+            extra: Constants beyond the BASIC ones.
+        """
+        tpot_s = float(np.median(self._tpot_s[self._timed]))
+        busy_s = float((self._finish_s - self._first_token_s).sum())
+        span_s = float(self._finish_s.max() - self._first_token_s.min())
+        at_once = float(np.clip(busy_s / max(span_s, 1e-9), 1.0, self.limits.max_num_seqs))
+        prompt = float(self._prompt_tokens[: self._fitted].mean())
+        context = prompt + 0.5 * float(self._output_tokens[: self._fitted].mean())
+        token_s = float(np.quantile(self._prefill_s, 0.25))
+        for base, read, compute in ((0.5, 0.4, 0.5), (0.8, 0.15, 0.25), (0.3, 0.3, 0.8)):
+            start = {
+                "base_s": base * tpot_s,
+                "per_kv_token_s": read * tpot_s / (at_once * context),
+                "per_new_token_s": compute * token_s,
+                "per_attention_unit_s": 0.1 * compute * token_s / prompt,
+                "per_seq_s": 0.3 * base * tpot_s / at_once,
+                "sparse_s": 0.5 * base * tpot_s,
+                "sparse_tokens": 16.0,
+            }
+            yield {name: start[name] for name in (*BASIC, *extra)}
+
+
+def _complete(constants: dict[str, float]) -> dict[str, float]:
+    """Add the constant of prefill attention, unless it was fitted on its own.
+
+    In a transformer of width d, a token costs 24 d² multiplications and additions a layer by itself
+    and 4 d for each token of its context: 1 / (6 d) as many, and d is not far from 4,096.
+    """
+    return {"per_attention_unit_s": constants["per_new_token_s"] / (6 * _WIDTH)} | constants
