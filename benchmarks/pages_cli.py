@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from benchmarks import fidelity  # noqa: F401  (adds its command)
+from inframind_gym.benchmark.cli import app, friendly
+
 
 @app.command()
 def results(
