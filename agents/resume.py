@@ -1,28 +1,57 @@
-"""Which training a folder holds, and whether the one that is asked for may go on with it."""
+"""Repeatable trainings: one thread, seeds by use, and the state that a training resumes from."""
 
 from __future__ import annotations
 
+import importlib
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from agents.sources import sources_digest
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.configs import StrictModel
 from inframind_gym.errors import ConfigError
+from inframind_gym.simulator import SIMULATOR_VERSION
 
-CODES: Final = "charts/codes"  # metric: how many codes a training has run on, once it is not one
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+ADAM_STATE: Final = ("exp_avg", "exp_avg_sq", "step")
+
+
+def use_one_thread() -> None:
+    """Let torch and BLAS use one thread: the matrices are small."""
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        threadpoolctl: Any = importlib.import_module("threadpoolctl")
+    except ImportError:  # then the environment (OPENBLAS_NUM_THREADS) decides
+        return
+    threadpoolctl.threadpool_limits(1)
+
+
+def run_of(config: StrictModel, seed: int) -> dict[str, Any]:
+    """Return what decides a training's result: configuration, seed and simulator version."""
+    return {
+        "config": config.model_dump(mode="json"),
+        "seed": seed,
+        "simulator_version": SIMULATOR_VERSION,
+    }
 
 
 def check_resume(
     out: Path, saved: Mapping[str, Any], run: Mapping[str, Any], *, resume: bool
 ) -> None:
-    """Let a training go on with what its folder holds.
+    """Check that a training may go on with what its folder holds.
 
     Args:
         out: the folder, named in the errors.
         saved: what the training there was made from.
-        run: what this one is made from: configuration, seed and whatever else decides its result.
+        run: what this one is made from; see `run_of`.
         resume: whether it is to go on.
 
     Raises:
@@ -42,38 +71,8 @@ def check_resume(
         )
 
 
-def check_code(out: Path, saved: Sequence[str], *, changed: bool) -> tuple[str, ...]:
-    """Let a training go on only with the code that it was begun with, unless that is wanted.
-
-    Args:
-        out: the folder, named in the error.
-        saved: what this function returned when the training was last begun or resumed; empty if
-            its state tells none.
-        changed: whether to go on with other code, too, which is said on standard error.
-
-    Returns:
-        Digests of the code that the training has run on, in order; its state and its checkpoint
-        keep them.
-
-    Raises:
-        ConfigError: the code is another one, and `changed` is false.
-    """
-    now = sources_digest()
-    if saved and saved[-1] == now:
-        return tuple(saved)
-    what = f"{saved[-1][:12] if saved else 'unknown'}, now {now[:12]}"
-    if not changed:
-        raise ConfigError(
-            f"{out}: the training there was begun with other code ({what}) and would not end as it "
-            "does with either: go back to that code, delete the folder to train anew, or go on "
-            "regardless with --resume-changed-code."
-        )
-    print(f"{out}: goes on with other code ({what})", file=sys.stderr, flush=True)
-    return (*(saved or ("unknown",)), now)
-
-
 def _difference(saved: Any, wanted: Any, path: str = "") -> str | None:
-    """The first key in which two configurations differ, with both values."""
+    """Return the first key in which two configurations differ, with both values."""
     if saved == wanted:
         return None
     if isinstance(saved, dict) and isinstance(wanted, dict):
@@ -82,3 +81,40 @@ def _difference(saved: Any, wanted: Any, path: str = "") -> str | None:
             if found:
                 return found
     return f"{path} ({saved!r}, not {wanted!r})"
+
+
+def weights_of(net: nn.Module) -> dict[str, NDArray[Any]]:
+    """Return copies of a network's weights, by their names."""
+    return {name: value.detach().numpy().copy() for name, value in net.state_dict().items()}
+
+
+def load_weights(net: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Give a network the weights that `weights_of` returned."""
+    import torch
+
+    net.load_state_dict({name: torch.tensor(arrays[name]) for name in net.state_dict()})
+
+
+def adam_state(net: nn.Module, optimizer: Optimizer) -> dict[str, NDArray[Any]]:
+    """Return copies of Adam's moments and step counts, by "<moment>.<parameter>"."""
+    return {
+        f"{moment}.{name}": np.atleast_1d(optimizer.state[parameter][moment].numpy().copy())
+        for name, parameter in net.named_parameters()
+        for moment in ADAM_STATE
+        if parameter in optimizer.state
+    }
+
+
+def load_adam(net: nn.Module, optimizer: Optimizer, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Give an optimiser of `net` the state that `adam_state` returned."""
+    import torch
+
+    for name, parameter in net.named_parameters():
+        if f"step.{name}" in arrays:
+            moments = {moment: torch.tensor(arrays[f"{moment}.{name}"]) for moment in ADAM_STATE}
+            optimizer.state[parameter] = moments | {"step": moments["step"].reshape(())}
+
+
+def seed_of(*key: int) -> int:
+    """Return a seed in [0, 2^63) for a key, such as (seed of the training, use, update)."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -34,11 +34,11 @@ from agents.headway.marks import Marks, marks_from
 from agents.headway.recipes import RecipeBook, book_from_tensors
 from agents.headway.search import PriceSearch, prices_of
 from agents.headway.stages import Trainer
-from agents.resume import CODES, check_code, check_resume
-from agents.sources import sources_digest
+from agents.resume import check_resume
 from agents.tracking import Tracker
 from inframind_gym.benchmark.cluster.fleet import Fleet
 from inframind_gym.policies import checkpoint
+from inframind_gym.simulator import SIMULATOR_VERSION
 
 BEST: Final = "best"  # folder of the trained agent within that of the training
 FINISHED: Final = "finished"
@@ -56,7 +56,6 @@ def train(
     workers: int = 1,
     ray_address: str | None = None,
     resume: bool = False,
-    resume_changed_code: bool = False,
     wandb: bool = False,
     tensorboard: bool = False,
 ) -> dict[str, Any]:
@@ -69,7 +68,6 @@ def train(
         workers: processes that play.
         ray_address: a Ray cluster that plays instead.
         resume: go on where the training in `out` ended.
-        resume_changed_code: even if it was begun with other code.
         wandb: log to W&B too.
         tensorboard: log for TensorBoard too.
 
@@ -77,15 +75,12 @@ def train(
         What the agent reaches on the validation split, and where it is.
 
     Raises:
-        ConfigError: `out` holds another training, or one of other code, or one while `resume` is
+        ConfigError: `out` holds another training, or one while `resume` is
             off.
     """
     about: dict[str, Any] = {"config": config.model_dump(mode="json"), "seed": seed}
+    about["simulator_version"] = SIMULATOR_VERSION
     state = _open_state(out, about, resume=resume)
-    code: tuple[str, ...] = (sources_digest(),)
-    if state[1]:
-        code = check_code(out, state[1].get("code", ()), changed=resume_changed_code)
-    about["code"] = list(code)
     if state[1].get("stage") == FINISHED:
         return {**state[1]["validation"], "checkpoint": str(out / BEST)}
     tracker = Tracker(out, about["config"], wandb=wandb, tensorboard=tensorboard)
@@ -143,8 +138,6 @@ class _Training:
         config, trainer = self._config, self._trainer
         learned = to_tensors(lessons) | marks.to_tensors()
         self._tracker.rewind(search.at)
-        if len(self._about["code"]) > 1:
-            self._log({CODES: len(self._about["code"])}, search.at)
         while not search.finished:
             points, rates = search.ask()
             step = search.step

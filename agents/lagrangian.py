@@ -1,75 +1,44 @@
-"""Lagrange multipliers: how much a query's cost weighs against solving it.
+"""Lagrange multipliers: the weight of a query's cost against solving it.
 
-The cost of a query is its latency over its budget; the constraint is that its mean stays at or
-below `limit` (1: `spec/inframind.md` §4.1). A multiplier sees the mean cost of batch after batch.
+Cost is latency over budget; the constraint is that its mean stays at or below `limit`. A multiplier
+sees the mean cost of one batch after another.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass
 class Multiplier:
-    """A weight that nothing changes; 0 is training without the constraint.
-
-    Args:
-        value: λ.
-    """
-
-    value: float = 0.0
-
-    def update(self, mean_cost: float) -> None:
-        """Take the mean cost of a batch into account."""
-
-    def state(self) -> dict[str, Any]:
-        """All its numbers, as JSON; `type(multiplier)(**state)` makes it again."""
-        return dict(vars(self))
-
-
-@dataclass
-class Paper(Multiplier):
-    """λ ← clip(λ + η·(C̄ − limit), 0, max) (`spec/inframind.md` §4.1).
+    """Dual ascent, λ ← clip(λ + η·(C̄ - limit), 0, max), with C̄ the mean cost of a batch.
 
     Args:
         value: λ at the start.
         lr: η.
         limit: mean cost that is allowed.
-        max_value: largest λ.
+        max_value: largest λ; None: there is no bound.
     """
 
     value: float = 0.2
     lr: float = 0.001
     limit: float = 1.0
-    max_value: float = 1.0
+    max_value: float | None = 1.0
 
     def update(self, mean_cost: float) -> None:
-        """One step of dual ascent."""
-        stepped = self.value + self.lr * (mean_cost - self.limit)
-        self.value = min(max(stepped, 0.0), self.max_value)
-
-
-@dataclass
-class Dual(Multiplier):
-    """λ ← max(λ + η·(C̄ − limit), 0): the same without an upper bound."""
-
-    value: float = 0.2
-    lr: float = 0.001
-    limit: float = 1.0
-
-    def update(self, mean_cost: float) -> None:
-        """One step of dual ascent."""
+        """Take one step for the mean cost of a batch."""
         self.value = max(self.value + self.lr * (mean_cost - self.limit), 0.0)
+        if self.max_value is not None:
+            self.value = min(self.value, self.max_value)
 
 
 @dataclass
-class PID(Multiplier):
+class PIDMultiplier:
     """PID-controlled multiplier (Stooke, Achiam, Abbeel, ICML 2020, Algorithm 2).
 
-    Δ = C̄ − limit, I ← max(I + K_I·Δ, 0), ∂ = max(C̄ − C̄_before, 0) and
+    Δ = C̄ - limit, I ← max(I + K_I·Δ, 0), ∂ = max(C̄ - C̄_before, 0) and
     λ = max(K_P·Δ + I + K_D·∂, 0), with Δ and C̄ smoothed exponentially, for a batch is noisy. K_I
-    stands inside of the integral, which is the same as outside and lets I start at λ.
+    is inside of the integral, which is the same as outside and lets I start at λ.
 
     Args:
         value: λ at the start.
@@ -94,7 +63,7 @@ class PID(Multiplier):
     smooth_cost: float | None = None
 
     def update(self, mean_cost: float) -> None:
-        """One step of the controller."""
+        """Take one step for the mean cost of a batch."""
         keep = self.smoothing
         error = mean_cost - self.limit
         before = mean_cost if self.smooth_cost is None else self.smooth_cost
