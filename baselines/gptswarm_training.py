@@ -31,15 +31,11 @@ import typer
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
+from baselines.hyperparameters import DEFAULT_FILE, GptSwarmSettings, load_hyperparameters
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.files import replace_text
 from inframind_gym.policies.gptswarm import Edge, Swarm, edges_of
-from inframind_gym.policies.hyperparameters import (
-    DEFAULT_FILE,
-    GptSwarmSettings,
-    load_hyperparameters,
-)
 from inframind_gym.simulator.server.pool import load_pool
 
 Utility = Callable[[tuple[Edge, ...], int], float]

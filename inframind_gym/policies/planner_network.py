@@ -41,7 +41,7 @@ def subset(weights: Weights, prefix: str) -> dict[str, Floats]:
     Raises:
         ConfigError: there are none.
     """
-    found = {
+    found: dict[str, Floats] = {
         name.removeprefix(prefix): np.asarray(value, np.float64)
         for name, value in weights.items()
         if name.startswith(prefix)

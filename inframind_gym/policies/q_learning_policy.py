@@ -24,11 +24,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.configs import validate
+from inframind_gym.configs import (
+    Fraction,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    StrictModel,
+    validate,
+)
 from inframind_gym.policies import Completed, Contexts, PolicySpec, models_up
 from inframind_gym.policies.draws import RowwiseDraws
 from inframind_gym.policies.heuristic import DRAW_MODEL, DRAW_TIE
-from inframind_gym.policies.hyperparameters import QLearningSettings, load_hyperparameters
 from inframind_gym.policies.load_tracker import LoadTracker
 from inframind_gym.policies.q_learning import QLearningCoordinator, TaskAssignment
 from inframind_gym.tasks.taskset import DOMAINS
@@ -102,13 +108,39 @@ class Learner:
         self.coordinator.decay_epsilon()
 
 
+class QLearningSettings(StrictModel):
+    """Settings of load-aware Q-learning.
+
+    Attributes:
+        window_size: assignments that the tracker remembers.
+        hot_threshold: multiple of the fair share above which a model is hot.
+        penalty_weight: penalty for each fair share in excess.
+        max_penalty: cap of the penalty.
+        lr: learning rate.
+        gamma: discount.
+        epsilon: probability of exploring at the start.
+        epsilon_min: its least value.
+        epsilon_decay: its factor at every finished query.
+    """
+
+    window_size: PositiveInt = 8
+    hot_threshold: Positive = 1.5
+    penalty_weight: NonNegative = 0.15
+    max_penalty: NonNegative = 0.2
+    lr: Fraction = 0.15
+    gamma: Fraction = 0.95
+    epsilon: Fraction = 1.0
+    epsilon_min: Fraction = 0.05
+    epsilon_decay: Fraction = 0.98
+
+
 class QLearningLoadTrackerPolicy(RowwiseDraws):
     """LoadTracker and load-aware Q-learning, learning online; every row learns for itself.
 
     `reset` forgets what was learned, so that a run depends on its seed alone.
 
     Args:
-        **settings: in place of those of `hyperparameters.yaml`, see `QLearningSettings`.
+        **settings: see `QLearningSettings`.
 
     Raises:
         ConfigError: there is no such setting, or a value is out of its range.
@@ -118,11 +150,7 @@ class QLearningLoadTrackerPolicy(RowwiseDraws):
 
     def __init__(self, **settings: float) -> None:
         super().__init__()
-        block = load_hyperparameters().q_learning_load_tracker
-        self._settings = validate(
-            {**block.model_dump(), **settings}, QLearningSettings, source=self.name
-        )
-        # What makes the actions beside the source: a change of the YAML file's block is one too.
+        self._settings = validate(settings, QLearningSettings, source=self.name)
         self.fingerprint = self._settings.model_dump_json()
         self.learners: list[Learner] = []
 

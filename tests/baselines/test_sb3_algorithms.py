@@ -16,18 +16,11 @@ pytest.importorskip("stable_baselines3")
 import torch
 
 import baselines
-from baselines.sb3.algorithms import ALGORITHMS, make_algorithm
-from baselines.sb3.environment import make_training_env
-from baselines.sb3.export import export_network
-from baselines.sb3.lagrangian import LagrangianVecEnv
-from baselines.sb3.train import train
+from baselines.hyperparameters import DEFAULT_FILE, Hyperparameters, load_hyperparameters
+from baselines.lagrangian import LagrangianVecEnv
+from baselines.sb3 import ALGORITHMS, export_network, make_algorithm, make_training_env, train
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.hyperparameters import (
-    DEFAULT_FILE,
-    Hyperparameters,
-    load_hyperparameters,
-)
 from inframind_gym.policies.sb3 import SHIPPED
 from tests.policies.synthetic import make_contexts, make_spec
 

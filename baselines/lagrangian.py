@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from baselines.hyperparameters import LagrangianSettings
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies.hyperparameters import LagrangianSettings
 
 LATE: Final = 1.0  # an episode that costs more has taken longer than its budget
 BUFFER_LENGTH: Final = 100  # episodes over which the logger averages, as SB3's own
 
 
 class LagrangianVecEnv(VecEnvWrapper):
-    """Pays reward - λ·cost and moves λ after every `every_episodes` episodes.
+    """Pay reward - λ·cost and move λ after every `every_episodes` episodes.
 
-    Infos pass through, so that `info["episode"]` still tells the reward, length and cost of the
+    Infos pass through, so that `info["episode"]` still holds the reward, length and cost of the
     task itself, which is what SB3 logs as `rollout/ep_rew_mean`; `info["reward"]` is the reward of
     the step without the penalty.
 
@@ -99,7 +99,7 @@ class LagrangianVecEnv(VecEnvWrapper):
 
 
 class LagrangianLog(BaseCallback):
-    """Adds λ, costs and violations of the last episodes to what the algorithm logs."""
+    """Add λ, costs and violations of the last episodes to what the algorithm logs."""
 
     def __init__(self, envs: LagrangianVecEnv) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Hyperparameters of the learned baselines, read from `hyperparameters.yaml`, one block each."""
+"""Hyperparameters of the trainings, read from `hyperparameters.yaml`, one block each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 class Sb3Environment(StrictModel):
-    """What the Stable-Baselines3 algorithms train on.
+    """The environment that the Stable-Baselines3 algorithms train on.
 
     Attributes:
         pool: name or path of a pool.
@@ -33,7 +33,7 @@ class Sb3Environment(StrictModel):
         split: of the tasks.
         rates_per_min: arrival rates; each is that of `rows_per_rate` rows of the batch.
         rows_per_rate: see `rates_per_min`.
-        background: who routes the queries that are not the agent's.
+        background: policy that routes the queries that are not the agent's.
         system_features: observed telemetry.
     """
 
@@ -47,7 +47,7 @@ class Sb3Environment(StrictModel):
 
 
 class LagrangianSettings(StrictModel):
-    """The dual update; see `baselines.sb3.lagrangian`.
+    """The dual update; see `baselines.lagrangian`.
 
     Attributes:
         start: λ at the start.
@@ -112,15 +112,6 @@ class DqnSettings(_Sb3Algorithm):
     exploration_final_eps: Fraction
 
 
-class LinUcbSettings(StrictModel):
-    """See `inframind_gym.policies.linucb.LinUCBPolicy`, which explains each."""
-
-    alpha: NonNegative
-    ridge: Positive
-    embedding_components: NonNegativeInt
-    cost_weight: NonNegative
-
-
 class GptSwarmSettings(StrictModel):
     """The training of GPTSwarm's edges; see `baselines.gptswarm_training`.
 
@@ -129,8 +120,8 @@ class GptSwarmSettings(StrictModel):
         split: of the tasks.
         strategy: prompt strategy of every call.
         rate_per_min: arrival rate, so low that there is no queue.
-        rows: sweeps over which the utility of a graph is a mean.
-        queries_per_row: queries in one sweep.
+        rows: episodes over which the utility of a graph is a mean.
+        queries_per_row: queries in one episode.
         iterations: updates of the logits.
         graphs_per_iteration: graphs that are drawn for one update.
         learning_rate: of the logits.
@@ -151,32 +142,6 @@ class GptSwarmSettings(StrictModel):
     start_probability: Probability
 
 
-class QLearningSettings(StrictModel):
-    """Load-aware Q-learning (`inframind_gym/policies/q_learning_policy.py`).
-
-    Attributes:
-        window_size: assignments that the tracker remembers.
-        hot_threshold: multiple of the fair share above which a model is hot.
-        penalty_weight: penalty for each fair share in excess.
-        max_penalty: cap of the penalty.
-        lr: learning rate.
-        gamma: discount.
-        epsilon: probability of exploring at the start.
-        epsilon_min: its least value.
-        epsilon_decay: its factor at every finished query.
-    """
-
-    window_size: PositiveInt
-    hot_threshold: Positive
-    penalty_weight: NonNegative
-    max_penalty: NonNegative
-    lr: Fraction
-    gamma: Fraction
-    epsilon: Fraction
-    epsilon_min: Fraction
-    epsilon_decay: Fraction
-
-
 class Hyperparameters(StrictModel):
     """All blocks of the file."""
 
@@ -186,8 +151,6 @@ class Hyperparameters(StrictModel):
     a2c: A2cSettings
     dqn: DqnSettings
     maskable_ppo: PpoSettings
-    q_learning_load_tracker: QLearningSettings
-    linucb: LinUcbSettings
     gptswarm: GptSwarmSettings
 
 
