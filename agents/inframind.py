@@ -434,7 +434,7 @@ def play_round(learner: Learner, rollouts: Rollouts, tracker: Tracker, progress:
     while rollouts.running.any():
         decisions += int(rollouts.running.sum())
         waiting.append(rollouts.step(*players))
-        count = sum(len(batch.records) for batch in waiting)
+        count = sum(len(batch) for batch in waiting)
         rest = to_come - count  # where too few for a batch of their own follow, they join this one
         if rest == 0 or min(count, rest) >= size:
             history.append(learner.update(concatenate(waiting)))

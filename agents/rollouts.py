@@ -38,6 +38,10 @@ class Batch:
     resource: Array  # (Q, N, 1 + M·F) remaining budget and telemetry that were observed
     elapsed_s: Array  # (Q, N) from each decision to the query's next, or its end
 
+    def __len__(self) -> int:
+        """Return Q."""
+        return len(self.records)
+
     @property
     def mask(self) -> NDArray[np.bool_]:
         """Entries (Q, N) of the arrays by node that are decisions."""
