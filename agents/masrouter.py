@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -242,7 +242,7 @@ class MasRouterNet(nn.Module):
         models: aliases of the pool's models, in the order of its actions.
 
     Raises:
-        ConfigError: a model has no text (`agents/planner_network.py`).
+        ConfigError: a model has no text (`agents/data/planner_texts.yaml`).
     """
 
     def __init__(self, models: Sequence[str]) -> None:
@@ -426,28 +426,22 @@ def train(
     training.restore(out, resume=resume)
     with Tracker(out, training.run, wandb=wandb, tensorboard=tensorboard) as tracker:
         tracker.rewind(training.updates if training.updates else -1)
-        for metrics in _rounds(training):
+        while training.updates < config.updates:
+            start_s = time.perf_counter()
+            steps = min(config.validate_every, config.updates - training.updates)
+            history = [training.update() for _ in range(steps)]
+            speed = steps * config.batch_size / (time.perf_counter() - start_s)
+            metrics = {
+                "charts/queries": float(training.updates * config.batch_size),
+                **{key: float(np.mean([h[key] for h in history])) for key in history[0]},
+                **training.validate(),
+                "charts/SPS": speed,
+            }
             tracker.log(training.updates, metrics)
             tracker.flush()
             training.save(out)
             print(_progress(training, metrics), file=sys.stderr, flush=True)
     return training.facts()
-
-
-def _rounds(training: Training) -> Iterator[dict[str, float]]:
-    """Train up to one validation after another; yields the metrics between them."""
-    config = training.config
-    while training.updates < config.updates:
-        start_s = time.perf_counter()
-        steps = min(config.validate_every, config.updates - training.updates)
-        history = [training.update() for _ in range(steps)]
-        elapsed_s = time.perf_counter() - start_s
-        yield {
-            "charts/queries": float(training.updates * config.batch_size),
-            **{key: float(np.mean([h[key] for h in history])) for key in history[0]},
-            **training.validate(),
-            "charts/SPS": steps * config.batch_size / elapsed_s,
-        }
 
 
 def route(

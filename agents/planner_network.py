@@ -15,9 +15,9 @@ candidates by cross-attention. Differences from MasRouter's code:
   is the mode of a distribution over 1..6 (`count_logits`), whose log-probability is part of the
   plan's.
 
-Task classes, collaboration modes and models are embedded as the texts "Name: description" below;
-queries and roles come with `inframind_gym.tasks`. `python -m agents.planner_network` writes
-`data/planner_texts.npy` with all-MiniLM-L6-v2 (extra `embed`).
+Task classes, collaboration modes and models are embedded as the texts of `data/planner_texts.yaml`;
+queries and roles come with `inframind_gym.tasks`. `python -m agents.planner_network` writes the
+embeddings, `data/planner_texts.npy`, with all-MiniLM-L6-v2 (extra `embed`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+import yaml
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -54,36 +55,10 @@ HIDDEN: Final = 64
 LATENT_NOISE: Final = 0.1  # z = mu + 0.1 * eps * sigma
 PRIOR_STD: Final = 0.1
 
-TEXTS_FILE: Final = Path(__file__).resolve().parent / "data" / "planner_texts.npy"
+TEXTS_FILE: Final = Path(__file__).resolve().parent / "data" / "planner_texts.yaml"
+EMBEDDINGS_FILE: Final = TEXTS_FILE.with_suffix(".npy")
 
-# The descriptions are our own. Those of the models name their size, the router's only hint at what
-# a model costs, and what they are trained for.
-TEXTS: Final = {
-    "Math": "Math: problems that are solved by calculation, equations and proofs, with a number or "
-    "an expression as the answer.",
-    "Code": "Code: programming tasks, whose answer is a Python function that passes tests.",
-    "Commonsense": "Commonsense: questions of knowledge and judgement from many subjects, with one "
-    "right option among several.",
-    "IO": "IO: agents answer on their own, directly from the question.",
-    "CoT": "CoT: agents reason step by step on their own before they answer.",
-    "Chain": "Chain: agents work one after the other, each reading the answer of the one before.",
-    "Debate": "Debate: agents answer, read all the other answers and answer again in a second "
-    "round.",
-    "Reflection": "Reflection: every agent answers, criticises its own answer and revises it.",
-    "FullConnected": "FullConnected: agents work in order, each reading the answers of all agents "
-    "before it.",
-    "deepseek-32b": "DeepSeek-R1-Distill-Qwen-32B: a large reasoning model of 32 billion "
-    "parameters that thinks at length before it answers; strongest in mathematics, slow and "
-    "expensive.",
-    "mistral-24b": "Mistral-Small-24B-Instruct: a general instruction model of 24 billion "
-    "parameters with broad knowledge and short answers, at a medium price.",
-    "qwen-14b": "Qwen2.5-Coder-14B-Instruct: a code model of 14 billion parameters, strong in "
-    "programming, at a medium price.",
-    "llama-8b": "Llama-3.1-8B-Instruct: a small general instruction model of 8 billion parameters, "
-    "fast and cheap.",
-    "llama-3b": "Llama-3.2-3B-Instruct: a very small instruction model of 3 billion parameters, "
-    "the fastest and cheapest.",
-}
+TEXTS: Final[dict[str, str]] = yaml.safe_load(TEXTS_FILE.read_text(encoding="utf-8"))
 
 
 def text_embeddings(names: Sequence[str]) -> Tensor:
@@ -96,7 +71,7 @@ def text_embeddings(names: Sequence[str]) -> Tensor:
         if name not in TEXTS:
             raise ConfigError(
                 f"{unknown('text', name, TEXTS)} MasRouter chooses models by their texts: add one "
-                "to agents/planner_network.py and run `python -m agents.planner_network`."
+                f"to {TEXTS_FILE} and run `python -m agents.planner_network`."
             )
     order = list(TEXTS)
     return torch.tensor(_table()[[order.index(name) for name in names]])
@@ -104,10 +79,10 @@ def text_embeddings(names: Sequence[str]) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _table() -> NDArray[np.float32]:
-    table: NDArray[np.float32] = np.load(TEXTS_FILE, allow_pickle=False).astype(np.float32)
+    table: NDArray[np.float32] = np.load(EMBEDDINGS_FILE, allow_pickle=False).astype(np.float32)
     if table.shape != (len(TEXTS), EMBED_DIM):
         raise ConfigError(
-            f"{TEXTS_FILE}: holds an array of shape {table.shape}, wanted ({len(TEXTS)}, "
+            f"{EMBEDDINGS_FILE}: holds an array of shape {table.shape}, wanted ({len(TEXTS)}, "
             f"{EMBED_DIM}), a row a text. Run `python -m agents.planner_network`."
         )
     return table
@@ -232,18 +207,6 @@ class RoleSelector(Candidates):
         return self.scores(context, roles, mask) / ROLE_TEMPERATURE
 
 
-class NumAgents(nn.Module):
-    """Mean agent count: 6 * sigmoid of a linear map of the query's latent."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.difficulty = nn.Linear(HIDDEN, 1)
-
-    def forward(self, query: Tensor) -> Tensor:
-        """Return the mean count (B,), in (0, 6)."""
-        return MAX_AGENTS * torch.sigmoid(self.difficulty(query).squeeze(-1))
-
-
 class PlannerOutput(NamedTuple):
     """Distributions and latents of B queries before anything is chosen."""
 
@@ -277,7 +240,7 @@ class PlannerNet(nn.Module):
         self.query_encoder = Vae()
         self.task_classifier = TaskClassifier()
         self.collab_mode = Candidates(text_embeddings(TOPOLOGIES))
-        self.num_agents = NumAgents()
+        self.num_agents = nn.ModuleDict({"difficulty": nn.Linear(HIDDEN, 1)})
         self.role_selector = RoleSelector()
         self.register_buffer("role_domain", torch.tensor(ROLE_DOMAIN), persistent=False)
         self.register_buffer("role_start", torch.tensor(ROLE_START), persistent=False)
@@ -303,7 +266,7 @@ class PlannerNet(nn.Module):
         modes, mode_loss = self.collab_mode.encode(generator, quiet=quiet)
         roles, role_loss = self.role_selector.encode(generator, quiet=quiet)
         task_logits = self.task_classifier(query)
-        count_mean = self.num_agents(z)
+        count_mean = MAX_AGENTS * torch.sigmoid(self.num_agents["difficulty"](z).squeeze(-1))
         return PlannerOutput(
             task_logits=task_logits,
             mode_logits=self.collab_mode.scores(z, modes) / MODE_TEMPERATURE,
@@ -414,5 +377,5 @@ if __name__ == "__main__":
     from inframind_gym.tasks.embedding import MiniLMEmbedder
 
     embeddings = MiniLMEmbedder()(list(TEXTS.values()))
-    np.save(TEXTS_FILE, embeddings.astype(np.float16), allow_pickle=False)
-    print(f"wrote {TEXTS_FILE}", file=sys.stderr)
+    np.save(EMBEDDINGS_FILE, embeddings.astype(np.float16), allow_pickle=False)
+    print(f"wrote {EMBEDDINGS_FILE}", file=sys.stderr)

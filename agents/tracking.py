@@ -64,10 +64,6 @@ class Tracker:
         """Note metrics at a step; `flush` writes them."""
         self._waiting.append({STEP: step, **metrics})
 
-    def drop(self) -> None:
-        """Drop what has not been written."""
-        self._waiting.clear()
-
     def flush(self) -> None:
         """Write what was noted."""
         with self.path.open("a", encoding="utf-8") as file:

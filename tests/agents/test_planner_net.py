@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents.planner_network import TEXTS, TEXTS_FILE, Plan, PlannerNet, count_logits
+from agents.planner_network import EMBEDDINGS_FILE, TEXTS, Plan, PlannerNet, count_logits
 from agents.resume import weights_of
 from inframind_gym.policies.planner_network import PLAN_DRAWS, ROLE_START, NumpyPlanner
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, ROLES, roles_of
@@ -225,5 +225,5 @@ def test_shipped_embeddings_are_those_of_the_texts():
     from inframind_gym.tasks import embed_texts
 
     fresh = embed_texts(list(TEXTS.values()))
-    shipped = np.load(TEXTS_FILE, allow_pickle=False).astype(np.float32)
+    shipped = np.load(EMBEDDINGS_FILE, allow_pickle=False).astype(np.float32)
     assert (fresh * shipped).sum(axis=1).min() > 0.999
