@@ -166,10 +166,14 @@ class Learner:
     def __init__(self, config: InfraMindConfig, seed: int, spec: PolicySpec) -> None:
         self.config, self.seed, self.spec, self.updates = config, seed, spec, 0
         self.agent = Agent(config, spec, seed)
-        self.optimizers = {
-            "executor": self._adam(self.agent.executor, config.executor.lr),
-            "planner": self._adam(self.agent.planner, config.planner.lr),
-        }
+        self.optimizer = torch.optim.Adam(
+            [
+                {"params": self.agent.executor.parameters(), "lr": config.executor.lr},
+                {"params": self.agent.planner.parameters(), "lr": config.planner.lr},
+            ],
+            eps=ADAM_EPS,
+            fused=True,
+        )
         self.multiplier = make_multiplier(config)
 
     def update(self, batch: Batch) -> dict[str, float]:
@@ -221,7 +225,7 @@ class Learner:
                 value_loss = value_loss + F.mse_loss(out.cost_value, cost_targets)
             entropy = -(out.log_probs.exp() * out.log_probs).sum(dim=1).mean()
             loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
-            self._descend("executor", loss, config.max_grad_norm)
+            self._descend(self.agent.executor, loss, config.max_grad_norm)
         return {
             "losses/policy_loss": policy_loss.item(),
             "losses/value_loss": value_loss.item(),
@@ -245,7 +249,7 @@ class Learner:
         policy_loss = -(log_prob * normalise(q - weight * cost)).mean()
         task_loss = F.cross_entropy(out.task_logits, domain)
         loss = policy_loss + config.task_weight * task_loss + config.vae_weight * out.vae_loss
-        self._descend("planner", loss, config.max_grad_norm)
+        self._descend(self.agent.planner, loss, config.max_grad_norm)
         return {
             "losses/planner_loss": policy_loss.item(),
             "losses/task_loss": task_loss.item(),
@@ -260,36 +264,31 @@ class Learner:
 
     def scale_lr(self, factor: float) -> None:
         """Set both learning rates to a multiple of those of the configuration."""
-        for name, optimizer in self.optimizers.items():
-            optimizer.param_groups[0]["lr"] = getattr(self.config, name).lr * factor
+        of_config = (self.config.executor.lr, self.config.planner.lr)
+        for group, lr in zip(self.optimizer.param_groups, of_config, strict=True):
+            group["lr"] = lr * factor
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return everything that learning depends on, as arrays and JSON."""
-        arrays = weights_of(self.agent)
-        for name, optimizer in self.optimizers.items():
-            moments = adam_state(getattr(self.agent, name), optimizer)
-            arrays |= checkpoint.prefixed(moments, f"{name}_adam.")
-        return arrays, {"updates": self.updates, "multiplier": asdict(self.multiplier)}
+        moments = checkpoint.prefixed(adam_state(self.agent, self.optimizer), "adam.")
+        return weights_of(self.agent) | moments, {
+            "updates": self.updates,
+            "multiplier": asdict(self.multiplier),
+        }
 
     def restore(self, arrays: checkpoint.Tensors, numbers: dict[str, Any]) -> None:
         """Go back to a `state`."""
         load_weights(self.agent, arrays)
-        for name, optimizer in self.optimizers.items():
-            moments = checkpoint.part(arrays, f"{name}_adam.")
-            load_adam(getattr(self.agent, name), optimizer, moments)
+        load_adam(self.agent, self.optimizer, checkpoint.part(arrays, "adam."))
         self.updates = int(numbers["updates"])
         self.multiplier = type(self.multiplier)(**numbers["multiplier"])
 
-    @staticmethod
-    def _adam(net: nn.Module, lr: float) -> torch.optim.Optimizer:
-        return torch.optim.Adam(net.parameters(), lr=lr, eps=ADAM_EPS, fused=True)
-
-    def _descend(self, name: str, loss: Tensor, max_grad_norm: float) -> None:
-        optimizer = self.optimizers[name]
-        optimizer.zero_grad()
+    def _descend(self, net: nn.Module, loss: Tensor, max_grad_norm: float) -> None:
+        """Take one step of Adam, which leaves the network alone that the loss is not of."""
+        self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(getattr(self.agent, name).parameters(), max_grad_norm)
-        optimizer.step()
+        nn.utils.clip_grad_norm_(net.parameters(), max_grad_norm)
+        self.optimizer.step()
 
     def _gae(self, batch: Batch, rewards: Array, values: Array) -> Array:
         """Return advantages (n,) of all decisions, from rewards (Q, N) and values (n,)."""
