@@ -24,10 +24,10 @@ SystemFeature = Literal["queue", "e2e", "kv", "in_flight"]
 
 
 class WorldChoice(StrictModel):
-    """The world that a policy is trained in; see `inframind_gym.envs.routing.config.EnvConfig`.
+    """The environment that a policy is trained in.
 
-    Budgets are drawn from the workload's tiers; tasks come from the split "train", and those of the
-    validation from "val".
+    Keys are those of `inframind_gym.envs.routing.config.EnvConfig`. Budgets are drawn from the
+    workload's tiers; tasks come from the split "train", and those of the validation from "val".
     """
 
     pool: str = "b200-2gpu"
@@ -45,9 +45,9 @@ class WorldChoice(StrictModel):
 
 
 class EnvChoice(WorldChoice):
-    """The same with the length of a sweep and what is seen of the servers."""
+    """The same with the length of an episode and what is seen of the servers."""
 
-    num_queries: PositiveInt | None = None  # in one sweep; without it the workload's
+    num_queries: PositiveInt | None = None  # in one episode; without it the workload's
     system_features: tuple[SystemFeature, ...] = ("queue", "e2e")
 
     @model_validator(mode="after")

@@ -67,7 +67,7 @@ Array = NDArray[np.floating[Any]]
 ADAM_EPS: Final = 1e-5
 LOG_EVERY: Final = 50  # updates
 STATE, BEST = "state", "best"  # folders of checkpoints: where to go on from, and what to use
-WEIGHTS, NOISE, RATES, VALIDATION = range(2, 6)  # uses of a training's seed, beside `rollouts`'
+WEIGHTS, NOISE, RATES, VALIDATION = range(2, 6)  # uses of a seed, after those of `rollouts`
 
 
 def make_multiplier(config: InfraMindConfig) -> Multiplier | PIDMultiplier:

@@ -69,7 +69,7 @@ class PlayedUtility:
         seeds = np.random.SeedSequence(seed).generate_state(self.settings.rows)
         env.reset(seed=[int(number) for number in seeds])
         solved = 0
-        for _ in range(self.settings.queries_per_row * len(self.models)):  # a whole sweep
+        for _ in range(self.settings.queries_per_row * len(self.models)):  # a whole episode
             nodes = env.contexts()["node"].astype(np.int64)
             env.step(spec.action(nodes, strategy))
             solved += int(env.completed()[1]["solved"].sum())
@@ -105,7 +105,7 @@ def learn_edges(
         num_nodes: N.
         settings: block `gptswarm` of the hyperparameters.
         seed: of the graphs that are drawn and of the updates.
-        log: told the metrics of every update.
+        log: takes the metrics of every update.
 
     Returns:
         (N·(N-1)/2,) probabilities, in the order of `edges_of`.

@@ -1,8 +1,8 @@
 """A constraint on `info["cost"]` for algorithms that know rewards alone.
 
 The agent is paid reward - λ·cost, and λ is moved by dual ascent on the constraint that the mean
-cost of an episode is at most a limit (`spec/inframind.md` §4.1, where the limit is 1, with the
-update of the dual variable over whole batches of episodes):
+cost of an episode is at most a limit (InfraMind, arXiv 2606.11440, where the limit is 1), one step
+after every batch of episodes:
 
     λ ← clip(λ + η·(mean episode cost - limit), 0, λ_max)
 

@@ -169,9 +169,9 @@ class LinUCBPolicy(RowwiseDraws):
             self._learn(row, query, reward)
 
     def _advance(self, row: int, time_s: float) -> None:
-        """Note the time of a row's decision: a new sweep may have begun, deadlines have passed."""
+        """Note the time of a row's decision: an episode may have begun, deadlines have passed."""
         deadlines = self._deadlines[row]
-        if time_s < self._time_s[row]:  # a new sweep: what is open never finishes
+        if time_s < self._time_s[row]:  # a new episode: what is open never finishes
             self._open[row].clear()
             deadlines.clear()
         self._time_s[row] = time_s

@@ -1,18 +1,15 @@
-"""Load-aware Q-learning as a router: the document's agents are the pool's models.
+"""Load-aware Q-learning as a router: a table over task types and load states, learned online.
 
-Source: `spec/load_aware_q_learning.md`. How its terms are mapped:
-
-- task types: the three domains of tasks. Load states: balanced and `<model>_hot`. Actions: every
-  (model, strategy). Window 8, hot threshold 1.5, penalty min(0.15 * excess, 0.20), as there.
+- Task types: the three domains of tasks. Load states: balanced and `<model>_hot`. Actions: every
+  (model, strategy). Window 8, hot threshold 1.5, penalty min(0.15 * excess, 0.20).
 - One routed call is one assignment: its penalty is read from the tracker *before* it is recorded,
-  the next load state after (§3.4).
-- The raw reward of a query (§7) is quality - 0.05 * norm_latency, cut to [0, 1]. Quality is solved
-  (0 or 1) in place of the judge's mean of four scores; norm_latency is min(latency / budget, 1) in
-  place of latency over 5 s; the term of the API's dollars has no counterpart on one's own servers.
+  the next load state after.
+- The raw reward of a query is quality - 0.05 * norm_latency, cut to [0, 1]. Quality is solved (0 or
+  1); norm_latency is min(latency / budget, 1).
 - A query that finishes gives every one of its assignments that raw reward, each less its own
-  penalty and not below 0; epsilon decays once, the query being the document's iteration.
-- The next state is that of the row's next decision (the document draws a random task type); an
-  assignment that no decision has followed yet is final.
+  penalty and not below 0; epsilon decays once.
+- The next state is that of the row's next decision; an assignment that no decision has followed yet
+  is final.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def make_env(rows, policy, **changes):
 
 
 def play(policy, rows=4, seeds=range(4), **changes):
-    """One sweep a row; (rows, queries) COMPLETED."""
+    """One episode a row; (rows, queries) COMPLETED."""
     env = make_env(rows, policy, **changes)
     observations, _ = env.reset(
         seed=list(seeds)[:rows], options={"arrival_rate_per_min": RATES[:rows]}
