@@ -110,28 +110,20 @@ class ValidationConfig(StrictModel):
 
 
 class InfraMindConfig(StrictModel):
-    """`agents/configs/inframind*.yaml`.
-
-    Attributes:
-        algorithm: "inframind".
-        lagrangian: "paper"; "dual_critic" has a critic for the cost and an unbounded λ; "pid" is
-            the same with a PID-controlled λ; "none" is "paper" with λ = 0.
-        reward: what counts as q = 1: a query that is solved, or one that is solved in its budget.
-        env: the world.
-        rates_per_min: arrival rates of the rounds of an epoch.
-        rows: episodes side by side.
-        batch_episodes: finished queries an update.
-        epochs: at most; in an epoch every row goes through all rates.
-    """
+    """InfraMind's configuration, `agents/configs/inframind*.yaml`."""
 
     algorithm: Literal["inframind"] = "inframind"
+    # "paper"; "dual_critic" has a critic for the cost and an unbounded λ; "pid" is the same with a
+    # PID-controlled λ; "none" is "paper" with λ = 0
     lagrangian: Literal["paper", "dual_critic", "pid", "none"] = "paper"
+    # what counts as q = 1: a query that is solved, or one that is solved in its budget
     reward: Literal["solved", "goodput"] = "solved"
-    env: EnvChoice = EnvChoice()
+    env: EnvChoice = EnvChoice()  # the world
+    # arrival rates of the rounds of an epoch
     rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)] = RATES_PER_MIN
-    rows: PositiveInt = 32
-    batch_episodes: Annotated[PositiveInt, Field(ge=2)] = 64
-    epochs: PositiveInt = 30
+    rows: PositiveInt = 32  # episodes side by side
+    batch_episodes: Annotated[PositiveInt, Field(ge=2)] = 64  # finished queries an update
+    epochs: PositiveInt = 30  # at most; in an epoch every row goes through all rates
     executor: ExecutorConfig = ExecutorConfig()
     planner: PlannerConfig = PlannerConfig()
     lagrange: LagrangeConfig = LagrangeConfig()

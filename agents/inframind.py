@@ -304,31 +304,18 @@ class Learner:
 
 @dataclass
 class Progress:
-    """Counters of a training and the verdicts of its validations.
+    """Counters of a training and the verdicts of its validations."""
 
-    Attributes:
-        round: rounds that are finished.
-        decisions: made so far.
-        episodes: queries finished so far.
-        seconds: spent in rounds.
-        best: best value of the validation; None before the first.
-        best_round: finished rounds when it was reached.
-        bad_epochs: validations since then.
-        lr_bad_epochs: validations since then or since the learning rates fell.
-        lr_scale: of the learning rates.
-        stopped: whether early stopping has ended the training.
-    """
-
-    round: int = 0
-    decisions: int = 0
-    episodes: int = 0
-    seconds: float = 0.0
-    best: float | None = None
-    best_round: int = 0
-    bad_epochs: int = 0
-    lr_bad_epochs: int = 0
-    lr_scale: float = 1.0
-    stopped: bool = False
+    round: int = 0  # rounds that are finished
+    decisions: int = 0  # made so far
+    episodes: int = 0  # queries finished so far
+    seconds: float = 0.0  # spent in rounds
+    best: float | None = None  # best value of the validation; None before the first
+    best_round: int = 0  # finished rounds when it was reached
+    bad_epochs: int = 0  # validations since then
+    lr_bad_epochs: int = 0  # validations since then or since the learning rates fell
+    lr_scale: float = 1.0  # of the learning rates
+    stopped: bool = False  # whether early stopping has ended the training
 
     def judge(self, value: float, config: ValidationConfig) -> bool:
         """Take note of a validation: early stopping, and the learning rates on a plateau.

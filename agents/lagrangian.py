@@ -11,19 +11,12 @@ from dataclasses import dataclass
 
 @dataclass
 class Multiplier:
-    """Dual ascent, λ ← clip(λ + η·(C̄ - limit), 0, max), with C̄ the mean cost of a batch.
+    """Dual ascent, λ ← clip(λ + η·(C̄ - limit), 0, max), with C̄ the mean cost of a batch."""
 
-    Args:
-        value: λ at the start.
-        lr: η.
-        limit: mean cost that is allowed.
-        max_value: largest λ; None: there is no bound.
-    """
-
-    value: float = 0.2
-    lr: float = 0.001
-    limit: float = 1.0
-    max_value: float | None = 1.0
+    value: float = 0.2  # λ at the start
+    lr: float = 0.001  # η
+    limit: float = 1.0  # mean cost that is allowed
+    max_value: float | None = 1.0  # largest λ; None: there is no bound
 
     def update(self, mean_cost: float) -> None:
         """Take one step for the mean cost of a batch."""
@@ -39,28 +32,17 @@ class PIDMultiplier:
     Δ = C̄ - limit, I ← max(I + K_I·Δ, 0), ∂ = max(C̄ - C̄_before, 0) and
     λ = max(K_P·Δ + I + K_D·∂, 0), with Δ and C̄ smoothed exponentially, for a batch is noisy. K_I
     is inside of the integral, which is the same as outside and lets I start at λ.
-
-    Args:
-        value: λ at the start.
-        kp: K_P.
-        ki: K_I.
-        kd: K_D.
-        limit: mean cost that is allowed.
-        smoothing: share of the old value that smoothing keeps, in [0, 1).
-        integral: I; None starts it at `value`.
-        smooth_error: Δ, smoothed.
-        smooth_cost: C̄, smoothed; None before the first batch.
     """
 
-    value: float = 0.2
-    kp: float = 0.05
-    ki: float = 0.001
-    kd: float = 0.05
-    limit: float = 1.0
-    smoothing: float = 0.9
-    integral: float | None = None
-    smooth_error: float = 0.0
-    smooth_cost: float | None = None
+    value: float = 0.2  # λ at the start
+    kp: float = 0.05  # K_P
+    ki: float = 0.001  # K_I
+    kd: float = 0.05  # K_D
+    limit: float = 1.0  # mean cost that is allowed
+    smoothing: float = 0.9  # share of the old value that smoothing keeps, in [0, 1)
+    integral: float | None = None  # I; None starts it at `value`
+    smooth_error: float = 0.0  # Δ, smoothed
+    smooth_cost: float | None = None  # C̄, smoothed; None before the first batch
 
     def update(self, mean_cost: float) -> None:
         """Take one step for the mean cost of a batch."""

@@ -72,31 +72,21 @@ _ANY_BUDGET_S: Final = 1000.0
 
 
 class MasRouterConfig(StrictModel):
-    """`agents/configs/masrouter.yaml`.
-
-    Attributes:
-        algorithm: names this file for `agents.train`.
-        env: the world; its load and budgets do not matter.
-        updates: steps of the optimiser.
-        batch_size: queries an update.
-        learning_rate: of Adam.
-        cost_rate: solved queries that a dollar is worth; 5, 10 and 15 in the measured runs.
-        vae_weight: of the encoders' loss.
-        usd_per_million_tokens: price of each model, by its alias.
-        validate_every: updates between two validations, each followed by a checkpoint.
-        validation_queries: queries of the validation split, the same every time.
-    """
+    """MasRouter's configuration, `agents/configs/masrouter.yaml`."""
 
     algorithm: Literal["masrouter"] = "masrouter"
-    env: EnvChoice = EnvChoice()
-    updates: PositiveInt = 1500
-    batch_size: PositiveInt = 16
-    learning_rate: Positive = 0.01
+    env: EnvChoice = EnvChoice()  # the world; its load and budgets do not matter
+    updates: PositiveInt = 1500  # steps of the optimiser
+    batch_size: PositiveInt = 16  # queries an update
+    learning_rate: Positive = 0.01  # of Adam
+    # solved queries that a dollar is worth; 5, 10 and 15 in the measured runs
     cost_rate: NonNegative = 10.0
-    vae_weight: NonNegative = 0.001
+    vae_weight: NonNegative = 0.001  # of the encoders' loss
+    # price of each model, by its alias
     usd_per_million_tokens: Annotated[dict[str, NonNegative], Field(min_length=1)]
+    # updates between two validations, each followed by a checkpoint
     validate_every: PositiveInt = 50
-    validation_queries: PositiveInt = 1024
+    validation_queries: PositiveInt = 1024  # queries of the validation split, the same every time
 
 
 class Choices(NamedTuple):

@@ -25,45 +25,28 @@ Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 class Sb3Environment(StrictModel):
-    """The environment that the Stable-Baselines3 algorithms train on.
+    """The environment that the Stable-Baselines3 algorithms train on."""
 
-    Attributes:
-        pool: name or path of a pool.
-        workload: name or path of a workload.
-        split: of the tasks.
-        rates_per_min: arrival rates; each is that of `rows_per_rate` rows of the batch.
-        rows_per_rate: see `rates_per_min`.
-        background: policy that routes the queries that are not the agent's.
-        system_features: observed telemetry.
-    """
-
-    pool: str
-    workload: str
-    split: Split
+    pool: str  # name or path of a pool
+    workload: str  # name or path of a workload
+    split: Split  # of the tasks
+    # arrival rates; each is that of `rows_per_rate` rows of the batch
     rates_per_min: tuple[Positive, ...] = Field(min_length=1)
-    rows_per_rate: PositiveInt
+    rows_per_rate: PositiveInt  # see `rates_per_min`
+    # policy that routes the queries that are not the agent's
     background: Literal["static_mix", "round_robin", "least_loaded", "none"]
-    system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...]
+    system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...]  # observed telemetry
 
 
 class LagrangianSettings(StrictModel):
-    """The dual update; see `baselines.lagrangian`.
+    """The dual update; see `baselines.lagrangian`."""
 
-    Attributes:
-        start: λ at the start.
-        learning_rate: η.
-        largest: upper bound of λ.
-        cost_limit: the mean cost of an episode that λ is moved towards.
-        every_episodes: episodes between two updates.
-        largest_step_cost: cost of one step beyond which the penalty does not grow.
-    """
-
-    start: NonNegative
-    learning_rate: NonNegative
-    largest: NonNegative
-    cost_limit: Positive
-    every_episodes: PositiveInt
-    largest_step_cost: Positive
+    start: NonNegative  # λ at the start
+    learning_rate: NonNegative  # η
+    largest: NonNegative  # upper bound of λ
+    cost_limit: Positive  # the mean cost of an episode that λ is moved towards
+    every_episodes: PositiveInt  # episodes between two updates
+    largest_step_cost: Positive  # cost of one step beyond which the penalty does not grow
 
 
 class Network(StrictModel):
@@ -113,33 +96,19 @@ class DqnSettings(_Sb3Algorithm):
 
 
 class GptSwarmSettings(StrictModel):
-    """The training of GPTSwarm's edges; see `baselines.gptswarm_training`.
+    """The training of GPTSwarm's edges; see `baselines.gptswarm_training`."""
 
-    Attributes:
-        workload: name or path of a workload.
-        split: of the tasks.
-        strategy: prompt strategy of every call.
-        rate_per_min: arrival rate, so low that there is no queue.
-        rows: episodes over which the utility of a graph is a mean.
-        queries_per_row: queries in one episode.
-        iterations: updates of the logits.
-        graphs_per_iteration: graphs that are drawn for one update.
-        learning_rate: of the logits.
-        baseline_decay: of the moving average of the utility.
-        start_probability: of every edge at the start.
-    """
-
-    workload: str
-    split: Split
-    strategy: str
-    rate_per_min: Positive
-    rows: PositiveInt
-    queries_per_row: PositiveInt
-    iterations: PositiveInt
-    graphs_per_iteration: PositiveInt
-    learning_rate: Positive
-    baseline_decay: Fraction
-    start_probability: Probability
+    workload: str  # name or path of a workload
+    split: Split  # of the tasks
+    strategy: str  # prompt strategy of every call
+    rate_per_min: Positive  # arrival rate, so low that there is no queue
+    rows: PositiveInt  # episodes over which the utility of a graph is a mean
+    queries_per_row: PositiveInt  # queries in one episode
+    iterations: PositiveInt  # updates of the logits
+    graphs_per_iteration: PositiveInt  # graphs that are drawn for one update
+    learning_rate: Positive  # of the logits
+    baseline_decay: Fraction  # of the moving average of the utility
+    start_probability: Probability  # of every edge at the start
 
 
 class Hyperparameters(StrictModel):

@@ -106,29 +106,17 @@ class Learner:
 
 
 class QLearningSettings(StrictModel):
-    """Settings of load-aware Q-learning.
+    """Settings of load-aware Q-learning."""
 
-    Attributes:
-        window_size: assignments that the tracker remembers.
-        hot_threshold: multiple of the fair share above which a model is hot.
-        penalty_weight: penalty for each fair share in excess.
-        max_penalty: cap of the penalty.
-        lr: learning rate.
-        gamma: discount.
-        epsilon: probability of exploring at the start.
-        epsilon_min: its least value.
-        epsilon_decay: its factor at every finished query.
-    """
-
-    window_size: PositiveInt = 8
-    hot_threshold: Positive = 1.5
-    penalty_weight: NonNegative = 0.15
-    max_penalty: NonNegative = 0.2
-    lr: Fraction = 0.15
-    gamma: Fraction = 0.95
-    epsilon: Fraction = 1.0
-    epsilon_min: Fraction = 0.05
-    epsilon_decay: Fraction = 0.98
+    window_size: PositiveInt = 8  # assignments that the tracker remembers
+    hot_threshold: Positive = 1.5  # multiple of the fair share above which a model is hot
+    penalty_weight: NonNegative = 0.15  # penalty for each fair share in excess
+    max_penalty: NonNegative = 0.2  # cap of the penalty
+    lr: Fraction = 0.15  # learning rate
+    gamma: Fraction = 0.95  # discount
+    epsilon: Fraction = 1.0  # probability of exploring at the start
+    epsilon_min: Fraction = 0.05  # its least value
+    epsilon_decay: Fraction = 0.98  # its factor at every finished query
 
 
 class QLearningLoadTrackerPolicy(RowwiseDraws):
