@@ -419,14 +419,14 @@ def play_round(learner: Learner, rollouts: Rollouts, tracker: Tracker, progress:
     to_come = rollouts.queries  # of the round, not learned from
     while rollouts.running.any():
         decisions += int(rollouts.running.sum())
-        waiting.append(rollouts.step(*players))
-        count = sum(len(batch) for batch in waiting)
-        rest = to_come - count  # where too few for a batch of their own follow, they join this one
-        if rest == 0 or min(count, rest) >= size:
-            history.append(learner.update(concatenate(waiting)))
+        done = concatenate([*waiting, rollouts.step(*players)])
+        # Where too few for a batch of their own are left over, they join the last one.
+        while to_come and len(done) >= (end := size if to_come >= 2 * size else to_come):
+            history.append(learner.update(done.take(slice(end))))
             players = learner.players()
-            waiting, to_come = [], rest
-        if len(history) == LOG_EVERY or rest == 0:
+            done, to_come = done.take(slice(end, None)), to_come - end
+        waiting = [done]
+        if history and (len(history) >= LOG_EVERY or to_come == 0):
             means = {key: float(np.mean([m[key] for m in history])) for key in history[0]}
             means["charts/SPS"] = decisions / (time.perf_counter() - began)
             tracker.log(progress.decisions + decisions, means)

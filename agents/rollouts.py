@@ -42,6 +42,10 @@ class Batch:
         """Return Q."""
         return len(self.records)
 
+    def take(self, rows: slice) -> Batch:
+        """Return some of the queries."""
+        return Batch(*(array[rows] for array in vars(self).values()))
+
     @property
     def mask(self) -> NDArray[np.bool_]:
         """Entries (Q, N) of the arrays by node that are decisions."""
