@@ -16,8 +16,8 @@ from inframind_gym.configs import (
     StrictModel,
 )
 from inframind_gym.policies.checkpoint import SHIPPED
-from inframind_gym.policies.layout import SYSTEM_FEATURES
-from inframind_gym.simulator.budgets import RATES_PER_MIN
+from inframind_gym.envs.routing.layout import SYSTEM_FEATURES
+from inframind_gym.simulator.workload import RATES_PER_MIN
 
 CHECKPOINTS: Final = SHIPPED  # of Headway
 SystemFeature = Literal["queue", "e2e", "kv", "in_flight"]
@@ -35,7 +35,7 @@ class WorldChoice(StrictModel):
     tasks: str = "builtin"
     arrivals: str | dict[str, Any] = "poisson"
     scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
-    protocol: Literal["parallel", "published"] | None = None
+    execution: Literal["parallel", "sequential"] | None = None
     agents: dict[str, Any] | None = None
     metrics_poll_s: Positive | None = None  # between two polls of the telemetry; None: the pool's
 

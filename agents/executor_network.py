@@ -20,7 +20,7 @@ from inframind_gym.policies.inframind import (
     SYSTEM,
     ExecutorShape,
 )
-from inframind_gym.policies.layout import EMBED_DIM
+from inframind_gym.envs.routing.layout import EMBED_DIM
 
 
 class ExecutorOutput(NamedTuple):

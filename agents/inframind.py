@@ -60,7 +60,7 @@ from agents.tracking import Tracker
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.inframind import Executor, ExecutorShape
 from inframind_gym.policies.planner_network import NumpyPlanner
-from inframind_gym.policies.spec import PolicySpec
+from inframind_gym.envs.routing.spec import PolicySpec
 
 Array = NDArray[np.floating[Any]]
 

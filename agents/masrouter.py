@@ -197,15 +197,15 @@ class IdleQueries:
             agent = agent_of(node, choices.num_agents)
             model = choices.models[self._rows, agent]
             actions[:, -1] = model * self._num_strategies + strategies[self._rows, node]
-        ended = simulation.flows.completed[:, 0]
+        ended = simulation.state.completed[:, 0]
         return Outcome(
             ended["solved"].astype(np.float64), self._usd(), ended["latency_s"].astype(np.float64)
         )
 
     def _usd(self) -> NDArray[np.float64]:
         """Return dollars (R,) for the tokens of every call."""
-        recorded = self.simulation.flows.sweep["recorded_calls"]
-        calls = self.simulation.flows.call[:, : int(recorded.max())]
+        recorded = self.simulation.state.stream["recorded_calls"]
+        calls = self.simulation.state.call[:, : int(recorded.max())]
         tokens = calls["prompt_tokens"].astype(np.float64) + calls["output_tokens"]
         was_made = np.arange(calls.shape[1]) < recorded[:, None]
         usd: NDArray[np.float64] = (tokens * self.prices[calls["model"]] * was_made).sum(axis=1)

@@ -15,7 +15,7 @@ from agents.resume import seed_of
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.policies.inframind import PLAN_PARTS, Executor, draw, log_softmax
 from inframind_gym.policies.planner_network import PLAN_DRAWS, ROLE_START, NumpyPlanner
-from inframind_gym.policies.spec import PolicySpec
+from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
 

@@ -20,7 +20,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Contexts, PolicySpec, models_up
 from inframind_gym.policies.checkpoint import SHIPPED, check_shapes, fingerprint, load, part
 from inframind_gym.policies.draws import RowwiseDraws, named
-from inframind_gym.policies.layout import EMBED_DIM
+from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.policies.planner_network import Floats, NumpyPlanner
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS

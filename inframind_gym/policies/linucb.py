@@ -33,7 +33,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Completed, Contexts, PolicySpec, models_up
 from inframind_gym.policies.draws import RowwiseDraws, draw_from
 from inframind_gym.policies.heuristic import DRAW_TIE
-from inframind_gym.policies.layout import EMBED_DIM
+from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.tasks import load_tasks
 from inframind_gym.tasks.taskset import DOMAINS
 

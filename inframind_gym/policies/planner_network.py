@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, ROLES, roles_of
+from inframind_gym.simulator.workflow.roles import ROLES, roles_of
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 from inframind_gym.tasks import DOMAINS
 
 Weights = Mapping[str, NDArray[np.floating[Any]]]

@@ -20,7 +20,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec, checkpoint, models_up
 from inframind_gym.policies.checkpoint import SHIPPED
 from inframind_gym.policies.draws import named
-from inframind_gym.policies.layout import EMBED_DIM
+from inframind_gym.envs.routing.layout import EMBED_DIM
 
 Activation = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 ACTIVATIONS: Final[dict[str, Activation]] = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0.0)}

@@ -97,7 +97,7 @@ def test_dollars_are_prices_times_tokens_of_every_call(idle):
                 np.full((n, 6), m),
             )
         )
-        ended = idle.simulation.flows.completed[:, 0]
+        ended = idle.simulation.state.completed[:, 0]
         tokens = ended["prompt_tokens"] + ended["output_tokens"]
         assert (ended["final_model"] == m).all() and (ended["domain"] == domains).all()
         np.testing.assert_allclose(outcome.usd, tokens * PRICES[idle.models[m]] / 1e6)
@@ -111,7 +111,7 @@ def test_models_go_to_the_agents_they_were_drawn_for(idle):
     idle.begin([(6, row) for row in range(n)])
     roles = np.zeros((n, 6), np.int64)
     idle.finish(Choices(np.full(n, debate), np.full(n, 3), roles, models))
-    ended = idle.simulation.flows.completed[:, 0]
+    ended = idle.simulation.state.completed[:, 0]
     np.testing.assert_array_equal(ended["model"][:, :3], models[:, :3])
     np.testing.assert_array_equal(ended["model"][:, 3:6], models[:, :3])
 

@@ -11,7 +11,8 @@ import torch
 from agents.planner_network import EMBEDDINGS_FILE, TEXTS, Plan, PlannerNet, count_logits
 from agents.resume import weights_of
 from inframind_gym.policies.planner_network import PLAN_DRAWS, ROLE_START, NumpyPlanner
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, ROLES, roles_of
+from inframind_gym.simulator.workflow.roles import ROLES, roles_of
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 from inframind_gym.tasks import DOMAINS, load_tasks
 
 ROLE_COUNT = [len(roles_of(domain)) for domain in DOMAINS]

@@ -76,7 +76,7 @@ def test_the_utility_is_a_function_of_graph_and_seed() -> None:
     utility((), 7)
     assert utility(chain, 7) == first
     env = utility._environment(chain)
-    assert (env.simulation.flows.sweep["finished"] == 0).all(), "an episode is played to its end"
+    assert (env.simulation.state.stream["finished"] == 0).all(), "an episode is played to its end"
     assert PlayedUtility(SMALL)(chain, 7) == first
     assert len({utility(chain, seed) for seed in range(6)}) > 1
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import baselines
-from inframind_gym.policies.layout import EMBED_DIM
+from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.policies.linucb import DisjointModels, LinUCBPolicy
 from inframind_gym.tasks import load_tasks
 from tests.policies.synthetic import (

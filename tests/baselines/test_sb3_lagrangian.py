@@ -163,5 +163,5 @@ def test_every_row_keeps_its_arrival_rate() -> None:
     envs = make_training_env(settings, num_queries=60)
     envs.seed(0)
     envs.reset()
-    arrivals_s = envs.batch.simulation.flows.arrival_s[:, -1]
+    arrivals_s = envs.batch.simulation.state.arrival_s[:, -1]
     assert (arrivals_s[0::2] > 5.0 * arrivals_s[1::2]).all()
