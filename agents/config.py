@@ -1,34 +1,33 @@
-"""Configurations of trainings, `agents/configs/*.yaml`: what all have in common."""
+"""Configurations of trainings: the environment, which all share, and InfraMind's own keys."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-import yaml
-from pydantic import ConfigDict, model_validator
+from pydantic import Field, model_validator
 
-import inframind_gym
 from inframind_gym.configs import (
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Number,
     Positive,
     PositiveInt,
     StrictModel,
-    load_yaml_model,
 )
 from inframind_gym.envs.routing.layout import SYSTEM_FEATURES
-from inframind_gym.errors import ConfigError, did_you_mean
+from inframind_gym.policies.checkpoint import SHIPPED
+from inframind_gym.simulator.workload import RATES_PER_MIN
 
-CONFIGS: Final = Path(__file__).resolve().parent / "configs"
-CHECKPOINTS: Final = Path(inframind_gym.__file__).resolve().parent / "policies" / "checkpoints"
-
+CHECKPOINTS: Final = SHIPPED  # of Headway
 SystemFeature = Literal["queue", "e2e", "kv", "in_flight"]
 
 
 class WorldChoice(StrictModel):
-    """The world that a policy is trained in; see `inframind_gym.envs.routing.config.EnvConfig`.
+    """The environment that a policy is trained in.
 
-    Budgets are drawn from the workload's tiers; tasks come from the split "train", and those of the
-    validation from "val".
+    Keys are those of `inframind_gym.envs.routing.config.EnvConfig`. Budgets are drawn from the
+    workload's tiers; tasks come from the split "train", and those of the validation from "val".
     """
 
     pool: str = "b200-2gpu"
@@ -46,9 +45,9 @@ class WorldChoice(StrictModel):
 
 
 class EnvChoice(WorldChoice):
-    """The same with the length of a sweep and what is seen of the servers."""
+    """The same with the length of an episode and what is seen of the servers."""
 
-    num_queries: PositiveInt | None = None  # in one sweep; without it the workload's
+    num_queries: PositiveInt | None = None  # in one episode; without it the workload's
     system_features: tuple[SystemFeature, ...] = ("queue", "e2e")
 
     @model_validator(mode="after")
@@ -58,47 +57,83 @@ class EnvChoice(WorldChoice):
         return self
 
 
-class _Header(StrictModel):
-    """The one key that every configuration has; the algorithm checks the others."""
+class ExecutorConfig(StrictModel):
+    """Network and PPO of the executor."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-    algorithm: str
-
-
-def algorithm_of(path: str | Path) -> str:
-    """Which algorithm a configuration file is for.
-
-    Raises:
-        ConfigError: the file cannot be read or names none.
-    """
-    return load_yaml_model(find(path), _Header).algorithm
-
-
-def find(name_or_path: str | Path) -> Path:
-    """A configuration file, from its path or the name of a shipped one.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    path = Path(name_or_path)
-    shipped = {p.stem: p for p in sorted(CONFIGS.glob("*.yaml"))}
-    if path.is_file():
-        return path
-    if str(name_or_path) in shipped:
-        return shipped[str(name_or_path)]
-    hint = did_you_mean(path.stem, shipped)
-    raise ConfigError(f"{path}: no such file.{hint} Shipped: {', '.join(shipped)}.")
+    lr: Positive = 3e-4  # of Adam
+    clip: Positive = 0.2
+    mini_epochs: PositiveInt = 3
+    value_weight: NonNegative = 0.5
+    entropy_weight: NonNegative = 0.10
+    max_grad_norm: Positive = 0.5
+    gamma: Fraction = 1.0  # dual_critic and pid: discount from one decision of a query to its next
+    gae_lambda: Fraction = 0.95  # dual_critic and pid
+    joint_head: bool = True  # ablation: False has independent heads for model and strategy
+    dual_pathway: bool = True  # ablation: False encodes everything in one layer of like size
+    system_state: bool = True  # ablation: False sees no telemetry
 
 
-def override(text: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """The data of a YAML text with some keys changed; "executor.lr" is a key within a key."""
-    data: dict[str, Any] = yaml.safe_load(text) or {}
-    for dotted, value in changes.items():
-        *outer, last = dotted.split(".")
-        inner = data
-        for key in outer:
-            inner = inner.setdefault(key, {})
-            if not isinstance(inner, dict):
-                raise ConfigError(f"{dotted}: {key} is a value, not a group of keys.")
-        inner[last] = value
-    return data
+class PlannerConfig(StrictModel):
+    """REINFORCE of the planner."""
+
+    lr: Positive = 3e-4  # of Adam
+    task_weight: NonNegative = 1.0
+    vae_weight: NonNegative = 0.001
+    max_grad_norm: Positive = 0.5
+    init: str | None = None  # MasRouter checkpoint whose planner is taken over: folder or name
+
+
+class LagrangeConfig(StrictModel):
+    """The multiplier λ, which executor and planner share."""
+
+    start: NonNegative = 0.2
+    lr: NonNegative = 0.001
+    max_value: Positive = 1.0  # paper
+    limit: Positive = 1.0  # mean latency over budget that is allowed
+    cost_cap: Positive | None = None  # a query's cost counts as at most this; None: as it is
+    kp: NonNegative = 0.05  # pid
+    ki: NonNegative = 0.001  # pid
+    kd: NonNegative = 0.05  # pid
+    smoothing: Annotated[Number, Field(ge=0, lt=1)] = 0.9  # pid
+
+
+class ValidationConfig(StrictModel):
+    """The measure of every epoch: held-out tasks, one rate and budget, likeliest actions."""
+
+    rate_per_min: Positive = 100.0
+    budget_s: Positive = 200.0
+    rows: PositiveInt = 4  # episodes
+    metric: Literal["solved", "goodput"] = "solved"
+    early_stopping: PositiveInt = 12  # epochs without a better value
+    lr_patience: NonNegativeInt = 4  # epochs without one before the learning rates fall
+    lr_factor: Annotated[Number, Field(gt=0, lt=1)] = 0.5
+
+
+class InfraMindConfig(StrictModel):
+    """InfraMind's configuration, `agents/configs/inframind*.yaml`."""
+
+    algorithm: Literal["inframind"] = "inframind"
+    # "paper"; "dual_critic" has a critic for the cost and an unbounded λ; "pid" is the same with a
+    # PID-controlled λ; "none" is "paper" with λ = 0
+    lagrangian: Literal["paper", "dual_critic", "pid", "none"] = "paper"
+    # what counts as q = 1: a query that is solved, or one that is solved in its budget
+    reward: Literal["solved", "goodput"] = "solved"
+    env: EnvChoice = EnvChoice()  # the world
+    # arrival rates of the rounds of an epoch
+    rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)] = RATES_PER_MIN
+    rows: PositiveInt = 32  # episodes side by side
+    batch_episodes: Annotated[PositiveInt, Field(ge=2)] = 64  # finished queries an update
+    epochs: PositiveInt = 30  # at most; in an epoch every row goes through all rates
+    executor: ExecutorConfig = ExecutorConfig()
+    planner: PlannerConfig = PlannerConfig()
+    lagrange: LagrangeConfig = LagrangeConfig()
+    validation: ValidationConfig = ValidationConfig()
+
+    def network(self) -> dict[str, Any]:
+        """Return keyword arguments of `ExecutorShape`, but for the pool's numbers."""
+        return {
+            "num_features": len(self.env.system_features),
+            "joint_head": self.executor.joint_head,
+            "dual_pathway": self.executor.dual_pathway,
+            "cost_critic": self.lagrangian in ("dual_critic", "pid"),
+        }

@@ -21,7 +21,7 @@ STEP: Final = "global_step"
 
 
 class Tracker:
-    """Writes metrics; a context manager.
+    """A writer of metrics, and a context manager.
 
     Args:
         out: folder of the training.
@@ -64,10 +64,6 @@ class Tracker:
         """Note metrics at a step; `flush` writes them."""
         self._waiting.append({STEP: step, **metrics})
 
-    def drop(self) -> None:
-        """Forget what has not been written."""
-        self._waiting.clear()
-
     def flush(self) -> None:
         """Write what was noted."""
         with self.path.open("a", encoding="utf-8") as file:
@@ -85,7 +81,7 @@ class Tracker:
 
     def rewind(self, step: int) -> None:
         """Drop the lines after a step, which a training that is resumed writes again."""
-        if self._tensorboard is not None:  # tells readers to forget what follows
+        if self._tensorboard is not None:  # readers drop what follows
             self._tensorboard.close()
             writer = type(self._tensorboard)
             self._tensorboard = writer(str(self.path.parent), purge_step=step + 1)
@@ -121,14 +117,14 @@ def _needed(module: str, extra: str) -> Any:
 
 
 def _run_id(path: Path) -> str:
-    """The run's id, made up when it is first asked for."""
+    """Return the run's id, made up when it is first asked for."""
     if not path.is_file():
         path.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
     return path.read_text(encoding="utf-8").strip()
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The lines of a metrics file; one that was cut off while it was written is left out."""
+    """Return the lines of a metrics file, without one that was cut off while it was written."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines():
         try:

@@ -9,16 +9,16 @@ import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 import yaml
+from pydantic import ConfigDict
 
-from agents.config import algorithm_of, find, override
-from inframind_gym.configs import StrictModel, validate
-from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.configs import StrictModel, load_yaml_model, validate
+from inframind_gym.errors import ConfigError, InfraMindError, did_you_mean
 
-AGENTS = Path(__file__).resolve().parent
+CONFIGS: Final = Path(__file__).resolve().parent / "configs"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
 
@@ -67,10 +67,19 @@ def main(
     print(json.dumps(result, default=str))
 
 
-def read_config(name_or_path: str, changes: list[str]) -> tuple[Callable[..., Any], StrictModel]:
-    """An algorithm, `agents.<algorithm>.training:train`, and the configuration that it is given.
+class _Header(StrictModel):
+    """The one key that every configuration has; the algorithm checks the others."""
 
-    The annotation of its argument `config` is the pydantic model that checks it.
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    algorithm: str
+
+
+def read_config(name_or_path: str, changes: list[str]) -> tuple[Callable[..., Any], StrictModel]:
+    """Return an algorithm and the configuration that it is given.
+
+    The algorithm is `train` of the module `agents.<algorithm>`, or of `agents.<algorithm>.training`
+    where that is a package. The annotation of its argument `config` is the pydantic model that
+    checks the file.
 
     Args:
         name_or_path: of the YAML file.
@@ -80,17 +89,7 @@ def read_config(name_or_path: str, changes: list[str]) -> tuple[Callable[..., An
         ConfigError: there is no such file, algorithm or key, or a value is wrong.
     """
     path = find(name_or_path)
-    algorithm = algorithm_of(path)
-    room = AGENTS / algorithm / "training.py"
-    if not algorithm.isidentifier() or not room.is_file():
-        raise ConfigError(f"{path}: algorithm: there is no agents/{algorithm}/training.py.")
-    try:
-        train = importlib.import_module(f"agents.{algorithm}.training").train
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"training {algorithm} needs {error.name}: make setup, or pip install -c "
-            "constraints.txt -e '.[agents]' after torch (README)"
-        ) from None
+    train = _algorithm(load_yaml_model(path, _Header).algorithm, path)
     model = typing.get_type_hints(train)["config"]
     values = {}
     for change in changes:
@@ -102,8 +101,58 @@ def read_config(name_or_path: str, changes: list[str]) -> tuple[Callable[..., An
     return train, validate(data, model, source=str(path))
 
 
+def find(name_or_path: str | Path) -> Path:
+    """Return a configuration file, from its path or the name of a shipped one.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = Path(name_or_path)
+    shipped = {p.stem: p for p in sorted(CONFIGS.glob("*.yaml"))}
+    if path.is_file():
+        return path
+    if str(name_or_path) in shipped:
+        return shipped[str(name_or_path)]
+    hint = did_you_mean(path.stem, shipped)
+    raise ConfigError(f"{path}: no such file.{hint} Shipped: {', '.join(shipped)}.")
+
+
+def override(text: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of a YAML text with some keys changed; "executor.lr" is a key in a key."""
+    data: dict[str, Any] = yaml.safe_load(text) or {}
+    for dotted, value in changes.items():
+        *outer, last = dotted.split(".")
+        inner = data
+        for key in outer:
+            inner = inner.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"{dotted}: {key} is a value, not a group of keys.")
+        inner[last] = value
+    return data
+
+
+def _algorithm(name: str, path: Path) -> Callable[..., Any]:
+    """Return the function that trains an algorithm, named in the configuration `path`."""
+    folder = CONFIGS.parent
+    package = f"agents.{name}"
+    if (folder / name / "training.py").is_file():
+        package += ".training"
+    elif not name.isidentifier() or not (folder / f"{name}.py").is_file():
+        raise ConfigError(f"{path}: algorithm: there is no agents/{name}.py.")
+    try:
+        train: Callable[..., Any] | None = getattr(importlib.import_module(package), "train", None)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"training {name} needs {error.name}: make setup, or pip install -c "
+            "constraints.txt -e '.[agents]' after torch (README)"
+        ) from None
+    if train is None:
+        raise ConfigError(f"{path}: algorithm: agents/{name}.py trains nothing.")
+    return train
+
+
 def _value(text: str) -> Any:
-    """A value as YAML reads it, and 1e-4 as a number."""
+    """Return a value as YAML reads it, and 1e-4 as a number."""
     try:
         return float(text) if "e" in text.lower() else yaml.safe_load(text)
     except ValueError:

@@ -27,7 +27,7 @@ from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, di
 WORKLOADS: Final = ("math", "gsm_hard", "mbpp", "humaneval", "mmlu_pro", "mixed", "all")
 RATES_PER_MIN: Final = (10.0, 50.0, 100.0, 200.0)
 MOST_AGENTS: Final = 3
-MOST_SWEEPS: Final = 400  # of one rate that run side by side
+MOST_EPISODES: Final = 400  # of one rate that run side by side
 SPLITS: Final = ("train", "val")
 QUERIES: Final = 500
 
@@ -36,25 +36,25 @@ class Round(NamedTuple):
     """A round of the search.
 
     Attributes:
-        seed: of the first sweep: no round plays the sweeps of another.
-        sweeps: at each rate and on each split.
+        seed: of the first episode: no round plays the episodes of another.
+        episodes: at each rate and on each split.
         overall: candidates that go on to the next round for what they do over all rates.
         at_rate: and for what they do at each rate.
     """
 
     seed: int
-    sweeps: int
+    episodes: int
     overall: int
     at_rate: int
 
 
-PLANS: Final = Round(seed=0, sweeps=1, overall=6, at_rate=4)
-CASTS: Final = Round(seed=1000, sweeps=1, overall=8, at_rate=6)
-FINAL: Final = Round(seed=2000, sweeps=12, overall=1, at_rate=1)
+PLANS: Final = Round(seed=0, episodes=1, overall=6, at_rate=4)
+CASTS: Final = Round(seed=1000, episodes=1, overall=8, at_rate=6)
+FINAL: Final = Round(seed=2000, episodes=12, overall=1, at_rate=1)
 
 
 def candidates(num_routes: int) -> NDArray[np.int64]:
-    """Actions (C, 9) of the joint level; agents have the first roles of a domain."""
+    """Return actions (C, 9) of the joint level; agents have the first roles of a domain."""
     plans = [
         [topology, agents - 1, *range(MAX_AGENTS)]
         for topology, agents in distinct_plans(range(1, MOST_AGENTS + 1))
@@ -63,7 +63,7 @@ def candidates(num_routes: int) -> NDArray[np.int64]:
 
 
 def recast(actions: NDArray[np.int64], num_roles: int) -> NDArray[np.int64]:
-    """The same recipes (C, 9) with the roles that follow each of a domain's, (C * num_roles, 9)."""
+    """Return recipes (C, 9) with the roles that follow each of a domain's, (C * num_roles, 9)."""
     cast = np.repeat(actions, num_roles, axis=0)
     first = np.tile(np.arange(num_roles), len(actions))
     cast[:, 2:PLAN_ACTIONS] = (first[:, None] + np.arange(MAX_AGENTS)) % num_roles
@@ -71,18 +71,18 @@ def recast(actions: NDArray[np.int64], num_roles: int) -> NDArray[np.int64]:
 
 
 def solved_in_time(
-    workload: str, actions: NDArray[np.int64], sweeps: int, seed: int, split: str
+    workload: str, actions: NDArray[np.int64], episodes: int, seed: int, split: str
 ) -> NDArray[np.float64]:
-    """Share of the queries that each action solves in time, (C, R); the same sweeps for all.
+    """Return the share of queries (C, R) that each action solves in time, in the same episodes.
 
     Args:
         workload: name.
         actions: (C, 9).
-        sweeps: at each of the R rates.
-        seed: of the first sweep; the others have the numbers that follow.
+        episodes: at each of the R rates.
+        seed: of the first episode; the others have the numbers that follow.
         split: of the questions.
     """
-    rates = np.repeat(RATES_PER_MIN, sweeps)
+    rates = np.repeat(RATES_PER_MIN, episodes)
     count = len(actions)
     env = StreamVectorEnv(
         count * len(rates),
@@ -105,29 +105,29 @@ def solved_in_time(
         in_time = (records["solved"] == 1) & (records["latency_s"] <= records["budget_s"])
         np.add.at(good, of[running[of]], in_time[running[of]])
         running &= ~over
-    mean = good.reshape(count, len(RATES_PER_MIN), sweeps).mean(axis=2)
+    mean = good.reshape(count, len(RATES_PER_MIN), episodes).mean(axis=2)
     return np.asarray(mean / QUERIES, np.float64)
 
 
 def play(workload: str, actions: NDArray[np.int64], of: Round) -> NDArray[np.float64]:
-    """Goodput (C, R) of actions in a round, over the splits."""
-    parts = np.array_split(actions, -(-len(actions) * of.sweeps // MOST_SWEEPS))
+    """Return the goodput (C, R) of actions in a round, over the splits."""
+    parts = np.array_split(actions, -(-len(actions) * of.episodes // MOST_EPISODES))
     shares = [
-        np.concatenate([solved_in_time(workload, p, of.sweeps, of.seed, split) for p in parts])
+        np.concatenate([solved_in_time(workload, p, of.episodes, of.seed, split) for p in parts])
         for split in SPLITS
     ]
     return np.asarray(np.mean(shares, axis=0), np.float64)
 
 
 def leading(goodput: NDArray[np.float64], of: Round) -> NDArray[np.int64]:
-    """Those of goodput (C, R) that go on: indices, in their order."""
+    """Return the indices of the goodputs (C, R) that go on, in their order."""
     best = [_first(goodput.mean(axis=1), of.overall)]
     best += [_first(at_rate, of.at_rate) for at_rate in goodput.T]
     return np.unique(np.concatenate(best))
 
 
 def search(workload: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The best constant recipe of a workload over all rates, and the best at each, by rate."""
+    """Return the best constant recipe of a workload over all rates, and the best by rate."""
     spec = StreamVectorEnv(1, workload=workload, observation="index").policy_spec()
     actions = candidates(spec.num_actions)
     actions = actions[leading(play(workload, actions, PLANS), PLANS)]
@@ -147,7 +147,7 @@ def _first(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 
 
 def _entry(spec: PolicySpec, action: NDArray[np.int64], share: float) -> dict[str, Any]:
-    """A recipe as it is written down."""
+    """Return a recipe as it is written down."""
     model, strategy = divmod(int(action[-1]), spec.num_strategies)
     return {
         "topology": TOPOLOGIES[action[0]],

@@ -31,15 +31,11 @@ import typer
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
+from baselines.hyperparameters import DEFAULT_FILE, GptSwarmSettings, load_hyperparameters
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.files import replace_text
 from inframind_gym.policies.gptswarm import Edge, Swarm, edges_of
-from inframind_gym.policies.hyperparameters import (
-    DEFAULT_FILE,
-    GptSwarmSettings,
-    load_hyperparameters,
-)
 from inframind_gym.simulator.server.pool import load_pool
 
 Utility = Callable[[tuple[Edge, ...], int], float]
@@ -73,7 +69,7 @@ class PlayedUtility:
         seeds = np.random.SeedSequence(seed).generate_state(self.settings.rows)
         env.reset(seed=[int(number) for number in seeds])
         solved = 0
-        for _ in range(self.settings.queries_per_row * len(self.models)):  # a whole sweep
+        for _ in range(self.settings.queries_per_row * len(self.models)):  # a whole episode
             nodes = env.contexts()["node"].astype(np.int64)
             env.step(spec.action(nodes, strategy))
             solved += int(env.completed()[1]["solved"].sum())
@@ -109,7 +105,7 @@ def learn_edges(
         num_nodes: N.
         settings: block `gptswarm` of the hyperparameters.
         seed: of the graphs that are drawn and of the updates.
-        log: told the metrics of every update.
+        log: takes the metrics of every update.
 
     Returns:
         (N·(N-1)/2,) probabilities, in the order of `edges_of`.

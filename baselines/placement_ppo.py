@@ -54,27 +54,18 @@ class Arguments(StrictModel):
 
 
 class TrainingConfig(StrictModel):
-    """`maskable_ppo.yaml`.
+    """Settings of a training, `placement_ppo.yaml`."""
 
-    Attributes:
-        clusters: names or paths.
-        demands: names or paths; turns go round the product of the two.
-        rows: clusters side by side.
-        timesteps_per_turn: decisions of all rows in a turn.
-        turns: how many.
-        hidden: width of the hidden layers.
-        keep_bias: logit of leaving a GPU alone at the start, against that of an open choice.
-        ppo: arguments of the algorithm.
-    """
-
-    clusters: tuple[str, ...] = Field(min_length=1)
+    clusters: tuple[str, ...] = Field(min_length=1)  # names or paths
+    # names or paths; turns go round the product of the two
     demands: tuple[str, ...] = Field(min_length=1)
-    rows: PositiveInt
-    timesteps_per_turn: PositiveInt
-    turns: PositiveInt
-    hidden: PositiveInt
+    rows: PositiveInt  # clusters side by side
+    timesteps_per_turn: PositiveInt  # decisions of all rows in a turn
+    turns: PositiveInt  # how many
+    hidden: PositiveInt  # width of the hidden layers
+    # logit of leaving a GPU alone at the start, against that of an open choice
     keep_bias: NonNegative
-    ppo: Arguments
+    ppo: Arguments  # arguments of the algorithm
 
 
 def train(config: TrainingConfig, *, seed: int, out: Path) -> dict[str, Any]:

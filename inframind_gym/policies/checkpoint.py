@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError, InfraMindError, did_you_mean
 
+SHIPPED: Final = Path(__file__).resolve().parent / "checkpoints"  # a folder a policy
 MODEL_FILE: Final = "model.safetensors"
 CONFIG_FILE: Final = "config.json"
 MAX_BYTES: Final = 256 * 2**20  # of a weights file; ours take about 1 MB

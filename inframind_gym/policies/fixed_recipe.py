@@ -137,10 +137,10 @@ class FixedRecipePolicy(_Constant):
 class FixedRecipeByRatePolicy(_Constant):
     """The recipe that did best at the rate of the arrivals (`baselines/fixed_recipe_search.py`).
 
-    It is not told that rate: it takes the mean over the sweep so far, up to the arrival of the
+    It does not see that rate: it takes the mean over the episode so far, up to the arrival of the
     query at hand, and of the table's rates the nearest by ratio. So a query keeps its recipe,
-    nothing is remembered, and a rate that changes is noticed late. The first queries of a sweep get
-    the recipe over all loads (`fixed_recipe`).
+    nothing is remembered, and a rate that changes is noticed late. The first queries of an episode
+    get the recipe over all loads (`fixed_recipe`).
     """
 
     name = "fixed_recipe_by_rate"

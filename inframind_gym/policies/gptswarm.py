@@ -27,11 +27,11 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Contexts, PolicySpec
 from inframind_gym.policies.draws import named
 from inframind_gym.policies.heuristic import Heuristic
-from inframind_gym.policies.hyperparameters import load_hyperparameters
 from inframind_gym.policies.oblivious import first_up
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 
 SHIPPED: Final = Path(__file__).parent / "data" / "gptswarm.json"
+STRATEGY: Final = "Concise"  # with which the shipped edges were learned
 
 Edge = tuple[int, int]
 Node = Annotated[int, Field(ge=0, lt=MAX_AGENTS)]
@@ -88,15 +88,15 @@ class GPTSwarmPolicy(Heuristic):
 
     Args:
         edges: JSON file of a trained graph; the shipped one if None.
-        strategy: name of a strategy, or "mix" for the measured mix of the workload; the
-            hyperparameters' if None.
+        strategy: name of a strategy, or "mix" for the measured mix of the workload;
+            "Concise" if None.
 
     Raises:
         ConfigError: the file is no trained graph.
     """
 
     def __init__(self, edges: str | None = None, strategy: str | None = None) -> None:
-        super().__init__(strategy or load_hyperparameters().gptswarm.strategy)
+        super().__init__(strategy or STRATEGY)
         arguments = [argument for argument in (edges, strategy) if argument is not None]
         self.name = named("gptswarm", *arguments)
         self.swarm = load_swarm(SHIPPED if edges is None else Path(edges))

@@ -34,7 +34,6 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Completed, Contexts, PolicySpec, models_up
 from inframind_gym.policies.draws import RowwiseDraws, draw_from
 from inframind_gym.policies.heuristic import DRAW_TIE
-from inframind_gym.policies.hyperparameters import load_hyperparameters
 from inframind_gym.tasks import load_tasks
 from inframind_gym.tasks.taskset import DOMAINS
 
@@ -80,7 +79,7 @@ class LinUCBPolicy(RowwiseDraws):
     """Disjoint LinUCB over the routes, online, one learner a row.
 
     Args:
-        alpha: weight of the uncertainty; like the others, the hyperparameters' if None.
+        alpha: weight of the uncertainty.
         ridge: weight of the identity in A_a.
         embedding_components: principal components of the query's embedding among the features.
         cost_weight: what latency / budget of 1 takes from the reward.
@@ -93,19 +92,14 @@ class LinUCBPolicy(RowwiseDraws):
 
     def __init__(
         self,
-        alpha: float | None = None,
-        ridge: float | None = None,
-        embedding_components: int | None = None,
-        cost_weight: float | None = None,
+        alpha: float = 0.02,
+        ridge: float = 1.0,
+        embedding_components: int = 4,
+        cost_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        block = load_hyperparameters().linucb
-        self.alpha = block.alpha if alpha is None else alpha
-        self.ridge = block.ridge if ridge is None else ridge
-        self.components = (
-            block.embedding_components if embedding_components is None else embedding_components
-        )
-        self.cost_weight = block.cost_weight if cost_weight is None else cost_weight
+        self.alpha, self.ridge, self.cost_weight = alpha, ridge, cost_weight
+        self.components = embedding_components
         if not (self.alpha >= 0.0 and self.cost_weight >= 0.0 and self.ridge > 0.0):
             raise ConfigError(
                 f"alpha is {self.alpha}, ridge {self.ridge} and cost_weight {self.cost_weight}; "
@@ -115,7 +109,6 @@ class LinUCBPolicy(RowwiseDraws):
             raise ConfigError(
                 f"embedding_components is {self.components}; it must be between 0 and {EMBED_DIM}"
             )
-        # What makes the actions beside the source: a change of the YAML file's block is one too.
         self.fingerprint = f"{self.alpha} {self.ridge} {self.components} {self.cost_weight}"
         self.learners: list[DisjointModels] = []
         self._open: list[dict[int, list[tuple[int, NDArray[np.float64]]]]] = []  # by query
@@ -176,9 +169,9 @@ class LinUCBPolicy(RowwiseDraws):
             self._learn(row, query, reward)
 
     def _advance(self, row: int, time_s: float) -> None:
-        """Note the time of a row's decision: a new sweep may have begun, deadlines have passed."""
+        """Note the time of a row's decision: an episode may have begun, deadlines have passed."""
         deadlines = self._deadlines[row]
-        if time_s < self._time_s[row]:  # a new sweep: what is open never finishes
+        if time_s < self._time_s[row]:  # a new episode: what is open never finishes
             self._open[row].clear()
             deadlines.clear()
         self._time_s[row] = time_s

@@ -1,8 +1,7 @@
 """The tabular Q-learner whose state holds the task type and the load.
 
-Source: `spec/load_aware_q_learning.md` §2.4 and §3.4, with its names. lr 0.15, gamma 0.95 and
-epsilon_decay 0.98 are the document's. It names `epsilon` and `epsilon_min` and gives no values: we
-start at 1.0 (the table knows nothing yet) and stop at 0.05.
+Q-learning (Watkins and Dayan 1992) with epsilon-greedy exploration, which starts at 1.0, for the
+table knows nothing yet, and stops at 0.05.
 """
 
 from __future__ import annotations

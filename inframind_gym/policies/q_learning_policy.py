@@ -1,18 +1,15 @@
-"""Load-aware Q-learning as a router: the document's agents are the pool's models.
+"""Load-aware Q-learning as a router: a table over task types and load states, learned online.
 
-Source: `spec/load_aware_q_learning.md`. How its terms are mapped:
-
-- task types: the three domains of tasks. Load states: balanced and `<model>_hot`. Actions: every
-  (model, strategy). Window 8, hot threshold 1.5, penalty min(0.15 * excess, 0.20), as there.
+- Task types: the three domains of tasks. Load states: balanced and `<model>_hot`. Actions: every
+  (model, strategy). Window 8, hot threshold 1.5, penalty min(0.15 * excess, 0.20).
 - One routed call is one assignment: its penalty is read from the tracker *before* it is recorded,
-  the next load state after (§3.4).
-- The raw reward of a query (§7) is quality - 0.05 * norm_latency, cut to [0, 1]. Quality is solved
-  (0 or 1) in place of the judge's mean of four scores; norm_latency is min(latency / budget, 1) in
-  place of latency over 5 s; the term of the API's dollars has no counterpart on one's own servers.
+  the next load state after.
+- The raw reward of a query is quality - 0.05 * norm_latency, cut to [0, 1]. Quality is solved (0 or
+  1); norm_latency is min(latency / budget, 1).
 - A query that finishes gives every one of its assignments that raw reward, each less its own
-  penalty and not below 0; epsilon decays once, the query being the document's iteration.
-- The next state is that of the row's next decision (the document draws a random task type); an
-  assignment that no decision has followed yet is final.
+  penalty and not below 0; epsilon decays once.
+- The next state is that of the row's next decision; an assignment that no decision has followed yet
+  is final.
 """
 
 from __future__ import annotations
@@ -24,11 +21,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.configs import validate
+from inframind_gym.configs import (
+    Fraction,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    StrictModel,
+    validate,
+)
 from inframind_gym.policies import Completed, Contexts, PolicySpec, models_up
 from inframind_gym.policies.draws import RowwiseDraws
 from inframind_gym.policies.heuristic import DRAW_MODEL, DRAW_TIE
-from inframind_gym.policies.hyperparameters import QLearningSettings, load_hyperparameters
 from inframind_gym.policies.load_tracker import LoadTracker
 from inframind_gym.policies.q_learning import QLearningCoordinator, TaskAssignment
 from inframind_gym.tasks.taskset import DOMAINS
@@ -102,13 +105,27 @@ class Learner:
         self.coordinator.decay_epsilon()
 
 
+class QLearningSettings(StrictModel):
+    """Settings of load-aware Q-learning."""
+
+    window_size: PositiveInt = 8  # assignments that the tracker remembers
+    hot_threshold: Positive = 1.5  # multiple of the fair share above which a model is hot
+    penalty_weight: NonNegative = 0.15  # penalty for each fair share in excess
+    max_penalty: NonNegative = 0.2  # cap of the penalty
+    lr: Fraction = 0.15  # learning rate
+    gamma: Fraction = 0.95  # discount
+    epsilon: Fraction = 1.0  # probability of exploring at the start
+    epsilon_min: Fraction = 0.05  # its least value
+    epsilon_decay: Fraction = 0.98  # its factor at every finished query
+
+
 class QLearningLoadTrackerPolicy(RowwiseDraws):
     """LoadTracker and load-aware Q-learning, learning online; every row learns for itself.
 
     `reset` forgets what was learned, so that a run depends on its seed alone.
 
     Args:
-        **settings: in place of those of `hyperparameters.yaml`, see `QLearningSettings`.
+        **settings: see `QLearningSettings`.
 
     Raises:
         ConfigError: there is no such setting, or a value is out of its range.
@@ -118,11 +135,7 @@ class QLearningLoadTrackerPolicy(RowwiseDraws):
 
     def __init__(self, **settings: float) -> None:
         super().__init__()
-        block = load_hyperparameters().q_learning_load_tracker
-        self._settings = validate(
-            {**block.model_dump(), **settings}, QLearningSettings, source=self.name
-        )
-        # What makes the actions beside the source: a change of the YAML file's block is one too.
+        self._settings = validate(settings, QLearningSettings, source=self.name)
         self.fingerprint = self._settings.model_dump_json()
         self.learners: list[Learner] = []
 

@@ -19,9 +19,8 @@ from inframind_gym.configs import PositiveInt, StrictModel, validate
 from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec, checkpoint, models_up
+from inframind_gym.policies.checkpoint import SHIPPED
 from inframind_gym.policies.draws import named
-
-SHIPPED: Final = Path(__file__).parent / "checkpoints"
 
 Activation = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 ACTIVATIONS: Final[dict[str, Activation]] = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0.0)}
@@ -117,7 +116,7 @@ class Sb3Policy(BasePolicy):
             if ours != theirs:
                 raise ConfigError(
                     f"policy {self.name!r} was trained with {what} {ours}, this run has {theirs}; "
-                    f"train it anew: python -m baselines.sb3 --algorithm {self.algorithm}"
+                    f"train one for it: python -m baselines.sb3 --algorithm {self.algorithm}"
                 )
         depth = len(config.layers) - 1
         self._layers = [

@@ -1,13 +1,12 @@
-"""The executor: sizes of the specification, torch = NumPy, and its ablations."""
+"""The executor: published sizes, torch = NumPy, and its ablations."""
 
 import numpy as np
 import pytest
 import torch
 
-from agents.inframind.executor_gradient import ExecutorGradient, initial_weights
-from agents.inframind.executor_inference import Executor, ExecutorShape, draw, log_softmax
-from tests.agents.gradients import gradients_of
-from tests.agents.torch_executor import ExecutorNet
+from agents.executor_network import ExecutorNet
+from agents.resume import weights_of
+from inframind_gym.policies.inframind import Executor, ExecutorShape, draw, log_softmax
 
 ROLES = np.random.default_rng(1).standard_normal((25, 384)).astype(np.float32) / 20
 VARIANTS = [
@@ -20,15 +19,8 @@ VARIANTS = [
 
 
 def make_net(shape, seed=0):
-    """The reference, with the first weights of a training."""
-    net = ExecutorNet(shape)
-    first = initial_weights(shape, seed)
-    net.load_state_dict({name: torch.from_numpy(array) for name, array in first.items()})
-    return net
-
-
-def weights_of(net):
-    return {name: tensor.detach().numpy() for name, tensor in net.state_dict().items()}
+    torch.manual_seed(seed)
+    return ExecutorNet(shape)
 
 
 def inputs(shape, n=7, queries=3, seed=0):
@@ -42,16 +34,10 @@ def inputs(shape, n=7, queries=3, seed=0):
 
 
 def run_torch(net, queries, of, role, resource):
-    return net(
-        torch.from_numpy(queries),
-        torch.from_numpy(of),
-        torch.from_numpy(ROLES.astype(queries.dtype)),
-        torch.from_numpy(role),
-        torch.from_numpy(resource),
-    )
+    return net(*(torch.from_numpy(array) for array in (queries[of], ROLES[role], resource)))
 
 
-def test_layers_are_those_of_the_specification():
+def test_layers_are_the_published_ones():
     shapes = ExecutorShape().shapes()
     weights = {name: shape for name, shape in shapes.items() if len(shape) == 2}
     assert weights == {
@@ -94,14 +80,10 @@ def test_numpy_says_what_torch_says(shape):
     executor = Executor(weights_of(net), shape, ROLES)
     logits = executor(executor.project(queries)[of], role, resource)
     assert log_softmax(logits) == pytest.approx(expected, abs=1e-5)
-    single = Executor(weights_of(net), shape, ROLES, np.float32)
-    logits32 = single(single.project(queries)[of], role, resource)
-    assert logits32.dtype == np.float32
-    assert log_softmax(logits32) == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_forward_pass_written_out():
-    """The text of §2.2, line by line, without the shortcuts of either implementation."""
+    """The published network line by line, without the branches of the ablations."""
     shape = ExecutorShape()
     net = make_net(shape, seed=5)
     queries, of, role, resource = inputs(shape)
@@ -126,15 +108,8 @@ def test_independent_heads_make_independent_choices():
     assert torch.allclose(pairs, product, atol=1e-6)
 
 
-def test_only_the_seed_decides_the_first_weights():
-    shape = ExecutorShape()
-    a, b, c = (initial_weights(shape, seed) for seed in (1, 1, 2))
-    assert all(np.array_equal(a[name], b[name]) for name in a)
-    assert not np.array_equal(a["merge.weight"], c["merge.weight"])
-
-
 def test_first_weights_are_orthogonal_with_the_gains_of_their_layers():
-    first = initial_weights(ExecutorShape(cost_critic=True), 0)
+    first = weights_of(make_net(ExecutorShape(cost_critic=True)))
     gains = {"policy": 1e-4, "value": 1.0, "cost_value": 1.0}  # squared; √2 elsewhere
     for name, weight in first.items():
         layer, kind = name.split(".")
@@ -144,48 +119,6 @@ def test_first_weights_are_orthogonal_with_the_gains_of_their_layers():
             assert short @ short.T == pytest.approx(expected, abs=1e-5), name
         else:
             assert (weight == (layer.endswith("norm") and kind == "weight")).all(), name
-
-
-@pytest.mark.parametrize("shape", VARIANTS, ids=str)
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_the_gradient_is_that_of_torch(shape, dtype):
-    """Of an arbitrary loss: weighted sums of all outputs."""
-    rng = np.random.default_rng(4)
-    weights = {
-        name: (array + 0.1 * rng.standard_normal(array.shape)).astype(dtype)
-        for name, array in initial_weights(shape, 0).items()
-    }
-    queries, of, role, resource = inputs(shape, n=31, queries=9)
-    queries, resource = 20 * queries.astype(dtype), resource.astype(dtype)
-    pairs = shape.num_models * shape.num_strategies
-    d_log_probs, d_value, d_cost_value = (
-        rng.standard_normal(size).astype(dtype) for size in ((31, pairs), 31, 31)
-    )
-    net = ExecutorNet(shape).to(torch.float64 if dtype is np.float64 else torch.float32)
-    net.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
-    out = run_torch(net, queries, of, role, resource)
-    loss = (out.log_probs * torch.from_numpy(d_log_probs)).sum()
-    loss = loss + (out.value * torch.from_numpy(d_value)).sum()
-    if shape.cost_critic:
-        loss = loss + (out.cost_value * torch.from_numpy(d_cost_value)).sum()
-    loss.backward()
-
-    mine = ExecutorGradient(shape, weights, ROLES, dtype)
-    mine.parameters.gradient[:] = np.nan  # all of it is written
-    found = mine.forward(mine.decisions(queries, of, role, resource))
-    near = 1e-10 if dtype is np.float64 else 1e-4
-    assert found.log_probs == pytest.approx(out.log_probs.detach().numpy(), abs=near)
-    assert found.value == pytest.approx(out.value.detach().numpy(), abs=near)
-    d_logits = d_log_probs - np.exp(found.log_probs) * d_log_probs.sum(axis=1, keepdims=True)
-    mine.backward(d_logits, d_value, d_cost_value if shape.cost_critic else None)
-    gradients = gradients_of(mine.parameters)
-    assert set(gradients) == {name for name, _ in net.named_parameters()}
-    for name, parameter in net.named_parameters():
-        expected = parameter.grad.numpy()
-        assert gradients[name].dtype == dtype
-        assert gradients[name] == pytest.approx(expected, abs=near * float(abs(expected).max())), (
-            name
-        )
 
 
 def test_a_row_does_not_depend_on_its_neighbours():

@@ -1,4 +1,4 @@
-"""The policy of a checkpoint: acts like the shards it was trained in, without torch."""
+"""The policy of a checkpoint: acts as in its training, without torch."""
 
 import subprocess
 import sys
@@ -6,48 +6,39 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 import inframind_gym  # noqa: F401
-from agents.inframind.config import InfraMindConfig
-from agents.inframind.learner import Learner
-from agents.inframind.policy import InfraMindPolicy
-from agents.inframind.rollouts import Shard
-from agents.inframind.rounds import shard_config
+from agents.config import InfraMindConfig
+from agents.inframind import Learner, Progress, policy_config
+from agents.resume import seed_of, weights_of
+from agents.rollouts import EPISODES, Rollouts, concatenate
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import multiplier_of
 from inframind_gym.policies.checkpoint import load, save
+from inframind_gym.policies.inframind import InfraMindPolicy
 from inframind_gym.simulator.workflow.state import COMPLETED
 
 CONFIG = InfraMindConfig.model_validate(
-    {"env": {"workload": "mixed", "num_queries": 12}, "rows_per_shard": 4, "shards": 1}
+    {"env": {"workload": "mixed", "num_queries": 12}, "rows": 4}
 )
 RATES = [30.0, 60.0, 100.0, 200.0]
 
 
 @pytest.fixture(scope="module")
-def shard():
-    return Shard(**(shard_config(CONFIG, 0, 0) | {"deterministic": True}))
+def learner():
+    made = Learner(CONFIG, 0, Rollouts(CONFIG.env.arguments("train"), 1).spec)
+    with torch.no_grad():
+        made.agent.executor.policy.weight *= 100.0  # opinions: with the first weights all are even
+    return made
 
 
 @pytest.fixture(scope="module")
-def weights(shard):
-    found = Learner(CONFIG, 0, shard.facts()).weights()
-    found["executor.policy.weight"] *= 100.0  # opinions: with the first weights all are even
-    return found
-
-
-@pytest.fixture(scope="module")
-def folder(shard, weights, tmp_path_factory):
+def folder(learner, tmp_path_factory):
     out = tmp_path_factory.mktemp("policy") / "best"
-    config = {
-        "agent": "inframind",
-        "network": CONFIG.network(),
-        "models": list(shard.spec.models),
-        "strategies": list(shard.spec.strategies),
-        "system_features": ["queue", "e2e"],
-        "system_state": True,
-    }
-    save(out, weights, config)
+    config = policy_config(learner, Progress(), {})
+    del config["multiplier"]
+    save(out, weights_of(learner.agent), config)
     return out
 
 
@@ -57,7 +48,7 @@ def make_env(rows, policy, **changes):
 
 
 def play(policy, rows=4, seeds=range(4), **changes):
-    """One sweep a row; (rows, queries) COMPLETED."""
+    """One episode a row; (rows, queries) COMPLETED."""
     env = make_env(rows, policy, **changes)
     observations, _ = env.reset(
         seed=list(seeds)[:rows], options={"arrival_rate_per_min": RATES[:rows]}
@@ -77,18 +68,19 @@ def play(policy, rows=4, seeds=range(4), **changes):
     return done
 
 
-def test_it_decides_as_in_training(shard, weights, folder):
-    """The shard acts in float32, the policy in float64: the same argmax on the same sweeps."""
-    expected = shard.evaluate(weights, 0, RATES)
-    keys = [[0, 0, 0, 0, row] for row in range(4)]
-    seeds = [int(np.random.SeedSequence(key).generate_state(1)[0]) for key in keys]
+def test_it_decides_as_in_training(learner, folder):
+    rollouts = Rollouts(CONFIG.env.arguments("train"), 4)
+    rollouts.begin(0, 0, np.array(RATES))
+    parts = []
+    while rollouts.running.any():
+        parts.append(rollouts.step(*learner.players(), deterministic=True))
+    expected = concatenate(parts).records
+    seeds = [seed_of(0, EPISODES, 0, row) for row in range(4)]
     done = play(InfraMindPolicy(str(folder)), seeds=seeds).ravel()
-    action = np.where(done["model"] >= 0, done["model"] * 3 + done["strategy"], 0)
-    one = np.lexsort((expected.latency_s, expected.task))
-    two = np.lexsort((done["latency_s"], done["task"]))
-    assert np.array_equal(expected.task[one], done["task"][two])
-    assert np.array_equal(expected.action[one], action[two])
-    assert len(np.unique(expected.action[expected.decisions()])) > 1
+    for records in (expected, done):
+        records.sort(order=["task", "arrival_s"])
+    assert np.array_equal(expected, done)
+    assert len(np.unique(expected["model"][:, 0])) > 1
 
 
 def test_a_row_alone_does_the_same(folder):
@@ -129,7 +121,7 @@ def test_other_weights_are_another_policy(folder, tmp_path):
 def test_acting_needs_no_torch(folder):
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from agents.inframind.policy import InfraMindPolicy\n"
+        "from inframind_gym.policies.inframind import InfraMindPolicy\n"
         f"InfraMindPolicy({str(folder)!r})\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

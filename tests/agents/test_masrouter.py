@@ -6,18 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from agents.masrouter.idle_queries import Choices, IdleQueries, Outcome, agent_of
-from agents.masrouter.training import (
+from agents.masrouter import (
     BEST,
     LAST,
+    Choices,
+    IdleQueries,
     MasRouterConfig,
+    Outcome,
     Training,
     train,
 )
-from agents.planner.net import PlannerNet
+from agents.planner_network import PlannerNet
 from agents.train import read_config
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
+from inframind_gym.policies.masrouter import agent_of
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 PRICES = {

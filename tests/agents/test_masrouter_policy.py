@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from agents.masrouter.net import MasRouterNet
-from agents.masrouter.policy import DEFAULT_CHECKPOINT, MasRouterPolicy
-from agents.planner.net import weights_of
+from agents.masrouter import MasRouterNet
+from agents.resume import weights_of
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import check_policy, checkpoint, requires_of
+from inframind_gym.policies.masrouter import DEFAULT_CHECKPOINT, MasRouterPolicy
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from tests.policies.synthetic import make_spec
@@ -35,7 +35,7 @@ def folder(tmp_path_factory) -> str:
 
 
 def play(policy, rows, rate=100.0, **arguments):
-    """Completed queries of some rows of a sweep, by row and query."""
+    """Completed queries of some rows of an episode, by row and query."""
     env = StreamVectorEnv(
         len(rows), level="joint", observation="index", num_queries=QUERIES, **arguments
     )
@@ -131,7 +131,7 @@ def test_errors_say_what_to_do(folder, tmp_path):
 
 def test_it_acts_without_torch(folder):
     code = (
-        "import sys; from agents.masrouter.policy import MasRouterPolicy; "
+        "import sys; from inframind_gym.policies.masrouter import MasRouterPolicy; "
         f"MasRouterPolicy({folder!r}); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

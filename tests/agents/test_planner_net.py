@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from agents.planner import texts
-from agents.planner.inference import PLAN_DRAWS, ROLE_START, NumpyPlanner
-from agents.planner.net import PlannerNet, count_logits, weights_of
+from agents.planner_network import EMBEDDINGS_FILE, TEXTS, Plan, PlannerNet, count_logits
+from agents.resume import weights_of
+from inframind_gym.policies.planner_network import PLAN_DRAWS, ROLE_START, NumpyPlanner
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 from inframind_gym.tasks import DOMAINS, load_tasks
@@ -67,18 +67,18 @@ def test_shapes_and_number_of_parameters(net, queries):
     assert sum(p.numel() for p in net.parameters()) == expected
 
 
-def test_plans_are_in_range_and_say_their_own_probability(net, queries):
+def test_plans_are_in_range(net, queries):
     query, domain = tensors(queries)
     u = torch.rand(len(query), PLAN_DRAWS, generator=torch.Generator().manual_seed(0))
-    plan = net.sample(query, domain, u)
+    output = net(query, domain)
+    plan = net.choose(output, u)
     assert plan.topology.unique().tolist() == list(range(6))
     assert ((plan.num_agents >= 1) & (plan.num_agents <= MAX_AGENTS)).all()
     assert (plan.roles < torch.tensor(ROLE_COUNT)[domain][:, None]).all()
     assert (plan.roles >= 0).all()
     beyond = torch.arange(MAX_AGENTS) >= plan.num_agents[:, None]
     assert (plan.roles[beyond] == 0).all()
-    again = net.log_prob(query, domain, plan.topology, plan.num_agents, plan.roles)
-    torch.testing.assert_close(again, plan.log_prob)
+    assert (net.log_prob(output, plan) < 0).all()
 
 
 def test_probabilities_of_all_plans_of_one_and_two_agents_sum_to_those_of_the_counts(net, queries):
@@ -91,13 +91,9 @@ def test_probabilities_of_all_plans_of_one_and_two_agents_sum_to_those_of_the_co
         grid = torch.cartesian_prod(*[torch.arange(6), *[torch.arange(n)] * agents])
         roles = torch.zeros(len(grid), MAX_AGENTS, dtype=torch.int64)
         roles[:, :agents] = grid[:, 1:]
-        log_prob = net.log_prob(
-            query.expand(len(grid), -1),
-            torch.full((len(grid),), code),
-            grid[:, 0],
-            torch.full((len(grid),), agents),
-            roles,
-        )
+        of_grid = net(query.expand(len(grid), -1), torch.full((len(grid),), code))
+        plans = Plan(grid[:, 0], torch.full((len(grid),), agents), roles)
+        log_prob = net.log_prob(of_grid, plans)
         torch.testing.assert_close(log_prob.exp().sum(), of_counts[agents - 1])
 
 
@@ -106,7 +102,9 @@ def test_frequencies_of_samples_are_their_probabilities(net, queries):
     query, domain = torch.tensor(queries[0][:1]).expand(n, -1), torch.full((n,), 2)
     u = torch.rand(n, PLAN_DRAWS, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        plan = net.sample(query, domain, u)
+        output = net(query, domain)
+        plan = net.choose(output, u)
+        log_prob = net.log_prob(output, plan)
         single = net(query[:1], domain[:1])
         expected = {
             "mode": torch.softmax(single.mode_logits[0], -1),
@@ -124,7 +122,7 @@ def test_frequencies_of_samples_are_their_probabilities(net, queries):
     keys = torch.cat([plan.topology[:, None], plan.roles[:, :2]], dim=1)[two]
     unique, inverse, times = keys.unique(dim=0, return_inverse=True, return_counts=True)
     for index in times.argsort(descending=True)[:20]:
-        p = plan.log_prob[two][inverse == index][0].exp()
+        p = log_prob[two][inverse == index][0].exp()
         frequency = times[index] / n
         assert (frequency - p).abs() < 4.5 * (p * (1 - p) / n).sqrt(), unique[index]
 
@@ -137,7 +135,7 @@ def test_gradients_reach_every_head(net, queries):
     weights = torch.linspace(-1, 1, 32)
     task_loss = torch.nn.functional.cross_entropy(output.task_logits, domain)
     net.zero_grad()
-    (task_loss - (plan.log_prob * weights).mean() + 0.001 * output.vae_loss).backward()
+    (task_loss - (net.log_prob(output, plan) * weights).mean() + 0.001 * output.vae_loss).backward()
     for name, parameter in net.named_parameters():
         # The key's bias shifts all of a softmax's scores alike.
         if name.endswith("fusion.key.bias"):
@@ -154,10 +152,11 @@ def test_rewarded_counts_become_likelier(queries):
     optimizer = torch.optim.Adam(planner.parameters(), lr=0.01)
     for step in range(20):
         u = torch.rand(64, PLAN_DRAWS, generator=torch.Generator().manual_seed(step))
-        plan = planner.sample(query, domain, u)
+        output = planner(query, domain)
+        plan = planner.choose(output, u)
         advantage = (plan.num_agents - plan.num_agents.float().mean()).float()
         optimizer.zero_grad()
-        (-(plan.log_prob * advantage).mean()).backward()
+        (-(planner.log_prob(output, plan) * advantage).mean()).backward()
         optimizer.step()
     assert planner(query).count_mean.mean() > before + 1.0
 
@@ -200,7 +199,7 @@ def test_numpy_agrees_with_torch(net, queries):
     for uniforms in (None, u):
         plan = net.choose(output, None if uniforms is None else torch.tensor(uniforms))
         found = planner.plan(latent, queries[1], uniforms)
-        for mine, theirs in zip(found, plan[:3], strict=True):
+        for mine, theirs in zip(found, plan, strict=True):
             np.testing.assert_array_equal(mine, theirs.numpy())
 
 
@@ -226,6 +225,6 @@ def test_shipped_embeddings_are_those_of_the_texts():
         pytest.skip("the encoder is not installed")
     from inframind_gym.tasks import embed_texts
 
-    fresh = embed_texts(list(texts.all_texts().values()))
-    shipped = np.load(texts.FILE, allow_pickle=False).astype(np.float32)
+    fresh = embed_texts(list(TEXTS.values()))
+    shipped = np.load(EMBEDDINGS_FILE, allow_pickle=False).astype(np.float32)
     assert (fresh * shipped).sum(axis=1).min() > 0.999

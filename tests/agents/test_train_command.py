@@ -8,16 +8,14 @@ from unittest.mock import Mock
 import pytest
 from typer.testing import CliRunner
 
-from agents.config import CONFIGS
 from agents.tracking import Tracker, read_metrics
-from agents.train import app, read_config
+from agents.train import CONFIGS, app, read_config
 from inframind_gym.errors import ConfigError
 
 TINY = [
     "env.num_queries=4",
     "rates_per_min=[100]",
-    "rows_per_shard=2",
-    "shards=1",
+    "rows=2",
     "epochs=1",
     "validation.rows=1",
 ]
@@ -43,6 +41,8 @@ def test_it_trains_and_logs_and_resumes(tmp_path):
     again = call("--config", "inframind", "--out", out, *sets)
     assert again.exit_code == 2 and "--resume" in again.output
     assert call("--config", "inframind", "--out", out, "--resume", *sets).exit_code == 0
+    workers = call("--config", "inframind", "--out", out, "--workers", 2, *sets)
+    assert workers.exit_code == 2 and "inframind trains without it" in workers.output
 
 
 def test_keys_can_be_changed_and_are_checked():
@@ -60,10 +60,10 @@ def test_unknown_names_are_errors(tmp_path):
     with pytest.raises(ConfigError, match="Did you mean 'inframind'"):
         read_config("inframnd", [])
     (tmp_path / "mine.yaml").write_text("algorithm: nothing\n")
-    with pytest.raises(ConfigError, match=r"no agents/nothing/training\.py"):
+    with pytest.raises(ConfigError, match=r"no agents/nothing\.py"):
         read_config(str(tmp_path / "mine.yaml"), [])
-    (tmp_path / "mine.yaml").write_text("algorithm: planner\n")
-    with pytest.raises(ConfigError, match=r"no agents/planner/training\.py"):
+    (tmp_path / "mine.yaml").write_text("algorithm: lagrangian\n")
+    with pytest.raises(ConfigError, match=r"agents/lagrangian\.py trains nothing"):
         read_config(str(tmp_path / "mine.yaml"), [])
 
 

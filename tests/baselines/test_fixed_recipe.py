@@ -82,8 +82,8 @@ def test_the_search_prefers_what_solves_more_in_time() -> None:
 
 def test_what_leads_at_one_rate_goes_on_beside_what_leads_over_all() -> None:
     goodput = np.array([[0.5, 0.5, 0.5, 0.5], [0.9, 0.2, 0.2, 0.2], [0.1, 0.6, 0.1, 0.1]])
-    assert leading(goodput, Round(seed=0, sweeps=1, overall=1, at_rate=0)).tolist() == [0]
-    assert leading(goodput, Round(seed=0, sweeps=1, overall=1, at_rate=1)).tolist() == [0, 1, 2]
+    assert leading(goodput, Round(seed=0, episodes=1, overall=1, at_rate=0)).tolist() == [0]
+    assert leading(goodput, Round(seed=0, episodes=1, overall=1, at_rate=1)).tolist() == [0, 1, 2]
 
 
 def test_every_recipe_is_tried_with_every_first_role() -> None:

@@ -12,9 +12,9 @@ import pytest
 import baselines
 import inframind_gym  # noqa: F401
 from baselines.gptswarm_training import PlayedUtility, learn_edges, train
+from baselines.hyperparameters import load_hyperparameters
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies.gptswarm import SHIPPED, edges_of, load_swarm
-from inframind_gym.policies.hyperparameters import load_hyperparameters
+from inframind_gym.policies.gptswarm import SHIPPED, STRATEGY, edges_of, load_swarm
 from tests.policies.synthetic import act_all, make_contexts, make_spec, observe
 
 SETTINGS = load_hyperparameters().gptswarm
@@ -76,7 +76,7 @@ def test_the_utility_is_a_function_of_graph_and_seed() -> None:
     utility((), 7)
     assert utility(chain, 7) == first
     env = utility._environment(chain)
-    assert (env.simulation.state.stream["finished"] == 0).all(), "a sweep is played to its end"
+    assert (env.simulation.state.stream["finished"] == 0).all(), "an episode is played to its end"
     assert PlayedUtility(SMALL)(chain, 7) == first
     assert len({utility(chain, seed) for seed in range(6)}) > 1
 
@@ -102,6 +102,7 @@ def test_what_is_shipped() -> None:
     assert 4 <= len(swarm.edges) <= 7, "as many as in the published comparison"
     kept = [edge for edge, p in zip(edges_of(5), swarm.probabilities, strict=True) if p > 0.5]
     assert list(swarm.edges) == kept
+    assert SETTINGS.strategy == STRATEGY
     assert swarm.training["hyperparameters"] == SETTINGS.model_dump(mode="json")
 
 

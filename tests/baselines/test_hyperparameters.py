@@ -6,17 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from baselines.hyperparameters import DEFAULT_FILE, Hyperparameters, load_hyperparameters
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies.hyperparameters import (
-    DEFAULT_FILE,
-    Hyperparameters,
-    load_hyperparameters,
-)
 
 
 def test_one_block_an_algorithm() -> None:
     blocks = set(Hyperparameters.model_fields)
-    assert blocks >= {"ppo", "a2c", "dqn", "maskable_ppo", "linucb", "gptswarm", "lagrangian"}
+    assert blocks >= {"ppo", "a2c", "dqn", "maskable_ppo", "gptswarm", "lagrangian"}
     shipped = load_hyperparameters()
     assert shipped.sb3_environment.rates_per_min == (10, 30, 50, 100, 150, 200)
     assert shipped.ppo == shipped.maskable_ppo
@@ -27,7 +23,7 @@ def test_one_block_an_algorithm() -> None:
     [
         ("  clip_range: 0.2", "  clip_rage: 0.2", r"ppo\.clip_rage: unknown key.*'clip_range'"),
         ("  largest: 1.0", "  largest: -1", r"lagrangian\.largest: .*greater than or equal to 0"),
-        ("  alpha: 0.02", "", r"linucb\.alpha: this key is required"),
+        ("  vf_coef: 0.5", "", r"ppo\.vf_coef: this key is required"),
         ("  start_probability: 0.5", "  start_probability: 1", r"start_probability: .*less than 1"),
     ],
 )

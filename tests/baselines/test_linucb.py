@@ -103,7 +103,7 @@ def test_a_deadline_that_has_passed_is_learned_from_once() -> None:
     before = policy.learners[0].target.copy()
     policy.observe(make_completed([0], solved=1), 0)
     np.testing.assert_array_equal(policy.learners[0].target, before)
-    decide(0, time_s=0.0, arrival_s=0.0)  # a new sweep: queries 1 and 2 are forgotten
+    decide(0, time_s=0.0, arrival_s=0.0)  # a new episode: queries 1 and 2 are forgotten
     np.testing.assert_array_equal(policy.learners[0].target, before)
 
 

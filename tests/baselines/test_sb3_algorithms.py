@@ -16,19 +16,12 @@ pytest.importorskip("stable_baselines3")
 import torch
 
 import baselines
-from baselines.sb3.algorithms import ALGORITHMS, make_algorithm
-from baselines.sb3.environment import make_training_env
-from baselines.sb3.export import export_network
-from baselines.sb3.lagrangian import LagrangianVecEnv
-from baselines.sb3.train import train
+from baselines.hyperparameters import DEFAULT_FILE, Hyperparameters, load_hyperparameters
+from baselines.lagrangian import LagrangianVecEnv
+from baselines.sb3 import ALGORITHMS, export_network, make_algorithm, make_training_env, train
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.hyperparameters import (
-    DEFAULT_FILE,
-    Hyperparameters,
-    load_hyperparameters,
-)
-from inframind_gym.policies.sb3 import SHIPPED
+from inframind_gym.policies.checkpoint import SHIPPED
 from tests.policies.synthetic import make_contexts, make_spec
 
 ROOT = Path(__file__).parents[2]
@@ -222,7 +215,7 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path, changes, message: str) -> N
 
 def test_other_pools_and_observations_are_refused() -> None:
     policy = baselines.make("sb3_ppo")
-    with pytest.raises(ConfigError, match=r"trained with models .*train it anew"):
+    with pytest.raises(ConfigError, match=r"trained with models .*train one for it"):
         policy.reset(make_spec(("a", "b", "c", "d", "e")), [0])
     with pytest.raises(ConfigError, match="trained with system_features"):
         policy.reset(make_spec(system_features=("queue",)), [0])

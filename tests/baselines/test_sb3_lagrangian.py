@@ -13,10 +13,10 @@ pytest.importorskip("stable_baselines3")
 
 from stable_baselines3.common.vec_env import VecEnv
 
-from baselines.sb3.environment import make_training_env
-from baselines.sb3.lagrangian import LagrangianVecEnv
+from baselines.hyperparameters import LagrangianSettings, load_hyperparameters
+from baselines.lagrangian import LagrangianVecEnv
+from baselines.sb3 import make_training_env
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies.hyperparameters import LagrangianSettings, load_hyperparameters
 
 SETTINGS = LagrangianSettings(
     start=0.5,

@@ -10,25 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from agents.train import read_config
 from inframind_gym.benchmark.cluster.crew import run_jobs, site
 from inframind_gym.benchmark.cluster.fleet import Fleet, WorkerDiedError
 from inframind_gym.benchmark.cluster.hosts import HostDiedError
 from inframind_gym.benchmark.cluster.ray_hosts import RayError, checkout_env
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.routing.suite import RoutingSuite
-from inframind_gym.benchmark.runner import run
-from inframind_gym.benchmark.store import CELLS, RECORDS, read_blocks
-from inframind_gym.policies import checkpoint
+from inframind_gym.benchmark.runner import resolve, run
+from inframind_gym.benchmark.store import CELLS, EPISODES, read_blocks
+from inframind_gym.benchmark.suite import SuiteConfig
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: the extra `ray` brings it")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 ROOT = Path(__file__).resolve().parents[2]
-MINE = "tests.benchmark.policies_under_test"
+MINE = "tests.benchmarks.policies_under_test"
 SHARDS = "tests.agents.shards_under_test"
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
 
@@ -54,7 +51,7 @@ def cluster(folder: Path) -> Iterator[Any]:
             made.shutdown()
 
 
-def suite(*policies: str) -> RoutingSuite:
+def suite(*policies: str) -> SuiteConfig:
     content = {
         "name": "small",
         "policies": policies,
@@ -64,11 +61,11 @@ def suite(*policies: str) -> RoutingSuite:
         "seeds": 2,
         "num_queries": 12,
     }
-    return RoutingSuite.model_validate(content).resolve()
+    return resolve(SuiteConfig.model_validate(content))
 
 
 def files(folder: Path) -> tuple[bytes, bytes]:
-    return (folder / RECORDS).read_bytes(), (folder / CELLS).read_bytes()
+    return (folder / EPISODES).read_bytes(), (folder / CELLS).read_bytes()
 
 
 def test_the_same_bytes_as_in_one_process_and_a_death_costs_a_retry(
@@ -81,18 +78,6 @@ def test_the_same_bytes_as_in_one_process_and_a_death_costs_a_retry(
     run(config, folder / "one", workers=1)
     assert files(folder / "two") == files(folder / "one")
     assert not ray.is_initialized()
-
-
-def test_a_training_on_two_nodes_is_that_of_one_process(cluster: Any, tmp_path: Path) -> None:
-    small = ["env.num_queries=10", "shards=2", "rows_per_shard=4", "epochs=1", "validation.rows=1"]
-    train, config = read_config("inframind", small)
-    there = {"workers": 2, "ray_address": cluster.address}
-    found = []
-    for name, more in (("here", {}), ("there", there)):
-        train(config, seed=3, out=tmp_path / name, **more)
-        found.append(checkpoint.load(tmp_path / name / "best")[0])
-    assert found[0].keys() == found[1].keys()
-    assert all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
 
 
 def test_a_policy_that_fails_or_always_dies_is_an_error(cluster: Any, folder: Path) -> None:

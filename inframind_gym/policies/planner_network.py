@@ -1,7 +1,7 @@
-"""The planner and MasRouter's model router in NumPy: shipped policies act without torch.
+"""The planner that MasRouter and InfraMind share, in NumPy: topology, agent count and roles.
 
-The same arithmetic as `agents/planner/net.py` and `agents/masrouter/net.py`, with every latent at
-its mean. `tests/agents/test_planner_net.py` holds the two equal.
+The trained network is `agents/planner_network.py` (PyTorch), which explains it. Here every latent
+is its mean, so that a checkpoint is played without torch.
 """
 
 from __future__ import annotations
@@ -36,16 +36,14 @@ ROLE_START: Final = np.array([roles_of(domain)[0] for domain in DOMAINS])
 ROLE_DOMAIN: Final = np.array([DOMAINS.index(role.domain) for role in ROLES])
 
 
-def subset(
-    weights: Weights, prefix: str, dtype: type[np.floating[Any]] = np.float64
-) -> dict[str, Floats]:
-    """The weights whose names start with `prefix`, without it.
+def subset(weights: Weights, prefix: str) -> dict[str, Floats]:
+    """Return the weights whose names start with `prefix`, without it, as float64.
 
     Raises:
         ConfigError: there are none.
     """
-    found = {
-        name.removeprefix(prefix): np.asarray(value, dtype)
+    found: dict[str, Floats] = {
+        name.removeprefix(prefix): np.asarray(value, np.float64)
         for name, value in weights.items()
         if name.startswith(prefix)
     }
@@ -72,7 +70,7 @@ class Candidates:
         self._units = unit(self.latents)
 
     def scores(self, context: Floats, mask: NDArray[np.bool_] | None = None) -> Floats:
-        """Cosines (B, n) of contexts (B, 64) and the candidates, -inf where `mask` is false."""
+        """Return cosines (B, n) of contexts (B, 64) and candidates, -inf where `mask` is false."""
         attention = linear(self._weights, "fusion.query", context) @ self._keys.T
         attention /= math.sqrt(context.shape[-1])
         if mask is not None:
@@ -84,7 +82,7 @@ class Candidates:
         return scores
 
     def context(self, *parts: Floats) -> Floats:
-        """The context (B, 64) made of latents (B, 64) of what is known."""
+        """Return the context (B, 64) made of latents (B, 64) of what is known."""
         return linear(self._weights, "context", np.concatenate(parts, axis=-1))
 
 
@@ -93,37 +91,38 @@ class NumpyPlanner:
 
     Args:
         weights: `PlannerNet`'s, without the prefix "planner."
-        dtype: of all arithmetic.
+
+    Raises:
+        ConfigError: the checkpoint has no planner.
     """
 
-    def __init__(self, weights: Weights, dtype: type[np.floating[Any]] = np.float64) -> None:
-        self._dtype = dtype
-        self._weights = subset(weights, "", dtype)
-        self.modes = Candidates(subset(weights, "collab_mode.", dtype))
-        self.roles = Candidates(subset(weights, "role_selector.", dtype))
-        classifier = subset(weights, "task_classifier.", dtype)
+    def __init__(self, weights: Weights) -> None:
+        self._weights = subset(weights, "")
+        self.modes = Candidates(subset(weights, "collab_mode."))
+        self.roles = Candidates(subset(weights, "role_selector."))
+        classifier = subset(weights, "task_classifier.")
         self._classifier = classifier
         self._tasks = unit(linear(classifier, "task", classifier["texts"]))
 
     def encode(self, query: NDArray[np.floating[Any]]) -> Floats:
-        """Latents (B, 64) of queries (B, 384)."""
-        return encode(self._weights, "query_encoder.", np.asarray(query, self._dtype))
+        """Return latents (B, 64) of queries (B, 384)."""
+        return encode(self._weights, "query_encoder.", np.asarray(query, np.float64))
 
     def task_logits(self, query: NDArray[np.floating[Any]]) -> Floats:
-        """Logits (B, 3) of the task classes."""
-        mapped = linear(self._classifier, "query", np.asarray(query, self._dtype))
+        """Return logits (B, 3) of the task classes."""
+        mapped = linear(self._classifier, "query", np.asarray(query, np.float64))
         logits: Floats = unit(mapped) @ self._tasks.T / TASK_TEMPERATURE
         return logits
 
     def mode_logits(self, latent: Floats) -> Floats:
-        """Logits (B, 6) of the topologies."""
+        """Return logits (B, 6) of the topologies."""
         return self.modes.scores(latent) / MODE_TEMPERATURE
 
     def count_logits(self, latent: Floats) -> Floats:
-        """Logits (B, 6) of 1..6 agents."""
+        """Return logits (B, 6) of 1..6 agents."""
         score = linear(self._weights, "num_agents.difficulty", latent)[:, 0]
         mean = MAX_AGENTS / (1.0 + np.exp(-score))
-        counts = np.arange(1, MAX_AGENTS + 1, dtype=self._dtype)
+        counts = np.arange(1, MAX_AGENTS + 1, dtype=np.float64)
         logits: Floats = -0.5 * ((counts - mean[:, None]) / COUNT_SPREAD) ** 2
         return logits
 
@@ -135,7 +134,7 @@ class NumpyPlanner:
         *,
         draw_count: bool = True,
     ) -> tuple[Indices, Indices, Indices]:
-        """Plans of B queries.
+        """Return plans of B queries.
 
         Args:
             latent: (B, 64) of `encode`.
@@ -167,82 +166,44 @@ class NumpyPlanner:
         return topology, count, roles
 
     def mean_role(self, domain: Indices, count: Indices, roles: Indices) -> Floats:
-        """Mean latent (B, 64) of the roles of plans."""
+        """Return the mean latent (B, 64) of the roles of plans."""
         chosen = self.roles.latents[roles + ROLE_START[domain][:, None]]
         present = np.arange(MAX_AGENTS) < count[:, None]
         mean: Floats = (chosen * present[..., None]).sum(axis=1) / count[:, None]
         return mean
 
 
-class NumpyModelRouter:
-    """MasRouter's router of models.
-
-    Args:
-        weights: of a whole MasRouter checkpoint.
-
-    Raises:
-        ConfigError: the checkpoint has no planner or no router.
-    """
-
-    def __init__(self, weights: Weights) -> None:
-        self.planner = NumpyPlanner(subset(weights, "planner."))
-        self.models = Candidates(subset(weights, "llm_router."))
-
-    def probabilities(
-        self, latent: Floats, domain: Indices, topology: Indices, count: Indices, roles: Indices
-    ) -> Floats:
-        """Of each model (B, M), for every agent of a planned query."""
-        mode = self.planner.modes.latents[topology]
-        mean_role = self.planner.mean_role(domain, count, roles)
-        return softmax(self.models.scores(self.models.context(latent, mode, mean_role)))
-
-
 def encode(weights: Weights, prefix: str, x: Floats) -> Floats:
-    """Mean latent (n, 64) of the variational encoder `prefix` for embeddings (n, 384)."""
+    """Return the mean latents (n, 64) that the encoder `prefix` gives embeddings (n, 384)."""
     hidden = np.maximum(linear(weights, f"{prefix}encoder", x), 0.0)
     return linear(weights, f"{prefix}mu", hidden)
 
 
 def linear(weights: Weights, name: str, x: Floats) -> Floats:
-    """The linear layer `name`."""
+    """Apply the linear layer `name`."""
     out: Floats = x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
     return out
 
 
 def unit(x: Floats) -> Floats:
-    """Rows of length 1 (shorter ones than 1e-12 stay short, as in torch)."""
+    """Scale rows to length 1; rows shorter than 1e-12 stay short, as in torch."""
     squares = np.add.reduce(np.square(x), axis=-1, keepdims=True)
     out: Floats = x / np.maximum(np.sqrt(squares), 1e-12)
     return out
 
 
 def softmax(logits: Floats) -> Floats:
-    """Softmax over the last axis."""
+    """Return the softmax over the last axis."""
     powers = np.exp(logits - np.maximum.reduce(logits, axis=-1, keepdims=True))
     powers /= np.add.reduce(powers, axis=-1, keepdims=True)
     return powers
 
 
 def pick(logits: Floats, uniforms: Floats | None) -> Indices:
-    """One index a row of logits (B, n): drawn with `uniforms` (B,), or the most likely."""
+    """Return one index a row of logits (B, n), drawn with `uniforms` (B,) or the likeliest."""
     if uniforms is None:
         return np.asarray(logits.argmax(axis=-1), np.int64)
     edges = softmax(logits).cumsum(axis=-1)
     last = np.isfinite(logits).cumsum(axis=-1).argmax(axis=-1)  # the sum may end just below 1
     drawn = np.minimum((edges <= uniforms[:, None]).sum(axis=-1), last)
     return np.asarray(drawn, np.int64)
-
-
-def pick_all(probabilities: Floats, uniforms: Floats) -> Indices:
-    """Several independent draws a row.
-
-    Args:
-        probabilities: (B, n), not negative, with a positive sum in every row.
-        uniforms: (B, k) numbers in (0, 1).
-
-    Returns:
-        (B, k) indices; none of probability 0.
-    """
-    edges = probabilities.cumsum(axis=-1)
-    below = edges[:, None, :] <= (uniforms * edges[:, -1:])[:, :, None]
-    return np.asarray(below.sum(axis=-1), np.int64)

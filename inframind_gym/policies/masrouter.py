@@ -1,9 +1,8 @@
-"""MasRouter as a policy: plan and models from the query's text alone, whatever the load or budget.
+"""MasRouter (ACL 2025): plan and models from the query's text alone, whatever the load or budget.
 
-Collaboration mode, roles and the model of every agent are drawn, the agent count is the most likely
-one, as in MasRouter (ACL 2025). It has no prompt strategies: one is drawn for every call from the
-workload's measured mix. Weights come from a checkpoint folder of `agents/masrouter/training.py`; no
-torch is needed.
+Collaboration mode, roles and the model of every agent are drawn; the agent count is the most likely
+one. MasRouter has no prompt strategies: one is drawn for every call from the workload's measured
+mix. Checkpoints come from `agents/masrouter.py`; they are played with NumPy alone.
 """
 
 from __future__ import annotations
@@ -15,26 +14,56 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.config import CHECKPOINTS
-from agents.masrouter.idle_queries import agent_of
-from agents.planner.inference import PLAN_DRAWS, Floats, Indices, NumpyModelRouter, pick_all
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec, checkpoint, models_up
+from inframind_gym.policies.planner_network import (
+    PLAN_DRAWS,
+    Candidates,
+    Floats,
+    Indices,
+    NumpyPlanner,
+    Weights,
+    softmax,
+    subset,
+)
 from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 
-DEFAULT_CHECKPOINT: Final = CHECKPOINTS / "masrouter"
+DEFAULT_CHECKPOINT: Final = checkpoint.SHIPPED / "masrouter"
 DRAW_MODEL: Final = PLAN_DRAWS  # uses of a query's numbers: 0..7 the plan, 8..13 the models,
 DRAW_STRATEGY: Final = PLAN_DRAWS + MAX_AGENTS  # 14.. the strategies of its nodes
 TRAIN: Final = "Train one with `python -m agents.train --config masrouter`"
 ROUTE_PART: Final = 8  # position of the route in a joint action
 
 
-class MasRouterPolicy(BasePolicy):
-    """Draws a plan when a query arrives, and a model and a strategy for each of its calls.
+class NumpyModelRouter:
+    """MasRouter's planner and its router of models.
 
-    What is drawn for a query is a function of the row's seed and the query's place in the sweep. A
+    Args:
+        weights: of a whole MasRouter checkpoint.
+
+    Raises:
+        ConfigError: the checkpoint has no planner or no router.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.planner = NumpyPlanner(subset(weights, "planner."))
+        self.models = Candidates(subset(weights, "llm_router."))
+
+    def probabilities(
+        self, latent: Floats, domain: Indices, topology: Indices, count: Indices, roles: Indices
+    ) -> Floats:
+        """Return probabilities (B, M) of the models, the same for every agent of a query."""
+        mode = self.planner.modes.latents[topology]
+        mean_role = self.planner.mean_role(domain, count, roles)
+        return softmax(self.models.scores(self.models.context(latent, mode, mean_role)))
+
+
+class MasRouterPolicy(BasePolicy):
+    """Draw a plan for every query, and a model and a strategy for each of its calls.
+
+    What is drawn for a query is a function of the row's seed and its place in the episode. A
     model that is down is never drawn.
 
     Args:
@@ -89,7 +118,7 @@ class MasRouterPolicy(BasePolicy):
     def act_batch(
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The plans or routes of `rows`, (n, 9); see `Policy.act_batch`."""
+        """Return the plans or routes of `rows`, (n, 9); see `Policy.act_batch`."""
         actions = np.zeros((len(rows), ROUTE_PART + 1), np.int64)
         plans = contexts["kind"] == PLAN
         if plans.any():
@@ -99,7 +128,7 @@ class MasRouterPolicy(BasePolicy):
         return actions
 
     def _plan(self, contexts: Contexts, rows: NDArray[np.int64]) -> Indices:
-        """Plans (n, 8); keeps the probabilities that the models are drawn with."""
+        """Return plans (n, 8) and keep the probabilities that the models are drawn with."""
         query = contexts["query"].astype(np.int64)
         latent = self._latents[contexts["task"]]
         domain = contexts["domain"].astype(np.int64)
@@ -112,7 +141,7 @@ class MasRouterPolicy(BasePolicy):
         return np.concatenate([topology[:, None], count[:, None] - 1, roles], axis=1)
 
     def _route(self, contexts: Contexts, rows: NDArray[np.int64]) -> Indices:
-        """Routes (n,): an agent's model is the same in all of its turns."""
+        """Return routes (n,): an agent's model is the same in all of its turns."""
         query, node = contexts["query"].astype(np.int64), contexts["node"].astype(np.int64)
         agent = agent_of(node, contexts["num_agents"].astype(np.int64))
         up = models_up(contexts, self.spec.num_models)
@@ -133,6 +162,26 @@ class MasRouterPolicy(BasePolicy):
         if query >= known:
             more = np.zeros((rows, max(query + 1 - known, known), models))
             self._probabilities = np.concatenate([self._probabilities, more], axis=1)
+
+
+def agent_of(node: Indices, count: Indices) -> Indices:
+    """Return the agents (n,) that execute nodes: in Debate, node K + k is agent k's second turn."""
+    return np.minimum(node % np.maximum(count, 1), MAX_AGENTS - 1)
+
+
+def pick_all(probabilities: Floats, uniforms: Floats) -> Indices:
+    """Draw several independent indices a row.
+
+    Args:
+        probabilities: (B, n), not negative, with a positive sum in every row.
+        uniforms: (B, k) numbers in (0, 1).
+
+    Returns:
+        (B, k) indices; none of probability 0.
+    """
+    edges = probabilities.cumsum(axis=-1)
+    below = edges[:, None, :] <= (uniforms * edges[:, -1:])[:, :, None]
+    return np.asarray(below.sum(axis=-1), np.int64)
 
 
 def _router(folder: Path, tensors: checkpoint.Tensors) -> NumpyModelRouter:

@@ -1,4 +1,8 @@
-"""The executor of `spec/inframind.md` §2.2 in torch, written to be read."""
+"""The executor's network: from query, role, budget and telemetry to a route (PyTorch).
+
+Source: InfraMind (arXiv 2606.11440). Checkpoints are played without torch by
+`inframind_gym/policies/inframind.py`, the same arithmetic in NumPy.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agents.inframind.executor_inference import (
+from inframind_gym.envs.routing.layout import EMBED_DIM
+from inframind_gym.policies.inframind import (
     BUDGET,
     HIDDEN,
     RESOURCE,
@@ -16,67 +21,53 @@ from agents.inframind.executor_inference import (
     SYSTEM,
     ExecutorShape,
 )
-from inframind_gym.envs.routing.layout import EMBED_DIM
 
 
 class ExecutorOutput(NamedTuple):
-    """What the executor says of n decisions.
+    """Judgement of n decisions."""
 
-    Attributes:
-        log_probs: (n, M·S) of all pairs of model and strategy.
-        value: (n,) what it expects of the reward.
-        cost_value: (n,) what it expects of the cost; None without a cost critic.
-    """
-
-    log_probs: Tensor
-    value: Tensor
-    cost_value: Tensor | None
+    log_probs: Tensor  # (n, M·S) of all pairs of model and strategy
+    value: Tensor  # (n,) expected reward
+    cost_value: Tensor | None  # (n,) expected cost; None without a cost critic
 
 
 class ExecutorNet(nn.Module):
-    """The executor, with the weights that torch gives it."""
+    """The executor; its parameters are named and sized as in `ExecutorShape`."""
 
     def __init__(self, shape: ExecutorShape) -> None:
         super().__init__()
         self.shape = shape
-        resources = 0 if shape.dual_pathway else shape.resource_size
-        merged = shape.first_size
-        self.semantic = nn.Linear(2 * EMBED_DIM + resources, shape.first_size)
+        inputs, merged = 2 * EMBED_DIM, SEMANTIC + RESOURCE
+        if not shape.dual_pathway:
+            inputs, merged = inputs + shape.resource_size, shape.first_size
+        self.semantic = nn.Linear(inputs, shape.first_size)
         self.semantic_norm = nn.LayerNorm(shape.first_size)
         if shape.dual_pathway:
             self.budget = nn.Linear(1, BUDGET)
             self.system = nn.Linear(shape.resource_size - 1, SYSTEM)
             self.resource = nn.Linear(BUDGET + SYSTEM, RESOURCE)
             self.resource_norm = nn.LayerNorm(RESOURCE)
-            merged = SEMANTIC + RESOURCE
         self.merge = nn.Linear(merged, HIDDEN)
         self.policy = nn.Linear(HIDDEN, shape.num_logits)
         self.value = nn.Linear(HIDDEN, 1)
         if shape.cost_critic:
             self.cost_value = nn.Linear(HIDDEN, 1)
+        gains = {"policy": 0.01, "value": 1.0, "cost_value": 1.0}
+        for name, layer in self.named_children():
+            if isinstance(layer, nn.Linear):
+                nn.init.orthogonal_(layer.weight, gains.get(name, 2.0**0.5))
+                nn.init.zeros_(layer.bias)
 
-    def forward(
-        self,
-        queries: Tensor,
-        query_index: Tensor,
-        roles: Tensor,
-        role_index: Tensor,
-        resource: Tensor,
-    ) -> ExecutorOutput:
+    def forward(self, query: Tensor, role: Tensor, resource: Tensor) -> ExecutorOutput:
         """Judge n decisions.
 
         Args:
-            queries: (Q, 384) embeddings, each once.
-            query_index: (n,) which of them a decision is about.
-            roles: (R, 384) embeddings of the roles.
-            role_index: (n,) which of them decides.
+            query: (n, 384) embeddings of the queries.
+            role: (n, 384) embeddings of the agents' roles.
             resource: (n, 1 + M·F) remaining budget and telemetry.
         """
-        semantic = [queries[query_index], roles[role_index]]
-        if not self.shape.dual_pathway:
-            semantic.append(resource)
-        hidden = self.semantic(torch.cat(semantic, dim=1))
-        hidden = self.semantic_norm(F.relu(hidden))
+        semantic = [query, role] if self.shape.dual_pathway else [query, role, resource]
+        hidden = self.semantic_norm(F.relu(self.semantic(torch.cat(semantic, dim=1))))
         if self.shape.dual_pathway:
             budget = F.relu(self.budget(resource[:, :1]))
             system = F.relu(self.system(resource[:, 1:]))

@@ -1,8 +1,8 @@
 """A constraint on `info["cost"]` for algorithms that know rewards alone.
 
 The agent is paid reward - λ·cost, and λ is moved by dual ascent on the constraint that the mean
-cost of an episode is at most a limit (`spec/inframind.md` §4.1, where the limit is 1, with the
-update of the dual variable over whole batches of episodes):
+cost of an episode is at most a limit (InfraMind, arXiv 2606.11440, where the limit is 1), one step
+after every batch of episodes:
 
     λ ← clip(λ + η·(mean episode cost - limit), 0, λ_max)
 
@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from baselines.hyperparameters import LagrangianSettings
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies.hyperparameters import LagrangianSettings
 
 LATE: Final = 1.0  # an episode that costs more has taken longer than its budget
 BUFFER_LENGTH: Final = 100  # episodes over which the logger averages, as SB3's own
 
 
 class LagrangianVecEnv(VecEnvWrapper):
-    """Pays reward - λ·cost and moves λ after every `every_episodes` episodes.
+    """Pay reward - λ·cost and move λ after every `every_episodes` episodes.
 
-    Infos pass through, so that `info["episode"]` still tells the reward, length and cost of the
+    Infos pass through, so that `info["episode"]` still holds the reward, length and cost of the
     task itself, which is what SB3 logs as `rollout/ep_rew_mean`; `info["reward"]` is the reward of
     the step without the penalty.
 
@@ -99,7 +99,7 @@ class LagrangianVecEnv(VecEnvWrapper):
 
 
 class LagrangianLog(BaseCallback):
-    """Adds λ, costs and violations of the last episodes to what the algorithm logs."""
+    """Add λ, costs and violations of the last episodes to what the algorithm logs."""
 
     def __init__(self, envs: LagrangianVecEnv) -> None:
         super().__init__()
