@@ -136,10 +136,10 @@ def results(
     from benchmarks.results_page.plan import PLAN, load_plan, suites_of
     from benchmarks.results_page.produce import produce
     from benchmarks.results_page.scores import check_suites
+    from inframind_gym.benchmark.cell_workers import default_workers
     from inframind_gym.benchmark.errors import StoppedError
     from inframind_gym.benchmark.runner import continue_command
     from inframind_gym.benchmark.suite import parse_seeds, split_list
-    from inframind_gym.benchmark.workers import default_workers
 
     with friendly():
         check_matplotlib()
@@ -209,10 +209,10 @@ def robustness(
     from benchmarks.robustness.circumstances import CIRCUMSTANCES, chosen, load_circumstances
     from benchmarks.robustness.page import write
     from benchmarks.robustness.produce import produce
+    from inframind_gym.benchmark.cell_workers import default_workers
     from inframind_gym.benchmark.errors import StoppedError
     from inframind_gym.benchmark.runner import continue_command
     from inframind_gym.benchmark.suite import split_list
-    from inframind_gym.benchmark.workers import default_workers
 
     with friendly():
         plan = load_circumstances(circumstances or CIRCUMSTANCES, split_list(policies))

@@ -18,8 +18,7 @@ from agents.inframind.rollouts import Episodes, Shard, by_step, limit_threads
 from agents.inframind.rounds import cut, round_rates, shard_config, validation_shard
 from agents.resume import CODES
 from agents.tracking import Tracker
-from inframind_gym.benchmark.cluster.crew import MAX_ATTEMPTS
-from inframind_gym.benchmark.cluster.fleet import Fleet, WorkerDiedError
+from inframind_gym.benchmark.workers import MAX_ATTEMPTS, Fleet, WorkerDiedError
 from inframind_gym.policies.checkpoint import part, prefixed, save
 
 BEST: Final = "best."

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from inframind_gym.benchmark.cell_workers import MAX_ROWS, run_cells
 from inframind_gym.benchmark.cells import BaseCell, cell_id, content_hash, grid
 from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
 from inframind_gym.benchmark.families import ROUTING, Family, family
@@ -21,7 +22,6 @@ from inframind_gym.benchmark.progress import ProgressReport, say
 from inframind_gym.benchmark.provenance import policy_fingerprint, provenance
 from inframind_gym.benchmark.store import HEADER, REQUESTS, ResultStore, differences, read_header
 from inframind_gym.benchmark.suite import BaseSuite, SuiteT, absolute
-from inframind_gym.benchmark.workers import MAX_ROWS, run_cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def run(
         suite: A resolved suite.
         folder: Where results go.
         workers: Processes, or actors on Ray.
-        ray_address: Of a Ray cluster, see `inframind_gym.benchmark.cluster.ray_hosts.connect`; None for processes.
+        ray_address: Of a Ray cluster, see `workers.Workers`; None for processes.
         max_rows: Most cells in lock-step.
         export_port: Port at which metrics of live servers are shown while the run goes on.
         command: The command line, for the record.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inframind_gym.benchmark.cluster.hosts import Emit
+from inframind_gym.benchmark.workers import Emit
 from inframind_gym.errors import ConfigError
 
 

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.benchmark.cluster.crew import run_jobs, site
-from inframind_gym.benchmark.cluster.fleet import Fleet, WorkerDiedError
-from inframind_gym.benchmark.cluster.hosts import HostDiedError
+from inframind_gym.benchmark.workers import Fleet, WorkerDiedError, Workers, run_jobs
 from inframind_gym.errors import ConfigError, InfraMindError
 
 HERE = "tests.agents.shards_under_test"
@@ -36,7 +34,7 @@ def test_results_do_not_depend_on_the_number_of_workers() -> None:
         assert len(set(many.call("where"))) == 3
 
 
-def test_a_dead_worker_is_named_and_made_anew_while_the_others_keep_their_state(
+def test_a_dead_worker_is_named_and_made_again_while_the_others_keep_their_state(
     tmp_path: Path,
 ) -> None:
     flag = str(tmp_path / "flag")
@@ -81,21 +79,21 @@ def test_shards_play_while_their_results_are_not_yet_asked_for() -> None:
 def test_a_death_costs_a_job_a_retry(tmp_path: Path) -> None:
     deaths: list[tuple[Any, str]] = []
 
-    def retry(job: Any, death: HostDiedError) -> list[Any]:
+    def retry(job: Any, death: WorkerDiedError) -> list[Any]:
         deaths.append((job, str(death)))
         return [job]
 
     jobs = [(i, str(tmp_path)) for i in range(4)]
-    with site(2) as where:
+    with Workers(2) as where:
         done = dict(run_jobs(where, f"{HERE}:Fragile", {}, jobs, retry=retry))
     assert done == {job: job[0] for job in jobs}
     assert deaths == [(jobs[2], "exit code 9")]
 
 
 def test_a_retry_may_give_up(tmp_path: Path) -> None:
-    def give_up(job: Any, death: HostDiedError) -> list[Any]:
+    def give_up(job: Any, death: WorkerDiedError) -> list[Any]:
         raise WorkerDiedError(f"job {job[0]}: {death}")
 
     jobs = [(i, str(tmp_path)) for i in range(4)]
-    with site(2) as where, pytest.raises(WorkerDiedError, match="job 2: exit code 9"):
+    with Workers(2) as where, pytest.raises(WorkerDiedError, match="job 2: exit code 9"):
         list(run_jobs(where, f"{HERE}:Fragile", {}, jobs, retry=give_up))

@@ -399,7 +399,7 @@ def test_episodes_are_cut_in_order(weights):
 
 
 def test_a_lost_worker_costs_its_round_a_second_try(reference, tmp_path, monkeypatch):
-    from inframind_gym.benchmark.cluster.fleet import WorkerDiedError
+    from inframind_gym.benchmark.workers import WorkerDiedError
 
     failed = []
 

@@ -1,4 +1,4 @@
-"""Cells and shards on a local Ray cluster of two nodes: the same results, whoever dies."""
+"""Cells and shards on a local Ray cluster of two nodes: the same results after a death."""
 
 import json
 import os
@@ -14,14 +14,18 @@ import numpy as np
 import pytest
 
 from agents.train import read_config
-from inframind_gym.benchmark.cluster.crew import run_jobs, site
-from inframind_gym.benchmark.cluster.fleet import Fleet, WorkerDiedError
-from inframind_gym.benchmark.cluster.hosts import HostDiedError
-from inframind_gym.benchmark.cluster.ray_hosts import RayError, checkout_env
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.runner import resolve, run
 from inframind_gym.benchmark.store import CELLS, EPISODES, read_blocks
 from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.workers import (
+    Fleet,
+    RayError,
+    WorkerDiedError,
+    Workers,
+    checkout_env,
+    run_jobs,
+)
 from inframind_gym.policies import checkpoint
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: the extra `ray` brings it")
@@ -103,7 +107,7 @@ def test_a_policy_that_fails_or_always_dies_is_an_error(cluster: Any, folder: Pa
         run(suite(f"{MINE}:AlwaysDies"), folder / "dies", max_rows=4, **where)
 
 
-def test_a_node_that_goes_takes_its_shards_and_no_one_else(cluster: Any) -> None:
+def test_a_node_that_goes_takes_only_its_shards(cluster: Any) -> None:
     configs = [{"seed": i} for i in range(3)]
     with (
         Fleet(f"{SHARDS}:Counter", configs, workers=1) as inline,
@@ -120,18 +124,18 @@ def test_a_node_that_goes_takes_its_shards_and_no_one_else(cluster: Any) -> None
         assert [total for total, _ in fleet.call("add", 0.0)] == [3.0, 1.0, 7.0]
 
 
-def again(job: Any, death: HostDiedError) -> list[Any]:
+def again(job: Any, death: WorkerDiedError) -> list[Any]:
     return [job]
 
 
 def test_jobs_outlive_a_node(cluster: Any, folder: Path) -> None:
     jobs = [(i, str(folder)) for i in range(6)]
-    with site(2, cluster.address) as where:
+    with Workers(2, cluster.address) as where:
         done = dict(run_jobs(where, f"{SHARDS}:Fragile", {}, jobs, retry=again))
     assert done == {job: job[0] for job in jobs}
     assert (folder / "died-2").exists()
     node = cluster.add_node(**NODE)
-    with site(3, cluster.address) as where:
+    with Workers(3, cluster.address) as where:
         results = run_jobs(where, f"{SHARDS}:SlowSquare", {}, range(6), retry=again)
         seen = [next(results)]
         cluster.remove_node(node, allow_graceful=False)
@@ -163,12 +167,12 @@ def test_ctrl_c_keeps_what_has_finished_and_a_run_without_ray_continues(tmp_path
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "locl"])
-def test_nobody_at_the_address_is_said(address: str) -> None:
+def test_an_address_without_a_cluster_is_an_error(address: str) -> None:
     with pytest.raises(RayError, match=f"no Ray cluster can be reached at '{address}'"):
         Fleet(f"{SHARDS}:Counter", [{"seed": 0}], 1, address)
 
 
-def test_other_machines_get_the_packages_and_nothing_else() -> None:
+def test_other_machines_get_the_packages_alone() -> None:
     excluded = {name.strip("/") for name in checkout_env()["excludes"]}
     kept = {path.name for path in ROOT.iterdir()} - excluded
     assert {"agents", "baselines", "benchmarks", "envs_configs", "inframind_gym"} <= kept
