@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -12,10 +12,6 @@ from inframind_gym.configs import Fraction, NonNegative, Positive, PositiveInt, 
 
 T = TypeVar("T")
 _Some = Annotated[tuple[T, ...], Field(min_length=1)]
-_NOT_READ: Final = {
-    "num_queries": "load_queries and search.queries are the lengths of its episodes",
-    "system_features": "it counts its own calls in flight and sees nothing else",
-}
 
 
 class SurveyRound(StrictModel):
@@ -154,11 +150,3 @@ class BidPriceConfig(StrictModel):
         if not (np.diff(kept) > 0.0).all():
             raise ValueError(f"rates_per_min must rise, got {list(rates)}")
         return rates
-
-    @field_validator("env", mode="before")
-    @classmethod
-    def _check_env(cls, env: Any) -> Any:
-        for key, why in _NOT_READ.items():
-            if isinstance(env, dict) and key in env:
-                raise ValueError(f"{key} is not for bid_price: {why}; leave it out")
-        return env

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,7 +26,8 @@ SURVEY_QUERIES: Final = 500  # of an episode of the survey
 _TOO_DEAR: Final = 1.0  # a second of a slot of the models outside a set: more than any answer
 
 
-class Measured(NamedTuple):
+@dataclass(frozen=True)
+class Measured:
     """Means of MEASURES over the episodes of each candidate, as the result of a job.
 
     Attributes:

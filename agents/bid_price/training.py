@@ -9,8 +9,8 @@
    which no reward of a single query shows.
 
 Only the records of the agent's own queries are used. All random numbers are functions of the seed
-and the place: a training that was stopped continues from its last finished stage or step of the
-search, to the same result, on any number of workers.
+and the place: a training that was stopped continues after the survey and the fit of the load, or
+after the last finished step of the search, to the same result, on any number of workers.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from inframind_gym.policies.bid_price.model import (
     load_model,
     save_model,
 )
-from inframind_gym.policies.bid_price.policy import PricedPolicy, RecipePolicy, requirements
-from inframind_gym.policies.bid_price.recipes import RecipeTable, table_from_tensors, tabulate
+from inframind_gym.policies.bid_price.policy import BidPricePolicy, RecipePolicy, requirements
+from inframind_gym.policies.bid_price.recipes import RecipeTable, tabulate
 from inframind_gym.simulator import SIMULATOR_VERSION
 from inframind_gym.simulator.arrivals import BurstArrivals
 from inframind_gym.tasks import DOMAINS
@@ -49,7 +49,6 @@ from inframind_gym.tasks import DOMAINS
 SURVEY, LOAD, SEARCH, STEADY, VALIDATION, BURSTS = range(6)
 BEST: Final = "best"  # folder of the trained agent within that of the training
 STATE: Final = "state"  # folder from which a training that was stopped continues
-FINISHED: Final = "finished"
 NEVER_S: Final = 1e6  # between two polls of a telemetry that is not read; an ample budget
 ANY_RATE: Final = (1.0,)  # of candidates with a single set of prices, which they pay at every rate
 
@@ -83,28 +82,24 @@ def train(
     Raises:
         ConfigError: `out` holds another training, or one while `resume` is off.
     """
-    about: dict[str, Any] = {
-        "config": config.model_dump(mode="json"),
-        "seed": seed,
-        "simulator": SIMULATOR_VERSION,
-    }
+    about: dict[str, Any] = {"config": config.model_dump(mode="json"), "seed": seed}
+    about["simulator"] = SIMULATOR_VERSION
     tensors: dict[str, NDArray[Any]] = {}
-    progress: dict[str, Any] = {}
+    progress: dict[str, Any] = {"queries": {}}
     if checkpoint.exists(out / STATE):
         tensors, progress = checkpoint.load(out / STATE)
         check_resume(out, progress, about, resume=resume)
-    if progress.get("stage") == FINISHED:
+    if "validation" in progress:
         return {**progress["validation"], "checkpoint": str(out / BEST)}
     tracker = Tracker(out, about["config"], wandb=wandb, tensorboard=tensorboard)
     fleet = Fleet("agents.bid_price.survey:Player", [{}] * workers, workers, ray_address)
     with fleet, tracker:
-        trainer = Trainer(config, seed, fleet, out, about, tracker, progress.get("queries", {}))
-        return trainer.run(tensors, int(progress.get("stage", 0)))
+        return Trainer(config, seed, fleet, out, about, tracker, progress["queries"]).run(tensors)
 
 
 @dataclass
 class Trainer:
-    """Stages of a training, each a function of the configuration, the seed and the last one.
+    """Stages of a training, each a function of the configuration, the seed and the one before.
 
     Attributes:
         config: of the training.
@@ -113,7 +108,7 @@ class Trainer:
         out: folder of the training.
         about: JSON values that identify the training.
         tracker: of its metrics.
-        queries: played so far, "all" and "idle", those of them at idle servers.
+        queries: played so far, by load: "idle" and "loaded".
     """
 
     config: BidPriceConfig
@@ -136,23 +131,18 @@ class Trainer:
         self._code = DOMAINS.index("Code") in made.simulation.tasks.domain
         self._decisions, self._began = 0.0, time.monotonic()
 
-    def run(self, tensors: dict[str, NDArray[Any]], stage: int) -> dict[str, Any]:
-        """Carry out all stages from one on; `tensors` is the result of the one before it."""
-        spec, rounds = self.spec, len(self.config.survey)
-        if stage < rounds:
-            if stage:
-                recipes = table_from_tensors(tensors, spec.num_strategies)
-            else:
-                listed = survey.candidates(spec.num_models, spec.num_strategies, code=self._code)
-                recipes = tabulate(listed, spec.num_strategies)
-            for number in range(stage, rounds - 1):
+    def run(self, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        """Carry out all stages, or those after the one whose result is `tensors`."""
+        spec = self.spec
+        if not tensors:
+            listed = survey.candidates(spec.num_models, spec.num_strategies, code=self._code)
+            recipes = tabulate(listed, spec.num_strategies)
+            for number in range(len(self.config.survey) - 1):
                 recipes = self._survey(recipes, number)
-                self._keep(recipes.to_tensors(), number + 1)
                 self._log({"survey/recipes": len(recipes)})
             model, responses = self._estimate(recipes)
             tensors = {**model.to_tensors(), **checkpoint.prefixed(responses._asdict(), "item.")}
-            self._keep(tensors, rounds)
-            self._log({"load/recipes": len(recipes)})
+            self._keep(tensors)
         model = from_tensors(tensors, spec.models, spec.num_strategies)
         responses = ItemResponse(**checkpoint.part(tensors, "item."))
         found = prices_of(self._search(model, responses, tensors), spec.num_models)
@@ -236,7 +226,8 @@ class Trainer:
             rng = np.random.default_rng([self.seed, LOAD, part, 1])
             rows = np.arange(min(config.rows, total - first))
             points = 1.5 * rng.standard_normal((len(rows), dimensions(models)))
-            policy = PricedPolicy(model.priced(prices_of(points, models), ANY_RATE), rows)
+            priced = model.priced(prices_of(points, models), ANY_RATE)
+            policy = BidPricePolicy(model=priced, candidate=rows)
             seeds = self._seeds(len(rows), LOAD, part)
             jobs.append(Job(env, seeds, rates[(first + rows) % len(rates)], policy))
         played = joined(self._play(jobs))
@@ -261,7 +252,7 @@ class Trainer:
             if step >= kept:
                 values = self.judge(model, responses, points, (episodes, bursts), step)
                 state[f"search.{step}"] = values
-                self._keep(state, len(self.config.survey))
+                self._keep(state)
             step += 1
             return state[f"search.{step - 1}"]
 
@@ -287,7 +278,8 @@ class Trainer:
         """
         rates, shape = np.array(self.config.rates_per_min), points.shape[:2]
         per_min = np.repeat(rates, shape[1])
-        charts, parts = {}, []
+        charts: dict[str, float] = {}
+        parts = []
         for room, stage, count in zip(
             ("charts", "bursts"), (STEADY, BURSTS), episodes, strict=True
         ):
@@ -327,7 +319,7 @@ class Trainer:
             part = points[first : first + together]
             priced = model.priced(prices_of(part, self.spec.num_models), ANY_RATE)
             candidate = np.repeat(np.arange(len(part)), episodes)
-            policy = PricedPolicy(priced, candidate, config.mode)
+            policy = BidPricePolicy(mode=config.mode, model=priced, candidate=candidate)
             own_rates = np.repeat(rates_per_min[first : first + together], episodes)
             measured = search.Measured(candidate, config.objective.slo_latency_s, responses)
             jobs.append(Job(env, seeds * len(part), own_rates, policy, measured))
@@ -345,7 +337,7 @@ class Trainer:
         about["validation"] = result
         save_model(best, model, about)
         self._log({f"validation/{name}": value for name, value in result.items()})
-        checkpoint.save(self.out / STATE, {}, {**about, "stage": FINISHED})
+        checkpoint.save(self.out / STATE, {}, about)
         return {**result, "checkpoint": str(best)}
 
     def validate(self, model: BidPriceModel) -> NDArray[np.float64]:
@@ -354,7 +346,7 @@ class Trainer:
         of_rate = np.repeat(np.arange(len(rates)), config.validation_episodes)
         seeds = self._seeds(config.validation_episodes, VALIDATION, 0) * len(rates)
         env = {**self._env, "num_queries": config.search.queries, "split": "val"}
-        policy = PricedPolicy(model, mode=config.mode)
+        policy = BidPricePolicy(mode=config.mode, model=model)
         measured = search.Measured(of_rate, config.objective.slo_latency_s)
         (found,) = self._play([Job(env, seeds, rates[of_rate], policy, measured)])
         return np.asarray(found, np.float64)
@@ -364,9 +356,8 @@ class Trainer:
         rng = np.random.default_rng([self.seed, stage, place])
         return [int(s) for s in rng.integers(2**31, size=rows)]
 
-    def _keep(self, tensors: dict[str, NDArray[Any]], stage: int) -> None:
-        progress = {**self.about, "stage": stage, "queries": self.queries}
-        checkpoint.save(self.out / STATE, tensors, progress)
+    def _keep(self, tensors: dict[str, NDArray[Any]]) -> None:
+        checkpoint.save(self.out / STATE, tensors, {**self.about, "queries": self.queries})
 
     def _log(self, metrics: dict[str, float], step: int = 0) -> None:
         seconds = time.monotonic() - self._began

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -37,18 +37,14 @@ _WINDOW: Final = 128  # arrivals from which their rate is estimated
 _PRIOR_QUERIES: Final = 8.0  # assumed before any arrival, at the highest rate that has prices
 
 
-def check_mode(mode: str | None) -> None:
-    """Check that a mode is one of MODES or None.
+def requirements(mode: str | None = None) -> dict[str, Any]:
+    """Return the arguments of the environment that a mode needs, one of MODES or None.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: there is no such mode.
     """
     if mode is not None and mode not in MODES:
         raise ConfigError(f"policy 'bid_price': {unknown('mode', mode, MODES)}")
-
-
-def requirements(mode: str | None) -> dict[str, Any]:
-    """Arguments of the environment that a mode needs."""
     seen = ["queue", "in_flight"] if mode == "polled" else ["in_flight"]
     return {"level": "joint", "system_features": seen}
 
@@ -67,7 +63,7 @@ class RecipePolicy(BasePolicy):
     """
 
     name = "random_recipes"
-    requires = MappingProxyType(requirements(None))
+    requires: Mapping[str, Any] = MappingProxyType(requirements())
     carries_out_any_plan = False
 
     def __init__(self, recipes: RecipeTable) -> None:
@@ -135,59 +131,65 @@ class RecipePolicy(BasePolicy):
             self.in_flight = np.pad(self.in_flight, ((0, 0), (0, more), (0, 0)))
 
 
-class PricedPolicy(RecipePolicy):
-    """Chooses by the estimates and prices of a model; every row may pay prices of its own.
+class BidPricePolicy(RecipePolicy):
+    """Bid prices from checkpoints, one for every workload: the default agent.
 
     Args:
-        model: with prices for every rate, of one candidate or several.
+        checkpoint: folder of a trained checkpoint, or one that holds a folder for every workload;
+            the shipped ones if None or "".
+        mode: an ablation, one of MODES, applied to the checkpoint's prices as it plays; None
+            plays as the checkpoint was trained (`mode` of the training's configuration).
+        model: played in place of checkpoints; its prices may be those of several candidates.
         candidate: (rows,) candidate whose prices each row pays; the first if None.
-        mode: an ablation, one of MODES, or None.
-    """
 
-    name = "priced"
+    Raises:
+        ConfigError: there is no such mode, or no checkpoint of this policy in the folder.
+    """
 
     def __init__(
         self,
-        model: BidPriceModel,
-        candidate: NDArray[np.int64] | None = None,
+        checkpoint: str | None = None,
         mode: str | None = None,
+        *,
+        model: BidPriceModel | None = None,
+        candidate: NDArray[np.int64] | None = None,
     ) -> None:
-        self._set_mode(mode)
-        self._set_model(model)
-        self._candidate = candidate
+        self.name = ":".join(["bid_price", *(p for p in (checkpoint, mode) if p is not None)])
+        self._root = Path(checkpoint) if checkpoint else SHIPPED
+        self._given, self._candidate = model, candidate
+        trained = _trained_mode(self._root) if model is None else None
+        self._mode = trained if mode is None else mode
+        self.requires = requirements(self._mode)
 
-    def _set_mode(self, mode: str | None) -> None:
-        self._mode = mode
-        self.requires = requirements(mode)
-
-    def _set_model(self, model: BidPriceModel) -> None:
-        if self._mode == "no-prices":
-            free = model.prices._replace(base=np.full_like(model.prices.base, -np.inf))
-            model = model.priced(free, model.rates_per_min)
-        self.model, self.recipes = model, model.recipes
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all weights that it may play with."""
+        return " ".join(fingerprint(path.parent) for path in _configs(self._root))
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Prepare for `len(seeds)` rows.
+        """Open the workload's checkpoint and prepare for `len(seeds)` rows.
 
         Raises:
-            ConfigError: the model is of another pool.
+            ConfigError: there is no checkpoint, or one of another pool.
         """
         super().reset(spec, seeds)
-        model, slots = self.model, spec.max_num_seqs
+        model = self._given or load_model(self.folder(spec.workload))
         if model.models != spec.models:
             raise ConfigError(
                 f"policy {self.name!r} was trained for the models {', '.join(model.models)}; "
                 f"this pool has {', '.join(spec.models)}. Train one for it with agents.train"
             )
-        if not np.array_equal(model.known.slots, slots.astype(np.float64)):
+        if not np.array_equal(model.known.slots, spec.max_num_seqs.astype(np.float64)):
             raise ConfigError(
                 f"policy {self.name!r} was trained for servers with "
                 f"{model.known.slots.astype(int).tolist()} slots; these have "
-                f"{slots.tolist()}. Train one for this pool with agents.train"
+                f"{spec.max_num_seqs.tolist()}. Train one for this pool with agents.train"
             )
-        self._ease = model.ease(spec.task_embeddings)
-        if self._mode == "no-difficulty":
-            self._ease = np.zeros_like(self._ease)
+        if self._mode == "no-prices":
+            free = model.prices._replace(base=np.full_like(model.prices.base, -np.inf))
+            model = model.priced(free, model.rates_per_min)
+        self.model, self.recipes = model, model.recipes
+        self._ease = model.ease(spec.task_embeddings) * (self._mode != "no-difficulty")
         self._arrivals_s = np.zeros((len(seeds), _WINDOW))
         first = np.zeros(len(seeds), np.int64)
         self._of_row = first if self._candidate is None else self._candidate
@@ -229,43 +231,6 @@ class PricedPolicy(RecipePolicy):
             np.ascontiguousarray(contexts["models_up"]),
         )
         return chosen
-
-
-class BidPricePolicy(PricedPolicy):
-    """Bid prices from checkpoints, one for every workload: the default agent.
-
-    Args:
-        checkpoint: folder of a trained checkpoint, or one that holds a folder for every workload;
-            the shipped ones if None or "".
-        mode: an ablation, one of MODES, applied to the checkpoint's prices as it plays; None
-            plays as the checkpoint was trained (`mode` of the training's configuration).
-
-    Raises:
-        ConfigError: there is no such mode, or no checkpoint of this policy in the folder.
-    """
-
-    def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
-        check_mode(mode)
-        given = ["bid_price", *(part for part in (checkpoint, mode) if part is not None)]
-        self.name = ":".join(given)
-        self._root = Path(checkpoint) if checkpoint else SHIPPED
-        trained = _trained_mode(self._root)
-        self._set_mode(trained if mode is None else mode)
-        self._candidate = None
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of all weights that it may play with."""
-        return " ".join(fingerprint(path.parent) for path in _configs(self._root))
-
-    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Open the workload's checkpoint and prepare for `len(seeds)` rows.
-
-        Raises:
-            ConfigError: there is no checkpoint, or one of another pool.
-        """
-        self._set_model(load_model(self.folder(spec.workload)))
-        super().reset(spec, seeds)
 
     def folder(self, workload: str) -> Path:
         """Folder of the checkpoint for a workload.
@@ -311,6 +276,4 @@ def _trained_mode(folder: Path) -> str | None:
     if len(set(modes.values())) > 1:
         listed = ", ".join(f"{name} in mode {mode!r}" for name, mode in modes.items())
         raise ConfigError(f"{folder}: checkpoints were trained in several modes: {listed}.")
-    mode = next(iter(modes.values()))
-    check_mode(mode)
-    return mode
+    return next(iter(modes.values()))
