@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.benchmark.workers import Emit
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.policies import PolicySpec
 from inframind_gym.policies.bid_price.model import BY_RECIPE, Estimates, Prices, choose
@@ -113,16 +114,13 @@ class Job:
 
 
 class Player:
-    """Plays jobs in a worker; its only state are the environments that it has made."""
+    """Plays jobs in a worker."""
 
-    def run(self, jobs: Sequence[Job]) -> list[Any]:
-        """Return the results of jobs, in their order."""
-        found = []
-        for job in jobs:
-            env = environment(len(job.seeds), job.env)
-            played = play(env, job.policy, job.seeds, job.rates_per_min)
-            found.append(played if job.result is None else job.result(played))
-        return found
+    def __call__(self, emit: Emit, job: Job) -> None:
+        """Emit the result of a job."""
+        env = environment(len(job.seeds), job.env)
+        played = play(env, job.policy, job.seeds, job.rates_per_min)
+        emit(played if job.result is None else job.result(played))
 
 
 def environment(num_envs: int, arguments: dict[str, Any]) -> StreamVectorEnv:

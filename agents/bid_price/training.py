@@ -31,7 +31,7 @@ from agents.bid_price.search import MEASURES, SURVEY_QUERIES, dimensions, prices
 from agents.bid_price.survey import Job, Played, environment, joined, surveyed
 from agents.resume import check_resume
 from agents.tracking import Tracker
-from inframind_gym.benchmark.workers import MAX_ATTEMPTS, Fleet, WorkerDiedError
+from inframind_gym.benchmark.workers import Workers
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.bid_price.model import (
     BidPriceModel,
@@ -92,9 +92,9 @@ def train(
     if "validation" in progress:
         return {**progress["validation"], "checkpoint": str(out / BEST)}
     tracker = Tracker(out, about["config"], wandb=wandb, tensorboard=tensorboard)
-    fleet = Fleet("agents.bid_price.survey:Player", [{}] * workers, workers, ray_address)
-    with fleet, tracker:
-        return Trainer(config, seed, fleet, out, about, tracker, progress["queries"]).run(tensors)
+    pool = Workers("agents.bid_price.survey:Player", {}, workers, ray_address)
+    with pool, tracker:
+        return Trainer(config, seed, pool, out, about, tracker, progress["queries"]).run(tensors)
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Trainer:
     Attributes:
         config: of the training.
         seed: of all random numbers.
-        fleet: of `survey.Player`: workers that play episodes.
+        pool: of `survey.Player`: workers that play episodes.
         out: folder of the training.
         about: JSON values that identify the training.
         tracker: of its metrics.
@@ -113,7 +113,7 @@ class Trainer:
 
     config: BidPriceConfig
     seed: int
-    fleet: Fleet
+    pool: Workers
     out: Path
     about: dict[str, Any]
     tracker: Tracker
@@ -149,20 +149,12 @@ class Trainer:
         return self._finish(model.priced(found, self.config.rates_per_min))
 
     def _play(self, jobs: Sequence[Job], kind: str = "loaded") -> list[Any]:
-        """Return results of jobs, in their order; the death of a worker costs another try."""
-        workers = len(self.fleet)
-        dealt = [jobs[number::workers] for number in range(workers)]
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            try:
-                parts = self.fleet.call("run", each=dealt)
-                break
-            except WorkerDiedError:
-                if attempt == MAX_ATTEMPTS:
-                    raise
-                self.fleet.restart()
+        """Return results of jobs, in their order."""
         played = sum(len(job.seeds) * int(job.env["num_queries"]) for job in jobs)
         self.queries[kind] = self.queries.get(kind, 0) + played
-        return [parts[i % workers][i // workers] for i in range(len(jobs))]
+        found = self.pool.run(enumerate(jobs), request=lambda job: job[1])
+        results = {job[0]: result for job, result in found}
+        return [results[number] for number in range(len(jobs))]
 
     # Survey and load
 
@@ -312,7 +304,7 @@ class Trainer:
             env["arrivals"] = "burst"
             rates_per_min = rates_per_min / BurstArrivals().mean_rate_factor()
         seeds = self._seeds(episodes, *place)
-        share = -(-len(points) // len(self.fleet))  # every worker has as many to judge
+        share = -(-len(points) // self.pool.size)  # every worker has as many to judge
         together = max(1, min(share, config.rows // episodes))  # candidates of a job
         jobs = []
         for first in range(0, len(points), together):

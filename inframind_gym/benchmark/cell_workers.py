@@ -14,14 +14,7 @@ from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
 from inframind_gym.benchmark.families import Family, Player, family
 from inframind_gym.benchmark.store import CellResult
 from inframind_gym.benchmark.suite import BaseSuite
-from inframind_gym.benchmark.workers import (
-    LOCAL,
-    MAX_ATTEMPTS,
-    Emit,
-    WorkerDiedError,
-    Workers,
-    run_jobs,
-)
+from inframind_gym.benchmark.workers import LOCAL, MAX_ATTEMPTS, Emit, WorkerDiedError, Workers
 
 MAX_ROWS = 128  # of one batch: enough to hide the cost of a step in Python
 _REPORT_EVERY_S = 0.5
@@ -86,12 +79,10 @@ def run_cells(
                 yield from _run_batch(kind, simulator, batch, ids)
             return
         kind.simulator(suite).warm_up(work[0][0])  # compiles once, not once a process
-    with Workers(workers, ray_address) as where:
-        jobs = [_Job({cell: ids[cell] for cell in b}) for b in _cut(ids, where.size, max_rows)]
-        for job, (what, content) in run_jobs(
-            where,
-            f"{__name__}:CellWorker",
-            {"kind": kind.kind, "suite": suite},
+    made_of = f"{__name__}:CellWorker", {"kind": kind.kind, "suite": suite}
+    with Workers(*made_of, workers, ray_address) as pool:
+        jobs = [_Job({cell: ids[cell] for cell in b}) for b in _cut(ids, pool.size, max_rows)]
+        for job, (what, content) in pool.run(
             jobs,
             request=lambda job: job.owed,
             retry=_Halves(),

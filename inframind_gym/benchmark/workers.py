@@ -1,10 +1,9 @@
-"""Work spread over processes or over a Ray cluster, with the same result on any number of workers.
+"""Workers: jobs in processes of this machine or on a Ray cluster, behind one interface.
 
-A worker is an object in a process of its own, or in an actor on Ray. It is called as
-`worker(emit, request)`; the items that it emits arrive as they come, then the end of the request or
-the error that ended it. `run_jobs` hands out jobs to workers of one kind, `Fleet` keeps stateful
-shards. Processes are our own and not those of `concurrent.futures`, whose executors lose all work
-when one process dies and have no items before the end.
+A worker is an object that is called as `worker(emit, request)`. The items that it emits arrive as
+they come, then the end of the request or the error that ended it. The processes are our own and not
+those of `concurrent.futures`: its pools lose all work when one process dies, and have no items
+before the end.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -40,7 +39,6 @@ _THREADS: Final = tuple(f"{of}_NUM_THREADS" for of in ("OMP", "OPENBLAS", "MKL",
 
 Emit = Callable[[Any], None]
 Message = tuple[Literal["item", "done", "error"], Any]
-_Call = tuple[str, Sequence[Any], Mapping[int, Sequence[Any]]]  # method, shared and own arguments
 J = TypeVar("J")
 
 
@@ -52,7 +50,7 @@ class RayError(InfraMindError):
     """Ray is missing, or its cluster cannot be reached."""
 
 
-class Worker(Protocol):
+class _Worker(Protocol):
     """One worker, wherever it runs; it answers one request at a time."""
 
     def ask(self, request: Any) -> None:
@@ -88,15 +86,19 @@ class _Target:
     """The object that a worker calls, made at the first request: errors need a way out."""
 
     def __init__(self, factory: str, config: Mapping[str, Any]) -> None:
-        self._factory, self._config = factory, config
+        self._made_of = factory, config
         self._made: Callable[[Emit, Any], None] | None = None
+
+    def __call__(self, emit: Emit, request: Any) -> None:
+        if self._made is None:
+            factory, config = self._made_of
+            self._made = cast(Callable[[Emit, Any], None], load_object(factory)(**config))
+        self._made(emit, request)
 
     def answer(self, request: Any, send: Callable[[bytes], None]) -> None:
         """Answer a request; pickled messages leave by `send`."""
         try:
-            if self._made is None:
-                self._made = cast(Any, load_object(self._factory)(**self._config))
-            self._made(lambda item: send(pickle.dumps(("item", item), protocol=5)), request)
+            self(lambda item: send(pickle.dumps(("item", item), protocol=5)), request)
         except (BrokenPipeError, ConnectionResetError):  # the parent is gone
             raise
         except Exception as error:
@@ -130,7 +132,7 @@ def _serve(connection: Connection, factory: str, config: Mapping[str, Any]) -> N
 
 
 class _ProcessWorker:
-    """A worker in a process of this machine, see `Workers.make`."""
+    """A worker in a process of this machine, see `Workers`."""
 
     def __init__(self, factory: str, config: Mapping[str, Any]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -179,7 +181,7 @@ class _Actor:
 
 
 class _RayWorker:
-    """A worker in an actor on Ray, which takes one core of the cluster, see `Workers.make`."""
+    """A worker in an actor on Ray, which takes one core of the cluster, see `Workers`."""
 
     def __init__(self, factory: str, config: Mapping[str, Any]) -> None:
         self._ray: Any = importlib.import_module("ray")
@@ -206,33 +208,108 @@ class _RayWorker:
 
 
 class Workers:
-    """Place where workers are made: this machine or a Ray cluster; a context manager.
+    """Workers of one kind, which stay until the block ends; a context manager.
+
+    A worker is made when there is a job for it. With one worker and no cluster the object is called
+    in this process, and requests and items are handed over as they are; otherwise they are pickled.
 
     Args:
-        workers: Most workers at a time.
+        factory: ``package.module:Class`` of the object that each worker calls.
+        config: Its keyword arguments.
+        workers: Most workers.
         ray_address: Of a Ray cluster: ``ray://host:port``, ``host:port``, "auto" (the cluster of
             this machine), or "local" (a new one on this machine); None for processes.
 
     Attributes:
-        size: Most workers at a time, at most the cores of the cluster.
+        size: Most workers, at most the cores of the cluster.
 
     Raises:
         RayError: Ray is not installed, or nothing answers at the address.
     """
 
-    def __init__(self, workers: int, ray_address: str | None = None) -> None:
+    def __init__(
+        self,
+        factory: str,
+        config: Mapping[str, Any],
+        workers: int = 1,
+        ray_address: str | None = None,
+    ) -> None:
         if workers < 1:
             raise InfraMindError(f"workers is {workers}; it must be at least 1.")
+        self._made_of = factory, config
+        self._idle: list[_Worker] = []
         self._ray: Any = None if ray_address is None else _connect(ray_address, workers)
+        self._here = _Target(factory, config) if ray_address is None and workers == 1 else None
         self.size = workers
         if self._ray is not None:
             self.size = max(1, min(workers, int(self._ray.cluster_resources().get("CPU", 1))))
 
-    def make(self, factory: str, config: Mapping[str, Any]) -> Worker:
-        """Make a worker that calls ``package.module:Class`` with these keyword arguments."""
-        return (_ProcessWorker if self._ray is None else _RayWorker)(factory, config)
+    def run(
+        self,
+        jobs: Iterable[J],
+        *,
+        retry: Callable[[J, WorkerDiedError], Iterable[J]] | None = None,
+        request: Callable[[J], Any] = lambda job: job,
+        stop: Callable[[], None] = lambda: None,
+    ) -> Iterator[tuple[J, Any]]:
+        """Hand out jobs, and again when a worker dies.
 
-    def ready(self, workers: Sequence[Any]) -> list[Any]:
+        Args:
+            jobs: In the order in which they are begun.
+            retry: Called with a job that was lost and the reason; the jobs that it returns are done
+                at the end. It raises when that has happened too often; None: MAX_ATTEMPTS times.
+            request: Makes the worker's request of a job.
+            stop: Called several times a second; raises to end the run.
+
+        Yields:
+            Jobs with the items of their workers, as they come.
+
+        Raises:
+            WorkerDiedError: A job was lost too often.
+            Exception: A worker raised it.
+        """
+        waiting, at_work = deque(jobs), dict[_Worker, J]()
+        retry = retry or _Again()
+
+        def begin(worker: _Worker) -> None:
+            at_work[worker] = waiting.popleft()
+            worker.ask(request(at_work[worker]))
+
+        while waiting and self._here is not None:
+            stop()
+            job, items = waiting.popleft(), list[Any]()
+            self._here(items.append, request(job))
+            yield from ((job, item) for item in items)
+        try:
+            while waiting or at_work:
+                while waiting and len(at_work) < self.size:
+                    begin(self._idle.pop() if self._idle else self._make())
+                stop()
+                for worker in self._ready(list(at_work)):
+                    try:
+                        messages = worker.read()
+                    except WorkerDiedError as death:
+                        worker.end()
+                        waiting.extend(retry(at_work.pop(worker), death))
+                        continue
+                    for kind, content in messages:
+                        if kind == "error":
+                            raise content
+                        if kind == "item":
+                            yield at_work[worker], content
+                        elif waiting:
+                            begin(worker)
+                        else:
+                            del at_work[worker]
+                            self._idle.append(worker)
+        finally:
+            for worker in at_work:
+                worker.end()
+
+    def _make(self) -> _Worker:
+        return (_ProcessWorker if self._ray is None else _RayWorker)(*self._made_of)
+
+    def _ready(self, workers: Sequence[Any]) -> list[Any]:
         """Wait for a moment, and return the workers that can be read or have died."""
         if self._ray is None:
             by_connection = {worker.connection: worker for worker in workers}
@@ -245,7 +322,9 @@ class Workers:
         return [by_reference[reference] for reference in found]
 
     def close(self) -> None:
-        """Leave the cluster; the second time does nothing."""
+        """Stop all workers and leave the cluster; the second time does nothing."""
+        while self._idle:
+            self._idle.pop().end()
         if self._ray is not None:
             _disconnect()
         self._ray = None
@@ -255,6 +334,19 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Again:
+    """Returns a job that was lost, up to MAX_ATTEMPTS times."""
+
+    def __init__(self) -> None:
+        self._lost: Counter[int] = Counter()
+
+    def __call__(self, job: J, death: WorkerDiedError) -> list[J]:
+        self._lost[id(job)] += 1
+        if self._lost[id(job)] == MAX_ATTEMPTS:
+            raise WorkerDiedError(f"a worker died {MAX_ATTEMPTS} times at one job (last {death}).")
+        return [job]
 
 
 _users = 0  # of the connection with a cluster; the last one closes it, if it is ours
@@ -339,214 +431,3 @@ def _own_paths() -> str:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def run_jobs(
-    where: Workers,
-    factory: str,
-    config: Mapping[str, Any],
-    jobs: Iterable[J],
-    *,
-    retry: Callable[[J, WorkerDiedError], Iterable[J]],
-    request: Callable[[J], Any] = lambda job: job,
-    stop: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[J, Any]]:
-    """Hand out jobs to workers of one kind, and again when a worker dies.
-
-    Args:
-        where: Place of the workers.
-        factory: ``package.module:Class`` of the object that they call.
-        config: Its keyword arguments.
-        jobs: In the order in which they are begun.
-        retry: Called with the job that was lost and the reason; the jobs that it returns are done
-            at the end. It raises when that has happened too often.
-        request: Makes the worker's request of a job.
-        stop: Called several times a second; raises to end the run.
-
-    Yields:
-        Jobs with the items of their workers, as they come.
-
-    Raises:
-        Exception: A worker raised it.
-    """
-    waiting = deque(jobs)
-    at_work: dict[Worker, J] = {}
-
-    def begin(worker: Worker) -> None:
-        at_work[worker] = waiting.popleft()
-        worker.ask(request(at_work[worker]))
-
-    def end(worker: Worker) -> J:
-        worker.end()
-        return at_work.pop(worker)
-
-    try:
-        while waiting or at_work:
-            while waiting and len(at_work) < where.size:
-                begin(where.make(factory, config))
-            stop()
-            for worker in where.ready(list(at_work)):
-                try:
-                    messages = worker.read()
-                except WorkerDiedError as death:
-                    waiting.extend(retry(end(worker), death))
-                    continue
-                for kind, content in messages:
-                    if kind == "error":
-                        raise content
-                    if kind == "item":
-                        yield at_work[worker], content
-                    elif waiting:
-                        begin(worker)
-                    else:
-                        end(worker)
-    finally:
-        for worker in at_work:
-            worker.end()
-
-
-class _Shards:
-    """Shards of one worker, made with the keyword arguments `configs` by their indices."""
-
-    def __init__(self, factory: str, configs: Mapping[int, Mapping[str, Any]]) -> None:
-        make = load_object(factory)
-        self._shards = {index: make(**config) for index, config in configs.items()}
-
-    def __call__(self, emit: Emit, request: _Call) -> None:
-        """Emit (index, result) of a method call on each shard, one shard after the other."""
-        method, shared, each = request
-        for index, shard in self._shards.items():
-            emit((index, getattr(shard, method)(*shared, *each[index])))
-
-
-class Fleet:
-    """A fixed number of stateful shards; a context manager.
-
-    Results come in the order of the shards, and each shard sees the same calls in the same order
-    wherever it is: the same seed gives the same bits for any number of workers. With one worker and
-    no cluster everything runs in this process, without pickling. Shards of one worker are given the
-    same arguments: a shard must not change them.
-
-    Args:
-        factory: ``package.module:Class`` of a shard.
-        configs: Keyword arguments of every shard.
-        workers: Most processes, or actors on Ray; shards are dealt out to them in turn.
-        ray_address: Of a Ray cluster, see `Workers`; None for processes.
-
-    Raises:
-        RayError: Ray is missing or cannot be reached.
-    """
-
-    def __init__(
-        self,
-        factory: str,
-        configs: Sequence[Mapping[str, Any]],
-        workers: int = 1,
-        ray_address: str | None = None,
-    ) -> None:
-        self._factory, self._configs = factory, [dict(config) for config in configs]
-        self._inline: _Shards | None = None
-        self._where: Workers | None = None
-        self._workers: list[Worker | None] = []  # None: dead
-        self._asked: _Call = ("", (), {})
-        if ray_address is None and min(workers, len(configs)) <= 1:
-            self._inline = _Shards(factory, dict(enumerate(self._configs)))
-        else:
-            self._where = Workers(max(1, min(workers, len(configs))), ray_address)
-            self._workers = [None] * min(self._where.size, len(configs))
-            self.restart()
-
-    def __len__(self) -> int:
-        """Number of shards."""
-        return len(self._configs)
-
-    def restart(self) -> None:
-        """Make the shards of dead workers again; the others keep their state."""
-        for number, worker in enumerate(self._workers):
-            if worker is None and self._where is not None:
-                configs = {index: self._configs[index] for index in self._indices(number)}
-                config = {"factory": self._factory, "configs": configs}
-                self._workers[number] = self._where.make(f"{__name__}:_Shards", config)
-
-    def _indices(self, worker: int) -> range:
-        return range(worker, len(self), len(self._workers))
-
-    def call(self, method: str, *shared: Any, each: Sequence[Any] | None = None) -> list[Any]:
-        """Call a method on every shard: `ask`, then `results`."""
-        self.ask(method, *shared, each=each)
-        return self.results()
-
-    def ask(self, method: str, *shared: Any, each: Sequence[Any] | None = None) -> None:
-        """Begin a method call on every shard; `results` waits for its results.
-
-        Workers begin at once; without any, `results` makes the calls.
-
-        Args:
-            method: Its name.
-            *shared: Arguments that are the same for all shards.
-            each: If given, ``each[i]`` is the last argument of shard i.
-
-        Raises:
-            WorkerDiedError: A worker died before; `restart` makes its shards again.
-        """
-        if each is not None and len(each) != len(self):
-            raise InfraMindError(f"each has {len(each)} items for {len(self)} shards.")
-        if (self._where is None and self._inline is None) or None in self._workers:
-            raise WorkerDiedError("the fleet has dead or closed workers: call restart() first.")
-        own = {i: () if each is None else (each[i],) for i in range(len(self))}
-        self._asked = (method, shared, own)
-        for number, worker in enumerate(self._workers):
-            if worker is not None:
-                worker.ask((method, shared, {i: own[i] for i in self._indices(number)}))
-
-    def results(self) -> list[Any]:
-        """Return the results of `ask`, in the order of the shards.
-
-        Raises:
-            WorkerDiedError: A worker died. The other shards have carried out the call; `restart`
-                makes the lost ones again.
-            Exception: The method of a shard raised it.
-        """
-        results: dict[int, Any] = {}
-        if self._inline is not None:
-            self._inline(lambda item: results.__setitem__(*item), self._asked)
-        waiting = {w: number for number, w in enumerate(self._workers) if w is not None}
-        failure: Exception | None = None
-        while waiting and self._where is not None:
-            for worker in self._where.ready(list(waiting)):
-                try:
-                    messages = worker.read()
-                except WorkerDiedError as death:
-                    number = waiting.pop(worker)
-                    self._workers[number] = None
-                    worker.end()
-                    failure = WorkerDiedError(
-                        f"worker {number} died ({death}) in {self._asked[0]!r}."
-                    )
-                    continue
-                for kind, content in messages:
-                    if kind == "item":
-                        results.__setitem__(*content)
-                        continue
-                    waiting.pop(worker)
-                    if kind == "error" and failure is None:
-                        failure = content
-        if failure is not None:
-            raise failure
-        return [results[index] for index in range(len(self))]
-
-    def close(self) -> None:
-        """Stop all workers; the second time does nothing."""
-        for worker in self._workers:
-            if worker is not None:
-                worker.end()
-        self._workers = [None] * len(self._workers)
-        if self._where is not None:
-            self._where.close()
-            self._where = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

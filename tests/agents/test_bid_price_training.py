@@ -125,19 +125,18 @@ def test_the_trained_model_makes_sense(trained: Path) -> None:
 
 
 class Listener:
-    """A fleet of one that plays nothing and keeps the jobs."""
+    """One worker that plays nothing and keeps the jobs."""
+
+    size = 1
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
 
-    def __len__(self) -> int:
-        return 1
-
-    def call(self, method: str, each: list[list[Job]]) -> list[list[Any]]:
-        assert method == "run"
-        self.jobs += each[0]
-        results: list[Any] = [job.result for job in each[0]]
-        return [[np.zeros((1 + max(r.candidate), len(MEASURES))) for r in results]]
+    def run(self, jobs: Any, request: Any) -> Any:
+        for job in jobs:
+            self.jobs.append(request(job))
+            result: Any = self.jobs[-1].result
+            yield job, np.zeros((1 + max(result.candidate), len(MEASURES)))
 
     def log(self, *_: Any) -> None:
         """Metrics are not kept."""
