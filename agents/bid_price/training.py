@@ -83,7 +83,7 @@ def train(
         ConfigError: `out` holds another training, or one while `resume` is off.
     """
     about: dict[str, Any] = {"config": config.model_dump(mode="json"), "seed": seed}
-    about["simulator"] = SIMULATOR_VERSION
+    about["simulator_version"] = SIMULATOR_VERSION
     tensors: dict[str, NDArray[Any]] = {}
     progress: dict[str, Any] = {"queries": {}}
     if checkpoint.exists(out / STATE):

@@ -9,9 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from agents import resume, sources
-from agents.headway.config import Climb, HeadwayConfig, SearchConfig, SurveyRound
-from agents.headway.stages import Trainer
-from agents.headway.training import train as train_headway
 from agents.masrouter.training import LAST, MasRouterConfig
 from agents.masrouter.training import train as train_masrouter
 from agents.resume import CODES, check_code
@@ -87,39 +84,6 @@ def test_inframind_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Mon
     assert [line[CODES] for line in read_metrics(out / "metrics.jsonl") if CODES in line] == [2]
 
 
-def test_headway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = HeadwayConfig(
-        rates_per_min=(20.0,),
-        rows=4,
-        survey=(SurveyRound(queries=8_000, keep=4), SurveyRound(queries=8_000)),
-        load_sweeps=4,
-        load_queries=40,
-        search=SearchConfig(
-            most_models=1,
-            rough_prices=(0.003,),
-            rounds=(Climb(climbs=1, generations=1, sweeps=1),),
-            candidates=4,
-            queries=20,
-        ),
-    )
-    judge = Trainer.judge
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Trainer, "judge", stop)
-    with pytest.raises(KeyboardInterrupt):
-        train_headway(config, seed=0, out=tmp_path)
-    monkeypatch.setattr(Trainer, "judge", judge)
-    edit_code(monkeypatch)
-    with pytest.raises(ConfigError, match="--resume-changed-code"):
-        train_headway(config, seed=0, out=tmp_path, resume=True)
-    train_headway(config, seed=0, out=tmp_path, resume=True, resume_changed_code=True)
-    for folder in ("best", "state"):
-        assert checkpoint.load(tmp_path / folder)[1]["code"] == [sources_digest(), OTHER]
-    assert 2 in [line.get(CODES) for line in read_metrics(tmp_path / "metrics.jsonl")]
-
-
 def test_masrouter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
     plain = {
@@ -142,7 +106,7 @@ def test_masrouter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_digest_covers_what_a_planner_begins_as(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    initial, played = (tmp_path / "agents/checkpoints" / n for n in ("masrouter", "headway"))
+    initial, played = (tmp_path / "agents/checkpoints" / n for n in ("masrouter", "bid_price"))
     for folder in (initial, played):
         folder.mkdir(parents=True)
         (folder / "model.safetensors").write_bytes(b"1")

@@ -58,7 +58,7 @@ def test_live_sweeps_fill_the_same_leaderboard(tmp_path: Path) -> None:
     try:
         pool = pool_file(tmp_path, [server.port for server in servers])
         folder = tmp_path / "results"
-        summary = run(suite(pool, "round_robin", "headway"), folder)
+        summary = run(suite(pool, "round_robin", "bid_price"), folder)
         assert summary.computed == 4
         asked = sum(len(server.requests) for server in servers)
     finally:
@@ -67,7 +67,7 @@ def test_live_sweeps_fill_the_same_leaderboard(tmp_path: Path) -> None:
     results = load_results(folder)
     board = leaderboard(results)
     assert board["backend"] == "vllm"
-    assert {row["policy"] for row in board["ranking"]} == {"round_robin", "headway"}
+    assert {row["policy"] for row in board["ranking"]} == {"round_robin", "bid_price"}
     assert all(0 < row["latency_mean_s"] < 30 for row in board["ranking"])
     assert "live on pool" in leaderboard_sheets(board)[0].title
     lines = (folder / "requests.jsonl").read_text(encoding="utf-8").splitlines()
@@ -80,11 +80,11 @@ def test_live_sweeps_fill_the_same_leaderboard(tmp_path: Path) -> None:
             for cell, block in sorted(_episodes(folder).items())
             if cell[0] == policy
         ]
-        for policy in ("round_robin", "headway")
+        for policy in ("round_robin", "bid_price")
     }
-    assert tasks["round_robin"] == tasks["headway"]
+    assert tasks["round_robin"] == tasks["bid_price"]
     # What is there is not played again.
-    assert run(suite(pool, "round_robin", "headway"), folder).computed == 0
+    assert run(suite(pool, "round_robin", "bid_price"), folder).computed == 0
 
 
 def _episodes(folder: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
@@ -171,7 +171,7 @@ def test_a_run_shows_its_metrics_while_it_goes_on(tmp_path: Path) -> None:
     ]
     seen: list[Samples] = []
     live = LiveSimulator(
-        suite(pool_file(tmp_path, [s.port for s in servers]), "round_robin", "headway", seeds=1),
+        suite(pool_file(tmp_path, [s.port for s in servers]), "round_robin", "bid_price", seeds=1),
         progress=lambda count: seen.append(scrape(f"http://127.0.0.1:{live.export_port}")),
         export_port=free_port(),
     )
@@ -187,10 +187,10 @@ def test_a_run_shows_its_metrics_while_it_goes_on(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="refused"):
         scrape(f"http://127.0.0.1:{live.export_port}")
     shown = [labels[1] for s in seen for name, labels in s if name == "inframind_router_info"]
-    assert shown[0] == "round_robin" and shown[-1] == "headway"
+    assert shown[0] == "round_robin" and shown[-1] == "bid_price"
     nodes = sum(int(records["num_nodes"].sum()) for records in played.values())
     assert sum(of(last, "inframind_decisions_total").values()) == nodes
-    assert sum(of(last, "inframind_plans_total").values()) == 5  # headway plans
+    assert sum(of(last, "inframind_plans_total").values()) == 5  # bid_price plans
     assert sum(of(last, "inframind_queries_total").values()) == 10
     calls = sum(int(records["calls"].sum()) for records in played.values())
     assert sum(of(last, "inframind_calls_total").values()) == calls
