@@ -8,9 +8,10 @@ Tutorial", arXiv 1604.00772; the package `cmaes` carries it out.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from cmaes import CMA
@@ -75,22 +76,16 @@ def worth(
     return (value + objective.bursts * (bursts @ weights)) / (1.0 + objective.bursts)
 
 
-class Unit(NamedTuple):
-    """Scale of a group of prices in the search: start, and the step that counts as 1."""
-
-    start: float
-    step: float
-
-
-# In the search's own scale: logarithms, log odds for the share, and for the slope the inverse of
-# softplus, so that a price never falls with the load.
-UNITS: Final[Mapping[str, Unit]] = {
-    "base": Unit(float(np.log(0.003)), 1.0),
-    "load": Unit(0.0, 1.0),
-    "late_value": Unit(-2.0, 0.8),
-    "caution": Unit(0.0, 0.2),
-    "patience_s": Unit(float(np.log(90.0)), 0.15),
-    "doubt": Unit(float(np.log(0.05)), 0.8),
+# Start of each group of prices, and the step that counts as 1 in the search. The scales are
+# logarithms, log odds for the share, and for the slope the inverse of softplus, so that a price
+# never falls with the load.
+UNITS: Final[Mapping[str, tuple[float, float]]] = {
+    "base": (math.log(0.003), 1.0),
+    "load": (0.0, 1.0),
+    "late_value": (-2.0, 0.8),
+    "caution": (0.0, 0.2),
+    "patience_s": (math.log(90.0), 0.15),
+    "doubt": (math.log(0.05), 0.8),
 }
 _PER_MODEL: Final = ("base", "load")
 
@@ -105,8 +100,8 @@ def prices_of(points: NDArray[np.float64], num_models: int) -> Prices:
     widths = [num_models if name in _PER_MODEL else 1 for name in UNITS]
     parts = np.split(np.atleast_2d(points), np.cumsum(widths)[:-1], axis=1)
     scaled = {
-        name: unit.start + unit.step * part
-        for (name, unit), part in zip(UNITS.items(), parts, strict=True)
+        name: start + step * part
+        for (name, (start, step)), part in zip(UNITS.items(), parts, strict=True)
     }
     return Prices(
         base=scaled["base"],
@@ -118,22 +113,15 @@ def prices_of(points: NDArray[np.float64], num_models: int) -> Prices:
     )
 
 
-def model_sets(num_models: int, most: int) -> list[tuple[int, ...]]:
-    """Return all sets of up to `most` models, and the set of all."""
-    models = range(num_models)
-    sizes = sorted({*range(1, min(most, num_models) + 1), num_models})
-    return [chosen for size in sizes for chosen in itertools.combinations(models, size)]
-
-
 def grid_points(config: SearchConfig, num_models: int) -> NDArray[np.float64]:
-    """Return points of uniform prices, (sets, prices, dimensions)."""
-    sets = model_sets(num_models, config.max_models)
-    unit = UNITS["base"]
+    """Return points of uniform prices for sets of models, (sets, prices, dimensions)."""
+    sizes = sorted({*range(1, min(config.max_models, num_models) + 1), num_models})
+    sets = [s for size in sizes for s in itertools.combinations(range(num_models), size)]
+    start, step = UNITS["base"]
     points = np.zeros((len(sets), len(config.grid_prices), dimensions(num_models)))
-    points[..., :num_models] = (np.log(_TOO_DEAR) - unit.start) / unit.step
-    for s, chosen in enumerate(sets):
-        for p, price in enumerate(config.grid_prices):
-            points[s, p, list(chosen)] = (np.log(price) - unit.start) / unit.step
+    points[..., :num_models] = (math.log(_TOO_DEAR) - start) / step
+    for own, chosen in zip(points, sets, strict=True):
+        own[:, list(chosen)] = (np.log(config.grid_prices)[:, None] - start) / step
     return points
 
 

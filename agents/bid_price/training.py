@@ -15,6 +15,7 @@ after the last finished step of the search, to the same result, on any number of
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -175,7 +176,7 @@ class Trainer:
         """Play round `number` and return the recipes worth keeping."""
         found = surveyed(self._surveyed(recipes, number), recipes, self.spec)
         keep = self.config.survey[number].keep or len(recipes)
-        patience_s = float(np.exp(search.UNITS["patience_s"].start))
+        patience_s = math.exp(search.UNITS["patience_s"][0])
         rng = np.random.default_rng([self.seed, SURVEY, number, 1])
         return recipes.select(survey.worth_keeping(found, recipes.needs, keep, patience_s, rng))
 
@@ -304,15 +305,13 @@ class Trainer:
             env["arrivals"] = "burst"
             rates_per_min = rates_per_min / BurstArrivals().mean_rate_factor()
         seeds = self._seeds(episodes, *place)
-        share = -(-len(points) // self.pool.size)  # every worker has as many to judge
-        together = max(1, min(share, config.rows // episodes))  # candidates of a job
+        number = max(self.pool.size, -(-len(points) * episodes // config.rows))
         jobs = []
-        for first in range(0, len(points), together):
-            part = points[first : first + together]
-            priced = model.priced(prices_of(part, self.spec.num_models), ANY_RATE)
+        for part in np.array_split(np.arange(len(points)), min(number, len(points))):
+            priced = model.priced(prices_of(points[part], self.spec.num_models), ANY_RATE)
             candidate = np.repeat(np.arange(len(part)), episodes)
             policy = BidPricePolicy(mode=config.mode, model=priced, candidate=candidate)
-            own_rates = np.repeat(rates_per_min[first : first + together], episodes)
+            own_rates = np.repeat(rates_per_min[part], episodes)
             measured = search.Measured(candidate, config.objective.slo_latency_s, responses)
             jobs.append(Job(env, seeds * len(part), own_rates, policy, measured))
         return np.concatenate(self._play(jobs))

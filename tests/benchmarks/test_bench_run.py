@@ -73,6 +73,7 @@ def alone(config: SuiteConfig, cell: Cell) -> np.ndarray:
         "least_loaded",
         "moa",
         "q_learning_load_tracker",
+        "bid_price",
         f"{MINE}:Cheapest",
         f"{MINE}:Learner",
         f"{MINE}:FullObservation",

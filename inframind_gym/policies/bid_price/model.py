@@ -20,7 +20,7 @@ from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES, Rol
 from inframind_gym.tasks import DOMAINS
 
 ALGORITHM: Final = "bid_price"
-ALGORITHMS: Final = (ALGORITHM, "headway")  # the second is its former name in checkpoints
+ALGORITHMS: Final = (ALGORITHM, "headway")  # and its former name, which shipped checkpoints have
 BY_RECIPE: Final = ("logit", "log_latency", "spread", "path_s", "path_calls", "work_s")
 MAX_LOAD: Final = 10.0  # calls in flight per slot beyond which a price rises no further
 _SQRT_HALF: Final = math.sqrt(0.5)
@@ -252,7 +252,6 @@ def load_model(folder: str | Path) -> BidPriceModel:
         ConfigError: there is none, or it is damaged or of another algorithm.
     """
     tensors, config = checkpoint.load(folder)
-    check_algorithm(folder, config)
     models, strategies = tuple(config["models"]), int(config["strategies"])
     sizes = {"E": EMBED_DIM, "D": len(DOMAINS), "N": MAX_NODES, "M": len(models)}
     sizes["+"] = len(models) + 1
@@ -280,15 +279,3 @@ def load_model(folder: str | Path) -> BidPriceModel:
         if not len(values) or values[0] <= 0.0 or not (np.diff(values) > 0.0).all():
             raise ConfigError(f"{folder}: {name} must hold positive numbers that rise.")
     return from_tensors(tensors, models, strategies)
-
-
-def check_algorithm(folder: str | Path, config: Mapping[str, Any]) -> None:
-    """Check that a configuration is that of a checkpoint of this algorithm.
-
-    Raises:
-        ConfigError: it is of another one.
-    """
-    if config.get("algorithm") not in ALGORITHMS:
-        raise ConfigError(
-            f"{folder}: is a checkpoint of {config.get('algorithm')!r}, not of {ALGORITHM!r}."
-        )

@@ -15,8 +15,9 @@ import inframind_gym.policies
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
 from inframind_gym.policies.bid_price.model import (
+    ALGORITHM,
+    ALGORITHMS,
     BidPriceModel,
-    check_algorithm,
     choose,
     edges,
     load_model,
@@ -263,11 +264,13 @@ def _trained_mode(folder: Path) -> str | None:
     modes: dict[str, str | None] = {}
     for path in _configs(folder):
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-            modes[path.parent.name] = config.get("config", {}).get("mode")
-        except (ValueError, AttributeError):
+            about = dict(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError:
             raise ConfigError(f"{path}: is no configuration of a checkpoint.") from None
-        check_algorithm(path.parent, config)
+        found, config = about.get("algorithm"), about.get("config", {})
+        if found not in ALGORITHMS:
+            raise ConfigError(f"{path.parent}: is a checkpoint of {found!r}, not of {ALGORITHM!r}.")
+        modes[path.parent.name] = config.get("mode")
     if not modes:
         raise ConfigError(
             f"{folder}: holds no checkpoint. Train one: python -m agents.train --config bid_price "
