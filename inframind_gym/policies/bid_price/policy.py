@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-import inframind_gym.policies
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
 from inframind_gym.policies.bid_price.model import (
@@ -28,7 +27,7 @@ from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
 
-SHIPPED: Final = Path(inframind_gym.policies.__file__).parent / "checkpoints" / "bid_price"
+SHIPPED: Final = Path(__file__).resolve().parents[1] / "checkpoints" / "bid_price"
 FALLBACK: Final = "all"  # the checkpoint of workloads that have none of their own
 MODES: Final = ("no-prices", "no-state", "no-difficulty", "polled")
 """Ablations: work costs nothing; calls in flight are not seen; all questions of a domain count as
@@ -265,7 +264,7 @@ def _trained_mode(folder: Path) -> str | None:
     for path in _configs(folder):
         try:
             about = dict(json.loads(path.read_text(encoding="utf-8")))
-        except ValueError:
+        except (ValueError, TypeError):
             raise ConfigError(f"{path}: is no configuration of a checkpoint.") from None
         found, config = about.get("algorithm"), about.get("config", {})
         if found not in ALGORITHMS:
