@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from agents.bid_price.survey import Played
 from inframind_gym.policies.bid_price.model import edges
 from inframind_gym.policies.bid_price.recipes import RecipeTable
-from inframind_gym.simulator.workflow.topology import TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.tasks import DOMAINS
 
 _REFLECTION: Final = TOPOLOGIES.index("Reflection")

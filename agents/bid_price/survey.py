@@ -22,12 +22,8 @@ from inframind_gym.policies import PolicySpec
 from inframind_gym.policies.bid_price.model import BY_RECIPE, Estimates, Prices, choose
 from inframind_gym.policies.bid_price.policy import RecipePolicy
 from inframind_gym.policies.bid_price.recipes import Recipe, RecipeTable
-from inframind_gym.simulator.workflow.topology import (
-    MAX_NODES,
-    TOPOLOGIES,
-    RoleRule,
-    distinct_plans,
-)
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES, distinct_plans
 from inframind_gym.tasks import DOMAINS
 
 _MAX_TEAMS: Final = 40  # choices of models that are tried for many agents

@@ -29,7 +29,8 @@ from inframind_gym.policies.bid_price.recipes import (
     tabulate,
 )
 from inframind_gym.simulator.workflow.state import COMPLETED
-from inframind_gym.simulator.workflow.topology import ROLES, TOPOLOGIES, RoleRule, graph, roles_of
+from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 from inframind_gym.tasks import load_role_embeddings
 
 IO, DEBATE = TOPOLOGIES.index("IO"), TOPOLOGIES.index("Debate")

@@ -49,11 +49,11 @@ def play(env: Any, count: int, seed: int = 0) -> list[tuple[Any, ...]]:
     return out
 
 
-@pytest.mark.parametrize("protocol", ["parallel", "published"])
+@pytest.mark.parametrize("execution", ["parallel", "sequential"])
 @pytest.mark.parametrize("executor", [*BUILT_IN, POLICY])
-def test_an_episode_is_one_plan(executor: str, protocol: str) -> None:
-    env = make(executor=executor, protocol=protocol, num_queries=40)
-    world = env.simulation.world
+def test_an_episode_is_one_plan(executor: str, execution: str) -> None:
+    env = make(executor=executor, execution=execution, num_queries=40)
+    world = env.simulation.params
     run = play(env, 12, seed=4)
     for plan, (_, reward, info, query, context) in zip(plans(12, 4), run, strict=True):
         topology, agents = plan[0], plan[1] + 1
@@ -187,11 +187,11 @@ def test_infra_is_the_stream_s_observation_without_the_role(
 
 
 def test_round_robin_takes_turns_among_the_agent_s_own_calls() -> None:
-    env = make(executor="round_robin", protocol="published", arrival_rate_per_min=5.0)
+    env = make(executor="round_robin", execution="sequential", arrival_rate_per_min=5.0)
     env.reset(seed=1)
     own: list[int] = []
     for _ in range(5):
-        assert env.simulation.flows.sweep[0]["routed"] > 0, "the background's do not count"
+        assert env.simulation.state.stream[0]["routed"] > 0, "the background's do not count"
         env.step([2, 3, 0, 1, 2, 3, 4, 5])  # a chain of four: no call overtakes another
         (query,) = env.completed()
         own += query["model"][:4].tolist()
@@ -257,7 +257,7 @@ def test_feedback_and_forgetting() -> None:
     env.reset(seed=1)
     assert len(probe.resets) == 3
     assert probe.resets[2] == probe.resets[0] != probe.resets[1]
-    key = int(env.simulation.flows.sweep[0]["key"])
+    key = int(env.simulation.state.stream[0]["key"])
     assert key not in probe.resets[2], "the executor can't draw what the sweep draws"
 
     batch: Any = gym.make_vec(PLANNER, num_envs=3, executor=HERE + "Probe", num_queries=4)

@@ -84,7 +84,7 @@ def run(
         typer.Option(help="Show metrics for Prometheus at this port (0: a free one), with vllm."),
     ] = None,
     scheduler: Annotated[str | None, typer.Option(help="edf, edf_late_last or fcfs.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="parallel or published.")] = None,
+    execution: Annotated[str | None, typer.Option(help="parallel or published.")] = None,
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Processes, or actors on Ray; default: one for each core."),
@@ -123,7 +123,7 @@ def run(
                 "pool": pool,
                 "backend": backend,
                 "scheduler": scheduler,
-                "protocol": protocol,
+                "execution": protocol,
                 "clusters": split_list(clusters),
                 "demands": split_list(demands),
                 "num_decisions": decisions,

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.bid_price.recipes import RecipeTable, table_from_tensors
-from inframind_gym.policies.layout import EMBED_DIM
+from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.simulator.jit import make_jit
-from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES, RoleRule
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES
 from inframind_gym.tasks import DOMAINS
 
 ALGORITHM: Final = "bid_price"

@@ -11,16 +11,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.workflow.graphs import DEBATE_ROUNDS
-from inframind_gym.simulator.workflow.topology import (
-    MAX_AGENTS,
-    MAX_NODES,
-    ROLES,
-    TOPOLOGIES,
-    RoleRule,
-    graph,
-    roles_of,
-)
+from inframind_gym.simulator.workflow.topology import DEBATE_ROUNDS
+from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES, graph
 from inframind_gym.tasks import DOMAINS
 
 _DEBATE: Final = TOPOLOGIES.index("Debate")
