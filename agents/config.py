@@ -19,7 +19,6 @@ from inframind_gym.envs.routing.layout import SYSTEM_FEATURES
 from inframind_gym.policies.checkpoint import SHIPPED
 from inframind_gym.simulator.workload import RATES_PER_MIN
 
-CHECKPOINTS: Final = SHIPPED  # of Headway
 SystemFeature = Literal["queue", "e2e", "kv", "in_flight"]
 
 

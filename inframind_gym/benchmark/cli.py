@@ -156,6 +156,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a suite and show its leaderboard; the same command again continues a stopped run."""
+    from inframind_gym.benchmark.cell_workers import default_workers
     from inframind_gym.benchmark.leaderboard import leaderboard as compute
     from inframind_gym.benchmark.results import load_results
     from inframind_gym.benchmark.runner import continue_command
@@ -167,7 +168,6 @@ def run(
         parse_seeds,
         split_list,
     )
-    from inframind_gym.benchmark.workers import default_workers
 
     with friendly():
         chosen = load_suite(

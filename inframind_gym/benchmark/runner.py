@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from inframind_gym.benchmark.cell_workers import MAX_ROWS, run_cells
 from inframind_gym.benchmark.cells import BaseCell, cell_id, content_hash, grid
 from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
 from inframind_gym.benchmark.families import family_of
@@ -21,7 +22,6 @@ from inframind_gym.benchmark.progress import ProgressReport, say
 from inframind_gym.benchmark.provenance import policy_fingerprint, provenance, settings
 from inframind_gym.benchmark.store import HEADER, REQUESTS, ResultStore, differences, read_header
 from inframind_gym.benchmark.suite import BaseSuite
-from inframind_gym.benchmark.workers import MAX_ROWS, run_cells
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,182 +1,433 @@
-"""Spreads batches of cells over processes or a Ray cluster; a dead worker never costs a result."""
+"""Workers: jobs in processes of this machine or on a Ray cluster, behind one interface.
+
+A worker is an object that is called as `worker(emit, request)`. The items that it emits arrive as
+they come, then the end of the request or the error that ended it. The processes are our own and not
+those of `concurrent.futures`: its pools lose all work when one process dies, and have no items
+before the end.
+"""
 
 from __future__ import annotations
 
-import math
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import importlib
+import logging
+import multiprocessing
+import os
+import pickle
+import queue
+import signal
+import socket
+import sys
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any, Final, Literal, Protocol, Self, TypeVar, cast
 
-from inframind_gym.benchmark.cells import BaseCell, batches
-from inframind_gym.benchmark.cluster.crew import MAX_ATTEMPTS, run_jobs, site
-from inframind_gym.benchmark.cluster.hosts import Emit, HostDiedError
-from inframind_gym.benchmark.cluster.ray_hosts import LOCAL
-from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
-from inframind_gym.benchmark.families import Family, Player, family
-from inframind_gym.benchmark.machine import available_cores
-from inframind_gym.benchmark.store import CellResult
-from inframind_gym.benchmark.suite import BaseSuite
+from inframind_gym.errors import InfraMindError
 
-MAX_ROWS = 128  # of one batch: enough to hide the cost of a step in Python
-_REPORT_EVERY_S = 0.5
-_ALL_OF_A_CLUSTER = 1_000_000
+MAX_ATTEMPTS: Final = 3  # at work whose workers die
+POLL_S: Final = 0.2
+LOCAL: Final = "local"
+ROOT: Final = Path(__file__).resolve().parents[2]
+_CLIENT: Final = "ray://"
+_SHIPPED: Final = ("agents", "baselines", "benchmarks", "envs_configs", "inframind_gym", "tests")
+_STORE_BYTES: Final = 200_000_000  # of the object store of a local cluster: it stays small
+_CONNECT_S: Final = 10.0
+_THREADS: Final = tuple(f"{of}_NUM_THREADS" for of in ("OMP", "OPENBLAS", "MKL", "NUMBA"))
 
-
-def default_workers(ray_address: str | None = None) -> int:
-    """One worker for each core: of this machine, or of a cluster that is there already."""
-    return available_cores() if ray_address in (None, LOCAL) else _ALL_OF_A_CLUSTER
+Emit = Callable[[Any], None]
+Message = tuple[Literal["item", "done", "error"], Any]
+J = TypeVar("J")
 
 
-def run_cells(
-    kind: Family,
-    suite: BaseSuite,
-    ids: Mapping[BaseCell, str],
-    *,
-    workers: int = 1,
-    ray_address: str | None = None,
-    max_rows: int = MAX_ROWS,
-    log: Path | None = None,
-    export_port: int | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[int], None] = lambda _: None,
-) -> Iterator[list[CellResult]]:
-    """Run cells; the results are the same for any number of workers, wherever, and any batch size.
+class WorkerDiedError(InfraMindError):
+    """A worker is gone: killed, out of memory, or with its machine."""
 
-    Args:
-        kind: Their family.
-        suite: What the cells share.
-        ids: The cells to run and their ids.
-        workers: Processes, or actors on Ray; one process is this one.
-        ray_address: Of a Ray cluster, see `inframind_gym.benchmark.cluster.ray_hosts.connect`; None for processes.
-        max_rows: Most cells that run in lock-step.
-        log: File that the calls to live servers are appended to.
-        export_port: Port at which metrics of live servers are shown.
-        stop: Asked several times a second; "yes" ends the run.
-        progress: Told how much of the family's `unit` has been done since it was told last.
 
-    Yields:
-        Results as soon as they are there, in no particular order.
+class RayError(InfraMindError):
+    """Ray is missing, or its cluster cannot be reached."""
+
+
+class _Worker(Protocol):
+    """One worker, wherever it runs; it answers one request at a time."""
+
+    def ask(self, request: Any) -> None:
+        """Send a request; returns at once."""
+
+    def read(self) -> list[Message]:
+        """Return the messages that have arrived; blocks until there are some.
+
+        Raises:
+            WorkerDiedError: The worker is gone.
+        """
+
+    def end(self) -> None:
+        """Stop the worker, busy or not."""
+
+
+def load_object(path: str) -> Any:
+    """Import the object that ``package.module:name`` names.
 
     Raises:
-        StoppedError: `stop` said so.
-        BenchmarkError: A policy failed, or workers keep dying.
+        InfraMindError: It is not of this form, or there is no such module or name.
     """
-    if not ids:
-        return
-    live = kind.live(suite, stop, progress=progress, log=log, export_port=export_port)
-    if live is not None:  # the servers are one, whoever asks
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise InfraMindError(f"{path!r} must have the form package.module:name.")
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise InfraMindError(f"{path!r} cannot be imported: {error}.") from error
+
+
+class _Target:
+    """The object that a worker calls, made at the first request: errors need a way out."""
+
+    def __init__(self, factory: str, config: Mapping[str, Any]) -> None:
+        self._made_of = factory, config
+        self._made: Callable[[Emit, Any], None] | None = None
+
+    def __call__(self, emit: Emit, request: Any) -> None:
+        if self._made is None:
+            factory, config = self._made_of
+            self._made = cast(Callable[[Emit, Any], None], load_object(factory)(**config))
+        self._made(emit, request)
+
+    def answer(self, request: Any, send: Callable[[bytes], None]) -> None:
+        """Answer a request; pickled messages leave by `send`."""
         try:
-            for batch in batches(list(ids), 1):
-                yield from _run_batch(kind, live, batch, ids)
-        finally:
-            live.close()
-        return
-    if ray_address is None:
-        work = _cut(ids, workers, max_rows)
-        workers = min(workers, len(work))
-        if workers <= 1:
-            simulator = kind.simulator(suite, stop, progress)
-            for batch in work:
-                yield from _run_batch(kind, simulator, batch, ids)
-            return
-        kind.simulator(suite).warm_up(work[0][0])  # compiles once, not once a process
-    with site(workers, ray_address) as where:
-        jobs = [_Job({cell: ids[cell] for cell in b}) for b in _cut(ids, where.size, max_rows)]
-        for job, (what, content) in run_jobs(
-            where,
-            "inframind_gym.benchmark.workers:CellWorker",
-            {"kind": kind.kind, "suite": suite},
-            jobs,
-            request=lambda job: job.owed,
-            retry=_Halves(),
-            stop=lambda: _raise_if(stop),
-        ):
-            if what == "progress":
-                progress(content)
-                continue
-            job.forget(content)
-            yield content
+            self(lambda item: send(pickle.dumps(("item", item), protocol=5)), request)
+        except (BrokenPipeError, ConnectionResetError):  # the parent is gone
+            raise
+        except Exception as error:
+            send(pickle.dumps(("error", _portable(error)), protocol=5))
+        else:
+            send(pickle.dumps(("done", None), protocol=5))
 
 
-def _cut(ids: Mapping[BaseCell, str], workers: int, max_rows: int) -> list[list[BaseCell]]:
-    return batches(list(ids), min(max_rows, math.ceil(len(ids) / workers)))
+def _portable(error: Exception) -> Exception:
+    """Return the error in a form that survives pickling, with its traceback as a note."""
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    try:
+        copy = pickle.loads(pickle.dumps(error))
+    except Exception:
+        known = isinstance(error, InfraMindError)
+        copy = InfraMindError(str(error)) if known else RuntimeError(repr(error))
+    if not isinstance(copy, InfraMindError):
+        copy.add_note(f"raised in a worker:\n{trace}")
+    return cast(Exception, copy)
 
 
-def _raise_if(stop: Callable[[], bool]) -> None:
-    """Ask whether the run shall end.
+def _serve(connection: Connection, factory: str, config: Mapping[str, Any]) -> None:
+    """Answer requests in a process until the connection ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    for name in _THREADS:  # each worker is one core's work
+        os.environ.setdefault(name, "1")
+    target = _Target(factory, config)
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
+        while True:
+            target.answer(connection.recv(), connection.send_bytes)
 
-    Raises:
-        StoppedError: It shall.
+
+class _ProcessWorker:
+    """A worker in a process of this machine, see `Workers`."""
+
+    def __init__(self, factory: str, config: Mapping[str, Any]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, factory, config), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def ask(self, request: Any) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it died: `read` raises
+            self.connection.send(request)
+
+    def read(self) -> list[Message]:
+        try:
+            return [pickle.loads(self.connection.recv_bytes())]
+        except (EOFError, ConnectionResetError):
+            self._process.join(timeout=1.0)
+            raise WorkerDiedError(f"exit code {self._process.exitcode}") from None
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.connection.close()
+
+
+class _Actor:
+    """Answers requests on the cluster in one thread, and hands out the messages in another.
+
+    It works in `folder`, where its machine has it.
     """
-    if stop():
-        raise StoppedError
+
+    def __init__(self, factory: str, config: Mapping[str, Any], folder: str) -> None:
+        with suppress(OSError):
+            os.chdir(folder)
+        self._target = _Target(factory, config)
+        self._messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def ask(self, request: bytes) -> None:
+        self._target.answer(pickle.loads(request), self._messages.put)
+
+    def take(self) -> list[bytes]:
+        messages = [self._messages.get()]
+        while not self._messages.empty():
+            messages.append(self._messages.get())
+        return messages
 
 
-def _run_batch(
-    kind: Family, player: Player, batch: Sequence[BaseCell], ids: Mapping[BaseCell, str]
-) -> Iterator[list[CellResult]]:
-    for finished in player.run(batch):
-        yield [kind.encode(cell, ids[cell], *content) for cell, *content in finished]
+class _RayWorker:
+    """A worker in an actor on Ray, which takes one core of the cluster, see `Workers`."""
+
+    def __init__(self, factory: str, config: Mapping[str, Any]) -> None:
+        self._ray: Any = importlib.import_module("ray")
+        remote = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, max_concurrency=2)
+        self._actor: Any = remote(_Actor).remote(factory, dict(config), os.getcwd())
+        self.reference: Any = None
+
+    def ask(self, request: Any) -> None:
+        # As bytes, so that arrays arrive writable as in a process.
+        self._actor.ask.remote(pickle.dumps(request, protocol=5))
+        self.reference = self._actor.take.remote()
+
+    def read(self) -> list[Message]:
+        try:
+            messages: list[Message] = [pickle.loads(m) for m in self._ray.get(self.reference)]
+        except self._ray.exceptions.RayError as error:
+            raise WorkerDiedError(f"message of Ray: {_first_line(error)}") from None
+        if messages[-1][0] == "item":  # more will come
+            self.reference = self._actor.take.remote()
+        return messages
+
+    def end(self) -> None:
+        self._ray.kill(self._actor, no_restart=True)
 
 
-class CellWorker:
-    """Runs batches of cells; emits results and counts of finished queries or decisions.
+class Workers:
+    """Workers of one kind, which stay until the block ends; a context manager.
+
+    A worker is made when there is a job for it. With one worker and no cluster the object is called
+    in this process, and requests and items are handed over as they are; otherwise they are pickled.
 
     Args:
-        kind: Name of their family.
-        suite: What the cells share.
+        factory: ``package.module:Class`` of the object that each worker calls.
+        config: Its keyword arguments.
+        workers: Most workers.
+        ray_address: Of a Ray cluster: ``ray://host:port``, ``host:port``, "auto" (the cluster of
+            this machine), or "local" (a new one on this machine); None for processes.
+
+    Attributes:
+        size: Most workers, at most the cores of the cluster.
+
+    Raises:
+        RayError: Ray is not installed, or nothing answers at the address.
     """
 
-    def __init__(self, kind: str, suite: BaseSuite) -> None:
-        self._family = family(kind)
-        self._simulator = self._family.simulator(suite, progress=self._count)
-        self._queries, self._sent_at = 0, time.monotonic()
-        self._emit: Emit = lambda item: None
+    def __init__(
+        self,
+        factory: str,
+        config: Mapping[str, Any],
+        workers: int = 1,
+        ray_address: str | None = None,
+    ) -> None:
+        if workers < 1:
+            raise InfraMindError(f"workers is {workers}; it must be at least 1.")
+        self._made_of = factory, config
+        self._idle: list[_Worker] = []
+        self._ray: Any = None if ray_address is None else _connect(ray_address, workers)
+        self._here = _Target(factory, config) if ray_address is None and workers == 1 else None
+        self.size = workers
+        if self._ray is not None:
+            self.size = max(1, min(workers, int(self._ray.cluster_resources().get("CPU", 1))))
 
-    def __call__(self, emit: Emit, ids: Mapping[BaseCell, str]) -> None:
-        """Run the cells; a count is emitted not more than twice a second."""
-        self._emit = emit
-        for results in _run_batch(self._family, self._simulator, list(ids), ids):
-            emit(("results", results))
-        self._report()
+    def run(
+        self,
+        jobs: Iterable[J],
+        *,
+        retry: Callable[[J, WorkerDiedError], Iterable[J]] | None = None,
+        request: Callable[[J], Any] = lambda job: job,
+        stop: Callable[[], None] = lambda: None,
+    ) -> Iterator[tuple[J, Any]]:
+        """Hand out jobs, and again when a worker dies.
 
-    def _count(self, queries: int) -> None:
-        self._queries += queries
-        if time.monotonic() - self._sent_at > _REPORT_EVERY_S:
-            self._report()
+        Args:
+            jobs: In the order in which they are begun.
+            retry: Called with a job that was lost and the reason; the jobs that it returns are done
+                at the end. It raises when that has happened too often; None: MAX_ATTEMPTS times.
+            request: Makes the worker's request of a job.
+            stop: Called several times a second; raises to end the run.
 
-    def _report(self) -> None:
-        self._emit(("progress", self._queries))
-        self._queries, self._sent_at = 0, time.monotonic()
+        Yields:
+            Jobs with the items of their workers, as they come.
+
+        Raises:
+            WorkerDiedError: A job was lost too often.
+            Exception: A worker raised it.
+        """
+        waiting, at_work = deque(jobs), dict[_Worker, J]()
+        retry = retry or _Again()
+
+        def begin(worker: _Worker) -> None:
+            at_work[worker] = waiting.popleft()
+            worker.ask(request(at_work[worker]))
+
+        while waiting and self._here is not None:
+            stop()
+            job, items = waiting.popleft(), list[Any]()
+            self._here(items.append, request(job))
+            yield from ((job, item) for item in items)
+        try:
+            while waiting or at_work:
+                while waiting and len(at_work) < self.size:
+                    begin(self._idle.pop() if self._idle else self._make())
+                stop()
+                for worker in self._ready(list(at_work)):
+                    try:
+                        messages = worker.read()
+                    except WorkerDiedError as death:
+                        worker.end()
+                        waiting.extend(retry(at_work.pop(worker), death))
+                        continue
+                    for kind, content in messages:
+                        if kind == "error":
+                            raise content
+                        if kind == "item":
+                            yield at_work[worker], content
+                        elif waiting:
+                            begin(worker)
+                        else:
+                            del at_work[worker]
+                            self._idle.append(worker)
+        finally:
+            for worker in at_work:
+                worker.end()
+
+    def _make(self) -> _Worker:
+        return (_ProcessWorker if self._ray is None else _RayWorker)(*self._made_of)
+
+    def _ready(self, workers: Sequence[Any]) -> list[Any]:
+        """Wait for a moment, and return the workers that can be read or have died."""
+        if self._ray is None:
+            by_connection = {worker.connection: worker for worker in workers}
+            return [by_connection[cast(Any, c)] for c in wait(list(by_connection), timeout=POLL_S)]
+        by_reference = {worker.reference: worker for worker in workers}
+        for number, timeout_s in ((len(workers), 0), (1, POLL_S)):
+            found, _ = self._ray.wait(list(by_reference), num_returns=number, timeout=timeout_s)
+            if found:
+                break
+        return [by_reference[reference] for reference in found]
+
+    def close(self) -> None:
+        """Stop all workers and leave the cluster; the second time does nothing."""
+        while self._idle:
+            self._idle.pop().end()
+        if self._ray is not None:
+            _disconnect()
+        self._ray = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
-class _Job:
-    """A batch of cells, less those whose results have arrived."""
-
-    def __init__(self, owed: dict[BaseCell, str]) -> None:
-        self.owed = owed
-
-    def forget(self, results: Sequence[CellResult]) -> None:
-        arrived = {result.line["cell"] for result in results}
-        self.owed = {cell: name for cell, name in self.owed.items() if name not in arrived}
-
-
-class _Halves:
-    """Gives a dead worker's unfinished cells back, in halves in case they were too many."""
+class _Again:
+    """Returns a job that was lost, up to MAX_ATTEMPTS times."""
 
     def __init__(self) -> None:
-        self._attempts: Counter[BaseCell] = Counter()
+        self._lost: Counter[int] = Counter()
 
-    def __call__(self, job: _Job, death: HostDiedError) -> list[_Job]:
-        cells = list(job.owed)
-        self._attempts.update(cells)
-        lost = [cell for cell in cells if self._attempts[cell] >= MAX_ATTEMPTS]
-        if lost:
-            raise BenchmarkError(
-                f"a worker died {MAX_ATTEMPTS} times (last {death}), last with {lost[0]}. If "
-                "memory ran out, use fewer --workers; what has finished is kept."
-            )
-        middle = math.ceil(len(cells) / 2)
-        halves = (cells[:middle], cells[middle:])
-        return [_Job({cell: job.owed[cell] for cell in half}) for half in halves if half]
+    def __call__(self, job: J, death: WorkerDiedError) -> list[J]:
+        self._lost[id(job)] += 1
+        if self._lost[id(job)] == MAX_ATTEMPTS:
+            raise WorkerDiedError(f"a worker died {MAX_ATTEMPTS} times at one job (last {death}).")
+        return [job]
+
+
+_users = 0  # of the connection with a cluster; the last one closes it, if it is ours
+_ours = False
+
+
+def _connect(address: str, workers: int) -> Any:
+    """Connect this process with a cluster and return Ray; `_disconnect` undoes one call.
+
+    Nodes on other machines are sent the packages of this checkout; nodes on this one import the
+    same as this process. Workers work in the folder of this process where their machine has it:
+    checkpoints with relative paths have to be on a file system that all machines share. A process
+    that is connected already stays connected as it is.
+    """
+    global _users, _ours
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError:
+        raise RayError(
+            "--ray-address needs Ray: install the extra `ray`, from the repository "
+            '`pip install -c constraints.txt -e ".[ray]"`.'
+        ) from None
+    if not ray.is_initialized():
+        try:
+            _start(ray, address, workers)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise RayError(
+                f"no Ray cluster can be reached at {address!r}: {_first_line(error).rstrip('.')}. "
+                "Start one (`ray start --head`), give this process its token if it asks for one "
+                "(RAY_AUTH_TOKEN), or let --ray-address be 'local'."
+            ) from error
+        _ours = True
+    _users += 1
+    return ray
+
+
+def _disconnect() -> None:
+    global _users, _ours
+    _users -= 1
+    if _users == 0 and _ours:
+        importlib.import_module("ray").shutdown()
+        _ours = False
+
+
+def _start(ray: Any, address: str, workers: int) -> None:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    here = {"env_vars": {"PYTHONPATH": _own_paths()}}
+    if address == LOCAL:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        small = {"include_dashboard": False, "object_store_memory": _STORE_BYTES}
+        ray.init(LOCAL, num_cpus=workers, runtime_env=here, **small, **quiet)
+        return
+    if address != "auto":  # Ray itself would try for minutes
+        host, _, port = address.removeprefix(_CLIENT).rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError("it is neither host:port, ray://host:port, 'auto' nor 'local'.")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    if address.startswith(_CLIENT):  # nothing is known of the cluster's machines
+        ray.init(address, runtime_env=checkout_env(), log_to_driver=False)
+        return
+    ray.init(address, runtime_env=here, **quiet)
+    own = ray.util.get_node_ip_address()
+    if any(node["Alive"] and node["NodeManagerAddress"] != own for node in ray.nodes()):
+        ray.shutdown()
+        ray.init(address, runtime_env=checkout_env(), **quiet)
+
+
+def checkout_env() -> dict[str, Any]:
+    """Return the runtime environment that carries this checkout's packages to other machines."""
+    others = sorted(path.name for path in ROOT.iterdir() if path.name not in _SHIPPED)
+    caches = ["__pycache__", "*.pyc"]
+    return {"working_dir": str(ROOT), "excludes": [*(f"/{name}" for name in others), *caches]}
+
+
+def _own_paths() -> str:
+    """Folders from which this process imports what is not installed, as PYTHONPATH."""
+    installed = (Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve())
+    paths = [Path(entry or os.curdir).resolve() for entry in sys.path]
+    mine = [ROOT, *(p for p in paths if not any(p.is_relative_to(where) for where in installed))]
+    return os.pathsep.join(dict.fromkeys(map(str, mine)))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -106,8 +106,8 @@ BASELINES: Final = (
 # Players of the checkpoints that `agents` trains.
 AGENTS: Final = (
     PolicyEntry(
-        "headway",
-        "agents.headway.agent:HeadwayPolicy",
+        "bid_price",
+        "inframind_gym.policies.bid_price.policy:BidPricePolicy",
         ("checkpoint", "mode"),
         "a price on every second of every server; the default agent",
     ),

@@ -72,6 +72,7 @@ def alone(config: RoutingSuite, cell: RoutingCell) -> np.ndarray:
         "least_loaded",
         "moa",
         "q_learning_load_tracker",
+        "bid_price",
         f"{MINE}:Cheapest",
         f"{MINE}:Learner",
         f"{MINE}:FullObservation",

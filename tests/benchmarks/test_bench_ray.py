@@ -1,4 +1,4 @@
-"""Cells and shards on a local Ray cluster of two nodes: the same results, whoever dies."""
+"""Cells and trainings on a local Ray cluster of two nodes: the same results after a death."""
 
 import json
 import os
@@ -10,23 +10,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from inframind_gym.benchmark.cluster.crew import run_jobs, site
-from inframind_gym.benchmark.cluster.fleet import Fleet, WorkerDiedError
-from inframind_gym.benchmark.cluster.hosts import HostDiedError
-from inframind_gym.benchmark.cluster.ray_hosts import RayError, checkout_env
+from agents.bid_price.training import train
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.runner import resolve, run
-from inframind_gym.benchmark.store import CELLS, EPISODES, read_blocks
-from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.routing.suite import RoutingSuite
+from inframind_gym.benchmark.runner import run
+from inframind_gym.benchmark.store import CELLS, RECORDS, read_blocks
+from inframind_gym.benchmark.workers import RayError, Workers, checkout_env
+from inframind_gym.policies import checkpoint
+from tests.agents.test_bid_price_training import TINY
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: the extra `ray` brings it")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__)..resolve().parents[2]
 MINE = "tests.benchmarks.policies_under_test"
-SHARDS = "tests.agents.shards_under_test"
+WORKERS = "tests.benchmarks.workers_under_test"
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
 
 pytestmark = pytest.mark.slow
@@ -51,7 +52,7 @@ def cluster(folder: Path) -> Iterator[Any]:
             made.shutdown()
 
 
-def suite(*policies: str) -> SuiteConfig:
+def suite(*policies: str) -> RoutingSuite:
     content = {
         "name": "small",
         "policies": policies,
@@ -61,11 +62,11 @@ def suite(*policies: str) -> SuiteConfig:
         "seeds": 2,
         "num_queries": 12,
     }
-    return resolve(SuiteConfig.model_validate(content))
+    return RoutingSuite.model_validate(content).resolve()
 
 
 def files(folder: Path) -> tuple[bytes, bytes]:
-    return (folder / EPISODES).read_bytes(), (folder / CELLS).read_bytes()
+    return (folder / RECORDS).read_bytes(), (folder / CELLS).read_bytes()
 
 
 def test_the_same_bytes_as_in_one_process_and_a_death_costs_a_retry(
@@ -80,6 +81,16 @@ def test_the_same_bytes_as_in_one_process_and_a_death_costs_a_retry(
     assert not ray.is_initialized()
 
 
+def test_a_training_on_two_nodes_is_that_of_one_process(cluster: Any, tmp_path: Path) -> None:
+    there = {"workers": 2, "ray_address": cluster.address}
+    found = []
+    for name, more in (("here", {}), ("there", there)):
+        train(TINY, seed=3, out=tmp_path / name, **more)
+        found.append(checkpoint.load(tmp_path / name / "best")[0])
+    assert found[0].keys() == found[1].keys()
+    assert all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
+
+
 def test_a_policy_that_fails_or_always_dies_is_an_error(cluster: Any, folder: Path) -> None:
     where = {"workers": 2, "ray_address": cluster.address}
     with pytest.raises(BenchmarkError, match=r"(?s)Raises' failed with KeyError.*my own mistake"):
@@ -88,36 +99,23 @@ def test_a_policy_that_fails_or_always_dies_is_an_error(cluster: Any, folder: Pa
         run(suite(f"{MINE}:AlwaysDies"), folder / "dies", max_rows=4, **where)
 
 
-def test_a_node_that_goes_takes_its_shards_and_no_one_else(cluster: Any) -> None:
-    configs = [{"seed": i} for i in range(3)]
-    with (
-        Fleet(f"{SHARDS}:Counter", configs, workers=1) as inline,
-        Fleet(f"{SHARDS}:Counter", configs, 2, cluster.address) as fleet,
-    ):
-        assert fleet.call("add", 1.0, each=[1, 2, 3]) == inline.call("add", 1.0, each=[1, 2, 3])
-        assert fleet.call("folder") == inline.call("folder")  # checkpoints may be relative
-        pids = fleet.call("where")
-        assert len(set(pids)) == 2
-        os.kill(pids[1], signal.SIGKILL)
-        with pytest.raises(WorkerDiedError, match="worker 1 died"):
-            fleet.call("add", 1.0)
-        fleet.restart()
-        assert [total for total, _ in fleet.call("add", 0.0)] == [3.0, 1.0, 7.0]
-
-
-def again(job: Any, death: HostDiedError) -> list[Any]:
-    return [job]
-
-
-def test_jobs_outlive_a_node(cluster: Any, folder: Path) -> None:
+def test_jobs_outlive_a_worker_and_a_node(cluster: Any, folder: Path) -> None:
     jobs = [(i, str(folder)) for i in range(6)]
-    with site(2, cluster.address) as where:
-        done = dict(run_jobs(where, f"{SHARDS}:Fragile", {}, jobs, retry=again))
-    assert done == {job: job[0] for job in jobs}
+    with Workers(f"{WORKERS}:Fragile", {}, 2, cluster.address) as pool:
+        assert dict(pool.run(jobs)) == {job: job[0] for job in jobs}
     assert (folder / "died-2").exists()
+    with Workers(f"{WORKERS}:Facts", {}, 2, cluster.address) as pool:
+        pids = {pid for _, (pid, _, _) in pool.run(range(4))}
+        assert len(pids) == 2 and os.getpid() not in pids
+        found = list(pool.run(range(2)))  # by the same workers, in the same folder
+        assert {pid for _, (pid, _, _) in found} == pids
+        assert {where for _, (_, _, where) in found} == {os.getcwd()}  # paths may be relative
+    with Workers(f"{WORKERS}:Square", {}, 2, cluster.address) as pool:
+        ((_, array),) = pool.run([np.arange(3.0)])
+        assert array.tolist() == [0.0, 1.0, 4.0] and array.flags.writeable
     node = cluster.add_node(**NODE)
-    with site(3, cluster.address) as where:
-        results = run_jobs(where, f"{SHARDS}:SlowSquare", {}, range(6), retry=again)
+    with Workers(f"{WORKERS}:Square", {"seconds": 0.5}, 3, cluster.address) as pool:
+        results = pool.run(range(6))
         seen = [next(results)]
         cluster.remove_node(node, allow_graceful=False)
         assert dict([*seen, *results]) == {i: i * i for i in range(6)}
@@ -148,12 +146,12 @@ def test_ctrl_c_keeps_what_has_finished_and_a_run_without_ray_continues(tmp_path
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "locl"])
-def test_nobody_at_the_address_is_said(address: str) -> None:
+def test_an_address_without_a_cluster_is_an_error(address: str) -> None:
     with pytest.raises(RayError, match=f"no Ray cluster can be reached at '{address}'"):
-        Fleet(f"{SHARDS}:Counter", [{"seed": 0}], 1, address)
+        Workers(f"{WORKERS}:Square", {}, 1, address)
 
 
-def test_other_machines_get_the_packages_and_nothing_else() -> None:
+def test_other_machines_get_the_packages_alone() -> None:
     excluded = {name.strip("/") for name in checkout_env()["excludes"]}
     kept = {path.name for path in ROOT.iterdir()} - excluded
     assert {"agents", "baselines", "benchmarks", "envs_configs", "inframind_gym"} <= kept

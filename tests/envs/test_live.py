@@ -66,7 +66,9 @@ def test_spaces_are_the_surrogates(live_id: str) -> None:
 
 
 # One of each kind: by telemetry, online learner, network that plans, recipes that plan.
-@pytest.mark.parametrize("policy", ["least_loaded", "linucb", "inframind", "headway", "masrouter"])
+@pytest.mark.parametrize(
+    "policy", ["least_loaded", "linucb", "inframind", "bid_price", "masrouter"]
+)
 def test_any_policy_plays_both_and_gets_the_same_records(policy: str) -> None:
     needs = requires_of(baselines.resolve_policy(policy))
     arguments = {"num_queries": 6, "observation": "index", "workload": "math", **needs}

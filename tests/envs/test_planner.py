@@ -334,7 +334,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"executor": "no.module:X"}, r"executor: .*no module named 'no.module'"),
     ({"executor": HERE + "Nobody"}, r"executor: .*unknown class 'Nobody'"),
     ({"executor": "probe_of_planner:1:2"}, r"executor: .*too many arguments; write probe_of"),
-    ({"executor": "headway"}, "'headway' routes along plans of its own"),
+    ({"executor": "bid_price"}, "'bid_price' routes along plans of its own"),
     ({"executor": "masrouter"}, "'masrouter' routes along plans of its own"),
     ({"executor": "fixed_recipe"}, "'fixed_recipe' routes along plans of its own"),
     ({"executor": "clairvoyant"}, "'clairvoyant' routes along plans of its own"),

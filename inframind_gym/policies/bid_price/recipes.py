@@ -1,12 +1,10 @@
-"""Recipes: whole ways to answer a query, from the topology down to the model of every agent.
+"""Recipes: topology, agents, roles, models and strategy of a query, fixed when it arrives.
 
-A query whose every call is decided when it arrives can be priced when it arrives. A recipe fixes
-topology, agents, roles, models and strategy; a book of recipes is what Headway chooses from.
+A query whose every call is decided on arrival can be priced on arrival.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -19,13 +17,10 @@ from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
     MAX_NODES,
     TOPOLOGIES,
-    distinct_plans,
     graph,
 )
 from inframind_gym.tasks import DOMAINS
 
-_MOST_TEAMS: Final = 40  # choices of models that are tried for many agents
-_MOST_DOUBLE: Final = 4  # agents that are tried with roles that answer twice
 _DEBATE: Final = TOPOLOGIES.index("Debate")
 
 
@@ -36,8 +31,8 @@ class Recipe(NamedTuple):
         topology: index into TOPOLOGIES.
         models: of every node, indices into the pool.
         strategy: of every call, index into STRATEGIES.
-        roles: a RoleRule: which of a domain's roles the agents take, those first that fit the
-            question best; SINGLE where a domain has none of the kind.
+        roles: a RoleRule, the kind of roles that the agents take, the best fit for the question
+            first; SINGLE where a domain has none of the kind.
     """
 
     topology: int
@@ -46,15 +41,15 @@ class Recipe(NamedTuple):
     roles: int
 
 
-class RecipeBook(NamedTuple):
-    """R recipes as arrays."""
+class RecipeTable(NamedTuple):
+    """R recipes as columns."""
 
     topology: NDArray[np.int64]  # (R,)
     num_agents: NDArray[np.int64]  # (R,)
     roles: NDArray[np.int64]  # (R,) RoleRule
     strategy: NDArray[np.int64]  # (R,)
     models: NDArray[np.int64]  # (R, MAX_NODES), -1 beyond the nodes
-    routes: NDArray[np.int64]  # (R, MAX_NODES) what each node is routed to, 0 beyond the nodes
+    routes: NDArray[np.int64]  # (R, MAX_NODES) route of each node, 0 beyond the nodes
     waves: NDArray[np.int64]  # (R, MAX_NODES), -1 beyond the nodes
     needs: NDArray[np.uint32]  # (R,) bit mask of the models that it uses
 
@@ -62,19 +57,19 @@ class RecipeBook(NamedTuple):
         """Number of recipes."""
         return int(self.topology.shape[0])
 
-    def select(self, rows: NDArray[np.int64]) -> RecipeBook:
-        """Some of the recipes, in the order of `rows`."""
-        return RecipeBook(**{name: column[rows] for name, column in self._asdict().items()})
+    def select(self, rows: NDArray[np.int64]) -> RecipeTable:
+        """Return some of the recipes, in the order of `rows`."""
+        return RecipeTable(**{name: column[rows] for name, column in self._asdict().items()})
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """What a checkpoint keeps: the rest follows from it."""
+        """Columns that a checkpoint keeps; the others follow from them."""
         return {
             f"recipes.{name}": getattr(self, name).astype(np.int16)
             for name in ("topology", "num_agents", "roles", "strategy", "models")
         }
 
 
-def book_of(recipes: Sequence[Recipe], num_strategies: int) -> RecipeBook:
+def tabulate(recipes: Sequence[Recipe], num_strategies: int) -> RecipeTable:
     """Tabulate recipes."""
     count = len(recipes)
     models = np.full((count, MAX_NODES), -1, np.int64)
@@ -87,7 +82,7 @@ def book_of(recipes: Sequence[Recipe], num_strategies: int) -> RecipeBook:
         waves[r, :nodes] = graph(TOPOLOGIES[recipe.topology], int(agents[r])).waves
     strategy = np.array([r.strategy for r in recipes], np.int64)
     bits = np.where(models >= 0, np.uint32(1) << models.clip(0).astype(np.uint32), np.uint32(0))
-    return RecipeBook(
+    return RecipeTable(
         topology=np.array([r.topology for r in recipes], np.int64),
         num_agents=agents,
         roles=np.array([r.roles for r in recipes], np.int64),
@@ -99,12 +94,12 @@ def book_of(recipes: Sequence[Recipe], num_strategies: int) -> RecipeBook:
     )
 
 
-def book_from_tensors(tensors: Mapping[str, NDArray[Any]], num_strategies: int) -> RecipeBook:
-    """The inverse of `RecipeBook.to_tensors`."""
+def table_from_tensors(tensors: Mapping[str, NDArray[Any]], num_strategies: int) -> RecipeTable:
+    """Return the table whose `to_tensors` these are."""
     columns = [
         tensors[f"recipes.{n}"].tolist() for n in ("topology", "models", "strategy", "roles")
     ]
-    return book_of(
+    return tabulate(
         [
             Recipe(topology, tuple(m for m in team if m >= 0), strategy, roles)
             for topology, team, strategy, roles in zip(*columns, strict=True)
@@ -113,68 +108,18 @@ def book_from_tensors(tensors: Mapping[str, NDArray[Any]], num_strategies: int) 
     )
 
 
-def candidates(num_models: int, num_strategies: int, *, code: bool = True) -> list[Recipe]:
-    """Every recipe that is worth a trial.
-
-    All teams of up to three agents, and a sample of the larger ones. Where there are several waves
-    the order within a team is the pool's or its reverse; in a debate one model speaks for all in
-    the second round, whichever spoke in the first.
-
-    Args:
-        num_models: models of the pool.
-        num_strategies: strategies.
-        code: whether there are tasks whose answer is code; else CODER is the same as SINGLE.
-    """
-    found = []
-    for topology, agents in distinct_plans():
-        name = TOPOLOGIES[topology]
-        rules = [
-            rule
-            for rule in RoleRule
-            if (rule != RoleRule.DOUBLE or (name != "Reflection" and agents <= _MOST_DOUBLE))
-            and (rule != RoleRule.CODER or code)
-        ]
-        for team in _teams(num_models, agents, topology):
-            for models in _castings(name, team, num_models):
-                found += [
-                    Recipe(topology, models, strategy, rule)
-                    for strategy in range(num_strategies)
-                    for rule in rules
-                ]
-    return found
-
-
-def _teams(num_models: int, agents: int, topology: int) -> list[tuple[int, ...]]:
-    teams = list(itertools.combinations_with_replacement(range(num_models), agents))
-    if len(teams) <= _MOST_TEAMS:
-        return teams
-    rng = np.random.default_rng([topology, agents])
-    return [teams[i] for i in np.sort(rng.permutation(len(teams))[:_MOST_TEAMS])]
-
-
-def _castings(name: str, team: tuple[int, ...], num_models: int) -> list[tuple[int, ...]]:
-    """Models of every node for a team."""
-    if name == "Debate":
-        return [team + (second,) * len(team) for second in range(num_models)]
-    if name in ("Chain", "FullConnected"):
-        return list(dict.fromkeys((team, team[::-1])))
-    return [team]
-
-
 def role_orders(
     task_embeddings: NDArray[np.float32], role_embeddings: NDArray[np.float32]
 ) -> NDArray[np.int8]:
-    """Roles of the agents by question: those that fit it best come first.
-
-    Fit is the cosine of the embeddings.
+    """Roles of the agents by question, the best fit first: by the cosine of the embeddings.
 
     Args:
         task_embeddings: (T, 384), unit length.
         role_embeddings: (R, 384), in the order of ROLES.
 
     Returns:
-        (T, domains, rules, MAX_AGENTS) positions within the domain's roles, as a plan wants them;
-        where there are fewer roles than agents they come again.
+        (T, domains, rules, MAX_AGENTS) positions within the domain's roles; where
+        there are fewer roles than agents they repeat.
     """
     fit = task_embeddings.astype(np.float64) @ role_embeddings.astype(np.float64).T
     out = np.zeros((len(fit), len(DOMAINS), len(RoleRule), MAX_AGENTS), np.int8)

@@ -1,0 +1,311 @@
+"""Episodes that workers play for a training, and the survey of recipes at idle servers.
+
+All is estimated from the records of finished queries, which any router has: its own decisions,
+whether the answer was right, and the time of each node.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.benchmark.workers import Emit
+from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.policies import PolicySpec
+from inframind_gym.policies.bid_price.model import BY_RECIPE, Estimates, Prices, choose
+from inframind_gym.policies.bid_price.policy import RecipePolicy
+from inframind_gym.policies.bid_price.recipes import Recipe, RecipeTable
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES, distinct_plans
+from inframind_gym.tasks import DOMAINS
+
+_MAX_TEAMS: Final = 40  # choices of models that are tried for many agents
+_MAX_DOUBLE: Final = 4  # agents that are tried with roles that answer twice
+_PRIOR_QUERIES: Final = 10.0  # of average success, added to every recipe's own
+_MIN_SPREAD: Final = 0.15  # of log latency, where few queries happened to agree
+_SITUATIONS: Final = 4000  # prices, loads and budgets for which recipes are compared
+
+
+def candidates(num_models: int, num_strategies: int, *, code: bool = True) -> list[Recipe]:
+    """Return every recipe that is worth a trial.
+
+    These are all teams of up to three agents, and a sample of the larger ones. Where there are
+    several waves the order within a team is the pool's or its reverse. In a debate one model
+    answers for all agents in the second round, whatever their models were in the first.
+
+    Args:
+        num_models: models of the pool.
+        num_strategies: strategies.
+        code: whether the answer of some tasks is code; else CODER is the same as SINGLE.
+    """
+    found = []
+    for topology, agents in distinct_plans():
+        name = TOPOLOGIES[topology]
+        rules = [
+            rule
+            for rule in RoleRule
+            if (rule != RoleRule.DOUBLE or (name != "Reflection" and agents <= _MAX_DOUBLE))
+            and (rule != RoleRule.CODER or code)
+        ]
+        for team in _teams(num_models, agents, topology):
+            for models in _castings(name, team, num_models):
+                found += [
+                    Recipe(topology, models, strategy, rule)
+                    for strategy in range(num_strategies)
+                    for rule in rules
+                ]
+    return found
+
+
+def _teams(num_models: int, agents: int, topology: int) -> list[tuple[int, ...]]:
+    teams = list(itertools.combinations_with_replacement(range(num_models), agents))
+    if len(teams) <= _MAX_TEAMS:
+        return teams
+    rng = np.random.default_rng([topology, agents])
+    return [teams[i] for i in np.sort(rng.permutation(len(teams))[:_MAX_TEAMS])]
+
+
+def _castings(name: str, team: tuple[int, ...], num_models: int) -> list[tuple[int, ...]]:
+    """Return the choices of models for the nodes of a team."""
+    if name == "Debate":
+        return [team + (second,) * len(team) for second in range(num_models)]
+    if name in ("Chain", "FullConnected"):
+        return list(dict.fromkeys((team, team[::-1])))
+    return [team]
+
+
+class Played(NamedTuple):
+    """n finished queries."""
+
+    row: NDArray[np.int64]  # (n,) of the environment
+    recipe: NDArray[np.int64]  # (n,)
+    in_flight: NDArray[np.float64]  # (n, M) calls at each model when the query was planned
+    records: NDArray[Any]  # (n,) COMPLETED
+
+
+@dataclass(frozen=True)
+class Job:
+    """Episodes to play in lockstep; it can be pickled.
+
+    Attributes:
+        env: arguments of the environment, JSON values.
+        seeds: (rows,).
+        rates_per_min: (rows,) arrival rates.
+        policy: plays all rows.
+        result: makes the job's result of the finished queries; None returns them.
+    """
+
+    env: dict[str, Any]
+    seeds: list[int]
+    rates_per_min: NDArray[np.float64]
+    policy: RecipePolicy
+    result: Callable[[Played], Any] | None = None
+
+
+class Player:
+    """Plays jobs in a worker."""
+
+    def __call__(self, emit: Emit, job: Job) -> None:
+        """Emit the result of a job."""
+        env = environment(len(job.seeds), job.env)
+        played = play(env, job.policy, job.seeds, job.rates_per_min)
+        emit(played if job.result is None else job.result(played))
+
+
+def environment(num_envs: int, arguments: dict[str, Any]) -> StreamVectorEnv:
+    """Return an environment with these arguments; the last ones are reused."""
+    return _environment(num_envs, json.dumps(arguments, sort_keys=True))
+
+
+@lru_cache(maxsize=2)
+def _environment(num_envs: int, arguments: str) -> StreamVectorEnv:
+    return StreamVectorEnv(num_envs, **json.loads(arguments))
+
+
+def play(
+    env: StreamVectorEnv,
+    policy: RecipePolicy,
+    seeds: Sequence[int],
+    rates_per_min: NDArray[np.float64] | float,
+) -> Played:
+    """Play one episode in every row of an environment.
+
+    Args:
+        env: at level "joint", with observations by index.
+        policy: plays all rows.
+        seeds: (rows,) of the episodes and of the policy's draws.
+        rates_per_min: (rows,) arrival rates, or one for all.
+    """
+    options = {"arrival_rate_per_min": rates_per_min}
+    observations, _ = env.reset(seed=list(seeds), options=options)
+    policy.reset(env.policy_spec(), seeds)
+    actions = np.zeros((env.num_envs, 9), np.int64)
+    running = np.ones(env.num_envs, np.bool_)
+    found = []
+    while running.any():
+        rows, contexts = np.flatnonzero(running), env.contexts()
+        if len(rows) < env.num_envs:  # else there is nothing to leave out, and nothing to copy
+            observations, contexts = observations[rows], contexts[rows]
+        actions[rows] = policy.act_batch(observations, contexts, rows)
+        observations, _, over, _, _ = env.step(actions)
+        of, records = env.completed()
+        first_episode = running[of]
+        if first_episode.any():
+            found.append((of[first_episode], records[first_episode]))
+        running &= ~over
+    row = np.concatenate([rows for rows, _ in found])
+    records = np.concatenate([part for _, part in found])
+    order = np.lexsort((records["query"], row))
+    row, records = row[order], records[order]
+    queries = records["query"]
+    return Played(row, policy.assigned[row, queries], policy.in_flight[row, queries], records)
+
+
+def joined(parts: Sequence[Played]) -> Played:
+    """Concatenate the queries of several jobs."""
+    return Played(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+class Surveyed(NamedTuple):
+    """R recipes in D domains, as the survey saw them.
+
+    Attributes:
+        queries: (D, R) that were played.
+        right: (D, R) share of right answers, drawn towards the domain's where few were played.
+        known: estimates at idle servers: load slows nothing down in them, and calls wait for every
+            round of slots that is ahead. A domain without queries gets the average of the others.
+    """
+
+    queries: NDArray[np.float64]
+    right: NDArray[np.float64]
+    known: Estimates
+
+
+def surveyed(played: Played, recipes: RecipeTable, spec: PolicySpec) -> Surveyed:
+    """Average over the queries of each recipe.
+
+    The slowest line of calls takes of each wave the slowest node, and at the end the deciding call,
+    which took what is left of the latency.
+    """
+    records, queries = played.records, np.arange(len(played.records))
+    models, shape = spec.num_models, (len(DOMAINS), len(recipes))
+    deep, size = (*shape, models), len(DOMAINS) * len(recipes)
+    cell = np.ravel_multi_index((records["domain"].astype(np.int64), played.recipe), shape)
+    model, node_s = records["model"].astype(np.int64), records["node_latency_s"].astype(np.float64)
+    number = np.bincount(cell, minlength=size).reshape(shape).astype(np.float64)
+    count = np.maximum(number, 1.0)
+
+    def mean(values: Any) -> NDArray[np.float64]:
+        return np.bincount(cell, values, size).reshape(shape) / count
+
+    def by_model(rows: Any, of: Any, values: Any = None) -> NDArray[np.float64]:
+        total = np.bincount(cell[rows] * models + of, values, size * models)
+        return total.reshape(deep) / count[:, :, None]
+
+    path_s, path_calls, work_s = np.zeros((3, *deep))
+    on_path_s = np.zeros(len(records))
+    waves = recipes.waves[played.recipe]  # (n, nodes)
+    for node in range(MAX_NODES):
+        used = np.flatnonzero(model[:, node] >= 0)
+        work_s += by_model(used, model[used, node], node_s[used, node])
+    for wave in range(int(waves.max()) + 1):
+        inside = np.where(waves == wave, node_s, -1.0)
+        slowest = inside.argmax(axis=1)
+        rows = np.flatnonzero(inside[queries, slowest] >= 0.0)
+        of, seconds = model[rows, slowest[rows]], inside[rows, slowest[rows]]
+        path_s += by_model(rows, of, seconds)
+        path_calls += by_model(rows, of)
+        on_path_s[rows] += seconds
+    final = records["final_model"].astype(np.int64)
+    final_s = by_model(queries, final, np.maximum(records["latency_s"] - on_path_s, 0.0))
+    solved, played_in = mean(records["solved"]) * number, number.sum(axis=1, keepdims=True)
+    average = solved.sum(axis=1, keepdims=True) / np.maximum(played_in, 1.0)
+    right = (solved + _PRIOR_QUERIES * average) / (number + _PRIOR_QUERIES)
+    log_latency = np.log(records["latency_s"])
+    variance = mean(log_latency**2) - mean(log_latency) ** 2
+    p = right.clip(0.005, 0.995)
+    tables = {
+        "logit": np.log(p / (1.0 - p)),
+        "log_latency": mean(log_latency),
+        "spread": np.sqrt(np.maximum(variance, _MIN_SPREAD**2)),
+        "path_s": path_s + final_s,
+        "path_calls": path_calls + by_model(queries, final),
+        "work_s": work_s + final_s,
+    }
+    seen = played_in[:, 0] > 0
+    for table in tables.values():
+        table[~seen] = table[seen].mean(axis=0)
+    budgets_s = np.unique(spec.budget_tiers_s)
+    known = Estimates(
+        **tables,
+        call_s=spec.expected_call_s.astype(np.float64),
+        slots=spec.max_num_seqs.astype(np.float64),
+        slowdown=np.zeros((models, models + 1)),
+        budgets_s=budgets_s,
+        turns=np.ones((len(budgets_s), models)),
+    )
+    return Surveyed(number, right, known)
+
+
+def worth_keeping(
+    found: Surveyed,
+    needs: NDArray[np.uint32],
+    keep: int,
+    patience_s: float,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Return the recipes that are chosen under some prices, some load and some budget.
+
+    Such situations are drawn. The recipes that are chosen in them are kept, most often chosen ones
+    first, then those that are chosen when the former are left out, until there are enough.
+
+    Args:
+        found: survey of R recipes.
+        needs: (R,) bit masks of the models that they use.
+        keep: most recipes, shared among the domains; at least one each.
+        patience_s: budgets above count as this.
+        rng: of the situations.
+
+    Returns:
+        (at most keep,) recipes, in their order.
+    """
+    known, n = found.known, _SITUATIONS
+    models = len(known.slots)
+    known = known._replace(
+        slowdown=np.column_stack([np.zeros((models, models)), np.ones(models)]),
+        turns=np.zeros_like(known.turns),
+    )
+    seen = np.flatnonzero(found.queries.sum(axis=1) > 0)
+    kept: list[int] = []
+    for d in seen.tolist():
+        level = rng.uniform(np.log(1e-4), np.log(0.1), (n, 1))
+        zero, budget_s = np.zeros(n), rng.choice(known.budgets_s, n)
+        base = level + rng.normal(0.0, 1.5, (n, models))
+        prices = Prices(base, np.zeros((n, models)), zero, zero, zero + patience_s, zero)
+        in_flight = rng.uniform(size=(n, models)) * known.slots
+        left, wanted = np.flatnonzero(found.queries[d] > 0), max(1, keep // len(seen))
+        while wanted and len(left):
+            tables = {name: np.take(getattr(known, name), left, axis=1) for name in BY_RECIPE}
+            chosen = choose(
+                known._replace(**tables),
+                prices,
+                needs[left],
+                np.arange(n),
+                in_flight,
+                budget_s,
+                np.full(n, d),
+                zero,
+                np.full(n, 2**models - 1, np.uint32),
+            )
+            best, times = np.unique(chosen, return_counts=True)
+            best = best[np.argsort(-times, kind="stable")][:wanted]
+            kept += left[best].tolist()
+            left, wanted = np.delete(left, best), wanted - len(best)
+    return np.unique(np.array(kept, np.int64))

@@ -1,0 +1,174 @@
+"""Batches of cells over processes or a Ray cluster; the death of a worker costs no result."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from inframind_gym.benchmark.cells import BaseCell, batches
+from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
+from inframind_gym.benchmark.families import Family, Player, family
+from inframind_gym.benchmark.machine import available_cores
+from inframind_gym.benchmark.store import CellResult
+from inframind_gym.benchmark.suite import BaseSuite
+from inframind_gym.benchmark.workers import LOCAL, MAX_ATTEMPTS, Emit, WorkerDiedError, Workers
+
+MAX_ROWS = 128  # of one batch: enough to hide the cost of a step in Python
+_REPORT_EVERY_S = 0.5
+_ALL_OF_A_CLUSTER = 1_000_000
+
+
+def default_workers(ray_address: str | None = None) -> int:
+    """Return one worker for each core: of this machine, or of a running cluster."""
+    return available_cores() if ray_address in (None, LOCAL) else _ALL_OF_A_CLUSTER
+
+
+def run_cells(
+    kind: Family,
+    suite: BaseSuite,
+    ids: Mapping[BaseCell, str],
+    *,
+    workers: int = 1,
+    ray_address: str | None = None,
+    max_rows: int = MAX_ROWS,
+    log: Path | None = None,
+    export_port: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Iterator[list[CellResult]]:
+    """Run cells; the results are the same for any number of workers, wherever, and any batch size.
+
+    Args:
+        kind: Their family.
+        suite: What the cells share.
+        ids: The cells to run and their ids.
+        workers: Processes, or actors on Ray; one process is this one.
+        ray_address: Of a Ray cluster, see `Workers`; None for processes.
+        max_rows: Most cells that run in lock-step.
+        log: File that the calls to live servers are appended to.
+        export_port: Port at which metrics of live servers are shown.
+        stop: Called several times a second; True ends the run.
+        progress: Called with the amount of the family's `unit` that was done since the last call.
+
+    Yields:
+        Results as soon as they are there, in no particular order.
+
+    Raises:
+        StoppedError: `stop` returned True.
+        BenchmarkError: A policy failed, or workers keep dying.
+    """
+    if not ids:
+        return
+    live = kind.live(suite, stop, progress=progress, log=log, export_port=export_port)
+    if live is not None:  # there is one set of servers
+        try:
+            for batch in batches(list(ids), 1):
+                yield from _run_batch(kind, live, batch, ids)
+        finally:
+            live.close()
+        return
+    if ray_address is None:
+        work = _cut(ids, workers, max_rows)
+        workers = min(workers, len(work))
+        if workers <= 1:
+            simulator = kind.simulator(suite, stop, progress)
+            for batch in work:
+                yield from _run_batch(kind, simulator, batch, ids)
+            return
+        kind.simulator(suite).warm_up(work[0][0])  # compiles once, not once a process
+    made_of = f"{__name__}:CellWorker", {"kind": kind.kind, "suite": suite}
+    with Workers(*made_of, workers, ray_address) as pool:
+        jobs = [_Job({cell: ids[cell] for cell in b}) for b in _cut(ids, pool.size, max_rows)]
+        for job, (what, content) in pool.run(
+            jobs,
+            request=lambda job: job.owed,
+            retry=_Halves(),
+            stop=lambda: _raise_if(stop),
+        ):
+            if what == "progress":
+                progress(content)
+                continue
+            job.forget(content)
+            yield content
+
+
+def _cut(ids: Mapping[BaseCell, str], workers: int, max_rows: int) -> list[list[BaseCell]]:
+    return batches(list(ids), min(max_rows, math.ceil(len(ids) / workers)))
+
+
+def _raise_if(stop: Callable[[], bool]) -> None:
+    """Raise StoppedError if the run shall end."""
+    if stop():
+        raise StoppedError
+
+
+def _run_batch(
+    kind: Family, player: Player, batch: Sequence[BaseCell], ids: Mapping[BaseCell, str]
+) -> Iterator[list[CellResult]]:
+    for finished in player.run(batch):
+        yield [kind.encode(cell, ids[cell], *content) for cell, *content in finished]
+
+
+class CellWorker:
+    """Runs batches of cells; emits results and counts of finished queries or decisions.
+
+    Args:
+        kind: Name of their family.
+        suite: What the cells share.
+    """
+
+    def __init__(self, kind: str, suite: BaseSuite) -> None:
+        self._family = family(kind)
+        self._simulator = self._family.simulator(suite, progress=self._count)
+        self._queries, self._sent_at = 0, time.monotonic()
+        self._emit: Emit = lambda item: None
+
+    def __call__(self, emit: Emit, ids: Mapping[BaseCell, str]) -> None:
+        """Run the cells; a count is emitted not more than twice a second."""
+        self._emit = emit
+        for results in _run_batch(self._family, self._simulator, list(ids), ids):
+            emit(("results", results))
+        self._report()
+
+    def _count(self, queries: int) -> None:
+        self._queries += queries
+        if time.monotonic() - self._sent_at > _REPORT_EVERY_S:
+            self._report()
+
+    def _report(self) -> None:
+        self._emit(("progress", self._queries))
+        self._queries, self._sent_at = 0, time.monotonic()
+
+
+class _Job:
+    """A batch of cells without those whose results have arrived."""
+
+    def __init__(self, owed: dict[BaseCell, str]) -> None:
+        self.owed = owed
+
+    def forget(self, results: Sequence[CellResult]) -> None:
+        arrived = {result.line["cell"] for result in results}
+        self.owed = {cell: name for cell, name in self.owed.items() if name not in arrived}
+
+
+class _Halves:
+    """Returns a dead worker's unfinished cells, in halves in case they were too many."""
+
+    def __init__(self) -> None:
+        self._attempts: Counter[BaseCell] = Counter()
+
+    def __call__(self, job: _Job, death: WorkerDiedError) -> list[_Job]:
+        cells = list(job.owed)
+        self._attempts.update(cells)
+        lost = [cell for cell in cells if self._attempts[cell] >= MAX_ATTEMPTS]
+        if lost:
+            raise BenchmarkError(
+                f"a worker died {MAX_ATTEMPTS} times (last {death}), last with {lost[0]}. If "
+                "memory ran out, use fewer --workers; what has finished is kept."
+            )
+        middle = math.ceil(len(cells) / 2)
+        halves = (cells[:middle], cells[middle:])
+        return [_Job({cell: job.owed[cell] for cell in half}) for half in halves if half]

@@ -1,0 +1,281 @@
+"""Policies that carry out recipes, and the one that chooses them by bid prices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
+from inframind_gym.policies.bid_price.model import (
+    ALGORITHM,
+    ALGORITHMS,
+    BidPriceModel,
+    choose,
+    edges,
+    load_model,
+)
+from inframind_gym.policies.bid_price.recipes import RecipeTable, role_orders
+from inframind_gym.policies.checkpoint import CONFIG_FILE, fingerprint
+from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
+from inframind_gym.simulator.workflow.state import PLAN
+
+SHIPPED: Final = Path(__file__).resolve().parents[1] / "checkpoints" / "bid_price"
+FALLBACK: Final = "all"  # the checkpoint of workloads that have none of their own
+MODES: Final = ("no-prices", "no-state", "no-difficulty", "polled")
+"""Ablations: work costs nothing; calls in flight are not seen; all questions of a domain count as
+equally hard; the polled queue depths take the place of the policy's own calls in flight."""
+
+_WINDOW: Final = 128  # arrivals from which their rate is estimated
+_PRIOR_QUERIES: Final = 8.0  # assumed before any arrival, at the highest rate that has prices
+
+
+def requirements(mode: str | None = None) -> dict[str, Any]:
+    """Return the arguments of the environment that a mode needs, one of MODES or None.
+
+    Raises:
+        ConfigError: there is no such mode.
+    """
+    if mode is not None and mode not in MODES:
+        raise ConfigError(f"policy 'bid_price': {unknown('mode', mode, MODES)}")
+    seen = ["queue", "in_flight"] if mode == "polled" else ["in_flight"]
+    return {"level": "joint", "system_features": seen}
+
+
+class RecipePolicy(BasePolicy):
+    """Carries out a recipe for every query: its plan first, then the route of every node.
+
+    Recipes are drawn at random here; subclasses choose them.
+
+    Args:
+        recipes: those that it draws from.
+
+    Attributes:
+        assigned: (rows, queries) recipe of each query by its ordinal.
+        in_flight: (rows, queries, M) calls at each model when the query was planned.
+    """
+
+    name = "random_recipes"
+    requires: Mapping[str, Any] = MappingProxyType(requirements())
+    carries_out_any_plan = False
+
+    def __init__(self, recipes: RecipeTable) -> None:
+        self.recipes = recipes
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Prepare for `len(seeds)` rows.
+
+        Raises:
+            ConfigError: the policy does not plan here, or does not see its own calls in flight.
+        """
+        super().reset(spec, seeds)
+        if spec.level != "joint" or not spec.layout.has("in_flight"):
+            raise ConfigError(
+                f"policy {self.name!r} plans and routes, and counts its own calls: make the "
+                'environment with level="joint" and "in_flight" among the system_features'
+            )
+        self._roles = role_orders(spec.task_embeddings, spec.role_embeddings)
+        self.assigned = np.zeros((len(seeds), 0), np.int64)
+        self.in_flight = np.zeros((len(seeds), 0, spec.num_models))
+
+    def calls_at_servers(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the calls at each model that the policy knows of, (n, M): its own, exactly."""
+        return self.spec.layout.in_flight_req(observations)
+
+    def choose(
+        self, in_flight: NDArray[np.float64], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
+        draws = uniform_array(self.seeds[rows], STREAM_POLICY, contexts["query"], 0)
+        return np.minimum((draws * len(self.recipes)).astype(np.int64), len(self.recipes) - 1)
+
+    def act_batch(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return plans and routes of `rows`, (n, 9)."""
+        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
+        planning = contexts["kind"] == PLAN
+        due = np.flatnonzero(planning)
+        if len(due):
+            actions[due, :PLAN_ACTIONS] = self._plan(observations[due], contexts[due], rows[due])
+        due = np.flatnonzero(~planning)
+        chosen = self.assigned[rows[due], contexts["query"][due]]
+        actions[due, PLAN_ACTIONS] = self.recipes.routes[chosen, contexts["node"][due]]
+        return actions
+
+    def _plan(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        queries, recipes = contexts["query"], self.recipes
+        self._make_room(int(queries.max()) + 1)
+        in_flight = self.calls_at_servers(observations)
+        chosen = self.choose(in_flight, contexts, rows)
+        self.assigned[rows, queries] = chosen
+        self.in_flight[rows, queries] = in_flight
+        roles = self._roles[contexts["task"], contexts["domain"], recipes.roles[chosen]]
+        topology, agents = recipes.topology[chosen], recipes.num_agents[chosen]
+        return np.column_stack([topology, agents - 1, roles])
+
+    def _make_room(self, queries: int) -> None:
+        room = self.assigned.shape[1]
+        if queries > room:
+            more = max(queries, 2 * room, 64) - room
+            self.assigned = np.pad(self.assigned, ((0, 0), (0, more)))
+            self.in_flight = np.pad(self.in_flight, ((0, 0), (0, more), (0, 0)))
+
+
+class BidPricePolicy(RecipePolicy):
+    """Bid prices from checkpoints, one for every workload: the default agent.
+
+    Args:
+        checkpoint: folder of a trained checkpoint, or one that holds a folder for every workload;
+            the shipped ones if None or "".
+        mode: an ablation, one of MODES, applied to the checkpoint's prices as it plays; None
+            plays as the checkpoint was trained (`mode` of the training's configuration).
+        model: played in place of checkpoints; its prices may be those of several candidates.
+        candidate: (rows,) candidate whose prices each row pays; the first if None.
+
+    Raises:
+        ConfigError: there is no such mode, or no checkpoint of this policy in the folder.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        mode: str | None = None,
+        *,
+        model: BidPriceModel | None = None,
+        candidate: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.name = ":".join(["bid_price", *(p for p in (checkpoint, mode) if p is not None)])
+        self._root = Path(checkpoint) if checkpoint else SHIPPED
+        self._given, self._candidate = model, candidate
+        trained = _trained_mode(self._root) if model is None else None
+        self._mode = trained if mode is None else mode
+        self.requires = requirements(self._mode)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all weights that it may play with."""
+        return " ".join(fingerprint(path.parent) for path in _configs(self._root))
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Open the workload's checkpoint and prepare for `len(seeds)` rows.
+
+        Raises:
+            ConfigError: there is no checkpoint, or one of another pool.
+        """
+        super().reset(spec, seeds)
+        model = self._given or load_model(self.folder(spec.workload))
+        if model.models != spec.models:
+            raise ConfigError(
+                f"policy {self.name!r} was trained for the models {', '.join(model.models)}; "
+                f"this pool has {', '.join(spec.models)}. Train one for it with agents.train"
+            )
+        if not np.array_equal(model.known.slots, spec.max_num_seqs.astype(np.float64)):
+            raise ConfigError(
+                f"policy {self.name!r} was trained for servers with "
+                f"{model.known.slots.astype(int).tolist()} slots; these have "
+                f"{spec.max_num_seqs.tolist()}. Train one for this pool with agents.train"
+            )
+        if self._mode == "no-prices":
+            free = model.prices._replace(base=np.full_like(model.prices.base, -np.inf))
+            model = model.priced(free, model.rates_per_min)
+        self.model, self.recipes = model, model.recipes
+        self._ease = model.ease(spec.task_embeddings) * (self._mode != "no-difficulty")
+        self._arrivals_s = np.zeros((len(seeds), _WINDOW))
+        first = np.zeros(len(seeds), np.int64)
+        self._of_row = first if self._candidate is None else self._candidate
+
+    def calls_at_servers(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the calls at each model that the mode lets the policy see, (n, M)."""
+        if self._mode == "no-state":
+            return np.zeros((len(observations), self.spec.num_models))
+        if self._mode == "polled":
+            return self.spec.layout.queue_depth_req(observations)
+        return super().calls_at_servers(observations)
+
+    def rate_per_min(self, contexts: Contexts, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Estimate arrival rates (n,) from the last arrivals, this one included, and a prior."""
+        now_s, queries = contexts["arrival_s"], contexts["query"]
+        self._arrivals_s[rows, queries % _WINDOW] = now_s
+        back = np.minimum(queries, _WINDOW - 1)
+        elapsed_s = now_s - self._arrivals_s[rows, (queries - back) % _WINDOW]
+        prior_s = 60.0 * _PRIOR_QUERIES / float(self.model.rates_per_min[-1])
+        rate: NDArray[np.float64] = 60.0 * (back + _PRIOR_QUERIES) / (elapsed_s + prior_s)
+        return rate
+
+    def choose(
+        self, in_flight: NDArray[np.float64], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the recipes of the best balance of success and price, (n,)."""
+        model, domain = self.model, contexts["domain"].astype(np.int64)
+        band = np.searchsorted(edges(model.rates_per_min), self.rate_per_min(contexts, rows))
+        left_s = contexts["budget_s"] - (contexts["time_s"] - contexts["arrival_s"])
+        chosen: NDArray[np.int64] = choose(
+            model.known,
+            model.prices,
+            self.recipes.needs,
+            self._of_row[rows] * len(model.rates_per_min) + band,
+            in_flight,
+            np.maximum(left_s, 1e-3),
+            domain,
+            self._ease[contexts["task"], domain],
+            np.ascontiguousarray(contexts["models_up"]),
+        )
+        return chosen
+
+    def folder(self, workload: str) -> Path:
+        """Folder of the checkpoint for a workload.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        for folder in (self._root, self._root / workload, self._root / FALLBACK):
+            if (folder / CONFIG_FILE).is_file():
+                return folder
+        raise ConfigError(
+            f"{self._root}: has no checkpoint for workload {workload!r}, and none for {FALLBACK!r} "
+            "to fall back on. Train one: python -m agents.train --config bid_price "
+            f"--set env.workload={workload} --out FOLDER, and play bid_price:FOLDER/best"
+        )
+
+
+def _configs(folder: Path) -> list[Path]:
+    """Configurations of the checkpoint in a folder and of those in its subfolders."""
+    found = [folder / CONFIG_FILE, *sorted(folder.glob(f"*/{CONFIG_FILE}"))]
+    return [path for path in found if path.is_file()]
+
+
+def _trained_mode(folder: Path) -> str | None:
+    """Return the mode that the checkpoints in a folder were trained in.
+
+    Raises:
+        ConfigError: there is none, or one of another algorithm, or there are several modes.
+    """
+    modes: dict[str, str | None] = {}
+    for path in _configs(folder):
+        try:
+            about = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            raise ConfigError(f"{path}: is no configuration of a checkpoint.") from None
+        found, config = about.get("algorithm"), about.get("config", {})
+        if found not in ALGORITHMS:
+            raise ConfigError(f"{path.parent}: is a checkpoint of {found!r}, not of {ALGORITHM!r}.")
+        modes[path.parent.name] = config.get("mode")
+    if not modes:
+        raise ConfigError(
+            f"{folder}: holds no checkpoint. Train one: python -m agents.train --config bid_price "
+            "--out FOLDER, and play bid_price:FOLDER/best"
+        )
+    if len(set(modes.values())) > 1:
+        listed = ", ".join(f"{name} in mode {mode!r}" for name, mode in modes.items())
+        raise ConfigError(f"{folder}: checkpoints were trained in several modes: {listed}.")
+    return next(iter(modes.values()))
