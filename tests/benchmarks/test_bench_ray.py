@@ -25,8 +25,8 @@ from tests.agents.test_bid_price_training import TINY
 ray = pytest.importorskip("ray", reason="Ray is not installed: the extra `ray` brings it")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-ROOT = Path(__file__)..resolve().parents[2]
-MINE = "tests.benchmarks.policies_under_test"
+ROOT = Path(__file__).resolve().parents[2]
+MINE = "tests.benchmark.policies_under_test"
 WORKERS = "tests.benchmarks.workers_under_test"
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
 

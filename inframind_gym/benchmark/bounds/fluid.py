@@ -88,7 +88,8 @@ def fluid_bounds(
     given = suite.source("workloads", workload)
     workload = name_of(workload)
     name = content_hash(
-        [settings(suite), suite.fingerprint("workloads", given), BOUNDS_VERSION, list(suite.seed_list),
+        [settings(suite), suite.fingerprint("workloads", given), BOUNDS_VERSION,
+         list(suite.seed_list),
          workload, rate_per_min, budget_s]
     )  # fmt: skip
     kept = None if cache is None else cache / f"{name}.json"
