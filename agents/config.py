@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,7 +16,6 @@ from inframind_gym.configs import (
     StrictModel,
 )
 from inframind_gym.envs.routing.layout import SYSTEM_FEATURES
-from inframind_gym.policies.checkpoint import SHIPPED
 from inframind_gym.simulator.workload import RATES_PER_MIN
 
 SystemFeature = Literal["queue", "e2e", "kv", "in_flight"]
