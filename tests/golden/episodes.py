@@ -1,8 +1,9 @@
 """Golden episodes: short runs of every environment, rule and policy, each with a digest.
 
 `python -m tests.golden.episodes` plays all of them and compares their digests with the committed
-ones; `--write` commits new ones, which goes with a new `SIMULATOR_VERSION` (or policy `version`).
-`--against CHECKOUT` plays them in another checkout of this repository too and compares the two.
+ones. `--write` writes new ones, and refuses to where a digest changes under the same
+`SIMULATOR_VERSION` and policy `version`. `--against CHECKOUT` plays them in another checkout of this
+repository too and compares the two.
 
 A digest covers observations, rewards, costs, terminations and the records of queries, bit by bit.
 """
@@ -301,8 +302,34 @@ def played_in(checkout: Path) -> dict[str, str]:
     return dict(json.loads(done.stdout))
 
 
+def versions() -> dict[str, int]:
+    """Declared versions: of the simulator, and of every routing policy that is played."""
+    from inframind_gym.policies import resolve_policy
+    from inframind_gym.policies.placement.registry import resolve
+    from inframind_gym.simulator import SIMULATOR_VERSION
+
+    found = {"simulator": SIMULATOR_VERSION}
+    for name in POLICIES:
+        found[f"policy: {name}"] = int(getattr(resolve_policy(name), "version", 1))
+    for name in PLACEMENT_POLICIES:
+        found[f"placement policy: {name}"] = int(getattr(resolve(name), "version", 1))
+    return found
+
+
+def undeclared(found: dict[str, str], declared: dict[str, int]) -> list[str]:
+    """Return episodes whose digest differs from the committed one under the same versions."""
+    before, known = committed()
+    return [
+        name
+        for name, digest in found.items()
+        if digest != before.get(name, digest)
+        and declared["simulator"] == known["simulator"]
+        and declared.get(name) == known.get(name)
+    ]
+
+
 def main() -> int:
-    """Play, compare or write; the exit status is the number of digests that differ, at most 1."""
+    """Play, compare or write; the exit status is 1 if digests differ."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the committed digests")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with a checkout")
@@ -313,16 +340,23 @@ def main() -> int:
         print(json.dumps(found))
         return 0
     if arguments.write:
-        DIGESTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    expected = played_in(arguments.against.resolve()) if arguments.against else committed()
+        declared = versions()
+        if changed := undeclared(found, declared):
+            print("raise SIMULATOR_VERSION or the policy's version first; differing episodes:")
+            print("\n".join(changed))
+            return 1
+        content = {"versions": declared, "episodes": found}
+        DIGESTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    expected = played_in(arguments.against.resolve()) if arguments.against else committed()[0]
     differing = [name for name in found if found[name] != expected.get(name)]
     print("\n".join(f"differs: {name}" for name in differing) or f"{len(found)} episodes are equal")
     return 1 if differing else 0
 
 
-def committed() -> dict[str, str]:
-    """Read the committed digests."""
-    return dict(json.loads(DIGESTS.read_text(encoding="utf-8")))
+def committed() -> tuple[dict[str, str], dict[str, int]]:
+    """Read the committed digests, and the versions that they were written under."""
+    content = json.loads(DIGESTS.read_text(encoding="utf-8"))
+    return content["episodes"], content["versions"]
 
 
 if __name__ == "__main__":
