@@ -2,8 +2,8 @@
 
 `python -m tests.golden.episodes` plays all of them and compares their digests with the committed
 ones. `--write` writes new ones, and refuses to where a digest changes under the same
-`SIMULATOR_VERSION` and policy `version`. `--against CHECKOUT` plays them in another checkout of this
-repository too and compares the two.
+`SIMULATOR_VERSION` and policy `version`. `--against CHECKOUT` plays them in another checkout of
+this repository too and compares the two.
 
 A digest covers observations, rewards, costs, terminations and the records of queries, bit by bit.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.golden.episodes import committed, names, play
+from tests.golden.episodes import committed, names, play, undeclared, versions
 
 REMEDY = (
     "an episode is no longer that of the committed digest: if that is meant, raise "
@@ -13,10 +13,21 @@ REMEDY = (
 )
 
 
-def test_every_golden_episode_has_a_digest() -> None:
-    assert list(committed()) == names()
+def test_every_golden_episode_has_a_digest_of_the_declared_versions() -> None:
+    digests, known = committed()
+    assert list(digests) == names()
+    assert known == versions()
 
 
 @pytest.mark.parametrize("name", names())
 def test_an_episode_is_that_of_the_declared_version(name: str) -> None:
-    assert play(name) == committed()[name], REMEDY
+    assert play(name) == committed()[0][name], REMEDY
+
+
+def test_a_changed_episode_needs_a_new_version() -> None:
+    digests, declared = committed()
+    changed = {"stream": "0" * 16, "policy: moa": "1" * 16, "executor": digests["executor"]}
+    raised = declared["policy: moa"] + 1
+    assert undeclared(changed, declared) == ["stream", "policy: moa"]
+    assert undeclared(changed, declared | {"policy: moa": raised}) == ["stream"]
+    assert not undeclared(changed, declared | {"simulator": declared["simulator"] + 1})
