@@ -182,7 +182,7 @@ class _Flight:
 
     request: ChatRequest
     result: ChatResult
-    task: asyncio.Task[Any] | None
+    task: asyncio.Task[Any]
     stopped: str | None = None  # why
     retry_after_s: float | None = None  # as the server asks; None: don't retry
 
@@ -228,7 +228,11 @@ class Client:
         )
 
     async def close(self) -> None:
-        """Close all connections. Requests that are in flight end as broken: cancel them first."""
+        """Cancel what is in flight, and close all connections."""
+        tasks = [flight.task for flights in self._flights for flight in flights]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
             await asyncio.sleep(0)  # transports close in the loop's next round
@@ -243,8 +247,9 @@ class Client:
 
         Never raises: failure, the time limit and being cancelled are results.
         """
-        result = ChatResult(time.monotonic())
-        flight = _Flight(request, result, asyncio.current_task())
+        result, task = ChatResult(time.monotonic()), asyncio.current_task()
+        assert task is not None
+        flight = _Flight(request, result, task)
         self._flights[request.server].add(flight)
         try:
             await asyncio.wait_for(self._try(flight), request.limit_s)
@@ -276,7 +281,7 @@ class Client:
         self._gate.turn_away(server, why)
         if give_up:
             for flight in self._flights[server]:
-                if flight.stopped is None and flight.task is not None:
+                if flight.stopped is None:
                     flight.stopped = why
                     flight.task.cancel()
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -111,7 +112,7 @@ def status(
 
         rows = pool_status(load_pool(pool), state)
     if as_json:
-        typer.echo(json.dumps([row.to_json() for row in rows], indent=1))
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=1))
     else:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for column in ("model", "state", "url"):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from inframind_gym.live.failures import cause
 from inframind_gym.live.processes import resident_bytes
-from inframind_gym.live.settings import addresses
+from inframind_gym.live.settings import LiveSettings, addresses
 from inframind_gym.live.started import StartedServer, StartedServers, require_linux
 from inframind_gym.live.watcher import MetricsWatcher, ServerStatus
 from inframind_gym.simulator.server.pool import PoolConfig
@@ -40,10 +40,6 @@ class ServerRow:
     kv_frac: float | None = None
     note: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return asdict(self)
-
 
 def pool_status(
     pool: PoolConfig, state: str | Path | None = None, timeout_s: float = 10.0
@@ -61,7 +57,7 @@ def pool_status(
     """
     require_linux()
     started = StartedServers(pool.name, state).read()
-    with MetricsWatcher(addresses(pool), poll_s=3600.0) as watcher:
+    with MetricsWatcher(addresses(pool), LiveSettings(), poll_s=3600.0) as watcher:
         watcher.wait_checked(timeout_s)
         seen = watcher.status()
     return [

@@ -1,6 +1,7 @@
 """Watcher of servers: reads their metrics in the background, and tracks which are up.
 
-    with MetricsWatcher(addresses(pool), poll_s=pool.metrics_poll_s) as watcher:
+    settings = LiveSettings()
+    with MetricsWatcher(addresses(pool), settings, poll_s=pool.metrics_poll_s) as watcher:
         watcher.wait_checked()
         for server in watcher.status():
             print(server.alias, server.up, server.reason, server.waiting_req)
@@ -25,7 +26,7 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.live.loop import LoopThread
 from inframind_gym.live.metrics import MeanLatency, Reading
 from inframind_gym.live.probe import DownError, Probe, fetch
-from inframind_gym.live.settings import ServerAddress, auth_headers, require_live
+from inframind_gym.live.settings import LiveSettings, ServerAddress, auth_headers, require_live
 from inframind_gym.simulator.workflow.backend import Telemetry
 
 if TYPE_CHECKING:
@@ -106,11 +107,9 @@ class MetricsWatcher:
 
     Args:
         servers: addresses and models.
+        settings: `health_s`, `answer_s` and `misses` are read. A server that refuses the connection
+            or answers nonsense is down at once.
         poll_s: interval at which the metrics are read.
-        health_s: interval of the checks whether they are up.
-        answer_s: to wait for an answer.
-        misses: missing answers in a row until a server that was up counts as down. One that
-            refuses the connection or answers nonsense is down at once.
         on_change: called on the watcher's thread.
         loop: a thread that runs already; without it the watcher has its own.
 
@@ -122,17 +121,14 @@ class MetricsWatcher:
     def __init__(
         self,
         servers: Sequence[ServerAddress],
+        settings: LiveSettings,
         *,
-        poll_s: float = 5.0,
-        health_s: float = 1.0,
-        answer_s: float = 2.0,
-        misses: int = 3,
+        poll_s: float,
         on_change: OnChange = lambda *_: None,
         loop: LoopThread | None = None,
     ) -> None:
         self.up = self.polls = 0
-        self._poll_s, self._health_s, self._answer_s = poll_s, health_s, answer_s
-        self._most_misses = misses
+        self._poll_s, self._settings = poll_s, settings
         self._on_change = on_change
         self._checked = threading.Event()
         self._closed = False
@@ -246,7 +242,7 @@ class MetricsWatcher:
 
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
-            timeout=aiohttp.ClientTimeout(total=self._answer_s),
+            timeout=aiohttp.ClientTimeout(total=self._settings.answer_s),
             headers=auth_headers(),
         )
         forever = [*map(self._watch, range(len(self._servers))), self._poll_forever()]
@@ -282,7 +278,7 @@ class MetricsWatcher:
             await self._check(m)
             server.check_now.clear()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(server.check_now.wait(), self._health_s)
+                await asyncio.wait_for(server.check_now.wait(), self._settings.health_s)
 
     async def _poll_forever(self) -> None:
         while True:
@@ -361,7 +357,7 @@ class MetricsWatcher:
                 _log.error("%s: %s", server.address.alias, reason, exc_info=error)
             error = DownError(reason)
         server.misses[kind] += 1
-        if error.at_once or not server.up or server.misses[kind] >= self._most_misses:
+        if error.at_once or not server.up or server.misses[kind] >= self._settings.misses:
             server.misses["poll"] = 0
             server.probe.reset()
             server.listens = error.listens

@@ -26,9 +26,10 @@ from inframind_gym.live.config import PlacementLiveConfig, instance_pool, served
 from inframind_gym.live.loop import LoopThread
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.conductor import Conductor, Transition
-from inframind_gym.live.placement.instance import Instance, Link
+from inframind_gym.live.placement.instance import Instance
 from inframind_gym.live.placement.records import Records
 from inframind_gym.live.placement.traffic import Traffic
+from inframind_gym.live.servers import Connections
 from inframind_gym.live.settings import LiveSettings, ServerAddress, require_live
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, DAG, SLEPT, World
 from inframind_gym.simulator.server.pool import load_pool
@@ -76,6 +77,9 @@ class LivePlacement(PlacementSimulation):
         super().__init__(config, 1)
         self.served = served_models(self.pool, self.cluster_config, self.cards)
         self._live = config
+        checks = config.live.model_dump(include={"health_s", "answer_s", "misses"})
+        # No retries of the client: the cluster sends calls again, wherever their model is awake.
+        self._settings = LiveSettings(retries=0, sampling=config.sampling, **checks)
         self._make_server = make_server or self._vllm_server
         self._loop: LoopThread | None = None  # there is one while servers may run
         self._lock = contextlib.ExitStack()
@@ -86,7 +90,7 @@ class LivePlacement(PlacementSimulation):
         self._observation = self.observations()
         self._records = Records(self)
         self.traffic = Traffic(
-            self._records, self.served, config.live, lambda g, m: self.conductor.instance(g, m).link
+            self._records, self.served, config.live, lambda g, m: self.conductor.instance(g, m)
         )
         self.conductor = Conductor(
             self._records,
@@ -393,19 +397,15 @@ class LivePlacement(PlacementSimulation):
     def _make_instance(self, g: int, m: int) -> Instance:
         """Return a new instance of a model on the block that begins at a GPU; nothing runs yet."""
 
-        def changed(up: bool) -> None:
+        def changed(_: int, up: bool, *__: object) -> None:
             self._records.put(lambda: self.conductor.server_changed(g, m, up))
 
-        def connect(address: ServerAddress) -> Link:
+        def connect(address: ServerAddress) -> Connections:
             if self._loop is None:
                 raise InfraMindError("the cluster was closed")
-            return Link(
-                self._loop,
-                address,
-                self._live.live,
-                LiveSettings(sampling=self._live.sampling),
-                poll_s=self.pool.metrics_poll_s,
-                on_change=changed,
+            poll_s = self.pool.metrics_poll_s
+            return Connections(
+                (address,), self._settings, self._loop, poll_s=poll_s, on_change=changed
             )
 
         return Instance(f"{self.cards[m].alias} on GPU {g}", self._make_server(g, m), connect)

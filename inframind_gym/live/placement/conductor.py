@@ -164,7 +164,7 @@ class Conductor:
 
         def check() -> None:
             gone = instance.seems_gone() if state == ACTIVE else instance.is_dead()
-            asleep = link is not None and link.is_asleep
+            asleep = link is not None and link.watcher.status()[0].asleep
             if gone:
                 self.records.put(lambda: self._lost(instance, g, m, state, asleep))
 

@@ -20,7 +20,7 @@ FAST = 3000.0  # queries a minute
 
 
 @pytest.mark.parametrize("execution", ["parallel", "sequential"])
-def test_a_sweep_with_all_six_topologies(protocol: str, tmp_path: Path) -> None:
+def test_a_sweep_with_all_six_topologies(execution: str, tmp_path: Path) -> None:
     prompts = Prompts()
     log = tmp_path / "log.jsonl"
     with (

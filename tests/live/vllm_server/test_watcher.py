@@ -14,15 +14,16 @@ pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.probe import DownError, Probe
-from inframind_gym.live.settings import ServerAddress
+from inframind_gym.live.settings import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import MetricsWatcher
 from tests.live.vllm_server.fake import FakeServer, until
 
 
 def watch(*servers: FakeServer, **options: Any) -> MetricsWatcher:
-    defaults: dict[str, Any] = {"poll_s": 0.05, "health_s": 0.02, "answer_s": 0.5, "misses": 2}
+    given: dict[str, Any] = {"health_s": 0.02, "answer_s": 0.5, "misses": 2, **options}
+    others = {name: given.pop(name) for name in ("poll_s", "on_change") if name in given}
     found = [ServerAddress(alias=f"s{i}", url=s.url, model="m") for i, s in enumerate(servers)]
-    return MetricsWatcher(found, **(defaults | options))
+    return MetricsWatcher(found, LiveSettings(**given), **({"poll_s": 0.05} | others))
 
 
 def test_metrics_are_polled_and_counted_from_the_beginning_of_a_sweep() -> None:
