@@ -106,21 +106,15 @@ class VllmBackend:
 
         Without a time and with no call in flight there is nothing to wait for: returns at once.
         """
-        while not self._wait_a_little(until_s):
+        while True:
+            with self._changed:
+                left_s = math.inf if until_s is None else until_s - self.now_s()
+                if self._done or left_s <= 0 or (until_s is None and not self._open):
+                    done, self._done = sorted(self._done, key=lambda c: (c.finish_s, c.call)), []
+                    return done
+                self._changed.wait(min(left_s, _WAIT_S))
             if self.servers.on_wait is not None:
                 self.servers.on_wait()
-        with self._changed:
-            done, self._done = sorted(self._done, key=lambda c: (c.finish_s, c.call)), []
-            return done
-
-    def _wait_a_little(self, until_s: float | None) -> bool:
-        """Wait, for `_WAIT_S` at most; return whether there is nothing more to wait for."""
-        with self._changed:
-            left_s = math.inf if until_s is None else until_s - self.now_s()
-            if self._done or left_s <= 0 or (until_s is None and not self._open):
-                return True
-            self._changed.wait(min(left_s, _WAIT_S))
-            return False
 
     def telemetry(self) -> Telemetry:
         """Return the metrics of the last poll in this episode."""

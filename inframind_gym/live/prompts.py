@@ -102,20 +102,20 @@ class Prompts:
 
         Args:
             call: the call.
-            answers: by node of the query's workflow; a node that is missing, or whose text is
-                blank, is shown as one without an answer.
-            limit_tokens: size of the prompt at most, which is the model's context less
-                ``call.max_tokens``. The answers of others are cut to it, the longest first.
+            answers: by node of the query's workflow; one that is missing or blank is shown as such.
+            limit_tokens: size of the prompt at most. The answers of others are cut to it, the
+                longest first.
 
         Raises:
             ConfigError: the prompt does not fit even without the answers of others.
         """
-        count = estimate_upper
         system = DECIDER_BRIEF if call.phase == FINAL else ROLE_BRIEFS[call.role]
         parts = _parts(call, answers)
         ask = self._ask(call)
         question = f"Question:\n{self._tasks.texts[call.task].strip()}"
-        fixed = TEMPLATE_TOKENS + count(system) + count(_join(question, _emptied(parts), ask))
+        shortest = _join(question, [part._replace(text=cut(part.text, 0)) for part in parts], ask)
+        around = TEMPLATE_TOKENS + estimate_upper(system)
+        fixed = around + estimate_upper(shortest)
         if fixed > limit_tokens:
             raise ConfigError(
                 f"task {self._tasks.ids[call.task]!r} does not fit: its prompt takes {fixed} "
@@ -124,17 +124,17 @@ class Prompts:
                 "with a larger max_model_len, lower max_tokens, or leave the task out."
             )
         room = limit_tokens - fixed
-        sizes = [count(part.text) for part in parts]
+        sizes = [estimate_upper(part.text) for part in parts]
         for _ in range(_ATTEMPTS):
             most = shares(sizes, room)
             shown = [part._replace(text=cut(part.text, most)) for part in parts]
             user = _join(question, shown, ask)
-            over = TEMPLATE_TOKENS + count(system) + count(user) - limit_tokens
+            over = around + estimate_upper(user) - limit_tokens
             if over <= 0:
                 break
             room -= over  # joined texts can take a little more than their parts
         else:
-            user = _join(question, _emptied(parts), ask)
+            user = shortest
         return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
     def _ask(self, call: Call) -> str:
@@ -208,11 +208,6 @@ def _title(agents: Sequence[int]) -> str:
     if len(agents) == 1:
         return f"Answer of agent {agents[0]}"
     return f"Answer of agents {', '.join(map(str, agents[:-1]))} and {agents[-1]}"
-
-
-def _emptied(parts: Sequence[_Part]) -> list[_Part]:
-    """Return the parts without their texts, as short as they can get."""
-    return [part._replace(text=cut(part.text, 0)) for part in parts]
 
 
 def _join(question: str, parts: Sequence[_Part], ask: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.envs.placement.context import contexts, spec_of
+from inframind_gym.envs.placement.context import contexts
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.config import live_placement_config
 from inframind_gym.live.loop import LoopThread
@@ -352,19 +352,3 @@ def test_what_cannot_be_is_refused(tmp_path: Path, arguments: dict[str, Any], me
 
 def test_the_cluster_is_the_pools_by_default() -> None:
     assert live_placement_config({"pool": "some/folder/mine.yaml"}).cluster == "mine"
-
-
-def test_mcf_plus_plays(tmp_path: Path) -> None:
-    pytest.importorskip("networkx")
-    from inframind_gym.policies.placement import registry as placement
-
-    policy = placement.make("mcf_plus")
-    rows = np.zeros(1, np.int64)
-    with stage(tmp_path) as play:
-        play.live.begin(3)
-        policy.reset(spec_of(play.live), [0])
-        for _ in range(15):
-            context = contexts(play.live, rows)
-            play.live.decide(policy.act_batch(play.live.observation, context, rows)[0])
-        assert play.live.summary(0)["jobs"] > 5
-        assert play.live.summary(0)["failed_calls"] == 0

@@ -15,8 +15,8 @@ import pytest
 from inframind_gym.live.client import ChatRequest, ChatResult
 from inframind_gym.simulator.workflow.backend import Completion
 from tests.live.launch.play import ROOT
-from tests.live.vllm_live.rig import LiveRig, until
-from tests.live.vllm_server.fake import records
+from tests.live.vllm_live.rig import LiveRig
+from tests.live.vllm_server.fake import records, until
 from tests.live.vllm_server.live_play import Prompts, call
 from tests.live.vllm_server.test_many import resident_mb, sockets
 

@@ -87,33 +87,26 @@ def test_a_server_that_is_killed_and_returns() -> None:
     assert [change for change in changes if change[0] == 0] == [(0, True), (0, False), (0, True)]
 
 
-DEEP = b"[" * 200_000  # the JSON parser gives up with a RecursionError
-
-
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ({"garbage": b"<html>It works!</html>"}, "num_requests_running"),
         ({"health": 503}, "/health says 503"),
         ({"asleep": True}, "asleep"),
         ({"mute": {"/health"}}, "no answer to /health"),
         ({"mute": {"/metrics"}}, "no answer to /metrics"),
-        ({"instead": {"/is_sleeping": DEEP}}, "/is_sleeping answers"),
-        # Asked when it comes up:
-        ({"instead": {"/v1/models": DEEP}}, "no list of models"),
-        ({"model": "n"}, "serves n, not m"),
+        ({"model": "n"}, "serves n, not m"),  # asked when it comes up
     ],
 )
 def test_what_makes_a_server_unusable(fault: dict[str, Any], reason: str) -> None:
     with FakeServer() as one, FakeServer() as two, watch(one, two, answer_s=0.1) as watcher:
         watcher.wait_up(10.0)
         good = {name: getattr(one, name) for name in fault}
-        if "model" in fault or "/v1/models" in fault.get("instead", {}):
+        if "model" in fault:
             one.kill()
             until(lambda: watcher.up == 0b10)
-            vars(one).update(fault)
-            one.start()
         vars(one).update(fault)
+        if "model" in fault:
+            one.start()
         until(lambda: watcher.up == 0b10)
         until(lambda: reason in watcher.status()[0].reason)
         assert watcher.status()[0].asleep == (reason == "asleep")
