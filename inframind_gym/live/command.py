@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
-from inframind_gym.live.progress import UpProgress, coloured, duration, outcome, show_failure
+from inframind_gym.live.progress import coloured, duration, outcome, show_failure, up_progress
 from inframind_gym.live.settings import require_live
 from inframind_gym.simulator.server.pool import load_pool
 
@@ -79,8 +79,8 @@ def up(
         from inframind_gym.live.launcher import Launcher
 
         launcher = Launcher(load_pool(pool), state=state, python=python, host=host)
-        show = UpProgress(console)
-        with _interruptible(console, "What this command started was stopped."), show:
+        stopped = "What this command started was stopped."
+        with _interruptible(console, stopped), up_progress(console) as show:
             launches = launcher.up(timeout_s=timeout, keep_going=keep_going, watch=show)
     failed = [launch for launch in launches if launch.phase == "failed"]
     for launch in failed:

@@ -41,15 +41,12 @@ class ServerRow:
     note: str = ""
 
 
-def pool_status(
-    pool: PoolConfig, state: str | Path | None = None, timeout_s: float = 10.0
-) -> list[ServerRow]:
+def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[ServerRow]:
     """Return the state of the servers of a pool, in the pool's order.
 
     Args:
         pool: the pool.
         state: folder of what was started.
-        timeout_s: for all of them to answer.
 
     Raises:
         ConfigError: a model has neither port nor url.
@@ -58,7 +55,7 @@ def pool_status(
     require_linux()
     started = StartedServers(pool.name, state).read()
     with MetricsWatcher(addresses(pool), LiveSettings(), poll_s=3600.0) as watcher:
-        watcher.wait_checked(timeout_s)
+        watcher.wait_checked()
         seen = watcher.status()
     return [
         _row(status, model.url is not None, None if model.url else started.get(status.alias))

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _UNCHECKED: Final = "not checked yet"
+_CHECKED_S: Final = 10.0  # for all servers to be checked once
 
 # Arguments: a server that goes up or down, whether it is up, whether it sleeps, why.
 OnChange = Callable[[int, bool, bool, str], None]
@@ -155,9 +156,9 @@ class MetricsWatcher:
         """Return whether a server can be sent to."""
         return bool(self.up >> server & 1)
 
-    def wait_checked(self, timeout_s: float = 30.0) -> None:
+    def wait_checked(self) -> None:
         """Wait until every server was checked once."""
-        self._checked.wait(timeout_s)
+        self._checked.wait(_CHECKED_S)
 
     def wait_up(self, timeout_s: float) -> None:
         """Wait until all servers are up.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.config import LiveLimits, live_placement_config
 from inframind_gym.live.placement.cluster import LivePlacement
-from inframind_gym.live.placement.server import LiveServer
+from inframind_gym.live.placement.server import VllmServer
 from inframind_gym.live.settings import ServerAddress
 from inframind_gym.simulator.placement.state import STATE_NAMES
 from tests.live.vllm_server.fake import Answer, FakeServer
@@ -26,7 +26,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 SLEEP = "/sleep?level=1&mode=wait"
 
 
-class Pretended(LiveServer):
+class Pretended(VllmServer):
     """The server of one instance: a fake one that starts at once.
 
     Attributes:
@@ -36,7 +36,7 @@ class Pretended(LiveServer):
     """
 
     def __init__(self, model: str, limits: LiveLimits) -> None:
-        super().__init__(limits)
+        self.limits, self.url = limits, ""
         self.model = model
         self.fake: FakeServer | None = None
         self.past: list[FakeServer] = []

@@ -27,7 +27,7 @@ from inframind_gym.live.settings import ServerAddress
 from inframind_gym.simulator.placement.state import LOADING, SLEEPING, VANISHING, WAKING
 
 if TYPE_CHECKING:
-    from inframind_gym.live.placement.server import LiveServer
+    from inframind_gym.live.placement.server import VllmServer
 
 _log = logging.getLogger(__name__)
 _POLL_S: Final = 0.1
@@ -61,7 +61,7 @@ class Instance:
     """
 
     def __init__(
-        self, name: str, server: LiveServer, connect: Callable[[ServerAddress], Connections]
+        self, name: str, server: VllmServer, connect: Callable[[ServerAddress], Connections]
     ) -> None:
         self.name = name
         self.server = server

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -26,21 +25,30 @@ _LEVEL: Final = 1
 _SHORT_S: Final = 5.0  # for an answer that takes no work
 
 
-class LiveServer(ABC):
-    """Server of one instance: its process, and vLLM's developer endpoints for sleep.
+class VllmServer:
+    """A vLLM process of this machine, on a port that is free when it starts.
 
     Args:
-        limits: `sleep_s` and `wake_s` are read.
+        pool: of this one model (`config.instance_pool`).
+        limits: of phases.
+        state: folder of what was started.
+        python: interpreter that has vLLM.
 
     Attributes:
         url: of the server that runs; "" before the first start.
     """
 
-    def __init__(self, limits: LiveLimits) -> None:
+    _ports: Final[set[int]] = set()  # of the servers of this process
+    _guard: Final = threading.Lock()
+
+    def __init__(
+        self, pool: PoolConfig, limits: LiveLimits, state: str | None, python: str | None
+    ) -> None:
         self.limits = limits
         self.url = ""
+        self._launcher = Launcher(pool, state=state, python=python)
+        self._port = 0
 
-    @abstractmethod
     def start(self, cancelled: Callable[[], bool]) -> ServerAddress:
         """Start the process; returns when it answers.
 
@@ -50,18 +58,45 @@ class LiveServer(ABC):
         Raises:
             InfraMindError: it did not come up; nothing is left of it.
         """
+        self._release_port()  # of a start that was not stopped
+        self._port = self._reserve_port()
+        try:
+            return self._start(self._port, cancelled)
+        except BaseException:
+            self._release_port()
+            raise
 
-    @abstractmethod
+    def _start(self, port: int, cancelled: Callable[[], bool]) -> ServerAddress:
+        launcher = self._launcher
+        model = launcher.pool.models[0].model_copy(update={"port": port})
+        launcher.pool = launcher.pool.model_copy(update={"models": (model,)})
+        self.url = server_url(model)
+
+        def watch(launches: Sequence[Launch]) -> None:
+            if cancelled():
+                raise InfraMindError("its start was given up")
+
+        (launch,) = launcher.up(timeout_s=self.limits.start_s, watch=watch)
+        if launch.phase != "up":
+            advice = f" What to do: {launch.advice}." if launch.advice else ""
+            raise InfraMindError(f"{launch.note}.{advice} Its log: {launch.log}")
+        return ServerAddress(alias=model.alias, url=self.url, model=model.name)
+
     def stop(self) -> None:
         """End all its processes, if there are any.
 
         Raises:
             InfraMindError: some are left.
         """
+        left = [pid for each in self._launcher.down(self.limits.stop_s) for pid in each.left]
+        if left:
+            raise InfraMindError(f"these processes still run: {', '.join(map(str, left))}")
+        self._release_port()
 
-    @abstractmethod
     def is_alive(self) -> bool:
         """Return whether its process runs and takes connections."""
+        (alias,) = self._launcher.pool.aliases
+        return self._launcher.is_running(alias) and not is_dead(self.url)
 
     def sleep(self) -> None:
         """Put it to sleep; returns when it reports that. A sleeper goes on sleeping.
@@ -103,66 +138,6 @@ class LiveServer(ABC):
                     "VLLM_SERVER_DEV_MODE=1. Set sleep_mode: true for this model in the pool."
                 ) from None
             raise
-
-
-class VllmServer(LiveServer):
-    """A vLLM process of this machine, on a port that is free when it starts.
-
-    Args:
-        pool: of this one model (`config.instance_pool`).
-        limits: of its start and end.
-        state: folder of what was started.
-        python: interpreter that has vLLM.
-    """
-
-    _ports: Final[set[int]] = set()  # of the servers of this process
-    _guard: Final = threading.Lock()
-
-    def __init__(
-        self, pool: PoolConfig, limits: LiveLimits, state: str | None, python: str | None
-    ) -> None:
-        super().__init__(limits)
-        self._pool = pool
-        self._state, self._python = state, python
-        self._launcher = Launcher(pool, state=state, python=python)
-        self._port = 0
-
-    def start(self, cancelled: Callable[[], bool]) -> ServerAddress:
-        """As of `LiveServer.start`."""
-        self._release_port()  # of a start that was not stopped
-        self._port = self._reserve_port()
-        try:
-            return self._start(self._port, cancelled)
-        except BaseException:
-            self._release_port()
-            raise
-
-    def _start(self, port: int, cancelled: Callable[[], bool]) -> ServerAddress:
-        model = self._pool.models[0].model_copy(update={"port": port})
-        pool = self._pool.model_copy(update={"models": (model,)})
-        self._launcher = Launcher(pool, state=self._state, python=self._python)
-        self.url = server_url(model)
-
-        def watch(launches: Sequence[Launch]) -> None:
-            if cancelled():
-                raise InfraMindError("its start was given up")
-
-        (launch,) = self._launcher.up(timeout_s=self.limits.start_s, watch=watch)
-        if launch.phase != "up":
-            advice = f" What to do: {launch.advice}." if launch.advice else ""
-            raise InfraMindError(f"{launch.note}.{advice} Its log: {launch.log}")
-        return ServerAddress(alias=model.alias, url=self.url, model=model.name)
-
-    def stop(self) -> None:
-        """As of `LiveServer.stop`."""
-        left = [pid for each in self._launcher.down(self.limits.stop_s) for pid in each.left]
-        if left:
-            raise InfraMindError(f"these processes still run: {', '.join(map(str, left))}")
-        self._release_port()
-
-    def is_alive(self) -> bool:
-        """As of `LiveServer.is_alive`."""
-        return self._launcher.is_running(self._pool.models[0].alias) and not is_dead(self.url)
 
     @classmethod
     def _reserve_port(cls) -> int:
