@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import ChatRequest, ChatResult
+from inframind_gym.live.loop import cancel_all
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.topology import FINAL, STRATEGIES, TOPOLOGIES
@@ -145,10 +146,7 @@ class VllmBackend:
         task.add_done_callback(lambda _: self._tasks.pop(call.id, None))
 
     async def _cancel(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks.values())
 
     async def _serve(self, call: Call) -> None:
         """Serve one call from its beginning to its completion."""
@@ -194,7 +192,10 @@ class VllmBackend:
                 limit_s=max(over_s - self.now_s(), 0.001),
                 rank=call.priority,
                 priority=self._priority(call),
-                seed=self._seed(call),
+                # With a common seed the calls of a query would answer alike.
+                seed=None
+                if settings.seed is None
+                else zlib.crc32(f"{settings.seed}/{call.query}/{call.node}/{call.phase}".encode()),
                 request_id=self._request_id(call),
             )
             attempts = result.attempts
@@ -210,13 +211,6 @@ class VllmBackend:
         if not self.priorities:
             return None
         return round((self.servers.epoch_s + self.beginning.at_s + call.priority) * 1e6)
-
-    def _seed(self, call: Call) -> int | None:
-        """Return a call's own seed: with a common one the calls of a query would answer alike."""
-        base = self.servers.settings.seed
-        if base is None:
-            return None
-        return zlib.crc32(f"{base}/{call.query}/{call.node}/{call.phase}".encode())
 
     def _request_id(self, call: Call) -> str:
         return f"{self.servers.run_id}-{self.sweep}-{call.id}"

@@ -19,6 +19,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.live.loop import cancel_all
 from inframind_gym.live.settings import LiveSettings, ServerAddress, auth_headers
 from inframind_gym.live.stream import ChatStream, StreamError, error_message
 
@@ -224,10 +225,7 @@ class Client:
 
     async def close(self) -> None:
         """Cancel what is in flight, and close all connections."""
-        tasks = [flight.task for flights in self._flights for flight in flights]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all([flight.task for flights in self._flights for flight in flights])
         if self._session is not None:
             await self._session.close()
             await asyncio.sleep(0)  # transports close in the loop's next round

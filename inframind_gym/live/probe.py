@@ -152,8 +152,12 @@ class Probe:
         status, _ = await self._get("/health")
         if status != 200:
             raise DownError(f"/health says {status}")
-        if self._reports_sleep:
-            await self._ask_sleep()
+        if not self._reports_sleep:
+            return
+        status, text = await self._get("/is_sleeping")
+        self._reports_sleep = status == 200
+        if self._reports_sleep and is_asleep(text):
+            raise DownError("asleep", asleep=True)
 
     async def meet(self) -> Reading:
         """Ask one that comes up: also for its metrics and its model.
@@ -163,7 +167,10 @@ class Probe:
         """
         await self.check()
         reading = await self.metrics()
-        await self._ask_model()
+        status, text = await self._get("/v1/models")
+        wrong = wrong_model(text, self._model) if status == 200 else f"/v1/models says {status}"
+        if wrong:
+            raise DownError(wrong)
         return reading
 
     async def metrics(self) -> Reading:
@@ -182,18 +189,6 @@ class Probe:
         if reading.asleep:
             raise DownError("asleep", asleep=True)
         return reading
-
-    async def _ask_sleep(self) -> None:
-        status, text = await self._get("/is_sleeping")
-        self._reports_sleep = status == 200
-        if self._reports_sleep and is_asleep(text):
-            raise DownError("asleep", asleep=True)
-
-    async def _ask_model(self) -> None:
-        status, text = await self._get("/v1/models")
-        wrong = wrong_model(text, self._model) if status == 200 else f"/v1/models says {status}"
-        if wrong:
-            raise DownError(wrong)
 
 
 async def fetch(session: aiohttp.ClientSession, url: str, path: str) -> tuple[int, str]:

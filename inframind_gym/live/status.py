@@ -66,6 +66,7 @@ def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[Serve
 def _row(seen: ServerStatus, adopted: bool, server: StartedServer | None) -> ServerRow:
     members = [] if server is None else server.family().running()
     runs = server is not None and server.runs
+    reading = seen.reading if seen.up else None
     state: State
     note = "" if seen.up else seen.reason
     if seen.up:
@@ -91,8 +92,8 @@ def _row(seen: ServerStatus, adopted: bool, server: StartedServer | None) -> Ser
         pid=server.pid if server is not None and runs else None,
         up_s=round(time.time() - server.started_at, 1) if server is not None and runs else None,
         memory_mb=round(resident_bytes(members) / 1e6, 1) if members else None,
-        running=int(seen.running_req) if seen.up else None,
-        waiting=int(seen.waiting_req) if seen.up else None,
-        kv_frac=round(seen.kv_frac, 4) if seen.up else None,
+        running=None if reading is None else int(reading.running_req),
+        waiting=None if reading is None else int(reading.waiting_req),
+        kv_frac=None if reading is None else round(reading.kv_frac, 4),
         note=note.strip(),
     )

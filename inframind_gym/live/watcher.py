@@ -4,7 +4,7 @@
     with MetricsWatcher(addresses(pool), settings, poll_s=pool.metrics_poll_s) as watcher:
         watcher.wait_checked()
         for server in watcher.status():
-            print(server.alias, server.up, server.reason, server.waiting_req)
+            print(server.alias, server.up, server.reason, server.reading)
 
 `probe.py` asks one server. No answer of a server ends the watching.
 """
@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.loop import LoopThread
+from inframind_gym.live.loop import LoopThread, cancel_all
 from inframind_gym.live.metrics import MeanLatency, Reading
 from inframind_gym.live.probe import DownError, Probe, fetch
 from inframind_gym.live.settings import LiveSettings, ServerAddress, auth_headers, require_live
@@ -50,9 +50,7 @@ class ServerStatus:
     asleep: bool
     listens: bool  # something takes connections at its address
     reason: str  # why it is down, in words; empty where it is up
-    running_req: float  # 0 before the first reading
-    waiting_req: float
-    kv_frac: float  # 0..1
+    reading: Reading | None  # the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,6 @@ class _Server:
         self.reading = reading
 
     def status(self) -> ServerStatus:
-        reading = self.reading
         return ServerStatus(
             alias=self.address.alias,
             url=self.address.url,
@@ -97,9 +94,7 @@ class _Server:
             asleep=self.asleep,
             listens=self.listens,
             reason=self.held or self.reason,
-            running_req=reading.running_req if reading else 0.0,
-            waiting_req=reading.waiting_req if reading else 0.0,
-            kv_frac=reading.kv_frac if reading else 0.0,
+            reading=self.reading,
         )
 
 
@@ -250,9 +245,7 @@ class MetricsWatcher:
         self._tasks = [asyncio.ensure_future(coroutine) for coroutine in forever]
 
     async def _close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         if self._session is not None:
             await self._session.close()
             await asyncio.sleep(0)

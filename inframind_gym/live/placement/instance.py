@@ -1,4 +1,4 @@
-"""One model on one block of GPUs: the connections to its server, and the phases it goes through.
+"""One model on one block of GPUs: the phases that it goes through.
 
     LOADING    start the process, connect        fails: nothing is left of it   → ABSENT
     WAKING     POST /wake_up, send to it again   fails: put to sleep again      → SLEPT

@@ -121,12 +121,12 @@ class FakeServer:
             self.port = self._runner.addresses[0][1]
 
         assert self._loop is not None
-        self._loop.run(listen(), 10.0)
+        self._loop.run(listen())
 
     def kill(self) -> None:
         """Go away as a process that is killed: all connections are reset, none is accepted."""
         assert self._loop is not None
-        self._loop.run(self._die(), 10.0)
+        self._loop.run(self._die())
 
     async def _die(self) -> None:
         runner, self._runner = self._runner, None

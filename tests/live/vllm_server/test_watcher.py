@@ -76,12 +76,14 @@ def test_a_server_that_is_killed_and_returns() -> None:
         until(lambda: watcher.up == 0b10)
         status = watcher.status()
         assert [s.up for s in status] == [False, True]
-        assert "Connect" in status[0].reason
+        assert "Connect" in status[0].reason and "None" not in status[0].reason
+        assert [s.listens for s in status] == [False, True]
         polls = watcher.polls
         until(lambda: watcher.polls > polls + 2)
         assert watcher.telemetry(beginning).e2e_s[0] == pytest.approx(1.0)
         one.start()
         until(lambda: watcher.up == 0b11)
+        assert watcher.status()[0].listens
         one.finished = [3.0]
         until(lambda: watcher.telemetry(beginning).e2e_s[0] == pytest.approx(3.0))
     assert [change for change in changes if change[0] == 0] == [(0, True), (0, False), (0, True)]
@@ -92,6 +94,7 @@ def test_a_server_that_is_killed_and_returns() -> None:
     [
         ({"health": 503}, "/health says 503"),
         ({"asleep": True}, "asleep"),
+        ({"dev": False, "asleep": True}, "asleep"),  # only its metrics show it
         ({"mute": {"/health"}}, "no answer to /health"),
         ({"mute": {"/metrics"}}, "no answer to /metrics"),
         ({"model": "n"}, "serves n, not m"),  # asked when it comes up
@@ -109,7 +112,8 @@ def test_what_makes_a_server_unusable(fault: dict[str, Any], reason: str) -> Non
             one.start()
         until(lambda: watcher.up == 0b10)
         until(lambda: reason in watcher.status()[0].reason)
-        assert watcher.status()[0].asleep == (reason == "asleep")
+        status = watcher.status()[0]
+        assert status.asleep == (reason == "asleep") and status.listens
         with pytest.raises(InfraMindError, match=r"s0 .*: "):
             watcher.wait_up(0.01)
         vars(one).update(good)
@@ -225,32 +229,6 @@ def test_no_bug_ends_the_watching(
         until(lambda: watcher.polls > polls)
     assert calls and "cannot be" in caplog.text
     assert len(caplog.records) <= 4  # once a change, not once a look
-
-
-def test_whether_anything_listens_is_known() -> None:
-    with FakeServer() as server, watch(server) as watcher:
-        watcher.wait_up(10.0)
-        server.health = 503
-        until(lambda: watcher.up == 0)
-        assert watcher.status()[0].listens
-        server.kill()
-        until(lambda: not watcher.status()[0].listens)
-        assert "None" not in watcher.status()[0].reason
-        server.health = 200
-        server.start()
-        until(lambda: watcher.up == 1)
-        assert watcher.status()[0].listens
-
-
-def test_a_sleeper_shows_in_its_metrics_too() -> None:
-    """Without developer mode there is no /is_sleeping."""
-    with FakeServer(dev=False) as server, watch(server) as watcher:
-        watcher.wait_up(10.0)
-        server.asleep = True
-        until(lambda: watcher.up == 0)
-        assert watcher.status()[0].asleep
-        server.asleep = False
-        until(lambda: watcher.up == 1)
 
 
 def test_one_missed_answer_is_forgiven() -> None:
