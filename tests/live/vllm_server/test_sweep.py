@@ -66,7 +66,7 @@ def test_a_sweep_with_all_six_topologies(execution: str, tmp_path: Path) -> None
 
 
 def test_telemetry_reaches_the_observations() -> None:
-    with five(lambda r, n: Answer(first_s=0.02)) as servers, live(servers) as pool:
+    with five(lambda r, n: Answer(first_s=0.02)) as servers, live(servers, poll_s=0.4) as pool:
         for num_queries in (1, 30):  # the first episode of a process loads compiled code
             run = Live(pool, Prompts(), num_queries=num_queries)
             sweep = play(run.simulation, by_node([2]), rate_per_min=FAST)
