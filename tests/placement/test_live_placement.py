@@ -59,10 +59,9 @@ def test_random_decisions_under_demand(tmp_path: Path) -> None:
         assert served == episode["requests_done"] + len(live.traffic._flights)
         assert all(request["ignore_eos"] for fake in play.fakes for request in fake.requests)
         # A second episode goes on with the models that are there.
-        awake = [play.states(g) for g in range(2)]
         live.begin(2)
-        assert [s == "active" for row in map(play.states, range(2)) for s in row].count(True) >= 1
-        assert len(awake) == 2 and live.state.episode[0]["requests_done"] == 0
+        assert any("active" in play.states(g) for g in range(2))
+        assert live.state.episode[0]["requests_done"] == 0
         live.decide(np.zeros(2, np.int64))
 
 
