@@ -16,7 +16,7 @@ Calls, independent of who started the servers:
     request_log     a line for every call
     settings        addresses, limits, retries, sampling
     loop            the asyncio loop of all this, in a thread
-    prompts         messages of a call; roles.yaml: of the 25 roles
+    prompts         messages of a call; prompts.yaml: their texts
 
 Processes, for pools and for placement:
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import ChatRequest, ChatResult
+from inframind_gym.live.loop import cancel_all
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.topology import FINAL, STRATEGIES, TOPOLOGIES
@@ -106,21 +107,15 @@ class VllmBackend:
 
         Without a time and with no call in flight there is nothing to wait for: returns at once.
         """
-        while not self._wait_a_little(until_s):
+        while True:
+            with self._changed:
+                left_s = math.inf if until_s is None else until_s - self.now_s()
+                if self._done or left_s <= 0 or (until_s is None and not self._open):
+                    done, self._done = sorted(self._done, key=lambda c: (c.finish_s, c.call)), []
+                    return done
+                self._changed.wait(min(left_s, _WAIT_S))
             if self.servers.on_wait is not None:
                 self.servers.on_wait()
-        with self._changed:
-            done, self._done = sorted(self._done, key=lambda c: (c.finish_s, c.call)), []
-            return done
-
-    def _wait_a_little(self, until_s: float | None) -> bool:
-        """Wait, for `_WAIT_S` at most; return whether there is nothing more to wait for."""
-        with self._changed:
-            left_s = math.inf if until_s is None else until_s - self.now_s()
-            if self._done or left_s <= 0 or (until_s is None and not self._open):
-                return True
-            self._changed.wait(min(left_s, _WAIT_S))
-            return False
 
     def telemetry(self) -> Telemetry:
         """Return the metrics of the last poll in this episode."""
@@ -151,10 +146,7 @@ class VllmBackend:
         task.add_done_callback(lambda _: self._tasks.pop(call.id, None))
 
     async def _cancel(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks.values())
 
     async def _serve(self, call: Call) -> None:
         """Serve one call from its beginning to its completion."""
@@ -200,7 +192,10 @@ class VllmBackend:
                 limit_s=max(over_s - self.now_s(), 0.001),
                 rank=call.priority,
                 priority=self._priority(call),
-                seed=self._seed(call),
+                # With a common seed the calls of a query would answer alike.
+                seed=None
+                if settings.seed is None
+                else zlib.crc32(f"{settings.seed}/{call.query}/{call.node}/{call.phase}".encode()),
                 request_id=self._request_id(call),
             )
             attempts = result.attempts
@@ -216,13 +211,6 @@ class VllmBackend:
         if not self.priorities:
             return None
         return round((self.servers.epoch_s + self.beginning.at_s + call.priority) * 1e6)
-
-    def _seed(self, call: Call) -> int | None:
-        """Return a call's own seed: with a common one the calls of a query would answer alike."""
-        base = self.servers.settings.seed
-        if base is None:
-            return None
-        return zlib.crc32(f"{base}/{call.query}/{call.node}/{call.phase}".encode())
 
     def _request_id(self, call: Call) -> str:
         return f"{self.servers.run_id}-{self.sweep}-{call.id}"

@@ -15,9 +15,11 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.live.loop import cancel_all
 from inframind_gym.live.settings import LiveSettings, ServerAddress, auth_headers
 from inframind_gym.live.stream import ChatStream, StreamError, error_message
 
@@ -153,11 +155,6 @@ class Gate:
             if not place.done():
                 place.set_exception(ServerDownError(why))
 
-    @property
-    def waiting(self) -> int:
-        """Requests that wait for a place."""
-        return sum(not place.done() for queue in self._waiting for _, _, place in queue)
-
     def _take(self, server: int) -> None:
         self._free[server] -= 1
         self._free_total -= 1
@@ -182,9 +179,8 @@ class _Flight:
 
     request: ChatRequest
     result: ChatResult
-    task: asyncio.Task[Any] | None
+    task: asyncio.Task[Any]
     stopped: str | None = None  # why
-    retry_after_s: float | None = None  # as the server asks; None: don't retry
 
 
 class Client:
@@ -228,7 +224,8 @@ class Client:
         )
 
     async def close(self) -> None:
-        """Close all connections. Requests that are in flight end as broken: cancel them first."""
+        """Cancel what is in flight, and close all connections."""
+        await cancel_all([flight.task for flights in self._flights for flight in flights])
         if self._session is not None:
             await self._session.close()
             await asyncio.sleep(0)  # transports close in the loop's next round
@@ -243,8 +240,9 @@ class Client:
 
         Never raises: failure, the time limit and being cancelled are results.
         """
-        result = ChatResult(time.monotonic())
-        flight = _Flight(request, result, asyncio.current_task())
+        result, task = ChatResult(time.monotonic()), asyncio.current_task()
+        assert task is not None
+        flight = _Flight(request, result, task)
         self._flights[request.server].add(flight)
         try:
             await asyncio.wait_for(self._try(flight), request.limit_s)
@@ -276,7 +274,7 @@ class Client:
         self._gate.turn_away(server, why)
         if give_up:
             for flight in self._flights[server]:
-                if flight.stopped is None and flight.task is not None:
+                if flight.stopped is None:
                     flight.stopped = why
                     flight.task.cancel()
 
@@ -297,24 +295,23 @@ class Client:
                 flight.result.status, flight.result.error = "down", str(error)
                 return
             try:
-                await self._post(flight)
+                retry_after_s = await self._post(flight)
             finally:
                 self._gate.leave(server)
-            if flight.retry_after_s is None or attempt == settings.retries:
+            if retry_after_s is None or attempt == settings.retries:
                 return
-            pause_s = max(wait_s * random.uniform(0.5, 1.5), flight.retry_after_s)
+            pause_s = max(wait_s * random.uniform(0.5, 1.5), retry_after_s)
             if time.monotonic() + pause_s >= over_s:
                 return
             await asyncio.sleep(pause_s)
             wait_s = min(2.0 * wait_s, settings.retry_wait_most_s)
 
-    async def _post(self, flight: _Flight) -> None:
-        """Make one attempt; write the result, and whether to try again."""
+    async def _post(self, flight: _Flight) -> float | None:
+        """Make one attempt; return the time until the next one, in s, or None for no other."""
         import aiohttp
 
         request, result = flight.request, flight.result
         assert self._session is not None
-        flight.retry_after_s = None
         result.attempts += 1
         result.sent_s = time.monotonic()
         stream = ChatStream()
@@ -326,8 +323,7 @@ class Client:
                 headers=headers,
             ) as response:
                 if response.status != 200:
-                    await self._refused(flight, response)
-                    return
+                    return await self._refused(flight, response)
                 async for data in response.content.iter_any():
                     stream.feed(data, time.monotonic())
                     if stream.done:
@@ -345,10 +341,10 @@ class Client:
                 stream.error = f"{type(error).__name__}: {error}"
                 self._suspect(request.server)
                 if stream.first_token_s is None:
-                    flight.retry_after_s = 0.0
                     result.status, result.error = "unreachable", stream.error
-                    return
+                    return 0.0
         self._read(stream, result)
+        return None
 
     def _body(self, request: ChatRequest) -> bytes:
         body: dict[str, Any] = {
@@ -366,8 +362,8 @@ class Client:
             body["seed"] = request.seed
         return json.dumps(body).encode()
 
-    async def _refused(self, flight: _Flight, response: aiohttp.ClientResponse) -> None:
-        """Read the error that a server answered with."""
+    async def _refused(self, flight: _Flight, response: aiohttp.ClientResponse) -> float | None:
+        """Read the error that a server answered with; returns what `_post` does."""
         result, code = flight.result, response.status
         raw = (await response.content.read(_ERROR_BYTES)).decode("utf-8", "replace")
         try:
@@ -377,28 +373,33 @@ class Client:
         result.error = f"HTTP {code}: {message}"
         if code in _BUSY:
             result.status = "busy"
-            flight.retry_after_s = _seconds(response.headers.get("Retry-After"))
-        elif code >= 500 or code < 400:
+            return _seconds(response.headers.get("Retry-After"))
+        if code >= 500 or code < 400:
             result.status = "server_error"
             self._suspect(flight.request.server)
         elif code == 413 or any(words in message for words in _TOO_LONG):
             result.status = "too_long"
         else:
             result.status = "rejected"
+        return None
 
     @staticmethod
     def _read(stream: ChatStream, result: ChatResult) -> None:
         """Write the contents of the stream into the result."""
         result.first_token_s, result.last_token_s = stream.first_token_s, stream.last_token_s
         result.pieces = stream.pieces
-        result.prompt_tokens = _count(stream.usage.get("prompt_tokens"))
-        result.output_tokens = _count(stream.usage.get("completion_tokens"))
-        prefill_s = _milliseconds(stream.metrics.get("time_to_first_token_ms"))
-        queue_s = _milliseconds(stream.metrics.get("queue_time_ms"))
-        if result.first_token_s is not None and prefill_s is not None:
-            result.scheduled_s = result.first_token_s - prefill_s
-            if queue_s is not None:
-                result.queued_s = result.scheduled_s - queue_s
+        result.prompt_tokens, result.output_tokens = (
+            _plausible(stream.usage.get(name), int, _MOST_TOKENS)
+            for name in ("prompt_tokens", "completion_tokens")
+        )
+        prefill_ms, queue_ms = (
+            _plausible(stream.metrics.get(name), int | float, _MOST_MS)
+            for name in ("time_to_first_token_ms", "queue_time_ms")
+        )
+        if result.first_token_s is not None and prefill_ms is not None:
+            result.scheduled_s = result.first_token_s - 1e-3 * prefill_ms
+            if queue_ms is not None:
+                result.queued_s = result.scheduled_s - 1e-3 * queue_ms
         reason = stream.finish_reason
         if reason in ("abort", "error"):
             result.status, result.error = "aborted", stream.error or f"finish_reason {reason}"
@@ -409,18 +410,10 @@ class Client:
             result.text = stream.text
 
 
-def _count(value: object) -> int | None:
-    """Return a number of tokens; None where the server's is impossible."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return value if 0 <= value <= _MOST_TOKENS else None
-
-
-def _milliseconds(value: object) -> float | None:
-    """Return a time in s; None where the server's is impossible."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return 1e-3 * value if 0 <= value <= _MOST_MS else None
+def _plausible(value: Any, kind: type | UnionType, most: float) -> Any:
+    """Return a number that a server reports; None where it is impossible."""
+    right = isinstance(value, kind) and not isinstance(value, bool)
+    return value if right and 0 <= value <= most else None
 
 
 def _seconds(header: str | None) -> float:

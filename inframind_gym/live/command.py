@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
-from inframind_gym.live.progress import UpProgress, coloured, duration, outcome, show_failure
+from inframind_gym.live.progress import coloured, duration, outcome, show_failure, up_progress
 from inframind_gym.live.settings import require_live
 from inframind_gym.simulator.server.pool import load_pool
 
@@ -78,8 +79,8 @@ def up(
         from inframind_gym.live.launcher import Launcher
 
         launcher = Launcher(load_pool(pool), state=state, python=python, host=host)
-        show = UpProgress(console)
-        with _interruptible(console, "What this command started was stopped."), show:
+        stopped = "What this command started was stopped."
+        with _interruptible(console, stopped), up_progress(console) as show:
             launches = launcher.up(timeout_s=timeout, keep_going=keep_going, watch=show)
     failed = [launch for launch in launches if launch.phase == "failed"]
     for launch in failed:
@@ -111,7 +112,7 @@ def status(
 
         rows = pool_status(load_pool(pool), state)
     if as_json:
-        typer.echo(json.dumps([row.to_json() for row in rows], indent=1))
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=1))
     else:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for column in ("model", "state", "url"):
@@ -122,16 +123,17 @@ def status(
         if notes:
             table.add_column("", overflow="fold")
         for row in rows:
-            numbers = [
-                "" if row.pid is None else str(row.pid),
-                "" if row.up_s is None else duration(row.up_s),
-                "" if row.memory_mb is None else f"{row.memory_mb:.0f}",
-                "" if row.running is None else str(row.running),
-                "" if row.waiting is None else str(row.waiting),
-                "" if row.kv_frac is None else f"{row.kv_frac:.0%}",
-            ]
+            numbers = (
+                (row.pid, str),
+                (row.up_s, duration),
+                (row.memory_mb, "{:.0f}".format),
+                (row.running, str),
+                (row.waiting, str),
+                (row.kv_frac, "{:.0%}".format),
+            )
+            cells = ["" if value is None else written(value) for value, written in numbers]
             note = [Text(row.note, "dim")] * notes
-            table.add_row(row.alias, coloured(row.state), row.url, *numbers, *note)
+            table.add_row(row.alias, coloured(row.state), row.url, *cells, *note)
         Console(highlight=False).print(table)
     raise typer.Exit(0 if all(row.state == "up" for row in rows) else 1)
 
@@ -155,8 +157,7 @@ def logs(
     from inframind_gym.live.failures import last_lines
 
     with _refusing():
-        started = _started(pool, state)
-        aliases = _logged(pool, started)
+        started, aliases = _started(pool, state)
         if model is not None and model not in aliases:
             raise ConfigError(unknown("model", model, aliases))
         wanted = [model] if model is not None else aliases
@@ -192,7 +193,7 @@ def down(
     A pool whose file is gone or broken is stopped by its name.
     """
     with _refusing():
-        stopped = _started(pool, state).down(grace)
+        stopped = _started(pool, state)[0].down(grace)
     for each in stopped:
         typer.echo(outcome(each))
     if not stopped:
@@ -295,8 +296,8 @@ def _play(
     return live.summary(0)
 
 
-def _started(pool: str, state: Path | None) -> StartedServers:
-    """Return what was started of a pool; without its file, by its name.
+def _started(pool: str, state: Path | None) -> tuple[StartedServers, list[str]]:
+    """Return what was started of a pool, and its models that can have a log.
 
     Raises:
         ConfigError: there is no such file, and nothing was started under that name.
@@ -304,8 +305,8 @@ def _started(pool: str, state: Path | None) -> StartedServers:
     from inframind_gym.live.started import StartedServers, known_pools
 
     try:
-        name = load_pool(pool).name
-    except ConfigError as error:
+        config = load_pool(pool)
+    except ConfigError as error:  # it can be found by its name
         known = known_pools(state)
         if pool not in known:
             if not known:
@@ -314,16 +315,10 @@ def _started(pool: str, state: Path | None) -> StartedServers:
                 f"{error}\nServers that were started can be stopped by the name of their pool: "
                 f"{', '.join(known)}."
             ) from None
-        name = pool
-    return StartedServers(name, state)
-
-
-def _logged(pool: str, started: StartedServers) -> list[str]:
-    """Return the models that can have a log; of a lost pool, those that were started."""
-    try:
-        return [model.alias for model in load_pool(pool).models if model.url is None]
-    except ConfigError:
-        return list(started.read())
+        started = StartedServers(pool, state)
+        return started, list(started.read())
+    logged = [model.alias for model in config.models if model.url is None]
+    return StartedServers(config.name, state), logged
 
 
 def _follow(

@@ -67,11 +67,6 @@ class Launch:
     note: str = ""  # its last line of output, or why it failed
     advice: str = ""  # remedy of the failure
 
-    @property
-    def ours(self) -> bool:
-        """True if this call started it, and it has not ended."""
-        return self.phase in ("starting", "up") and not (self.adopted or self.already)
-
 
 class Launcher:
     """The servers of one pool on this machine.
@@ -322,7 +317,11 @@ class Launcher:
 
     def _undo(self, launches: Sequence[Launch]) -> None:
         """Stop what this call started."""
-        ours = [launch for launch in launches if launch.ours]
+        ours = [
+            launch
+            for launch in launches
+            if launch.phase in ("starting", "up") and not (launch.adopted or launch.already)
+        ]
         self._started.end([self._started.servers[launch.model.alias] for launch in ours])
         for launch in launches:
             if launch in ours or launch.phase == "queued":

@@ -7,6 +7,7 @@ started: the difference between two readings is of interest.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,12 +16,12 @@ from inframind_gym.errors import InfraMindError
 RUNNING: Final = "vllm:num_requests_running"
 WAITING: Final = "vllm:num_requests_waiting"
 _SLEEP: Final = "vllm:engine_sleep_state"
-_KV: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # new name, old name
+_KV: Final = "vllm:kv_cache_usage_perc"
 _SUM: Final = "vllm:e2e_request_latency_seconds_sum"
 _COUNT: Final = "vllm:e2e_request_latency_seconds_count"
 # When the process, or its first counter, was made: another one means another process.
 _STARTED: Final = ("process_start_time_seconds", "vllm:e2e_request_latency_seconds_created")
-_WANTED: Final = frozenset([RUNNING, WAITING, _SLEEP, _SUM, _COUNT, *_KV, *_STARTED])
+_WANTED: Final = frozenset([RUNNING, WAITING, _SLEEP, _SUM, _COUNT, _KV, *_STARTED])
 
 
 class MetricsError(InfraMindError):
@@ -55,7 +56,7 @@ def parse_metrics(text: str, taken_s: float) -> Reading:
     from prometheus_client.parser import text_string_to_metric_families
 
     # Most lines are buckets of histograms, which are not used: not worth parsing.
-    lines = [line for line in text.split("\n") if _name(line) in _WANTED]
+    lines = [line for line in text.split("\n") if re.split("[{ ]", line, maxsplit=1)[0] in _WANTED]
     values: dict[str, list[float]] = {}
     awake: list[float] = []
     try:
@@ -72,7 +73,7 @@ def parse_metrics(text: str, taken_s: float) -> Reading:
     for name in (RUNNING, WAITING):
         if name not in values:
             raise MetricsError(f"the answer to /metrics has no {name}: is this a vLLM server?")
-    cache = next((values[name] for name in _KV if name in values), [0.0])
+    cache = values.get(_KV, [0.0])
     counted = _SUM in values and _COUNT in values
     return Reading(
         taken_s=taken_s,
@@ -84,12 +85,6 @@ def parse_metrics(text: str, taken_s: float) -> Reading:
         finished_req=sum(values[_COUNT]) if counted else 0.0,
         started=max((max(values[name]) for name in _STARTED if name in values), default=math.nan),
     )
-
-
-def _name(line: str) -> str:
-    """Return the name of a sample: what precedes the labels or the value."""
-    brace = line.find("{")
-    return line[:brace] if brace >= 0 else line.partition(" ")[0]
 
 
 class MeanLatency:

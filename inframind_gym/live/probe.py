@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.metrics import MetricsError, Reading, parse_metrics
@@ -37,70 +37,62 @@ class DownError(InfraMindError):
         asleep: it sleeps.
         at_once: it is down as soon as this is seen once; an answer that fails to come may be late.
         listens: something takes connections at its address.
+        status: HTTP status of an error; None: no answer.
     """
 
     def __init__(
-        self, reason: str, *, asleep: bool = False, at_once: bool = True, listens: bool = True
+        self,
+        reason: str,
+        *,
+        asleep: bool = False,
+        at_once: bool = True,
+        listens: bool = True,
+        status: int | None = None,
     ) -> None:
         super().__init__(reason)
         self.asleep = asleep
         self.at_once = at_once
         self.listens = listens
-
-
-class AskError(InfraMindError):
-    """A server gave no answer, or an HTTP error.
-
-    Attributes:
-        status: HTTP status; None: no answer.
-        refused: nothing takes connections at the address.
-    """
-
-    def __init__(self, reason: str, *, status: int | None = None, refused: bool = False) -> None:
-        super().__init__(reason)
         self.status = status
-        self.refused = refused
 
 
 def ask(url: str, *, method: str = "GET", limit_s: float = _ASK_S) -> str:
     """Send a request to a server and wait for its answer, with $VLLM_API_KEY where it is set.
 
     Raises:
-        AskError: there is none, or an HTTP error.
+        DownError: there is none, or an HTTP error.
     """
     request = urllib.request.Request(url, method=method, headers=auth_headers())
     # A proxy cannot reach this machine's own servers.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    late = AskError(f"{url}: no answer in {limit_s:.1f} s")
+    late = DownError(f"{url}: no answer in {limit_s:.1f} s", at_once=False)
     try:
         with opener.open(request, timeout=limit_s) as answer:
             return bytes(answer.read(1 << 20)).decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         with error:
             said = error.read(300).decode("utf-8", "replace").strip()
-        raise AskError(f"{url} says {error.code}: {said}", status=error.code) from None
+        raise DownError(f"{url} says {error.code}: {said}", status=error.code) from None
     except TimeoutError:
         raise late from None
     except http.client.HTTPException as error:
-        raise AskError(f"{url} does not speak HTTP ({type(error).__name__})") from None
+        raise DownError(f"{url} does not speak HTTP ({type(error).__name__})") from None
     except OSError as error:
         reason = getattr(error, "reason", error)
         if isinstance(reason, TimeoutError):
             raise late from None
         why = str(getattr(reason, "strerror", None) or reason or type(error).__name__).lower()
-        refused = isinstance(reason, ConnectionRefusedError)
-        raise AskError(f"{url}: {why}", refused=refused) from None
+        listens = not isinstance(reason, ConnectionRefusedError)
+        raise DownError(f"{url}: {why}", listens=listens) from None
 
 
 def unusable(url: str, model: str) -> str:
     """Return why a server is not healthy or does not serve a model; "" if it does."""
     try:
         ask(f"{url}/health")
-        wrong = wrong_model(model, parse_models(ask(f"{url}/v1/models")))
-    except AskError as error:
+        wrong = wrong_model(ask(f"{url}/v1/models"), model)
+    except DownError as error:
         return str(error)
-    except ValueError as error:
-        return f"{url}{error}: is this a vLLM server?"
     return wrong and f"{url} {wrong}"
 
 
@@ -108,40 +100,30 @@ def is_dead(url: str) -> bool:
     """Return whether a server refuses connections, or reports that it has no engine."""
     try:
         ask(f"{url}/health")
-    except AskError as error:
-        return error.refused or error.status == 503
+    except DownError as error:
+        return not error.listens or error.status == 503
     return False
 
 
-def parse_json(text: str) -> Any:
-    """Read what a server answered.
+def is_asleep(text: str) -> bool:
+    """Read what a server answered to `/is_sleeping`.
 
     Raises:
-        ValueError: it is no JSON, or nested too deeply.
+        DownError: it makes no sense.
     """
     try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+        return bool(json.loads(text)["is_sleeping"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise DownError(f"/is_sleeping answers {text[:_SHOWN]!r}") from None
 
 
-def parse_models(text: str) -> list[str]:
-    """Read what a server answered to `/v1/models`: the names of what it serves.
-
-    Raises:
-        ValueError: it is no list of models.
-    """
+def wrong_model(text: str, wanted: str) -> str:
+    """Return why what a server answered to `/v1/models` lacks a model; "" if it does not."""
     try:
-        return [str(model["id"]) for model in parse_json(text)["data"]]
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"/v1/models answers no list of models: {text[:_SHOWN]!r}") from None
-
-
-def wrong_model(wanted: str, served: list[str]) -> str:
-    """Return why a server is not the wanted one; "" if it serves the model."""
-    if wanted in served:
-        return ""
-    return f"serves {', '.join(served) or 'nothing'}, not {wanted}"
+        served = [str(model["id"]) for model in json.loads(text)["data"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"/v1/models answers no list of models: {text[:_SHOWN]!r}: is this a vLLM server?"
+    return "" if wanted in served else f"serves {', '.join(served) or 'nothing'}, not {wanted}"
 
 
 class Probe:
@@ -170,8 +152,12 @@ class Probe:
         status, _ = await self._get("/health")
         if status != 200:
             raise DownError(f"/health says {status}")
-        if self._reports_sleep:
-            await self._ask_sleep()
+        if not self._reports_sleep:
+            return
+        status, text = await self._get("/is_sleeping")
+        self._reports_sleep = status == 200
+        if self._reports_sleep and is_asleep(text):
+            raise DownError("asleep", asleep=True)
 
     async def meet(self) -> Reading:
         """Ask one that comes up: also for its metrics and its model.
@@ -181,7 +167,10 @@ class Probe:
         """
         await self.check()
         reading = await self.metrics()
-        await self._ask_model()
+        status, text = await self._get("/v1/models")
+        wrong = wrong_model(text, self._model) if status == 200 else f"/v1/models says {status}"
+        if wrong:
+            raise DownError(wrong)
         return reading
 
     async def metrics(self) -> Reading:
@@ -200,31 +189,6 @@ class Probe:
         if reading.asleep:
             raise DownError("asleep", asleep=True)
         return reading
-
-    async def _ask_sleep(self) -> None:
-        status, text = await self._get("/is_sleeping")
-        if status != 200:
-            self._reports_sleep = False
-            return
-        try:
-            asleep = bool(parse_json(text)["is_sleeping"])
-        except (ValueError, KeyError, TypeError):
-            raise DownError(f"/is_sleeping answers {text[:_SHOWN]!r}") from None
-        if asleep:
-            raise DownError("asleep", asleep=True)
-
-    async def _ask_model(self) -> None:
-        if self._model is None:
-            return
-        status, text = await self._get("/v1/models")
-        if status != 200:
-            raise DownError(f"/v1/models says {status}")
-        try:
-            wrong = wrong_model(self._model, parse_models(text))
-        except ValueError as error:
-            raise DownError(str(error)) from None
-        if wrong:
-            raise DownError(wrong)
 
 
 async def fetch(session: aiohttp.ClientSession, url: str, path: str) -> tuple[int, str]:

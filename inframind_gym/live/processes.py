@@ -177,12 +177,12 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
     return waits and _can_bind(port, host, reuse=True)
 
 
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Return different ports that are free now."""
+def free_ports(count: int) -> list[int]:
+    """Return different ports of 127.0.0.1 that are free now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
-            each.bind((host, 0))
+            each.bind(("127.0.0.1", 0))
         return [int(each.getsockname()[1]) for each in sockets]
 
 

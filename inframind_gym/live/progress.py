@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console, Group
@@ -10,6 +11,8 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
+
+from inframind_gym.live.failures import last_lines
 
 # Modules that reach servers are imported when a command runs.
 if TYPE_CHECKING:
@@ -27,54 +30,46 @@ _MARKS: Final = {"up": ("✔", "green"), "failed": ("✘", "red")}
 _MOST_LINES: Final = 15  # of the log of a server that failed
 
 
-class UpProgress:
-    """Progress of `up`: one line a server on a terminal, one line an event elsewhere."""
+@contextlib.contextmanager
+def up_progress(console: Console) -> Iterator[Callable[[Sequence[Launch]], None]]:
+    """Show launches: one line a server on a terminal, one line an event elsewhere."""
+    if console.is_terminal:
+        spinners: dict[str, Spinner] = {}
+        with Live(console=console, refresh_per_second=4) as live:
+            yield lambda launches: live.update(_table(launches, console.width, spinners))
+        return
+    shown: dict[str, str] = {}
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
-        self._shown: dict[str, str] = {}
-        self._spinners: dict[str, Spinner] = {}
-
-    def __enter__(self) -> UpProgress:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def __call__(self, launches: Sequence[Launch]) -> None:
-        """Show the launches' phases."""
-        if self._live is not None:
-            self._live.update(self._table(launches))
-            return
+    def show(launches: Sequence[Launch]) -> None:
         for launch in launches:
             line = _event(launch)
-            if line and self._shown.get(launch.model.alias) != line:
-                self._shown[launch.model.alias] = line
-                self._console.print(line, soft_wrap=True, markup=False)
+            if line and shown.get(launch.model.alias) != line:
+                shown[launch.model.alias] = line
+                console.print(line, soft_wrap=True, markup=False)
 
-    def _table(self, launches: Sequence[Launch]) -> Group:
-        table = Table.grid(padding=(0, 2))
-        for _ in range(5):
-            table.add_column(no_wrap=True)
-        width = self._console.width - 36 - max(len(launch.model.alias) for launch in launches)
-        for launch in launches:
-            alias, up = launch.model.alias, launch.phase == "up"
-            mark: Spinner | Text = Text(*_MARKS.get(launch.phase, ("·", "dim")))
-            if launch.phase == "starting":
-                mark = self._spinners.setdefault(alias, Spinner("dots", style="yellow"))
-            phase = coloured(launch.phase)
-            if up and (launch.adopted or launch.already):
-                phase = Text("up (not started here)" if launch.adopted else "up already", "green")
-            timed = launch.phase != "queued" and not launch.adopted and not (launch.already and up)
-            note = Text(launch.note.partition("\n")[0] or launch.url, "dim")
-            note.truncate(max(width, 20), overflow="ellipsis")
-            table.add_row(mark, alias, phase, duration(launch.took_s) if timed else "", note)
-        count = sum(launch.phase == "up" for launch in launches)
-        return Group(table, Text(f"{count} of {len(launches)} up", "dim"))
+    yield show
+
+
+def _table(launches: Sequence[Launch], width: int, spinners: dict[str, Spinner]) -> Group:
+    """Return a table of launches, `width` columns wide; a spinner lasts while its server starts."""
+    table = Table.grid(padding=(0, 2))
+    for _ in range(5):
+        table.add_column(no_wrap=True)
+    room = max(width - 36 - max(len(launch.model.alias) for launch in launches), 20)
+    for launch in launches:
+        alias, up = launch.model.alias, launch.phase == "up"
+        mark: Spinner | Text = Text(*_MARKS.get(launch.phase, ("·", "dim")))
+        if launch.phase == "starting":
+            mark = spinners.setdefault(alias, Spinner("dots", style="yellow"))
+        phase = coloured(launch.phase)
+        if up and (launch.adopted or launch.already):
+            phase = Text("up (not started here)" if launch.adopted else "up already", "green")
+        timed = launch.phase != "queued" and not launch.adopted and not (launch.already and up)
+        note = Text(launch.note.partition("\n")[0] or launch.url, "dim")
+        note.truncate(room, overflow="ellipsis")
+        table.add_row(mark, alias, phase, duration(launch.took_s) if timed else "", note)
+    count = sum(launch.phase == "up" for launch in launches)
+    return Group(table, Text(f"{count} of {len(launches)} up", "dim"))
 
 
 def _event(launch: Launch) -> str:
@@ -101,8 +96,6 @@ def coloured(state: str) -> Text:
 
 def show_failure(console: Console, launch: Launch) -> None:
     """Show why a server did not come up, the remedy and the end of its log."""
-    from inframind_gym.live.failures import last_lines
-
     console.print()
     console.print(Text(f"{launch.model.alias}: {launch.note}", "bold red"), soft_wrap=True)
     if launch.advice:

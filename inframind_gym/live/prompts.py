@@ -33,39 +33,10 @@ LEAST: Final = 24  # tokens below which a part of an answer is no use
 _ATTEMPTS: Final = 8
 _PIECES: Final = re.compile(r"[A-Za-z]+|\d|[^\S\n]+|\n|[^\sA-Za-z\d]")
 _MARK: Final = "\n[... {0} characters left out ...]\n"
-_BRIEFS: Final = yaml.safe_load(Path(__file__).with_name("roles.yaml").read_text(encoding="utf-8"))
-ROLE_BRIEFS: Final = tuple(str(_BRIEFS[role.domain][role.name]) for role in ROLES)
-DECIDER_BRIEF: Final = str(_BRIEFS["Decider"])
-_DESIGN: Final = (
-    "Answer in plain words and pseudo-code, in at most 300 words. Others write the function."
-)
-
-_CHECKS: Final = {
-    "number": (
-        "Compute the result again in another way, or put it back into the question. Look for "
-        "slips of arithmetic and for conditions that were overlooked."
-    ),
-    "expression": (
-        "Derive the result again in another way, or test it with particular values. Look for slips "
-        "of algebra and for conditions that were overlooked."
-    ),
-    "choice": (
-        "Say what speaks against the option that you chose and for the strongest of the others."
-    ),
-    "tests": (
-        "Go through the code by hand with the examples of the question, then with empty, smallest "
-        "and largest input. Look for what the question asks and the code does not do."
-    ),
-}
-_ALONE: Final = {
-    "IO": "Answer the question.",
-    "CoT": "Answer the question. Break it into steps and take them in order.",
-}
-_SECOND_ROUND: Final = (
-    "This is the second round of a debate. Compare your own answer of the first round with those "
-    "of the others. Where they differ, find out which is right. Then answer the question again, in "
-    "full; keep to your answer if it stands."
-)
+_TEXTS: Final = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+ROLE_BRIEFS: Final = tuple(str(_TEXTS[role.domain][role.name]) for role in ROLES)
+DECIDER_BRIEF: Final = str(_TEXTS["Decider"])
+_INSTRUCTIONS: Final = _TEXTS["Instructions"]
 
 
 class Message(TypedDict):
@@ -102,20 +73,20 @@ class Prompts:
 
         Args:
             call: the call.
-            answers: by node of the query's workflow; a node that is missing, or whose text is
-                blank, is shown as one without an answer.
-            limit_tokens: size of the prompt at most, which is the model's context less
-                ``call.max_tokens``. The answers of others are cut to it, the longest first.
+            answers: by node of the query's workflow; one that is missing or blank is shown as such.
+            limit_tokens: size of the prompt at most. The answers of others are cut to it, the
+                longest first.
 
         Raises:
             ConfigError: the prompt does not fit even without the answers of others.
         """
-        count = estimate_upper
         system = DECIDER_BRIEF if call.phase == FINAL else ROLE_BRIEFS[call.role]
         parts = _parts(call, answers)
         ask = self._ask(call)
         question = f"Question:\n{self._tasks.texts[call.task].strip()}"
-        fixed = TEMPLATE_TOKENS + count(system) + count(_join(question, _emptied(parts), ask))
+        shortest = _join(question, [part._replace(text=cut(part.text, 0)) for part in parts], ask)
+        around = TEMPLATE_TOKENS + estimate_upper(system)
+        fixed = around + estimate_upper(shortest)
         if fixed > limit_tokens:
             raise ConfigError(
                 f"task {self._tasks.ids[call.task]!r} does not fit: its prompt takes {fixed} "
@@ -124,17 +95,17 @@ class Prompts:
                 "with a larger max_model_len, lower max_tokens, or leave the task out."
             )
         room = limit_tokens - fixed
-        sizes = [count(part.text) for part in parts]
+        sizes = [estimate_upper(part.text) for part in parts]
         for _ in range(_ATTEMPTS):
             most = shares(sizes, room)
             shown = [part._replace(text=cut(part.text, most)) for part in parts]
             user = _join(question, shown, ask)
-            over = TEMPLATE_TOKENS + count(system) + count(user) - limit_tokens
+            over = around + estimate_upper(user) - limit_tokens
             if over <= 0:
                 break
             room -= over  # joined texts can take a little more than their parts
         else:
-            user = _join(question, _emptied(parts), ask)
+            user = shortest
         return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
     def _ask(self, call: Call) -> str:
@@ -143,11 +114,11 @@ class Prompts:
         strategy = STRATEGIES[call.strategy]
         lines = [_instruction(call, strategy)]
         if call.phase == SECOND:
-            lines[0] += f" {_CHECKS[answer.kind]}"
+            lines[0] += f" {_INSTRUCTIONS['checks'][answer.kind]}"
             lines.append("Then answer the question again, in full, corrected where it has to be.")
         lines.append(STRATEGY_INSTRUCTIONS[strategy])
         if call.phase != FINAL and answer.kind == "tests" and designs_only(call.role):
-            lines.append(_DESIGN)
+            lines.append(_INSTRUCTIONS["design"])
         else:
             lines.append(answer_format(answer))
         return "\n".join(lines)
@@ -166,15 +137,13 @@ def _instruction(call: Call, strategy: str) -> str:
     if call.phase == SECOND:
         return "Check your first answer before it is handed in."
     if topology == "Debate" and call.reads:
-        return _SECOND_ROUND
+        return str(_INSTRUCTIONS["second_round"])
     if call.reads:
         others = "the agent before you" if topology == "Chain" else "the agents before you"
-        return (
-            f"Answer the question. Use what {others} found where it is right, and correct it "
-            "where it is wrong."
-        )
+        return str(_INSTRUCTIONS["others"].format(others=others))
     # "No reasoning" and "take steps" are not both said.
-    return _ALONE["IO" if strategy == "Flash" else topology if topology in _ALONE else "IO"]
+    steps = topology == "CoT" and strategy != "Flash"
+    return str(_INSTRUCTIONS["alone"]["CoT" if steps else "IO"])
 
 
 def _parts(call: Call, answers: Mapping[int, str]) -> list[_Part]:
@@ -210,11 +179,6 @@ def _title(agents: Sequence[int]) -> str:
     return f"Answer of agents {', '.join(map(str, agents[:-1]))} and {agents[-1]}"
 
 
-def _emptied(parts: Sequence[_Part]) -> list[_Part]:
-    """Return the parts without their texts, as short as they can get."""
-    return [part._replace(text=cut(part.text, 0)) for part in parts]
-
-
 def _join(question: str, parts: Sequence[_Part], ask: str) -> str:
     """Return the user's message."""
     shown = [f"### {part.title}\n{part.text}\n### End of the answer" for part in parts]
@@ -226,29 +190,10 @@ def answer_format(answer: Answer) -> str:
 
     It reveals the answer's kind, the number of options and the function's name, and no more.
     """
-    if answer.kind == "number":
-        return (
-            "End with the final answer inside \\boxed{}: one number, without units, currency "
-            "signs or thousands separators. Give all digits of whole numbers, and at least four "
-            "significant digits of others."
-        )
-    if answer.kind == "expression":
-        return (
-            "End with the final answer inside \\boxed{}, in LaTeX: exact and in simplest form, "
-            "without units, and nothing but the answer."
-        )
-    if answer.kind == "choice":
-        span = f"A to {LETTERS[len(answer.options) - 1]}" if answer.options else "of the options"
-        return (
-            'End with a line of its own, "Answer: X", where X is the letter of one option '
-            f"({span}). Choose exactly one, even if you are not sure."
-        )
+    span = f"A to {LETTERS[len(answer.options) - 1]}" if answer.options else "of the options"
     name = f" `{answer.entry_point}`" if answer.entry_point else " that is asked for"
-    return (
-        f"Give the complete function{name} in one block of Python that starts with ```python and "
-        "ends with ```. It must be able to stand alone, with every import and helper that it "
-        "needs; use the standard library only, read no input, print nothing, and add no tests."
-    )
+    text = str(_TEXTS["Formats"][answer.kind])
+    return text.replace("{span}", span).replace("{name}", name)
 
 
 def estimate_upper(text: str) -> int:

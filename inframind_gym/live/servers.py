@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -23,15 +23,66 @@ from inframind_gym.live.backend import Judge, PromptMaker, VllmBackend
 from inframind_gym.live.client import Client
 from inframind_gym.live.loop import LoopThread
 from inframind_gym.live.request_log import RequestLogWriter
-from inframind_gym.live.settings import LiveSettings, addresses, require_live
-from inframind_gym.live.watcher import MetricsWatcher
+from inframind_gym.live.settings import LiveSettings, ServerAddress, addresses, require_live
+from inframind_gym.live.watcher import MetricsWatcher, OnChange
 from inframind_gym.simulator.server.pool import PoolConfig, Scheduler
 
 _log = logging.getLogger(__name__)
 _SPARE_FILES: Final = 256  # for everything but requests
 
 
-class VllmServers:
+class Connections:
+    """Client and watcher of servers, on one loop.
+
+    Args:
+        servers: addresses.
+        settings: of both.
+        loop: runs both.
+        poll_s: interval at which metrics are read.
+        on_change: as of `MetricsWatcher`.
+
+    Attributes:
+        client: to be used on `loop`.
+        watcher: the metrics, and which servers are up.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[ServerAddress],
+        settings: LiveSettings,
+        loop: LoopThread,
+        *,
+        poll_s: float,
+        on_change: OnChange,
+    ) -> None:
+        self.settings, self.loop = settings, loop
+        self._closed = False
+        self.client = Client(
+            servers,
+            settings,
+            is_up=lambda server: self.watcher.is_up(server),
+            suspect=lambda server: self.watcher.suspect(server),
+        )
+        loop.run(self.client.open())
+        try:
+            self.watcher = MetricsWatcher(
+                servers, settings, poll_s=poll_s, on_change=on_change, loop=loop
+            )
+        except BaseException:
+            loop.run(self.client.close())
+            raise
+
+    def close(self) -> None:
+        """Stop watching, and end what is in flight. May be called twice, from any thread."""
+        if self._closed:
+            return
+        self._closed = True
+        self.watcher.close()
+        with contextlib.suppress(RuntimeError):  # the loop was stopped
+            self.loop.run(self.client.close())
+
+
+class VllmServers(Connections):
     """Connections to a pool that outlive an episode.
 
     Args:
@@ -40,8 +91,6 @@ class VllmServers:
         log: file to which a line is appended for every call (`request_log.py`); None: no log.
 
     Attributes:
-        watcher: the metrics, and which servers are up.
-        client: the connections. To be used on `loop`.
         on_wait: called several times a second while a completion is waited for; an error that it
             raises ends the waiting.
         ungraded: answers that could not be graded, of all episodes so far; they count as wrong.
@@ -60,39 +109,24 @@ class VllmServers:
         log: str | Path | None = None,
     ) -> None:
         require_live()
-        at = addresses(config)
+        at, settings = addresses(config), _within_files(settings or LiveSettings())
         self.config = config
-        self.settings = _within_files(settings or LiveSettings())
         self.epoch_s = time.time() - time.monotonic()
         self.sweeps = 0
         self.run_id = f"{int(time.time() * 1e3):x}-{os.getpid():x}"  # begins the requests' ids
         self.log = None if log is None else RequestLogWriter(log)
-        self.judges = ThreadPoolExecutor(self.settings.judges or os.cpu_count() or 1, "vllm-judge")
+        self.judges = ThreadPoolExecutor(settings.judges or os.cpu_count() or 1, "vllm-judge")
         self.ungraded = 0
         self.on_wait: Callable[[], object] | None = None
         self._backend: VllmBackend | None = None
         self._known = 0  # servers that have been up
-        self._closed = False
-        self.loop = LoopThread("vllm-pool")
-        self.client = Client(
-            at,
-            self.settings,
-            is_up=lambda server: self.watcher.is_up(server),
-            suspect=lambda server: self.watcher.suspect(server),
-        )
+        loop = LoopThread("vllm-pool")
         try:
-            self.loop.run(self.client.open())
-            self.watcher = MetricsWatcher(
-                at,
-                poll_s=config.metrics_poll_s,
-                health_s=self.settings.health_s,
-                answer_s=self.settings.answer_s,
-                misses=self.settings.misses,
-                on_change=self._changed,
-                loop=self.loop,
+            super().__init__(
+                at, settings, loop, poll_s=config.metrics_poll_s, on_change=self._changed
             )
         except BaseException:
-            self.close()
+            loop.stop()
             raise
 
     def open(
@@ -130,15 +164,9 @@ class VllmServers:
 
         Grading that is under way is waited for; it has a time limit of its own.
         """
-        if self._closed:
-            return
-        self._closed = True
         if self._backend is not None:
             self._backend.close()
-        if hasattr(self, "watcher"):
-            self.watcher.close()
-        with contextlib.suppress(RuntimeError):
-            self.loop.run(self.client.close())
+        super().close()
         self.loop.stop()
         self.judges.shutdown(wait=True, cancel_futures=True)
         if self.log is not None:

@@ -18,7 +18,7 @@ class ServerAddress(StrictModel):
 
     alias: str
     url: str  # without a path: "http://127.0.0.1:8001"
-    model: str | None = None  # its name on the server; None: any
+    model: str  # its name on the server
 
 
 class LiveSettings(StrictModel):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from inframind_gym.live.failures import cause
 from inframind_gym.live.processes import resident_bytes
-from inframind_gym.live.settings import addresses
+from inframind_gym.live.settings import LiveSettings, addresses
 from inframind_gym.live.started import StartedServer, StartedServers, require_linux
 from inframind_gym.live.watcher import MetricsWatcher, ServerStatus
 from inframind_gym.simulator.server.pool import PoolConfig
@@ -40,20 +40,13 @@ class ServerRow:
     kv_frac: float | None = None
     note: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return asdict(self)
 
-
-def pool_status(
-    pool: PoolConfig, state: str | Path | None = None, timeout_s: float = 10.0
-) -> list[ServerRow]:
+def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[ServerRow]:
     """Return the state of the servers of a pool, in the pool's order.
 
     Args:
         pool: the pool.
         state: folder of what was started.
-        timeout_s: for all of them to answer.
 
     Raises:
         ConfigError: a model has neither port nor url.
@@ -61,8 +54,8 @@ def pool_status(
     """
     require_linux()
     started = StartedServers(pool.name, state).read()
-    with MetricsWatcher(addresses(pool), poll_s=3600.0) as watcher:
-        watcher.wait_checked(timeout_s)
+    with MetricsWatcher(addresses(pool), LiveSettings(), poll_s=3600.0) as watcher:
+        watcher.wait_checked()
         seen = watcher.status()
     return [
         _row(status, model.url is not None, None if model.url else started.get(status.alias))
@@ -73,6 +66,7 @@ def pool_status(
 def _row(seen: ServerStatus, adopted: bool, server: StartedServer | None) -> ServerRow:
     members = [] if server is None else server.family().running()
     runs = server is not None and server.runs
+    reading = seen.reading if seen.up else None
     state: State
     note = "" if seen.up else seen.reason
     if seen.up:
@@ -98,8 +92,8 @@ def _row(seen: ServerStatus, adopted: bool, server: StartedServer | None) -> Ser
         pid=server.pid if server is not None and runs else None,
         up_s=round(time.time() - server.started_at, 1) if server is not None and runs else None,
         memory_mb=round(resident_bytes(members) / 1e6, 1) if members else None,
-        running=int(seen.running_req) if seen.up else None,
-        waiting=int(seen.waiting_req) if seen.up else None,
-        kv_frac=round(seen.kv_frac, 4) if seen.up else None,
+        running=None if reading is None else int(reading.running_req),
+        waiting=None if reading is None else int(reading.waiting_req),
+        kv_frac=None if reading is None else round(reading.kv_frac, 4),
         note=note.strip(),
     )

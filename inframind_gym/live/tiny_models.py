@@ -19,7 +19,6 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,11 +95,6 @@ def make(size: str, out: Path) -> Path:
     return folder
 
 
-def _texts() -> Iterator[str]:
-    with gzip.open(_TASKS, "rt", encoding="utf-8") as lines:
-        yield from (json.loads(line)["text"] for line in lines)
-
-
 def _tokenizer() -> str:
     """Return a byte-level tokenizer, trained on the shipped tasks, as JSON."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -115,7 +109,8 @@ def _tokenizer() -> str:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_texts(), trainer)
+    with gzip.open(_TASKS, "rt", encoding="utf-8") as lines:
+        tokenizer.train_from_iterator((json.loads(line)["text"] for line in lines), trainer)
     return str(tokenizer.to_str(pretty=False))
 
 

@@ -1,9 +1,10 @@
 """Watcher of servers: reads their metrics in the background, and tracks which are up.
 
-    with MetricsWatcher(addresses(pool), poll_s=pool.metrics_poll_s) as watcher:
+    settings = LiveSettings()
+    with MetricsWatcher(addresses(pool), settings, poll_s=pool.metrics_poll_s) as watcher:
         watcher.wait_checked()
         for server in watcher.status():
-            print(server.alias, server.up, server.reason, server.waiting_req)
+            print(server.alias, server.up, server.reason, server.reading)
 
 `probe.py` asks one server. No answer of a server ends the watching.
 """
@@ -22,10 +23,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.loop import LoopThread
+from inframind_gym.live.loop import LoopThread, cancel_all
 from inframind_gym.live.metrics import MeanLatency, Reading
 from inframind_gym.live.probe import DownError, Probe, fetch
-from inframind_gym.live.settings import ServerAddress, auth_headers, require_live
+from inframind_gym.live.settings import LiveSettings, ServerAddress, auth_headers, require_live
 from inframind_gym.simulator.workflow.backend import Telemetry
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _UNCHECKED: Final = "not checked yet"
+_CHECKED_S: Final = 10.0  # for all servers to be checked once
 
 # Arguments: a server that goes up or down, whether it is up, whether it sleeps, why.
 OnChange = Callable[[int, bool, bool, str], None]
@@ -48,9 +50,7 @@ class ServerStatus:
     asleep: bool
     listens: bool  # something takes connections at its address
     reason: str  # why it is down, in words; empty where it is up
-    running_req: float  # 0 before the first reading
-    waiting_req: float
-    kv_frac: float  # 0..1
+    reading: Reading | None  # the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,6 @@ class _Server:
         self.reading = reading
 
     def status(self) -> ServerStatus:
-        reading = self.reading
         return ServerStatus(
             alias=self.address.alias,
             url=self.address.url,
@@ -95,9 +94,7 @@ class _Server:
             asleep=self.asleep,
             listens=self.listens,
             reason=self.held or self.reason,
-            running_req=reading.running_req if reading else 0.0,
-            waiting_req=reading.waiting_req if reading else 0.0,
-            kv_frac=reading.kv_frac if reading else 0.0,
+            reading=self.reading,
         )
 
 
@@ -106,11 +103,9 @@ class MetricsWatcher:
 
     Args:
         servers: addresses and models.
+        settings: `health_s`, `answer_s` and `misses` are read. A server that refuses the connection
+            or answers nonsense is down at once.
         poll_s: interval at which the metrics are read.
-        health_s: interval of the checks whether they are up.
-        answer_s: to wait for an answer.
-        misses: missing answers in a row until a server that was up counts as down. One that
-            refuses the connection or answers nonsense is down at once.
         on_change: called on the watcher's thread.
         loop: a thread that runs already; without it the watcher has its own.
 
@@ -122,17 +117,14 @@ class MetricsWatcher:
     def __init__(
         self,
         servers: Sequence[ServerAddress],
+        settings: LiveSettings,
         *,
-        poll_s: float = 5.0,
-        health_s: float = 1.0,
-        answer_s: float = 2.0,
-        misses: int = 3,
+        poll_s: float,
         on_change: OnChange = lambda *_: None,
         loop: LoopThread | None = None,
     ) -> None:
         self.up = self.polls = 0
-        self._poll_s, self._health_s, self._answer_s = poll_s, health_s, answer_s
-        self._most_misses = misses
+        self._poll_s, self._settings = poll_s, settings
         self._on_change = on_change
         self._checked = threading.Event()
         self._closed = False
@@ -159,9 +151,9 @@ class MetricsWatcher:
         """Return whether a server can be sent to."""
         return bool(self.up >> server & 1)
 
-    def wait_checked(self, timeout_s: float = 30.0) -> None:
+    def wait_checked(self) -> None:
         """Wait until every server was checked once."""
-        self._checked.wait(timeout_s)
+        self._checked.wait(_CHECKED_S)
 
     def wait_up(self, timeout_s: float) -> None:
         """Wait until all servers are up.
@@ -246,16 +238,14 @@ class MetricsWatcher:
 
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
-            timeout=aiohttp.ClientTimeout(total=self._answer_s),
+            timeout=aiohttp.ClientTimeout(total=self._settings.answer_s),
             headers=auth_headers(),
         )
         forever = [*map(self._watch, range(len(self._servers))), self._poll_forever()]
         self._tasks = [asyncio.ensure_future(coroutine) for coroutine in forever]
 
     async def _close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         if self._session is not None:
             await self._session.close()
             await asyncio.sleep(0)
@@ -282,7 +272,7 @@ class MetricsWatcher:
             await self._check(m)
             server.check_now.clear()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(server.check_now.wait(), self._health_s)
+                await asyncio.wait_for(server.check_now.wait(), self._settings.health_s)
 
     async def _poll_forever(self) -> None:
         while True:
@@ -361,7 +351,7 @@ class MetricsWatcher:
                 _log.error("%s: %s", server.address.alias, reason, exc_info=error)
             error = DownError(reason)
         server.misses[kind] += 1
-        if error.at_once or not server.up or server.misses[kind] >= self._most_misses:
+        if error.at_once or not server.up or server.misses[kind] >= self._settings.misses:
             server.misses["poll"] = 0
             server.probe.reset()
             server.listens = error.listens

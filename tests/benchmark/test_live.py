@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
@@ -24,16 +23,18 @@ from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.routing.live import LiveSimulator
 from inframind_gym.benchmark.routing.suite import RoutingSuite
 from inframind_gym.benchmark.runner import run
+from inframind_gym.benchmark.store import read_blocks, read_records
 from inframind_gym.benchmark.tables import leaderboard_sheets
 from inframind_gym.errors import InfraMindError
+from inframind_gym.live.processes import free_ports
 from inframind_gym.live.simulation import LiveSimulation
-from inframind_gym.simulator.server.pool import load_pool
 from tests.envs.test_live import pool_file
 
 pytest.importorskip("aiohttp", reason="needs the extra `live`")
 
 from tests.envs.test_exporter import Samples, of, scrape
-from tests.live.vllm_server.fake import Answer, FakeServer, until
+from tests.live.vllm_server.fake import Answer, records, until
+from tests.live.vllm_server.live_play import five
 
 
 def suite(pool: str, *policies: str, **changes: Any) -> RoutingSuite:
@@ -55,16 +56,8 @@ def suite(pool: str, *policies: str, **changes: Any) -> RoutingSuite:
 @contextmanager
 def servers_of(tmp_path: Path, answer: Answer | None = None) -> Iterator[tuple[str, list[Any]]]:
     """A pool of servers that all give one answer: the pool's file, and the servers."""
-    answer = answer or Answer("\\boxed{0}")
-    servers = [
-        FakeServer(lambda request, number: answer, model=m.name)
-        for m in load_pool("b200-2gpu").models
-    ]
-    try:
+    with five(lambda *_: answer or Answer("\\boxed{0}")) as servers:
         yield pool_file(tmp_path, [server.port for server in servers]), servers
-    finally:
-        for server in servers:
-            server.__exit__(None, None, None)
 
 
 def test_live_episodes_fill_the_same_leaderboard(tmp_path: Path) -> None:
@@ -79,28 +72,17 @@ def test_live_episodes_fill_the_same_leaderboard(tmp_path: Path) -> None:
     assert {row["policy"] for row in board["ranking"]} == {"round_robin", "bid_price"}
     assert all(0 < row["latency_mean_s"] < 30 for row in board["ranking"])
     assert "live on pool" in leaderboard_sheets(board)[0].title
-    lines = (folder / "requests.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = records(folder / "requests.jsonl")
     assert len(lines) == asked > 20
-    assert {json.loads(line)["status"] for line in lines} == {"ok"}
-    # Both met the same queries.
+    assert {line["status"] for line in lines} == {"ok"}
     tasks = {
-        policy: [
-            [episode["task"] for episode in block]
-            for cell, block in sorted(_episodes(folder).items())
-            if cell[0] == policy
-        ]
-        for policy in ("round_robin", "bid_price")
+        (block.cell.policy, block.cell.seed): [episode["task"] for episode in episodes]
+        for block, episodes in read_records(folder, read_blocks(folder))
     }
-    assert tasks["round_robin"] == tasks["bid_price"]
+    for seed in range(2):  # both met the same queries
+        assert tasks["round_robin", seed] == tasks["bid_price", seed]
     # What is there is not played again.
     assert run(suite(pool, "round_robin", "bid_price"), folder).computed == 0
-
-
-def _episodes(folder: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    from inframind_gym.benchmark.store import read_blocks, read_records
-
-    found = read_records(folder, read_blocks(folder))
-    return {(block.cell.policy, block.cell.seed): episodes for block, episodes in found}
 
 
 def test_answers_that_could_not_be_graded_are_reported(
@@ -147,8 +129,8 @@ def test_stopping_does_not_wait_for_an_answer(how: signal.Signals, tmp_path: Pat
             process.kill()
     assert process.returncode == 0 and said.endswith("stopped\n")
     assert took_s < 20.0
-    lines = (folder / "requests.jsonl").read_text(encoding="utf-8").splitlines()
-    assert {json.loads(line)["status"] for line in lines} == {"cancelled"}  # none is lost
+    found = {line["status"] for line in records(folder / "requests.jsonl")}
+    assert found == {"cancelled"}  # none is lost
 
 
 def test_a_bound_cannot_be_played_live(tmp_path: Path) -> None:
@@ -165,7 +147,8 @@ def test_servers_that_are_not_there_are_told(tmp_path: Path) -> None:
 
 def test_a_run_shows_its_metrics_while_it_goes_on(tmp_path: Path) -> None:
     seen: list[Samples] = []
-    url = f"http://127.0.0.1:{(port := free_port())}"
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
     with servers_of(tmp_path) as (pool, _):
         live = LiveSimulator(
             suite(pool, "round_robin", "bid_price", seeds=1),
@@ -186,14 +169,6 @@ def test_a_run_shows_its_metrics_while_it_goes_on(tmp_path: Path) -> None:
     calls = sum(int(records["calls"].sum()) for records in played.values())
     assert sum(of(last, "inframind_calls_total").values()) == calls
     assert last["inframind_episodes_total", ()] == 2
-
-
-def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def test_simulated_runs_have_no_metrics_to_show(tmp_path: Path) -> None:

@@ -84,16 +84,15 @@ def test_too_few_calls_are_refused() -> None:
 def slow_pool(tmp_path: Path) -> Iterator[str]:
     """Servers over HTTP that take 10 ms a token, whatever their load."""
     pytest.importorskip("aiohttp", reason="needs the extra `live`")
-    from tests.live.vllm_server.fake import Answer, FakeServer
+    from tests.live.vllm_server.fake import Answer
+    from tests.live.vllm_server.live_play import five
 
     def reply(request: dict[str, Any], number: int) -> Answer:
         tokens = 6 + 9 * (number % 3)
         return Answer("\\boxed{1}", tokens=tokens, first_s=0.01, each_s=0.01)
 
-    servers = [FakeServer(reply, model=m.name) for m in load_pool("b200-2gpu").models]
-    yield pool_file(tmp_path, [server.port for server in servers])
-    for server in servers:
-        server.__exit__(None, None, None)
+    with five(reply) as servers:
+        yield pool_file(tmp_path, [server.port for server in servers])
 
 
 def test_a_pool_over_http_is_fitted_and_predicted(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from inframind_gym.configs import find_config
 from inframind_gym.envs.rendering.view import snapshot
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies import requires_of
-from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.tasks.sandbox import Sandbox, SandboxError
 
 LIVE_IDS = ("InfraMind-ExecutorLive-v0", "InfraMind-StreamLive-v0")
@@ -33,7 +31,7 @@ def twin(live_id: str) -> str:
 
 
 def play(env: gym.Env[Any, Any], policy_name: str, seed: int = 0) -> dict[str, Any]:
-    """One sweep of a Stream by a policy."""
+    """One episode of a Stream by a policy."""
     policy = baselines.resolve_policy(policy_name)
     raw: Any = env.unwrapped
     observation, _ = env.reset(seed=seed)
@@ -142,7 +140,8 @@ def knowing_servers(tmp_path: Path) -> Iterator[tuple[str, list[Any]]]:
     """Servers over HTTP that know what the built-in questions' answers are."""
     pytest.importorskip("aiohttp", reason="needs the extra `live`")
     from inframind_gym.tasks import load_tasks
-    from tests.live.vllm_server.fake import Answer, FakeServer
+    from tests.live.vllm_server.fake import Answer
+    from tests.live.vllm_server.live_play import five
 
     tasks = load_tasks("builtin", split="all")
     known = {
@@ -156,37 +155,40 @@ def knowing_servers(tmp_path: Path) -> Iterator[tuple[str, list[Any]]]:
         value = next(v for text, v in known.items() if text in prompt)
         return Answer(f"So it is. \\boxed{{{value}}}")
 
-    servers = [FakeServer(reply, model=m.name) for m in load_pool("b200-2gpu").models]
-    for server in servers:
-        server.__enter__()
-    yield pool_file(tmp_path, [server.port for server in servers]), servers
-    for server in servers:
-        server.__exit__(None, None, None)
+    with five(reply) as servers:
+        yield pool_file(tmp_path, [server.port for server in servers]), servers
 
 
-def test_a_sweep_over_http_is_prompted_graded_and_logged(
-    knowing_servers: tuple[str, list[Any]], tmp_path: Path
+@pytest.mark.parametrize("knows", [True, False])
+def test_an_episode_over_http_is_prompted_graded_and_logged(
+    knowing_servers: tuple[str, list[Any]], tmp_path: Path, knows: bool
 ) -> None:
+    from tests.live.vllm_server.fake import Answer, records
+
     pool, servers = knowing_servers
+    if not knows:
+        for server in servers:
+            server.script = lambda request, number: Answer("I do not know.")
     log = tmp_path / "requests.jsonl"
     env = gym.make(
         "InfraMind-StreamLive-v0",
         pool=pool,
         workload="math",
-        num_queries=8,
+        num_queries=4,
         arrival_rate_per_min=1200.0,
         log=str(log),
     )
     played = play(env, "round_robin")
     env.close()
-    assert played["info"]["solve_rate"] == 1.0  # found, extracted and graded as right
+    assert played["info"]["solve_rate"] == float(knows)  # found, extracted and graded
+    assert len(played["records"]) == 4
     requests = [body for server in servers for body in server.requests]
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    lines = records(log)
     assert len(lines) == len(requests)
     assert {line["status"] for line in lines} == {"ok"}
     assert all(isinstance(body["priority"], int) for body in requests)
     decided = int(played["records"]["num_nodes"].sum())
-    assert len(requests) >= decided + 8  # every decision, and a deciding call for every query
+    assert len(requests) >= decided + 4  # every decision, and a deciding call for every query
 
 
 @pytest.mark.parametrize(
@@ -217,22 +219,3 @@ def test_without_a_sandbox_nothing_is_asked(
             env.reset(seed=0)
         assert not any(server.requests for server in servers)
     env.close()
-
-
-def test_wrong_answers_are_not_solved(knowing_servers: tuple[str, list[Any]]) -> None:
-    from tests.live.vllm_server.fake import Answer
-
-    pool, servers = knowing_servers
-    for server in servers:
-        server.script = lambda request, number: Answer("I do not know.")
-    env = gym.make(
-        "InfraMind-StreamLive-v0",
-        pool=pool,
-        workload="math",
-        num_queries=4,
-        arrival_rate_per_min=1200.0,
-    )
-    played = play(env, "round_robin")
-    env.close()
-    assert played["info"]["solve_rate"] == 0.0
-    assert len(played["records"]) == 4

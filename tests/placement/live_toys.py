@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.config import LiveLimits, live_placement_config
 from inframind_gym.live.placement.cluster import LivePlacement
-from inframind_gym.live.placement.server import LiveServer
+from inframind_gym.live.placement.server import VllmServer
 from inframind_gym.live.settings import ServerAddress
 from inframind_gym.simulator.placement.state import STATE_NAMES
 from tests.live.vllm_server.fake import Answer, FakeServer
@@ -26,7 +26,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 SLEEP = "/sleep?level=1&mode=wait"
 
 
-class Pretended(LiveServer):
+class Pretended(VllmServer):
     """The server of one instance: a fake one that starts at once.
 
     Attributes:
@@ -36,7 +36,7 @@ class Pretended(LiveServer):
     """
 
     def __init__(self, model: str, limits: LiveLimits) -> None:
-        super().__init__(limits)
+        self.limits, self.url = limits, ""
         self.model = model
         self.fake: FakeServer | None = None
         self.past: list[FakeServer] = []
@@ -64,11 +64,30 @@ class Pretended(LiveServer):
         return [*self.past, *([self.fake] if self.fake else [])]
 
 
-class Stage:
-    """A live cluster and the servers that pretend to be its.
+class Play:
+    """A live cluster, and what is done with it."""
+
+    def __init__(self, live: LivePlacement) -> None:
+        self.live = live
+
+    def states(self, g: int) -> list[str]:
+        return [STATE_NAMES[s] for s in self.live.state.instance["state"][0, g].tolist()]
+
+    def decide(self, *choices: int) -> None:
+        self.live.decide(np.array(choices, np.int64))
+
+    def until(self, true: Callable[[], object], limit_s: float = 60.0) -> None:
+        """Leave all GPUs alone until something is so."""
+        over_s = time.monotonic() + limit_s
+        while not true():
+            assert time.monotonic() < over_s, (self.live.table(0), self.live.conductor.transitions)
+            self.decide(*[0] * self.live.num_gpus)
+
+
+class Stage(Play):
+    """A live cluster over servers that pretend.
 
     Attributes:
-        live: the cluster.
         servers: by leader and model.
     """
 
@@ -91,7 +110,7 @@ class Stage:
         }
         self.limits = LiveLimits(**limits)
         self.servers: dict[tuple[int, int], Pretended] = {}
-        self.live = LivePlacement(live_placement_config(defaults | arguments), self.make)
+        super().__init__(LivePlacement(live_placement_config(defaults | arguments), self.make))
 
     def make(self, g: int, m: int) -> Pretended:
         if (g, m) not in self.servers:
@@ -107,19 +126,6 @@ class Stage:
     def fakes(self) -> list[FakeServer]:
         """All that ever ran."""
         return [fake for server in self.servers.values() for fake in server.all]
-
-    def states(self, g: int) -> list[str]:
-        return [STATE_NAMES[s] for s in self.live.state.instance["state"][0, g].tolist()]
-
-    def decide(self, *choices: int) -> None:
-        self.live.decide(np.array(choices, np.int64))
-
-    def until(self, true: Callable[[], object], limit_s: float = 60.0) -> None:
-        """Leave all GPUs alone until something is so."""
-        over_s = time.monotonic() + limit_s
-        while not true():
-            assert time.monotonic() < over_s, (self.live.table(0), self.live.conductor.transitions)
-            self.decide(*[0] * self.live.num_gpus)
 
     def settle(self) -> None:
         self.until(lambda: not self.live.state.episode[0]["moving"])

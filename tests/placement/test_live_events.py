@@ -14,7 +14,6 @@ from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.traffic import drawn_tokens
 from inframind_gym.simulator.placement.state import (
-    ACTIVE,
     FIRST_SLEEP,
     LOAD,
     LOADING,
@@ -24,9 +23,6 @@ from inframind_gym.simulator.placement.state import (
     VANISHING,
     WAKE,
     WAKING,
-    first_gpu,
-    is_coming,
-    is_moving,
 )
 from tests.placement.toys import masked_action, tight_cluster, write_demand
 
@@ -142,11 +138,3 @@ def test_a_job_that_comes_tells_its_place_and_its_tokens(tmp_path: Path, max_tok
         assert len(models) == world.dag[job["dag"]]["calls"] and max(drawn.prompt) <= max_tokens
     assert sorted(places) == list(range(20))
     assert ours.tell(events.ADVANCE) == -1
-
-
-def test_the_helpers_of_the_order_of_states_and_of_blocks() -> None:
-    states = np.arange(LOADING + 1)
-    assert np.flatnonzero(is_moving(states)).tolist() == [3, 4, 5, 6, 7, 8]
-    assert np.flatnonzero(is_coming(states)).tolist() == [6, 7, 8]
-    assert not is_moving(ACTIVE) and is_coming(WAKING)
-    assert [first_gpu(g, 2) for g in range(5)] == [0, 0, 2, 2, 4]

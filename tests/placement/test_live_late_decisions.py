@@ -89,15 +89,6 @@ def test_a_caller_that_is_late_is_counted(tmp_path: Path) -> None:
         assert play.live.late_decisions == 0 and play.live.unrouted_s == 0.0
 
 
-def test_a_service_keeps_the_last_transitions(tmp_path: Path) -> None:
-    with stage(tmp_path, initial="empty") as play:
-        conductor = play.live.conductor
-        on_gpu_0(play, 0)
-        for _ in range(2500):
-            conductor._note(0, 0, "wake", 0.0, "active", "")
-        assert len(conductor.transitions) == 1000
-
-
 def test_a_decision_of_another_form_is_refused(tmp_path: Path) -> None:
     wrong: list[Any] = [[0, 9], [0, -1], [1], [2.9, 0], [[1, 0], [1, 0]], None]
     with stage(tmp_path, initial="empty") as play:

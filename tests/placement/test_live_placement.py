@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.envs.placement.context import contexts, spec_of
+from inframind_gym.envs.placement.context import contexts
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.config import live_placement_config
 from inframind_gym.live.loop import LoopThread
@@ -59,10 +59,9 @@ def test_random_decisions_under_demand(tmp_path: Path) -> None:
         assert served == episode["requests_done"] + len(live.traffic._flights)
         assert all(request["ignore_eos"] for fake in play.fakes for request in fake.requests)
         # A second episode goes on with the models that are there.
-        awake = [play.states(g) for g in range(2)]
         live.begin(2)
-        assert [s == "active" for row in map(play.states, range(2)) for s in row].count(True) >= 1
-        assert len(awake) == 2 and live.state.episode[0]["requests_done"] == 0
+        assert any("active" in play.states(g) for g in range(2))
+        assert live.state.episode[0]["requests_done"] == 0
         live.decide(np.zeros(2, np.int64))
 
 
@@ -352,19 +351,3 @@ def test_what_cannot_be_is_refused(tmp_path: Path, arguments: dict[str, Any], me
 
 def test_the_cluster_is_the_pools_by_default() -> None:
     assert live_placement_config({"pool": "some/folder/mine.yaml"}).cluster == "mine"
-
-
-def test_mcf_plus_plays(tmp_path: Path) -> None:
-    pytest.importorskip("networkx")
-    from inframind_gym.policies.placement import registry as placement
-
-    policy = placement.make("mcf_plus")
-    rows = np.zeros(1, np.int64)
-    with stage(tmp_path) as play:
-        play.live.begin(3)
-        policy.reset(spec_of(play.live), [0])
-        for _ in range(15):
-            context = contexts(play.live, rows)
-            play.live.decide(policy.act_batch(play.live.observation, context, rows)[0])
-        assert play.live.summary(0)["jobs"] > 5
-        assert play.live.summary(0)["failed_calls"] == 0

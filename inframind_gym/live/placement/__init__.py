@@ -15,7 +15,7 @@ An instance is a vLLM process of its own. LOADING is its start, WAKING is `POST 
 
     cluster     episodes and decision intervals
     conductor   phases of all instances, and servers that die
-    instance    phases of one instance, and the connections to its server. On threads
+    instance    phases of one instance, on threads
     server      its process: start, sleep, wake up, stop
     traffic     calls on their way
     events      the simulation's rules, applied to what servers did; compiled

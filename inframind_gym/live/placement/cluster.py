@@ -26,20 +26,21 @@ from inframind_gym.live.config import PlacementLiveConfig, instance_pool, served
 from inframind_gym.live.loop import LoopThread
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.conductor import Conductor, Transition
-from inframind_gym.live.placement.instance import Instance, Link
+from inframind_gym.live.placement.instance import Instance
 from inframind_gym.live.placement.records import Records
 from inframind_gym.live.placement.traffic import Traffic
+from inframind_gym.live.servers import Connections
 from inframind_gym.live.settings import LiveSettings, ServerAddress, require_live
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, DAG, SLEPT, World
 from inframind_gym.simulator.server.pool import load_pool
 
 # What needs psutil is imported when servers are started.
 if TYPE_CHECKING:
-    from inframind_gym.live.placement.server import LiveServer
+    from inframind_gym.live.placement.server import VllmServer
 
 _log = logging.getLogger(__name__)
 
-MakeServer = Callable[[int, int], "LiveServer"]  # leader, model
+MakeServer = Callable[[int, int], "VllmServer"]  # leader, model
 
 
 class LivePlacement(PlacementSimulation):
@@ -62,7 +63,7 @@ class LivePlacement(PlacementSimulation):
 
     Raises:
         ConfigError: pool, cluster or demand cannot be used, or not together.
-        InfraMindError: the extra `live` is not installed.
+        InfraMindError: the extra `live` is not installed; in methods, the cluster is not open.
     """
 
     def __init__(
@@ -76,6 +77,9 @@ class LivePlacement(PlacementSimulation):
         super().__init__(config, 1)
         self.served = served_models(self.pool, self.cluster_config, self.cards)
         self._live = config
+        checks = config.live.model_dump(include={"health_s", "answer_s", "misses"})
+        # No retries of the client: the cluster sends calls again, wherever their model is awake.
+        self._settings = LiveSettings(retries=0, sampling=config.sampling, **checks)
         self._make_server = make_server or self._vllm_server
         self._loop: LoopThread | None = None  # there is one while servers may run
         self._lock = contextlib.ExitStack()
@@ -86,7 +90,7 @@ class LivePlacement(PlacementSimulation):
         self._observation = self.observations()
         self._records = Records(self)
         self.traffic = Traffic(
-            self._records, self.served, config.live, lambda g, m: self.conductor.instance(g, m).link
+            self._records, self.served, config.live, lambda g, m: self.conductor.instance(g, m)
         )
         self.conductor = Conductor(
             self._records,
@@ -145,9 +149,6 @@ class LivePlacement(PlacementSimulation):
         Args:
             seed: of the demand's draws.
             jobs: let the demand's jobs come; without them all calls are those of `ask`.
-
-        Raises:
-            InfraMindError: as of `start`.
         """
         self.start(np.zeros(1, np.int64), [np.random.default_rng(seed)], self._observation)
         if not jobs:
@@ -220,9 +221,6 @@ class LivePlacement(PlacementSimulation):
         Args:
             actions: (1, G).
             observations: (1, d), written.
-
-        Raises:
-            InfraMindError: the cluster was closed.
         """
         last = self._open_interval()
         if self._note_late():
@@ -241,7 +239,6 @@ class LivePlacement(PlacementSimulation):
 
         Raises:
             ActionError: it is not of that form.
-            InfraMindError: the cluster was closed.
         """
         self.step(self._checked(action), self._observation)
 
@@ -257,7 +254,6 @@ class LivePlacement(PlacementSimulation):
 
         Raises:
             ActionError: the decision is not of that form.
-            InfraMindError: the cluster was closed.
             Exception: raised by `make`.
         """
         records, last = self._records, self._open_interval()
@@ -270,7 +266,11 @@ class LivePlacement(PlacementSimulation):
             pending = False
             if error is not None:
                 raise error
-            self._take(action)
+            checked = self._checked(action)
+            self._note_late()
+            records.write(events.SNAPSHOT)  # what was open may not be so by now
+            self.conductor.close_blocks(self.state.mask[0])
+            self._carry_out(checked[0])
 
         def run() -> None:
             try:
@@ -287,20 +287,8 @@ class LivePlacement(PlacementSimulation):
         records.write(events.CLOSE)
         self._snapshot(self._observation)
 
-    def _take(self, action: Any) -> None:
-        """Carry out a decision that was made meanwhile, by the masks of now."""
-        checked = self._checked(action)
-        self._note_late()
-        self._records.write(events.SNAPSHOT)
-        self.conductor.close_blocks(self.state.mask[0])
-        self._carry_out(checked[0])
-
     def _checked(self, action: Any) -> NDArray[np.int64]:
-        """Return a decision from outside as (1, G); compiled code checks no bounds.
-
-        Raises:
-            ActionError: wrong shape, kind or range.
-        """
+        """Return a decision from outside as (1, G); compiled code checks no bounds."""
         return check_actions(action, np.full(self.num_gpus, len(self.cards) + 1, np.int64), 1)
 
     def _open_interval(self) -> int:
@@ -367,7 +355,7 @@ class LivePlacement(PlacementSimulation):
 
         Raises:
             ConfigError: there is no such model.
-            InfraMindError: jobs come by themselves in this episode, or the cluster was closed.
+            InfraMindError: jobs come by themselves in this episode.
         """
         names = [card.alias for card in self.cards]
         if model not in names:
@@ -393,24 +381,20 @@ class LivePlacement(PlacementSimulation):
     def _make_instance(self, g: int, m: int) -> Instance:
         """Return a new instance of a model on the block that begins at a GPU; nothing runs yet."""
 
-        def changed(up: bool) -> None:
+        def changed(_: int, up: bool, *__: object) -> None:
             self._records.put(lambda: self.conductor.server_changed(g, m, up))
 
-        def connect(address: ServerAddress) -> Link:
+        def connect(address: ServerAddress) -> Connections:
             if self._loop is None:
                 raise InfraMindError("the cluster was closed")
-            return Link(
-                self._loop,
-                address,
-                self._live.live,
-                LiveSettings(sampling=self._live.sampling),
-                poll_s=self.pool.metrics_poll_s,
-                on_change=changed,
+            poll_s = self.pool.metrics_poll_s
+            return Connections(
+                (address,), self._settings, self._loop, poll_s=poll_s, on_change=changed
             )
 
         return Instance(f"{self.cards[m].alias} on GPU {g}", self._make_server(g, m), connect)
 
-    def _vllm_server(self, g: int, m: int) -> LiveServer:
+    def _vllm_server(self, g: int, m: int) -> VllmServer:
         from inframind_gym.live.placement.server import VllmServer
 
         pool = instance_pool(self.pool, self.cluster_config, self.served[m], self.cards[m], g)

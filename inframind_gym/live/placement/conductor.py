@@ -111,7 +111,6 @@ class Conductor:
             if state == DRAINING:
                 self._drain(instance, g)
             elif state in _PHASES and not instance.busy:
-                instance.drains_since_s = None
                 self._begin(instance, g, m, state)
 
     def _drain(self, instance: Instance, g: int) -> None:
@@ -126,7 +125,7 @@ class Conductor:
             self.take_back(g)
 
     def _begin(self, instance: Instance, g: int, m: int, state: int) -> None:
-        instance.busy = True
+        instance.busy, instance.drains_since_s = True, None
 
         def run() -> None:
             outcome = instance.run(state, lambda: self.cancelled)
@@ -164,7 +163,7 @@ class Conductor:
 
         def check() -> None:
             gone = instance.seems_gone() if state == ACTIVE else instance.is_dead()
-            asleep = link is not None and link.is_asleep
+            asleep = link is not None and link.watcher.status()[0].asleep
             if gone:
                 self.records.put(lambda: self._lost(instance, g, m, state, asleep))
 

@@ -121,13 +121,23 @@ def leave_server(
 
 
 @inner
-def answered(
-    world: World, cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: float
+def call_ended(
+    world: World,
+    cluster: Cluster,
+    e: int,
+    g: int,
+    identity: int,
+    now_s: float,
+    end_s: float,
+    lost: bool,
 ) -> None:
-    """A request was answered by the server at leader `g`."""
+    """A request was answered by the server at leader `g`, or failed for good: its job is late."""
     tick_s = (cluster.episode[e].tick + 1) * world.settings[0].routing_s
     if leave_server(cluster, e, g, identity, now_s, end_s):
-        count_answer(cluster, e, g, identity, now_s)
+        if lost:
+            mark_late(cluster, e, int(cluster.request[e, identity].job))
+        else:
+            count_answer(cluster, e, g, identity, now_s)
         call_done(world, cluster, e, identity, now_s, tick_s, end_s)
 
 
@@ -150,17 +160,6 @@ def wait_again(cluster: Cluster, e: int, g: int, identity: int, now_s: float, en
     waiting.stamp_sum_s += request.stamp_s
     episode.waiting += 1
     episode.waiting_s += end_s - now_s
-
-
-@inner
-def give_up(
-    world: World, cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: float
-) -> None:
-    """A request failed for good: its job goes on without the answer, and is late."""
-    tick_s = (cluster.episode[e].tick + 1) * world.settings[0].routing_s
-    if leave_server(cluster, e, g, identity, now_s, end_s):
-        mark_late(cluster, e, int(cluster.request[e, identity].job))
-        call_done(world, cluster, e, identity, now_s, tick_s, end_s)
 
 
 @inner
@@ -298,12 +297,10 @@ def write(
     elif event == JOB:
         tick_s = cluster.episode[0].tick * world.settings[0].routing_s
         return create_job(world, cluster, 0, number, tick_s, end_s)
-    elif event == DONE:
-        answered(world, cluster, 0, place, number, now_s, end_s)
+    elif event in (DONE, LOST):
+        call_ended(world, cluster, 0, place, number, now_s, end_s, event == LOST)
     elif event == BACK:
         wait_again(cluster, 0, place, number, now_s, end_s)
-    elif event == LOST:
-        give_up(world, cluster, 0, place, number, now_s, end_s)
     elif event == ADVANCE:
         carry_on(world, cluster, 0)
     elif event == ENDED:

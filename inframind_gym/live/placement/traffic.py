@@ -19,7 +19,7 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import ChatRequest, ChatResult
 from inframind_gym.live.config import LiveLimits
 from inframind_gym.live.placement import events
-from inframind_gym.live.placement.instance import Link
+from inframind_gym.live.placement.instance import Instance
 from inframind_gym.live.placement.records import Records
 from inframind_gym.simulator.placement.state import NONE, Cluster, World
 from inframind_gym.simulator.server.pool import ModelConfig
@@ -77,7 +77,7 @@ class Traffic:
         records: of the cluster.
         served: (M,) the pool's entries of the models.
         limits: of calls.
-        link_of: the connections to the server of a model on the block that begins at a GPU.
+        instance_of: the instance of a model on the block that begins at a GPU.
 
     Attributes:
         failed: answers that did not come, or were cut; of the episode.
@@ -87,7 +87,7 @@ class Traffic:
     records: Records
     served: Sequence[ModelConfig]
     limits: LiveLimits
-    link_of: Callable[[int, int], Link | None]
+    instance_of: Callable[[int, int], Instance]
     failed: int = 0
     lost: int = 0
     _flights: dict[int, _Flight] = field(default_factory=dict)  # by request
@@ -133,15 +133,15 @@ class Traffic:
         deadline_s = float(records.state.job[0, request["job"]]["deadline_s"])
         if not np.isfinite(deadline_s):
             deadline_s = float(request["ready_s"])
-        link = self.link_of(flight.place, flight.model)
-        assert link is not None  # it is ACTIVE
         chat = self._jobs[int(request["job"])].request(
             int(request["call"]),
             self.served[flight.model].server.max_model_len,
             self.limits.call_s,
             round((records.epoch_s + deadline_s) * 1e6),
         )
-        link.send(chat, lambda result: records.put(lambda: self._ended(flight, result)))
+        self.instance_of(flight.place, flight.model).send(
+            chat, lambda result: records.put(lambda: self._ended(flight, result))
+        )
 
     def _ended(self, flight: _Flight, result: ChatResult) -> None:
         """Take the result of a call."""
@@ -180,9 +180,7 @@ class Traffic:
             del self._flights[flight.identity]
             self.failed += 1
             self.records.write(events.BACK, g, number=flight.identity, now_s=now_s)
-            link = self.link_of(g, flight.model)
-            if link is not None:
-                link.give_up("its server leaves")
+            self.instance_of(g, flight.model).give_up("its server leaves")
 
     def reset(self) -> None:
         """Drop all calls; answers to calls from outside are cancelled."""

@@ -174,11 +174,6 @@ def test_what_was_handed_on_is_shown_once() -> None:
     assert text(messages).count("finding 0") == 1
 
 
-def test_a_graph_of_ones_own_is_read_like_any_other() -> None:
-    messages = PROMPTS.messages(call("custom", 3, reads=(0, 2)), ANSWERS, AMPLE)
-    assert titles(messages) == ["Answer of agent 1", "Answer of agent 3"]
-
-
 def test_trains_of_thought_are_not_passed_on() -> None:
     answers = {0: "<think>a long way</think>\nIt is 4."}
     prompt = text(PROMPTS.messages(call("Chain", 1, reads=(0,)), answers, AMPLE))

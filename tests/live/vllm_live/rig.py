@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +19,7 @@ from inframind_gym.configs import find_config
 from inframind_gym.live.backend import PromptMaker
 from inframind_gym.live.config import live_config
 from inframind_gym.live.metrics import Reading, parse_metrics
+from inframind_gym.live.probe import ask
 from inframind_gym.live.processes import free_ports
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.servers import VllmServers
@@ -29,6 +29,7 @@ from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.tasks import TaskSet
 from tests.live.launch.play import CLI, ROOT, session
+from tests.live.vllm_server.fake import until
 from tests.simulator.vllm_scheduler.rerecord import VLLM_PYTHON
 
 UP_S = 300.0  # for all servers to come up, on two busy cores
@@ -45,11 +46,8 @@ def reason_to_skip() -> str:
     return "" if sys.platform.startswith("linux") else "servers are started on Linux only"
 
 
-def until(true: Callable[[], object], limit_s: float = 60.0) -> None:
-    over_s = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < over_s, f"did not come true in {limit_s:g} s"
-        time.sleep(0.05)
+def read_metrics(url: str) -> Reading:
+    return parse_metrics(ask(f"{url}/metrics", limit_s=60.0), time.monotonic())
 
 
 class LiveRig:
@@ -154,17 +152,11 @@ class LiveRig:
             simulation.shut()
 
     def post(self, model: int, path: str) -> None:
-        request = urllib.request.Request(
-            server_url(self.config.models[model]) + path, method="POST"
-        )
-        with urllib.request.urlopen(request, timeout=30.0):
-            pass
+        ask(server_url(self.config.models[model]) + path, method="POST", limit_s=30.0)
 
     def reading(self, model: int) -> Reading:
         """A server's metrics, now."""
-        url = server_url(self.config.models[model]) + "/metrics"
-        with urllib.request.urlopen(url, timeout=30.0) as answer:
-            return parse_metrics(answer.read().decode(), time.monotonic())
+        return read_metrics(server_url(self.config.models[model]))
 
     def load(self, model: int) -> tuple[int, int]:
         """Requests that run and that wait."""

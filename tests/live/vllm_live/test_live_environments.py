@@ -16,8 +16,8 @@ import inframind_gym
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.store import read_blocks
 from tests.live.launch.play import ROOT
-from tests.live.vllm_live.rig import LiveRig, until
-from tests.live.vllm_server.fake import records
+from tests.live.vllm_live.rig import LiveRig
+from tests.live.vllm_server.fake import records, until
 
 pytestmark = pytest.mark.live
 assert inframind_gym  # the ids are registered

@@ -6,65 +6,43 @@ import json
 import os
 import signal
 import subprocess
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from inframind_gym.live.config import live_placement_config
-from inframind_gym.live.metrics import parse_metrics
 from inframind_gym.live.placement.cluster import LivePlacement
-from inframind_gym.live.placement.server import VllmServer
-from inframind_gym.simulator.placement.state import STATE_NAMES
+from inframind_gym.live.probe import ask
 from tests.live.launch.play import CLI, ROOT, session
-from tests.live.vllm_live.rig import reason_to_skip, until
+from tests.live.vllm_live.rig import read_metrics, reason_to_skip
+from tests.live.vllm_server.fake import until
+from tests.placement.live_toys import HELLO, LLAMA3, LLAMA8, QWEN, Play
 from tests.simulator.vllm_scheduler.rerecord import VLLM_PYTHON
 
 pytestmark = pytest.mark.live
-QWEN, LLAMA8, LLAMA3 = 1, 2, 3  # choices
 LIMIT_S = 600.0  # for servers to come up, on two busy cores
-HELLO = [{"role": "user", "content": "hello"}]
 
 
-class Room:
+class Room(Play):
     """A live cluster in a folder of its own."""
 
     def __init__(self, folder: Path, **arguments: Any) -> None:
         self.state = folder / "state"
         given = {"state": str(self.state), "python": str(VLLM_PYTHON), "initial": "empty"}
         given |= {"routing_interval_s": 0.2, "decision_interval_s": 0.4, **arguments}
-        self.live = LivePlacement(live_placement_config(given), on_transition=print)
+        super().__init__(LivePlacement(live_placement_config(given), on_transition=print))
 
-    def states(self, g: int) -> list[str]:
-        return [STATE_NAMES[s] for s in self.live.state.instance["state"][0, g].tolist()]
-
-    def decide(self, *choices: int) -> None:
-        self.live.decide(np.array(choices))
-
-    def until(self, true: Callable[[], object]) -> None:
-        over_s = time.monotonic() + LIMIT_S
-        while not true():
-            assert time.monotonic() < over_s, self.live.table(0)
-            self.decide(0, 0)
+    def until(self, true: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+        super().until(true, limit_s)
 
     def url(self, g: int, m: int) -> str:
-        server = self.live.conductor.instance(g, m).server
-        assert isinstance(server, VllmServer)
-        return server.url
-
-    def post(self, g: int, m: int, path: str) -> None:
-        request = urllib.request.Request(self.url(g, m) + path, method="POST")
-        with urllib.request.urlopen(request, timeout=60.0):
-            pass
+        return self.live.conductor.instance(g, m).server.url
 
     def finished(self, g: int, m: int) -> int:
         """Requests that ended on a server, however they did."""
-        with urllib.request.urlopen(self.url(g, m) + "/metrics", timeout=60.0) as answer:
-            reading = parse_metrics(answer.read().decode(), time.monotonic())
+        reading = read_metrics(self.url(g, m))
         return int(reading.finished_req + reading.running_req + reading.waiting_req)
 
     def leaders(self) -> dict[str, int]:
@@ -118,7 +96,7 @@ def test_models_are_switched(folder: Path) -> None:
         # Somebody else puts a server to sleep: status 200, half an answer. It is asked for again.
         cut = live.ask("llama-8b", HELLO, 3000)
         room.until(lambda: room.finished(1, 1) == 6)
-        room.post(1, 1, "/sleep?level=1&mode=abort")
+        ask(room.url(1, 1) + "/sleep?level=1&mode=abort", method="POST", limit_s=60.0)
         room.until(lambda: room.states(1)[1] == "slept")
         assert live.summary(0)["failed_calls"] >= 1 and not cut.done()
         room.decide(0, LLAMA8)

@@ -9,8 +9,9 @@ import time
 import pytest
 
 from tests.live.launch.play import session
-from tests.live.vllm_live.rig import LiveRig, until
-from tests.live.vllm_server.live_play import call
+from tests.live.vllm_live.rig import LiveRig
+from tests.live.vllm_server.fake import until
+from tests.live.vllm_server.live_play import Prompts, call
 
 pytestmark = pytest.mark.live
 
@@ -58,7 +59,7 @@ def test_a_server_that_cannot_start_is_reported(rig: LiveRig) -> None:
 
 def test_a_sleeping_server_gets_no_request(rig: LiveRig) -> None:
     with rig.pool(sampling={"ignore_eos": True}, health_s=0.2) as pool:
-        backend = pool.open(_Question())
+        backend = pool.open(Prompts())
         backend.submit(call(0, model=1, max_tokens=4000))
         until(lambda: rig.load(1) == (1, 0))
         rig.post(1, "/sleep?level=1&mode=keep")
@@ -91,7 +92,7 @@ def test_a_dead_engine_takes_its_server_out(rig: LiveRig) -> None:
     leader = rig.leaders()[2]
     engine = min(session(leader) - {leader}, key=lambda pid: "Engine" not in _name(pid))
     with rig.pool(health_s=0.2) as pool:
-        backend = pool.open(_Question())
+        backend = pool.open(Prompts())
         backend.submit(call(0, model=2, max_tokens=4000))
         until(lambda: rig.load(2) == (1, 0))
         os.kill(engine, signal.SIGKILL)
@@ -104,11 +105,6 @@ def test_a_dead_engine_takes_its_server_out(rig: LiveRig) -> None:
         (answered,) = backend.wait(backend.now_s() + 60.0)
         assert not answered.failed
     assert session(leader) == set()
-
-
-class _Question:
-    def messages(self, *_: object) -> list[dict[str, str]]:
-        return [{"role": "user", "content": "What is the answer?"}]
 
 
 def _name(pid: int) -> str:

@@ -15,8 +15,8 @@ import pytest
 from inframind_gym.live.client import ChatRequest, ChatResult
 from inframind_gym.simulator.workflow.backend import Completion
 from tests.live.launch.play import ROOT
-from tests.live.vllm_live.rig import LiveRig, until
-from tests.live.vllm_server.fake import records
+from tests.live.vllm_live.rig import LiveRig
+from tests.live.vllm_server.fake import records, until
 from tests.live.vllm_server.live_play import Prompts, call
 from tests.live.vllm_server.test_many import resident_mb, sockets
 
@@ -62,7 +62,7 @@ def test_the_waiting_queue_is_in_the_order_of_priorities(rig: LiveRig, send: boo
                 await asyncio.sleep(0.02)
             raise AssertionError(f"never {wanted} running and waiting")
 
-        results = pool.loop.run(experiment(), 180.0)
+        results = pool.loop.run(asyncio.wait_for(experiment(), 180.0))
     assert all(result.answered for result in results)
     scheduled_s = np.array([result.scheduled_s for result in results])
     places = np.empty(len(order), int)

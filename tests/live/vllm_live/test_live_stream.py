@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.tasks import TaskSet
 from tests.live.launch.play import session
-from tests.live.vllm_live.rig import UP_S, LiveRig, NotedPrompts, until
-from tests.live.vllm_server.fake import records
+from tests.live.vllm_live.rig import UP_S, LiveRig, NotedPrompts
+from tests.live.vllm_server.fake import records, until
 from tests.simulator.workflow.driven_play import NUM_STRATEGIES, at_random, play
 
 pytestmark = pytest.mark.live

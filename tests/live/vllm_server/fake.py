@@ -58,8 +58,6 @@ class FakeServer:
         headers: their headers, names in lower case.
         open: chat completions under way; `most`: at most so far.
         dropped: those whose client went away before the end.
-        garbage: what to answer to /metrics instead.
-        instead: what to answer to GET requests of these paths instead.
         mute: paths that are never answered.
         asleep: as after POST /sleep; requests that come then hang.
         hung: so many did.
@@ -85,8 +83,6 @@ class FakeServer:
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.open = self.most = self.dropped = self.hung = 0
-        self.garbage: bytes | None = None
-        self.instead: dict[str, bytes] = {}
         self.health = 200
         self.mute: set[str] = set()
         self.open_at_sleep: list[int] = []
@@ -125,12 +121,12 @@ class FakeServer:
             self.port = self._runner.addresses[0][1]
 
         assert self._loop is not None
-        self._loop.run(listen(), 10.0)
+        self._loop.run(listen())
 
     def kill(self) -> None:
         """Go away as a process that is killed: all connections are reset, none is accepted."""
         assert self._loop is not None
-        self._loop.run(self._die(), 10.0)
+        self._loop.run(self._die())
 
     async def _die(self) -> None:
         runner, self._runner = self._runner, None
@@ -185,12 +181,10 @@ class FakeServer:
             return await self._chat(request)
         if path in self.refuses:
             return web.Response(status=self.refuses[path], body=b"CUDA out of memory")
-        if method == "GET" and path in self.instead:
-            return web.Response(body=self.instead[path])
         if path == "/health":
             return web.Response(status=self.health)
         if path == "/metrics":
-            return web.Response(body=self.garbage or self.metrics().encode())
+            return web.Response(body=self.metrics().encode())
         if path == "/v1/models":
             return web.json_response({"data": [{"id": name} for name in self.model.split(",")]})
         if self.dev and path == "/is_sleeping":
@@ -271,7 +265,7 @@ class FakeServer:
         return response
 
 
-def until(condition: Callable[[], object], wait_s: float = 10.0) -> None:
+def until(condition: Callable[[], object], wait_s: float = 60.0) -> None:
     """Wait for something that happens soon, if at all."""
     over_s = time.monotonic() + wait_s
     while not condition():

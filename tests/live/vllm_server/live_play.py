@@ -64,10 +64,14 @@ def five(script: Script = lambda request, number: Answer("42")) -> Iterator[list
 
 @contextlib.contextmanager
 def live(
-    servers: Sequence[FakeServer | FakeProcess], *, log: Path | None = None, **settings: Any
+    servers: Sequence[FakeServer | FakeProcess],
+    *,
+    log: Path | None = None,
+    poll_s: float = 0.1,
+    **settings: Any,
 ) -> Iterator[VllmServers]:
     """A pool whose servers are all up."""
-    config = pool_at([server.url for server in servers])
+    config = pool_at([server.url for server in servers], poll_s)
     with VllmServers(config, LiveSettings(**(QUICK | settings)), log=log) as pool:
         pool.watcher.wait_up(10.0)
         yield pool

@@ -305,14 +305,6 @@ def test_time_limits() -> None:
             LiveSettings(**wrong)
 
 
-def test_waiting_ends_at_the_time_that_was_given() -> None:
-    with opened(Answer(hang=True)) as (backend, _, _):
-        backend.submit(call(0))
-        until_s = backend.now_s() + 0.1
-        assert backend.wait(until_s) == []
-        assert backend.now_s() >= until_s
-
-
 def test_waiting_can_be_ended_from_within() -> None:
     class EnoughError(Exception):
         pass

@@ -327,25 +327,3 @@ def test_a_server_that_goes_down() -> None:
 
         found = with_client(act, server.url, settings={"max_in_flight_per_server": 2})
     assert found == [["down"] * 3, ["ok"] * 2, ["down"] * 2]
-
-
-def test_nothing_is_sent_to_a_server_that_is_down() -> None:
-    with FakeServer() as server:
-        result = with_client(
-            lambda client: client.chat(request()), server.url, is_up=lambda server: False
-        )
-        assert server.requests == []
-    assert (result.status, result.attempts) == ("down", 0)
-
-
-def test_being_cancelled_is_a_result() -> None:
-    with FakeServer(lambda r, n: Answer(hang=True)) as server:
-
-        async def act(client: Client) -> ChatResult:
-            task = asyncio.ensure_future(client.chat(request()))
-            while not server.requests:
-                await asyncio.sleep(0.005)
-            task.cancel()
-            return await task
-
-        assert with_client(act, server.url).status == "cancelled"

@@ -47,13 +47,7 @@ def test_engines_are_summed() -> None:
     assert (reading.e2e_s, reading.finished_req) == (12.0, 6)
     assert reading.kv_frac == pytest.approx(0.4)
     assert reading.asleep is True  # one that sleeps is enough
-
-
-def test_the_old_name_of_the_cache_is_a_fallback() -> None:
-    old, new = {"vllm:gpu_cache_usage_perc": 0.5}, {"vllm:kv_cache_usage_perc": 0.1}
-    reading = parse_metrics(text(**old), 0.0)
-    assert reading.kv_frac == 0.5 and reading.asleep is None
-    assert parse_metrics(text(**old, **new), 0.0).kv_frac == 0.1
+    assert parse_metrics(text(), 0.0).asleep is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ pytest.importorskip("aiohttp")
 
 import aiohttp
 
-from inframind_gym.live.probe import DownError, Probe, fetch, parse_models
+from inframind_gym.live.probe import DownError, Probe, fetch
 from inframind_gym.live.settings import ServerAddress
 
 METRICS = "vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
@@ -19,7 +19,7 @@ GOOD: dict[str, tuple[int, str]] = {
     "/health": (200, ""),
     "/is_sleeping": (200, '{"is_sleeping": false}'),
     "/metrics": (200, METRICS),
-    "/v1/models": (200, '{"data": [{"id": "m"}]}'),
+    "/v1/models": (200, '{"data": [{"id": "l"}, {"id": "m"}]}'),
 }
 ADDRESS = ServerAddress(alias="s", url="http://s", model="m")
 
@@ -80,10 +80,6 @@ def test_one_that_is_down(answers: dict[str, Any], reason: str) -> None:
     assert len(str(caught.value)) < 200
     assert caught.value.asleep == (reason == "asleep")
     assert caught.value.listens and caught.value.at_once
-
-
-def test_models() -> None:
-    assert parse_models('{"data": [{"id": "a"}, {"id": "b"}]}') == ["a", "b"]
 
 
 @pytest.mark.parametrize("error", [OSError(), OSError(111, "Connection refused")])

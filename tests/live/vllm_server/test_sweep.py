@@ -66,10 +66,11 @@ def test_a_stream_with_all_six_topologies(execution: str, tmp_path: Path) -> Non
 
 
 def test_telemetry_reaches_the_observations() -> None:
-    with five(lambda r, n: Answer(first_s=0.02)) as servers, live(servers) as pool:
-        run = Live(pool, Prompts(), num_queries=30)
-        sweep = play(run.simulation, by_node([2]), rate_per_min=FAST)
-        run.simulation.close()
+    with five(lambda r, n: Answer(first_s=0.02)) as servers, live(servers, poll_s=0.4) as pool:
+        for num_queries in (1, 30):  # the first episode of a process loads compiled code
+            run = Live(pool, Prompts(), num_queries=num_queries)
+            sweep = play(run.simulation, by_node([2]), rate_per_min=FAST)
+            run.simulation.close()
     layout = run.simulation.layout
     polls = sweep.contexts["poll"]
     assert polls[0] == 0 and polls[-1] > 0 and (np.diff(polls) >= 0).all()
