@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,17 @@ class BatchEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
         self._episode_costs[rows] = 0.0
         self._episode_rewards[rows] = 0.0
         self._begin_again(rows, observations)
+
+
+def signature_in_a_batch(single: type) -> Signature:
+    """Signature of a vector environment: `num_envs`, and the arguments of the single one."""
+    num_envs = Parameter("num_envs", Parameter.KEYWORD_ONLY, default=1, annotation="int")
+    shared = [
+        p.replace(kind=Parameter.KEYWORD_ONLY)
+        for p in signature(single).parameters.values()
+        if p.name != "render_mode" and p.kind is not Parameter.VAR_KEYWORD
+    ]
+    return Signature([num_envs, *shared])
 
 
 def row_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:

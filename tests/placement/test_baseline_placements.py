@@ -46,7 +46,7 @@ def play(env: Any, policy: PlacementPolicy, seeds: list[int]) -> tuple[NDArray[A
 @pytest.mark.parametrize("name", placement.names())
 def test_a_row_alone_is_a_row_of_a_batch(name: str) -> None:
     arguments = {"cluster": "h100-8gpu", "demand": "shifting", "num_decisions": 30}
-    policy = placement.make(name)
+    policy = placement.resolve(name)
     assert isinstance(policy, PlacementPolicy)
     assert policy.name == name
     together, rewards = play(make(3, **arguments), policy, [5, 6, 7])
@@ -60,7 +60,7 @@ def test_random_and_static_are_worse_than_the_flow() -> None:
     """Where there are fewer GPUs than models; a first check, not a benchmark."""
     env = make(4, cluster="h100-4gpu", demand="shifting", num_decisions=60)
     rewards = {
-        name: play(env, placement.make(name), [1, 2, 3, 4])[1].mean()
+        name: play(env, placement.resolve(name), [1, 2, 3, 4])[1].mean()
         for name in ("random", "static", "mcf_spec", "mcf_plus")
     }
     assert rewards["mcf_plus"] > max(rewards[name] for name in rewards if name != "mcf_plus")
@@ -68,7 +68,7 @@ def test_random_and_static_are_worse_than_the_flow() -> None:
 
 def test_static_never_changes_what_it_has_built() -> None:
     env = make(1, cluster="h100-8gpu", num_decisions=60)
-    actions, _ = play(env, placement.make("static"), [0])
+    actions, _ = play(env, placement.resolve("static"), [0])
     assert not actions[30:].any()
 
 
@@ -81,7 +81,7 @@ def test_lru_takes_the_gpu_that_was_used_longest_ago(tmp_path: Path) -> None:
         demand=write_demand(tmp_path, jobs_per_gpu_per_min=2),
         num_decisions=100,
     )
-    policy = placement.make("lru")
+    policy = placement.resolve("lru")
     observations, _ = env.reset(seed=0)
     policy.reset(env.placement_spec(), [0])
     last_used = np.full(2, -1.0)
@@ -109,7 +109,7 @@ def test_threshold_adds_copies_under_load(tmp_path: Path) -> None:
         num_decisions=40,
         initial="empty",
     )
-    policy = placement.make("threshold")
+    policy = placement.resolve("threshold")
     observations, _ = env.reset(seed=0)
     policy.reset(env.placement_spec(), [0])
     copies = []
@@ -122,9 +122,9 @@ def test_threshold_adds_copies_under_load(tmp_path: Path) -> None:
 
 def test_wrong_names_are_explained() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'mcf_plus'"):
-        placement.make("mcf_pluss")
+        placement.resolve("mcf_pluss")
     with pytest.raises(ConfigError, match="unknown argument 'size'"):
-        placement.make("threshold", size=3)
+        placement.resolve("threshold", size=3)
 
 
 def optimistic(
@@ -151,12 +151,12 @@ def test_nobody_beats_the_bound(cluster: str) -> None:
     seeds = [3, 4, 5]
     bound, most = optimistic(arguments, seeds)
     for name in placement.names():
-        _, rewards = play(make(len(seeds), **arguments), placement.make(name), seeds)
+        _, rewards = play(make(len(seeds), **arguments), placement.resolve(name), seeds)
         assert (most > rewards).all()
 
     env = make(len(seeds), **arguments)
     observations, _ = env.reset(seed=seeds)
-    policy = placement.make("mcf_plus")
+    policy = placement.resolve("mcf_plus")
     policy.reset(env.placement_spec(), seeds)
     for _ in range(39):  # one short of the autoreset
         actions = policy.act_batch(observations, env.contexts(), np.arange(3))
@@ -180,4 +180,4 @@ def test_nobody_beats_the_bound(cluster: str) -> None:
 def test_the_linear_flow_is_refused_without_networkx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inframind_gym.policies.placement.mcf_spec.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs networkx"):
-        placement.make("mcf_spec")
+        placement.resolve("mcf_spec")

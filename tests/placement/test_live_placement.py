@@ -358,7 +358,7 @@ def test_mcf_plus_plays(tmp_path: Path) -> None:
     pytest.importorskip("networkx")
     from inframind_gym.policies.placement import registry as placement
 
-    policy = placement.make("mcf_plus")
+    policy = placement.resolve("mcf_plus")
     rows = np.zeros(1, np.int64)
     with stage(tmp_path) as play:
         play.live.begin(3)

@@ -132,7 +132,7 @@ def test_with_room_for_all_it_comes_to_rest() -> None:
 def play(cluster: str, seed: int) -> tuple[Any, int, Any]:
     """States before each decision, transitions in all, and GPUs that change per decision."""
     env: Any = gym.make_vec(PLACEMENT, num_envs=3, cluster=cluster, demand="steady")
-    policy = placement.make("mcf_plus")
+    policy = placement.resolve("mcf_plus")
     observations, _ = env.reset(seed=seed)
     rows = np.arange(env.num_envs)
     policy.reset(env.placement_spec(), rows.tolist())

@@ -31,14 +31,14 @@ def test_every_name_is_resolved_with_its_arguments(tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     shipped = ROOT / "inframind_gym/policies/checkpoints/placement_maskable_ppo"
     for made in (
-        placement.make(f"sb3_maskable_ppo:{shipped}"),
+        placement.resolve(f"sb3_maskable_ppo:{shipped}"),
         placement.resolve(f"sb3_maskable_ppo:{shipped}"),
         PLACEMENT_POLICIES.resolve(f"sb3_maskable_ppo:{shipped}"),
-        placement.make("sb3_maskable_ppo", folder=str(shipped)),
+        placement.resolve("sb3_maskable_ppo", folder=str(shipped)),
     ):
         assert made.name == "sb3_maskable_ppo"
     with pytest.raises(ConfigError, match="write sb3_maskable_ppo:FOLDER"):
-        placement.make("sb3_maskable_ppo:a:b")
+        placement.resolve("sb3_maskable_ppo:a:b")
     for entry in (*placement.PLACEMENTS, *placement.BOUNDS):
         assert isinstance(entry, PolicyEntry)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from inspect import Parameter, Signature, signature
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.batch import BatchEnv
+from inframind_gym.envs.batch import BatchEnv, signature_in_a_batch
 from inframind_gym.envs.routing.actions import action_mask, action_space
 from inframind_gym.envs.routing.base import RESET_OPTIONS
 from inframind_gym.envs.routing.config import env_config, planner_config
@@ -185,13 +184,6 @@ class InfraMindVectorEnv(BatchEnv):
                 f"{key} must be a positive, finite number or {self.num_envs} of them, got {value!r}"
             )
         return rows
-
-
-def signature_in_a_batch(single: type) -> Signature:
-    """Signature of a vector environment: `num_envs`, and the arguments of the single one."""
-    num_envs = Parameter("num_envs", Parameter.KEYWORD_ONLY, default=1, annotation="int")
-    shared = signature(single).parameters.values()
-    return Signature([num_envs, *(p for p in shared if p.name not in ("render_mode", "unknown"))])
 
 
 class ExecutorVectorEnv(InfraMindVectorEnv):
