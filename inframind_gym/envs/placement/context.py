@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.simulator.placement.state import (
-    ABSENT,
     ACTIVE,
     LOAD,
     NONE,
     OFFLOAD,
     SLEEP,
     WAKE,
-    first_gpu,
 )
 
 
@@ -100,12 +98,7 @@ def spec_of(simulation: PlacementSimulation) -> PlacementSpec:
 def contexts(simulation: PlacementSimulation, rows: NDArray[np.int64]) -> PlacementContext:
     """Return the state of `rows` at the decisions that they wait for."""
     world, state = simulation.world, simulation.state
-    gpus, models = simulation.num_gpus, simulation.num_models
-    tp = world.model["tp"].astype(np.int64)
-    leader = first_gpu(np.arange(gpus)[:, None], tp)  # (G, M)
-    whole = leader + tp <= gpus
-    instances = state.instance["state"][rows][:, leader, np.arange(models)]
-    on_gpu = np.where(whole, instances, ABSENT).astype(np.int8)
+    on_gpu = simulation.state_on_gpus(rows)
     host = state.host[rows]
     served = host != NONE
     server = np.take_along_axis(state.server[rows], np.where(served, host, 0), axis=1)

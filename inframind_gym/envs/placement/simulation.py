@@ -143,6 +143,13 @@ class PlacementSimulation:
         write_held(self.world, self.state, rows, held)
         return held
 
+    def state_on_gpus(self, rows: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Return the state of each model on each GPU of `rows`, (n, G, M)."""
+        tp = self.world.model["tp"].astype(np.int64)
+        leader = first_gpu(np.arange(self.num_gpus)[:, None], tp)
+        instances = self.state.instance["state"][rows][:, leader, np.arange(self.num_models)]
+        return np.where(leader + tp <= self.num_gpus, instances, ABSENT).astype(np.int8)
+
     def summary(self, e: int) -> dict[str, float | int]:
         """Return jobs, latency, lateness and transitions of environment `e`'s episode.
 
@@ -162,19 +169,22 @@ class PlacementSimulation:
             **self.counters(e),
         }
 
+    def counters(self, e: int) -> dict[str, int]:
+        """Return the transitions of environment `e`'s episode, by `state.COUNTERS`."""
+        counts = self.state.episode[e]["counter"].tolist()
+        return dict(zip(COUNTERS, counts, strict=True))
+
     def table(self, e: int) -> str:
         """Return the cluster of environment `e` as text: a line a GPU and a line a model."""
-        state, world = self.state, self.world
+        state = self.state
         names = [card.alias for card in self.cards]
         lines = [f"time {self.now_s()[e]:.0f} s"]
-        for g in range(self.num_gpus):
-            residents = []
-            for m, name in enumerate(names):
-                tp = int(world.model[m]["tp"])
-                leader = first_gpu(g, tp)
-                kind = int(state.instance[e, leader, m]["state"])
-                if kind != ABSENT and leader + tp <= self.num_gpus:
-                    residents.append(f"{name} {STATE_NAMES[kind]}")
+        for g, kinds in enumerate(self.state_on_gpus(np.array([e]))[0].tolist()):
+            residents = [
+                f"{name} {STATE_NAMES[kind]}"
+                for name, kind in zip(names, kinds, strict=True)
+                if kind != ABSENT
+            ]
             host = int(state.host[e, g])
             calls = "" if host == NONE else f", {int(state.server[e, host]['running'])} running"
             lines.append(f"gpu {g}: {', '.join(residents) or 'empty'}{calls}")
@@ -182,11 +192,6 @@ class PlacementSimulation:
             row = state.waiting[e, m]
             lines.append(f"{name}: {int(row['count'])} waiting, {int(row['potential'])} to come")
         return "\n".join(lines)
-
-    def counters(self, e: int) -> dict[str, int]:
-        """Return the transitions of environment `e`'s episode, by `state.COUNTERS`."""
-        counts = self.state.episode[e]["counter"].tolist()
-        return dict(zip(COUNTERS, counts, strict=True))
 
 
 def build_world(
@@ -201,10 +206,13 @@ def build_world(
     agents = np.array([demand.num_agents.get(k + 1, 0.0) for k in range(MAX_AGENTS)])
     mix = np.arange(1, len(cards) + 1, dtype=np.float64) ** -demand.zipf
     dag = dag_table()
+    share = np.outer(topology / topology.sum(), agents / agents.sum())
+    mean_calls = float((share.ravel() * dag["calls"]).sum())  # of a job
+    gpus = [(group.vram_total_MB, group.alpha * group.vram_total_MB) for group in cluster.gpus]
     return World(
-        settings=_settings(config, cluster, demand, _mean_calls(dag, topology, agents)),
+        settings=_settings(config, cluster, demand, mean_calls),
         model=np.concatenate([_model(card, demand) for card in cards]),
-        gpu=_gpus(cluster),
+        gpu=np.repeat(np.array(gpus, GPU), [group.count for group in cluster.gpus]),
         dag=dag,
         topology_cdf=_cdf(topology),
         agents_cdf=_cdf(agents),
@@ -225,14 +233,6 @@ def _cdf(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return cdf
 
 
-def _mean_calls(
-    dag: NDArray[Any], topology: NDArray[np.float64], agents: NDArray[np.float64]
-) -> float:
-    """Return the mean number of calls of a job."""
-    share = np.outer(topology / topology.sum(), agents / agents.sum())
-    return float((share.ravel() * dag["calls"]).sum())
-
-
 def _settings(
     config: PlacementConfig, cluster: ClusterConfig, demand: DemandConfig, mean_calls: float
 ) -> NDArray[Any]:
@@ -243,10 +243,8 @@ def _settings(
     row["request_norm"] = (
         calls_per_s * config.ticks * config.routing_interval_s * config.latency_scale_s
     )
-    row["illegal_penalty"] = config.illegal_penalty
-    row["ema"] = config.ema
-    row["timing_spread"] = config.timing_spread
-    row["timing_noise"] = config.timing_noise
+    for name in ("illegal_penalty", "ema", "timing_spread", "timing_noise"):
+        row[name] = getattr(config, name)
     row["foreign_mb"] = config.foreign_memory.max_MB
     row["shift_s"] = demand.shift.every_s if demand.shift else math.inf
     row["shift_by"] = demand.shift.by if demand.shift else 0
@@ -278,25 +276,12 @@ def _model(card: ModelCard, demand: DemandConfig) -> NDArray[Any]:
     )
     row["active_mb"] = card.active_mem_MB
     row["slept_mb"] = card.slept_mem_MB
-    row["base_s"] = card.base_s
-    row["per_seq_s"] = card.per_seq_s
-    row["prefill_steps"] = card.prefill_steps
+    row["tp"] = card.tp_min
+    for name in ("base_s", "per_seq_s", "prefill_steps", "slots", "queue"):
+        row[name] = getattr(card, name)
     step_s = card.base_s + card.per_seq_s * 0.5 * card.slots  # half a batch
     output, prompt = demand.output_tokens, demand.prompt_tokens
     work = output.median * math.exp(0.5 * output.sigma**2)
     work += prompt.median * math.exp(0.5 * prompt.sigma**2) * card.prefill_steps
     row["latency_s"] = work * step_s
-    row["tp"] = card.tp_min
-    row["slots"] = card.slots
-    row["queue"] = card.queue
     return record
-
-
-def _gpus(cluster: ClusterConfig) -> NDArray[Any]:
-    records = np.zeros(cluster.num_gpus, GPU)
-    g = 0
-    for group in cluster.gpus:
-        for _ in range(group.count):
-            records[g] = (group.vram_total_MB, group.alpha * group.vram_total_MB)
-            g += 1
-    return records
