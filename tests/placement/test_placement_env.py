@@ -191,6 +191,7 @@ def test_contexts_agree_with_observations(tmp_path: Path) -> None:
         ({"load": 0}, "load: input should be greater than 0, got 0"),
         ({"initial": "full"}, "'full' is not valid"),
         ({"num_decisions": True}, "must be a number"),
+        ({"load": None}, "load: input should be a valid number"),
     ],
     ids=str,
 )

@@ -100,17 +100,6 @@ def test_without_room_to_sleep_the_cheapest_is_offloaded(tmp_path: Path) -> None
     assert toy.since(0, 1) == 29.0
 
 
-def test_one_that_cannot_sleep_vanishes(tmp_path: Path) -> None:
-    """Alpha 0.01 lets 800 MB sleep, less than any model needs. 10 + 3 s to offload, then 10 s to
-    load: 23."""
-    toy = Toy(tmp_path, [card("a"), card("b")], gpus=1, alpha=0.01, **IDLE)
-    toy.step(1, times=2)
-    toy.step(2)
-    assert toy.state(0, 0) == ABSENT
-    toy.step(0, times=2)
-    assert (toy.state(0, 1), toy.since(0, 1)) == (ACTIVE, 23.0)
-
-
 def test_a_group_needs_all_its_gpus(tmp_path: Path) -> None:
     toy = Toy(tmp_path, [card("a"), card("pair", tp_min=2)], gpus=3, **IDLE)
     mask = toy.simulation.state.mask[0]

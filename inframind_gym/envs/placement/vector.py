@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.batch import BatchEnv, signature_in_a_batch
+from inframind_gym.envs.batch import BatchEnv, BatchStep, Seeds, signature_in_a_batch
 from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.envs.placement.context import (
     PlacementContext,
@@ -41,10 +40,7 @@ class PlacementVectorEnv(BatchEnv):
         self._set_spaces(*placement_spaces(self.simulation))
 
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: Seeds = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin an episode everywhere.
 
@@ -61,15 +57,7 @@ class PlacementVectorEnv(BatchEnv):
         self.simulation.start(np.arange(self.num_envs), self._generators, observations)
         return observations, self._infos(np.zeros(self.num_envs))
 
-    def step(
-        self, actions: Any
-    ) -> tuple[
-        NDArray[np.float32],
-        NDArray[np.float64],
-        NDArray[np.bool_],
-        NDArray[np.bool_],
-        dict[str, Any],
-    ]:
+    def step(self, actions: Any) -> BatchStep:
         """Carry out one decision in every environment.
 
         Raises:
