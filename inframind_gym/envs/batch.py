@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,12 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.actions import check_actions
 from inframind_gym.errors import ConfigError
+
+Seeds = int | Sequence[int | None] | None  # of environment 0, or one an environment
+# Observations, rewards, terminations, truncations and infos of a step.
+BatchStep = tuple[
+    NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
+]
 
 
 class BatchEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
@@ -67,7 +74,7 @@ class BatchEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
         """Begin the next episode in the environments `rows`, and write what they see."""
         raise NotImplementedError
 
-    def _begin(self, seed: int | Sequence[int | None] | None) -> None:
+    def _begin(self, seed: Seeds) -> None:
         """Seed where that is asked for or due, and sum up from 0: a reset of all environments."""
         if seed is not None or not self._generators:
             self._generators = [seeding.np_random(s)[0] for s in row_seeds(seed, self.num_envs)]
@@ -121,7 +128,18 @@ class BatchEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
         self._begin_again(rows, observations)
 
 
-def row_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
+def signature_in_a_batch(single: type) -> Signature:
+    """Signature of a vector environment: `num_envs`, and the arguments of the single one."""
+    num_envs = Parameter("num_envs", Parameter.KEYWORD_ONLY, default=1, annotation="int")
+    shared = [
+        p.replace(kind=Parameter.KEYWORD_ONLY)
+        for p in signature(single).parameters.values()
+        if p.name != "render_mode" and p.kind is not Parameter.VAR_KEYWORD
+    ]
+    return Signature([num_envs, *shared])
+
+
+def row_seeds(seed: Seeds, num_envs: int) -> list[int | None]:
     """The seed of every row of a batch: row i takes seed + i, or its own of a list.
 
     Raises:

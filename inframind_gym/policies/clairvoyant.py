@@ -106,31 +106,20 @@ class ClairvoyantPolicy(BasePolicy):
                 "`inframind bench run` does"
             )
         actions = np.zeros((len(rows), _ROUTE + 1), np.int64)
-        due = np.flatnonzero(contexts["kind"] == PLAN)
-        if len(due):
-            self._plan(actions, contexts, rows, due)
-        for i in np.flatnonzero(contexts["kind"] != PLAN).tolist():
-            context = contexts[i]
-            routes = self._routes[rows[i]]
-            query, node = int(context["query"]), int(context["node"])
+        for i, context in enumerate(contexts):
+            routes, query = self._routes[rows[i]], int(context["query"])
+            if context["kind"] == PLAN:
+                recipe, role = self._choose(int(rows[i]))
+                actions[i, 0] = recipe["topology"]
+                actions[i, 1] = recipe["num_agents"] - 1
+                actions[i, _ROLE:_ROUTE] = role
+                routes[query] = recipe["route"].copy()
+                continue
+            node = int(context["node"])
             actions[i, _ROUTE] = routes[query][node]
             if node == context["num_nodes"] - 1:
                 del routes[query]
         return actions
-
-    def _plan(
-        self,
-        actions: NDArray[np.int64],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        due: NDArray[np.int64],
-    ) -> None:
-        for i in due.tolist():
-            recipe, role = self._choose(int(rows[i]))
-            actions[i, 0] = recipe["topology"]
-            actions[i, 1] = recipe["num_agents"] - 1
-            actions[i, _ROLE:_ROUTE] = role
-            self._routes[rows[i]][int(contexts["query"][i])] = recipe["route"].copy()
 
     def _choose(self, e: int) -> tuple[Any, int]:
         """Return a recipe for the query whose plan is due in environment `e`, and its role.
@@ -149,28 +138,27 @@ class ClairvoyantPolicy(BasePolicy):
         oracle, price = make_oracle(params, cluster.card), np.zeros(models)
         price_work(oracle, state, cluster, e, np.zeros(slots), np.zeros(models), price)
         left_s = query["budget_s"] - (episode["now_s"] - query["arrival_s"])
-        usable = np.flatnonzero(self._needs & ~episode["models_up"] == 0)
-        chosen, role = self._recipes[0], 0
-        for last in (self._small, len(self._recipes)):
-            recipes = self._recipes[usable[usable < last]]
-            tasks, ordinal = query["task"][None], int(query["ordinal"])
+        tasks, ordinal = query["task"][None], int(query["ordinal"])
+        usable = self._needs & ~episode["models_up"] == 0
+        parts = []
+        for part in (slice(self._small), slice(self._small, None)):
+            recipes = self._recipes[part][usable[part]]
             played, work = outcomes_of(oracle, episode["key"], tasks, recipes, ordinal)
-            outcomes, work_s = played[:, 0], work[:, 0]
-            if simulation.execution == "sequential":
-                work_s[np.arange(len(work_s)), outcomes["final_model"]] += outcomes["final_work_s"]
-            cost = np.zeros(len(recipes))
-            for m in range(models):
-                cost += work_s[:, m] * price[m]
-            latency_s = np.where(outcomes["solved"] == 1, outcomes["latency_s"], np.inf)
-            is_safe, is_late = latency_s * self.safety <= left_s, latency_s <= left_s
-            best = np.where(is_safe, cost, np.inf).argmin() if is_safe.any() else cost.argmin()
-            if is_late.any() and not is_safe.any():
-                best = len(recipes) - 1 - latency_s[::-1].argmin()
-            chosen = recipes[best]
-            role = int(outcomes["role"][best] - params.role_start[query["domain"]])
-            if is_late.any():
+            parts.append((recipes, played[:, 0], work[:, 0]))
+            if ((played["solved"] == 1) & (played["latency_s"] <= left_s)).any():
                 break
-        return chosen, role
+        recipes, outcomes, work_s = (np.concatenate(found) for found in zip(*parts, strict=True))
+        if simulation.execution == "sequential":
+            work_s[np.arange(len(work_s)), outcomes["final_model"]] += outcomes["final_work_s"]
+        cost = np.zeros(len(recipes))
+        for m in range(models):
+            cost += work_s[:, m] * price[m]
+        latency_s = np.where(outcomes["solved"] == 1, outcomes["latency_s"], np.inf)
+        is_safe, is_in_time = latency_s * self.safety <= left_s, latency_s <= left_s
+        best = np.where(is_safe, cost, np.inf).argmin() if is_safe.any() else cost.argmin()
+        if is_in_time.any() and not is_safe.any():
+            best = len(recipes) - 1 - latency_s[::-1].argmin()
+        return recipes[best], int(outcomes["role"][best] - params.role_start[query["domain"]])
 
 
 def small_recipes(routes: int) -> NDArray[Any]:

@@ -386,9 +386,10 @@ def play_all(
         outcomes: (r, n) OUTCOME, written.
         work_s: (r, n, M) written.
     """
-    for i in range(recipes.shape[0]):
-        for q in range(tasks.shape[0]):
-            play(oracle, query_of(key, ordinals[q], tasks[q]), recipes[i])
+    for q in range(tasks.shape[0]):
+        query = query_of(key, ordinals[q], tasks[q])
+        for i in range(recipes.shape[0]):
+            play(oracle, query, recipes[i])
             outcomes[i, q] = oracle.outcome[0]
             for m in range(work_s.shape[2]):
                 work_s[i, q, m] = oracle.work_s[m]

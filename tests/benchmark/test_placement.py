@@ -97,7 +97,7 @@ def test_a_cell_is_judged_as_the_environment_judges_its_episode() -> None:
     [results] = list(PlacementSimulator(config).run(grid(config)[1:]))
     [(cell, decisions, took_ms)] = results
     env = gym.make("InfraMind-Placement-v0", **env_kwargs(config, cell.cluster, cell.demand))
-    policy = placement.make("greedy")
+    policy = placement.resolve("greedy")
     observation, _ = env.reset(seed=cell.episode_seed)
     policy.reset(env.unwrapped.placement_spec(), [cell.policy_seed])
     over, rewards = False, 0.0

@@ -32,6 +32,12 @@ from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 KINDS = ("wake", "sleep", "load", "offload")
 LEAVING = ("draining", "sleeping", "vanishing")
 COMING = ("queued", "waking", "loading")
+PHASES = {  # kind of time, and the state that follows
+    "sleeping": ("sleep", "slept"),
+    "vanishing": ("offload", "absent"),
+    "waking": ("wake", "active"),
+    "loading": ("load", "active"),
+}
 
 
 @dataclass(eq=False)
@@ -98,22 +104,16 @@ class ReferenceCluster:
 
     def __init__(self, simulation: PlacementSimulation) -> None:
         state = simulation.state
-        self.config, self.cards, self.demand = (
-            simulation.config,
-            simulation.cards,
-            simulation.demand,
-        )
+        self.config, self.cards = simulation.config, simulation.cards
+        self.demand = simulation.demand
         self.key = np.array([state.episode[0]["key"]], np.uint64)
         self.rank = state.rank[0].tolist()
         self.arrivals = [t for t in state.arrival_s[0].tolist() if t < math.inf]
         self.trace_rows = state.trace_row[0].tolist()
         self.trace = simulation.arrivals.tokens
         self.request_norm = float(simulation.world.settings[0]["request_norm"])
-        self.believed_s = simulation.world.model["latency_s"].tolist()
-        self.vram = [
-            g.vram_total_MB for g in simulation.cluster_config.gpus for _ in range(g.count)
-        ]
-        self.alpha = [g.alpha for g in simulation.cluster_config.gpus for _ in range(g.count)]
+        gpus = [g for g in simulation.cluster_config.gpus for _ in range(g.count)]
+        self.vram, self.alpha = [g.vram_total_MB for g in gpus], [g.alpha for g in gpus]
         self.num_gpus, self.num_models = len(self.vram), len(self.cards)
         self.tick = 0
         self.next_job = 0
@@ -122,22 +122,17 @@ class ReferenceCluster:
         self.late_now = 0
         self.illegal = 0
         self.waiting: list[list[Call]] = [[] for _ in self.cards]
-        self.latency_s = list(self.believed_s)
+        self.latency_s = simulation.world.model["latency_s"].tolist()
         self.arrived = [0] * self.num_models
         self.foreign = [0.0] * self.num_gpus
-        self.count = dict.fromkeys(
-            ("wakes", "loads", "sleeps", "offloads", "failed_wakes", "failed_loads"), 0
-        )
+        counted = (*(kind + "s" for kind in KINDS), "failed_wakes", "failed_loads")
+        self.count = dict.fromkeys(counted, 0)
         self.clear_s = [0.0] * self.num_gpus
         self.instances: dict[tuple[int, int], Instance] = {}
         for m, card in enumerate(self.cards):
             for first in range(0, self.num_gpus - card.tp_min + 1, card.tp_min):
-                gpus = range(first, first + card.tp_min)
-                self.instances[first, m] = Instance(m, gpus)
-        self.seen = [
-            {"wake": c.t_wake_s, "sleep": c.t_sleep_s, "load": c.t_load_s, "offload": c.t_offload_s}
-            for c in self.cards
-        ]
+                self.instances[first, m] = Instance(m, range(first, first + card.tp_min))
+        self.seen = [{kind: getattr(c, f"t_{kind}_s") for kind in KINDS} for c in self.cards]
         self.factor = [
             {
                 kind: math.exp(self.config.timing_spread * self.normal(STREAM_SPREAD, m, k))
@@ -367,9 +362,12 @@ class ReferenceCluster:
     def stable(self, g: int) -> bool:
         return not any(instance.moves for instance in self.on(g))
 
+    def asleep_mb(self, m: int) -> float:
+        card = self.cards[m]
+        return card.slept_mem_tp1_MB if card.tp_min == 1 else card.slept_mem_tpg1_MB
+
     def held(self, instance: Instance) -> float:
-        card = self.cards[instance.model]
-        asleep = card.slept_mem_tp1_MB if card.tp_min == 1 else card.slept_mem_tpg1_MB
+        asleep = self.asleep_mb(instance.model)
         match instance.state:
             case "absent":
                 return 0.0
@@ -379,29 +377,27 @@ class ReferenceCluster:
                 return asleep if instance.was_asleep else 0.0
             case "vanishing" if not instance.held_active:
                 return asleep
-        return card.active_mem_MB
+        return self.cards[instance.model].active_mem_MB
 
     def spread(self) -> None:
         m = int(self.uniform(STREAM_START, 0, 0) * self.num_models)
         g = 0
         while g < self.num_gpus:
             order = [(m + k) % self.num_models for k in range(self.num_models)]
-            fitting = [
-                k
-                for k in order
-                if (g, k) in self.instances
-                and all(
-                    self.cards[k].active_mem_MB <= self.vram[h] for h in self.instances[g, k].gpus
-                )
-            ]
+            begin_here = [self.instances[g, k] for k in order if (g, k) in self.instances]
+            fitting = [i for i in begin_here if self.fits(i, [0.0] * self.num_gpus)]
             if not fitting:
                 g += 1
                 continue
-            instance = self.instances[g, fitting[0]]
-            instance.state = "active"
-            self.open(instance, 0.0)
-            g += len(instance.gpus)
-            m = (fitting[0] + 1) % self.num_models
+            fitting[0].state = "active"
+            self.open(fitting[0], 0.0)
+            g += len(fitting[0].gpus)
+            m = (fitting[0].model + 1) % self.num_models
+
+    def fits(self, instance: Instance, others_mb: list[float]) -> bool:
+        """Whether an instance that is awake fits on its GPUs beside what others hold there."""
+        need = self.cards[instance.model].active_mem_MB
+        return all(others_mb[g] + need <= self.vram[g] for g in instance.gpus)
 
     def open(self, instance: Instance, now_s: float) -> None:
         instance.latencies_s, instance.polled, instance.last_s = [], 0, now_s
@@ -414,29 +410,19 @@ class ReferenceCluster:
             self.foreign[g] = max(0.0, min(wanted, free))
 
     def time(self, instance: Instance, kind: str) -> float:
-        card = self.cards[instance.model]
-        by_card = {
-            "wake": card.t_wake_s,
-            "sleep": card.t_sleep_s if instance.slept_before else card.t_first_sleep_s,
-            "load": card.t_load_s,
-            "offload": card.t_offload_s,
-        }
+        first = kind == "sleep" and not instance.slept_before
+        by_card = getattr(self.cards[instance.model], f"t_{'first_' * first}{kind}_s")
         instance.turns += 1
         place = instance.gpus[0] * self.num_models + instance.model
         noise = math.exp(
             self.config.timing_noise * self.normal(STREAM_NOISE, place, instance.turns)
         )
-        return by_card[kind] * self.factor[instance.model][kind] * noise
+        return float(by_card * self.factor[instance.model][kind] * noise)
 
     def begin(self, instance: Instance, state: str, now_s: float, kind: str = "") -> None:
         instance.state, instance.begun_s = state, now_s
         if kind:
             instance.until_s = now_s + self.time(instance, kind)
-
-    def learn(self, instance: Instance, kind: str) -> None:
-        took_s = instance.until_s - instance.begun_s
-        seen = self.seen[instance.model]
-        seen[kind] += self.config.ema * (took_s - seen[kind])
 
     def rest(self, instance: Instance, state: str, now_s: float) -> None:
         instance.state, instance.begun_s = state, now_s
@@ -452,19 +438,11 @@ class ReferenceCluster:
                     self.begin(instance, "vanishing", drained_s, "offload")
                 else:
                     self.begin(instance, "sleeping", drained_s, "sleep")
-            if instance.state == "sleeping" and instance.until_s <= now_s:
-                if instance.slept_before:
-                    self.learn(instance, "sleep")
-                instance.slept_before = True
-                self.count["sleeps"] += 1
-                self.rest(instance, "slept", instance.until_s)
-            if instance.state == "vanishing" and instance.until_s <= now_s:
-                self.learn(instance, "offload")
-                instance.slept_before = False
-                self.count["offloads"] += 1
-                self.rest(instance, "absent", instance.until_s)
+            if instance.state in LEAVING:
+                self.end(instance, now_s)
         for instance in self.by_gpu():
-            self.come(instance, now_s)
+            if instance.state in COMING:
+                self.come(instance, now_s)
 
     def come(self, instance: Instance, now_s: float) -> None:
         if instance.state == "queued":
@@ -472,12 +450,11 @@ class ReferenceCluster:
             if any(other.moves for other in others):
                 return
             clear_s = max(instance.begun_s, *(self.clear_s[g] for g in instance.gpus))
-            need = self.cards[instance.model].active_mem_MB
-            if any(
-                sum(self.held(i) for i in self.on(g) if i is not instance) + need + self.foreign[g]
-                > self.vram[g]
-                for g in instance.gpus
-            ):
+            others_mb = [
+                sum(self.held(i) for i in self.on(g) if i is not instance) + self.foreign[g]
+                for g in range(self.num_gpus)
+            ]
+            if not self.fits(instance, others_mb):
                 self.count["failed_wakes" if instance.was_asleep else "failed_loads"] += 1
                 self.rest(instance, "slept" if instance.was_asleep else "absent", clear_s)
                 return
@@ -485,11 +462,20 @@ class ReferenceCluster:
                 self.begin(instance, "waking", clear_s, "wake")
             else:
                 self.begin(instance, "loading", clear_s, "load")
-        if instance.state in ("waking", "loading") and instance.until_s <= now_s:
-            kind = "wake" if instance.state == "waking" else "load"
-            self.learn(instance, kind)
-            self.count[kind + "s"] += 1
-            self.rest(instance, "active", instance.until_s)
+        self.end(instance, now_s)
+
+    def end(self, instance: Instance, now_s: float) -> None:
+        if instance.state not in PHASES or instance.until_s > now_s:
+            return
+        kind, state = PHASES[instance.state]
+        if kind != "sleep" or instance.slept_before:
+            took_s, seen = instance.until_s - instance.begun_s, self.seen[instance.model]
+            seen[kind] += self.config.ema * (took_s - seen[kind])
+        if kind in ("sleep", "offload"):
+            instance.slept_before = kind == "sleep"
+        self.count[kind + "s"] += 1
+        self.rest(instance, state, instance.until_s)
+        if state == "active":
             self.open(instance, instance.until_s)
 
     # Decisions
@@ -497,6 +483,9 @@ class ReferenceCluster:
     def block(self, g: int, m: int) -> Instance | None:
         tp = self.cards[m].tp_min
         return self.instances.get((g // tp * tp, m))
+
+    def is_loading(self, m: int) -> bool:
+        return any(i.model == m and i.state in COMING for i in self.instances.values())
 
     def mask(self) -> list[list[bool]]:
         masks = []
@@ -509,14 +498,10 @@ class ReferenceCluster:
                 elif instance.state == "active":
                     row.append(self.stable(g))
                 else:
-                    loading = any(
-                        i.model == m and i.state in COMING for i in self.instances.values()
+                    stable = all(self.stable(h) for h in instance.gpus)
+                    row.append(
+                        stable and not self.is_loading(m) and self.fits(instance, self.foreign)
                     )
-                    fits = all(
-                        self.cards[m].active_mem_MB + self.foreign[h] <= self.vram[h]
-                        for h in instance.gpus
-                    )
-                    row.append(fits and not loading and all(self.stable(h) for h in instance.gpus))
             masks.append(row)
         return masks
 
@@ -565,14 +550,13 @@ class ReferenceCluster:
     def too_much(self, g: int) -> bool:
         slept, total = 0.0, self.foreign[g]
         for instance in self.on(g):
-            card = self.cards[instance.model]
-            asleep = card.slept_mem_tp1_MB if card.tp_min == 1 else card.slept_mem_tpg1_MB
+            asleep = self.asleep_mb(instance.model)
             if self.would_sleep(instance):
                 slept += asleep
                 total += asleep
             elif instance.state == "queued":
                 slept += asleep
-                total += card.active_mem_MB
+                total += self.cards[instance.model].active_mem_MB
         return slept > self.alpha[g] * self.vram[g] or total > self.vram[g]
 
     def outstanding(self, m: int) -> int:
@@ -585,7 +569,7 @@ class ReferenceCluster:
 
     def offload_cost(self, instance: Instance) -> float:
         seen = self.seen[instance.model]
-        return seen["offload"] + self.outstanding(instance.model) * seen["load"]
+        return float(seen["offload"] + self.outstanding(instance.model) * seen["load"])
 
     # What the agent sees
 
@@ -613,21 +597,19 @@ class ReferenceCluster:
             awake = [i for i in self.on(g) if i.state in ("active", "draining")]
             slept = sum(self.held(i) for i in self.on(g) if i.state in ("slept", "queued"))
             free = self.vram[g] - sum(self.held(i) for i in self.on(g)) - self.foreign[g]
-            numbers.append(float(self.stable(g)))
-            numbers.append(log(awake[0].drain_s) if awake else 0.0)
-            numbers.append(free / self.vram[g])
-            numbers.append(slept / (self.alpha[g] * self.vram[g]))
-            numbers.append(
-                len(awake[0].running) / self.cards[awake[0].model].slots if awake else 0.0
-            )
-            numbers.append(
-                len(awake[0].queue) / max(self.cards[awake[0].model].queue, 1) if awake else 0.0
-            )
-            numbers.append(log(self.now_s - max(begun)) if begun else 0.0)
+            card = self.cards[awake[0].model] if awake else None
+            numbers += [
+                float(self.stable(g)),
+                log(awake[0].drain_s) if awake else 0.0,
+                free / self.vram[g],
+                slept / (self.alpha[g] * self.vram[g]),
+                len(awake[0].running) / card.slots if card else 0.0,
+                len(awake[0].queue) / max(card.queue, 1) if card else 0.0,
+                log(self.now_s - max(begun)) if begun else 0.0,
+            ]
         for m in range(self.num_models):
             calls = self.waiting[m]
             active = [i for i in self.instances.values() if i.model == m and i.state == "active"]
-            loading = any(i.model == m and i.state in COMING for i in self.instances.values())
             ages = [self.now_s - call.stamp_s for call in calls]
             numbers += [
                 count(len(calls)),
@@ -635,7 +617,7 @@ class ReferenceCluster:
                 log(max(ages, default=0.0)),
                 count(self.outstanding(m)),
                 count(self.arrived[m]),
-                float(loading),
+                float(self.is_loading(m)),
                 sum(len(i.gpus) for i in active) / self.num_gpus,
                 log(self.latency_s[m]),
             ]

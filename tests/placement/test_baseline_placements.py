@@ -5,48 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-import inframind_gym  # noqa: F401
 from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.placement import registry as placement
 from inframind_gym.policies.placement.bound import EverywhereSimulation
 from inframind_gym.policies.placement.protocol import PlacementPolicy
 from inframind_gym.simulator.placement.state import ACTIVE
-from tests.placement.toys import card, write_cluster, write_demand
-
-PLACEMENT = "InfraMind-Placement-v0"
-
-
-def make(num_envs: int, **arguments: Any) -> Any:
-    return gym.make_vec(PLACEMENT, num_envs=num_envs, **arguments)
+from tests.placement.toys import card, decisions, make, write_cluster, write_demand
 
 
 def play(env: Any, policy: PlacementPolicy, seeds: list[int]) -> tuple[NDArray[Any], Any]:
     """(decisions, rows, G) actions and (rows,) summed rewards of one episode."""
-    observations, _ = env.reset(seed=seeds)
-    rows = np.arange(env.num_envs)
-    policy.reset(env.placement_spec(), seeds)
-    actions, rewards, illegal = [], np.zeros(env.num_envs), 0
-    for _ in range(env.config.num_decisions):
-        chosen = policy.act_batch(observations, env.contexts(), rows)
-        actions.append(chosen)
-        observations, reward, _, _, infos = env.step(chosen)
-        rewards += reward
-        illegal += int(infos["illegal"].sum())
+    played = list(decisions(env, policy, seeds))
     if policy.name != "mcf_spec":  # its groups come together by accident only
-        assert illegal == 0
-    return np.array(actions), rewards
+        assert not any(infos["illegal"].any() for *_, infos in played)
+    actions = np.array([actions for _, actions, _, _ in played])
+    return actions, sum(rewards for _, _, rewards, _ in played)
 
 
 @pytest.mark.parametrize("name", placement.names())
 def test_a_row_alone_is_a_row_of_a_batch(name: str) -> None:
     arguments = {"cluster": "h100-8gpu", "demand": "shifting", "num_decisions": 30}
-    policy = placement.make(name)
+    policy = placement.resolve(name)
     assert isinstance(policy, PlacementPolicy)
     assert policy.name == name
     together, rewards = play(make(3, **arguments), policy, [5, 6, 7])
@@ -60,7 +45,7 @@ def test_random_and_static_are_worse_than_the_flow() -> None:
     """Where there are fewer GPUs than models; a first check, not a benchmark."""
     env = make(4, cluster="h100-4gpu", demand="shifting", num_decisions=60)
     rewards = {
-        name: play(env, placement.make(name), [1, 2, 3, 4])[1].mean()
+        name: play(env, placement.resolve(name), [1, 2, 3, 4])[1].mean()
         for name in ("random", "static", "mcf_spec", "mcf_plus")
     }
     assert rewards["mcf_plus"] > max(rewards[name] for name in rewards if name != "mcf_plus")
@@ -68,7 +53,7 @@ def test_random_and_static_are_worse_than_the_flow() -> None:
 
 def test_static_never_changes_what_it_has_built() -> None:
     env = make(1, cluster="h100-8gpu", num_decisions=60)
-    actions, _ = play(env, placement.make("static"), [0])
+    actions, _ = play(env, placement.resolve("static"), [0])
     assert not actions[30:].any()
 
 
@@ -81,21 +66,15 @@ def test_lru_takes_the_gpu_that_was_used_longest_ago(tmp_path: Path) -> None:
         demand=write_demand(tmp_path, jobs_per_gpu_per_min=2),
         num_decisions=100,
     )
-    policy = placement.make("lru")
-    observations, _ = env.reset(seed=0)
-    policy.reset(env.placement_spec(), [0])
     last_used = np.full(2, -1.0)
     swaps = 0
-    for _ in range(100):
-        context = env.contexts()
+    for context, (action,), _, _ in decisions(env, placement.resolve("lru"), [0]):
         last_used[context.in_flight[0] > 0] = context.time_s[0]
-        action = policy.act_batch(observations, context, np.arange(1))[0]
         taken = np.flatnonzero(action)
         if len(taken) == 1 and context.stable[0].all() and len(set(last_used)) == 2:
             assert last_used[taken[0]] == last_used.min()
             assert context.waiting[0, action[taken[0]] - 1] > 0
             swaps += 1
-        observations, _, _, _, _ = env.step(action[None])
     assert swaps > 0
 
 
@@ -109,22 +88,15 @@ def test_threshold_adds_copies_under_load(tmp_path: Path) -> None:
         num_decisions=40,
         initial="empty",
     )
-    policy = placement.make("threshold")
-    observations, _ = env.reset(seed=0)
-    policy.reset(env.placement_spec(), [0])
-    copies = []
-    for _ in range(39):
-        context = env.contexts()
-        copies.append(int((context.state[0, :, 0] == ACTIVE).sum()))
-        observations, _, _, _, _ = env.step(policy.act_batch(observations, context, np.arange(1)))
-    assert max(copies) >= 2
+    played = decisions(env, placement.resolve("threshold"), [0])
+    assert max((context.state[0, :, 0] == ACTIVE).sum() for context, *_ in played) >= 2
 
 
 def test_wrong_names_are_explained() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'mcf_plus'"):
-        placement.make("mcf_pluss")
+        placement.resolve("mcf_pluss")
     with pytest.raises(ConfigError, match="unknown argument 'size'"):
-        placement.make("threshold", size=3)
+        placement.resolve("threshold", size=3)
 
 
 def optimistic(
@@ -133,13 +105,11 @@ def optimistic(
     """The bound's cluster after an episode on the jobs of these seeds, and its rewards."""
     simulation = EverywhereSimulation(placement_config(arguments), len(seeds))
     observations = simulation.observations()
-    # Gymnasium's own way from a seed to a generator.
-    generators = [np.random.Generator(np.random.PCG64(np.random.SeedSequence(s))) for s in seeds]
+    generators = [seeding.np_random(seed)[0] for seed in seeds]
     simulation.start(np.arange(len(seeds)), generators, observations)
-    alone = np.zeros((len(seeds), simulation.num_gpus), np.int64)
     rewards = np.zeros(len(seeds))
     for _ in range(simulation.config.num_decisions):
-        simulation.step(alone, observations)
+        simulation.step(np.zeros((len(seeds), simulation.num_gpus), np.int64), observations)
         rewards += simulation.terms.sum(axis=1)
     return simulation, rewards
 
@@ -151,16 +121,11 @@ def test_nobody_beats_the_bound(cluster: str) -> None:
     seeds = [3, 4, 5]
     bound, most = optimistic(arguments, seeds)
     for name in placement.names():
-        _, rewards = play(make(len(seeds), **arguments), placement.make(name), seeds)
+        _, rewards = play(make(len(seeds), **arguments), placement.resolve(name), seeds)
         assert (most > rewards).all()
 
     env = make(len(seeds), **arguments)
-    observations, _ = env.reset(seed=seeds)
-    policy = placement.make("mcf_plus")
-    policy.reset(env.placement_spec(), seeds)
-    for _ in range(39):  # one short of the autoreset
-        actions = policy.act_batch(observations, env.contexts(), np.arange(3))
-        observations, *_ = env.step(actions)
+    list(decisions(env, placement.resolve("mcf_plus"), seeds, 39))  # one short of the autoreset
     for row in range(len(seeds)):
         jobs = bound.finished(row)
         assert (jobs["latency_s"] >= jobs["ideal_s"] * (1 - 1e-9)).all()
@@ -169,8 +134,8 @@ def test_nobody_beats_the_bound(cluster: str) -> None:
         common = sorted(set(real) & set(best))
         assert len(common) > 20
         # the same jobs, not others that look alike
-        assert all(real[j]["arrival_s"] == best[j]["arrival_s"] for j in common)
-        assert all(real[j]["ideal_s"] == best[j]["ideal_s"] for j in common)
+        for name in ("arrival_s", "ideal_s"):
+            assert all(real[j][name] == best[j][name] for j in common)
         latency = [np.mean([jobs[j]["latency_s"] for j in common]) for jobs in (real, best)]
         assert latency[1] < latency[0]
         late = [s.state.episode[row]["jobs_late"] for s in (bound, env.simulation)]
@@ -180,4 +145,4 @@ def test_nobody_beats_the_bound(cluster: str) -> None:
 def test_the_linear_flow_is_refused_without_networkx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inframind_gym.policies.placement.mcf_spec.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs networkx"):
-        placement.make("mcf_spec")
+        placement.resolve("mcf_spec")

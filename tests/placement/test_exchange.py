@@ -10,13 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from benchmarks.placement_solver import total
 from inframind_gym.policies.placement.exchange import FORBIDDEN, assign
-
-
-def total(switch: NDArray[np.int64], gain: NDArray[np.int64], model: NDArray[np.int64]) -> int:
-    copies = np.bincount(model, minlength=len(gain))
-    won = sum(int(gain[m, : copies[m]].sum()) for m in range(len(gain)))
-    return int(switch[np.arange(len(model)), model].sum()) - won
 
 
 def problem(

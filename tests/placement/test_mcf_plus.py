@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import inframind_gym  # noqa: F401
 from inframind_gym.policies.placement import registry as placement
-from inframind_gym.policies.placement.mcf_plus import Load, Plan, copy_gains, request_seconds
-from inframind_gym.simulator.placement.state import ACTIVE, NONE, SLEPT
-
-PLACEMENT = "InfraMind-Placement-v0"
+from inframind_gym.policies.placement.mcf_plus import (
+    Load,
+    Plan,
+    copy_gains,
+    make_plan,
+    request_seconds,
+    solve,
+)
+from inframind_gym.simulator.placement.state import ACTIVE, SLEPT
+from tests.placement.toys import decisions, make
 
 
 def one_load(waiting: float, rate: float) -> Load:
@@ -54,23 +58,13 @@ def test_further_copies_are_worth_less(waiting: float, rate: float, horizon: flo
     assert np.isfinite(gains).all()
 
 
-def make_plan(
-    tp: list[int], target: list[int], gains: list[list[float]], switch: float = 1.0, **changes: Any
-) -> Plan:
-    now = np.array(target)
-    widths = np.array(tp)
-    cost = np.full((len(target), len(tp)), switch)
-    cost[np.flatnonzero(now != NONE), now[now != NONE]] = 0.0
-    copies = (now[:, None] == np.arange(len(tp))).sum(axis=0) // widths
-    fields: dict[str, Any] = {
-        "tp": widths,
-        "free": np.ones(len(target), np.bool_),
-        "target": now,
-        "copies": copies,
-        "gains": np.array(gains),
-        "switch": cost,
-    }
-    return Plan(**{**fields, **changes})
+def toy_plan(tp: list[int], target: list[int], gains: list[list[float]]) -> Plan:
+    """All GPUs are free; a switch costs 1."""
+    now, widths = np.array(target), np.array(tp)
+    there = now[:, None] == np.arange(len(tp))
+    free = np.ones(len(target), np.bool_)
+    copies = there.sum(axis=0) // widths
+    return make_plan(widths, free, now, copies, np.array(gains), np.where(there, 0.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -95,17 +89,16 @@ def test_plans_worked_out(
     tp: list[int], target: list[int], gains: list[list[float]], copies: list[int]
 ) -> None:
     """`copies`: GPUs of each model after the decision."""
-    found = make_plan(tp, target, gains).solve()
+    found = solve(toy_plan(tp, target, gains))
     assert np.bincount(found, minlength=len(tp)).tolist() == copies
 
 
 def test_gpus_that_are_not_free_and_models_that_may_not_come_are_left_alone() -> None:
     gains = [[0.0, 0.0], [50.0, 50.0]]
-    plan = make_plan([1, 1], [0, 0], gains, free=np.array([False, True]))
-    assert plan.solve().tolist() == [0, 1]
-    plan = make_plan([1, 1], [0, 0], gains)
-    plan.switch[0, 1] = np.inf
-    assert plan.solve().tolist() == [0, 1]
+    for name, index, value in (("free", 0, False), ("switch", (0, 1), np.inf)):
+        plan = toy_plan([1, 1], [0, 0], gains)
+        getattr(plan, name)[index] = value
+        assert solve(plan).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("cluster", ["h100-4gpu", "h100-8gpu", "h100-16gpu"])
@@ -131,20 +124,11 @@ def test_with_room_for_all_it_comes_to_rest() -> None:
 
 def play(cluster: str, seed: int) -> tuple[Any, int, Any]:
     """States before each decision, transitions in all, and GPUs that change per decision."""
-    env: Any = gym.make_vec(PLACEMENT, num_envs=3, cluster=cluster, demand="steady")
-    policy = placement.make("mcf_plus")
-    observations, _ = env.reset(seed=seed)
-    rows = np.arange(env.num_envs)
-    policy.reset(env.placement_spec(), rows.tolist())
-    states, moves = [], []
-    infos: dict[str, Any] = {}
-    for _ in range(env.config.num_decisions):
-        contexts = env.contexts()
-        states.append(contexts.state)
-        actions = policy.act_batch(observations, contexts, rows)
-        moves.append(int((actions > 0).sum()))
-        observations, _, _, _, infos = env.step(actions)
-        assert not infos["illegal"].any()
-    final = infos["final_info"]
+    env = make(3, cluster=cluster, demand="steady")
+    policy = placement.resolve("mcf_plus")
+    played = list(decisions(env, policy, [seed, seed + 1, seed + 2]))
+    assert not any(infos["illegal"].any() for *_, infos in played)
+    final = played[-1][3]["final_info"]
     switches = int(final["wakes"].sum() + final["loads"].sum() + final["sleeps"].sum())
-    return np.array(states), switches, np.array(moves)
+    states = np.array([contexts.state for contexts, *_ in played])
+    return states, switches, np.array([(actions > 0).sum() for _, actions, _, _ in played])

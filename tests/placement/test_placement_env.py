@@ -15,7 +15,6 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, MultiDiscrete
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
-from inframind_gym.live.placement.config import PlacementLiveConfig
 
 import inframind_gym  # noqa: F401
 from inframind_gym.envs.batch import BatchEnv
@@ -24,6 +23,7 @@ from inframind_gym.envs.placement.env import PlacementEnv
 from inframind_gym.envs.placement.live import PlacementLiveEnv
 from inframind_gym.envs.placement.vector import PlacementVectorEnv
 from inframind_gym.errors import ActionError, ConfigError
+from inframind_gym.live.config import PlacementLiveConfig
 from tests.placement.toys import card, tight_cluster, write_cluster, write_demand
 
 PLACEMENT = "InfraMind-Placement-v0"
@@ -47,10 +47,13 @@ def test_the_constructors_name_every_argument() -> None:
     """Arguments, their order and their defaults are those of the checked configuration."""
     fields = {name: field.default for name, field in PlacementConfig.model_fields.items()}
     live = set(inspect.signature(PlacementLiveEnv).parameters)
-    assert live == {*PlacementLiveConfig.model_fields, "render_mode", "unknown_arguments"}
-    for cls, first in ((PlacementEnv, []), (PlacementVectorEnv, ["num_envs"])):
+    assert live == {*PlacementLiveConfig.model_fields, "render_mode"}
+    for cls, arguments in (
+        (PlacementEnv, [*fields, "render_mode", "unknown_arguments"]),
+        (PlacementVectorEnv, ["num_envs", *fields]),
+    ):
         found = inspect.signature(cls).parameters
-        assert list(found) == [*first, *fields, "render_mode", "unknown_arguments"]
+        assert list(found) == arguments
         for name, default in fields.items():
             assert found[name].default == (None if name == "foreign_memory" else default), name
 
@@ -188,6 +191,7 @@ def test_contexts_agree_with_observations(tmp_path: Path) -> None:
         ({"load": 0}, "load: input should be greater than 0, got 0"),
         ({"initial": "full"}, "'full' is not valid"),
         ({"num_decisions": True}, "must be a number"),
+        ({"load": None}, "load: input should be a valid number"),
     ],
     ids=str,
 )

@@ -11,7 +11,7 @@ import pytest
 from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.simulator.placement.jobs import dag_table
-from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, DRAINING, MAX_CALLS, SLEPT
+from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, MAX_CALLS, SLEPT
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 from tests.placement.toys import card, write_cluster, write_demand
 
@@ -43,12 +43,6 @@ class Toy:
     def step(self, *action: int, times: int = 1) -> None:
         for _ in range(times):
             self.simulation.step(np.array([action]), self.observations)
-
-    def until_active(self, *action: int, g: int, m: int) -> None:
-        """Choose once, then wait until model `m` is ACTIVE on GPU `g`."""
-        self.step(*action)
-        while self.state(g, m) != ACTIVE:
-            self.step(*[0] * len(action))
 
     def state(self, g: int, m: int) -> int:
         return int(self.simulation.state.instance[0, g, m]["state"])
@@ -106,17 +100,6 @@ def test_without_room_to_sleep_the_cheapest_is_offloaded(tmp_path: Path) -> None
     assert toy.since(0, 1) == 29.0
 
 
-def test_one_that_cannot_sleep_vanishes(tmp_path: Path) -> None:
-    """Alpha 0.01 lets 800 MB sleep, less than any model needs. 10 + 3 s to offload, then 10 s to
-    load: 23."""
-    toy = Toy(tmp_path, [card("a"), card("b")], gpus=1, alpha=0.01, **IDLE)
-    toy.step(1, times=2)
-    toy.step(2)
-    assert toy.state(0, 0) == ABSENT
-    toy.step(0, times=2)
-    assert (toy.state(0, 1), toy.since(0, 1)) == (ACTIVE, 23.0)
-
-
 def test_a_group_needs_all_its_gpus(tmp_path: Path) -> None:
     toy = Toy(tmp_path, [card("a"), card("pair", tp_min=2)], gpus=3, **IDLE)
     mask = toy.simulation.state.mask[0]
@@ -149,33 +132,6 @@ def test_one_gpu_displaces_a_whole_group(tmp_path: Path) -> None:
     assert toy.simulation.state.host[0].tolist() == [-1, 1]
 
 
-def test_a_model_that_loads_is_not_loaded_again(tmp_path: Path) -> None:
-    toy = Toy(tmp_path, [card("a"), card("b")], gpus=2, **IDLE)
-    toy.step(1, 0)
-    assert not toy.simulation.state.mask[0, 1, 1]
-    toy.step(0, 1)
-    assert toy.illegal == 1
-    toy.step(0, 1)
-    assert toy.illegal == 0
-
-
-def test_several_gpus_may_load_one_model_at_once(tmp_path: Path) -> None:
-    toy = Toy(tmp_path, [card("a"), card("b")], gpus=3, **IDLE)
-    toy.step(1, 1, 1)
-    assert toy.illegal == 0
-    toy.step(0, 0, 0)
-    assert [toy.state(g, 0) for g in range(3)] == [ACTIVE] * 3
-
-
-def test_unstable_gpus_take_no_choice(tmp_path: Path) -> None:
-    toy = Toy(tmp_path, [card("a"), card("b")], gpus=1, **IDLE)
-    toy.step(1)
-    assert toy.simulation.state.mask[0, 0].tolist() == [True, False, False]
-    toy.step(2)
-    assert toy.illegal == 1
-    assert toy.state(0, 1) == ABSENT
-
-
 def test_a_start_fails_when_memory_is_taken(tmp_path: Path) -> None:
     """At the decision all is free; during the drain another process takes memory at tick 5: the
     wake that is due then fails, and the sleeper goes on sleeping."""
@@ -191,28 +147,6 @@ def test_a_start_fails_when_memory_is_taken(tmp_path: Path) -> None:
     assert toy.state(0, 0) == SLEPT
     assert toy.simulation.state.moving[0, 0] == 0
     assert toy.simulation.state.waiting[0, 0]["loading"] == 0
-
-
-def test_one_that_leaves_finishes_what_it_has_and_gets_nothing_new(tmp_path: Path) -> None:
-    """Calls of about 10 s: when `a` has to leave, some run. None is added, all end."""
-    slow = card("a", base_s=0.06, slots=8, queue=4)
-    toy = Toy(tmp_path, [slow, card("b", active_mem_MB=61_000)], gpus=1, initial="spread")
-    state = toy.simulation.state
-    if toy.state(0, 0) != ACTIVE:  # the draw began with `b`
-        toy.step(1)
-    while state.server[0, 0]["model"] != 0 or state.server[0, 0]["running"] < 3:
-        toy.step(0)
-    server = state.server[0, 0]
-    in_flight = int(server["running"] + server["queued"])
-    finished = int(server["latency_count"])
-    waiting = int(state.waiting[0, 0]["count"] + state.waiting[0, 0]["potential"])
-    toy.step(2)
-    while toy.state(0, 0) == DRAINING:
-        left = int(server["running"] + server["queued"])
-        assert left == in_flight - (int(server["latency_count"]) - finished)
-        toy.step(0)
-    assert int(server["latency_count"]) - finished == in_flight
-    assert int(state.waiting[0, 0]["count"] + state.waiting[0, 0]["potential"]) >= waiting
 
 
 def test_graphs_of_calls_have_the_calls_of_their_topologies() -> None:
@@ -258,19 +192,3 @@ def test_mean_reward_is_minus_mean_latency(tmp_path: Path) -> None:
     assert in_servers_s < spent_s < in_servers_s + 1.05 * calls
     summary = toy.simulation.summary(0)
     assert summary["mean_call_latency_s"] == pytest.approx(spent_s / episode["requests_made"])
-
-
-@pytest.mark.parametrize("kind", ["wake", "load"])
-def test_observed_times_move_towards_what_happened(tmp_path: Path, kind: str) -> None:
-    """EMA of weight 0.3: a phase that takes x against a belief of b gives 0.7·b + 0.3·x."""
-    toy = Toy(tmp_path, [card("a"), card("b")], gpus=1, timing_spread=0.5, **IDLE)
-    state = toy.simulation.state
-    index = {"wake": 0, "load": 2}[kind]
-    believed = {"wake": 2.0, "load": 10.0}[kind]
-    toy.until_active(1, g=0, m=0)
-    if kind == "wake":
-        toy.until_active(2, g=0, m=1)
-        toy.until_active(1, g=0, m=0)
-    true_s = believed * float(state.spread[0, 0, index])
-    assert true_s != pytest.approx(believed, rel=1e-3)
-    assert state.seen_s[0, 0, index] == pytest.approx(0.7 * believed + 0.3 * true_s)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+import inframind_gym  # noqa: F401
+from inframind_gym.policies.placement.protocol import PlacementPolicy
+
+PLACEMENT = "InfraMind-Placement-v0"
 DEMAND: dict[str, Any] = {
     "name": "toy",
     "jobs_per_gpu_per_min": 20,
@@ -71,6 +77,23 @@ def tight_cluster(folder: Path, alpha: float = 0.06) -> str:
         card("big", active_mem_MB=76_000, slept_mem_tp1_MB=4_500),
     ]
     return write_cluster(folder, cards, gpus=4, alpha=alpha)
+
+
+def make(num_envs: int, **arguments: Any) -> Any:
+    return gym.make_vec(PLACEMENT, num_envs=num_envs, **arguments)
+
+
+def decisions(
+    env: Any, policy: PlacementPolicy, seeds: list[int], steps: int | None = None
+) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.float64], dict[str, Any]]]:
+    """Play a policy for an episode or `steps`: contexts, actions, rewards and infos of each."""
+    observations, _ = env.reset(seed=seeds)
+    policy.reset(env.placement_spec(), seeds)
+    for _ in range(steps or env.config.num_decisions):
+        contexts = env.contexts()
+        actions = policy.act_batch(observations, contexts, np.arange(env.num_envs))
+        observations, rewards, _, _, infos = env.step(actions)
+        yield contexts, actions, rewards, infos
 
 
 def masked_action(

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from inframind_gym.benchmark.cells import Cell
+from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.routing.rollout import Simulator
-from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import requires_of, resolve_policy
 from inframind_gym.policies.builtin import BASELINES, is_bound
 from inframind_gym.policies.clairvoyant import ClairvoyantPolicy, small_recipes
 
-SUITE = SuiteConfig(
+SUITE = RoutingSuite(
     name="test",
-    policies=("clairvoyant",),
+    policies=("clairvoyant", "budget_greedy"),
     workloads=("math",),
     rates_per_min=(30.0, 200.0),
     budgets_s=("tiers",),
@@ -22,16 +22,11 @@ SUITE = SuiteConfig(
 )
 
 
-def played(policy: str, rows: int = 4) -> dict[Cell, np.ndarray]:
-    cells = [
-        Cell(policy, "math", rate, "tiers", seed)
-        for rate in SUITE.rates_per_min
-        for seed in SUITE.seed_list
-    ]
-    simulator = Simulator(SUITE)
+def played(policy: str, rows: int = 4) -> dict[RoutingCell, np.ndarray]:
+    cells = [cell for cell in grid(SUITE) if cell.policy == policy]
     found = {}
     for first in range(0, len(cells), rows):
-        for over in simulator.run(cells[first : first + rows]):
+        for over in Simulator(SUITE).run(cells[first : first + rows]):
             found.update({cell: records.copy() for cell, records, _ in over})
     return {cell: found[cell] for cell in cells}
 

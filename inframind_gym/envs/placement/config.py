@@ -18,7 +18,6 @@ from inframind_gym.configs import (
 
 DEFAULT_CLUSTER: Final = "h100-8gpu"
 DEFAULT_DEMAND: Final = "steady"
-_OTHER_PARAMETERS: Final = ("self", "__class__", "num_envs", "render_mode", "unknown_arguments")
 
 
 class ForeignMemory(StrictModel):
@@ -76,22 +75,16 @@ class PlacementConfig(StrictModel):
 
 
 def placement_config(arguments: Mapping[str, Any]) -> PlacementConfig:
-    """Check the environment's arguments.
+    """Check the environment's arguments; `foreign_memory` may be None, for its default.
 
     Raises:
         ConfigError: an argument is unknown or has an impossible value; says what is possible.
     """
-    return validate(dict(arguments), PlacementConfig, source="environment")
+    return validate(
+        without_none(arguments, "foreign_memory"), PlacementConfig, source="environment"
+    )
 
 
-def arguments_of(parameters: Mapping[str, Any], *optional: str) -> dict[str, Any]:
-    """Return the environment's arguments among the parameters of a constructor.
-
-    Args:
-        parameters: `locals()` at the constructor's first line. Its `unknown_arguments`, the catch
-            of keyword arguments that it does not have, are included, to be refused by the check.
-        *optional: arguments for which None stands for the default of the configuration.
-    """
-    arguments = {k: v for k, v in parameters.items() if k not in _OTHER_PARAMETERS}
-    arguments |= parameters["unknown_arguments"]
+def without_none(arguments: Mapping[str, Any], *optional: str) -> dict[str, Any]:
+    """Leave out those of the arguments `optional` that are None: their defaults hold."""
     return {k: v for k, v in arguments.items() if v is not None or k not in optional}

@@ -6,21 +6,19 @@ not the true ones.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.simulator.placement.state import (
-    ABSENT,
     ACTIVE,
     LOAD,
     NONE,
     OFFLOAD,
     SLEEP,
     WAKE,
-    first_gpu,
 )
 
 
@@ -80,18 +78,15 @@ class PlacementContext(NamedTuple):
 def spec_of(simulation: PlacementSimulation) -> PlacementSpec:
     """Return the facts of a run."""
     model, gpu = simulation.world.model, simulation.world.gpu
+    arrays: dict[str, Any] = {
+        **{name: model[name].astype(np.int64) for name in ("tp", "slots", "queue")},
+        **{name: model[name].copy() for name in ("active_mb", "slept_mb", "base_s", "per_seq_s")},
+        **{name: gpu[name].copy() for name in ("vram_mb", "slept_limit_mb")},
+    }
     return PlacementSpec(
         models=tuple(card.alias for card in simulation.cards),
-        tp=model["tp"].astype(np.int64),
-        slots=model["slots"].astype(np.int64),
-        queue=model["queue"].astype(np.int64),
-        active_mb=model["active_mb"].copy(),
-        slept_mb=model["slept_mb"].copy(),
+        **arrays,
         slept_tp1_mb=np.array([card.slept_mem_tp1_MB for card in simulation.cards]),
-        base_s=model["base_s"].copy(),
-        per_seq_s=model["per_seq_s"].copy(),
-        vram_mb=gpu["vram_mb"].copy(),
-        slept_limit_mb=gpu["slept_limit_mb"].copy(),
         decision_interval_s=simulation.config.ticks * simulation.config.routing_interval_s,
         routing_interval_s=simulation.config.routing_interval_s,
     )
@@ -100,12 +95,7 @@ def spec_of(simulation: PlacementSimulation) -> PlacementSpec:
 def contexts(simulation: PlacementSimulation, rows: NDArray[np.int64]) -> PlacementContext:
     """Return the state of `rows` at the decisions that they wait for."""
     world, state = simulation.world, simulation.state
-    gpus, models = simulation.num_gpus, simulation.num_models
-    tp = world.model["tp"].astype(np.int64)
-    leader = first_gpu(np.arange(gpus)[:, None], tp)  # (G, M)
-    whole = leader + tp <= gpus
-    instances = state.instance["state"][rows][:, leader, np.arange(models)]
-    on_gpu = np.where(whole, instances, ABSENT).astype(np.int8)
+    on_gpu = simulation.state_on_gpus(rows)
     host = state.host[rows]
     served = host != NONE
     server = np.take_along_axis(state.server[rows], np.where(served, host, 0), axis=1)

@@ -13,7 +13,6 @@ from inframind_gym.envs.actions import check_actions
 from inframind_gym.envs.placement.config import (
     DEFAULT_CLUSTER,
     DEFAULT_DEMAND,
-    arguments_of,
     placement_config,
 )
 from inframind_gym.envs.placement.context import (
@@ -139,7 +138,9 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         render_mode: str | None = None,
         **unknown_arguments: Any,
     ) -> None:
-        arguments = arguments_of(locals(), "foreign_memory")
+        arguments = {**locals(), **unknown_arguments}
+        for name in ("self", "render_mode", "unknown_arguments"):
+            del arguments[name]
         self._set_up(PlacementSimulation(placement_config(arguments), 1), render_mode)
 
     def _set_up(self, simulation: PlacementSimulation, render_mode: str | None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from inspect import Parameter, Signature, signature
+from typing import Any
 
-from inframind_gym.envs.placement.config import arguments_of
+from inframind_gym.envs.placement.config import without_none
 from inframind_gym.envs.placement.env import PlacementEnv
-from inframind_gym.live.config import DEFAULT_POOL, live_placement_config
+from inframind_gym.live.config import PlacementLiveConfig, live_placement_config
 from inframind_gym.live.placement.cluster import LivePlacement
 
 
@@ -62,31 +63,15 @@ class PlacementLiveEnv(PlacementEnv):
 
     simulation: LivePlacement
 
-    def __init__(
-        self,
-        pool: str = DEFAULT_POOL,
-        cluster: str | None = None,
-        demand: str = "trickle",
-        trace: str | None = None,
-        load: float = 1.0,
-        routing_interval_s: float = 1.0,
-        decision_interval_s: float = 5.0,
-        num_decisions: int = 120,
-        initial: Literal["spread", "empty"] = "spread",
-        illegal_penalty: float = 0.1,
-        latency_scale_s: float = 10.0,
-        ema: float = 0.3,
-        timing_spread: float = 0.0,
-        timing_noise: float = 0.0,
-        foreign_memory: dict[str, float] | None = None,
-        state: str | None = None,
-        python: str | None = None,
-        sampling: dict[str, Any] | None = None,
-        live: dict[str, float] | None = None,
-        render_mode: str | None = None,
-        **unknown_arguments: Any,
-    ) -> None:
-        given = arguments_of(locals(), "cluster", "foreign_memory", "sampling", "live")
+    __signature__ = Signature(
+        [
+            *signature(PlacementLiveConfig).parameters.values(),
+            Parameter("render_mode", Parameter.KEYWORD_ONLY, default=None, annotation="str | None"),
+        ]
+    )
+
+    def __init__(self, render_mode: str | None = None, **arguments: Any) -> None:
+        given = without_none(arguments, "cluster", "foreign_memory", "sampling", "live")
         self._set_up(LivePlacement(live_placement_config(given)), render_mode)
 
     def close(self) -> None:

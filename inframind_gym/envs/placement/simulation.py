@@ -1,7 +1,9 @@
-"""A batch of clusters, behind the single and the vector environment."""
+"""A batch of clusters, behind the single and the vector environment, and its constants."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,20 +12,26 @@ from numpy.typing import NDArray
 from inframind_gym.envs.placement.config import PlacementConfig
 from inframind_gym.envs.placement.entry import BEGIN, STEP, drive, write_held
 from inframind_gym.envs.placement.observation import observation_size
-from inframind_gym.envs.placement.params import build_world, jobs_per_min
 from inframind_gym.envs.placement.reward import TERMS
-from inframind_gym.simulator.placement.cards import load_cluster
-from inframind_gym.simulator.placement.demand import JobArrivals, load_demand
+from inframind_gym.simulator.placement.cards import ClusterConfig, ModelCard, load_cluster
+from inframind_gym.simulator.placement.demand import DemandConfig, JobArrivals, load_demand
+from inframind_gym.simulator.placement.jobs import dag_table
 from inframind_gym.simulator.placement.state import (
     ABSENT,
     COUNTERS,
+    EMPTY,
+    GPU,
+    MODEL,
     NONE,
+    SETTINGS,
+    SPREAD,
     STATE_NAMES,
     Cluster,
     World,
     allocate,
     first_gpu,
 )
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 
 
 class PlacementSimulation:
@@ -135,6 +143,13 @@ class PlacementSimulation:
         write_held(self.world, self.state, rows, held)
         return held
 
+    def state_on_gpus(self, rows: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Return the state of each model on each GPU of `rows`, (n, G, M)."""
+        tp = self.world.model["tp"].astype(np.int64)
+        leader = first_gpu(np.arange(self.num_gpus)[:, None], tp)
+        instances = self.state.instance["state"][rows][:, leader, np.arange(self.num_models)]
+        return np.where(leader + tp <= self.num_gpus, instances, ABSENT).astype(np.int8)
+
     def summary(self, e: int) -> dict[str, float | int]:
         """Return jobs, latency, lateness and transitions of environment `e`'s episode.
 
@@ -154,19 +169,22 @@ class PlacementSimulation:
             **self.counters(e),
         }
 
+    def counters(self, e: int) -> dict[str, int]:
+        """Return the transitions of environment `e`'s episode, by `state.COUNTERS`."""
+        counts = self.state.episode[e]["counter"].tolist()
+        return dict(zip(COUNTERS, counts, strict=True))
+
     def table(self, e: int) -> str:
         """Return the cluster of environment `e` as text: a line a GPU and a line a model."""
-        state, world = self.state, self.world
+        state = self.state
         names = [card.alias for card in self.cards]
         lines = [f"time {self.now_s()[e]:.0f} s"]
-        for g in range(self.num_gpus):
-            residents = []
-            for m, name in enumerate(names):
-                tp = int(world.model[m]["tp"])
-                leader = first_gpu(g, tp)
-                kind = int(state.instance[e, leader, m]["state"])
-                if kind != ABSENT and leader + tp <= self.num_gpus:
-                    residents.append(f"{name} {STATE_NAMES[kind]}")
+        for g, kinds in enumerate(self.state_on_gpus(np.array([e]))[0].tolist()):
+            residents = [
+                f"{name} {STATE_NAMES[kind]}"
+                for name, kind in zip(names, kinds, strict=True)
+                if kind != ABSENT
+            ]
             host = int(state.host[e, g])
             calls = "" if host == NONE else f", {int(state.server[e, host]['running'])} running"
             lines.append(f"gpu {g}: {', '.join(residents) or 'empty'}{calls}")
@@ -175,7 +193,95 @@ class PlacementSimulation:
             lines.append(f"{name}: {int(row['count'])} waiting, {int(row['potential'])} to come")
         return "\n".join(lines)
 
-    def counters(self, e: int) -> dict[str, int]:
-        """Return the transitions of environment `e`'s episode, by `state.COUNTERS`."""
-        counts = self.state.episode[e]["counter"].tolist()
-        return dict(zip(COUNTERS, counts, strict=True))
+
+def build_world(
+    config: PlacementConfig,
+    cluster: ClusterConfig,
+    cards: Sequence[ModelCard],
+    demand: DemandConfig,
+    arrivals: JobArrivals,
+) -> World:
+    """Return the arrays that the compiled code reads."""
+    topology = np.array([demand.topologies.get(name, 0.0) for name in TOPOLOGIES])
+    agents = np.array([demand.num_agents.get(k + 1, 0.0) for k in range(MAX_AGENTS)])
+    mix = np.arange(1, len(cards) + 1, dtype=np.float64) ** -demand.zipf
+    dag = dag_table()
+    share = np.outer(topology / topology.sum(), agents / agents.sum())
+    mean_calls = float((share.ravel() * dag["calls"]).sum())  # of a job
+    gpus = [(group.vram_total_MB, group.alpha * group.vram_total_MB) for group in cluster.gpus]
+    return World(
+        settings=_settings(config, cluster, demand, mean_calls),
+        model=np.concatenate([_model(card, demand) for card in cards]),
+        gpu=np.repeat(np.array(gpus, GPU), [group.count for group in cluster.gpus]),
+        dag=dag,
+        topology_cdf=_cdf(topology),
+        agents_cdf=_cdf(agents),
+        mix_cdf=_cdf(mix),
+        trace_prompt=arrivals.tokens.prompt,
+        trace_output=arrivals.tokens.output,
+    )
+
+
+def jobs_per_min(config: PlacementConfig, cluster: ClusterConfig, demand: DemandConfig) -> float:
+    """Return the mean rate of jobs of the whole cluster."""
+    return demand.jobs_per_gpu_per_min * config.load * cluster.num_gpus
+
+
+def _cdf(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    sums = np.cumsum(weights)
+    cdf: NDArray[np.float64] = sums / sums[-1]
+    return cdf
+
+
+def _settings(
+    config: PlacementConfig, cluster: ClusterConfig, demand: DemandConfig, mean_calls: float
+) -> NDArray[Any]:
+    settings = np.zeros(1, SETTINGS)
+    row = settings[0]
+    calls_per_s = jobs_per_min(config, cluster, demand) / 60.0 * mean_calls
+    row["routing_s"] = config.routing_interval_s
+    row["request_norm"] = (
+        calls_per_s * config.ticks * config.routing_interval_s * config.latency_scale_s
+    )
+    for name in ("illegal_penalty", "ema", "timing_spread", "timing_noise"):
+        row[name] = getattr(config, name)
+    row["foreign_mb"] = config.foreign_memory.max_MB
+    row["shift_s"] = demand.shift.every_s if demand.shift else math.inf
+    row["shift_by"] = demand.shift.by if demand.shift else 0
+    row["prompt_log"] = math.log(demand.prompt_tokens.median)
+    row["prompt_sigma"] = demand.prompt_tokens.sigma
+    row["output_log"] = math.log(demand.output_tokens.median)
+    row["output_sigma"] = demand.output_tokens.sigma
+    row["max_tokens"] = demand.max_tokens
+    row["slo_factor"] = demand.slo.factor
+    row["slo_grace_s"] = demand.slo.grace_s
+    row["ticks"] = config.ticks
+    row["decisions"] = config.num_decisions
+    row["foreign_ticks"] = round(config.foreign_memory.every_s / config.routing_interval_s)
+    row["initial"] = SPREAD if config.initial == "spread" else EMPTY
+    kind = demand.arrivals if isinstance(demand.arrivals, str) else demand.arrivals.get("kind")
+    row["traced"] = kind == "trace"
+    return settings
+
+
+def _model(card: ModelCard, demand: DemandConfig) -> NDArray[Any]:
+    record = np.zeros(1, MODEL)
+    row = record[0]
+    row["time_s"] = (
+        card.t_wake_s,
+        card.t_sleep_s,
+        card.t_load_s,
+        card.t_offload_s,
+        card.t_first_sleep_s,
+    )
+    row["active_mb"] = card.active_mem_MB
+    row["slept_mb"] = card.slept_mem_MB
+    row["tp"] = card.tp_min
+    for name in ("base_s", "per_seq_s", "prefill_steps", "slots", "queue"):
+        row[name] = getattr(card, name)
+    step_s = card.base_s + card.per_seq_s * 0.5 * card.slots  # half a batch
+    output, prompt = demand.output_tokens, demand.prompt_tokens
+    work = output.median * math.exp(0.5 * output.sigma**2)
+    work += prompt.median * math.exp(0.5 * prompt.sigma**2) * card.prefill_steps
+    row["latency_s"] = work * step_s
+    return record

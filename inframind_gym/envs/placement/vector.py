@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.batch import BatchEnv
-from inframind_gym.envs.placement.config import (
-    DEFAULT_CLUSTER,
-    DEFAULT_DEMAND,
-    arguments_of,
-    placement_config,
-)
+from inframind_gym.envs.batch import BatchEnv, BatchStep, Seeds, signature_in_a_batch
+from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.envs.placement.context import (
     PlacementContext,
     PlacementSpec,
     contexts,
     spec_of,
 )
-from inframind_gym.envs.placement.env import no_options, placement_spaces
+from inframind_gym.envs.placement.env import PlacementEnv, no_options, placement_spaces
 from inframind_gym.envs.placement.reward import TERMS
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 
@@ -37,37 +31,16 @@ class PlacementVectorEnv(BatchEnv):
         num_envs: E; the other arguments are those of `PlacementEnv`. It is not rendered.
     """
 
-    def __init__(
-        self,
-        num_envs: int = 1,
-        cluster: str = DEFAULT_CLUSTER,
-        demand: str = DEFAULT_DEMAND,
-        trace: str | None = None,
-        load: float = 1.0,
-        routing_interval_s: float = 1.0,
-        decision_interval_s: float = 5.0,
-        num_decisions: int = 120,
-        initial: Literal["spread", "empty"] = "spread",
-        illegal_penalty: float = 0.1,
-        latency_scale_s: float = 10.0,
-        ema: float = 0.3,
-        timing_spread: float = 0.2,
-        timing_noise: float = 0.1,
-        foreign_memory: dict[str, float] | None = None,
-        render_mode: str | None = None,
-        **unknown_arguments: Any,
-    ) -> None:
-        arguments = arguments_of(locals(), "foreign_memory")
-        super().__init__(num_envs, {"render_mode": render_mode})
+    __signature__ = signature_in_a_batch(PlacementEnv)
+
+    def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
+        super().__init__(num_envs, arguments)
         self.config = placement_config(arguments)
         self.simulation = PlacementSimulation(self.config, num_envs)
         self._set_spaces(*placement_spaces(self.simulation))
 
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: Seeds = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin an episode everywhere.
 
@@ -84,15 +57,7 @@ class PlacementVectorEnv(BatchEnv):
         self.simulation.start(np.arange(self.num_envs), self._generators, observations)
         return observations, self._infos(np.zeros(self.num_envs))
 
-    def step(
-        self, actions: Any
-    ) -> tuple[
-        NDArray[np.float32],
-        NDArray[np.float64],
-        NDArray[np.bool_],
-        NDArray[np.bool_],
-        dict[str, Any],
-    ]:
+    def step(self, actions: Any) -> BatchStep:
         """Carry out one decision in every environment.
 
         Raises:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from inspect import Parameter, Signature, signature
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.batch import BatchEnv
+from inframind_gym.envs.batch import BatchEnv, BatchStep, Seeds, signature_in_a_batch
 from inframind_gym.envs.routing.actions import action_mask, action_space
 from inframind_gym.envs.routing.base import RESET_OPTIONS
 from inframind_gym.envs.routing.config import env_config, planner_config
@@ -79,10 +77,7 @@ class InfraMindVectorEnv(BatchEnv):
         return np.tile(mask, (self.num_envs, 1))
 
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: Seeds = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Start a new stream everywhere.
 
@@ -97,15 +92,7 @@ class InfraMindVectorEnv(BatchEnv):
         self._completed = None
         return observations, self._infos(np.zeros(self.num_envs))
 
-    def step(
-        self, actions: Any
-    ) -> tuple[
-        NDArray[np.float32],
-        NDArray[np.float64],
-        NDArray[np.bool_],
-        NDArray[np.bool_],
-        dict[str, Any],
-    ]:
+    def step(self, actions: Any) -> BatchStep:
         """Carry out one action in every environment.
 
         Raises:
@@ -187,13 +174,6 @@ class InfraMindVectorEnv(BatchEnv):
         return rows
 
 
-def signature_in_a_batch(single: type) -> Signature:
-    """Signature of a vector environment: `num_envs`, and the arguments of the single one."""
-    num_envs = Parameter("num_envs", Parameter.KEYWORD_ONLY, default=1, annotation="int")
-    shared = signature(single).parameters.values()
-    return Signature([num_envs, *(p for p in shared if p.name not in ("render_mode", "unknown"))])
-
-
 class ExecutorVectorEnv(InfraMindVectorEnv):
     """`InfraMind-Executor-v0` in a batch; arguments as of `ExecutorEnv`."""
 
@@ -228,10 +208,7 @@ class PlannerVectorEnv(InfraMindVectorEnv):
         return PlannerSimulation(planner_config(arguments), self.num_envs)
 
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: Seeds = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Start a new stream everywhere; with a seed the executor forgets what it has learned."""
         if seed is not None:

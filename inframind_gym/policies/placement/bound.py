@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.context import PlacementContext
-from inframind_gym.envs.placement.params import build_world
-from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.envs.placement.simulation import PlacementSimulation, build_world
 from inframind_gym.policies.placement.protocol import BasePlacementPolicy
 from inframind_gym.simulator.placement.cards import GpuGroup
 from inframind_gym.simulator.placement.state import EVERYWHERE, World

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.context import PlacementContext, PlacementSpec
-from inframind_gym.policies.placement.protocol import BasePlacementPolicy, block_of, open_blocks
-from inframind_gym.simulator.placement.state import NONE, is_coming
+from inframind_gym.policies.placement.protocol import BasePlacementPolicy, blocks_of, open_blocks
+from inframind_gym.simulator.placement.state import NONE, first_gpu, is_coming
 
 
 class RandomPlacement(BasePlacementPolicy):
@@ -23,22 +23,17 @@ class RandomPlacement(BasePlacementPolicy):
     def __init__(self, change: float = 0.1) -> None:
         self.change = change
 
-    def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
-        """Make one generator a row."""
-        super().reset(spec, seeds)
-        self._rng = [np.random.default_rng(seed) for seed in seeds]
-
     def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
         """See the class."""
-        rng, spec = self._rng[row], self.spec
+        rng, spec = self.generators[row], self.spec
         action = np.zeros(spec.num_gpus, np.int64)
         for g in range(spec.num_gpus):
             wanted = rng.random() < self.change
             m = int(rng.integers(spec.num_models))
-            block = block_of(spec, g, m)
-            is_open = block in open_blocks(spec, context, m)
-            if wanted and is_open and not action[block.start : block.stop].any():
-                action[block.start : block.stop] = m + 1
+            tp = int(spec.tp[m])
+            block = slice(first_gpu(g, tp), first_gpu(g, tp) + tp)
+            if wanted and block in open_blocks(spec, context, m, action):
+                action[block] = m + 1
         return action
 
 
@@ -54,34 +49,25 @@ class StaticPlacement(BasePlacementPolicy):
         """Share out the GPUs."""
         super().reset(spec, seeds)
         self.plan = np.full(spec.num_gpus, NONE)
-        order = sorted(range(spec.num_models), key=lambda m: (-int(spec.tp[m]), m))
+        fits = spec.vram_mb[:, None] >= spec.active_mb
+        order = np.argsort(-spec.tp, kind="stable").tolist()
         # Each round places every model once, as long as there is room; the first round in the
         # list's order decides who is left out.
         placed = True
         while placed:
             placed = False
             for m in order:
-                block = self._next_block(m)
-                if block is not None:
-                    self.plan[block.start : block.stop] = m
+                for block in blocks_of(spec, m, fits[:, m] & (self.plan == NONE))[:1]:
+                    self.plan[block] = m
                     placed = True
-
-    def _next_block(self, m: int) -> range | None:
-        tp = int(self.spec.tp[m])
-        for first in range(0, self.spec.num_gpus - tp + 1, tp):
-            block = slice(first, first + tp)
-            fits = (self.spec.vram_mb[block] >= self.spec.active_mb[m]).all()
-            if fits and (self.plan[block] == NONE).all():
-                return range(first, first + tp)
-        return None
 
     def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
         """Choose what is planned wherever it is not there yet and may come."""
         action = np.zeros(self.spec.num_gpus, np.int64)
         for m in range(self.spec.num_models):
-            for block in open_blocks(self.spec, context, m):
-                if (self.plan[block.start : block.stop] == m).all():
-                    action[block.start : block.stop] = m + 1
+            for block in open_blocks(self.spec, context, m, action):
+                if (self.plan[block] == m).all():
+                    action[block] = m + 1
         return action
 
 
@@ -117,16 +103,9 @@ class LruPlacement(BasePlacementPolicy):
         action = np.zeros(self.spec.num_gpus, np.int64)
         missing = (context.waiting[0] > 0) & (instances(self.spec, context) == 0)
         for m in np.argsort(-context.age_sum_s[0], kind="stable").tolist():
-            if not missing[m]:
-                continue
-            blocks = [
-                block
-                for block in open_blocks(self.spec, context, m)
-                if not action[block.start : block.stop].any()
-            ]
+            blocks = open_blocks(self.spec, context, m, action) if missing[m] else []
             if blocks:
-                oldest = min(blocks, key=lambda block: max(used[g] for g in block))
-                action[oldest.start : oldest.stop] = m + 1
+                action[min(blocks, key=lambda block: float(used[block].max()))] = m + 1
         return action
 
 
@@ -154,14 +133,9 @@ class GreedyPlacement(BasePlacementPolicy):
             m = int(pressure.argmax())
             if pressure[m] <= 0.0:
                 return action
-            blocks = [
-                block
-                for block in open_blocks(spec, context, m)
-                if idle[block.start : block.stop].all()
-                and not action[block.start : block.stop].any()
-            ]
+            blocks = [b for b in open_blocks(spec, context, m, action) if idle[b].all()]
             if blocks:
-                action[blocks[0].start : blocks[0].stop] = m + 1
+                action[blocks[0]] = m + 1
                 copies[m] += 1
             else:
                 given[m] = True
@@ -191,9 +165,8 @@ class ThresholdPlacement(BasePlacementPolicy):
         action = np.zeros(spec.num_gpus, np.int64)
         copies = instances(spec, context)
         active = context.active[0]
-        in_flight = np.zeros(spec.num_models)
-        for m in range(spec.num_models):
-            in_flight[m] = context.in_flight[0][active == m].sum() / spec.tp[m]
+        there = active[:, None] == np.arange(spec.num_models)
+        in_flight = (context.in_flight[0][:, None] * there).sum(axis=0) / spec.tp
         asked = in_flight + context.waiting[0]
         use = asked / np.maximum(copies * spec.slots, 1)
         missing = (copies == 0) & (context.waiting[0] > 0)
@@ -202,17 +175,15 @@ class ThresholdPlacement(BasePlacementPolicy):
             if not missing[m] and use[m] <= self.high:
                 continue
             blocks = []
-            for block in open_blocks(spec, context, m):
-                owners = {int(active[g]) for g in block if active[g] != NONE}
-                spare = all(copies[a] > 1 or asked[a] == 0 for a in owners)
-                calm = all(use[a] < self.low for a in owners)
-                if not action[block.start : block.stop].any() and (missing[m] or (spare and calm)):
-                    blocks.append((max((use[a] for a in owners), default=-1.0), block.start))
+            for block in open_blocks(spec, context, m, action):
+                owners = np.unique(active[block][active[block] != NONE])
+                spare = ((copies[owners] > 1) | (asked[owners] == 0)).all()
+                calm = (use[owners] < self.low).all()
+                if missing[m] or (spare and calm):
+                    blocks.append((use[owners].max(initial=-1.0), block.start, block, owners))
             if blocks:
-                _, first = min(blocks)
-                block = range(first, first + int(spec.tp[m]))
-                for a in {int(active[g]) for g in block if active[g] != NONE}:
-                    copies[a] -= 1
+                _, _, block, owners = min(blocks)
+                copies[owners] -= 1
                 copies[m] += 1
-                action[block.start : block.stop] = m + 1
+                action[block] = m + 1
         return action

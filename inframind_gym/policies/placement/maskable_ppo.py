@@ -10,7 +10,7 @@ all models (`inframind_gym.envs.placement.observation`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.configs import PositiveInt, StrictModel, validate
-from inframind_gym.envs.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.envs.placement.context import PlacementContext
 from inframind_gym.envs.placement.observation import GPU_FEATURES, MODEL_FEATURES, STATES
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
@@ -133,11 +133,6 @@ class MaskablePpoPlacement(BasePlacementPolicy):
         checkpoint.check_shapes(where, self._tensors, shapes(self.config.hidden))
         self.fingerprint = checkpoint.fingerprint(where)
 
-    def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
-        """Make one generator a row."""
-        super().reset(spec, seeds)
-        self._rng = [np.random.default_rng(seed) for seed in seeds]
-
     def act_batch(
         self,
         observations: NDArray[np.float32],
@@ -149,7 +144,9 @@ class MaskablePpoPlacement(BasePlacementPolicy):
         shape = (spec.num_gpus, spec.num_models)
         # Row by row: a row's bits do not depend on its company.
         scores = np.concatenate([logits(self._tensors, o[None], *shape) for o in observations])
-        luck = np.stack([self._rng[row].gumbel(size=scores.shape[1:]) for row in rows.tolist()])
+        luck = np.stack(
+            [self.generators[row].gumbel(size=scores.shape[1:]) for row in rows.tolist()]
+        )
         actions = np.where(contexts.mask, scores + luck, -np.inf).argmax(axis=-1)
         for m in np.flatnonzero(spec.tp > 1).tolist():
             tp = int(spec.tp[m])

@@ -24,7 +24,6 @@ copy k is C(k - 1) - C(k), made not to increase in k (rounding aside C is convex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,7 +31,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.context import PlacementContext, PlacementSpec
 from inframind_gym.policies.placement.exchange import FORBIDDEN, assign
-from inframind_gym.policies.placement.groups import Blocks, settle_groups
+from inframind_gym.policies.placement.groups import Plan, make_plan, settle_groups
 from inframind_gym.policies.placement.protocol import BasePlacementPolicy
 from inframind_gym.simulator.placement.state import NONE, SLEPT, is_coming
 
@@ -90,71 +89,29 @@ def copy_gains(load: Load, most: int, horizon_s: float, tail_s: float) -> NDArra
     return gains
 
 
-@dataclass
-class Plan:
-    """One decision as a problem; G GPUs, M models. Solving it changes `target` and `copies`.
-
-    Attributes:
-        tp: (M,) GPUs of an instance.
-        free: (G,) GPUs that may be given another model.
-        target: (G,) model that is, or is to be, awake on each GPU; NONE.
-        copies: (M,) instances that are awake, are coming or are to come.
-        gains: (M, K) request-seconds that the first, second, … copy saves; rows do not increase.
-        switch: (G, M) request-seconds that it costs to bring a model to a GPU; infinity: it may
-            not come. The keep-arc: 0 where it is.
-    """
-
-    tp: NDArray[np.int64]
-    free: NDArray[np.bool_]
-    target: NDArray[np.int64]
-    copies: NDArray[np.int64]
-    gains: NDArray[np.float64]
-    switch: NDArray[np.float64]
-
-    def solve(self) -> NDArray[np.int64]:
-        """Return the model of each GPU, or NONE, (G,)."""
-        gpus, models = self.switch.shape
-        settle_groups(
-            Blocks(
-                tp=self.tp,
-                free=self.free,
-                left=np.zeros(gpus, np.bool_),
-                target=self.target,
-                copies=self.copies,
-                gains=np.ascontiguousarray(self.gains),
-                switch=np.ascontiguousarray(self.switch),
-                extra=np.zeros(models, np.int64),
-                choice=np.zeros(gpus, np.int64),
-                found=np.zeros(3, np.int64),
-            )
-        )
-        self._flow()
-        return self.target
-
-    def _flow(self) -> None:
-        """Assign the GPUs that are free and in no group."""
-        wide = np.where(self.target == NONE, 1, self.tp[self.target]) > 1
-        gpus = np.flatnonzero(self.free & ~wide)
-        models = np.flatnonzero(self.tp == 1)
-        if not len(gpus) or not len(models):
-            return
-        place = np.full(len(self.tp) + 1, len(models))  # the model behind the last: nothing
-        place[models] = np.arange(len(models))
-        start = place[self.target[gpus]]  # NONE = -1 is the last entry
-        for a in start[start < len(models)].tolist():
-            self.copies[models[a]] -= 1
-        # The copies that are not to be decided come first: the flow has those behind them.
-        column = self.copies[models][:, None] + np.arange(len(gpus))[None, :]
-        most = self.gains.shape[1]
-        further = np.take_along_axis(self.gains[models], np.minimum(column, most - 1), axis=1)
-        gain = np.where(column < most, further, 0.0)
-        gain = np.concatenate([gain, np.zeros((1, len(gpus)))])
-        cost = np.concatenate([self.switch[np.ix_(gpus, models)], np.zeros((len(gpus), 1))], axis=1)
-        chosen = assign(_units(cost), _units(gain), start)
-        for g, j in zip(gpus.tolist(), chosen.tolist(), strict=True):
-            self.target[g] = models[j] if j < len(models) else NONE
-            if j < len(models):
-                self.copies[models[j]] += 1
+def solve(plan: Plan) -> NDArray[np.int64]:
+    """Return the model of each GPU, or NONE, (G,): `plan.target`."""
+    settle_groups(plan)
+    wide = np.where(plan.target == NONE, 1, plan.tp[plan.target]) > 1
+    gpus = np.flatnonzero(plan.free & ~wide)
+    models = np.flatnonzero(plan.tp == 1)
+    if not len(gpus) or not len(models):
+        return plan.target
+    place = np.full(len(plan.tp) + 1, len(models))  # the model behind the last: nothing
+    place[models] = np.arange(len(models))
+    start = place[plan.target[gpus]]  # NONE = -1 is the last entry
+    plan.copies[models] -= np.bincount(start, minlength=len(models) + 1)[:-1]
+    # The copies that are not to be decided come first: the flow has those behind them.
+    column = plan.copies[models][:, None] + np.arange(len(gpus))[None, :]
+    most = plan.gains.shape[1]
+    further = np.take_along_axis(plan.gains[models], np.minimum(column, most - 1), axis=1)
+    gain = np.where(column < most, further, 0.0)
+    gain = np.concatenate([gain, np.zeros((1, len(gpus)))])
+    cost = np.concatenate([plan.switch[np.ix_(gpus, models)], np.zeros((len(gpus), 1))], axis=1)
+    chosen = assign(_units(cost), _units(gain), start)
+    plan.target[gpus] = np.append(models, NONE)[chosen]
+    plan.copies[models] += np.bincount(chosen, minlength=len(models) + 1)[:-1]
+    return plan.target
 
 
 def _units(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -219,15 +176,16 @@ class PlusFlowPlacement(BasePlacementPolicy):
         target = np.where(coming.any(axis=1), coming.argmax(axis=1), active)
         there = target[:, None] == np.arange(spec.num_models)
         stays = context.time_s[0] - self._since_s[row] < self.dwell_s
-        plan = Plan(
+        copies = there.sum(axis=0) // spec.tp
+        plan = make_plan(
             tp=spec.tp,
             free=context.stable[0] & ~(stays & (active != NONE)),
             target=target.copy(),
-            copies=there.sum(axis=0) // spec.tp,
+            copies=copies.copy(),
             gains=gains,
-            switch=self._switch(context, gains, there.sum(axis=0) // spec.tp),
+            switch=self._switch(context, gains, copies),
         )
-        wanted = plan.solve()
+        wanted = solve(plan)
         moves = context.stable[0] & (wanted != active) & (wanted != NONE)
         return np.where(moves, wanted + 1, 0)
 

@@ -62,58 +62,26 @@ def spec_costs(spec: PlacementSpec, context: PlacementContext, row: int) -> Spec
         context: decisions of several rows.
         row: which of them.
     """
-    gpus, models = spec.num_gpus, spec.num_models
-    state = context.state[row]
-    demand = context.outstanding[row]
-    needed = np.flatnonzero((demand > 0) & ~context.loading[row])
-    switch = np.zeros((gpus, models))
-    activate = np.zeros((gpus, models))
-    for g in range(gpus):
-        active = int(context.active[row, g])
-        slept = np.flatnonzero(state[g] == SLEPT)
-        slept_mb = float(spec.slept_mb[slept].sum())
-        active_slept_mb = 0.0 if active == NONE else float(spec.slept_mb[active])
-        for j in range(models):
-            if active != j:
-                sleepable = slept_mb + active_slept_mb + float(spec.slept_tp1_mb[j])
-                if sleepable <= spec.slept_limit_mb[g]:
-                    switch[g, j] = _sleep_cost(context, row, active)
-                else:
-                    switch[g, j] = _offload_cost(context, row, active, slept)
-            if state[g, j] == ACTIVE:
-                activate[g, j] = 0.0
-            elif state[g, j] == SLEPT:
-                activate[g, j] = context.wake_s[row, j]
-            else:
-                activate[g, j] = context.load_s[row, j]
+    state, active = context.state[row], context.active[row]
+    demand, awake = context.outstanding[row], active != NONE
+    sleep = context.sleep_s[row] + demand * context.wake_s[row]  # and to wake it for its requests
+    offload = context.offload_s[row] + demand * context.load_s[row]
+    slept, is_active = state == SLEPT, active[:, None] == np.arange(spec.num_models)
+    residents = slept | is_active
+    least = np.where(residents, offload, np.inf).min(axis=1, initial=np.inf)
+    asleep_mb = slept @ spec.slept_mb + np.where(awake, spec.slept_mb[active], 0.0)
+    sleepable = asleep_mb[:, None] + spec.slept_tp1_mb <= spec.slept_limit_mb[:, None]
+    go_s = np.where(residents.any(axis=1), least, 0.0)
+    switch = np.where(sleepable, np.where(awake, sleep[active], 0.0)[:, None], go_s[:, None])
+    comes_s = np.where(slept, context.wake_s[row], context.load_s[row])
     return SpecCosts(
         gpus=np.flatnonzero(context.stable[row]),
-        models=needed,
+        models=np.flatnonzero((demand > 0) & ~context.loading[row]),
         drain=context.drain_total_s[row].copy(),
-        switch=switch,
+        switch=np.where(is_active, 0.0, switch),
         relief=context.age_sum_s[row].copy(),
-        activate=activate,
+        activate=np.where(state == ACTIVE, 0.0, comes_s),
     )
-
-
-def _sleep_cost(context: PlacementContext, row: int, active: int) -> float:
-    """Return the cost to let the active model sleep, and to wake it for its requests."""
-    if active == NONE:
-        return 0.0
-    penalty = context.outstanding[row, active] * context.wake_s[row, active]
-    return float(context.sleep_s[row, active] + penalty)
-
-
-def _offload_cost(
-    context: PlacementContext, row: int, active: int, slept: NDArray[np.int64]
-) -> float:
-    """Return the cost to offload the resident, and to load it for its requests, that is least."""
-    residents = [*([active] if active != NONE else []), *slept.tolist()]
-    costs = [
-        float(context.offload_s[row, m] + context.outstanding[row, m] * context.load_s[row, m])
-        for m in residents
-    ]
-    return min(costs, default=0.0)
 
 
 def solve_spec(costs: SpecCosts) -> dict[int, int]:

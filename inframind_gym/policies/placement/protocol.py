@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.context import PlacementContext, PlacementSpec
-from inframind_gym.simulator.placement.state import first_gpu
 
 
 @runtime_checkable
@@ -51,9 +50,9 @@ class BasePlacementPolicy:
     name = "base"
 
     def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
-        """Remember the facts of the run."""
+        """Remember the facts of the run; make one generator a row."""
         self.spec = spec
-        self.num_rows = len(seeds)
+        self.generators = [np.random.default_rng(seed) for seed in seeds]
 
     def act_batch(
         self,
@@ -79,16 +78,20 @@ class BasePlacementPolicy:
         raise NotImplementedError
 
 
-def block_of(spec: PlacementSpec, g: int, m: int) -> range:
-    """Return the GPUs of model `m`'s block around GPU `g`; the last block may be incomplete."""
+def blocks_of(spec: PlacementSpec, m: int, is_open: NDArray[np.bool_]) -> list[slice]:
+    """Return the blocks of GPUs of model `m` that are open (G,) as a whole, in order."""
     tp = int(spec.tp[m])
-    first = first_gpu(g, tp)
-    return range(first, first + tp)
+    blocks = [slice(g, g + tp) for g in range(0, spec.num_gpus - tp + 1, tp)]
+    return [block for block in blocks if is_open[block].all()]
 
 
-def open_blocks(spec: PlacementSpec, context: PlacementContext, m: int) -> list[range]:
-    """Return the blocks on which model `m` could be made active now and is not, in order."""
-    tp = int(spec.tp[m])
-    is_open = context.mask[0, :, m + 1] & (context.active[0] != m)
-    blocks = [range(g, g + tp) for g in range(0, spec.num_gpus - tp + 1, tp)]
-    return [block for block in blocks if is_open[block.start : block.stop].all()]
+def open_blocks(
+    spec: PlacementSpec, context: PlacementContext, m: int, action: NDArray[np.int64]
+) -> list[slice]:
+    """Return the blocks on which model `m` could be made active now and is not, in order.
+
+    Args:
+        action: (G,) the decision so far; blocks for which it chooses something are left out.
+    """
+    is_open = context.mask[0, :, m + 1] & (context.active[0] != m) & (action == 0)
+    return blocks_of(spec, m, is_open)

@@ -1,8 +1,8 @@
 """The built-in policies of `InfraMind-Placement-v0` by name.
 
     from inframind_gym.policies.placement import registry as placement
-    policy = placement.make("mcf_plus")
-    policy = placement.make("threshold", high=0.6)
+    policy = placement.resolve("mcf_plus")
+    policy = placement.resolve("threshold", high=0.6)
     policy = placement.resolve("my_module:MyPlacement")  # a policy of your own
 
 The classes are imported when a policy is made, not before: the flows need networkx.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.errors import ConfigError
 from inframind_gym.policies.placement.protocol import PlacementPolicy
 from inframind_gym.policies.registry import PolicyEntry, Registry
 
@@ -90,21 +90,4 @@ def names() -> tuple[str, ...]:
     return tuple(entry.name for entry in PLACEMENTS)
 
 
-def make(name: str, **kwargs: Any) -> PlacementPolicy:
-    """Make a policy from its name, with arguments after colons or as keywords.
-
-    Args:
-        name: one of `names()`, or of a bound; for example "sb3_maskable_ppo:runs/mine".
-        **kwargs: arguments of the policy's class.
-
-    Raises:
-        ConfigError: there is no policy of that name, or its class does not take these arguments.
-    """
-    known = tuple(entry.name for entry in PLACEMENT_POLICIES.entries())
-    head = name.split(":")[0]
-    if head not in known:
-        raise ConfigError(unknown("placement policy", head, known))
-    return resolve(name, **kwargs)
-
-
-__all__ = ["BOUNDS", "PLACEMENTS", "make", "names", "resolve"]
+__all__ = ["BOUNDS", "PLACEMENTS", "names", "resolve"]

@@ -153,21 +153,18 @@ def load_cluster(name_or_path: str | Path) -> tuple[ClusterConfig, tuple[ModelCa
     cluster = load_yaml_model(path, ClusterConfig)
     catalogue_path = find_config("placement/catalogues", cluster.catalogue)
     cards = {card.alias: card for card in load_yaml_model(catalogue_path, Catalogue).models}
+    vram_mb = [group.vram_total_MB for group in cluster.gpus for _ in range(group.count)]
     for alias in cluster.models:
         if alias not in cards:
             raise ConfigError(f"{path}: models: {unknown('model', alias, cards)}")
+        tp = cards[alias].tp_min
         if cluster.models.count(alias) > 1:
             raise ConfigError(f"{path}: models: {alias} is named more than once. Name it once.")
-        if not _fits_somewhere(cards[alias], cluster):
+        blocks = (vram_mb[g : g + tp] for g in range(0, len(vram_mb) - tp + 1, tp))
+        if not any(min(block) >= cards[alias].active_mem_MB for block in blocks):
             raise ConfigError(
                 f"{path}: models: {alias} needs {cards[alias].active_mem_MB:g} MB on each of "
-                f"{cards[alias].tp_min} neighbouring GPUs, and no block of GPUs has that. "
+                f"{tp} neighbouring GPUs, and no block of GPUs has that. "
                 "Remove it or add GPUs."
             )
     return cluster, tuple(cards[alias] for alias in cluster.models)
-
-
-def _fits_somewhere(card: ModelCard, cluster: ClusterConfig) -> bool:
-    vram = [group.vram_total_MB for group in cluster.gpus for _ in range(group.count)]
-    blocks = [vram[i : i + card.tp_min] for i in range(0, len(vram), card.tp_min)]
-    return any(len(b) == card.tp_min and min(b) >= card.active_mem_MB for b in blocks)

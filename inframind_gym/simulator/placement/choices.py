@@ -23,7 +23,12 @@ from numpy.typing import NDArray
 
 from inframind_gym.simulator.placement.compiled import inner
 from inframind_gym.simulator.placement.instances import begin, move, set_end, stop_serving, vanish
-from inframind_gym.simulator.placement.memory import doom, leader_of, resident_to_go, state_on
+from inframind_gym.simulator.placement.memory import (
+    cheapest_resident,
+    is_overbooked,
+    leader_of,
+    state_on,
+)
 from inframind_gym.simulator.placement.state import (
     ACTIVE,
     DRAINING,
@@ -32,6 +37,7 @@ from inframind_gym.simulator.placement.state import (
     QUEUED,
     SLEPT,
     TO_SLEEP,
+    TO_VANISH,
     Cluster,
     World,
 )
@@ -112,14 +118,18 @@ def queue_up(world: World, cluster: Cluster, e: int, leader: int, m: int) -> Non
 def make_room(world: World, cluster: Cluster, e: int, g: int) -> None:
     """Offload residents of GPU `g` until what is planned for it fits."""
     now_s = cluster.episode[e].tick * world.settings[0].routing_s
-    m = resident_to_go(world, cluster, e, g)
-    while m != NONE:
+    while is_overbooked(world, cluster, e, g):
+        m = cheapest_resident(world, cluster, e, g)
+        if m == NONE:
+            return
         leader = leader_of(world, g, m)
-        if not doom(cluster, e, leader, m):
+        instance = cluster.instance[e, leader, m]
+        if instance.state == DRAINING:
+            instance.fate = TO_VANISH
+        else:
             vanish(cluster, e, leader, m, False, now_s)
             set_end(world, cluster, e, leader, m, OFFLOAD)
             move(world, cluster, e, leader, m)
-        m = resident_to_go(world, cluster, e, g)
 
 
 @inner

@@ -27,7 +27,6 @@ from inframind_gym.simulator.placement.state import (
     QUEUED,
     SLEPT,
     TO_SLEEP,
-    TO_VANISH,
     VANISHING,
     Cluster,
     World,
@@ -153,21 +152,3 @@ def cheapest_resident(world: World, cluster: Cluster, e: int, g: int) -> int:
                 least = cost
                 best = m
     return best
-
-
-@inner
-def resident_to_go(world: World, cluster: Cluster, e: int, g: int) -> int:
-    """Return the model to offload from GPU `g` next, or NONE if all that is planned fits."""
-    if is_overbooked(world, cluster, e, g):
-        return cheapest_resident(world, cluster, e, g)
-    return NONE
-
-
-@inner
-def doom(cluster: Cluster, e: int, leader: int, m: int) -> bool:
-    """Let one that drains vanish when it is done. False: it sleeps, so its end begins now."""
-    instance = cluster.instance[e, leader, m]
-    if instance.state == DRAINING:
-        instance.fate = TO_VANISH
-        return True
-    return False

@@ -15,30 +15,27 @@ Servers do not see each other within a routing interval, because calls are route
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from inframind_gym.simulator.placement.compiled import inner
 from inframind_gym.simulator.placement.jobs import call_done
-from inframind_gym.simulator.placement.state import ACTIVE, NONE, Cluster, World
+from inframind_gym.simulator.placement.state import ACTIVE, NONE, SERVER, Cluster, World
+
+_SERVER: Final = np.zeros(1, SERVER)
 
 
 @inner
 def open_server(cluster: Cluster, e: int, g: int, m: int, now_s: float) -> None:
     """Put an empty server of model `m` at leader `g`."""
+    cluster.server[e, g] = _SERVER[0]
     server = cluster.server[e, g]
     server.model = m
-    server.clock = 0.0
     server.next_finish = np.inf
     server.last_s = now_s
-    server.latency_sum_s = 0.0
-    server.polled_sum_s = 0.0
     server.mean_s = cluster.waiting[e, m].latency_s
-    server.latency_count = 0
-    server.polled_count = 0
-    server.running = 0
     server.next_slot = NONE
-    server.queued = 0
-    server.queue_head = 0
 
 
 @inner
