@@ -266,7 +266,7 @@ def decisions_row(
 def metrics_of(line: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of a line of ``cells.jsonl``."""
     shares = {f"{kind}.{name}": value for kind in SHARES for name, value in line[kind].items()}
-    return {name: line["episodes" if name == "queries" else name] for name in METRICS} | shares
+    return {name: line["records" if name == "queries" else name] for name in METRICS} | shares
 
 
 def write_bounds(plan: PlanConfig, folder: Path = RECORDS) -> None:

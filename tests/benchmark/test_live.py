@@ -70,13 +70,13 @@ def servers_of(tmp_path: Path, answer: Answer | None = None) -> Iterator[tuple[s
 def test_live_episodes_fill_the_same_leaderboard(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     with servers_of(tmp_path) as (pool, servers):
-        summary = run(suite(pool, "round_robin", "headway"), folder)
+        summary = run(suite(pool, "round_robin", "bid_price"), folder)
         assert summary.computed == 4
         asked = sum(len(server.requests) for server in servers)
     results = load_results(folder)
     board = leaderboard(results)
     assert board["backend"] == "vllm"
-    assert {row["policy"] for row in board["ranking"]} == {"round_robin", "headway"}
+    assert {row["policy"] for row in board["ranking"]} == {"round_robin", "bid_price"}
     assert all(0 < row["latency_mean_s"] < 30 for row in board["ranking"])
     assert "live on pool" in leaderboard_sheets(board)[0].title
     lines = (folder / "requests.jsonl").read_text(encoding="utf-8").splitlines()
@@ -89,11 +89,11 @@ def test_live_episodes_fill_the_same_leaderboard(tmp_path: Path) -> None:
             for cell, block in sorted(_episodes(folder).items())
             if cell[0] == policy
         ]
-        for policy in ("round_robin", "headway")
+        for policy in ("round_robin", "bid_price")
     }
-    assert tasks["round_robin"] == tasks["headway"]
+    assert tasks["round_robin"] == tasks["bid_price"]
     # What is there is not played again.
-    assert run(suite(pool, "round_robin", "headway"), folder).computed == 0
+    assert run(suite(pool, "round_robin", "bid_price"), folder).computed == 0
 
 
 def _episodes(folder: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
@@ -168,7 +168,7 @@ def test_a_run_shows_its_metrics_while_it_goes_on(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{(port := free_port())}"
     with servers_of(tmp_path) as (pool, _):
         live = LiveSimulator(
-            suite(pool, "round_robin", "headway", seeds=1),
+            suite(pool, "round_robin", "bid_price", seeds=1),
             progress=lambda count: seen.append(scrape(url)),
             export_port=port,
         )
@@ -178,10 +178,10 @@ def test_a_run_shows_its_metrics_while_it_goes_on(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="refused"):
         scrape(url)
     shown = [labels[1] for s in seen for name, labels in s if name == "inframind_router_info"]
-    assert shown[0] == "round_robin" and shown[-1] == "headway"
+    assert shown[0] == "round_robin" and shown[-1] == "bid_price"
     nodes = sum(int(records["num_nodes"].sum()) for records in played.values())
     assert sum(of(last, "inframind_decisions_total").values()) == nodes
-    assert sum(of(last, "inframind_plans_total").values()) == 5  # headway plans
+    assert sum(of(last, "inframind_plans_total").values()) == 5  # bid_price plans
     assert sum(of(last, "inframind_queries_total").values()) == 10
     calls = sum(int(records["calls"].sum()) for records in played.values())
     assert sum(of(last, "inframind_calls_total").values()) == calls

@@ -14,15 +14,14 @@ from benchmarks.pages.regions import fill
 from benchmarks.plan import load_plan
 from benchmarks.published import Published
 from benchmarks.results import goodput_table, refresh_pages
-from benchmarks.scores import Board
-from benchmarks.targets import targets
-from benchmarks.text import (
+from benchmarks.scores import (
     AGENT,
     BOUND,
     COLUMNS,
     GOODPUT,
     OBLIVIOUS,
     REPLAYED,
+    Board,
     difference,
     margin,
     signed,
@@ -106,18 +105,6 @@ def test_the_best_entry_of_a_column_is_bold_and_bounds_are_not(board: Board) -> 
     bold = [row for row in rows if "**" in row]
     assert [row.split(" | ")[0] for row in bold] == [f"| `{AGENT}`"]
     assert [row for row in rows if row.startswith(f"| *`{BOUND}`*")]
-
-
-def test_targets_tell_what_is_missed(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    replay = Board(load_plan(), "sequential")
-    rows = targets(board, replay, Published()).splitlines()[2:]
-    assert len(rows) == 7
-    monkeypatch.setattr("benchmarks.targets.SLO_AT_LOAD", 1.0)
-    monkeypatch.setattr("benchmarks.targets.OF_THE_BOUND", 0.5)
-    changed = targets(board, replay, Published()).splitlines()[2:]
-    assert "| met |" in rows[1] and "**missed**" in changed[1]
-    assert "and 2 more" in changed[1]
-    assert "**missed**" in rows[3] and changed[3].endswith("| met | – |")
 
 
 def test_published_measurements() -> None:
