@@ -19,7 +19,7 @@ from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
 from inframind_gym.benchmark.families import family_of
 from inframind_gym.benchmark.progress import ProgressReport, say
 from inframind_gym.benchmark.provenance import policy_fingerprint, provenance, settings
-from inframind_gym.benchmark.store import HEADER, REQUESTS, ResultStore, differences, read_header
+from inframind_gym.benchmark.store import REQUESTS, ResultStore
 from inframind_gym.benchmark.suite import BaseSuite
 from inframind_gym.benchmark.workers import MAX_ROWS, run_cells
 
@@ -110,17 +110,6 @@ def run(
         if not stopped:
             store.sort()
     return RunSummary(folder, len(ids), computed, kept, time.monotonic() - began, stopped)
-
-
-def outdated(suite: BaseSuite, folder: Path) -> list[str]:
-    """List why a folder's results are not those of a resolved suite; [] where they are.
-
-    Raises:
-        BenchmarkError: The folder's ``run.json`` is damaged.
-    """
-    if not (folder / HEADER).exists():
-        return []
-    return differences(read_header(folder), _header(suite, ()))
 
 
 def _header(suite: BaseSuite, command: Sequence[str]) -> dict[str, Any]:
