@@ -42,10 +42,6 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 Timing = dict[str, float]  # name of a measurement -> milliseconds
 
 
-class OtherSettingsError(BenchmarkError):
-    """A folder holds results that other code or settings have made."""
-
-
 @dataclass(frozen=True, slots=True)
 class CellResult:
     """A finished cell.
@@ -147,7 +143,7 @@ def read_header(folder: Path) -> dict[str, Any]:
         raise BenchmarkError(f"{path} is not valid JSON: {error}") from None
     written = header.get("settings", {}).get("format", FORMAT)
     if written != FORMAT:
-        raise OtherSettingsError(
+        raise BenchmarkError(
             f"{folder} was written in format {written} of the benchmark, this is format {FORMAT}. "
             "Choose another folder, or delete this one to start over."
         )
@@ -385,7 +381,7 @@ class ResultStore:
         old, files = read_header(self.folder), self._family.suite.files()
         differing = differences(old, header)
         if differing:
-            raise OtherSettingsError(
+            raise BenchmarkError(
                 f"{self.folder} holds results of other settings: {'; '.join(differing)}. "
                 "Choose another folder, or delete this one to start over."
             )
