@@ -83,7 +83,6 @@ class LiveSimulator(Player):
         self._leave()
 
     def _leave(self) -> None:
-        """Release the servers."""
         if self._made is not None:
             self._made[1].close()
             self._made = None
