@@ -54,14 +54,7 @@ _FLUID: Final = {
 def refresh_pages(
     plan: PlanConfig, docs: Path, *, records: Path = RECORDS, check: bool = False
 ) -> list[Path]:
-    """Refresh the tables of the pages and, unless only checking, the plots.
-
-    Returns:
-        The pages that were not up to date.
-
-    Raises:
-        BenchmarkError: A record is damaged, matplotlib is missing, or a page cannot be read.
-    """
+    """Refresh tables and, unless only checking, plots; return the pages that were out of date."""
     boards = {execution: Board(plan, execution, records) for execution in plan.suites}
     blocks = all_tables(plan, boards, records)
     stale = [docs / p for p in PAGES if not refresh(docs / p, blocks, check=check)]

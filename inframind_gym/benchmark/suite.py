@@ -46,17 +46,12 @@ def check_names(given: Iterable[str]) -> None:
             )
 
 
-def check_axis(values: tuple[Any, ...]) -> None:
-    """Check the values along an axis of a suite.
-
-    Raises:
-        ValueError: There is none, or one comes twice.
-    """
-    if not values:
-        raise ValueError("names nothing")
+def check_axis(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values along an axis of a suite; a ValueError if one comes twice."""
     repeated = {str(item) for item in values if values.count(item) > 1}
     if repeated:
         raise ValueError(f"names {', '.join(sorted(repeated))} more than once")
+    return values
 
 
 class BaseSuite(StrictModel):
