@@ -29,7 +29,6 @@ class RunSummary:
     """Summary of a run.
 
     Attributes:
-        folder: Where the results are.
         cells: Cells of the suite.
         computed: Cells that this run has computed.
         kept: Cells that earlier runs had computed.
@@ -37,7 +36,6 @@ class RunSummary:
         stopped: Whether it was stopped before the end.
     """
 
-    folder: Path
     cells: int
     computed: int
     kept: int
@@ -109,7 +107,7 @@ def run(
                 stopped = True
         if not stopped:
             store.sort()
-    return RunSummary(folder, len(ids), computed, kept, time.monotonic() - began, stopped)
+    return RunSummary(len(ids), computed, kept, time.monotonic() - began, stopped)
 
 
 def _header(suite: BaseSuite, command: Sequence[str]) -> dict[str, Any]:

@@ -53,13 +53,7 @@ def env_kwargs(suite: RoutingSuite, workload: str, policy: Policy) -> dict[str, 
 
 @dataclass
 class Simulator(Player):
-    """Makes environments and runs batches of cells in them.
-
-    Args:
-        suite: Settings that all cells share.
-        stop: Called between steps; a run ends with `StoppedError` once it returns true.
-        progress: Called with the number of queries that have finished since the last call.
-    """
+    """Makes environments and runs batches of cells in them."""
 
     suite: RoutingSuite
     stop: Callable[[], bool] = lambda: False
@@ -67,16 +61,7 @@ class Simulator(Player):
     _made: tuple[Any, StreamVectorEnv] | None = field(default=None, init=False)
 
     def run(self, cells: Sequence[RoutingCell]) -> Iterator[list[Finished]]:
-        """Run cells that share policy and workload.
-
-        Yields:
-            Cells that have just finished, each with its completed queries and the names of their
-            numbers.
-
-        Raises:
-            StoppedError: `stop` said so.
-            PolicyFailedError: The policy raised an error or gave no valid action.
-        """
+        """Run cells; yields each with its completed queries and the names of their numbers."""
         first = cells[0]
         policy = resolve_policy(first.policy)
         env = self._environment(policy, first.workload, len(cells))
