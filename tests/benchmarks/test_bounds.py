@@ -1,5 +1,6 @@
 """The fluid bounds hold: toys by hand, and everything that the simulator can do."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,11 +121,8 @@ def test_budgets_are_those_that_the_queries_draw() -> None:
 def test_nobody_beats_the_clairvoyant_bound(policy: str, budget_s: Any) -> None:
     shared = suite(budgets_s=[budget_s], seeds=2)
     env = fluid._environment(fluid._key_of(shared, "mmlu_pro"), "mmlu_pro")
-    cells = [
-        RoutingCell(policy, "mmlu_pro", rate, budget_s, s)
-        for rate in (60.0, 3000.0)
-        for s in (0, 1)
-    ]
+    places = itertools.product(("mmlu_pro",), (60.0, 3000.0), (budget_s,), (0, 1))
+    cells = [RoutingCell(policy, *place) for place in places]
     for over in Simulator(shared).run(cells):
         for cell, records, _ in over:
             bound = fluid._episode(env, "mmlu_pro", cell.rate_per_min, budget_s, cell.seed)

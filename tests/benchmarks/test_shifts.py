@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -54,13 +55,8 @@ def test_models_answer_worse(shipped: Shifts, tmp_path: Path) -> None:
             alias: round(weaker.models[alias].ability - model.ability, 9)  # type: ignore[index]
             for alias, model in usual.models.items()  # type: ignore[union-attr]
         }
-        assert offsets == {
-            "deepseek-32b": -0.5,
-            "mistral-24b": -0.5,
-            "qwen-14b": -0.5,
-            "llama-8b": 0.0,
-            "llama-3b": 0.0,
-        }
+        large = dict.fromkeys(("deepseek-32b", "mistral-24b", "qwen-14b"), -0.5)
+        assert offsets == {**large, "llama-8b": 0.0, "llama-3b": 0.0}
         assert weaker.quality == usual.quality
 
 
@@ -112,12 +108,8 @@ def test_tables(shipped: Shifts, tmp_path: Path) -> None:
     content = {"ours": "good", "policies": ("good", "bad", "bad:runs/other")}
     shifts = shipped.model_copy(update=content)
     solved = {"good": 0.5, "bad": 0.2, "bad:runs/other": 0.9}
-    cells = [
-        RoutingCell(policy, "math", rate, "tiers", seed)
-        for policy in solved
-        for rate in (10.0, 100.0)
-        for seed in range(3)
-    ]
+    every = itertools.product(solved, (10.0, 100.0), range(3))
+    cells = [RoutingCell(policy, "math", rate, "tiers", seed) for policy, rate, seed in every]
     suite = {**header()["suite"], "name": "bursts", "arrivals": "burst"}
     more = {"policies": dict.fromkeys(solved, "1"), "suite": suite, "git": None}
     write_folder(tmp_path, cells, lambda cell: drawn(cell, solved[cell.policy], 0.1), **more)
