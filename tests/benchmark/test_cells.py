@@ -171,7 +171,7 @@ def test_suite_files_can_be_anywhere_and_options_replace_their_settings(tmp_path
             r"by_workload.mixed.rates.*budgets_s, num_queries",
         ),
         ({"by_workload": {"mixd": {}}}, r"by_workload: unknown workload 'mixd'.*'mixed'"),
-        ({"execution": "published"}, r"execution: 'published'.*parallel, sequential"),
+        ({"execution": "serial"}, r"execution: 'serial'.*parallel, sequential"),
     ],
 )
 def test_bad_overrides_are_errors_that_name_the_setting(
