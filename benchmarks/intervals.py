@@ -85,14 +85,8 @@ class Draws:
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
         """The expanded percentile interval."""
-        parts = [
-            (float(draws.var()), units)
-            for draws, units in (
-                (self.training, self.num_trained),
-                (self.episodes, self.num_episodes),
-            )
-            if units.df > 0
-        ]
+        factors = ((self.training, self.num_trained), (self.episodes, self.num_episodes))
+        parts = [(float(draws.var()), units) for draws, units in factors if units.df > 0]
         variance = sum(v for v, _ in parts)
         if variance <= 0.0:
             return self.value, self.value
@@ -107,14 +101,9 @@ class Draws:
 def draw(
     matrix: Array, trained: str, stratum: Sequence[object], seed: int = 0, num: int = RESAMPLES
 ) -> Draws:
-    """Bootstrap the mean of a matrix of scores.
+    """Bootstrap the mean of scores, ``(num_training_seeds, num_episodes)``.
 
-    Args:
-        matrix: Scores, ``(num_training_seeds, num_episodes)``.
-        trained: Key of the trainings: equal keys draw the same training seeds.
-        stratum: Key of the episodes: equal keys draw the same episodes.
-        seed: Seed of the bootstrap.
-        num: Number of resamples.
+    Equal keys `trained` draw the same training seeds, equal keys `stratum` the same episodes.
     """
     num_trained, num_episodes = matrix.shape
     seeds = _counts(repr(("training", trained)), seed, num_trained, num)

@@ -90,11 +90,10 @@ def placement_page(
     folder: Annotated[Path, typer.Argument(help="Folder of results of a placement suite.")],
     page: Annotated[Path, typer.Option(help="The page.")] = Path("docs/placement.md"),
 ) -> None:
-    """Refresh docs/placement.md: leaderboard, paired differences, times of the solvers."""
+    """Refresh docs/placement.md: leaderboard and paired differences."""
     from benchmarks.pages.regions import refresh
     from benchmarks.placement_page import tables
-    from benchmarks.placement_solver import measure
     from inframind_gym.benchmark.results import load_results
 
     with friendly():
-        refresh(page, tables(load_results(folder), measure()))
+        refresh(page, tables(load_results(folder)))

@@ -1,13 +1,12 @@
-"""Tables of docs/placement.md from a results folder: leaderboard, paired differences, solvers."""
+"""Tables of docs/placement.md from a results folder: leaderboard and paired differences."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from benchmarks.pages.markdown import table
-from benchmarks.placement_solver import SOLVERS
-from benchmarks.record_table import machine_of, revision_of
+from benchmarks.record_table import origin_of
 from inframind_gym.benchmark.compare import Side, compare
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard
@@ -18,14 +17,11 @@ from inframind_gym.benchmark.tables import leaderboard_sheets, to_markdown
 OURS: Final = "mcf_plus"
 
 
-def tables(
-    results: Results, solver: Sequence[Mapping[str, Any]], ours: str = OURS
-) -> dict[str, str]:
+def tables(results: Results, ours: str = OURS) -> dict[str, str]:
     """Tables of docs/placement.md.
 
     Args:
         results: A folder of placements in which `ours` has played.
-        solver: Rows of `benchmarks.placement_solver.measure`.
         ours: Policy whose differences to the others are shown.
 
     Raises:
@@ -33,34 +29,28 @@ def tables(
     """
     if results.family.kind != "placement":
         raise BenchmarkError(f"{results.folder} holds results of {results.family.kind}.")
-    board, header = leaderboard(results), results.header
+    board = leaderboard(results)
     seeds: dict[str, int] = {row["cluster"]: len(row["seeds"]) for row in board["rows"]}
     counted = ", ".join(f"{count} on {cluster}" for cluster, count in seeds.items())
     notes = [f"Note: {note}." for note in board["notes"]]
+    others = [n for n in results.policies if n not in (ours, *results.header.get("bounds", ()))]
+    found = {name: compare(Side(results, name), Side(results, ours)) for name in others}
     return {
         "leaderboard": "\n\n".join([*map(to_markdown, leaderboard_sheets(board)), *notes]),
-        "latency": paired(results, ours, "call_latency_s"),
-        "slo": paired(results, ours, "slo"),
-        "solver": _solvers(solver),
-        "origin": f"Seeds: {counted}. {machine_of(header['machine'])}; "
-        f"revision {revision_of(header['git'] or {})}.",
+        "latency": _paired(found, "call_latency_s"),
+        "slo": _paired(found, "slo"),
+        "origin": f"Seeds: {counted}. {origin_of([results.header])}",
     }
 
 
-def paired(results: Results, ours: str, metric: str) -> str:
-    """Differences of a policy to every other one, by place.
-
-    Raises:
-        BenchmarkError: The folder lacks the policy.
-    """
-    others = [n for n in results.policies if n not in (ours, *results.header.get("bounds", ()))]
-    found = [compare(Side(results, name), Side(results, ours)) for name in others]
+def _paired(found: Mapping[str, dict[str, Any]], metric: str) -> str:
+    """Differences to every other policy, by place."""
     rows = [
         [at[0]["cluster"], at[0]["demand"], *(_text(metric, row[metric]) for row in at)]
-        for at in zip(*(one["rows"] for one in found), strict=True)
+        for at in zip(*(one["rows"] for one in found.values()), strict=True)
     ]
-    rows.append(["all", "mean", *(_text(metric, one["overall"][metric]) for one in found)])
-    return table(["cluster", "demand", *others], rows, left=2)
+    rows.append(["all", "mean", *(_text(metric, one["overall"][metric]) for one in found.values())])
+    return table(["cluster", "demand", *found], rows, left=2)
 
 
 def _text(name: str, difference: Mapping[str, Any]) -> str:
@@ -74,13 +64,3 @@ def _text(name: str, difference: Mapping[str, Any]) -> str:
         return text
     mark = "**" if (low > 0.0) == (metric.better == "higher") else "*"
     return f"{mark}{text}{mark}"
-
-
-def _solvers(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Milliseconds of every solver by size of the problem."""
-    shown = [
-        [f"{row['gpus']}", f"{row['models']}"]
-        + ["" if row[name] is None else f"{row[name]:.2f}" for name in SOLVERS]
-        for row in rows
-    ]
-    return table(["GPUs", "models", *SOLVERS], shown, left=0)

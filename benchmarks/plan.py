@@ -106,9 +106,5 @@ class PlanConfig(StrictModel):
 
 
 def load_plan(path: Path = PLAN) -> PlanConfig:
-    """Read a plan.
-
-    Raises:
-        ConfigError: The file is missing or malformed.
-    """
+    """Read a plan."""
     return load_yaml_model(path, PlanConfig)

@@ -10,20 +10,19 @@ import yaml
 
 from benchmarks.pages.markdown import NONE, table
 from benchmarks.record_table import Place
-from benchmarks.scores import Board
-from benchmarks.text import (
+from benchmarks.scores import (
     AGENT,
     COLUMNS,
     ELSEWHERE,
     GOODPUT,
     OBLIVIOUS,
     REPLAYED,
+    Board,
     difference,
     margin,
     per_minute,
     signed,
     text,
-    text_or_dash,
     title,
 )
 
@@ -60,7 +59,7 @@ def beside_table(board: Board, published: Published) -> str:
         row = [f"{title(place[0])}, {place[1]:g}/min"]
         for system in SYSTEMS:
             there = [published.value(system, place, column.name) for column in columns]
-            solved, _, within = map(text_or_dash, there, columns)
+            solved, _, within = map(text, there, columns)
             row.append(f"{solved} / {there[1]:.0f} / {within}")
         for name in (REPLAYED, OBLIVIOUS, AGENT):
             here = [board.draws(name, place, column.name).value for column in columns]
@@ -98,7 +97,7 @@ def causes_table(board: Board, published: Published) -> str:
         for rate, column in shown:
             there = [published.value(system, place, column.name) for place in board.places(rate)]
             known = [value for value in there if value is not None]
-            row.append(text_or_dash(float(np.mean(known)) if known else None, column))
+            row.append(text(float(np.mean(known)) if known else None, column))
         body.append(row)
     for entry in (e for n in (OBLIVIOUS, REPLAYED) for e in board.entries if n in (e.name, e.of)):
         means = [margin(board.mean(entry.name, c.name, rate), c) for rate, c in shown]

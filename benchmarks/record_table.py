@@ -55,11 +55,7 @@ class Scores:
 
 
 def read_rows(path: Path) -> Rows:
-    """Read a table, compressed or not; every value is text.
-
-    Raises:
-        BenchmarkError: It is missing or damaged.
-    """
+    """Rows of a table, compressed or not, of texts; a BenchmarkError if it is damaged."""
     try:
         content = path.read_bytes()
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
@@ -92,11 +88,7 @@ def table_path(execution: str, entry: str, folder: Path = RECORDS) -> Path:
 
 
 def read_scores(path: Path) -> dict[Place, Scores]:
-    """Scores of an entry by workload and arrival rate.
-
-    Raises:
-        BenchmarkError: The table is missing, damaged, or lacks episodes of a training seed.
-    """
+    """Scores of an entry; a BenchmarkError if the table lacks episodes of a training seed."""
     groups: dict[Place, dict[str, Rows]] = {}
     for row in read_rows(path):
         seeds = groups.setdefault((row["workload"], float(row["rate_per_min"])), {})
@@ -132,3 +124,10 @@ def revision_of(git: Mapping[str, Any]) -> str:
 def machine_of(machine: Mapping[str, Any]) -> str:
     """Processor and number of cores."""
     return f"{machine['processor']}, {machine['cores']} cores"
+
+
+def origin_of(headers: Sequence[Mapping[str, Any]]) -> str:
+    """Machines and revisions of results folders with these headers."""
+    machines = {machine_of(header["machine"]) for header in headers}
+    revisions = {revision_of(header["git"] or {}) for header in headers}
+    return f"{', '.join(sorted(machines))}; revision {', '.join(sorted(revisions))}."

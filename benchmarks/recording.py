@@ -71,12 +71,6 @@ class Run:
         """Training seed of each policy."""
         return dict(zip(self.suite.policies, self.entry.seeds, strict=True))
 
-    @property
-    def training_commands(self) -> list[str]:
-        """Command line of each training that it plays with."""
-        commands = [self.entry.command(self.workload, seed) for seed in self.entry.seeds]
-        return [command for command in commands if command]
-
 
 def runs_of(plan: PlanConfig, entry: EntryConfig, execution: Execution) -> list[Run]:
     """Runs of an entry: one, or one for each workload if its policies are trained for it."""
@@ -109,9 +103,8 @@ def all_runs(plan: PlanConfig) -> Iterator[list[Run]]:
 
 def run_command(suite: Path, out: Path) -> str:
     """Command line that runs a suite's file into a folder."""
-    return shlex.join(
-        ["python", "-m", "benchmarks", "run", "--suite", str(suite), "--out", str(out)]
-    )
+    command = ["python", "-m", "benchmarks", "run", "--suite", str(suite), "--out", str(out)]
+    return shlex.join(command)
 
 
 def policy_version(policy: str) -> int:
@@ -163,8 +156,9 @@ def missing_commands(plan: PlanConfig, folder: Path, records: Path = RECORDS) ->
     trained: set[str] = set()
     for runs, reason in missing(plan, records):
         lines.append(f"# {runs[0].entry.name}, {runs[0].execution}: {reason}")
-        lines += [c for run in runs for c in run.training_commands if c not in trained]
-        trained.update(lines)
+        commands = [run.entry.command(run.workload, s) for run in runs for s in run.entry.seeds]
+        lines += [command for command in commands if command and command not in trained]
+        trained.update(commands)
         outs = [folder / run.suite.name for run in runs]
         for run, out in zip(runs, outs, strict=True):
             suite = folder / "suites" / f"{run.suite.name.replace('/', '-')}.yaml"
@@ -176,16 +170,10 @@ def missing_commands(plan: PlanConfig, folder: Path, records: Path = RECORDS) ->
 
 
 def add(results: Sequence[Path], plan: PlanConfig, folder: Path = RECORDS) -> list[str]:
-    """Add finished results folders to the table, in place of older records.
+    """Add finished results folders to the table, in place of older records; return their names.
 
-    Args:
-        results: Folders of runs of the plan, known by the names of their suites; of an entry with
-            a run for each workload all of them.
-        plan: The plan.
-        folder: Folder of the records.
-
-    Returns:
-        Names of the runs.
+    They are known by the names of their suites; of an entry with a run for each workload all are
+    needed.
 
     Raises:
         BenchmarkError: A folder is damaged, unfinished or not of the plan, or one is lacking.
@@ -227,7 +215,10 @@ def _add(
         for cell in cells:
             seed = run.seed_of[cell.policy]
             place = (cell.workload, cell.rate_per_min, cell.budget_s, seed, cell.seed)
-            rows.append({**dict(zip(KEYS, place, strict=True)), **metrics_of(blocks[cell].line)})
+            line = blocks[cell].line
+            shares = {f"{kind}.{name}": v for kind in SHARES for name, v in line[kind].items()}
+            scores = {name: line["records" if name == "queries" else name] for name in METRICS}
+            rows.append(dict(zip(KEYS, place, strict=True)) | scores | shares)
         for _, episodes in read_records(path, [blocks[cell] for cell in cells]):
             for query in episodes:
                 queries[query["cost"] > 1.0] += 1
@@ -235,11 +226,20 @@ def _add(
         for policy, seed in run.seed_of.items():
             made = family(ROUTING).resolve_policy(policy)
             weights[f"{run.workload}/{seed}".lstrip("/")] = weights_hash(made)
-    counted = [decisions_row(execution, entry.name, late, queries[late], models[late])
-               for late in (False, True)]  # fmt: skip
+    counted = [
+        {
+            **{"execution": execution, "entry": entry.name, "late": int(late)},
+            "queries": queries[late],
+            "decisions": " ".join(f"{model}={n}" for model, n in sorted(models[late].items())),
+        }
+        for late in (False, True)
+    ]
     path = folder / DECISIONS
-    others = [r for r in (read_rows(path) if path.is_file() else [])
-              if (r["execution"], r["entry"]) != (execution, entry.name)]  # fmt: skip
+    others = [
+        row
+        for row in (read_rows(path) if path.is_file() else [])
+        if (row["execution"], row["entry"]) != (execution, entry.name)
+    ]
     index = read_index(folder)
     index.setdefault(execution, {})[entry.name] = {
         **declared(runs),
@@ -254,27 +254,8 @@ def _add(
     write_index(index, folder)
 
 
-def decisions_row(
-    execution: str, entry: str, late: bool, queries: int, models: Mapping[str, int]
-) -> dict[str, Any]:
-    """Row of ``decisions.csv``: queries with latency over budget above 1, or others."""
-    counts = " ".join(f"{model}={number}" for model, number in sorted(models.items()))
-    keys = {"execution": execution, "entry": entry, "late": int(late)}
-    return {**keys, "queries": queries, "decisions": counts}
-
-
-def metrics_of(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of a line of ``cells.jsonl``."""
-    shares = {f"{kind}.{name}": value for kind in SHARES for name, value in line[kind].items()}
-    return {name: line["episodes" if name == "queries" else name] for name in METRICS} | shares
-
-
 def write_bounds(plan: PlanConfig, folder: Path = RECORDS) -> None:
-    """Compute the fluid bounds of every cell and write ``bounds.csv``.
-
-    Raises:
-        BenchmarkError: SciPy is not installed.
-    """
+    """Compute the fluid bounds of every cell and write ``bounds.csv``."""
     rows = []
     for execution, name in plan.suites.items():
         suite = load_suite(name)

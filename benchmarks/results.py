@@ -20,9 +20,7 @@ from benchmarks.pages.regions import refresh
 from benchmarks.plan import EntryConfig, Execution, PlanConfig
 from benchmarks.published import SYSTEMS, Published, beside_table, causes_table, effects_table
 from benchmarks.record_table import DECISIONS, RECORDS, Place, read_rows
-from benchmarks.scores import Board
-from benchmarks.targets import targets
-from benchmarks.text import (
+from benchmarks.scores import (
     AGENT,
     BOUND,
     COLUMNS,
@@ -31,11 +29,12 @@ from benchmarks.text import (
     OBLIVIOUS,
     PAPER,
     REPLAYED,
+    Board,
     difference,
     margin,
     named,
     per_minute,
-    text_or_dash,
+    text,
     title,
 )
 
@@ -55,14 +54,7 @@ _FLUID: Final = {
 def refresh_pages(
     plan: PlanConfig, docs: Path, *, records: Path = RECORDS, check: bool = False
 ) -> list[Path]:
-    """Refresh the tables of the pages and, unless only checking, the plots.
-
-    Returns:
-        The pages that were not up to date.
-
-    Raises:
-        BenchmarkError: A record is damaged, matplotlib is missing, or a page cannot be read.
-    """
+    """Refresh tables and, unless only checking, plots; return the pages that were out of date."""
     boards = {execution: Board(plan, execution, records) for execution in plan.suites}
     blocks = all_tables(plan, boards, records)
     stale = [docs / p for p in PAGES if not refresh(docs / p, blocks, check=check)]
@@ -79,7 +71,6 @@ def all_tables(
     main, replay = boards["parallel"], boards["sequential"]
     published = Published()
     blocks = {
-        "targets": targets(main, replay, published),
         "entries": entries_table(plan),
         "informed": informed_table(main),
         "ablations": ablations_table(main, AGENT),
@@ -261,7 +252,7 @@ def _metrics_table(board: Board, place: Place, published: Published | None) -> s
         own = published.value if published else lambda *_: None
         there = [own(system, place, column.name) for column in COLUMNS]
         if any(value is not None for value in there):
-            body.append([f"`{system}`, {ELSEWHERE}", *map(text_or_dash, there, COLUMNS)])
+            body.append([f"`{system}`, {ELSEWHERE}", *map(text, there, COLUMNS)])
     return table(["", *(column.label for column in COLUMNS)], body)
 
 

@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field
 
 from benchmarks.pages.markdown import table
-from benchmarks.record_table import machine_of, revision_of
+from benchmarks.record_table import origin_of
 from inframind_gym.benchmark.compare import Side, compare
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard
@@ -85,12 +85,7 @@ class Shifts(StrictModel):
 
 
 def load_shifts(path: Path = SHIFTS) -> Shifts:
-    """Read a file of shifts.
-
-    Raises:
-        ConfigError: It is malformed.
-        BenchmarkError: `ours` does not play, or nothing else does.
-    """
+    """Read a file of shifts; a BenchmarkError if `ours` does not play, or nothing else does."""
     found = load_yaml_model(path, Shifts)
     if found.ours not in found.policies:
         raise BenchmarkError(f"{path}: ours: {unknown('policy', found.ours, found.policies)}")
@@ -107,13 +102,7 @@ def slug(name: str) -> str:
 def write_suites(shifts: Shifts, folder: Path, trace: Path | None = None) -> dict[str, Path]:
     """Write the suite of each shift, with its pool and workloads where these differ.
 
-    Args:
-        shifts: The shifts.
-        folder: Folder of all files.
-        trace: CSV file of recorded arrivals; None leaves out the shifts that need one.
-
-    Returns:
-        The file of each suite.
+    Without a `trace`, a CSV file of recorded arrivals, the shifts that need one are left out.
     """
     found = {}
     for name, shift in shifts.shifts.items():
@@ -125,12 +114,7 @@ def write_suites(shifts: Shifts, folder: Path, trace: Path | None = None) -> dic
 
 
 def suite_of(shifts: Shifts, name: str, folder: Path, trace: Path | None = None) -> RoutingSuite:
-    """The suite of one shift; a pool or workloads that differ are written to a folder.
-
-    Raises:
-        BenchmarkError: The shift names a model that does not exist.
-        ConfigError: It names something else that does not exist.
-    """
+    """The suite of one shift; a pool or workloads that differ are written to a folder."""
     shift = shifts.shifts[name]
     settings: dict[str, Any] = {"policies": shifts.policies, "seeds": shifts.seeds} | shift.suite
     if shift.traced:
@@ -180,18 +164,14 @@ def _write(data: Mapping[str, Any], path: Path) -> str:
 
 
 def tables(shifts: Shifts, found: Mapping[str, Results]) -> dict[str, str]:
-    """Tables of docs/robustness.md.
-
-    Args:
-        shifts: The shifts.
-        found: Results of each shift.
-    """
+    """Tables of docs/robustness.md from the results of each shift."""
     boards = {name: leaderboard(results) for name, results in found.items()}
     nearest = {name: _nearest(results, shifts) for name, results in found.items()}
-    described = [[name, shifts.shifts[name].what + _trace(found[name])] for name in found]
-    headers = [results.header for results in found.values()]
-    machines = sorted({machine_of(header["machine"]) for header in headers})
-    revisions = sorted({revision_of(header["git"] or {}) for header in headers})
+    described = []
+    for name, results in found.items():
+        arrivals = results.header["suite"]["arrivals"]
+        trace = f" (`{Path(arrivals['path']).name}`)" if isinstance(arrivals, dict) else ""
+        described.append([name, shifts.shifts[name].what + trace])
     episodes = sum(len(results.episodes) for results in found.values())
     return {
         "shifts": table(["shift", "what it is"], described, left=2),
@@ -199,13 +179,8 @@ def tables(shifts: Shifts, found: Mapping[str, Results]) -> dict[str, str]:
         "within": _scores(boards, "slo_100s", shifts),
         "leads": _leads(nearest),
         "losses": _losses(nearest, shifts.ours),
-        "origin": f"{episodes:,} episodes; {', '.join(machines)}; revision {', '.join(revisions)}.",
+        "origin": f"{episodes:,} episodes; {origin_of([one.header for one in found.values()])}",
     }
-
-
-def _trace(results: Results) -> str:
-    arrivals = results.header["suite"]["arrivals"]
-    return f" (`{Path(arrivals['path']).name}`)" if isinstance(arrivals, dict) else ""
 
 
 def _label(policy: str) -> str:

@@ -16,7 +16,6 @@ import io
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,14 +53,6 @@ def manifest(lines: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _gzipped(content: bytes) -> bytes:
-    """Compress without a name and a time, so that the same content gives the same bytes."""
-    buffer = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=9, mtime=0) as stream:
-        stream.write(content)
-    return buffer.getvalue()
-
-
 def _array_bytes(texts: Sequence[str], embedder: MiniLMEmbedder) -> bytes:
     """Return the float16 embeddings of texts as the content of an .npy file."""
     buffer = io.BytesIO()
@@ -88,26 +79,19 @@ def check() -> None:
         )
 
 
-def build(folder: Path = shipped.DATA) -> int:
-    """Make all data files.
-
-    Args:
-        folder: where to write them.
-
-    Returns:
-        Their size in bytes.
-    """
+def build() -> int:
+    """Make all data files; return their size in bytes."""
     records = generate()
     lines = [to_json(record) for record in records]
     embedder = MiniLMEmbedder()
     files = {
-        shipped.TASKS_FILE: _gzipped(("\n".join(lines) + "\n").encode()),
+        shipped.TASKS_FILE: gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0),
         shipped.EMBEDDINGS_FILE: _array_bytes([record.text for record in records], embedder),
         shipped.ROLES_FILE: _array_bytes(role_texts(), embedder),
         MANIFEST_FILE: (json.dumps(manifest(lines), indent=2) + "\n").encode(),
     }
     for name, content in files.items():
-        replace_bytes(folder / name, content)
+        replace_bytes(shipped.DATA / name, content)
     return sum(map(len, files.values()))
 
 
@@ -118,15 +102,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Rebuild the tasks and embeddings that the package ships.",
     )
     parser.add_argument("--check", action="store_true", help="write nothing, compare only")
-    parser.add_argument("--out", type=Path, default=shipped.DATA, help="folder to write to")
-    options = parser.parse_args(arguments)
     try:
-        if options.check:
+        if parser.parse_args(arguments).check:
             check()
             print("the shipped data are those of the code")
         else:
-            size = build(options.out)
-            print(f"wrote {size / 1e6:.2f} MB to {options.out}")
+            print(f"wrote {build() / 1e6:.2f} MB to {shipped.DATA}")
     except InfraMindError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import cycle
 
 import numpy as np
 
@@ -40,8 +39,7 @@ def is_telling(draft: Draft) -> bool:
 
 def _stream(seed: int, domain: str, family: Family, seen: set[str]) -> Iterator[Draft]:
     """Drafts of one family whose texts are not in `seen`, until it is used up."""
-    misses = 0
-    index = 0
+    misses = index = 0
     while misses < MAX_MISSES:
         draft = family(Draw(f"{seed}/{domain}/{family.__name__}/{index}"))
         index += 1
@@ -56,22 +54,18 @@ def _stream(seed: int, domain: str, family: Family, seen: set[str]) -> Iterator[
 def _drafts(seed: int, domain: str, count: int) -> list[tuple[str, Draft]]:
     """Return `count` (family, draft) pairs of a domain, the families in turn."""
     seen: set[str] = set()
-    families = FAMILIES[domain]
-    streams = {family.__name__: _stream(seed, domain, family, seen) for family in families}
+    streams = {f.__name__: _stream(seed, domain, f, seen) for f in FAMILIES[domain]}
     drafts: list[tuple[str, Draft]] = []
-    for name in cycle([family.__name__ for family in families]):
-        if len(drafts) == count or not streams:
-            break
-        if name not in streams:
-            continue
-        draft = next(streams[name], None)
-        if draft is None:
-            del streams[name]
-        else:
-            drafts.append((name, draft))
+    while len(drafts) < count and streams:
+        for name, stream in list(streams.items()):
+            draft = next(stream, None)
+            if draft is None:
+                del streams[name]
+            else:
+                drafts.append((name, draft))
     if len(drafts) < count:
         raise RuntimeError(f"the families of {domain} make only {len(drafts)} of {count} tasks")
-    return drafts
+    return drafts[:count]
 
 
 def generate(seed: int = SEED, tasks_per_domain: int = TASKS_PER_DOMAIN) -> list[TaskRecord]:
@@ -97,19 +91,19 @@ def generate(seed: int = SEED, tasks_per_domain: int = TASKS_PER_DOMAIN) -> list
         visible = standardised(np.array([draft.level for _, draft in drafts]))
         hidden = np.array([hashed_normal(f"{seed}/hidden/{task_id}") for task_id in ids])
         difficulty = standardised(mixed_difficulty(visible, standardised(hidden), TEXT_R2))
-        for i, (family, draft) in enumerate(drafts):
-            records.append(
-                TaskRecord(
-                    id=ids[i],
-                    text=draft.text,
-                    dataset=dataset,
-                    domain=domain,
-                    answer=draft.answer,
-                    difficulty=round(float(difficulty[i]), 4),
-                    split=split_of(ids[i], draft.text),
-                    family=family,
-                )
+        records += [
+            TaskRecord(
+                id=task_id,
+                text=draft.text,
+                dataset=dataset,
+                domain=domain,
+                answer=draft.answer,
+                difficulty=round(float(value), 4),
+                split=split_of(task_id, draft.text),
+                family=family,
             )
+            for (family, draft), task_id, value in zip(drafts, ids, difficulty, strict=True)
+        ]
     return records
 
 

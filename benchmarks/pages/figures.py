@@ -41,14 +41,7 @@ _STYLE: Final = {
 
 
 def save_all(figures: Mapping[str, Callable[[], Figure]], folder: Path) -> list[Path]:
-    """Draw figures into a folder.
-
-    Args:
-        figures: Name of the file, without its suffix, to what draws it.
-        folder: Made if needed.
-
-    Returns:
-        The files.
+    """Draw figures, by the names of their files without suffix, into a folder; return the files.
 
     Raises:
         BenchmarkError: matplotlib is missing, or a file cannot be written.

@@ -20,11 +20,7 @@ _REGION: Final = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re
 
 
 def fill(text: str, blocks: Mapping[str, str]) -> str:
-    """The text with the content of every region replaced.
-
-    Raises:
-        BenchmarkError: There is no block of a region's name.
-    """
+    """The text with the content of every region replaced; a BenchmarkError for an unknown one."""
 
     def region(match: re.Match[str]) -> str:
         if match[2] not in blocks:
@@ -35,19 +31,10 @@ def fill(text: str, blocks: Mapping[str, str]) -> str:
 
 
 def refresh(page: Path, blocks: Mapping[str, str], *, check: bool = False) -> bool:
-    """Refresh the regions of a page.
-
-    Args:
-        page: The page.
-        blocks: Content by name of the region.
-        check: Whether the page is left as it is.
-
-    Returns:
-        Whether it was up to date.
+    """Refresh the regions of a page, unless only checking; return whether it was up to date.
 
     Raises:
-        BenchmarkError: The page cannot be read, or has a region without a block.
-        InfraMindError: It cannot be written.
+        InfraMindError: The page cannot be read or written, or has a region without a block.
     """
     try:
         old = page.read_text(encoding="utf-8")

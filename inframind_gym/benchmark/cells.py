@@ -143,18 +143,7 @@ def grid(suite: BaseSuite) -> list[Any]:
 
 
 def cell_id(cell: BaseCell, settings_hash: str, policy_fingerprint: Any) -> str:
-    """Hash everything that determines a cell's result.
-
-    Args:
-        cell: The coordinates.
-        settings_hash: Hash of what all cells of a run share, see
-            `inframind_gym.benchmark.provenance.settings`.
-        policy_fingerprint: Version and weights of the policy, see
-            `inframind_gym.benchmark.provenance.policy_fingerprint`.
-
-    Returns:
-        16 hexadecimal digits.
-    """
+    """Hash everything that determines a cell's result, see `inframind_gym.benchmark.provenance`."""
     return content_hash([cell.to_json(), settings_hash, policy_fingerprint])
 
 
@@ -170,17 +159,10 @@ def _seed_of(*parts: str | float | int) -> int:
 
 
 def batches(cells: Sequence[CellT], batch_size: int) -> list[list[CellT]]:
-    """Group cells that one vector environment can run in lock-step.
+    """Group cells that one vector environment can run in lock-step, at most `batch_size` each.
 
     Rows of a batch share their `group`. They are ordered by their coordinates, because episodes of
     one place end at about the same step.
-
-    Args:
-        cells: Cells to run.
-        batch_size: Most rows of a batch.
-
-    Returns:
-        The batches, in the order in which their groups appear in `cells`.
     """
     groups: dict[tuple[Any, ...], list[CellT]] = {}
     for cell in cells:

@@ -9,7 +9,7 @@ import numpy as np
 
 from inframind_gym.benchmark.cells import Place
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.families import Family, family_of
+from inframind_gym.benchmark.families import family_of
 from inframind_gym.benchmark.leaderboard import MIN_SEEDS
 from inframind_gym.benchmark.metrics import Metric
 from inframind_gym.benchmark.results import Estimate, Results, Stratum
@@ -71,8 +71,8 @@ def compare(
         rows.append({**family.suite.cell.describe(place), **_differences(*sides)})
         totals = [x + y for x, y in zip(totals, sides, strict=True)] if totals else sides
     return {
-        "a": _describe(a),
-        "b": _describe(b),
+        "a": {"folder": str(a.results.folder), "policy": a.policy},
+        "b": {"folder": str(b.results.folder), "policy": b.policy},
         "cells": len(pairs),
         "overall": _differences(*totals),
         "rows": rows,
@@ -101,16 +101,12 @@ def _pairs(a: Side, b: Side) -> dict[Place, tuple[Stratum, Stratum]]:
             )
         pairs[key] = (Stratum.of([x for x, _ in episodes]), Stratum.of([y for _, y in episodes]))
     if not pairs:
+        axes = [axis.label.partition("/")[0] for axis in a.results.family.suite.cell.axes]
         raise BenchmarkError(
             f"{a.policy} ({a.results.folder}) and {b.policy} ({b.results.folder}) have no "
-            f"{', '.join(_words(a.results.family))} and seed in common: there is nothing to pair."
+            f"{', '.join(axes)} and seed in common: there is nothing to pair."
         )
     return pairs
-
-
-def _words(family: Family) -> list[str]:
-    """Return the axes in words: "rate/min" is a rate."""
-    return [axis.label.partition("/")[0] for axis in family.suite.cell.axes]
 
 
 def _differences(a: Estimate, b: Estimate) -> dict[str, Any]:
@@ -124,10 +120,6 @@ def _differences(a: Estimate, b: Estimate) -> dict[str, Any]:
         }
         for i, name in enumerate(a.names)
     }
-
-
-def _describe(side: Side) -> dict[str, str]:
-    return {"folder": str(side.results.folder), "policy": side.policy}
 
 
 def _notes(a: Side, b: Side, pairs: dict[Place, tuple[Stratum, Stratum]]) -> list[str]:
@@ -161,15 +153,9 @@ def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
     ]
     family = family_of(comparison)
     metrics, axes = family.metrics, family.suite.cell.axes
-    overall = comparison["overall"]
     body = [
-        [
-            metrics[name].heading,
-            metrics[name].text(d["a"]),
-            metrics[name].text(d["b"]),
-            *_difference(metrics[name], d),
-        ]
-        for name, d in overall.items()
+        [one.heading, one.text(d["a"]), one.text(d["b"]), *_difference(one, d)]
+        for one, d in ((metrics[name], d) for name, d in comparison["overall"].items())
     ]
     sheets = [
         Sheet(

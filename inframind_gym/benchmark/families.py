@@ -38,11 +38,21 @@ Progress = Callable[[int], None]
 
 
 class Player(ABC):
-    """Runs batches of cells; asks between steps whether to stop."""
+    """Runs batches of cells.
+
+    Every player has a suite, a function `stop` that is called between steps and ends the run by
+    returning true, and a function `progress` that is given the number of records (`Family.unit`)
+    since the last call.
+    """
 
     @abstractmethod
     def run(self, cells: Sequence[Any]) -> Iterator[list[tuple[Any, ...]]]:
-        """Run cells of one batch; yields those that have finished, with what `encode` takes."""
+        """Run cells of one `BaseCell.group`; yields the finished ones, with what `encode` takes.
+
+        Raises:
+            StoppedError: `stop` returned true.
+            PolicyFailedError: The policy raised an error or gave no valid action.
+        """
 
     def warm_up(self, cell: Any) -> None:  # noqa: B027
         """Take one step as in a cell, so that compiled code is in the cache."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -24,9 +23,8 @@ class ProgressReport:
     """
 
     def __init__(self, total: int, done: int, what: str, unit: str) -> None:
-        self._unit = unit
+        self._what, self._unit = what, unit
         self._total, self._count, self._start = total, done, done
-        self._what = what
         self._began = self._printed = time.monotonic()
         console = Console(stderr=True)
         self._bar: Progress | None = None
@@ -65,12 +63,7 @@ class ProgressReport:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

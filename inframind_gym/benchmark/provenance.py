@@ -28,31 +28,23 @@ if TYPE_CHECKING:
 PACKAGE: Final = Path(inframind_gym.__file__).resolve().parent
 
 
-def version_settings() -> dict[str, Any]:
-    """Return the versions that results of every family depend on."""
-    return {
-        "format": FORMAT,
-        "simulator": SIMULATOR_VERSION,
-        "numpy": version("numpy"),
-        "numba": version("numba"),
-    }
-
-
 def file_hash(path: Path) -> str:
     """Return 16 hexadecimal digits of a file's content; empty if there is no such file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
 
 
 def settings(suite: BaseSuite) -> dict[str, Any]:
-    """Return what all cells of a run share and what their results depend on.
+    """Return what all cells of a resolved suite share and what their results depend on, as JSON.
 
-    Args:
-        suite: The resolved suite.
-
-    Returns:
-        JSON content; two runs may share a results folder only if it is equal.
+    Two runs may share a results folder only if it is equal.
     """
-    return {**version_settings(), **suite.settings()}
+    return {
+        "format": FORMAT,
+        "simulator": SIMULATOR_VERSION,
+        "numpy": version("numpy"),
+        "numba": version("numba"),
+        **suite.settings(),
+    }
 
 
 def policy_fingerprint(
@@ -75,13 +67,12 @@ def policy_fingerprint(
         ConfigError: The policy is unknown or cannot be made.
     """
     policy = resolve(name_or_path)
-    weights = weights_hash(policy)
     kind = type(policy.instances[0] if isinstance(policy, PerRowPolicy) else policy)
     return {
         "class": kind.__qualname__,
         "version": getattr(kind, "version", 1),
         "module": _source_of(kind),
-        "weights": weights,
+        "weights": weights_hash(policy),
     }
 
 

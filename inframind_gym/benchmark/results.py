@@ -87,21 +87,11 @@ class Stratum:
         return int(self.sums.shape[0])
 
     def metrics(self, layout: Layout, counts: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-        """Compute every metric where unit u is taken ``counts[b, u]`` times.
-
-        Args:
-            layout: Of the sums.
-            counts: ``(num_resamples, num_units)``.
-
-        Returns:
-            Values, ``(num_resamples,)`` each.
-        """
-        metrics = layout.evaluate(counts @ self.sums)
+        """Compute every metric with unit u taken ``counts[b, u]`` times, ``(num_resamples,)``."""
+        tail = np.zeros(len(counts))
         if self.values.size:
-            metrics[layout.tail] = pooled_quantile(self.values, self.unit, counts, TAIL)
-        else:
-            metrics[layout.tail] = np.zeros(counts.shape[0])
-        return metrics
+            tail = pooled_quantile(self.values, self.unit, counts, TAIL)
+        return {**layout.evaluate(counts @ self.sums), layout.tail: tail}
 
     def counts(self, place: Place, seed: int, num_resamples: int) -> NDArray[np.int64]:
         """Draw how often each resample takes each unit, ``(num_resamples, num_units)``."""
@@ -140,18 +130,10 @@ class Estimate:
         seed: int,
         num_resamples: int,
     ) -> Estimate:
-        """Estimate the metrics of one stratum.
+        """Estimate the metrics of one stratum: episodes of one policy at one place.
 
         The resamples are the same for every policy and independent of those of other strata. Few
         units give few different resamples (five seeds: 126), and each is evaluated once.
-
-        Args:
-            names: The metrics.
-            layout: Of the sums.
-            stratum: Episodes of one policy at one place.
-            place: The place.
-            seed: Seed of the bootstrap.
-            num_resamples: Number of resamples.
         """
         counts = stratum.counts(place, seed, num_resamples)
         different, which = np.unique(counts, axis=0, return_inverse=True)

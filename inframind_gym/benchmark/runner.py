@@ -20,7 +20,7 @@ from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
 from inframind_gym.benchmark.families import family_of
 from inframind_gym.benchmark.progress import ProgressReport, say
 from inframind_gym.benchmark.provenance import policy_fingerprint, provenance, settings
-from inframind_gym.benchmark.store import HEADER, REQUESTS, ResultStore, differences, read_header
+from inframind_gym.benchmark.store import REQUESTS, ResultStore
 from inframind_gym.benchmark.suite import BaseSuite
 
 
@@ -29,7 +29,6 @@ class RunSummary:
     """Summary of a run.
 
     Attributes:
-        folder: Where the results are.
         cells: Cells of the suite.
         computed: Cells that this run has computed.
         kept: Cells that earlier runs had computed.
@@ -37,7 +36,6 @@ class RunSummary:
         stopped: Whether it was stopped before the end.
     """
 
-    folder: Path
     cells: int
     computed: int
     kept: int
@@ -109,18 +107,7 @@ def run(
                 stopped = True
         if not stopped:
             store.sort()
-    return RunSummary(folder, len(ids), computed, kept, time.monotonic() - began, stopped)
-
-
-def outdated(suite: BaseSuite, folder: Path) -> list[str]:
-    """List why a folder's results are not those of a resolved suite; [] where they are.
-
-    Raises:
-        BenchmarkError: The folder's ``run.json`` is damaged.
-    """
-    if not (folder / HEADER).exists():
-        return []
-    return differences(read_header(folder), _header(suite, ()))
+    return RunSummary(len(ids), computed, kept, time.monotonic() - began, stopped)
 
 
 def _header(suite: BaseSuite, command: Sequence[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,7 +118,8 @@ def measure(only: Sequence[str] | None = None, *, repeats: int = 5) -> dict[str,
     for key in keys:
         say(f"measuring {FIGURES[key].what} ...")
         with keep_to_one_core():
-            figures |= _MEASUREMENTS[key](repeats)
+            found = _MEASUREMENTS[key](repeats)
+        figures |= found if isinstance(found, dict) else {key: found}
     targets = {key: FIGURES[key].target for key in keys}
     return {**figures, "targets": targets, "repeats": repeats, **provenance()}
 
@@ -146,14 +148,7 @@ def _median_rate(work: Callable[[], int], repeats: int) -> float:
 
 
 def _batch_rate(env: gym.vector.VectorEnv, actions: NDArray[Any], warm_up: int, n: int) -> float:
-    """Return steps per second of a vector environment, all rows counted.
-
-    Args:
-        env: The environment.
-        actions: Actions of successive steps, repeated.
-        warm_up: Steps before the measurement, from which its length follows.
-        n: Number of measurements.
-    """
+    """Return steps per second, all rows counted; `warm_up` steps decide how many are measured."""
     env.reset(seed=0)
 
     def steps(count: int) -> int:
@@ -195,8 +190,8 @@ def _vector(
     return rate
 
 
-def _stream(observation: str) -> Callable[[int], float]:
-    return lambda n: _vector("InfraMind-Stream-v0", NUM_ENVS, n, observation=observation)
+def _stream(observation: str, n: int) -> float:
+    return _vector("InfraMind-Stream-v0", NUM_ENVS, n, observation=observation)
 
 
 def _single_stream(n: int) -> float:
@@ -301,10 +296,6 @@ def _seconds_in_fresh_process(code: str, **environment: str) -> float:
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
-def _import(n: int) -> float:
-    return statistics.median(_seconds_in_fresh_process(_IMPORT) for _ in range(n))
-
-
 def _compile(n: int) -> Figures:
     with tempfile.TemporaryDirectory() as cache:
         compiled, *cached = [
@@ -313,22 +304,13 @@ def _compile(n: int) -> Figures:
     return {"compile_s": compiled, "cached_start_s": statistics.median(cached)}
 
 
-def _alone(key: str, measurement: Callable[[int], float]) -> Callable[[int], Figures]:
-    return lambda n: {key: measurement(n)}
-
-
-_MEASUREMENTS: dict[str, Callable[[int], Figures]] = {
-    **{
-        key: _alone(key, measurement)
-        for key, measurement in (
-            ("stream_vector_index_dps", _stream("index")),
-            ("stream_vector_full_dps", _stream("full")),
-            ("stream_single_sps", _single_stream),
-            ("import_s", _import),
-        )
-    },
+_MEASUREMENTS: dict[str, Callable[[int], float | Figures]] = {
+    "stream_vector_index_dps": partial(_stream, "index"),
+    "stream_vector_full_dps": partial(_stream, "full"),
+    "stream_single_sps": _single_stream,
     "executor_vector_sps": _executor,
     "kernel_rps": _kernel,
     "placement_sps": _placement,
+    "import_s": lambda n: statistics.median(_seconds_in_fresh_process(_IMPORT) for _ in range(n)),
     "compile_s": _compile,
 }

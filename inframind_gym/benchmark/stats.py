@@ -30,17 +30,10 @@ _EXACT_T_DF = 400  # beyond this the t quantile equals its large-sample expansio
 
 
 def student_t_quantile(probability: float, df: int) -> float:
-    """Quantile of Student's t with an integer number of degrees of freedom.
+    """Quantile of Student's t at a probability in (0, 1), for `df` >= 1 degrees of freedom.
 
     The distribution function is the closed form of Abramowitz & Stegun 26.7.3-4, inverted by
     bisection.
-
-    Args:
-        probability: In (0, 1).
-        df: Degrees of freedom, at least 1.
-
-    Returns:
-        The quantile.
     """
     if probability < 0.5:
         return -student_t_quantile(1.0 - probability, df)
@@ -74,36 +67,10 @@ def _student_t_cdf(t: float, df: int) -> float:
     return 0.5 + ((theta + inner) / math.pi if odd else 0.5 * inner)
 
 
-def expanded_levels(
-    units_per_stratum: NDArray[np.int64], confidence: float = CONFIDENCE
-) -> tuple[float, float]:
-    """Return the two percentile levels of the expanded percentile interval.
-
-    Args:
-        units_per_stratum: Number of resampled units of each stratum, ``(num_strata,)``.
-        confidence: Nominal coverage.
-
-    Returns:
-        Lower and upper level in [0, 1], e.g. (0.001, 0.999) for one stratum of five.
-    """
-    num_units = int(units_per_stratum.sum())
-    df = int((units_per_stratum - 1).sum())
-    if df < 1:
-        return 0.0, 1.0
-    stretch = math.sqrt(num_units / df) * student_t_quantile(0.5 + confidence / 2.0, df)
-    tail = _NORMAL.cdf(-stretch)
-    return tail, 1.0 - tail
-
-
 def resample_counts(
     rng: np.random.Generator, num_units: int, num_resamples: int = NUM_RESAMPLES
 ) -> NDArray[np.int64]:
     """Draw how often each unit is taken in each resample of ``num_units`` units with replacement.
-
-    Args:
-        rng: Source of randomness.
-        num_units: Units in the stratum.
-        num_resamples: Number of resamples.
 
     Returns:
         Counts, ``(num_resamples, num_units)``; every row sums to ``num_units``.
@@ -121,13 +88,18 @@ def interval(
 
     Args:
         draws: One statistic per resample, ``(num_resamples, ...)``.
-        units_per_stratum: Units of each stratum that went into the statistic.
+        units_per_stratum: Units of each stratum that went into it, ``(num_strata,)``.
         confidence: Nominal coverage.
 
     Returns:
         Lower and upper ends, ``(2, ...)``.
     """
-    return np.quantile(draws, expanded_levels(units_per_stratum, confidence), axis=0)
+    num_units, df = int(units_per_stratum.sum()), int((units_per_stratum - 1).sum())
+    tail = 0.0
+    if df > 0:
+        stretch = math.sqrt(num_units / df) * student_t_quantile(0.5 + confidence / 2.0, df)
+        tail = _NORMAL.cdf(-stretch)
+    return np.quantile(draws, [tail, 1.0 - tail], axis=0)
 
 
 def pooled_quantile(
@@ -154,9 +126,7 @@ def pooled_quantile(
     order = np.argsort(values, kind="stable")
     ascending = values[order]
     num_units = counts.shape[1]
-    below = np.zeros(
-        (values.size + 1, num_units), dtype=np.int64
-    )  # values of each unit among the first v
+    below = np.zeros((values.size + 1, num_units), np.int64)  # of each unit among the first v
     np.cumsum(unit[order][:, None] == np.arange(num_units), axis=0, out=below[1:])
     size = counts @ below[-1]
     position = (size - 1) * quantile

@@ -20,12 +20,10 @@ import fcntl
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
 import numpy as np
 
@@ -42,10 +40,6 @@ _SORTED = ".sorted"  # suffix of the files that replace the logs when a run is c
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 Timing = dict[str, float]  # name of a measurement -> milliseconds
-
-
-class OtherSettingsError(BenchmarkError):
-    """A folder holds results that other code or settings have made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +143,7 @@ def read_header(folder: Path) -> dict[str, Any]:
         raise BenchmarkError(f"{path} is not valid JSON: {error}") from None
     written = header.get("settings", {}).get("format", FORMAT)
     if written != FORMAT:
-        raise OtherSettingsError(
+        raise BenchmarkError(
             f"{folder} was written in format {written} of the benchmark, this is format {FORMAT}. "
             "Choose another folder, or delete this one to start over."
         )
@@ -263,41 +257,6 @@ def read_records(
             yield block, records
 
 
-def delete_results(folder: Path) -> None:
-    """Delete all results in a folder; the folder stays, with its lock, which others may wait for.
-
-    Raises:
-        BenchmarkError: Another run uses the folder, or it cannot be written; nothing is deleted.
-    """
-    with _locked(folder):
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif path.name != _LOCK:
-                path.unlink()
-
-
-def _locked(folder: Path) -> TextIO:
-    """Take a folder, which is created if needed, for one run: until the file is closed.
-
-    Raises:
-        BenchmarkError: Another run uses the folder, or it cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / _LOCK).open("w")
-    except OSError as error:
-        raise BenchmarkError(f"{folder} cannot be written: {error.strerror}.") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise BenchmarkError(
-            f"{folder} is in use by another run. Wait for it, or choose another folder."
-        ) from None
-    return lock
-
-
 class ResultStore:
     """A results folder open for one run; a context manager.
 
@@ -314,7 +273,18 @@ class ResultStore:
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
         self.folder = folder
         self._family = family_of(header["suite"])
-        self._lock = _locked(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (folder / _LOCK).open("w")
+        except OSError as error:
+            raise BenchmarkError(f"{folder} cannot be written: {error.strerror}.") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise BenchmarkError(
+                f"{folder} is in use by another run. Wait for it, or choose another folder."
+            ) from None
         try:
             self._finish_sorting()
             merged = self._merge(header)
@@ -323,8 +293,10 @@ class ResultStore:
                 RECORDS: max((block.end for block in self._blocks.values()), default=0),
                 CELLS: sum(len(block.raw) for block in self._blocks.values()),
             }
-            self._file = {name: self._open_at(name, end) for name, end in self._end.items()}
-            self.write_header(merged)
+            for name, end in self._end.items():  # cut off what follows the last finished cell
+                (folder / name).touch()
+                os.truncate(folder / name, end)
+            self._write_header(merged)
         except BaseException:
             self._lock.close()
             raise
@@ -363,12 +335,7 @@ class ResultStore:
             except OSError as error:
                 raise self._failure(TIMING, error) from None
 
-    def write_header(self, header: Mapping[str, Any]) -> None:
-        """Replace ``run.json`` as a whole.
-
-        Raises:
-            BenchmarkError: The disk is full or fails; the old file stays.
-        """
+    def _write_header(self, header: Mapping[str, Any]) -> None:
         content = json.dumps(header, indent=2, allow_nan=False) + "\n"
         self._write_whole(HEADER + ".new", [content.encode()])
         os.replace(self.folder / (HEADER + ".new"), self.folder / HEADER)
@@ -392,11 +359,9 @@ class ResultStore:
 
             self._write_whole(RECORDS + _SORTED, in_order())
         self._write_whole(CELLS + _SORTED, (block.raw for block in blocks))
-        self._close_files()
         os.replace(self.folder / (RECORDS + _SORTED), self.folder / RECORDS)
         os.replace(self.folder / (CELLS + _SORTED), self.folder / CELLS)
         self._blocks = {block.line["cell"]: block for block in read_blocks(self.folder)}
-        self._file = {name: self._open_at(name, end) for name, end in self._end.items()}
 
     def _finish_sorting(self) -> None:
         """Complete or undo a `sort` that a kill has interrupted (critical are its two renames)."""
@@ -416,7 +381,7 @@ class ResultStore:
         old, files = read_header(self.folder), self._family.suite.files()
         differing = differences(old, header)
         if differing:
-            raise OtherSettingsError(
+            raise BenchmarkError(
                 f"{self.folder} holds results of other settings: {'; '.join(differing)}. "
                 "Choose another folder, or delete this one to start over."
             )
@@ -425,37 +390,32 @@ class ResultStore:
         runs = [*old["runs"], *header["runs"]]
         return {**header, **merged, "bounds": bounds, "runs": runs}
 
-    def _open_at(self, name: str, end: int) -> int:
-        """Open a log for appending, without what follows its last finished cell."""
-        descriptor = os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o644)
-        os.ftruncate(descriptor, end)
-        os.lseek(descriptor, end, os.SEEK_SET)
-        return descriptor
-
     def _append(self, name: str, content: bytes) -> None:
-        descriptor, end = self._file[name], self._end[name]
         try:
-            _write_all(descriptor, content)
-            os.fsync(descriptor)
+            self._write(name, [content], os.O_APPEND)
         except OSError as error:
-            os.ftruncate(descriptor, end)
-            os.lseek(descriptor, end, os.SEEK_SET)
+            os.truncate(self.folder / name, self._end[name])
             raise self._failure(name, error) from None
-        self._end[name] = end + len(content)
+        self._end[name] += len(content)
 
     def _write_whole(self, name: str, parts: Iterable[bytes]) -> None:
-        path = self.folder / name
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-            try:
-                for part in parts:
-                    _write_all(descriptor, part)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            self._write(name, parts, os.O_CREAT | os.O_TRUNC)
         except OSError as error:
-            path.unlink(missing_ok=True)
+            (self.folder / name).unlink(missing_ok=True)
             raise self._failure(name, error) from None
+
+    def _write(self, name: str, parts: Iterable[bytes], flags: int) -> None:
+        """Write and sync without a buffer, which would be flushed again after an error."""
+        descriptor = os.open(self.folder / name, os.O_WRONLY | flags, 0o644)
+        try:
+            for part in parts:
+                view = memoryview(part)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def _failure(self, name: str, error: OSError) -> BenchmarkError:
         return BenchmarkError(
@@ -463,28 +423,11 @@ class ResultStore:
             "make room and run the same command again."
         )
 
-    def _close_files(self) -> None:
-        for descriptor in self._file.values():
-            os.close(descriptor)
-        self._file = {}
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._close_files()
+    def __exit__(self, *_: object) -> None:
         self._lock.close()
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 def _size(path: Path) -> int:

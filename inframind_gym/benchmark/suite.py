@@ -46,17 +46,12 @@ def check_names(given: Iterable[str]) -> None:
             )
 
 
-def check_axis(values: tuple[Any, ...]) -> None:
-    """Check the values along an axis of a suite.
-
-    Raises:
-        ValueError: There is none, or one comes twice.
-    """
-    if not values:
-        raise ValueError("names nothing")
+def check_axis(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values along an axis of a suite; a ValueError if one comes twice."""
     repeated = {str(item) for item in values if values.count(item) > 1}
     if repeated:
         raise ValueError(f"names {', '.join(sorted(repeated))} more than once")
+    return values
 
 
 class BaseSuite(StrictModel):
@@ -202,31 +197,21 @@ def split_list(text: str | None) -> tuple[str, ...] | None:
 def parse_numbers(
     option: str, text: str | None, *, words: Sequence[str] = ()
 ) -> tuple[float | str, ...] | None:
-    """Read a comma-separated list of positive numbers.
-
-    Args:
-        option: The option's name, for the error.
-        text: Text of the option; None if it was not used.
-        words: Words that may replace a number.
+    """Read a comma-separated list of positive numbers, of which words may replace some.
 
     Raises:
-        BenchmarkError: An item is neither a positive finite number nor one of `words`.
+        InfraMindError: An item is neither a positive finite number nor one of `words`.
     """
-    items = split_list(text)
-    if items is None:
-        return None
-    numbers: list[float | str] = []
-    for item in items:
-        if item in words:
-            numbers.append(item)
-            continue
+
+    def number(item: str) -> float:
         try:
-            number = float(item)
+            return require_positive(option, float(item))
         except ValueError:
-            expected = " or ".join(["a number", *(repr(word) for word in words)])
+            expected = " or ".join(["a positive number", *map(repr, words)])
             raise BenchmarkError(f"{option}: {item!r} is not {expected}.") from None
-        numbers.append(require_positive(option, number))
-    return tuple(numbers)
+
+    items = split_list(text)
+    return items and tuple(item if item in words else number(item) for item in items)
 
 
 def parse_seeds(text: str | None) -> int | tuple[int, ...] | None:

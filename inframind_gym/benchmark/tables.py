@@ -35,21 +35,16 @@ class Sheet:
     best: set[tuple[int, int]] = field(default_factory=set)
 
 
-def show(
-    sheets: Sequence[Sheet], *, markdown: bool = False, console: Console | None = None
-) -> None:
+def show(sheets: Sequence[Sheet], *, markdown: bool = False) -> None:
     """Print tables to standard output."""
     if markdown:
         print("\n\n".join(to_markdown(sheet) for sheet in sheets))
         return
-    console = console or _console()
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
     for sheet in sheets:
         console.print(to_rich(sheet))
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=120)
 
 
 def to_rich(sheet: Sheet) -> Table:
@@ -124,10 +119,7 @@ def metrics_sheet(
         place = "" if row.get("bound") else str(ranked.index(row) + 1)
         extra = [_of_bound(row)] if bounded else []
         body.append([place, short(row["policy"]), *(with_margin(row, m) for m in main), *extra])
-    best = set()
-    for c, metric in enumerate(main, start=2):
-        if metric.better:
-            best |= {(r, c) for r in _best(rows, metric)}
+    best = {(r, c) for c, one in enumerate(main, start=2) if one.better for r in _best(rows, one)}
     return Sheet(title, headings, body, caption, left=2, best=best)
 
 
@@ -164,13 +156,10 @@ def matrix(
     """Make a table of policies by the values of an axis; the best score of a column is bold."""
     values = list(dict.fromkeys(row[axis] for row in rows))
     found = {(row["policy"], row[axis]): row for row in rows}
-    best = set()
-    for c, value in enumerate(values, start=1):
-        column = [found[policy, value] for policy in policies]
-        best |= {(r, c) for r in _best(column, score)}
-    return Sheet(
-        title,
-        ["policy", *(label(value) for value in values)],
-        [[short(policy), *(text(found[policy, value]) for value in values)] for policy in policies],
-        best=best,
-    )
+    best = {
+        (r, c)
+        for c, value in enumerate(values, start=1)
+        for r in _best([found[policy, value] for policy in policies], score)
+    }
+    body = [[short(policy), *(text(found[policy, v]) for v in values)] for policy in policies]
+    return Sheet(title, ["policy", *map(label, values)], body, best=best)

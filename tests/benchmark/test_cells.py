@@ -36,11 +36,16 @@ def suite(**changes: object) -> RoutingSuite:
     return RoutingSuite.model_validate({**content, **changes})
 
 
-def test_grid_is_the_product_of_the_axes() -> None:
+def test_every_cell_is_in_one_batch_with_others_of_its_policy_and_workload() -> None:
     cells = grid(suite())
     assert len(cells) == len(set(cells)) == 2 * 2 * 2 * 3
     assert cells[0] == RoutingCell("a", "w", 10.0, 30.0, 0)
     assert str(cells[-1]) == "b on w, 100/min, tiers, seed 2"
+    made = batches(cells, 4)
+    assert sorted((c for b in made for c in b), key=str) == sorted(cells, key=str)
+    for batch in made:
+        assert len(batch) <= 4
+        assert len({(c.policy, c.workload) for c in batch}) == 1
 
 
 @pytest.mark.parametrize("cell", [CELL, PLACEMENT])
@@ -72,15 +77,6 @@ def test_cell_id_covers_everything_that_determines_the_result() -> None:
     }
     assert len(ids) == 5
     assert cell_id(dataclasses.replace(CELL), "s", "p") in ids
-
-
-def test_batches_hold_every_cell_once_and_share_policy_and_workload() -> None:
-    cells = grid(suite())
-    made = batches(cells, 4)
-    assert sorted((c for b in made for c in b), key=str) == sorted(cells, key=str)
-    for batch in made:
-        assert len(batch) <= 4
-        assert len({(c.policy, c.workload) for c in batch}) == 1
 
 
 def test_shipped_suites_are_valid() -> None:

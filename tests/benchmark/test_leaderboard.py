@@ -49,12 +49,8 @@ def test_a_row_can_be_computed_by_hand(tmp_path: Path) -> None:
     latency_s = np.array([5.0, 20.0, 40.0, 120.0])
     write_folder(tmp_path, [cell], lambda _: completed(np.array([1, 0, 1, 1]), latency_s))
     (row,) = leaderboard(load_results(tmp_path), num_resamples=100)["rows"]
-    assert (row["policy"], row["workload"], row["rate_per_min"], row["budget_s"]) == (
-        "good",
-        "w",
-        10.0,
-        30.0,
-    )
+    found = [row[key] for key in ("policy", "workload", "rate_per_min", "budget_s")]
+    assert found == ["good", "w", 10.0, 30.0]
     assert (row["records"], row["seeds"]) == (4, [0])
     assert row["accuracy"] == 0.75
     assert row["goodput"] == 0.25  # solved within 30 s: the first alone
@@ -91,9 +87,8 @@ def test_lines_of_cells_agree_with_the_leaderboard(folder: Path, tmp_path: Path)
     results = load_results(folder)
     for line in lines:
         stratum = Stratum.of([results.episodes[RoutingCell.from_json(line)]])
-        for name, values in stratum.metrics(
-            COLUMNS, np.ones((1, stratum.num_units), np.int64)
-        ).items():
+        once = np.ones((1, stratum.num_units), np.int64)
+        for name, values in stratum.metrics(COLUMNS, once).items():
             assert line[name] == pytest.approx(values[0])
 
 
@@ -104,12 +99,6 @@ def test_ranking_averages_cells_and_puts_the_best_goodput_first(board: dict[str,
         assert row["cells"] == 4
         for name in METRICS:
             assert row[name] == pytest.approx(np.mean([r[name] for r in own]))
-
-
-def test_the_true_rates_lie_within_the_intervals(board: dict[str, Any]) -> None:
-    for row in board["ranking"]:
-        low, high = row["accuracy_ci95"]
-        assert low < QUALITY[row["policy"]][0] < high
 
 
 def test_the_same_seed_gives_the_same_intervals(folder: Path, board: dict[str, Any]) -> None:
@@ -157,12 +146,6 @@ def test_pairing_narrows_the_interval(folder: Path, board: dict[str, Any]) -> No
     low, high = found["overall"]["latency_mean_s"]["difference_ci95"]
     alone = sum(np.ptp(row["latency_mean_s_ci95"]) ** 2 for row in board["ranking"]) ** 0.5
     assert high - low < 0.6 * alone
-
-
-def test_a_policy_does_not_differ_from_itself(folder: Path) -> None:
-    results = load_results(folder)
-    found = compare(Side(results, "good"), Side(results, "good"), num_resamples=200)
-    assert all(d["difference_ci95"] == [0.0, 0.0] for d in found["overall"].values())
 
 
 def test_folders_are_compared_on_what_both_have(folder: Path, tmp_path: Path) -> None:

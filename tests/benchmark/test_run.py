@@ -89,21 +89,6 @@ def test_a_batch_gives_the_bits_of_each_cell_alone(policy: str) -> None:
         )
 
 
-def test_policies_meet_the_same_queries_arrivals_and_budgets() -> None:
-    config = suite(policies=["static", "round_robin"], seeds=1, budgets_s=["tiers"])
-    drawn_by_rate: dict[Any, list[Any]] = {}
-    for policy in config.policies:
-        cells = [cell for cell in grid(config) if cell.policy == policy]
-        for finished in Simulator(config).run(cells):
-            for cell, records, _ in finished:
-                order = records[np.argsort(records["query"])]
-                drawn = order[["query", "task", "arrival_s", "budget_s", "topology", "num_agents"]]
-                drawn_by_rate.setdefault(cell.rate_per_min, []).append(drawn.tolist())
-    for one, other in drawn_by_rate.values():
-        assert one == other
-    assert drawn_by_rate[20.0][0] != drawn_by_rate[200.0][0]
-
-
 def test_workers_batches_and_interruptions_do_not_change_a_byte(tmp_path: Path) -> None:
     config = suite(policies=["random", f"{MINE}:Learner"])
     summary = run(config, tmp_path / "one", workers=1)
@@ -217,12 +202,6 @@ def test_a_workload_counts_by_its_content_and_can_be_moved(tmp_path: Path) -> No
     (tmp_path / "there" / "mine.yaml").write_text(text.replace("queries: 500", "queries: 400"))
     with pytest.raises(BenchmarkError, match="the content of workload"):
         run(mine, tmp_path / "r")
-
-
-def test_more_seeds_and_policies_extend_a_folder(tmp_path: Path) -> None:
-    run(suite(policies=["random"], seeds=1), tmp_path)
-    summary = run(suite(), tmp_path)
-    assert (summary.kept, summary.computed) == (4, 12)
 
 
 @pytest.mark.parametrize(

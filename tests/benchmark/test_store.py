@@ -15,7 +15,6 @@ from inframind_gym.benchmark.store import (
     HEADER,
     RECORDS,
     ResultStore,
-    delete_results,
     read_blocks,
     read_records,
 )
@@ -208,19 +207,6 @@ def test_two_runs_cannot_share_a_folder(folder: Path) -> None:
     with ResultStore(folder, header()), pytest.raises(BenchmarkError, match="in use"):
         ResultStore(folder, header())
     ResultStore(folder, header()).__exit__(None, None, None)
-
-
-def test_results_that_a_run_is_writing_are_not_deleted(folder: Path) -> None:
-    before = contents(folder)
-    in_use = pytest.raises(BenchmarkError, match="in use by another run")
-    with ResultStore(folder, header()), in_use:
-        delete_results(folder)
-    assert contents(folder) == before
-    (folder / "own").mkdir()
-    delete_results(folder)
-    assert [path.name for path in folder.iterdir()] == [".lock"]
-    with ResultStore(folder, header()) as store:
-        assert not store.finished
 
 
 def test_results_without_a_header_are_not_touched(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The fluid bounds hold: toys by hand, and everything that the simulator can do."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,14 @@ from numpy.typing import NDArray
 
 pytest.importorskip("scipy")
 
-from inframind_gym.benchmark.bounds import FluidBound, fluid, fluid_bounds, informed
+from inframind_gym.benchmark.bounds import fluid, fluid_bounds, informed
 from inframind_gym.benchmark.bounds.clairvoyant import least_work, most_solved, undominated
 from inframind_gym.benchmark.bounds.informed import solve
 from inframind_gym.benchmark.bounds.program import Resources, resources_of
 from inframind_gym.benchmark.bounds.recipes import Tables, first_recipes, neighbours
-from inframind_gym.benchmark.cells import Cell
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.routing.rollout import Simulator
-from inframind_gym.benchmark.suite import SuiteConfig
+from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.state import COMPLETED
@@ -29,7 +29,7 @@ ONE = Resources(("server",), np.ones((1, 1)), np.ones(1))
 N = 40
 
 
-def suite(**changes: Any) -> SuiteConfig:
+def suite(**changes: Any) -> RoutingSuite:
     content: dict[str, Any] = {
         "name": "test",
         "policies": ["clairvoyant"],
@@ -39,7 +39,7 @@ def suite(**changes: Any) -> SuiteConfig:
         "seeds": 2,
         "num_queries": N,
     }
-    return SuiteConfig.model_validate({**content, **changes})
+    return RoutingSuite.model_validate({**content, **changes})
 
 
 @pytest.fixture
@@ -95,8 +95,8 @@ def test_only_what_is_worse_in_every_way_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(("workload", "execution"), RULES)
-def test_no_recipe_solves_a_query_for_less_than_is_necessary(workload: str, protocol: str) -> None:
-    env = stream(workload, protocol, queries=N)
+def test_no_recipe_solves_a_query_for_less_than_is_necessary(workload: str, execution: str) -> None:
+    env = stream(workload, execution, queries=N)
     budgets = np.full(N, 1e6)
     of, work, _ = least_work(env.simulation, 0, budgets)
     cheaper = 0
@@ -110,9 +110,8 @@ def test_no_recipe_solves_a_query_for_less_than_is_necessary(workload: str, prot
 
 def test_budgets_are_those_that_the_queries_draw() -> None:
     env = stream("math", "parallel", queries=N)
-    world = env.simulation.params
     key = int(env.simulation.state.stream[0]["key"])
-    drawn = fluid.drawn_budgets(key, N, world.budget_tiers_s)
+    drawn = fluid.drawn_budgets(key, N, env.simulation.params.budget_tiers_s)
     records, _ = carry_out(env, random_recipes(N, env.simulation.num_routes, 0))
     np.testing.assert_array_equal(drawn, records["budget_s"])
 
@@ -122,10 +121,11 @@ def test_budgets_are_those_that_the_queries_draw() -> None:
 def test_nobody_beats_the_clairvoyant_bound(policy: str, budget_s: Any) -> None:
     shared = suite(budgets_s=[budget_s], seeds=2)
     env = fluid._environment(fluid._key_of(shared, "mmlu_pro"), "mmlu_pro")
-    cells = [Cell(policy, "mmlu_pro", rate, budget_s, s) for rate in (60.0, 3000.0) for s in (0, 1)]
+    places = itertools.product(("mmlu_pro",), (60.0, 3000.0), (budget_s,), (0, 1))
+    cells = [RoutingCell(policy, *place) for place in places]
     for over in Simulator(shared).run(cells):
         for cell, records, _ in over:
-            bound = fluid._sweep(env, "mmlu_pro", cell.rate_per_min, budget_s, cell.seed)
+            bound = fluid._episode(env, "mmlu_pro", cell.rate_per_min, budget_s, cell.seed)
             assert goodput(records) <= bound + 1e-9 <= 1.0 + 2e-9
             assert bound > 0.5
 
@@ -170,7 +170,7 @@ def test_a_static_router_stays_below_the_informed_bound(quick: None) -> None:
     shared = suite(seeds=6)
     bound, bounds_cells = fluid_bounds(suite(), "mmlu_pro", 10.0, "tiers"), []
     policy = "static:qwen-14b:DeepThink"
-    cells = [Cell(policy, "mmlu_pro", 10.0, "tiers", s) for s in shared.seed_list]
+    cells = [RoutingCell(policy, "mmlu_pro", 10.0, "tiers", s) for s in shared.seed_list]
     for over in Simulator(shared).run(cells):
         bounds_cells += [goodput(records) for _, records, _ in over]
     noise = 3 * np.std(bounds_cells, ddof=1) / np.sqrt(len(bounds_cells))
@@ -210,7 +210,6 @@ def test_a_bound_is_computed_once(
     found = fluid_bounds(suite(), "mmlu_pro", 60.0, 30.0, cache=tmp_path)
     assert found.clairvoyant == pytest.approx(np.mean(found.clairvoyant_episodes))
     assert len(found.clairvoyant_episodes) == 2
-    assert FluidBound.from_json(found.to_json()) == found
 
     def fail(*_: object) -> NDArray[np.float64]:
         raise AssertionError("computed again")

@@ -1,42 +1,27 @@
 """The page of placement results."""
 
+import re
 from pathlib import Path
 
-import pytest
-
-from benchmarks import placement_page as page
-from benchmarks.placement_solver import SOLVERS
+from benchmarks.placement_page import tables
 from inframind_gym.benchmark.compare import Side, compare
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.runner import run
 from tests.benchmark.test_placement import suite
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("placements")
-    run(suite(policies=["random", "greedy", "everywhere"], num_decisions=20), path)
-    return path
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "placement.md"
 
 
-def test_the_page_shows_who_is_better_where(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = load_results(folder)
-    monkeypatch.setattr(page, "OURS", "greedy")
-    solved = [{"gpus": 4, "models": 6, **dict.fromkeys(SOLVERS, 1.5), "ortools": None}]
-    text = page.write(results, tmp_path, solver=solved).read_text()
-    assert "$" not in text
-    assert "Seeds: 2 on h100-4gpu." in text
-    assert "| 4 | 6 | 1.50 | 1.50 | 1.50 | 1.50 |  |" in text
-    latency, slo = page.paired_sheets(results, "greedy")
-    assert [row[:2] for row in slo.rows] == [
-        ["h100-4gpu", "shifting"],
-        ["h100-4gpu", "steady"],
-        ["all", "mean"],
-    ]
-    assert latency.headings == ["cluster", "demand", "random"]
-    [mean] = latency.rows[-1][2:]
-    found = compare(Side(results, "random"), Side(results, "greedy"))["overall"]["call_latency_s"]
-    assert f"{found['difference']:.1f} [" in mean
-    assert mean.startswith("**") == (found["difference_ci95"][1] < 0.0)
+def test_the_page_shows_which_policy_is_better_at_each_place(tmp_path: Path) -> None:
+    run(suite(policies=["random", "greedy", "everywhere"], num_decisions=20), tmp_path)
+    results = load_results(tmp_path)
+    found = tables(results, "greedy")
+    assert set(re.findall(r"<!-- table: ([\w-]+)", PAGE.read_text())) == set(found)
+    assert found["origin"].startswith("Seeds: 2 on h100-4gpu. ")
+    head, _, *rows = found["latency"].splitlines()
+    assert head == "| cluster | demand | random |"
+    places = ["| h100-4gpu | shifting |", "| h100-4gpu | steady |", "| all | mean |"]
+    assert [row.rpartition("|")[0].rpartition("|")[0] + "|" for row in rows] == places
+    mean = compare(Side(results, "random"), Side(results, "greedy"))["overall"]["call_latency_s"]
+    assert f"{mean['difference']:.1f} [" in rows[-1]
+    assert ("**" in rows[-1]) == (mean["difference_ci95"][1] < 0.0)

@@ -21,13 +21,14 @@ from benchmarks.record_table import (
     write_rows,
 )
 from benchmarks.recording import add, all_runs, missing, missing_commands
-from inframind_gym.benchmark.cells import Cell, grid
+from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.store import read_blocks
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies import PolicyEntry, register_policy
-from tests.benchmarks.synthetic_results import drawn, header, write_folder
+from tests.benchmark.synthetic_results import drawn, header, write_folder
 
 SUITE = {
     "name": "small",
@@ -57,7 +58,7 @@ def make_plan(folder: Path) -> PlanConfig:
 
 @pytest.fixture
 def plan(tmp_path: Path) -> PlanConfig:
-    path = "tests.benchmarks.policies_under_test:Trained"
+    path = "tests.benchmark.policies_under_test:Trained"
     register_policy(PolicyEntry("faked", path, ("folder",), "faked"))
     for place in ("math/0", "math/1", "mbpp/0", "mbpp/1"):
         (tmp_path / "runs" / place).mkdir(parents=True)
@@ -68,7 +69,7 @@ def plan(tmp_path: Path) -> PlanConfig:
 def run_all(plan: PlanConfig, folder: Path) -> list[Path]:
     """Results of every run, with known scores."""
 
-    def make(cell: Cell) -> np.ndarray:
+    def make(cell: RoutingCell) -> np.ndarray:
         return drawn(cell, 0.9 if "runs" in cell.policy else 0.4, 0.5)
 
     folders = []
@@ -85,23 +86,17 @@ def test_what_is_recorded_is_what_was_run(plan: PlanConfig, tmp_path: Path) -> N
     records = tmp_path / "records"
     assert [reason for _, reason in missing(plan, records)] == ["no record", "no record"]
     folders = run_all(plan, tmp_path / "results")
-    assert add(folders, plan, records) == [
-        "parallel/ours/math",
-        "parallel/ours/mbpp",
-        "parallel/plain",
-    ]
+    names = ["parallel/ours/math", "parallel/ours/mbpp", "parallel/plain"]
+    assert add(folders, plan, records) == names
     assert not missing(plan, records)
     scores = read_scores(table_path("parallel", "ours", records))
     assert list(scores) == [(w, r) for w in ("math", "mbpp") for r in (10.0, 100.0)]
     own = scores["math", 100.0]
     assert own.budgets_s == (30.0,) * 3 + (100.0,) * 3
     lines = {block.cell: block.line for block in read_blocks(folders[0])}
-    for (policy, seed), row in zip(
-        [(f"faked:{tmp_path}/runs/math/{seed}", seed) for seed in range(2)],
-        own.columns["latency_mean_s"],
-        strict=True,
-    ):
-        cells = [Cell(policy, "math", 100.0, b, e) for b in (30.0, 100.0) for e in range(3)]
+    for seed, row in enumerate(own.columns["latency_mean_s"]):
+        policy = f"faked:{tmp_path}/runs/math/{seed}"
+        cells = [RoutingCell(policy, "math", 100.0, b, e) for b in (30.0, 100.0) for e in range(3)]
         assert row == pytest.approx([lines[c]["latency_mean_s"] for c in cells], rel=1e-5), seed
     assert own.columns["model_share.big"] == pytest.approx(1.0)
     record = read_index(records)["parallel"]["ours"]
@@ -139,7 +134,7 @@ def test_a_record_is_valid_for_its_versions_and_settings(
         assert len(reasons()) == 2
         assert reasons()[0] == "ours: recorded with another simulator_version"
     with monkeypatch.context() as patch:
-        patch.setattr("tests.benchmarks.policies_under_test.Trained.version", 7, raising=False)
+        patch.setattr("tests.benchmark.policies_under_test.Trained.version", 7, raising=False)
         assert reasons() == ["ours: recorded with another policy_version"]
 
 

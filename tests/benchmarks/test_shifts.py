@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -9,15 +10,15 @@ import pytest
 import yaml
 
 from benchmarks.shifts import SHIFTS, Shifts, load_shifts, suite_of, tables, write_suites
-from inframind_gym.benchmark.cells import Cell, grid
+from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.routing.rollout import Simulator
-from inframind_gym.benchmark.runner import resolve
+from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workload import load_workload
-from tests.benchmarks.synthetic_results import drawn, write_folder
+from tests.benchmark.synthetic_results import drawn, header, write_folder
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +55,8 @@ def test_models_answer_worse(shipped: Shifts, tmp_path: Path) -> None:
             alias: round(weaker.models[alias].ability - model.ability, 9)  # type: ignore[index]
             for alias, model in usual.models.items()  # type: ignore[union-attr]
         }
-        assert offsets == {
-            "deepseek-32b": -0.5,
-            "mistral-24b": -0.5,
-            "qwen-14b": -0.5,
-            "llama-8b": 0.0,
-            "llama-3b": 0.0,
-        }
+        large = dict.fromkeys(("deepseek-32b", "mistral-24b", "qwen-14b"), -0.5)
+        assert offsets == {**large, "llama-8b": 0.0, "llama-3b": 0.0}
         assert weaker.quality == usual.quality
 
 
@@ -72,7 +68,7 @@ def test_a_changed_workload_meets_the_episodes_of_the_original(
         shipped.suite, {"policies": shipped.policies, "seeds": shipped.seeds, "num_queries": 20}
     )
     for folder in (tmp_path / "here", tmp_path / "there"):
-        weaker = resolve(suite_of(shipped, "weaker large models", folder))
+        weaker = suite_of(shipped, "weaker large models", folder).resolve()
         assert grid(weaker) == grid(usual)
         assert all(str(folder) in path for path in weaker.workloads)
     cells = [cell for cell in grid(usual) if cell.policy == "static"][:1]
@@ -112,13 +108,9 @@ def test_tables(shipped: Shifts, tmp_path: Path) -> None:
     content = {"ours": "good", "policies": ("good", "bad", "bad:runs/other")}
     shifts = shipped.model_copy(update=content)
     solved = {"good": 0.5, "bad": 0.2, "bad:runs/other": 0.9}
-    cells = [
-        Cell(policy, "math", rate, "tiers", seed)
-        for policy in solved
-        for rate in (10.0, 100.0)
-        for seed in range(3)
-    ]
-    suite = {"name": "bursts", "pool": "b200-2gpu", "tasks": "builtin", "arrivals": "burst"}
+    every = itertools.product(solved, (10.0, 100.0), range(3))
+    cells = [RoutingCell(policy, "math", rate, "tiers", seed) for policy, rate, seed in every]
+    suite = {**header()["suite"], "name": "bursts", "arrivals": "burst"}
     more = {"policies": dict.fromkeys(solved, "1"), "suite": suite, "git": None}
     write_folder(tmp_path, cells, lambda cell: drawn(cell, solved[cell.policy], 0.1), **more)
     found = tables(shifts, {"bursts": load_results(tmp_path)})

@@ -12,6 +12,6 @@ router (`informed.py`). *Clairvoyant* knows all outcomes, and no scheduler can b
 the capacity of servers from `program.py`. They need SciPy (extra `bounds`).
 """
 
-from inframind_gym.benchmark.bounds.fluid import FluidBound, fluid_bounds, mean_bound
+from inframind_gym.benchmark.bounds.fluid import FluidBound, fluid_bounds
 
-__all__ = ["FluidBound", "fluid_bounds", "mean_bound"]
+__all__ = ["FluidBound", "fluid_bounds"]

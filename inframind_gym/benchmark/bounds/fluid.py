@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import gymnasium as gym
 import numpy as np
@@ -21,6 +19,7 @@ from inframind_gym.benchmark.provenance import settings
 from inframind_gym.benchmark.routing.rollout import ENV_IDS
 from inframind_gym.benchmark.routing.suite import Budget, RoutingCell, RoutingSuite
 from inframind_gym.benchmark.suite import name_of
+from inframind_gym.configs import StrictModel
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.files import replace_text
 from inframind_gym.simulator.rng import STREAM_BUDGET, uniform_array
@@ -30,8 +29,7 @@ POLICY: Final = "clairvoyant"  # every policy's episodes are the same
 _SPANS: Final = 64  # episodes whose length is averaged
 
 
-@dataclass(frozen=True)
-class FluidBound:
+class FluidBound(StrictModel):
     """Bounds on the goodput of one (workload, rate, budget).
 
     Attributes:
@@ -51,15 +49,6 @@ class FluidBound:
     clairvoyant: float
     clairvoyant_episodes: tuple[float, ...]
     informed_accuracy_cap: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields as JSON."""
-        return {**asdict(self), "clairvoyant_episodes": list(self.clairvoyant_episodes)}
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> FluidBound:
-        """Make a bound from what `to_json` returned."""
-        return cls(**{**record, "clairvoyant_episodes": tuple(record["clairvoyant_episodes"])})
 
 
 def fluid_bounds(
@@ -95,8 +84,8 @@ def fluid_bounds(
     kept = None if cache is None else cache / f"{name}.json"
     if kept is not None and kept.is_file():
         try:
-            return FluidBound.from_json(json.loads(kept.read_text()))
-        except (ValueError, KeyError, TypeError) as error:
+            return FluidBound.model_validate_json(kept.read_text(encoding="utf-8"))
+        except ValueError as error:
             raise BenchmarkError(f"{kept} is no bound: {error}. Delete it.") from error
     env = _environment(_key_of(suite, workload), given)
     episodes = tuple(
@@ -105,8 +94,8 @@ def fluid_bounds(
     informed, plan = informed_plan(suite, given, rate_per_min, budget_s)
     found = FluidBound(
         workload=workload,
-        rate_per_min=float(rate_per_min),
-        budget_s=budget_s if budget_s == "tiers" else float(budget_s),
+        rate_per_min=rate_per_min,
+        budget_s=budget_s,
         informed=plan.goodput,
         clairvoyant=float(np.mean(episodes)),
         clairvoyant_episodes=episodes,
@@ -114,19 +103,8 @@ def fluid_bounds(
     )
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(kept, json.dumps(found.to_json(), indent=1))
+        replace_text(kept, found.model_dump_json(indent=1))
     return found
-
-
-def mean_bound(bounds: Sequence[FluidBound]) -> FluidBound:
-    """Return the mean over budgets of bounds of one workload and rate, with the first's budget."""
-    return replace(
-        bounds[0],
-        informed=float(np.mean([bound.informed for bound in bounds])),
-        clairvoyant=float(np.mean([bound.clairvoyant for bound in bounds])),
-        clairvoyant_episodes=tuple(x for bound in bounds for x in bound.clairvoyant_episodes),
-        informed_accuracy_cap=float(np.mean([bound.informed_accuracy_cap for bound in bounds])),
-    )
 
 
 def informed_plan(
@@ -135,13 +113,11 @@ def informed_plan(
     """Return the optimal plan behind the informed bound of a cell: recipes and prices."""
     workload = suite.source("workloads", workload)
     simulation = _environment(_key_of(suite, workload), workload).simulation
-    tiers = sorted(simulation.workload.budget_tiers_s)
-    budgets = sorted({*tiers, *(tiers if budget_s == "tiers" else [float(budget_s)])})
+    tiers = list(simulation.workload.budget_tiers_s)
+    asked = tiers if budget_s == "tiers" else [float(budget_s)]
+    budgets = sorted({*tiers, *asked})
     informed = _informed(_key_of(suite, workload), workload, tuple(budgets))
-    if budget_s == "tiers":
-        drawn = np.array([simulation.workload.budget_tiers_s.count(b) for b in budgets], float)
-    else:
-        drawn = np.array([float(b == float(budget_s)) for b in budgets])
+    drawn = np.array([asked.count(budget) for budget in budgets], float)
     count = simulation.num_queries
     rng = np.random.default_rng(0)
     times = [simulation.arrivals.sample(float(rate_per_min), count, rng) for _ in range(_SPANS)]
@@ -155,17 +131,13 @@ def _episode(
     """Return the clairvoyant bound of one episode, started as the benchmark starts it."""
     cell = RoutingCell(POLICY, workload, rate_per_min, budget_s, seed)
     fixed = np.nan if budget_s == "tiers" else float(budget_s)
-    options = {
-        "arrival_rate_per_min": np.array([cell.rate_per_min]),
-        "budget_s": np.array([fixed]),
-    }
+    options = {"arrival_rate_per_min": np.array([rate_per_min]), "budget_s": np.array([fixed])}
     env.reset(seed=[cell.episode_seed], options=options)
     simulation = env.simulation
     budgets = np.full(simulation.num_queries, fixed)
     if budget_s == "tiers":
-        budgets = drawn_budgets(
-            int(simulation.state.stream[0]["key"]), len(budgets), simulation.params.budget_tiers_s
-        )
+        key = int(simulation.state.stream[0]["key"])
+        budgets = drawn_budgets(key, len(budgets), simulation.params.budget_tiers_s)
     return clairvoyant_goodput(simulation, 0, budgets)
 
 
@@ -178,19 +150,10 @@ def drawn_budgets(key: int, count: int, tiers_s: NDArray[np.float64]) -> NDArray
 
 def _key_of(suite: RoutingSuite, workload: str) -> str:
     """Return the environment's arguments that all cells of a workload share, as JSON."""
-    return json.dumps(
-        {
-            "pool": suite.pool,
-            "tasks": suite.tasks,
-            "split": suite.split,
-            "arrivals": suite.arrivals,
-            "num_queries": suite.queries_of(workload),
-            "scheduler": suite.scheduler,
-            "execution": suite.execution,
-            "observation": "index",
-        },
-        sort_keys=True,
-    )
+    names = ("pool", "tasks", "split", "arrivals", "scheduler", "execution")
+    shared = {name: getattr(suite, name) for name in names}
+    shared |= {"num_queries": suite.queries_of(workload), "observation": "index"}
+    return json.dumps(shared, sort_keys=True)
 
 
 @lru_cache(maxsize=8)

@@ -80,7 +80,7 @@ def solve(
         span_s: T, from the first to the last arrival.
         num_queries: N.
         resources: of the pool.
-        one_by_one: the published protocol: the nodes follow one another, and only each one's own
+        one_by_one: sequential execution: the nodes follow one another, and only each one's own
             latency counts, so that a recipe of n nodes may take n budgets.
     """
     num_groups, budgets, k = len(share), len(budgets_s), len(resources.names)
@@ -141,11 +141,8 @@ def price_vectors(resources: Resources) -> NDArray[np.float64]:
             dear, cheap = np.full(k, factor), np.ones(k)
             dear[i], cheap[i] = 1.0, factor
             slants += [dear, cheap]
-    levels = np.array(PRICES)
-    found = np.concatenate(
-        [np.zeros((1, k)), (levels[:, None, None] * np.array(slants)).reshape(-1, k)]
-    )
-    return np.asarray(np.unique(found, axis=0), np.float64)
+    found = (np.array(PRICES)[:, None, None] * np.array(slants)).reshape(-1, k)
+    return np.asarray(np.unique([np.zeros(k), *found], axis=0), np.float64)
 
 
 def winners(
@@ -178,7 +175,7 @@ class Informed:
     """Informed bounds of one workload; recipes are searched once, for all rates and budgets.
 
     Args:
-        simulation: pool, workload, tasks and protocol.
+        simulation: pool, workload, tasks and execution.
         budgets_s: (B,) ascending: all budgets that will be asked for.
     """
 
@@ -213,13 +210,7 @@ class Informed:
         self.tables = final.tables([found.keys[r] for r in np.sort(chosen).tolist()])
 
     def plan(self, span_s: float, num_queries: int, budget_share: NDArray[np.float64]) -> Plan:
-        """Return the best plan.
-
-        Args:
-            span_s: from the first to the last arrival.
-            num_queries: of the episode.
-            budget_share: (B,) share of the queries that has each budget.
-        """
+        """Return the best plan; for the arguments see `solve`."""
         return solve(
             self.tables, self.share, budget_share, self.budgets_s, span_s, num_queries,
             self.resources, self.simulation.execution == "sequential",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -45,17 +46,11 @@ def first_recipes(routes: int, kinds: Sequence[int]) -> list[RecipeKey]:
     teams = distinct_plans((1, 2, 3, 5, 6))
     pairs = [team for team in teams if _NODES[team] == 2]
     found: list[RecipeKey] = [
-        (*team, kind, (r,) * _NODES[team])
-        for kind in kinds
-        for r in range(routes)
-        for team in teams
+        (*team, kind, (r,) * _NODES[team]) for kind, r, team in product(kinds, range(routes), teams)
     ]
     found += [
         (*team, kind, (r, other))
-        for kind in kinds
-        for r in range(routes)
-        for other in range(routes)
-        for team in pairs
+        for kind, r, other, team in product(kinds, range(routes), range(routes), pairs)
     ]
     return list(dict.fromkeys(found))
 
@@ -65,12 +60,8 @@ def neighbours(recipe: RecipeKey, routes: int, kinds: Sequence[int]) -> list[Rec
     topology, agents, kind, chosen = recipe
     found: list[RecipeKey] = [(topology, agents, k, chosen) for k in kinds if k != kind]
     ordered = TOPOLOGIES[topology] in ("Chain", "FullConnected")
-    seen: set[tuple[int, int]] = set()
-    for i in range(len(chosen)):
-        place = (i if ordered else i // agents, chosen[i])
-        if place in seen:
-            continue
-        seen.add(place)
+    alike = {(i if ordered else i // agents, chosen[i]): i for i in reversed(range(len(chosen)))}
+    for i in sorted(alike.values()):
         found += [
             (topology, agents, kind, (*chosen[:i], r, *chosen[i + 1 :]))
             for r in range(routes)
@@ -97,7 +88,7 @@ class Tables(NamedTuple):
     def joined(self, other: Tables) -> Tables:
         """Return both tables' recipes."""
         arrays = zip(self[1:], other[1:], strict=True)
-        return Tables(self.keys + other.keys, *(np.concatenate(pair) for pair in arrays))
+        return Tables(self.keys + other.keys, *map(np.concatenate, arrays))
 
 
 class Sampler:
@@ -127,16 +118,13 @@ class Sampler:
 
     def tables(self, keys: Sequence[RecipeKey]) -> Tables:
         """Play recipes."""
-        found = [self._played(recipe) for recipe in recipes_of(keys)[:, None]]
+        found = []
+        for recipe in recipes_of(keys)[:, None]:
+            (outcomes,), (work_s,) = outcomes_of(self._oracle, self._key, self._tasks, recipe)
+            solved = (outcomes["solved"] == 1)[:, None]
+            in_time = solved & (outcomes["latency_s"][:, None] <= self._budgets_s)
+            found.append([self._mean(in_time), self._mean(solved)[:, 0], self._mean(work_s)])
         return Tables(list(keys), *(np.array(part) for part in zip(*found, strict=True)))
-
-    def _played(self, recipe: NDArray[Any]) -> tuple[NDArray[np.float64], ...]:
-        """Return `good`, `solved` and `work_s` of a recipe, (1,) RECIPE."""
-        played, work_s = outcomes_of(self._oracle, self._key, self._tasks, recipe)
-        outcomes = played[0]
-        solved = outcomes["solved"] == 1
-        in_time = solved[:, None] & (outcomes["latency_s"][:, None] <= self._budgets_s)
-        return self._mean(in_time), self._mean(solved[:, None])[:, 0], self._mean(work_s[0])
 
     def _mean(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Return the means (G, k) by group of values (n, k)."""

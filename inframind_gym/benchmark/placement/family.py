@@ -130,12 +130,10 @@ def _latency_and_slo(row: Mapping[str, Any]) -> str:
 def _timing_sheet(rows: Sequence[Mapping[str, Any]], policies: Sequence[str]) -> Sheet:
     """Make the table of milliseconds a decision, by policy and cluster."""
     clusters = list(dict.fromkeys(row["cluster"] for row in rows))
-    found = {
-        (row["policy"], row["cluster"]): (
-            f"{row['decide_median_ms']:.2f} ({row['decide_p95_ms']:.2f})"
-        )
-        for row in rows
-    }
+    found = {}
+    for row in rows:
+        text = f"{row['decide_median_ms']:.2f} ({row['decide_p95_ms']:.2f})"
+        found[row["policy"], row["cluster"]] = text
     return Sheet(
         "Milliseconds of one decision: median (95th percentile)",
         ["policy", *clusters],

@@ -24,15 +24,8 @@ METRICS: Final = {
     )
 }
 FIELDS: Final = (  # numbers of a decision that are summed
-    "request_s",
-    "calls",
-    "arrived",
-    "late",
-    "illegal",
-    "choices",
-    "switches",
-    "gpu_s",
-    "serving",
+    *("request_s", "calls", "arrived", "late", "illegal"),
+    *("choices", "switches", "gpu_s", "serving"),
 )
 _SUMS: Final = (*FIELDS, "jobs", "job_latency_s")
 

@@ -42,13 +42,7 @@ def env_kwargs(suite: PlacementSuite, cluster: str, demand: str) -> dict[str, An
 
 @dataclass
 class PlacementSimulator(Player):
-    """Runs batches of cells.
-
-    Args:
-        suite: Settings that all cells share.
-        stop: Called between steps; a run ends with `StoppedError` once it returns true.
-        progress: Called with the number of decisions since the last call.
-    """
+    """Runs batches of cells on simulated clusters."""
 
     suite: PlacementSuite
     stop: Callable[[], bool] = lambda: False
@@ -58,15 +52,7 @@ class PlacementSimulator(Player):
     def run(
         self, cells: Sequence[PlacementCell]
     ) -> Iterator[list[tuple[PlacementCell, list[Decision], list[float]]]]:
-        """Run cells that share policy, cluster and demand.
-
-        Yields:
-            The cells, each with its decisions and the milliseconds that each of them took.
-
-        Raises:
-            StoppedError: `stop` said so.
-            PolicyFailedError: The policy raised an error or gave no valid action.
-        """
+        """Run cells; yields each with its decisions and the milliseconds that each of them took."""
         first, rows = cells[0], np.arange(len(cells))
         policy = placement.resolve(first.policy)
         simulation = self._simulation(policy, first, len(cells))

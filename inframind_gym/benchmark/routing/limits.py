@@ -45,17 +45,11 @@ def fluid_averages(
     suite = RoutingSuite.model_validate(results.header["suite"])
     played = {spec["kwargs"]["workload"] for spec in results.header["env_specs"].values()}
     suite = suite.model_copy(update={"workloads": tuple(sorted(played))})  # of all runs
-    cells = [
-        {
-            **{
-                axis.name: value
-                for axis, value in zip(results.family.suite.cell.axes, key, strict=True)
-            },
-            **{kind: getattr(bound, kind) for kind in KINDS},
-        }
-        for key in strata
-        for bound in [fluid_bounds(suite, *key, cache=cache)]
-    ]
+    cells = []
+    for place in strata:
+        bound = fluid_bounds(suite, *place, cache=cache)
+        kinds = {kind: getattr(bound, kind) for kind in KINDS}
+        cells.append({**suite.cell.describe(place), **kinds})
     axes = {"by_workload": "workload", "by_rate": "rate_per_min"}
     tables = {
         table: [

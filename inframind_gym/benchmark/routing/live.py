@@ -32,9 +32,8 @@ class LiveSimulator(Player):
 
     Args:
         suite: Settings that all cells share.
-        stop: Called between decisions, and while one is awaited; a run ends with `StoppedError`
-            once it returns true.
-        progress: Called with the number of queries that have finished since the last call.
+        stop: Called between decisions, and while one is awaited.
+        progress: Called with the number of queries that have finished.
         log: File that every call is appended to; None: none.
         export_port: Port at which metrics are shown (`docs/metrics.md`); None: they are not.
 
@@ -56,8 +55,6 @@ class LiveSimulator(Player):
 
         Raises:
             BenchmarkError: The policy is a bound: answers of live servers cannot be foreseen.
-            StoppedError: `stop` said so.
-            PolicyFailedError: The policy raised an error or gave no valid action.
             InfraMindError: No server answers, or the metrics' port is in use.
         """
         if self.export_port is not None and self._exporter is None:
@@ -83,7 +80,6 @@ class LiveSimulator(Player):
         self._leave()
 
     def _leave(self) -> None:
-        """Release the servers."""
         if self._made is not None:
             self._made[1].close()
             self._made = None

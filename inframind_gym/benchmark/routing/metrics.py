@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -31,17 +32,10 @@ METRICS: dict[str, Metric] = {
     )
 }
 _PLAIN_SUMS = (
-    "queries",
-    "accuracy",
-    "latency_mean_s",
-    "slo_own",
+    *("queries", "accuracy", "latency_mean_s", "slo_own"),
     *(f"slo_{target}s" for target in SLO_TARGETS_S),
-    "goodput",
-    "cost_ratio",
-    "calls_per_query",
-    "prompt_tokens",
-    "output_tokens",
-    "truncated_calls",
+    *("goodput", "cost_ratio"),
+    *("calls_per_query", "prompt_tokens", "output_tokens", "truncated_calls"),
 )
 
 
@@ -63,20 +57,17 @@ class Columns(Layout):
 
     def share_slices(self) -> dict[str, tuple[slice, tuple[str, ...]]]:
         """Return the columns of each share's counts, and the names that they count."""
-        result: dict[str, tuple[slice, tuple[str, ...]]] = {}
-        start = len(_PLAIN_SUMS)
-        for share, names in zip(
-            SHARES, (self.models, self.strategies, self.topologies), strict=True
-        ):
-            result[share] = (slice(start, start + len(names)), names)
-            start += len(names)
-        return result
+        named = (self.models, self.strategies, self.topologies)
+        ends = itertools.accumulate(map(len, named), initial=len(_PLAIN_SUMS))
+        slices = itertools.starmap(slice, itertools.pairwise(ends))
+        return dict(zip(SHARES, zip(slices, named, strict=True), strict=True))
 
     def sums(self, records: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
         """Sum over queries as they are in ``records.jsonl``, ``(width,)``."""
-        solved = np.array([record["solved"] for record in records], dtype=np.float64)
-        latency_s = np.array([record["latency_s"] for record in records], dtype=np.float64)
-        budget_s = np.array([record["budget_s"] for record in records], dtype=np.float64)
+        solved, latency_s, budget_s = (
+            np.array([record[key] for record in records], dtype=np.float64)
+            for key in ("solved", "latency_s", "budget_s")
+        )
         in_time = latency_s <= budget_s
         plain = [
             len(records),
@@ -102,16 +93,15 @@ class Columns(Layout):
         """Compute all metrics but ``latency_p95_s`` from sums ``(..., width)``, ``(...)`` each."""
         total = dict(zip(_PLAIN_SUMS, np.moveaxis(sums, -1, 0), strict=False))
         queries = total.pop("queries")
-        calls = np.maximum(total["calls_per_query"], 1.0)
-        prompt, output, cut = (
-            total.pop(k) for k in ("prompt_tokens", "output_tokens", "truncated_calls")
-        )
-        metrics = {name: value / queries for name, value in total.items()}
-        metrics["tokens_per_query"] = (prompt + output) / queries
-        metrics["output_tokens_per_query"] = output / queries
-        metrics["truncated_share"] = cut / calls
-        metrics["imbalance"] = imbalance(sums[..., self.share_slices()["model_share"][0]])
-        return metrics
+        tokens = ("prompt_tokens", "output_tokens", "truncated_calls")
+        prompt, output, cut = (total.pop(name) for name in tokens)
+        return {
+            **{name: value / queries for name, value in total.items()},
+            "tokens_per_query": (prompt + output) / queries,
+            "output_tokens_per_query": output / queries,
+            "truncated_share": cut / np.maximum(total["calls_per_query"], 1.0),
+            "imbalance": imbalance(sums[..., self.share_slices()["model_share"][0]]),
+        }
 
     def values(self, record: Mapping[str, Any]) -> Sequence[float]:
         """Return the query's latency."""

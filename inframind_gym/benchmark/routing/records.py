@@ -14,17 +14,8 @@ from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.store import CellResult, encode_cell
 
 _AS_THEY_ARE = (
-    "num_agents",
-    "solved",
-    "arrival_s",
-    "finish_s",
-    "latency_s",
-    "budget_s",
-    "cost",
-    "calls",
-    "truncated_calls",
-    "prompt_tokens",
-    "output_tokens",
+    *("num_agents", "solved", "arrival_s", "finish_s", "latency_s", "budget_s", "cost"),
+    *("calls", "truncated_calls", "prompt_tokens", "output_tokens"),
 )
 _FIELDS = (
     *("query", "task", "domain", "topology", "num_nodes", "final_model", "model", "strategy"),

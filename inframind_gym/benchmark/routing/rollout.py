@@ -38,16 +38,11 @@ Finished = tuple[RoutingCell, NDArray[np.void], Names]  # queries as COMPLETED r
 def env_kwargs(suite: RoutingSuite, workload: str, policy: Policy) -> dict[str, Any]:
     """Return the JSON arguments of the environment in which a policy meets a workload."""
     kwargs: dict[str, Any] = {
-        "pool": suite.pool,
+        **{name: getattr(suite, name) for name in ("pool", "tasks", "split", "arrivals")},
+        **{name: getattr(suite, name) for name in ("scheduler", "execution", "metrics_poll_s")},
         "workload": suite.source("workloads", workload),
-        "tasks": suite.tasks,
-        "split": suite.split,
-        "arrivals": suite.arrivals,
         "num_queries": suite.queries_of(workload),
-        "scheduler": suite.scheduler,
-        "execution": suite.execution,
         "system_features": list(suite.system_features),
-        "metrics_poll_s": suite.metrics_poll_s,
         "down_models": list(suite.down_models),
         "observation": "index",
     }
@@ -58,13 +53,7 @@ def env_kwargs(suite: RoutingSuite, workload: str, policy: Policy) -> dict[str, 
 
 @dataclass
 class Simulator(Player):
-    """Makes environments and runs batches of cells in them.
-
-    Args:
-        suite: Settings that all cells share.
-        stop: Called between steps; a run ends with `StoppedError` once it returns true.
-        progress: Called with the number of queries that have finished since the last call.
-    """
+    """Makes environments and runs batches of cells in them."""
 
     suite: RoutingSuite
     stop: Callable[[], bool] = lambda: False
@@ -72,19 +61,7 @@ class Simulator(Player):
     _made: tuple[Any, StreamVectorEnv] | None = field(default=None, init=False)
 
     def run(self, cells: Sequence[RoutingCell]) -> Iterator[list[Finished]]:
-        """Run cells that share policy and workload.
-
-        Args:
-            cells: One row each.
-
-        Yields:
-            Cells that have just finished, each with its completed queries and the names of their
-            numbers.
-
-        Raises:
-            StoppedError: `stop` said so.
-            PolicyFailedError: The policy raised an error or gave no valid action.
-        """
+        """Run cells; yields each with its completed queries and the names of their numbers."""
         first = cells[0]
         policy = resolve_policy(first.policy)
         env = self._environment(policy, first.workload, len(cells))
@@ -111,8 +88,17 @@ class Simulator(Player):
             with blame(first.policy):
                 actions[rows] = policy.act_batch(observations[rows], contexts[rows], rows)
                 observations, _, terminated, truncated, _ = env.step(actions)
-            of, records = self._completed(env, running, observe, first.policy)
+            of, records = env.completed()
+            if not running.all():  # a row that is over has begun its next episode
+                mine = running[of]
+                of, records = of[mine], records[mine]
             done[of, records["query"]] = records
+            if of.size:
+                self.progress(of.size)
+            if observe is not None:
+                with blame(first.policy):
+                    for row in np.unique(of).tolist():
+                        observe(records[of == row], row)
             over = np.flatnonzero(running & (terminated | truncated)).tolist()
             running[over] = False
             if over:
@@ -123,26 +109,6 @@ class Simulator(Player):
         env = self._environment(resolve_policy(cell.policy), cell.workload, 1)
         env.reset(seed=0)
         env.step(np.zeros_like(env.action_space.sample()))
-
-    def _completed(
-        self,
-        env: StreamVectorEnv,
-        running: NDArray[np.bool_],
-        observe: Callable[[NDArray[np.void], int], None] | None,
-        policy: str,
-    ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        """Return rows and records of the queries that the last step finished, and show them."""
-        of, records = env.completed()
-        if not running.all():  # a row that is over has begun its next episode
-            mine = running[of]
-            of, records = of[mine], records[mine]
-        if of.size:
-            self.progress(of.size)
-            if observe is not None:
-                with blame(policy):
-                    for row in np.unique(of).tolist():
-                        observe(records[of == row], row)
-        return of, records
 
     def _environment(self, policy: Policy, workload: str, rows: int) -> StreamVectorEnv:
         """Return the last environment if it fits, else a new one."""

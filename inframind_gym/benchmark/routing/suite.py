@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from inframind_gym.benchmark.cells import Axis, BaseCell, Place, content_hash
 from inframind_gym.benchmark.errors import BenchmarkError
@@ -21,7 +21,9 @@ from inframind_gym.live.settings import LiveSettings
 MIXED = "mixed"  # the workload that a folder of tasks replaces by its datasets
 
 Budget = float | Literal["tiers"]
-Budgets = Annotated[tuple[Positive | Literal["tiers"], ...], Field(min_length=1)]
+Budgets = Annotated[
+    tuple[Positive | Literal["tiers"], ...], Field(min_length=1), AfterValidator(check_axis)
+]
 
 
 def budget_text(budget_s: Budget) -> str:
@@ -68,13 +70,6 @@ class WorkloadSettings(StrictModel):
 
     budgets_s: Budgets | None = None
     num_queries: PositiveInt | None = None
-
-    @field_validator("budgets_s")
-    @classmethod
-    def _without_repeats(cls, budgets_s: Any) -> Any:
-        if budgets_s is not None:
-            check_axis(budgets_s)
-        return budgets_s
 
 
 class RoutingSuite(BaseSuite):

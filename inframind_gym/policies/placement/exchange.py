@@ -12,7 +12,7 @@ cycles (Bellman-Ford) of more than one move, until there are none: the flow is t
 Costs are whole numbers, so each round improves by at least one and the search ends.
 
 On 512 GPUs × 64 models it is faster than the assignment, LP and network codes that were measured
-(`python -m benchmarks.placement_solver`).
+(`docs/placement.md`).
 """
 
 from __future__ import annotations
