@@ -113,11 +113,18 @@ class DqnSettings(_Sb3Algorithm):
 
 
 class LinUcbSettings(StrictModel):
-    """See `inframind_gym.policies.linucb.LinUCBPolicy`, which explains each."""
+    """LinUCB (`inframind_gym/policies/linucb.py`).
+
+    Attributes:
+        alpha: weight of the uncertainty.
+        ridge: weight of the identity in A_a.
+        embedding_components: principal components of the query's embedding among the features.
+        cost_weight: what latency / budget of 1 takes from the reward.
+    """
 
     alpha: NonNegative
     ridge: Positive
-    embedding_components: NonNegativeInt
+    embedding_components: Annotated[NonNegativeInt, Field(le=384)]
     cost_weight: NonNegative
 
 

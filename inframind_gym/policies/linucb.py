@@ -29,12 +29,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.configs import validate
 from inframind_gym.envs.routing.layout import EMBED_DIM
-from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Completed, Contexts, PolicySpec, models_up
 from inframind_gym.policies.draws import RowwiseDraws, draw_from
 from inframind_gym.policies.heuristic import DRAW_TIE
-from inframind_gym.policies.hyperparameters import load_hyperparameters
+from inframind_gym.policies.hyperparameters import LinUcbSettings, load_hyperparameters
 from inframind_gym.tasks import load_tasks
 from inframind_gym.tasks.taskset import DOMAINS
 
@@ -80,41 +80,20 @@ class LinUCBPolicy(RowwiseDraws):
     """Disjoint LinUCB over the routes, online, one learner a row.
 
     Args:
-        alpha: weight of the uncertainty; like the others, the hyperparameters' if None.
-        ridge: weight of the identity in A_a.
-        embedding_components: principal components of the query's embedding among the features.
-        cost_weight: what latency / budget of 1 takes from the reward.
+        **settings: in place of those of `hyperparameters.yaml`, see `LinUcbSettings`.
 
     Raises:
-        ConfigError: a number is out of range.
+        ConfigError: there is no such setting, or a value is out of its range.
     """
 
     name = "linucb"
 
-    def __init__(
-        self,
-        alpha: float | None = None,
-        ridge: float | None = None,
-        embedding_components: int | None = None,
-        cost_weight: float | None = None,
-    ) -> None:
+    def __init__(self, **settings: float) -> None:
         super().__init__()
-        block = load_hyperparameters().linucb
-        self.alpha = block.alpha if alpha is None else alpha
-        self.ridge = block.ridge if ridge is None else ridge
-        self.components = (
-            block.embedding_components if embedding_components is None else embedding_components
-        )
-        self.cost_weight = block.cost_weight if cost_weight is None else cost_weight
-        if not (self.alpha >= 0.0 and self.cost_weight >= 0.0 and self.ridge > 0.0):
-            raise ConfigError(
-                f"alpha is {self.alpha}, ridge {self.ridge} and cost_weight {self.cost_weight}; "
-                "ridge must be positive and the others at least 0"
-            )
-        if not 0 <= self.components <= EMBED_DIM:
-            raise ConfigError(
-                f"embedding_components is {self.components}; it must be between 0 and {EMBED_DIM}"
-            )
+        given = load_hyperparameters().linucb.model_dump() | settings
+        of = validate(given, LinUcbSettings, source=self.name)
+        self.alpha, self.ridge, self.cost_weight = of.alpha, of.ridge, of.cost_weight
+        self.components = of.embedding_components
         # What makes the actions beside the source: a change of the YAML file's block is one too.
         self.fingerprint = f"{self.alpha} {self.ridge} {self.components} {self.cost_weight}"
         self.learners: list[DisjointModels] = []

@@ -1,6 +1,6 @@
 """Who got the recent work: the sliding window of load-aware Q-learning.
 
-Source: `spec/load_aware_q_learning.md` §2.3 and §8, with its names and constants.
+Names and constants are those of the specification of load-aware Q-learning.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tabular Q-learner whose state holds the task type and the load.
 
-Source: `spec/load_aware_q_learning.md` §2.4 and §3.4, with its names. lr 0.15, gamma 0.95 and
-epsilon_decay 0.98 are the document's. It names `epsilon` and `epsilon_min` and gives no values: we
+Names, lr 0.15, gamma 0.95 and epsilon_decay 0.98 are those of the specification of load-aware
+Q-learning. It names `epsilon` and `epsilon_min` and gives no values: we
 start at 1.0 (the table knows nothing yet) and stop at 0.05.
 """
 

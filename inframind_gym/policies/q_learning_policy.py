@@ -1,6 +1,6 @@
-"""Load-aware Q-learning as a router: the document's agents are the pool's models.
+"""Load-aware Q-learning as a router: its agents are the pool's models.
 
-Source: `spec/load_aware_q_learning.md`. How its terms are mapped:
+The specification of load-aware Q-learning, in the terms of this package:
 
 - task types: the three domains of tasks. Load states: balanced and `<model>_hot`. Actions: every
   (model, strategy). Window 8, hot threshold 1.5, penalty min(0.15 * excess, 0.20), as there.

@@ -13,12 +13,12 @@ from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.state import COMPLETED, PLAN
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
 
-# Workloads and protocols whose rules differ.
+# Workloads and executions whose rules differ.
 RULES = [("math", "parallel"), ("mbpp", "parallel"), ("humaneval", "sequential")]
 
 
 def stream(
-    workload: str, protocol: str, rate_per_min: float = 20.0, queries: int = 80
+    workload: str, execution: str, rate_per_min: float = 20.0, queries: int = 80
 ) -> StreamVectorEnv:
     made = gym.make_vec(
         "InfraMind-Stream-v0",

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.replay import replay_requests
@@ -118,12 +116,6 @@ def check(load: Load) -> int:
 def test_agrees_on_a_hundred_random_loads_and_some_of_them_evict() -> None:
     evictions = [check(random_load(seed)) for seed in range(100)]
     assert sum(count > 0 for count in evictions) >= 10
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(1000, 2**32))
-def test_agrees_on_loads_that_hypothesis_chooses(seed: int) -> None:
-    check(random_load(seed))
 
 
 @pytest.mark.parametrize(

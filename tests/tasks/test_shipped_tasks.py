@@ -11,8 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from inframind_gym.simulator.workflow.roles import ROLES
-from inframind_gym.tasks import DOMAINS, grade, load_role_embeddings, load_tasks, shipped
+from inframind_gym.tasks import DOMAINS, grade, load_tasks, shipped
 
 TASKS = load_tasks(split="all")
 IMPORTED = """
@@ -43,15 +42,6 @@ def test_files_are_small_and_complete() -> None:
     assert embeddings.dtype == np.float16
     assert embeddings.shape == (3000, 384)
     assert np.abs(np.linalg.norm(embeddings.astype(np.float64), axis=1) - 1.0).max() < 2e-3
-
-
-def test_role_embeddings() -> None:
-    roles = load_role_embeddings()
-    assert roles.shape == (len(ROLES), 384) == (25, 384)
-    assert roles.dtype == np.float32
-    similar = roles @ roles.T
-    np.fill_diagonal(similar, 0.0)
-    assert similar.max() < 0.999  # no two roles look the same
 
 
 def test_loading_is_fast_and_imports_little() -> None:

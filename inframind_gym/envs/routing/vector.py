@@ -191,7 +191,7 @@ def signature_in_a_batch(single: type) -> Signature:
     """Signature of a vector environment: `num_envs`, and the arguments of the single one."""
     num_envs = Parameter("num_envs", Parameter.KEYWORD_ONLY, default=1, annotation="int")
     shared = signature(single).parameters.values()
-    return Signature([num_envs, *(p for p in shared if p.name not in ("render_mode", "unknown"))])
+    return Signature([num_envs, *(p for p in shared if p.name not in ("render_mode", "others"))])
 
 
 class ExecutorVectorEnv(InfraMindVectorEnv):
