@@ -13,8 +13,8 @@ from tests.policies.recipes import RULES, carry_out, foreseen, random_recipes, s
 
 
 @pytest.mark.parametrize(("workload", "execution"), RULES)
-def test_a_recipe_does_what_was_foreseen(workload: str, protocol: str) -> None:
-    env = stream(workload, protocol)
+def test_a_recipe_does_what_was_foreseen(workload: str, execution: str) -> None:
+    env = stream(workload, execution)
     recipes = random_recipes(env.simulation.num_queries, env.simulation.num_routes, seed=1)
     records, calls = carry_out(env, recipes)
     outcomes, work_s = foreseen(env, recipes)

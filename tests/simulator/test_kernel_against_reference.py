@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pytest
@@ -74,24 +74,10 @@ def random_load(seed: int) -> Load:
 def cards(servers: list[RefServer]) -> np.ndarray:
     out = np.zeros(len(servers), CARD)
     for m, s in enumerate(servers):
-        out[m] = (
-            s.base_s,
-            s.per_seq_s,
-            s.per_kv_token_s,
-            s.per_new_token_s,
-            s.per_attention_unit_s,
-            s.sparse_s,
-            s.sparse_tokens,
-            s.slowdown,
-            s.max_num_seqs,
-            s.max_num_batched_tokens,
-            s.usable_blocks,
-            s.block_size,
-            sum(1 << p for p in s.peers),
-            s.shared_prefix_tokens,
-            s.prefix_caching,
-            s.async_scheduling,
-        )
+        values = asdict(s) | {"usable_blocks": s.usable_blocks}
+        values["peers"] = sum(1 << p for p in s.peers)
+        for field in CARD.names or ():
+            out[m][field] = values[field]
     return out
 
 

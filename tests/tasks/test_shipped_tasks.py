@@ -55,7 +55,7 @@ def test_loading_is_fast_and_imports_little() -> None:
     assert not modules & {"torch", "sentence_transformers", "transformers", "sklearn"}
     room = "inframind_gym.tasks"
     own = {name.removeprefix(room).lstrip(".") for name in modules if name.startswith(room)}
-    assert own == {"", "shipped", "sources", "splits", "taskset"}
+    assert own == {"", "shipped", "sources", "taskset"}
 
 
 def test_every_answer_grades_itself() -> None:

@@ -18,7 +18,7 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.telemetry import E2E, KV, QUEUE
 from inframind_gym.simulator.workflow import bindings as rules
 from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
-from inframind_gym.simulator.workflow.dispatch import BEGIN, RESUME, SEND, STEP, WAIT
+from inframind_gym.simulator.workflow.dispatch import SEND, WAIT
 from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.state import EnvState
 
@@ -84,24 +84,27 @@ class BackendLoop:
         self._calls = 0
         self._held_since_s = math.inf
 
-    def start(self) -> int:
-        """Run to the first decision.
+    def enter(self, mode: int, action: NDArray[np.int64]) -> int:
+        """Begin the stream (BEGIN), carry out `action` (a,) (STEP) or go on (RESUME).
 
         Returns:
-            DECISION, STREAM_OVER or TAGGED_QUERY_OVER, as of `step` and `resume`.
+            DECISION: the agent's next one is due; STREAM_OVER; or TAGGED_QUERY_OVER.
 
         Raises:
             InfraMindError: no model was up for `patience_s`, or the backend broke its contract.
         """
-        return self._enter(BEGIN, np.zeros(1, np.int64))
-
-    def step(self, action: NDArray[np.int64]) -> int:
-        """Carry out the agent's action (a,) and run to the next decision."""
-        return self._enter(STEP, action)
-
-    def resume(self) -> int:
-        """Tagged-query mode: run until the agent's next query has arrived."""
-        return self._enter(RESUME, np.zeros(1, np.int64))
+        rules.enter(self._params, self._state, mode, self._start, action)
+        while True:
+            self._look_around()
+            held = self._is_held()
+            if not held:
+                event = rules.next_event(self._params, self._state, self._order)
+                if event == SEND:
+                    self._send(attempt=0)
+                    continue
+                if event != WAIT:
+                    return event
+            self._let_time_run(held)
 
     def read_metrics(self) -> NDArray[np.float32]:
         """Note the backend's metrics as they were polled last.
@@ -125,22 +128,6 @@ class BackendLoop:
         stream["polls"] = telemetry.polls
         stream["last_poll_s"] = min(oldest_s, stream["now_s"])  # a poll can have just been made
         return self.seen
-
-    # The loop
-
-    def _enter(self, mode: int, action: NDArray[np.int64]) -> int:
-        rules.enter(self._params, self._state, mode, self._start, action)
-        while True:
-            self._look_around()
-            held = self._is_held()
-            if not held:
-                event = rules.next_event(self._params, self._state, self._order)
-                if event == SEND:
-                    self._send(attempt=0)
-                    continue
-                if event != WAIT:
-                    return event
-            self._let_time_run(held)
 
     def _look_around(self) -> None:
         """Note the present time and the models that are up."""
