@@ -16,8 +16,8 @@ of the first agents are read, modulo the number of roles of the query's domain.
             return plans
 
 At level "joint" a policy does both: it gives nine numbers, a plan and a route. Where
-`contexts["kind"]` is PLAN (`inframind_gym.simulator.workflow.state`) a query has arrived and the first
-eight are read; where it is ROUTE a call is ready and the last one is read. Such a policy also
+`contexts["kind"]` is PLAN (`inframind_gym.simulator.workflow.state`) a query has arrived and the
+first eight are read; where it is ROUTE a call is ready and the last one is read. Such a policy also
 serves as the `executor` of `InfraMind-Planner-v0`, where it is asked for routes alone.
 """
 

@@ -24,7 +24,7 @@ REQUIRABLE: Final = ("level", "observation", "planner", "scheduler", "system_fea
 order it asks the servers to serve. All others are the world's, the same for every policy."""
 
 Context: TypeAlias = np.void
-"""One row of the CONTEXT dtype of `inframind_gym.simulator.workflow.state`: `context["budget_s"]`."""
+"""One row of CONTEXT (`inframind_gym.simulator.workflow.state`): `context["budget_s"]`."""
 
 Contexts: TypeAlias = NDArray[np.void]
 """(n,) structured array of the CONTEXT dtype."""

@@ -7,7 +7,7 @@ neither load nor budget plays a part. The nodes stand in the pool's order. Every
 once, so the workflow's final call goes to the model of node 0.
 
 The edges are a JSON file, `{"models": [...], "edges": [[0, 1], ...], ...}`; the one that is shipped
-was made by `python -m baselines.gptswarm_training --seed 0 --out inframind_gym/policies/data/gptswarm.json`.
+was made by `python -m baselines.gptswarm_training --seed 0 --out …/policies/data/gptswarm.json`.
 """
 
 from __future__ import annotations

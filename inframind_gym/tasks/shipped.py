@@ -56,7 +56,7 @@ def builtin_tasks() -> tuple[TaskSet, tuple[str, ...]]:
 
 
 def load_role_embeddings() -> NDArray[np.float32]:
-    """Return the embeddings (25, 384) of ``inframind_gym.simulator.workflow.roles.ROLES``, in that order.
+    """Return the embeddings (25, 384) of ``simulator.workflow.roles.ROLES``, in that order.
 
     Raises:
         TaskError: the file is damaged.

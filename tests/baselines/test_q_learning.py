@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import baselines
-from inframind_gym.policies.load_tracker import LoadTracker
-from inframind_gym.policies.q_learning import QLearningCoordinator, TaskAssignment
+from inframind_gym.policies.q_learning import LoadTracker, QLearningCoordinator, TaskAssignment
 from inframind_gym.policies.q_learning_policy import raw_reward
 from tests.policies.synthetic import make_completed, make_contexts, make_spec, observe
 

@@ -113,7 +113,7 @@ def test_the_walk_finds_constants_of_other_modules() -> None:
     ("module", "name"),
     [
         ("inframind_gym.policies.placement.groups", "settle_groups"),
-        ("inframind_gym.simulator.placement.step", "drive"),
+        ("inframind_gym.envs.placement.entry", "drive"),
     ],
 )
 def test_a_changed_constant_of_another_file_changes_the_folder(

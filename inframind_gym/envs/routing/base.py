@@ -104,7 +104,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         """Return what rendering keeps of the last decisions; None where nothing is rendered."""
         if self.render_mode is None:
             return None
-        from inframind_gym.envs.rendering.view import DecisionLog
+        from inframind_gym.envs.rendering import DecisionLog
 
         return DecisionLog(6)
 
@@ -238,10 +238,9 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         """Return a picture of queues, budget and the last decisions, (540, 960, 3) uint8."""
         if self.render_mode is None:
             return None
-        from inframind_gym.envs.rendering.frame import draw_frame
-        from inframind_gym.envs.rendering.view import snapshot
+        from inframind_gym.envs.rendering import draw_frame
 
-        return draw_frame(snapshot(self.simulation, self._contexts[0], self._log, self._rate))
+        return draw_frame(self.simulation, self._contexts[0], self._log, self._rate)
 
 
 class TaggedQueryEnv(InfraMindEnv):
