@@ -40,7 +40,7 @@ else:  # before Gymnasium 1.4 it is not generic
     _VectorWrapper = VectorWrapper
 
 
-class _History:
+class EpisodeHistory:
     """The last episodes: their reward, length and cost, and whether the cost was over the limit.
 
     Attributes:
@@ -68,7 +68,7 @@ class _History:
 
 
 class RecordEpisodeCost(
-    gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs, _History
+    gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs, EpisodeHistory
 ):
     """Keep reward, length and cost of the episodes of one environment.
 
@@ -83,12 +83,7 @@ class RecordEpisodeCost(
         stats_key: where in `info` the statistics go.
         cost_limit: largest cost per query that is no violation; 1 is the budget.
 
-    Attributes:
-        episode_count: episodes so far, those that were forgotten too.
-        return_queue: rewards of the last `buffer_length` episodes.
-        length_queue: their numbers of steps.
-        cost_queue: their costs.
-        violation_queue: whether they violated the constraint.
+    The attributes are those of `EpisodeHistory`.
     """
 
     def __init__(
@@ -102,7 +97,7 @@ class RecordEpisodeCost(
             self, buffer_length=buffer_length, stats_key=stats_key, cost_limit=cost_limit
         )
         gym.Wrapper.__init__(self, env)
-        _History.__init__(self, buffer_length, cost_limit)
+        EpisodeHistory.__init__(self, buffer_length, cost_limit)
         self._stats_key = stats_key
         self._start()
 
@@ -195,7 +190,7 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
         super().close()
 
 
-class RecordEpisodeCostVector(_VectorWrapper, _History):
+class RecordEpisodeCostVector(_VectorWrapper, EpisodeHistory):
     """The same for a batch of environments, compiled or one of Gymnasium's.
 
     Where episodes ended, `infos["episode"]` holds arrays (E,) "r", "l" and "c", 0 in the other
@@ -205,14 +200,9 @@ class RecordEpisodeCostVector(_VectorWrapper, _History):
         env: a vector environment whose steps give `infos["cost"]`.
         buffer_length: episodes to remember, over all environments.
         stats_key: where in `infos` the statistics go.
-        cost_limit: largest cost per query that is no violation; 1 is the budget.
+        cost_limit: as of `RecordEpisodeCost`.
 
-    Attributes:
-        episode_count: episodes so far, those that were forgotten too.
-        return_queue: rewards of the last `buffer_length` episodes.
-        length_queue: their numbers of steps.
-        cost_queue: their costs.
-        violation_queue: whether they violated the constraint.
+    The attributes are those of `EpisodeHistory`.
     """
 
     def __init__(
@@ -223,7 +213,7 @@ class RecordEpisodeCostVector(_VectorWrapper, _History):
         cost_limit: float = 1.0,
     ) -> None:
         VectorWrapper.__init__(self, env)
-        _History.__init__(self, buffer_length, cost_limit)
+        EpisodeHistory.__init__(self, buffer_length, cost_limit)
         self._stats_key = stats_key
         self._autoreset = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._returns = np.zeros(self.num_envs)

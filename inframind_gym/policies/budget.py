@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Contexts
+from inframind_gym.policies.heuristic import Asked
 from inframind_gym.policies.queue_aware import QueueAware, checked_weight
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 
@@ -46,30 +47,18 @@ class BudgetGreedyPolicy(QueueAware):
         self._calls_per_node = np.array([graph(name, 1).calls_per_node for name in TOPOLOGIES])
         self._slack: NDArray[np.float64] = np.zeros(0)  # (n,) of the batch in hand
 
-    def choose_models(
-        self,
-        observations: NDArray[np.float32],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        up: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
+    def choose_models(self, asked: Asked) -> NDArray[np.int64]:
         """The strongest model that is up and fits, else the fastest that is up."""
-        expected = self.expected_latency_s(observations, rows, self.e2e_weight)
-        remaining_s = self.spec.layout.remaining_budget_s(observations)
-        share_s = remaining_s / self.stages_left(contexts)
-        fits = up & (expected <= share_s[:, None])
+        expected = self.expected_latency_s(asked.observations, asked.rows, self.e2e_weight)
+        remaining_s = self.spec.layout.remaining_budget_s(asked.observations)
+        share_s = remaining_s / self.stages_left(asked.contexts)
+        fits = asked.up & (expected <= share_s[:, None])
         strongest = np.where(fits, self.spec.ability, -np.inf).argmax(axis=1)
-        models = np.where(fits.any(axis=1), strongest, self.argmin(expected, rows, up))
-        self._slack = share_s / expected[np.arange(len(rows)), models]
+        models = np.where(fits.any(axis=1), strongest, self.argmin(expected, asked.rows, asked.up))
+        self._slack = share_s / expected[np.arange(len(asked.rows)), models]
         return np.asarray(models, np.int64)
 
-    def choose_strategies(
-        self,
-        observations: NDArray[np.float32],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        models: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
+    def choose_strategies(self, asked: Asked, models: NDArray[np.int64]) -> NDArray[np.int64]:
         """DeepThink with much slack, Flash with little, Concise between."""
         spec = self.spec
         flash, concise, deep = (

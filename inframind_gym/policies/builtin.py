@@ -6,143 +6,108 @@ from typing import Final
 
 from inframind_gym.policies.registry import PolicyEntry
 
+
+def _entry(usage: str, where: str, summary: str) -> PolicyEntry:
+    """Return an entry: its usage is name:argument:argument, the class is at module:class."""
+    name, *args = usage.split(":")
+    return PolicyEntry(name, f"inframind_gym.policies.{where}", tuple(args), summary)
+
+
 # Rules and learners that need no training, and players of shipped checkpoints.
 BASELINES: Final = (
-    PolicyEntry(
-        "random",
-        "inframind_gym.policies.oblivious:RandomPolicy",
-        (),
-        "every model and strategy equally likely",
-    ),
-    PolicyEntry(
-        "round_robin",
-        "inframind_gym.policies.oblivious:RoundRobinPolicy",
-        ("strategy",),
-        "one model after the other",
-    ),
-    PolicyEntry(
-        "static",
-        "inframind_gym.policies.oblivious:StaticPolicy",
-        ("model", "strategy"),
-        "always the same model and strategy",
-    ),
-    PolicyEntry(
-        "fixed_recipe",
-        "inframind_gym.policies.fixed_recipe:FixedRecipePolicy",
-        ("topology", "num_agents", "model", "strategy"),
+    _entry("random", "oblivious:RandomPolicy", "every model and strategy equally likely"),
+    _entry("round_robin:strategy", "oblivious:RoundRobinPolicy", "one model after the other"),
+    _entry("static:model:strategy", "oblivious:StaticPolicy", "always the same model and strategy"),
+    _entry(
+        "fixed_recipe:topology:num_agents:model:strategy",
+        "fixed_recipe:FixedRecipePolicy",
         "one plan, model and strategy for a whole workload, the best on train and val",
     ),
-    PolicyEntry(
+    _entry(
         "fixed_recipe_by_rate",
-        "inframind_gym.policies.fixed_recipe:FixedRecipeByRatePolicy",
-        (),
+        "fixed_recipe:FixedRecipeByRatePolicy",
         "the same, the best at the rate at which queries have arrived so far",
     ),
-    PolicyEntry(
+    _entry(
         "static_mix",
-        "inframind_gym.policies.oblivious:StaticMixPolicy",
-        (),
+        "oblivious:StaticMixPolicy",
         "draws from the workload's measured oblivious mix",
     ),
-    PolicyEntry(
-        "least_loaded",
-        "inframind_gym.policies.queue_aware:LeastLoadedPolicy",
-        ("strategy",),
+    _entry(
+        "least_loaded:strategy",
+        "queue_aware:LeastLoadedPolicy",
         "the model with the fewest calls per slot",
     ),
-    PolicyEntry(
-        "lowest_expected_latency",
-        "inframind_gym.policies.queue_aware:LowestExpectedLatencyPolicy",
-        ("strategy",),
+    _entry(
+        "lowest_expected_latency:strategy",
+        "queue_aware:LowestExpectedLatencyPolicy",
         "the model expected to answer first",
     ),
-    PolicyEntry(
+    _entry(
         "budget_greedy",
-        "inframind_gym.policies.budget:BudgetGreedyPolicy",
-        (),
+        "budget:BudgetGreedyPolicy",
         "the strongest model expected to fit the remaining budget",
     ),
-    PolicyEntry(
-        "moa",
-        "inframind_gym.policies.moa:MixtureOfAgentsPolicy",
-        ("strategy", "aggregator"),
+    _entry(
+        "moa:strategy:aggregator",
+        "moa:MixtureOfAgentsPolicy",
         "all models propose, the strongest aggregates",
     ),
-    PolicyEntry(
+    _entry(
         "q_learning_load_tracker",
-        "inframind_gym.policies.q_learning_policy:QLearningLoadTrackerPolicy",
-        (),
+        "q_learning_policy:QLearningLoadTrackerPolicy",
         "tabular Q-learning with a load penalty, online",
     ),
-    PolicyEntry(
-        "linucb",
-        "inframind_gym.policies.linucb:LinUCBPolicy",
-        (),
-        "contextual bandit over the routes, online",
-    ),
-    PolicyEntry(
-        "gptswarm",
-        "inframind_gym.policies.gptswarm:GPTSwarmPolicy",
-        ("edges", "strategy"),
+    _entry("linucb", "linucb:LinUCBPolicy", "contextual bandit over the routes, online"),
+    _entry(
+        "gptswarm:edges:strategy",
+        "gptswarm:GPTSwarmPolicy",
         "a fixed graph of all models with learned edges",
     ),
-    PolicyEntry(
-        "sb3_ppo", "inframind_gym.policies.sb3:PpoPolicy", ("folder",), "Stable-Baselines3's PPO"
-    ),
-    PolicyEntry(
-        "sb3_a2c", "inframind_gym.policies.sb3:A2cPolicy", ("folder",), "Stable-Baselines3's A2C"
-    ),
-    PolicyEntry(
-        "sb3_dqn", "inframind_gym.policies.sb3:DqnPolicy", ("folder",), "Stable-Baselines3's DQN"
-    ),
-    PolicyEntry(
-        "sb3_maskable_ppo",
-        "inframind_gym.policies.sb3:MaskablePpoPolicy",
-        ("folder",),
+    _entry("sb3_ppo:folder", "sb3:PpoPolicy", "Stable-Baselines3's PPO"),
+    _entry("sb3_a2c:folder", "sb3:A2cPolicy", "Stable-Baselines3's A2C"),
+    _entry("sb3_dqn:folder", "sb3:DqnPolicy", "Stable-Baselines3's DQN"),
+    _entry(
+        "sb3_maskable_ppo:folder",
+        "sb3:MaskablePpoPolicy",
         "sb3-contrib's PPO that knows which models are down",
     ),
 )
 
 # Players of the checkpoints that `agents` trains.
 AGENTS: Final = (
-    PolicyEntry(
-        "bid_price",
-        "inframind_gym.policies.bid_price.policy:BidPricePolicy",
-        ("checkpoint", "mode"),
+    _entry(
+        "bid_price:checkpoint:mode",
+        "bid_price.policy:BidPricePolicy",
         "a price on every second of every server; the default agent",
     ),
-    PolicyEntry(
-        "masrouter",
-        "inframind_gym.policies.masrouter:MasRouterPolicy",
-        ("checkpoint_folder",),
+    _entry(
+        "masrouter:checkpoint_folder",
+        "masrouter:MasRouterPolicy",
         "plans and models by the meaning of the query alone",
     ),
-    PolicyEntry(
-        "inframind",
-        "inframind_gym.policies.inframind:InfraMindPolicy",
-        ("checkpoint", "mode"),
+    _entry(
+        "inframind:checkpoint:mode",
+        "inframind:InfraMindPolicy",
         "planner and PPO-Lagrangian executor as published",
     ),
-    PolicyEntry(
-        "inframind_dual_critic",
-        "inframind_gym.policies.inframind:InfraMindDualCriticPolicy",
-        ("checkpoint", "mode"),
+    _entry(
+        "inframind_dual_critic:checkpoint:mode",
+        "inframind:InfraMindDualCriticPolicy",
         "the same with a critic for the cost",
     ),
-    PolicyEntry(
-        "inframind_pid",
-        "inframind_gym.policies.inframind:InfraMindPIDPolicy",
-        ("checkpoint", "mode"),
+    _entry(
+        "inframind_pid:checkpoint:mode",
+        "inframind:InfraMindPIDPolicy",
         "the same with a PID-controlled multiplier",
     ),
 )
 
 # They know what no router can know: listed beside the contestants, never ranked with them.
 BOUNDS: Final = (
-    PolicyEntry(
-        "clairvoyant",
-        "inframind_gym.policies.clairvoyant:ClairvoyantPolicy",
-        ("safety",),
+    _entry(
+        "clairvoyant:safety",
+        "clairvoyant:ClairvoyantPolicy",
         "a bound: knows all luck beforehand and plans greedily",
     ),
 )

@@ -24,9 +24,9 @@ from pydantic import Field
 
 from inframind_gym.configs import StrictModel, validate
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies import Contexts, PolicySpec
+from inframind_gym.policies import PolicySpec
 from inframind_gym.policies.draws import named
-from inframind_gym.policies.heuristic import Heuristic
+from inframind_gym.policies.heuristic import Asked, Heuristic
 from inframind_gym.policies.oblivious import first_up
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 
@@ -118,13 +118,7 @@ class GPTSwarmPolicy(Heuristic):
         super().reset(spec, seeds)
         self._order = np.array([spec.model_index(model) for model in self.swarm.models], np.int64)
 
-    def choose_models(
-        self,
-        observations: NDArray[np.float32],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        up: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
+    def choose_models(self, asked: Asked) -> NDArray[np.int64]:
         """The model of the node, or the next in the pool's order that is up."""
-        nodes = contexts["node"].astype(np.int64) % len(self._order)
-        return first_up(self._order[nodes], up)
+        nodes = asked.contexts["node"].astype(np.int64) % len(self._order)
+        return first_up(self._order[nodes], asked.up)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,15 @@ MIX: Final = "mix"  # as a strategy: draw from the workload's measured mix of st
 DRAW_MODEL: Final = 0
 DRAW_STRATEGY: Final = 1
 DRAW_TIE: Final = 2
+
+
+class Asked(NamedTuple):
+    """What `act_batch` is asked: one decision for each of n rows."""
+
+    observations: NDArray[np.float32]  # (n, d)
+    contexts: Contexts  # (n,)
+    rows: NDArray[np.int64]  # (n,)
+    up: NDArray[np.bool_]  # (n, M) models that may be chosen
 
 
 class Heuristic(RowwiseDraws, ABC):
@@ -45,34 +54,24 @@ class Heuristic(RowwiseDraws, ABC):
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """The actions of `rows`; see `Policy.act_batch`."""
-        up = models_up(contexts, self.spec.num_models)
-        models = self.choose_models(observations, contexts, rows, up)
-        strategies = self.choose_strategies(observations, contexts, rows, models)
+        asked = Asked(observations, contexts, rows, models_up(contexts, self.spec.num_models))
+        models = self.choose_models(asked)
+        strategies = self.choose_strategies(asked, models)
         self.decisions[rows] += 1
         return self.spec.action(models, strategies)
 
     @abstractmethod
-    def choose_models(
-        self,
-        observations: NDArray[np.float32],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        up: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
+    def choose_models(self, asked: Asked) -> NDArray[np.int64]:
         """The (n,) models, each one of those that are `up` (n, M)."""
 
-    def choose_strategies(
-        self,
-        observations: NDArray[np.float32],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        models: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
+    def choose_strategies(self, asked: Asked, models: NDArray[np.int64]) -> NDArray[np.int64]:
         """The (n,) strategies for the chosen `models` (n,)."""
         if self._strategy_index >= 0:
-            return np.full(len(rows), self._strategy_index, np.int64)
-        share = np.broadcast_to(self.spec.strategy_share, (len(rows), self.spec.num_strategies))
-        return draw_from(share, self.uniform(rows, DRAW_STRATEGY))
+            return np.full(len(asked.rows), self._strategy_index, np.int64)
+        share = np.broadcast_to(
+            self.spec.strategy_share, (len(asked.rows), self.spec.num_strategies)
+        )
+        return draw_from(share, self.uniform(asked.rows, DRAW_STRATEGY))
 
     def argmin(
         self, score: NDArray[np.float64], rows: NDArray[np.int64], up: NDArray[np.bool_]

@@ -25,7 +25,7 @@ from inframind_gym.policies.base import (
     multiplier_of,
 )
 from inframind_gym.policies.builtin import AGENTS, BASELINES, BOUNDS
-from inframind_gym.policies.registry import PolicyEntry, Registry
+from inframind_gym.policies.registry import Registry
 
 
 def check_policy(policy: object, path: str = "") -> None:
@@ -117,45 +117,10 @@ def _adopt(policy: Any, cls: type[Any], kwargs: dict[str, Any], path: str) -> Po
 _POLICIES: Final = Registry[Policy]("policy", _adopt, (*BASELINES, *AGENTS, *BOUNDS))
 
 
-def register_policy(entry: PolicyEntry) -> None:
-    """Enter a policy under its name. Entering the same one again changes nothing.
-
-    Raises:
-        ConfigError: the name is taken by another policy, or contains a colon.
-    """
-    _POLICIES.register(entry)
-
-
-def registered_policies() -> tuple[PolicyEntry, ...]:
-    """All registered policies, in the order of registration."""
-    return _POLICIES.entries()
-
-
-def resolve_policy(name_or_path: str, **kwargs: Any) -> Policy:
-    """Make a policy from its name, its name with arguments, or `package.module:Class`.
-
-    Args:
-        name_or_path: for example "least_loaded", "static:llama-8b:Flash", "my_policy:MyPolicy".
-        **kwargs: arguments of the class; plain JSON values, so that a run can be written down.
-
-    Raises:
-        ConfigError: nothing of that name (the nearest is suggested and all are listed), too many
-            or unknown arguments, or what `load_policy` raises.
-    """
-    return _POLICIES.resolve(name_or_path, **kwargs)
-
-
-def load_policy(path: str, **kwargs: Any) -> Policy:
-    """Make a policy from `package.module:Class`, from the working directory too.
-
-    A class that has `act` and no `act_batch` of its own is wrapped in `PerRowPolicy`: one instance
-    a row.
-
-    Raises:
-        ConfigError: the path is not of that form, the module cannot be imported, it has no such
-            class, the class lacks `act`, `reset` or `name`, or does not take these arguments.
-    """
-    return _POLICIES.load(path, **kwargs)
+register_policy = _POLICIES.register
+registered_policies = _POLICIES.entries
+resolve_policy = _POLICIES.resolve
+load_policy = _POLICIES.load  # one with `act` and no `act_batch` of its own: in `PerRowPolicy`
 
 
 def make(name: str, **kwargs: Any) -> Policy:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies import Contexts, PolicySpec
+from inframind_gym.policies import PolicySpec
 from inframind_gym.policies.draws import named
-from inframind_gym.policies.heuristic import Heuristic
+from inframind_gym.policies.heuristic import Asked, Heuristic
 from inframind_gym.policies.oblivious import first_up
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 
@@ -64,13 +64,7 @@ class MixtureOfAgentsPolicy(Heuristic):
         others = [model for model in range(spec.num_models) if model != first]
         self._order = np.array([first, *others], np.int64)
 
-    def choose_models(
-        self,
-        observations: NDArray[np.float32],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        up: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
+    def choose_models(self, asked: Asked) -> NDArray[np.int64]:
         """Model number `node` of the order, or the next that is up."""
-        turn = contexts["node"].astype(np.int64) % self.spec.num_models
-        return self._order[first_up(turn, up[:, self._order])]
+        turn = asked.contexts["node"].astype(np.int64) % self.spec.num_models
+        return self._order[first_up(turn, asked.up[:, self._order])]

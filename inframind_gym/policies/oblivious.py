@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.policies import Contexts, PolicySpec
+from inframind_gym.policies import PolicySpec
 from inframind_gym.policies.draws import draw_from, named
-from inframind_gym.policies.heuristic import DRAW_MODEL, DRAW_STRATEGY, MIX, Heuristic
+from inframind_gym.policies.heuristic import DRAW_MODEL, DRAW_STRATEGY, MIX, Asked, Heuristic
 
 
 class RandomPolicy(Heuristic):
@@ -20,26 +20,14 @@ class RandomPolicy(Heuristic):
     def __init__(self) -> None:
         super().__init__()
 
-    def choose_models(
-        self,
-        observations: NDArray[np.float32],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        up: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
+    def choose_models(self, asked: Asked) -> NDArray[np.int64]:
         """A uniform draw among the models that are up."""
-        return draw_from(up.astype(np.float64), self.uniform(rows, DRAW_MODEL))
+        return draw_from(asked.up.astype(np.float64), self.uniform(asked.rows, DRAW_MODEL))
 
-    def choose_strategies(
-        self,
-        observations: NDArray[np.float32],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        models: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
+    def choose_strategies(self, asked: Asked, models: NDArray[np.int64]) -> NDArray[np.int64]:
         """A uniform draw among the strategies."""
-        equal = np.ones((len(rows), self.spec.num_strategies))
-        return draw_from(equal, self.uniform(rows, DRAW_STRATEGY))
+        equal = np.ones((len(asked.rows), self.spec.num_strategies))
+        return draw_from(equal, self.uniform(asked.rows, DRAW_STRATEGY))
 
 
 class RoundRobinPolicy(Heuristic):
@@ -59,16 +47,10 @@ class RoundRobinPolicy(Heuristic):
         super().reset(spec, seeds)
         self._next = np.zeros(len(seeds), np.int64)
 
-    def choose_models(
-        self,
-        observations: NDArray[np.float32],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        up: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
+    def choose_models(self, asked: Asked) -> NDArray[np.int64]:
         """The first model that is up, from the one whose turn it is."""
-        models = first_up(self._next[rows], up)
-        self._next[rows] = (models + 1) % self.spec.num_models
+        models = first_up(self._next[asked.rows], asked.up)
+        self._next[asked.rows] = (models + 1) % self.spec.num_models
         return models
 
 
@@ -95,15 +77,9 @@ class StaticPolicy(Heuristic):
         super().reset(spec, seeds)
         self._model_index = spec.model_index(self.model)
 
-    def choose_models(
-        self,
-        observations: NDArray[np.float32],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        up: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
+    def choose_models(self, asked: Asked) -> NDArray[np.int64]:
         """The fixed model, or the first one after it that is up."""
-        return first_up(np.full(len(rows), self._model_index, np.int64), up)
+        return first_up(np.full(len(asked.rows), self._model_index, np.int64), asked.up)
 
 
 class StaticMixPolicy(Heuristic):
@@ -118,18 +94,12 @@ class StaticMixPolicy(Heuristic):
     def __init__(self) -> None:
         super().__init__()
 
-    def choose_models(
-        self,
-        observations: NDArray[np.float32],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        up: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
+    def choose_models(self, asked: Asked) -> NDArray[np.int64]:
         """A draw from the models' shares, renormalised over those that are up."""
-        share = self.spec.model_share * up
+        share = self.spec.model_share * asked.up
         unwanted = share.sum(axis=1) <= 0.0  # only models are up that the mix never uses
-        share[unwanted] = up[unwanted]
-        return draw_from(share, self.uniform(rows, DRAW_MODEL))
+        share[unwanted] = asked.up[unwanted]
+        return draw_from(share, self.uniform(asked.rows, DRAW_MODEL))
 
 
 def first_up(start: NDArray[np.int64], up: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -32,8 +32,7 @@ from inframind_gym.configs import (
 from inframind_gym.policies import Completed, Contexts, PolicySpec, models_up
 from inframind_gym.policies.draws import RowwiseDraws
 from inframind_gym.policies.heuristic import DRAW_MODEL, DRAW_TIE
-from inframind_gym.policies.load_tracker import LoadTracker
-from inframind_gym.policies.q_learning import QLearningCoordinator, TaskAssignment
+from inframind_gym.policies.q_learning import LoadTracker, QLearningCoordinator, TaskAssignment
 from inframind_gym.tasks.taskset import DOMAINS
 
 LATENCY_WEIGHT: Final = 0.05

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Contexts, PolicySpec
 from inframind_gym.policies.draws import named
-from inframind_gym.policies.heuristic import MIX, Heuristic
+from inframind_gym.policies.heuristic import MIX, Asked, Heuristic
 
 # A full batch of 16 decodes 1.2-1.4 times slower than a single sequence: roofline estimates for
 # 3B-32B models on H100 and H200 (TPOT at batch 16 over batch 1).
@@ -110,15 +110,13 @@ class LeastLoadedPolicy(QueueAware):
         super().__init__(strategy)
         self.name = named("least_loaded", *([] if strategy == MIX else [strategy]))
 
-    def choose_models(
-        self,
-        observations: NDArray[np.float32],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        up: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
+    def choose_models(self, asked: Asked) -> NDArray[np.int64]:
         """The lowest load per slot among the models that are up; ties are drawn."""
-        return self.argmin(self.load_req(observations, rows) / self.spec.max_num_seqs, rows, up)
+        return self.argmin(
+            self.load_req(asked.observations, asked.rows) / self.spec.max_num_seqs,
+            asked.rows,
+            asked.up,
+        )
 
 
 class LowestExpectedLatencyPolicy(QueueAware):
@@ -134,16 +132,10 @@ class LowestExpectedLatencyPolicy(QueueAware):
         self.name = named("lowest_expected_latency", *([] if strategy == MIX else [strategy]))
         self.e2e_weight = checked_weight(e2e_weight)
 
-    def choose_models(
-        self,
-        observations: NDArray[np.float32],
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        up: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
+    def choose_models(self, asked: Asked) -> NDArray[np.int64]:
         """The lowest expected latency among the models that are up; ties are drawn."""
-        expected = self.expected_latency_s(observations, rows, self.e2e_weight)
-        return self.argmin(expected, rows, up)
+        expected = self.expected_latency_s(asked.observations, asked.rows, self.e2e_weight)
+        return self.argmin(expected, asked.rows, asked.up)
 
 
 def checked_weight(e2e_weight: float) -> float:

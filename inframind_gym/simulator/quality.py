@@ -32,23 +32,13 @@ FINAL_STRATEGY = 0  # the deciding call answers straight away, like Flash
 _SQRT_HALF = math.sqrt(0.5)
 _ONE = np.uint32(1)
 
-# Response model and lengths of one dataset; fields as in `workload.py`.
-PROFILE: Final = np.dtype(
-    [
-        ("sigma_query", "f8"),
-        ("sigma_call", "f8"),
-        ("difficulty_slope", "f8"),
-        ("discrimination", "f8"),
-        ("difficulty_sd", "f8"),
-        ("role_gain", "f8"),
-        ("info_gain", "f8"),
-        ("final_info_gain", "f8"),
-        ("reflection_gain", "f8"),
-        ("latent_correlation", "f8"),
-        ("truncated_right_frac", "f8"),
-    ],
-    align=True,
+# Response model and lengths of one dataset: fields of its OutputProfile and its QualityProfile.
+OUTPUT_FIELDS: Final = ("sigma_query", "sigma_call", "difficulty_slope")
+QUALITY_FIELDS: Final = (
+    *("discrimination", "difficulty_sd", "role_gain", "info_gain", "final_info_gain"),
+    *("reflection_gain", "latent_correlation", "truncated_right_frac"),
 )
+PROFILE: Final = np.dtype([(f, "f8") for f in OUTPUT_FIELDS + QUALITY_FIELDS], align=True)
 
 
 class ResponseTables(NamedTuple):
@@ -82,20 +72,10 @@ def response_tables(
     """
     flat = np.zeros(len(profiles), PROFILE)
     for p, of in enumerate(profiles):
-        quality, output = of.quality, of.output
-        flat[p] = (
-            output.sigma_query,
-            output.sigma_call,
-            output.difficulty_slope,
-            quality.discrimination,
-            quality.difficulty_sd,
-            quality.role_gain,
-            quality.info_gain,
-            quality.final_info_gain,
-            quality.reflection_gain,
-            quality.latent_correlation,
-            quality.truncated_right_frac,
-        )
+        for field in OUTPUT_FIELDS:
+            flat[p][field] = getattr(of.output, field)
+        for field in QUALITY_FIELDS:
+            flat[p][field] = getattr(of.quality, field)
     return ResponseTables(
         profile=flat,
         log_tokens=np.log(

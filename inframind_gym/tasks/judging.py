@@ -6,9 +6,9 @@ math-verify, and code is run against the task's tests: both in the sandbox, and 
 
 from __future__ import annotations
 
-from inframind_gym.tasks.code import final_code
 from inframind_gym.tasks.extract import (
     boxed,
+    final_code,
     final_expression,
     needs_working_out,
     without_reasoning,

@@ -34,12 +34,11 @@ from inframind_gym.simulator.workflow.state import CONTEXT
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 
-def play(policy: Any, **arguments: Any) -> Any:
-    env: Any = gym.make(
-        "InfraMind-Stream-v0", num_queries=8, observation="index", level="joint", **arguments
-    ).unwrapped
-    observation, _ = env.reset(seed=0)
-    policy.reset(env.policy_spec(), [0])
+def play(policy: Any, seed: int = 0, **arguments: Any) -> Any:
+    arguments = {"num_queries": 8, "observation": "index", "level": "joint"} | arguments
+    env: Any = gym.make("InfraMind-Stream-v0", **arguments).unwrapped
+    observation, _ = env.reset(seed=seed)
+    policy.reset(env.policy_spec(), [seed])
     over, found = False, []
     while not over:
         observation, _, over, _, _ = env.step(policy.act(observation, env.context()))
@@ -189,27 +188,11 @@ def test_by_rate_plays_alone_as_it_plays_beside_others() -> None:
                 found[of].append(record)
         running &= ~over
     for i, rate in enumerate(rates):
-        alone = play_at(FixedRecipeByRatePolicy(), 5 + i, rate)
+        run = {"workload": "mbpp", "num_queries": 2 * ENOUGH, "arrival_rate_per_min": rate}
+        alone, _ = play(FixedRecipeByRatePolicy(), 5 + i, **run)
         beside = np.array(found[i])
         assert all(np.array_equal(beside[name], alone[name]) for name in alone.dtype.names)
     assert len({int(record["num_agents"]) for record in found[0]}) > 1  # not the same all along
-
-
-def play_at(policy: Any, seed: int, rate_per_min: float) -> Any:
-    env: Any = gym.make(
-        "InfraMind-Stream-v0",
-        workload="mbpp",
-        num_queries=2 * ENOUGH,
-        observation="index",
-        level="joint",
-    ).unwrapped
-    observation, _ = env.reset(seed=seed, options={"arrival_rate_per_min": rate_per_min})
-    policy.reset(env.policy_spec(), [seed])
-    over, found = False, []
-    while not over:
-        observation, _, over, _, _ = env.step(policy.act(observation, env.context()))
-        found.append(env.completed())
-    return np.concatenate(found)
 
 
 def test_by_rate_takes_no_recipe_and_needs_to_plan() -> None:

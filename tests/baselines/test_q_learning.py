@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 import baselines
-from inframind_gym.errors import ConfigError
-from inframind_gym.policies.load_tracker import LoadTracker
-from inframind_gym.policies.q_learning import QLearningCoordinator, TaskAssignment
+from inframind_gym.policies.q_learning import LoadTracker, QLearningCoordinator, TaskAssignment
 from inframind_gym.policies.q_learning_policy import raw_reward
 from tests.policies.synthetic import make_completed, make_contexts, make_spec, observe
 
@@ -95,25 +93,10 @@ def test_imbalance_with_the_population_standard_deviation() -> None:
     assert tracker_of("CCCC").get_imbalance_score() == pytest.approx(np.sqrt(3.0))
 
 
-def test_tracker_errors() -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'coder'"):
-        LoadTracker(AGENTS).record("codr")
-    with pytest.raises(ConfigError, match="distinct"):
-        LoadTracker(["a", "a"])
-    with pytest.raises(ConfigError, match="at least one"):
-        LoadTracker([])
-
-
 def document_coordinator(**kwargs) -> QLearningCoordinator:
     actions = [TaskAssignment(agent, how) for agent in AGENTS for how in ("openai", "anthropic")]
     types = ["analysis", "coding", "research", "validation"]
     return QLearningCoordinator(types, LoadTracker(AGENTS).load_states, actions, **kwargs)
-
-
-def test_table_has_160_cells() -> None:
-    table = document_coordinator().q_table
-    assert len(table) == 20
-    assert sum(row.size for row in table.values()) == 160
 
 
 def test_update_rule() -> None:

@@ -112,19 +112,6 @@ def test_counters_are_read_as_rates(exposed: dict[str, set[str]]) -> None:
     assert any(name.endswith("_bucket") for name in exposed)
 
 
-def test_expressions_are_balanced() -> None:
-    closes = {")": "(", "]": "[", "}": "{"}
-    for text in EXPRESSIONS:
-        stack = []
-        for character in text:
-            if character in "([{":
-                stack.append(character)
-            elif character in closes:
-                assert stack and stack.pop() == closes[character], text
-        assert not stack, text
-        assert text.count('"') % 2 == 0
-
-
 def test_it_asks_for_its_data_source_when_imported() -> None:
     (wanted,) = DASHBOARD["__inputs"]
     assert (wanted["name"], wanted["type"], wanted["pluginId"]) == (

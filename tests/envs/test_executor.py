@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.workflow.state import PLAN, ROUTE
-from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
+from inframind_gym.simulator.workflow.state import ROUTE
 from tests.envs.sweeps import EXECUTOR
 
 
@@ -34,29 +33,6 @@ def play(env: Any, action: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def busy() -> Any:
     return make(num_queries=120, arrival_rate_per_min=120.0, agents={})
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_reward_at_the_end_and_costs_that_sum_to_the_latency(busy: Any, seed: int) -> None:
-    busy.reset(seed=seed)
-    for _ in range(4):
-        run = play(busy, 3 * seed % 15 + 1)
-        (query,) = run["query"]
-        assert not any(run["rewards"][:-1])
-        assert run["rewards"][-1] == query["solved"] == run["info"]["solved"]
-        ratio = query["latency_s"] / query["budget_s"]
-        assert sum(run["costs"]) == pytest.approx(ratio, rel=1e-9)
-        assert run["info"]["episode_cost"] == pytest.approx(ratio, rel=1e-9)
-        assert query["cost"] == pytest.approx(ratio, rel=1e-12)
-        assert run["info"]["latency_s"] == query["latency_s"]
-        assert len(run["costs"]) == query["num_nodes"]
-        # Only the last decision of a wave lets time pass, so only it costs.
-        contexts = run["contexts"]
-        last = np.append(np.diff(contexts["wave"]) != 0, True)
-        assert np.all(np.array(run["costs"])[~last] == 0.0)
-        assert np.all(np.array(run["costs"])[last] > 0.0)
-        assert len(set(contexts["query"].tolist())) == 1
-        busy.reset()
 
 
 def test_a_wave_costs_what_its_slowest_call_takes() -> None:
@@ -190,26 +166,6 @@ def test_background_routers() -> None:
     assert without[3] == pytest.approx(mix[2] + mix[3], abs=0.07), "the next one takes its calls"
 
 
-def test_the_planner_level_plans_and_the_background_routes() -> None:
-    env = make(level="planner", num_queries=20, arrival_rate_per_min=30.0)
-    for topology, agents in ((3, 4), (4, 2), (0, 6)):
-        env.reset(seed=topology)
-        assert env.context()["kind"] == PLAN
-        action = np.array([topology, agents - 1, 3, 1, 4, 1, 5, 9])
-        run = play(env, action)
-        (query,) = run["query"]
-        assert len(run["costs"]) == 1
-        assert run["costs"][0] == pytest.approx(query["cost"])
-        assert (query["topology"], query["num_agents"]) == (topology, agents)
-        assert query["num_nodes"] == graph(TOPOLOGIES[topology], agents).num_nodes
-        world = env.simulation.params
-        start, count = (
-            int(table[query["domain"]]) for table in (world.role_start, world.role_count)
-        )
-        expected = [start + role % count for role in action[2 : 2 + agents]]
-        assert query["role"][:agents].tolist() == expected
-
-
 def test_the_joint_level_plans_and_then_routes() -> None:
     env = make(level="joint", num_queries=20)
     observation, _ = env.reset(seed=1)
@@ -223,12 +179,6 @@ def test_the_joint_level_plans_and_then_routes() -> None:
     assert run["contexts"]["kind"].tolist() == [ROUTE] * 3
     assert run["query"]["model"][0][:3].tolist() == [3, 3, 3]
     assert run["query"]["strategy"][0][:3].tolist() == [1, 1, 1]
-
-
-def test_calls_are_recorded_only_if_asked_for(busy: Any) -> None:
-    busy.reset(seed=0)
-    with pytest.raises(ValueError, match="make the environment with record_calls=True"):
-        busy.calls()
 
 
 def test_calls_in_flight_are_the_agents_own_not_the_backgrounds() -> None:

@@ -331,14 +331,6 @@ def test_lambda_is_shown_where_there_is_one_and_moves(make: Any) -> None:
 # The server
 
 
-def test_two_exporters_side_by_side_count_their_own(make: Any) -> None:
-    first, second = make(STREAM), make(STREAM)
-    assert first.exporter.port != second.exporter.port
-    a, b = Played(first, seed=1), Played(second, episodes=2, seed=2)
-    check(scrape(first.exporter.url), a)
-    check(scrape(second.exporter.url), b)
-
-
 def test_a_port_in_use_is_told(make: Any) -> None:
     port = make(STREAM).exporter.port
     threads = threading.active_count()
@@ -434,13 +426,6 @@ def test_a_spec_makes_the_wrapper_again(make: Any) -> None:
     assert isinstance(again, ExportMetrics)
     assert again.exporter.port > 0
     again.close()
-
-
-def test_the_infos_are_the_same_with_and_without(make: Any) -> None:
-    env, plain = make(STREAM), gym.make(STREAM, num_queries=12, observation="index")
-    env.reset(seed=3), plain.reset(seed=3)
-    for step in range(40):
-        np.testing.assert_equal(env.step(step % 15), plain.step(step % 15))
 
 
 # What there is to see

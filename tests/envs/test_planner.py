@@ -316,16 +316,6 @@ def test_masks_allow_every_plan_that_fits_the_space() -> None:
     assert env.action_masks().all()
 
 
-def test_a_model_that_is_down_gets_no_calls() -> None:
-    for executor in ("round_robin", HERE + "Probe"):
-        env = make(executor=executor, down_models=["llama-8b"], record_calls=True)
-        env.reset(seed=0)
-        env.step(plans(1)[0])
-        calls = env.calls()
-        assert len(calls)
-        assert 3 not in calls["model"]
-
-
 for package in ("agents", "baselines"):
     importlib.import_module(package)  # which registers the names of their policies
 
@@ -359,17 +349,6 @@ def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
         gym.make_vec(PLANNER, num_envs=2, **arguments)
 
 
-@pytest.mark.parametrize(
-    "action", [3, [0] * 7, [0] * 9, [6] + [0] * 7, [0, 6] + [0] * 6, [-1] * 8, [0.0] * 8, None]
-)
-def test_bad_actions(action: Any) -> None:
-    env = make(num_queries=3)
-    env.reset(seed=0)
-    with pytest.raises(ActionError):
-        env.step(action)
-    env.step([5, 5] + [11] * 6)  # what was refused has changed nothing
-
-
 @pytest.mark.parametrize("answer", ["15", "-1", "1.5", "short"])
 def test_an_executor_that_gives_no_route(answer: str) -> None:
     register_policy(PolicyEntry("faulty_of_planner", HERE + "Faulty", ("answer",)))
@@ -396,17 +375,6 @@ def test_an_executor_that_fails_is_named_and_a_reset_helps() -> None:
     batch.reset()
     with pytest.raises(KeyError):
         batch.step(plans(2))
-
-
-@pytest.mark.parametrize("executor", ["static_mix", POLICY])
-def test_it_can_be_rendered(executor: str) -> None:
-    env = make(executor=executor, num_queries=5, render_mode="rgb_array")
-    env.reset(seed=0)
-    before = env.render()
-    env.step(plans(1)[0])
-    after = env.render()
-    assert before.shape == after.shape == (540, 960, 3)
-    assert (before != after).any()
 
 
 def test_stable_baselines3_learns_on_it() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -10,18 +9,9 @@ import numpy as np
 import pytest
 
 import inframind_gym  # noqa: F401
-from inframind_gym.envs.rendering.frame import (
-    BAD,
-    CACHE,
-    GOOD,
-    PAPER,
-    RUNNING,
-    SIZE,
-    WAITING,
-    draw_frame,
-)
-from inframind_gym.envs.rendering.view import DecisionView, ServerView, View, WaitingView, snapshot
-from inframind_gym.envs.routing.base import InfraMindEnv
+from inframind_gym.envs import rendering
+from inframind_gym.envs.rendering import BAD, CACHE, GOOD, PAPER, RUNNING, SIZE, WAITING
+from inframind_gym.envs.routing.simulation import Load
 from inframind_gym.simulator.workflow.topology import STRATEGIES
 
 STREAM, EXECUTOR = "InfraMind-Stream-v0", "InfraMind-Executor-v0"
@@ -43,9 +33,18 @@ def make(name: str, steps: int, **arguments: Any) -> Any:
     return run(name, steps, **arguments)[0]
 
 
-def view_of(env: Any) -> View:
-    raw: InfraMindEnv = env.unwrapped
-    return snapshot(raw.simulation, raw.context(), raw._log, 100.0)
+@pytest.fixture
+def words(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """All that is written from now on."""
+    written: list[str] = []
+    real = rendering._Canvas.text
+
+    def text(self: Any, at: Any, said: str, *style: Any, **options: Any) -> int:
+        written.append(said)
+        return real(self, at, said, *style, **options)
+
+    monkeypatch.setattr(rendering._Canvas, "text", text)
+    return written
 
 
 def state_of(env: Any) -> list[Any]:
@@ -53,39 +52,6 @@ def state_of(env: Any) -> list[Any]:
     raw = env.unwrapped
     arrays = (*raw.simulation.state, *raw.simulation.cluster, raw.context())
     return [*(array.tobytes() for array in arrays), str(raw.np_random.bit_generator.state)]
-
-
-def model(**changes: Any) -> ServerView:
-    return replace(
-        ServerView("qwen-14b", "gpu0", True, 16, 12, 3, 0.4, 14.0, 7.5),
-        **changes,
-    )
-
-
-def drawn(**changes: Any) -> View:
-    view = View(
-        title="InfraMind Stream",
-        setting=("b200-2gpu", "mixed", "100 queries/min", "edf", "parallel"),
-        time_s=71.25,
-        num_queries=500,
-        arrived=120,
-        in_flight=40,
-        polls=14,
-        telemetry_age_s=1.25,
-        waiting=WaitingView(
-            120, "Math", "Debate, 5 agents", "call 2 of 10, wave 1 of 2", "Inspector", 30.0, 21.0
-        ),
-        servers=(model(), model(model="llama-3b", up=False, running=0, waiting=0, kv_frac=0.0)),
-        decisions=(DecisionView(71.2, 119, "Economist", "qwen-14b", "Flash"),),
-        steps=310,
-        reward=51.0,
-        cost=64.5,
-        completed=80,
-        solved=51,
-        on_time=66,
-        last="query 97 solved in 12.3 s of 30 s",
-    )
-    return replace(view, **changes)
 
 
 def coloured(frame: Any, colour: tuple[int, int, int]) -> int:
@@ -123,97 +89,98 @@ def test_every_moment_is_drawn(name: str, level: str, steps: int):
     assert frame.shape == (SIZE[1], SIZE[0], 3) and frame.dtype == np.uint8
 
 
-def test_an_environment_that_was_never_reset_can_be_drawn():
+def test_an_environment_that_was_never_reset_can_be_drawn(words: list[str]):
     env = gym.make(STREAM, num_queries=5, render_mode="rgb_array").unwrapped
-    assert view_of(env).waiting is None
     assert env.render().any()
+    assert "No decision waits" in words and "depth and e2e not polled yet" in words
 
 
-def test_the_view_tells_what_the_simulation_holds():
-    env, seen = run(STREAM, 60, render_mode="rgb_array", down_models=["llama-3b"])
-    view, raw = view_of(env), env.unwrapped
-    context, layout = raw.context(), raw.simulation.layout
-    action = raw._log.entries[-1][1]
-    assert view.polls > 0
-
-    assert view.time_s == context["time_s"]
-    assert view.waiting is not None
-    assert view.waiting.query == context["query"] + 1
-    assert view.waiting.budget_s == context["budget_s"]
-    assert max(view.waiting.remaining_s, 1.0) == pytest.approx(
-        layout.remaining_budget_s(seen), rel=1e-5
-    )
-    depths = [server.polled_depth_req for server in view.servers]
-    assert depths == pytest.approx(layout.queue_depth_req(seen))
-    e2e = [server.polled_e2e_s for server in view.servers]
-    assert e2e == pytest.approx(layout.e2e_s(seen), rel=1e-5)
-    assert [server.up for server in view.servers] == [True] * 4 + [False]
-    assert all(0 <= server.running <= server.slots for server in view.servers)
-    assert all((server.kv_frac > 0) == (server.running > 0) for server in view.servers[:4])
-    assert view.steps == 60 and view.decisions[0].detail == STRATEGIES[action[0] % 3]
-    assert view.decisions[0].choice == raw.simulation.pool.aliases[action[0] // 3]
-
-
-def test_sequential_execution_shows_its_own_remaining_budget():
+@pytest.mark.parametrize("execution", ["parallel", "sequential"])
+def test_the_picture_tells_what_the_simulation_holds(words: list[str], execution: str):
     env, seen = run(
-        STREAM, 60, render_mode="rgb_array", execution="sequential", observation="index"
+        STREAM, 60, render_mode="rgb_array", down_models=["llama-3b"], execution=execution
     )
-    waiting = view_of(env).waiting
-    assert waiting is not None
-    expected = env.unwrapped.simulation.layout.remaining_budget_s(seen)
-    assert max(waiting.remaining_s, 1.0) == pytest.approx(expected, rel=1e-5)
+    env.render()
+    raw = env.unwrapped
+    simulation, context, layout = raw.simulation, raw.context(), raw.simulation.layout
+    assert words[:2] == [
+        "InfraMind Stream",
+        f"b200-2gpu  ·  mixed  ·  100 queries/min  ·  edf  ·  {execution}",
+    ]
+    assert f"{context['time_s']:.1f} s" in words
+    assert f"Query {context['query'] + 1}" in words
+    left_s = float(layout.remaining_budget_s(seen))
+    budget_s = context["budget_s"]
+    (budget,) = [said for said in words if said.endswith(f" of {budget_s:g} s")]
+    assert left_s <= 1.0 or budget == f"{left_s:.1f} s left of {budget_s:g} s"
+    for depth_req, e2e_s in zip(layout.queue_depth_req(seen), layout.e2e_s(seen), strict=True):
+        assert f"{depth_req:.0f}" in words
+        assert e2e_s == 0.0 or f"{e2e_s:.1f} s" in words
+    for model, load in zip(simulation.pool.models, simulation.loads(0), strict=True):
+        assert {model.alias, f"{load.running}/16", str(load.waiting)} <= set(words)
+        assert f"{load.kv_frac:.0%}" in words
+        assert (f"{model.gpu}  ·  down" in words) == (model.gpu == "gpu1")
+    action = raw._log.entries[-1][1][0]
+    last = words.index("Last decisions")
+    alias = simulation.pool.aliases[action // 3]
+    assert words[last + 1 : last + 3] == [alias, STRATEGIES[action % 3]]
+    assert any(said.startswith("step 60, reward ") for said in words)
 
 
-def test_the_end_of_a_stream_shows_its_outcome():
+def test_the_end_of_a_stream_shows_its_outcome(words: list[str]):
     env = make(STREAM, 10_000, render_mode="rgb_array")
-    view = view_of(env)
-    assert view.waiting is None and view.completed == 20 and view.in_flight == 0
-    assert view.solved == view.reward
-    assert view.last.startswith("query ")
+    env.render()
+    solved = round(env.unwrapped._log.reward)
+    assert "Episode over" in words and "20 of 20 queries arrived, 0 in flight" in words
+    assert any(said.startswith(f"20 done, {solved} solved, ") for said in words)
+    assert any(said.startswith("query ") and " solved in " in said for said in words)
 
 
-def test_a_plan_is_shown_as_one():
+def test_a_plan_is_shown_as_one(words: list[str]):
     env = gym.make(STREAM, num_queries=5, level="joint", render_mode="rgb_array")
     env.reset(seed=0)
-    waiting = view_of(env).waiting
-    assert waiting is not None and (waiting.workflow, waiting.role) == ("needs a plan", "planner")
+    env.render()
+    assert any("needs a plan  ·  planner" in said for said in words)
     env.step(np.array([3, 1, 0, 0, 0, 0, 0, 0, 4]))
-    decision = view_of(env).decisions[0]
-    assert (decision.role, decision.choice, decision.detail) == ("planner", "Debate", "2 agents")
-    waiting = view_of(env).waiting
-    assert waiting is not None and waiting.workflow == "Debate, 2 agents"
+    env.render()
+    assert {"Debate", "2 agents", "query 1, planner"} <= set(words)
+    assert any("Debate, 2 agents" in said for said in words)
     env.step(np.array([3, 1, 0, 0, 0, 0, 0, 0, 4]))
-    decision = view_of(env).decisions[0]
-    assert (decision.choice, decision.detail) == ("mistral-24b", "Concise")
+    words.clear()
+    env.render()
+    assert "Concise" in words and words.count("mistral-24b") == 2  # a server, and a decision
 
 
-def test_a_late_query_is_said_to_be_late():
-    waiting = drawn().waiting
-    assert waiting is not None
-    late = drawn(waiting=replace(waiting, remaining_s=-4.0))
-    assert coloured(draw_frame(late), BAD) > coloured(draw_frame(drawn()), BAD)
+def test_a_late_query_is_said_to_be_late(words: list[str]):
+    frames = {}
+    for budget_s in (0.1, 1000.0):  # the second of two calls, one after the other
+        plan = {"topology": "Chain", "num_agents": 2}
+        env = make(
+            STREAM, 1, num_queries=1, planner=plan, budget_s=budget_s, render_mode="rgb_array"
+        )
+        frames[budget_s] = env.render()
+    assert any(said.endswith(" s late of 0.1 s") for said in words)
+    assert coloured(frames[0.1], BAD) > coloured(frames[1000.0], BAD)
+    assert coloured(frames[1000.0], GOOD) > 1000
 
 
 def test_long_names_and_big_numbers_stay_within_the_width():
-    long = "a-model-with-a-very-long-alias-indeed"
-    many = tuple(
-        model(model=f"{long}-{m}", gpu=f"gpu-{m}-of-a-node", slots=1024, running=1024, waiting=9999)
-        for m in range(16)
-    )
-    view = drawn(
-        servers=many,
-        setting=(long, long, "1e+06 queries/min", "edf_late_last", "sequential"),
-        decisions=(DecisionView(123456.7, 99999, long, long, "DeepThink"),) * 9,
-        last=long * 4,
-    )
-    frame = draw_frame(view)
+    env = make(STREAM, 40, render_mode="rgb_array")
+    simulation, long = env.unwrapped.simulation, "a-model-with-a-very-long-alias-indeed"
+    models = tuple(m.model_copy(update={"alias": long}) for m in simulation.pool.models)
+    simulation.pool = simulation.pool.model_copy(update={"name": long * 3, "models": models})
+    simulation.loads = lambda e: (Load(1024, 9999, 1.0),) * 5
+    frame = env.render()
     edge = np.concatenate([frame[:, :14].reshape(-1, 3), frame[:, -14:].reshape(-1, 3)])
     assert (edge == PAPER).all()
 
 
-def test_the_bars_of_the_frame_follow_the_view():
-    busy = draw_frame(drawn())
-    idle = draw_frame(drawn(servers=(model(running=0, waiting=0, kv_frac=0.0),)))
+def test_the_bars_of_the_frame_follow_the_load():
+    env = make(STREAM, 40, render_mode="rgb_array")
+    frames = {}
+    for load in (Load(12, 3, 0.4), Load(0, 0, 0.0)):
+        env.unwrapped.simulation.loads = lambda e, load=load: (load,) * 5
+        frames[load] = env.render()
+    busy, idle = frames.values()
     for colour in (RUNNING, WAITING, CACHE):
         assert coloured(busy, colour) > 50 + coloured(idle, colour)
-    assert coloured(busy, GOOD) > 1000

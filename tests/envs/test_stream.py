@@ -138,22 +138,6 @@ def test_every_workload_runs_on_both_pools(workload: str) -> None:
         assert {DOMAINS[d] for d in records["domain"]} == {load_workload(workload).profile.domain}
 
 
-def test_the_planner_level_routes_by_the_background_rule() -> None:
-    env: Any = gym.make(
-        STREAM, level="planner", background="round_robin", num_queries=20, observation="index"
-    ).unwrapped
-    env.reset(seed=0)
-    over, steps, done = False, 0, []
-    while not over:
-        over = env.step(np.array([1, 4, *range(6)]))[2]  # CoT of five
-        steps += 1
-        done.append(env.completed())
-    records = np.concatenate(done)
-    assert steps == 20 == len(records)
-    counts = np.bincount(records["model"][:, :5].ravel(), minlength=5)
-    assert counts.tolist() == [20] * 5
-
-
 def test_a_policy_is_told_the_truth_about_the_run(env: Any) -> None:
     spec = env.policy_spec()
     pool = load_pool("b200-2gpu")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.replay import replay_requests
@@ -76,24 +74,10 @@ def random_load(seed: int) -> Load:
 def cards(servers: list[RefServer]) -> np.ndarray:
     out = np.zeros(len(servers), CARD)
     for m, s in enumerate(servers):
-        out[m] = (
-            s.base_s,
-            s.per_seq_s,
-            s.per_kv_token_s,
-            s.per_new_token_s,
-            s.per_attention_unit_s,
-            s.sparse_s,
-            s.sparse_tokens,
-            s.slowdown,
-            s.max_num_seqs,
-            s.max_num_batched_tokens,
-            s.usable_blocks,
-            s.block_size,
-            sum(1 << p for p in s.peers),
-            s.shared_prefix_tokens,
-            s.prefix_caching,
-            s.async_scheduling,
-        )
+        values = asdict(s) | {"usable_blocks": s.usable_blocks}
+        values["peers"] = sum(1 << p for p in s.peers)
+        for field in CARD.names or ():
+            out[m][field] = values[field]
     return out
 
 
@@ -118,12 +102,6 @@ def check(load: Load) -> int:
 def test_agrees_on_a_hundred_random_loads_and_some_of_them_evict() -> None:
     evictions = [check(random_load(seed)) for seed in range(100)]
     assert sum(count > 0 for count in evictions) >= 10
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(1000, 2**32))
-def test_agrees_on_loads_that_hypothesis_chooses(seed: int) -> None:
-    check(random_load(seed))
 
 
 @pytest.mark.parametrize(

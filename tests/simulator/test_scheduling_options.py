@@ -28,61 +28,6 @@ def serve(
     return replay_requests(card, np.zeros(len(requests)), submit_s, prompts, outputs, priority)
 
 
-@pytest.mark.parametrize(("async_scheduling", "admitted_s"), [(False, 1.0), (True, 2.0)])
-def test_a_step_is_scheduled_while_the_one_before_runs(
-    async_scheduling: bool, admitted_s: float
-) -> None:
-    served = serve([(0.0, 5, 9), (0.5, 5, 2)], async_scheduling=async_scheduling)
-    assert served["admitted_s"].tolist() == [0.0, admitted_s]  # an idle server starts at once
-    assert served["first_token_s"][1] == admitted_s + 1.0
-    assert served["finish_s"].tolist() == [9.0, admitted_s + 2.0]
-
-
-def test_when_nothing_runs_any_more_nothing_is_waited_for() -> None:
-    served = serve([(0.0, 5, 1), (0.5, 5, 1)], async_scheduling=True)
-    assert served["admitted_s"].tolist() == [0.0, 1.0]
-
-
-@pytest.mark.parametrize(("async_scheduling", "admitted_s"), [(False, 2.0), (True, 3.0)])
-def test_a_slot_is_free_when_the_scheduler_knows_of_it(
-    async_scheduling: bool, admitted_s: float
-) -> None:
-    # The second request ends at 2 s. Async, the step that starts then was scheduled at 1 s.
-    served = serve(
-        [(0.0, 5, 9), (0.0, 5, 2), (0.0, 5, 1)], max_num_seqs=2, async_scheduling=async_scheduling
-    )
-    assert served["admitted_s"].tolist() == [0.0, 0.0, admitted_s]
-
-
-@pytest.mark.parametrize("async_scheduling", [False, True])
-def test_a_slot_is_free_at_once_when_nothing_else_can_be_computed(async_scheduling: bool) -> None:
-    served = serve([(0.0, 5, 2), (0.0, 5, 1)], max_num_seqs=1, async_scheduling=async_scheduling)
-    assert served["admitted_s"].tolist() == [0.0, 2.0]
-
-
-def test_a_late_request_does_not_stand_before_those_that_the_step_sees() -> None:
-    # The second request is in time for the step at 2 s, the third for the next one; were the queue
-    # looked at when that step starts, the third would be its head.
-    served = serve(
-        [(0.0, 5, 9), (0.5, 5, 1), (1.5, 5, 1)], priority=[0, 1, 0], async_scheduling=True
-    )
-    assert served["admitted_s"].tolist() == [0.0, 2.0, 3.0]
-
-
-def test_a_step_that_only_evicts_takes_no_time() -> None:
-    # 4 blocks of 4 tokens. At 2 s the first request needs a third block, is the less urgent one
-    # and gives up its two; the step computes nothing. The second ends with the next one.
-    served = serve(
-        [(0.0, 7, 3), (0.5, 6, 2)],
-        num_kv_blocks=5,
-        block_size=4,
-        max_model_len=16,
-        priority=[1, 0],
-    )
-    assert served["evictions"].tolist() == [1, 0]
-    assert served["finish_s"].tolist() == [4.0, 3.0]
-
-
 @pytest.mark.parametrize(("prefix_caching", "finish_s"), [(False, 25.0), (True, 23.0)])
 def test_an_evicted_request_finds_blocks_again(prefix_caching: bool, finish_s: float) -> None:
     # 9 blocks of one token. Step 1 prefills 4 + 4 tokens, in step 2 the second request finds no

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inframind_gym.errors import TaskError
 from inframind_gym.tasks import Answer, grade
 from inframind_gym.tasks.extract import boxed, final_letter, final_number, parse_number
-from inframind_gym.tasks.graders import expressions_agree, normalised, numbers_agree
+from inframind_gym.tasks.graders import expressions_agree, normalised
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,6 @@ def test_final_letter(text: str, expected: str | None) -> None:
     assert grade(Answer("choice", "C", OPTIONS), text) is (expected == "C")
 
 
-def test_a_letter_without_known_options() -> None:
-    assert final_letter("Answer: J") == "J"
-
-
 @pytest.mark.parametrize(
     ("expected", "text", "right"),
     [
@@ -207,8 +203,3 @@ def test_no_response_breaks_a_grader(text: str) -> None:
     ):
         assert grade(answer, text) in (True, False)
     assert normalised(normalised(text)) is not None
-
-
-def test_numbers_agree_is_symmetric_enough() -> None:
-    assert numbers_agree(Fraction(1, 3), Fraction("0.333"))
-    assert not numbers_agree(Fraction(1, 3), Fraction("0.34"))

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from inframind_gym.tasks import Answer, load_tasks
-from inframind_gym.tasks.code import final_code
-from inframind_gym.tasks.extract import final_expression
+from inframind_gym.tasks.extract import final_code, final_expression
 from inframind_gym.tasks.judging import judge
 from inframind_gym.tasks.loaders import read_folder
 from inframind_gym.tasks.sandbox import Sandbox, SandboxError

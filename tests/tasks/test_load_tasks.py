@@ -48,17 +48,6 @@ def test_builtin_splits_are_disjoint_and_complete() -> None:
         assert set(part.domain.tolist()) == {0, 1, 2}
 
 
-def test_builtin_fields() -> None:
-    tasks = load_tasks()
-    assert tasks.name == "builtin"
-    assert tasks.embeddings.shape == (len(tasks), EMBED_DIM)
-    assert tasks.embeddings.dtype == np.float32
-    assert tasks.difficulty.dtype == np.float32
-    assert tasks.domain.dtype == np.int8
-    assert tasks.prompt_tokens.dtype == np.int32
-    assert tasks.prompt_tokens[0] == -(-len(tasks.texts[0]) // 4)
-
-
 def test_a_loaded_set_is_ones_own() -> None:
     mine = load_tasks()
     mine.embeddings[:] = 0.0

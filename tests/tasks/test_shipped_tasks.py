@@ -11,8 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from inframind_gym.simulator.workflow.roles import ROLES
-from inframind_gym.tasks import DOMAINS, grade, load_role_embeddings, load_tasks, shipped
+from inframind_gym.tasks import DOMAINS, grade, load_tasks, shipped
 
 TASKS = load_tasks(split="all")
 IMPORTED = """
@@ -45,15 +44,6 @@ def test_files_are_small_and_complete() -> None:
     assert np.abs(np.linalg.norm(embeddings.astype(np.float64), axis=1) - 1.0).max() < 2e-3
 
 
-def test_role_embeddings() -> None:
-    roles = load_role_embeddings()
-    assert roles.shape == (len(ROLES), 384) == (25, 384)
-    assert roles.dtype == np.float32
-    similar = roles @ roles.T
-    np.fill_diagonal(similar, 0.0)
-    assert similar.max() < 0.999  # no two roles look the same
-
-
 def test_loading_is_fast_and_imports_little() -> None:
     times_s = []
     for _ in range(5):
@@ -65,7 +55,7 @@ def test_loading_is_fast_and_imports_little() -> None:
     assert not modules & {"torch", "sentence_transformers", "transformers", "sklearn"}
     room = "inframind_gym.tasks"
     own = {name.removeprefix(room).lstrip(".") for name in modules if name.startswith(room)}
-    assert own == {"", "shipped", "sources", "splits", "taskset"}
+    assert own == {"", "shipped", "sources", "taskset"}
 
 
 def test_every_answer_grades_itself() -> None:

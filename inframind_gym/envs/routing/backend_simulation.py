@@ -8,14 +8,13 @@ Environments, policies and records are those of the compiled loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing.config import EnvConfig
 from inframind_gym.envs.routing.entry import show
-from inframind_gym.envs.routing.simulation import Load, Simulation
+from inframind_gym.envs.routing.simulation import Leg, Load, Simulation
 from inframind_gym.simulator.server.pool import PoolConfig
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.server.surrogate_backend import Lengths, SurrogateBackend
@@ -88,45 +87,30 @@ class BackendSimulation(Simulation):
         """The servers are the backend's; while all are down, every query can come to wait."""
         return self.num_queries
 
-    def _drive(
-        self,
-        mode: int,
-        rows: NDArray[np.int64],
-        observations: NDArray[np.float32],
-        contexts: NDArray[Any],
-        actions: NDArray[np.int64] | None = None,
-        rewards: NDArray[np.float64] | None = None,
-        costs: NDArray[np.float64] | None = None,
-        starts: NDArray[Any] | None = None,
-    ) -> None:
-        if mode == BEGIN and starts is not None:
+    def _drive(self, leg: Leg) -> None:
+        if leg.mode == BEGIN:
             self.close()
             self._loop = BackendLoop(
                 self.params,
                 self.state,
-                starts,
-                self._open_backend(self, int(starts[0]["key"])),
+                leg.starts,
+                self._open_backend(self, int(leg.starts[0]["key"])),
                 retries=self._retries,
                 patience_s=self._patience_s,
             )
         if self._loop is None:
             raise RuntimeError("no stream was started")
-        if mode == BEGIN:
-            status = self._loop.start()
-        elif mode == STEP and actions is not None:
-            status = self._loop.step(actions[0])
-        else:
-            status = self._loop.resume()
-        self.status[0] = status
+        action = leg.actions[0] if leg.mode == STEP else np.zeros(1, np.int64)
+        self.status[0] = status = self._loop.enter(leg.mode, action)
         show(
             self.params,
             self.state,
             self._loop.read_metrics(),
-            mode == STEP and status == DECISION and self.one_query,
-            observations[0],
-            contexts[:1],
-            self._unread if rewards is None else rewards,
-            self._unread if costs is None else costs,
+            leg.mode == STEP and status == DECISION and self.one_query,
+            leg.observations[0],
+            leg.contexts[:1],
+            leg.rewards,
+            leg.costs,
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import gymnasium as gym
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.actions import check_actions
 from inframind_gym.envs.routing.actions import action_mask, action_space
-from inframind_gym.envs.routing.config import env_config
+from inframind_gym.envs.routing.config import DEFAULT_POOL, DEFAULT_WORKLOAD, env_config
 from inframind_gym.envs.routing.observation import observation_space
 from inframind_gym.envs.routing.simulation import DECISION, STREAM_OVER, Simulation
 from inframind_gym.errors import ConfigError, require_positive, unknown
@@ -22,14 +23,18 @@ RESET_OPTIONS = ("arrival_rate_per_min", "budget_s")
 RENDER_MODES = ("rgb_array",)
 
 
+def passed_on(local: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of an environment, from the `locals()` of its constructor."""
+    others: dict[str, Any] = local["others"]
+    return {k: v for k, v in local.items() if k not in ("self", "__class__", "others")} | others
+
+
 class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
     """A router of multi-agent LLM calls in front of vLLM servers.
 
     The subclasses are the registered environments; see there.
 
-    Args:
-        render_mode: None or "rgb_array".
-        **arguments: of `inframind_gym.envs.routing.config.EnvConfig`.
+    Args: see `ExecutorEnv`.
 
     Raises:
         ConfigError: an argument that is unknown or has an impossible value.
@@ -38,7 +43,33 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
     metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
     one_query: ClassVar[bool]
 
-    def __init__(self, render_mode: str | None = None, **arguments: Any) -> None:
+    def __init__(
+        self,
+        *,
+        pool: str = DEFAULT_POOL,
+        workload: str = DEFAULT_WORKLOAD,
+        tasks: str = "builtin",
+        split: Literal["train", "val", "test", "all"] = "test",
+        arrival_rate_per_min: float = 100.0,
+        budget_s: float | None = None,
+        num_queries: int | None = None,
+        arrivals: str | dict[str, Any] = "poisson",
+        scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None,
+        execution: Literal["parallel", "sequential"] | None = None,
+        planner: dict[str, Any] | None = None,
+        agents: dict[str, Any] | None = None,
+        background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix",
+        level: Literal["executor", "planner", "joint"] = "executor",
+        observation: Literal["full", "index"] = "full",
+        system_features: Sequence[Literal["queue", "e2e", "kv", "in_flight"]] = ("queue", "e2e"),
+        metrics_poll_s: float | None = None,
+        record_calls: bool = False,
+        down_models: Sequence[str] = (),
+        render_mode: Literal["rgb_array"] | None = None,
+        **others: Any,
+    ) -> None:
+        arguments = passed_on(locals())
+        del arguments["render_mode"]
         if render_mode is not None and render_mode not in RENDER_MODES:
             raise ConfigError(unknown("render_mode", render_mode, RENDER_MODES))
         self.render_mode = render_mode
@@ -73,7 +104,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         """Return what rendering keeps of the last decisions; None where nothing is rendered."""
         if self.render_mode is None:
             return None
-        from inframind_gym.envs.rendering.view import DecisionLog
+        from inframind_gym.envs.rendering import DecisionLog
 
         return DecisionLog(6)
 
@@ -207,10 +238,9 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         """Return a picture of queues, budget and the last decisions, (540, 960, 3) uint8."""
         if self.render_mode is None:
             return None
-        from inframind_gym.envs.rendering.frame import draw_frame
-        from inframind_gym.envs.rendering.view import snapshot
+        from inframind_gym.envs.rendering import draw_frame
 
-        return draw_frame(snapshot(self.simulation, self._contexts[0], self._log, self._rate))
+        return draw_frame(self.simulation, self._contexts[0], self._log, self._rate)
 
 
 class TaggedQueryEnv(InfraMindEnv):

@@ -49,29 +49,7 @@ class FixedPlan(StrictModel):
 
 
 class EnvConfig(StrictModel):
-    """Keyword arguments of the environments; all of them are JSON types.
-
-    Attributes:
-        pool: name or path of a pool (`envs_configs/pools`).
-        workload: name or path of a workload (`envs_configs/workloads`).
-        tasks: "builtin", or a folder of JSON Lines files.
-        split: "train", "val", "test" or "all" of the tasks.
-        arrival_rate_per_min: queries a minute.
-        budget_s: seconds every query may take; without it each draws one of the workload's tiers.
-        num_queries: queries in a stream; without it the workload's.
-        arrivals: arrival process (`workload/arrivals.py`).
-        scheduler: order of the servers' queues; without it the pool's.
-        execution: how a workflow's calls follow one another; without it the workload's.
-        planner: a fixed plan; without it plans are drawn from the workload's measured mix.
-        agents: rules of the agents beyond their graph; without them the workload's.
-        background: who routes the calls that are not the agent's.
-        level: which decisions are the agent's.
-        observation: "full" (embeddings) or "index".
-        system_features: observed telemetry.
-        metrics_poll_s: seconds between two polls of it; without it the pool's.
-        record_calls: keep a record of every call.
-        down_models: aliases of models that are down.
-    """
+    """Keyword arguments of the environments (the table of `ExecutorEnv`), all JSON types."""
 
     pool: str = DEFAULT_POOL
     workload: str = DEFAULT_WORKLOAD
@@ -95,14 +73,7 @@ class EnvConfig(StrictModel):
 
 
 class PlannerConfig(EnvConfig):
-    """Keyword arguments of `InfraMind-Planner-v0`: those of the others, and two more.
-
-    Attributes:
-        level: always "planner".
-        executor: who routes the calls of the agent's workflows: a built-in router, or a policy's
-            name or path (`inframind_gym.policies.resolve_policy`).
-        observe: "query", or "infra": with the remaining budget and the `system_features`.
-    """
+    """Keyword arguments of `InfraMind-Planner-v0` (see `PlannerEnv`)."""
 
     level: Literal["planner"] = "planner"
     executor: str = "static_mix"

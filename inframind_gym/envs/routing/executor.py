@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
-
 from inframind_gym.envs.routing.base import TaggedQueryEnv
-from inframind_gym.envs.routing.config import DEFAULT_POOL, DEFAULT_WORKLOAD
 
 
 class ExecutorEnv(TaggedQueryEnv):
@@ -89,52 +85,3 @@ class ExecutorEnv(TaggedQueryEnv):
 
     * v0: first version.
     """
-
-    def __init__(
-        self,
-        *,
-        pool: str = DEFAULT_POOL,
-        workload: str = DEFAULT_WORKLOAD,
-        tasks: str = "builtin",
-        split: Literal["train", "val", "test", "all"] = "test",
-        arrival_rate_per_min: float = 100.0,
-        budget_s: float | None = None,
-        num_queries: int | None = None,
-        arrivals: str | dict[str, Any] = "poisson",
-        scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None,
-        execution: Literal["parallel", "sequential"] | None = None,
-        planner: dict[str, Any] | None = None,
-        agents: dict[str, Any] | None = None,
-        background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix",
-        level: Literal["executor", "planner", "joint"] = "executor",
-        observation: Literal["full", "index"] = "full",
-        system_features: Sequence[Literal["queue", "e2e", "kv", "in_flight"]] = ("queue", "e2e"),
-        metrics_poll_s: float | None = None,
-        record_calls: bool = False,
-        down_models: Sequence[str] = (),
-        render_mode: Literal["rgb_array"] | None = None,
-        **unknown: Any,
-    ) -> None:
-        super().__init__(
-            render_mode,
-            pool=pool,
-            workload=workload,
-            tasks=tasks,
-            split=split,
-            arrival_rate_per_min=arrival_rate_per_min,
-            budget_s=budget_s,
-            num_queries=num_queries,
-            arrivals=arrivals,
-            scheduler=scheduler,
-            execution=execution,
-            planner=planner,
-            agents=agents,
-            background=background,
-            level=level,
-            observation=observation,
-            system_features=system_features,
-            metrics_poll_s=metrics_poll_s,
-            record_calls=record_calls,
-            down_models=down_models,
-            **unknown,
-        )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.routing.base import TaggedQueryEnv
+from inframind_gym.envs.routing.base import TaggedQueryEnv, passed_on
 from inframind_gym.envs.routing.config import DEFAULT_POOL, DEFAULT_WORKLOAD, planner_config
 from inframind_gym.envs.routing.planner_simulation import PlannerSimulation
 
@@ -82,26 +82,10 @@ class PlannerEnv(TaggedQueryEnv):
 
     ## Arguments
 
+    Those of `InfraMind-Executor-v0` without `level`, and two more:
+
     | argument | meaning |
     |---|---|
-    | `pool` | name or path of a pool of servers (`envs_configs/pools`) |
-    | `workload` | name or path of a workload (`envs_configs/workloads`) |
-    | `tasks` | "builtin" or a folder of JSON Lines files |
-    | `split` | "train", "val", "test" or "all" of the tasks |
-    | `arrival_rate_per_min` | queries a minute |
-    | `budget_s` | seconds of every query; None draws each from the workload's tiers |
-    | `num_queries` | queries in a stream; None: the workload's |
-    | `arrivals` | arrival process, by name or as JSON (`inframind_gym.simulator.arrivals`) |
-    | `scheduler` | order of the servers' queues; None: the pool's |
-    | `execution` | how a workflow's calls follow one another; None: the workload's |
-    | `planner` | a fixed plan, a dict; None: drawn from the workload's measured mix |
-    | `agents` | rules of the agents beyond their graph; None: the workload's |
-    | `background` | router of the calls that are not the agent's |
-    | `observation` | "full" (embeddings) or "index" |
-    | `system_features` | observed telemetry: "queue", "e2e", "kv", "in_flight" |
-    | `metrics_poll_s` | seconds between two polls of it; None: the pool's |
-    | `record_calls` | keep a record of every call (`calls()`) |
-    | `down_models` | aliases of models that are down |
     | `executor` | router of the calls of the agent's workflows |
     | `observe` | "query", or "infra" with the remaining budget and the `system_features` |
 
@@ -140,32 +124,9 @@ class PlannerEnv(TaggedQueryEnv):
         executor: str = "static_mix",
         observe: Literal["query", "infra"] = "query",
         render_mode: Literal["rgb_array"] | None = None,
-        **unknown: Any,
+        **others: Any,
     ) -> None:
-        super().__init__(
-            render_mode,
-            pool=pool,
-            workload=workload,
-            tasks=tasks,
-            split=split,
-            arrival_rate_per_min=arrival_rate_per_min,
-            budget_s=budget_s,
-            num_queries=num_queries,
-            arrivals=arrivals,
-            scheduler=scheduler,
-            execution=execution,
-            planner=planner,
-            agents=agents,
-            background=background,
-            observation=observation,
-            system_features=system_features,
-            metrics_poll_s=metrics_poll_s,
-            record_calls=record_calls,
-            down_models=down_models,
-            executor=executor,
-            observe=observe,
-            **unknown,
-        )
+        super().__init__(**{"level": "planner"} | passed_on(locals()))
 
     def _simulate(self, arguments: dict[str, Any]) -> PlannerSimulation:
         return PlannerSimulation(planner_config(arguments), 1)

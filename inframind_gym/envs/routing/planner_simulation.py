@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.routing.config import EnvConfig, PlannerConfig
 from inframind_gym.envs.routing.layout import EMBED_DIM
-from inframind_gym.envs.routing.simulation import Simulation
+from inframind_gym.envs.routing.simulation import Leg, Simulation
 from inframind_gym.errors import ActionError, ConfigError
 from inframind_gym.policies import (
     ObservationLayout,
@@ -35,9 +35,8 @@ from inframind_gym.simulator.workflow.state import CONTEXT, IS_DUE
 BUILT_IN: Final = ROUTERS[:-1]  # all but "none"
 USUAL_FEATURES: Final = ("queue", "e2e")  # an executor that requires nothing sees these at least
 _NO_CONTEXT: Final = np.zeros((), CONTEXT)
-_SEED_OF_EXECUTOR: Final = (
-    1  # beside a stream's key: the executor's seed tells nothing of the stream
-)
+# Beside a stream's key: the executor's seed tells nothing of the stream.
+_SEED_OF_EXECUTOR: Final = 1
 
 
 class PlannerSimulation(Simulation):
@@ -118,7 +117,7 @@ class PlannerSimulation(Simulation):
         return "InfraMind Planner"
 
     def executor_spec(self) -> PolicySpec:
-        """What the executor is response."""
+        """The facts of the run as the executor sees them."""
         return replace(
             super().policy_spec(), layout=self._executor_layout, level=self._executor_level
         )
@@ -127,24 +126,14 @@ class PlannerSimulation(Simulation):
         """Reset the executor when the next streams begin."""
         self._executor_is_stale = True
 
-    def _drive(
-        self,
-        mode: int,
-        rows: NDArray[np.int64],
-        observations: NDArray[np.float32],
-        contexts: NDArray[Any],
-        actions: NDArray[np.int64] | None = None,
-        rewards: NDArray[np.float64] | None = None,
-        costs: NDArray[np.float64] | None = None,
-        starts: NDArray[Any] | None = None,
-    ) -> None:
-        if mode == BEGIN and starts is not None:
-            self._begin(starts)
-        if self._policy is None or actions is None or rewards is None or costs is None:
-            super()._drive(mode, rows, self._wide, contexts, actions, rewards, costs, starts)
+    def _drive(self, leg: Leg) -> None:
+        if leg.mode == BEGIN:
+            self._begin(leg.starts)
+        if self._policy is None or leg.mode != STEP:
+            super()._drive(leg._replace(observations=self._wide))
         else:
-            self._carry_out(self._policy, rows, contexts, actions, rewards, costs)
-        self._show(rows, contexts, observations)
+            self._carry_out(self._policy, leg)
+        self._show(leg.rows, leg.contexts, leg.observations)
 
     def _begin(self, starts: NDArray[Any]) -> None:
         """Streams begin: reset the executor if it is to be, with a seed for every row."""
@@ -159,15 +148,7 @@ class PlannerSimulation(Simulation):
         with _blame(self._executor):
             self._policy.reset(self.executor_spec(), seeds)
 
-    def _carry_out(
-        self,
-        policy: Policy,
-        rows: NDArray[np.int64],
-        contexts: NDArray[Any],
-        actions: NDArray[np.int64],
-        rewards: NDArray[np.float64],
-        costs: NDArray[np.float64],
-    ) -> None:
+    def _carry_out(self, policy: Policy, leg: Leg) -> None:
         """Hand in the plans of `rows` and route their calls until their queries are over."""
         if self._amid:
             raise ConfigError(
@@ -175,25 +156,24 @@ class PlannerSimulation(Simulation):
                 "reset() before step()"
             )
         self._amid = True
-        self._joint[:, :PLAN_ACTIONS] = actions
+        self._joint[:, :PLAN_ACTIONS] = leg.actions
+        rows, rewards, costs = leg.rows, leg.rewards, leg.costs
         rewards[rows] = costs[rows] = 0.0
+        calls = leg._replace(
+            actions=self._joint,
+            observations=self._wide,
+            rewards=self._call_rewards,
+            costs=self._call_costs,
+        )
         running = rows
         while len(running):
-            super()._drive(
-                STEP,
-                running,
-                self._wide,
-                contexts,
-                self._joint,
-                self._call_rewards,
-                self._call_costs,
-            )
+            super()._drive(calls._replace(rows=running))
             rewards[running] += self._call_rewards[running]
             costs[running] += self._call_costs[running]
             running = running[self.status[running] == DECISION]
             if len(running):
-                self._joint[running, PLAN_ACTIONS] = self._routes(policy, running, contexts)
-                contexts[running] = _NO_CONTEXT  # an episode that is over leaves no decision
+                self._joint[running, PLAN_ACTIONS] = self._routes(policy, running, leg.contexts)
+                leg.contexts[running] = _NO_CONTEXT  # an episode that is over leaves no decision
         if self._feedback is not None:
             with _blame(self._executor):
                 for row in rows.tolist():

@@ -57,6 +57,19 @@ class Load(NamedTuple):
     kv_frac: float  # share of the KV cache in use, 0..1
 
 
+class Leg(NamedTuple):
+    """What `drive` is called with beside the state; what a mode does not need is empty."""
+
+    mode: int
+    rows: NDArray[np.int64]  # (k,) environments
+    starts: NDArray[Any]  # (k,) START
+    actions: NDArray[np.int64]  # (E, a)
+    observations: NDArray[np.float32]  # (E, d), like the next three written at `rows`
+    contexts: NDArray[Any]  # (E,)
+    rewards: NDArray[np.float64]  # (E,)
+    costs: NDArray[np.float64]  # (E,)
+
+
 class Simulation:
     """E closed loops with the same pool, workload and settings.
 
@@ -142,10 +155,12 @@ class Simulation:
             num_envs, self.num_queries, 1 << (ready - 1).bit_length(), config.record_calls
         )
         self.status = np.zeros(num_envs, np.int64)
-        self._all_rows = np.arange(num_envs)
-        self._no_starts = np.zeros(0, START)
-        self._no_actions = np.zeros((0, self.action_size), np.int64)
-        self._unread = np.zeros(num_envs)
+        no_actions, unread = np.zeros((0, self.action_size), np.int64), np.zeros(num_envs)
+        self._leg = Leg(
+            *(STEP, np.arange(num_envs), np.zeros(0, START), no_actions),
+            *self.buffers(),
+            *(unread, unread),
+        )
 
     def _open_servers(self) -> int:
         """Make the servers; says how many calls can end before the next decision is made."""
@@ -217,13 +232,13 @@ class Simulation:
         starts["budget_s"] = budgets_s
         starts["num_queries"] = queries
         starts["models_up"] = self.models_up
-        self._drive(BEGIN, rows, observations, contexts, starts=starts)
+        self._drive(self._toward(BEGIN, rows, observations, contexts)._replace(starts=starts))
 
     def resume(
         self, rows: NDArray[np.int64], observations: NDArray[np.float32], contexts: NDArray[Any]
     ) -> None:
         """Go on to the next tagged query; `status` says which streams are over."""
-        self._drive(RESUME, rows, observations, contexts)
+        self._drive(self._toward(RESUME, rows, observations, contexts))
 
     def step(
         self,
@@ -242,34 +257,23 @@ class Simulation:
         Returns:
             (E,) DECISION, STREAM_OVER or TAGGED_QUERY_OVER; valid until the next call.
         """
-        self._drive(STEP, self._all_rows, observations, contexts, actions, rewards, costs)
+        leg = self._toward(STEP, self._leg.rows, observations, contexts)
+        self._drive(leg._replace(actions=actions, rewards=rewards, costs=costs))
         return self.status
 
-    def _drive(
+    def _toward(
         self,
         mode: int,
         rows: NDArray[np.int64],
         observations: NDArray[np.float32],
         contexts: NDArray[Any],
-        actions: NDArray[np.int64] | None = None,
-        rewards: NDArray[np.float64] | None = None,
-        costs: NDArray[np.float64] | None = None,
-        starts: NDArray[Any] | None = None,
-    ) -> None:
-        drive(
-            self.params,
-            self.state,
-            self.cluster,
-            mode,
-            rows,
-            self._no_starts if starts is None else starts,
-            self._no_actions if actions is None else actions,
-            observations,
-            contexts,
-            self._unread if rewards is None else rewards,
-            self._unread if costs is None else costs,
-            self.status,
+    ) -> Leg:
+        return self._leg._replace(
+            mode=mode, rows=rows, observations=observations, contexts=contexts
         )
+
+    def _drive(self, leg: Leg) -> None:
+        drive(self.params, self.state, self.cluster, *leg, self.status)
 
     def completed(self, e: int) -> NDArray[Any]:
         """The agent's queries of environment `e` that ended in its last step, (k,) COMPLETED."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing.base import InfraMindEnv
-from inframind_gym.envs.routing.config import DEFAULT_POOL, DEFAULT_WORKLOAD
 
 
 class StreamEnv(InfraMindEnv):
@@ -60,27 +58,7 @@ class StreamEnv(InfraMindEnv):
 
     ## Arguments
 
-    | argument | meaning |
-    |---|---|
-    | `pool` | name or path of a pool of servers (`envs_configs/pools`) |
-    | `workload` | name or path of a workload (`envs_configs/workloads`) |
-    | `tasks` | "builtin" or a folder of JSON Lines files |
-    | `split` | "train", "val", "test" or "all" of the tasks |
-    | `arrival_rate_per_min` | queries a minute |
-    | `budget_s` | seconds of every query; None draws each from the workload's tiers |
-    | `num_queries` | queries in a stream; None: the workload's |
-    | `arrivals` | arrival process, by name or as JSON (`inframind_gym.simulator.arrivals`) |
-    | `scheduler` | order of the servers' queues; None: the pool's |
-    | `execution` | how a workflow's calls follow one another; None: the workload's |
-    | `planner` | a fixed plan, a dict; None: drawn from the workload's measured mix |
-    | `agents` | rules of the agents beyond their graph; None: the workload's |
-    | `background` | router of the calls that are not the agent's |
-    | `level` | decisions of the agent: "executor", "planner" or "joint" |
-    | `observation` | "full" (embeddings) or "index" |
-    | `system_features` | observed telemetry: "queue", "e2e", "kv", "in_flight" |
-    | `metrics_poll_s` | seconds between two polls of it; None: the pool's |
-    | `record_calls` | keep a record of every call (`calls()`) |
-    | `down_models` | aliases of models that are down |
+    Those of `InfraMind-Executor-v0`.
 
     `reset(options=…)` takes `arrival_rate_per_min` and `budget_s` (NaN: drawn from the tiers),
     which hold from then on.
@@ -91,55 +69,6 @@ class StreamEnv(InfraMindEnv):
     """
 
     one_query = False
-
-    def __init__(
-        self,
-        *,
-        pool: str = DEFAULT_POOL,
-        workload: str = DEFAULT_WORKLOAD,
-        tasks: str = "builtin",
-        split: Literal["train", "val", "test", "all"] = "test",
-        arrival_rate_per_min: float = 100.0,
-        budget_s: float | None = None,
-        num_queries: int | None = None,
-        arrivals: str | dict[str, Any] = "poisson",
-        scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None,
-        execution: Literal["parallel", "sequential"] | None = None,
-        planner: dict[str, Any] | None = None,
-        agents: dict[str, Any] | None = None,
-        background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix",
-        level: Literal["executor", "planner", "joint"] = "executor",
-        observation: Literal["full", "index"] = "full",
-        system_features: Sequence[Literal["queue", "e2e", "kv", "in_flight"]] = ("queue", "e2e"),
-        metrics_poll_s: float | None = None,
-        record_calls: bool = False,
-        down_models: Sequence[str] = (),
-        render_mode: Literal["rgb_array"] | None = None,
-        **unknown: Any,
-    ) -> None:
-        super().__init__(
-            render_mode,
-            pool=pool,
-            workload=workload,
-            tasks=tasks,
-            split=split,
-            arrival_rate_per_min=arrival_rate_per_min,
-            budget_s=budget_s,
-            num_queries=num_queries,
-            arrivals=arrivals,
-            scheduler=scheduler,
-            execution=execution,
-            planner=planner,
-            agents=agents,
-            background=background,
-            level=level,
-            observation=observation,
-            system_features=system_features,
-            metrics_poll_s=metrics_poll_s,
-            record_calls=record_calls,
-            down_models=down_models,
-            **unknown,
-        )
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -1,8 +1,7 @@
 """The surrogate as a `Backend`: the compiled kernel, one call at a time.
 
-The environments don't use it: their loop is compiled as a whole (`orchestration/compiled.py`). It
-shows that the driver of live servers does exactly the same, and it is the surrogate for whoever
-wants to put something of their own between the workflows and the servers.
+The environments don't use it: their loop is compiled as a whole (`workflow/event_loop.py`). It
+shows that the loop of live servers does exactly the same.
 """
 
 from __future__ import annotations

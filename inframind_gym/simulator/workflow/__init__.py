@@ -1,4 +1,4 @@
-"""EnvState on servers: queries arrive, are planned and routed, and their calls are answered.
+"""Workflows on servers: queries arrive, are planned and routed, and their calls are answered.
 
 topology, graphs, roles, strategies   how agents work together
 params, state                         constants and state of a batch of episodes, as arrays
@@ -7,5 +7,5 @@ lifecycle                             a query from its arrival to its final answ
 dispatch                              who decides what, and when
 event_loop                            all of this on simulated servers, compiled
 backend, backend_loop, bindings       the same rules on any other `Backend`, in its own time
-scripted_backend                      a `Backend` for tests
+scripted_backend                      a `Backend` that follows a script
 """

@@ -1,10 +1,9 @@
 """Where calls are served: one protocol, behind which simulated and real servers look alike.
 
-The orchestration (`orchestration/driver.py`) submits calls and waits for what comes of them; which
-calls, to which model and when, is never a backend's business. Three implementations: the compiled
-surrogate in virtual time (`serving/surrogate/backend.py`), a scripted one for tests
-(`serving/scripted.py`), and live servers, whose time is the wall clock's, whose calls can fail and
-whose models can go down and come back.
+`backend_loop` submits calls and waits for what comes of them; which calls, to which model and when,
+is never a backend's business. Three implementations: the compiled surrogate in virtual time
+(`server/surrogate_backend.py`), a scripted one (`scripted_backend.py`), and live servers, whose
+time is the wall clock's, whose calls can fail and whose models can go down and come back.
 
 A backend serves one stream. Its clock stands at 0 when it is opened.
 """

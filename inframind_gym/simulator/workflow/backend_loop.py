@@ -18,7 +18,7 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.telemetry import E2E, KV, QUEUE
 from inframind_gym.simulator.workflow import bindings as rules
 from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
-from inframind_gym.simulator.workflow.dispatch import BEGIN, RESUME, SEND, STEP, WAIT
+from inframind_gym.simulator.workflow.dispatch import SEND, WAIT
 from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.state import EnvState
 
@@ -69,8 +69,8 @@ class BackendLoop:
     ) -> None:
         models = len(params.max_prompt_tokens)
         self.backend = backend
-        self._world = params
-        self._flows = state
+        self._params = params
+        self._state = state
         self._start = start
         self._retries = retries
         self._patience_s = patience_s
@@ -84,24 +84,27 @@ class BackendLoop:
         self._calls = 0
         self._held_since_s = math.inf
 
-    def start(self) -> int:
-        """Run to the first decision.
+    def enter(self, mode: int, action: NDArray[np.int64]) -> int:
+        """Begin the stream (BEGIN), carry out `action` (a,) (STEP) or go on (RESUME).
 
         Returns:
-            DECISION, STREAM_OVER or TAGGED_QUERY_OVER, as of `step` and `resume`.
+            DECISION: the agent's next one is due; STREAM_OVER; or TAGGED_QUERY_OVER.
 
         Raises:
             InfraMindError: no model was up for `patience_s`, or the backend broke its contract.
         """
-        return self._enter(BEGIN, np.zeros(1, np.int64))
-
-    def step(self, action: NDArray[np.int64]) -> int:
-        """Carry out the agent's action (a,) and run to the next decision."""
-        return self._enter(STEP, action)
-
-    def resume(self) -> int:
-        """Tagged-query mode: run until the agent's next query has arrived."""
-        return self._enter(RESUME, np.zeros(1, np.int64))
+        rules.enter(self._params, self._state, mode, self._start, action)
+        while True:
+            self._look_around()
+            held = self._is_held()
+            if not held:
+                event = rules.next_event(self._params, self._state, self._order)
+                if event == SEND:
+                    self._send(attempt=0)
+                    continue
+                if event != WAIT:
+                    return event
+            self._let_time_run(held)
 
     def read_metrics(self) -> NDArray[np.float32]:
         """Note the backend's metrics as they were polled last.
@@ -110,13 +113,13 @@ class BackendLoop:
             (1, 3, M) `seen`.
         """
         telemetry = self.backend.telemetry()
-        stream = self._flows.stream[0]
+        stream = self._state.stream[0]
         if not telemetry.polls:
             return self.seen
         self._metrics[QUEUE] = telemetry.depth_req
         self._metrics[E2E] = telemetry.e2e_s
         self._metrics[KV] = telemetry.kv_frac
-        rules.note_metrics(self._world, self.seen, self._metrics)
+        rules.note_metrics(self._params, self.seen, self._metrics)
         up = int(stream["models_up"])
         oldest_s = min(
             (taken_s for m, taken_s in enumerate(telemetry.taken_s) if up >> m & 1),
@@ -126,31 +129,15 @@ class BackendLoop:
         stream["last_poll_s"] = min(oldest_s, stream["now_s"])  # a poll can have just been made
         return self.seen
 
-    # The loop
-
-    def _enter(self, mode: int, action: NDArray[np.int64]) -> int:
-        rules.enter(self._world, self._flows, mode, self._start, action)
-        while True:
-            self._look_around()
-            held = self._is_held()
-            if not held:
-                event = rules.next_event(self._world, self._flows, self._order)
-                if event == SEND:
-                    self._send(attempt=0)
-                    continue
-                if event != WAIT:
-                    return event
-            self._let_time_run(held)
-
     def _look_around(self) -> None:
         """Note the present time and the models that are up."""
-        stream = self._flows.stream[0]
+        stream = self._state.stream[0]
         stream["now_s"] = self.backend.now_s()
         stream["models_up"] = self._usable & self.backend.models_up()
 
     def _is_held(self) -> bool:
         """Whether there are decisions to make and no model to choose."""
-        stream = self._flows.stream[0]
+        stream = self._state.stream[0]
         if stream["models_up"] or stream["ready_head"] == stream["ready_tail"]:
             self._held_since_s = math.inf
             return False
@@ -165,10 +152,10 @@ class BackendLoop:
 
     def _let_time_run(self, held: bool) -> None:
         """Wait for the next completion or arrival; `held`: for a model as well."""
-        stream = self._flows.stream[0]
+        stream = self._state.stream[0]
         arrival_s = math.inf
         if stream["arrived"] < stream["num_queries"]:
-            arrival_s = float(self._flows.arrival_s[0, stream["arrived"]])
+            arrival_s = float(self._state.arrival_s[0, stream["arrived"]])
         until_s = min(arrival_s, float(stream["now_s"]) + HOLD_S) if held else arrival_s
         completions = self.backend.wait(None if until_s == math.inf else until_s)
         if not completions and until_s == math.inf:
@@ -180,29 +167,19 @@ class BackendLoop:
             self._end(completion)
         if not completions and self.backend.now_s() >= arrival_s:
             self._look_around()
-            rules.query_arrives(self._world, self._flows)
+            rules.query_arrives(self._params, self._state)
 
     def _send(self, attempt: int) -> None:
         """Submit the call that stands in the order."""
         order = self._order[0]
         mask = int(order["reads"])
-        reads = [node for node in range(mask.bit_length()) if mask >> node & 1]
+        reads = tuple(node for node in range(mask.bit_length()) if mask >> node & 1)
         call = Call(
             id=self._calls,
-            query=int(order["query"]),
-            task=int(order["task"]),
-            topology=int(order["topology"]),
-            node=int(order["node"]),
-            phase=int(order["phase"]),
-            model=int(order["model"]),
-            strategy=int(order["strategy"]),
-            role=int(order["role"]),
-            priority=float(order["priority"]),
-            deadline_s=float(order["deadline_s"]),
-            prompt_tokens=int(order["prompt_tokens"]),
             max_tokens=self._max_tokens,
-            reads=tuple(reads),
+            reads=reads,
             sources=tuple(int(order["sources"][node]) for node in reads),
+            **{field: order[field].item() for field in rules.AS_ORDERED},
         )
         self._calls += 1
         self._sent[call.id] = _Sent(call, int(order["slot"]), attempt)
@@ -218,22 +195,16 @@ class BackendLoop:
         again = completion.failed and completion.retryable and attempt < self._retries
         prompt = completion.prompt_tokens
         answer = self._answer[0]
-        answer["priority"] = call.priority
-        answer["submit_s"] = completion.submit_s
-        answer["admitted_s"] = completion.admitted_s
-        answer["first_token_s"] = completion.first_token_s
+        for field in ("priority", "node", "phase"):
+            answer[field] = getattr(call, field)
+        for field in rules.AS_COMPLETED:
+            answer[field] = getattr(completion, field)
         answer["query"] = slot
         answer["planned_tokens"] = call.prompt_tokens
         answer["prompt_tokens"] = call.prompt_tokens if prompt is None else prompt
-        answer["output_tokens"] = completion.output_tokens
-        answer["evictions"] = completion.evictions
-        answer["node"] = call.node
-        answer["phase"] = call.phase
-        answer["truncated"] = completion.truncated
-        answer["failed"] = completion.failed
         answer["right"] = bool(completion.right)
         answer["again"] = again
         self._look_around()
-        self._flows.stream[0]["now_s"] = completion.finish_s
-        if rules.call_ends(self._world, self._flows, self._answer, self._order):
+        self._state.stream[0]["now_s"] = completion.finish_s
+        if rules.call_ends(self._params, self._state, self._answer, self._order):
             self._send(attempt=attempt + 1 if again else 0)

@@ -44,6 +44,11 @@ ORDER: Final = np.dtype(
     ],
     align=True,
 )
+# Fields that a `Call` has from its order as they are.
+AS_ORDERED: Final = (
+    *("priority", "deadline_s", "query", "task", "prompt_tokens", "node", "phase", "topology"),
+    *("model", "strategy", "role"),
+)
 
 # A call that is done, as a server's REQUEST would tell it.
 ANSWER: Final = np.dtype(
@@ -65,6 +70,11 @@ ANSWER: Final = np.dtype(
         ("again", "i1"),  # a failed call is to be sent again
     ],
     align=True,
+)
+# Fields that an answer has from its `Completion` as they are.
+AS_COMPLETED: Final = (
+    *("submit_s", "admitted_s", "first_token_s", "output_tokens", "evictions"),
+    *("truncated", "failed"),
 )
 
 

@@ -181,14 +181,6 @@ def test_share_of_right_answers_is_the_item_response_curve(
     assert share == pytest.approx(logistic(logit), abs=5 * SE)
 
 
-def test_discrimination_steepens_the_curve(tables: ResponseTables, profile: TaskProfile) -> None:
-    steep = with_fields(tables, discrimination=2.5)
-    ability = profile.models["qwen-14b"].ability
-    assert answers(steep, bonus=1.0).mean() == pytest.approx(
-        logistic(2.5 * (ability + 1.0)), abs=5 * SE
-    )
-
-
 def test_a_cut_answer_keeps_its_share_and_is_usually_wrong(
     tables: ResponseTables, profile: TaskProfile
 ) -> None:
@@ -222,14 +214,6 @@ def test_two_calls_of_one_model_agree_more_than_two_models(tables: ResponseTable
     assert same_model == pytest.approx(0.5 + math.asin(shared) / math.pi, abs=5 * SE)
     assert two_models == pytest.approx(0.5, abs=5 * SE)
     assert same_model > two_models + 0.1
-
-
-def test_the_correlation_is_the_profile_s(tables: ResponseTables) -> None:
-    even = tables._replace(ability=np.zeros_like(tables.ability))
-    for shared in (0.0, 0.3, 1.0):
-        made = with_fields(even, latent_correlation=shared)
-        agree = np.mean(answers(made, call=0) == answers(made, call=1))
-        assert agree == pytest.approx(0.5 + math.asin(shared) / math.pi, abs=5 * SE)
 
 
 def test_length_and_correctness_are_drawn_independently(tables: ResponseTables) -> None:

@@ -17,8 +17,7 @@ How to read it, top to bottom:
 from __future__ import annotations
 
 import math
-from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -116,10 +115,6 @@ class StepRecord:
         return self.start_s + self.duration_s
 
 
-class RequestTooLargeError(RuntimeError):
-    """A server is stuck: its cache is empty, and still the next request does not fit."""
-
-
 @dataclass
 class _Engine:
     """One server: its queues, and the step in progress, if there is one."""
@@ -183,11 +178,6 @@ class _Engine:
             self.see_what_happened()
             self.schedule(now_s, seen_s=now_s)
         self.see_what_happened()
-        if not self.batch and not self.running and not self.evicted:
-            raise RequestTooLargeError(
-                f"at {now_s} s request {min(self.waiting, key=lambda r: r.rank).id} does not fit "
-                f"an empty cache of {self.server.usable_blocks} blocks"
-            )
         self.steps.append(
             StepRecord(
                 start_s=now_s,
@@ -295,9 +285,8 @@ class _Engine:
 
     # --- ending it ----------------------------------------------------------------------------
 
-    def finish_step(self, now_s: float) -> list[RefRequest]:
-        """Count the new tokens, emit output tokens, and return the requests that are complete."""
-        finished = []
+    def finish_step(self, now_s: float) -> None:
+        """Count the new tokens and emit output tokens."""
         for request, tokens in self.batch.items():
             request.computed += tokens
             if request.in_prefill:
@@ -309,12 +298,7 @@ class _Engine:
                 request.finish_s = now_s
                 self.running.remove(request)
                 self.leaving.append(request)
-                finished.append(request)
         self.in_step = False
-        return finished
-
-
-OnFinish = Callable[[RefRequest], None]
 
 
 class ReferenceKernel:
@@ -330,12 +314,9 @@ class ReferenceKernel:
 
     def __init__(self, servers: Sequence[RefServer]) -> None:
         """Start at time 0 with `servers` idle; peers are indices into this sequence."""
-        for index, server in enumerate(servers):
-            if any(peer == index or not 0 <= peer < len(servers) for peer in server.peers):
-                raise ValueError(f"server {index} has impossible peers {server.peers}")
         self.now_s = 0.0
         self._engines = [_Engine(server) for server in servers]
-        self._pending: list[RefRequest] = []  # not visible yet, by submit_s, then order of calls
+        self._pending: list[RefRequest] = []  # not visible yet, by submit_s, then their order
         self._num_submitted = 0
 
     @property
@@ -343,58 +324,30 @@ class ReferenceKernel:
         """Per server, the steps started so far."""
         return [engine.steps for engine in self._engines]
 
-    def submit(self, request: RefRequest) -> None:
-        """Hand in a fresh request, now or for a later instant.
+    def run(self, requests: Iterable[RefRequest]) -> list[RefRequest]:
+        """Serve fresh requests, and return them with their results filled in.
 
-        Ties of priority are broken by `submit_s`, then by the order of the calls of this method.
+        Ties of priority are broken by `submit_s`, then by the order here.
         """
-        if request.submit_s < self.now_s:
-            raise ValueError(f"request {request.id} is submitted in the past")
-        if request.prompt_tokens < 1 or request.output_tokens < 1:
-            raise ValueError(f"request {request.id} needs at least one token in and one out")
-        if request.prefill_target:
-            raise ValueError(f"request {request.id} was submitted before")
-        own_prompt = self._engines[request.server].server.own_prompt
-        request.prefill_target = own_prompt(request.prompt_tokens)
-        insort(self._pending, request, key=lambda r: r.submit_s)
-
-    def run(
-        self, requests: Iterable[RefRequest], on_finish: OnFinish | None = None
-    ) -> list[RefRequest]:
-        """Submit all `requests`, serve them, and return them with their results filled in."""
         requests = list(requests)
         for request in requests:
-            self.submit(request)
-        self.run_until_idle(on_finish)
+            own_prompt = self._engines[request.server].server.own_prompt
+            request.prefill_target = own_prompt(request.prompt_tokens)
+        self._pending = sorted(requests, key=lambda request: request.submit_s)
+        while self._pending or any(engine.in_step for engine in self._engines):
+            self._advance()
         return requests
 
-    def run_until_idle(self, on_finish: OnFinish | None = None) -> None:
-        """Serve until nothing is left.
-
-        `on_finish` is called for every finished request (by server, then in batch order) at its
-        finish time, and may `submit` requests at that very instant: they are seen by the steps
-        that start then. This closes the loop of a workflow.
-
-        Raises:
-            RequestTooLargeError: A server is stuck with a request larger than its cache.
-        """
-        while self._pending or any(engine.in_step for engine in self._engines):
-            self._advance(on_finish)
-
-    def _advance(self, on_finish: OnFinish | None) -> None:
+    def _advance(self) -> None:
         """Move the clock to the next event and do everything that happens at that instant."""
         step_ends = [engine.steps[-1].end_s for engine in self._engines if engine.in_step]
         submissions = [request.submit_s for request in self._pending[:1]]
         self.now_s = min(step_ends + submissions)
 
         # First, on all servers, what finishes now.
-        finished: list[RefRequest] = []
         for engine in self._engines:
             if engine.in_step and engine.steps[-1].end_s == self.now_s:
-                finished += engine.finish_step(self.now_s)
-        for request in finished:
-            if on_finish is not None:
-                on_finish(request)
+                engine.finish_step(self.now_s)
 
         # Then what is submitted now, so that ...
         while self._pending and self._pending[0].submit_s == self.now_s:

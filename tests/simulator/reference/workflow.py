@@ -1,11 +1,11 @@
 """The way of one query through its workflow, with fixed call latencies, in plain Python.
 
-The yardstick for `inframind_gym.orchestration`: which calls one query makes and in which order, the
+The yardstick for `inframind_gym.simulator.workflow`: calls of one query and their order, the
 remaining budget at each routing decision, the latency that counts, and the cost of each decision.
 Nothing is imported from `inframind_gym`.
 
 How to read it: `build_nodes` draws the graphs of the six topologies, `run_query` carries one out
-under one of two protocols:
+in one of two ways:
 
 - `parallel`: a node starts when its predecessors are done; the latency is the wall-clock time to
   the end of the final call.

@@ -40,21 +40,6 @@ def test_edges_point_forward_and_waves_follow_the_edges(topology: str, count: in
         assert ours.waves[node] == max((ours.waves[other] + 1 for other in before), default=0)
 
 
-@pytest.mark.parametrize(
-    ("topology", "waves"),
-    [
-        ("IO", (0, 0, 0)),
-        ("CoT", (0, 0, 0)),
-        ("Chain", (0, 1, 2)),
-        ("Debate", (0, 0, 0, 1, 1, 1)),
-        ("Reflection", (0, 0, 0)),
-        ("FullConnected", (0, 1, 2)),
-    ],
-)
-def test_waves_of_three_agents(topology: str, waves: tuple[int, ...]) -> None:
-    assert graph(topology, 3).waves == waves
-
-
 def test_edge_counts_of_five_agents() -> None:
     edges = {t: sum(mask.bit_count() for mask in graph(t, 5).predecessors) for t in TOPOLOGIES}
     assert edges == {

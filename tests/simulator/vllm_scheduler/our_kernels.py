@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -42,19 +43,14 @@ def priorities(scenario: Scenario) -> list[float]:
 
 def card_of(scenario: Scenario, cost: StepCost) -> NDArray[Any]:
     """The scenario's server as an array (1,) of CARD records."""
-    server = scenario.server
-    return card_record(
-        ServerCard(
-            max_num_seqs=server.max_num_seqs,
-            max_num_batched_tokens=server.max_num_batched_tokens,
-            num_kv_blocks=server.num_kv_blocks,
-            block_size=server.block_size,
-            max_model_len=(server.num_kv_blocks - 1) * server.block_size,
-            prefix_caching=server.prefix_caching,
-            async_scheduling=server.async_scheduling,
-            step=cost,
-        )
-    )
+    limits = limits_of(scenario)
+    max_model_len = (limits["num_kv_blocks"] - 1) * limits["block_size"]
+    return card_record(ServerCard(**limits, max_model_len=max_model_len, step=cost))
+
+
+def limits_of(scenario: Scenario) -> dict[str, Any]:
+    """What our servers are made with beside the cost of a step."""
+    return {k: v for k, v in asdict(scenario.server).items() if k != "policy"}
 
 
 # --- the compiled kernel --------------------------------------------------------------------------
@@ -207,20 +203,7 @@ def reference_run(
     scenario: Scenario, cost: StepCost, submit_s: list[float]
 ) -> tuple[list[Decision], list[Served]]:
     """What the reference decides in each step, and the requests' fates."""
-    server = scenario.server
-    kernel = ReferenceKernel(
-        [
-            RefServer(
-                max_num_seqs=server.max_num_seqs,
-                max_num_batched_tokens=server.max_num_batched_tokens,
-                num_kv_blocks=server.num_kv_blocks,
-                block_size=server.block_size,
-                prefix_caching=server.prefix_caching,
-                async_scheduling=server.async_scheduling,
-                **cost.model_dump(),
-            )
-        ]
-    )
+    kernel = ReferenceKernel([RefServer(**limits_of(scenario), **cost.model_dump())])
     requests = kernel.run(
         RefRequest(
             id=i,

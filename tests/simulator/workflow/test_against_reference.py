@@ -170,27 +170,6 @@ def test_published_step_pays_for_what_it_adds_to_the_slowest_path() -> None:
     np.testing.assert_allclose(episode.costs, expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("models", "final"),
-    [
-        ([4, 1, 1, 4], 4),  # a tie goes to the model that was used first
-        ([1, 4, 4, 1], 1),
-        ([2, 3, 4, 0], 2),
-        ([0, 3, 3, 2], 3),
-        ([3, 2, 2, 3, 0], 3),
-    ],
-)
-def test_the_final_call_goes_to_the_most_used_model(
-    lone: tuple[str, gym.Env[Any, Any]], models: list[int], final: int
-) -> None:
-    actions = np.array([m * 3 + 1 for m in models])
-    for topology in ("IO", "Chain"):
-        episode = play(lone[1], topology, len(models), 3, 100.0, actions)
-        assert episode.query["final_model"] == final
-        assert episode.calls["model"][-1] == final
-        assert episode.calls["strategy"][-1] == 0  # it answers straight away
-
-
 def test_reflection_revises_with_the_same_model_and_reads_its_own_answer(
     lone: tuple[str, gym.Env[Any, Any]],
 ) -> None:

@@ -98,14 +98,6 @@ def test_proven_code_is_handed_on(tmp_path: Path, execution: str) -> None:
     assert silent > 20 and spoken > 100
 
 
-def test_no_tests_in_sight_nothing_handed_on(tmp_path: Path) -> None:
-    run = sweep(workload(tmp_path, "mbpp", visible_tests=0.0))
-    assert run.completed["calls"].min() >= 2
-    for query in run.completed:
-        drawn = graph(TOPOLOGIES[query["topology"]], int(query["num_agents"]))
-        assert query["calls"] == drawn.num_nodes * drawn.calls_per_node + 1
-
-
 @pytest.mark.parametrize("one_query", [False, True])
 def test_other_backends_keep_the_same_rules(tmp_path: Path, one_query: bool) -> None:
     path = workload(tmp_path, "mbpp", role_calls=True, visible_tests=0.7)
