@@ -66,7 +66,7 @@ def test_a_sweep_over_all_six_topologies(rig: LiveRig, tmp_path: Path) -> None:
     for alias in pool.config.aliases:
         read = read_log(log, alias)
         assert len(read) == sum(line["model"] == alias for line in found)
-        assert read.tells_schedule and read.failed == 0
+        assert read.has_schedule and read.failed == 0
 
 
 def test_a_server_that_is_killed_costs_its_own_calls_only(rig: LiveRig, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_stream_with_all_six_topologies(execution: str, tmp_path: Path) -> Non
     for alias in pool.config.aliases:
         read = read_log(log, alias)
         assert len(read) == sum(line["model"] == alias for line in found)
-        assert not read.tells_schedule
+        assert not read.has_schedule
         assert read.failed == 0
 
 
