@@ -46,12 +46,12 @@ from inframind_gym.policies.planner_network import (
     ROLE_DOMAIN,
     ROLE_START,
     ROLE_TEMPERATURE,
-    TASK_TEMPERATURE,
 )
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 from inframind_gym.tasks import DOMAINS, EMBED_DIM, load_role_embeddings
 
 HIDDEN: Final = 64
+TASK_TEMPERATURE: Final = 0.5
 LATENT_NOISE: Final = 0.1  # z = mu + 0.1 * eps * sigma
 PRIOR_STD: Final = 0.1
 
@@ -248,7 +248,7 @@ class PlannerNet(nn.Module):
     def forward(
         self,
         query: Tensor,
-        domain: Tensor | None = None,
+        domain: Tensor,
         generator: torch.Generator | None = None,
         *,
         quiet: bool = False,
@@ -257,7 +257,7 @@ class PlannerNet(nn.Module):
 
         Args:
             query: (B, 384) embeddings.
-            domain: (B,) the known domains; None: those that the classifier finds.
+            domain: (B,) their domains.
             generator: of the noise of all latents, for training; None: latents are their means.
             quiet: the heads see the means all the same, and the noise is in the VAE's loss alone:
                 for plans that were drawn without noise.
@@ -272,7 +272,7 @@ class PlannerNet(nn.Module):
             mode_logits=self.collab_mode.scores(z, modes) / MODE_TEMPERATURE,
             count_mean=count_mean,
             count_logits=count_logits(count_mean),
-            domain=task_logits.argmax(dim=-1) if domain is None else domain.long(),
+            domain=domain,
             query=z,
             modes=modes,
             roles=roles,

@@ -23,11 +23,6 @@ SMALL = SETTINGS.model_copy(
 )
 
 
-def test_ten_edges_for_five_nodes() -> None:
-    assert len(edges_of(5)) == 10
-    assert edges_of(3) == ((0, 1), (0, 2), (1, 2))
-
-
 def test_reinforce_finds_a_planted_edge_and_drops_a_harmful_one() -> None:
     rng = np.random.default_rng(0)
 
