@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ class Sb3Checkpoint(StrictModel):
 
     kind: str  # "sb3"
     algorithm: str  # which one trained it
-    activation: str  # "tanh" or "relu", between the layers
+    activation: Literal["tanh", "relu"]  # between the layers
     layers: tuple[PositiveInt, ...]  # widths, the observation's first and the routes' last
     models: tuple[str, ...]  # aliases in the order of the action
     strategies: tuple[str, ...]  # names in the order of the action
@@ -73,8 +73,6 @@ class Sb3Policy(BasePolicy):
                 f"{where}: was trained by {config.algorithm!r} ({config.kind}), not by "
                 f"{self.algorithm!r}; play it as sb3_{config.algorithm}:{self.folder}"
             )
-        if config.activation not in ACTIVATIONS:
-            raise ConfigError(f"{where}: activation: must be tanh or relu, got {config.activation}")
         observed = 2 * EMBED_DIM + 1 + len(config.models) * len(config.system_features)
         routes = len(config.models) * len(config.strategies)
         if len(layers) < 2 or (layers[0], layers[-1]) != (observed, routes):

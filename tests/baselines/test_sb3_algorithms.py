@@ -189,7 +189,7 @@ def copied(tmp_path: Path, **changes: Any) -> str:
     [
         ({"algorithm": "a2c"}, "trained by 'a2c'.*play it as sb3_a2c"),
         ({"kind": "inframind"}, r"\(inframind\), not by 'ppo'"),
-        ({"activation": "gelu"}, "must be tanh or relu, got gelu"),
+        ({"activation": "gelu"}, "activation: .gelu. is not valid.*tanh, relu"),
         ({"layers": [780, 64, 64, 15]}, r"must start with 779"),
         ({"layers": [779, 15]}, r"layer0\.weight has shape \(64, 779\), wanted \(15, 779\)"),
         ({"layer": []}, "unknown key"),
