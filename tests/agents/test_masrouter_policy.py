@@ -58,16 +58,6 @@ def play(policy, rows, rate=100.0, **arguments):
     return done
 
 
-def test_a_row_is_the_same_alone_and_in_a_batch(folder):
-    together = play(MasRouterPolicy(folder), [0, 1, 2])
-    assert len(together) == 3 * QUERIES
-    for row in range(3):
-        alone = play(MasRouterPolicy(folder), [row])
-        assert len(alone) == QUERIES
-        for key, record in alone.items():
-            assert record == together[key]
-
-
 def test_choices_do_not_depend_on_load_or_budget(folder):
     calm = play(MasRouterPolicy(folder), [0], rate=1.0, budget_s=1000.0)
     busy = play(MasRouterPolicy(folder), [0], rate=600.0, budget_s=10.0)

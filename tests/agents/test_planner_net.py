@@ -79,19 +79,7 @@ def test_frequencies_of_samples_are_their_probabilities(net, queries):
         output = net(query, domain)
         plan = net.choose(output, u)
         log_prob = net.log_prob(output, plan)
-        single = net(query[:1], domain[:1])
-        expected = {
-            "mode": torch.softmax(single.mode_logits[0], -1),
-            "count": torch.softmax(single.count_logits[0], -1),
-        }
-    found = {
-        "mode": torch.bincount(plan.topology, minlength=6) / n,
-        "count": torch.bincount(plan.num_agents - 1, minlength=6) / n,
-    }
-    for name, p in expected.items():
-        assert ((found[name] - p).abs() < 4 * (p * (1 - p) / n).sqrt() + 1e-4).all(), name
-
-    # Whole plans: the most frequent ones of two agents are as frequent as they say.
+    # The most frequent plans of two agents are as frequent as they say.
     two = plan.num_agents == 2
     keys = torch.cat([plan.topology[:, None], plan.roles[:, :2]], dim=1)[two]
     unique, inverse, times = keys.unique(dim=0, return_inverse=True, return_counts=True)

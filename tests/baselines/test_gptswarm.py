@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -112,26 +111,6 @@ def test_every_node_asks_its_model_or_the_next_that_is_up() -> None:
     contexts["models_up"] = 0b01110
     actions = np.array(act_all(policy, observe(spec, n=5), contexts))
     assert (actions // 3).tolist() == [1, 1, 2, 3, 1]
-
-
-def test_it_plays_its_graph_in_the_environment() -> None:
-    policy = baselines.make("gptswarm")
-    env = gym.make_vec(
-        "InfraMind-Stream-v0", num_envs=2, num_queries=3, observation="index", **policy.requires
-    ).unwrapped
-    observations, _ = env.reset(seed=0)
-    policy.reset(env.policy_spec(), [0, 1])
-    finished = 0
-    for _ in range(15):
-        contexts = env.contexts()
-        assert (contexts["num_nodes"] == 5).all()
-        observations, *_ = env.step(policy.act_batch(observations, contexts, np.arange(2)))
-        _, records = env.completed()
-        finished += len(records)
-        for record in records:
-            assert record["model"][:5].tolist() == [0, 1, 2, 3, 4]
-            assert record["final_model"] == 0, "used as often as the others, and first"
-    assert finished == 6
 
 
 @pytest.mark.parametrize(
