@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from inframind_gym.configs import (
     Fraction,
@@ -15,7 +15,6 @@ from inframind_gym.configs import (
     PositiveInt,
     StrictModel,
 )
-from inframind_gym.envs.routing.layout import SYSTEM_FEATURES
 from inframind_gym.simulator.workload import RATES_PER_MIN
 
 SystemFeature = Literal["queue", "e2e", "kv", "in_flight"]
@@ -47,12 +46,6 @@ class EnvChoice(WorldChoice):
 
     num_queries: PositiveInt | None = None  # in one episode; without it the workload's
     system_features: tuple[SystemFeature, ...] = ("queue", "e2e")
-
-    @model_validator(mode="after")
-    def _check(self) -> EnvChoice:
-        if len(set(self.system_features)) < len(self.system_features):
-            raise ValueError(f"system_features names one twice; known: {SYSTEM_FEATURES}")
-        return self
 
 
 class ExecutorConfig(StrictModel):

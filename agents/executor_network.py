@@ -6,21 +6,15 @@ Source: InfraMind (arXiv 2606.11440). Checkpoints are played without torch by
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inframind_gym.envs.routing.layout import EMBED_DIM
-from inframind_gym.policies.inframind import (
-    BUDGET,
-    HIDDEN,
-    RESOURCE,
-    SEMANTIC,
-    SYSTEM,
-    ExecutorShape,
-)
+from inframind_gym.policies.inframind import ExecutorShape
+
+GAINS: Final = {"policy": 0.01, "value": 1.0, "cost_value": 1.0}  # of first weights; others √2
 
 
 class ExecutorOutput(NamedTuple):
@@ -32,30 +26,28 @@ class ExecutorOutput(NamedTuple):
 
 
 class ExecutorNet(nn.Module):
-    """The executor; its parameters are named and sized as in `ExecutorShape`."""
+    """The executor, with the layers of its shape: some are missing in the ablations."""
+
+    semantic: nn.Linear
+    semantic_norm: nn.LayerNorm
+    budget: nn.Linear
+    system: nn.Linear
+    resource: nn.Linear
+    resource_norm: nn.LayerNorm
+    merge: nn.Linear
+    policy: nn.Linear
+    value: nn.Linear
+    cost_value: nn.Linear
 
     def __init__(self, shape: ExecutorShape) -> None:
         super().__init__()
         self.shape = shape
-        inputs, merged = 2 * EMBED_DIM, SEMANTIC + RESOURCE
-        if not shape.dual_pathway:
-            inputs, merged = inputs + shape.resource_size, shape.first_size
-        self.semantic = nn.Linear(inputs, shape.first_size)
-        self.semantic_norm = nn.LayerNorm(shape.first_size)
-        if shape.dual_pathway:
-            self.budget = nn.Linear(1, BUDGET)
-            self.system = nn.Linear(shape.resource_size - 1, SYSTEM)
-            self.resource = nn.Linear(BUDGET + SYSTEM, RESOURCE)
-            self.resource_norm = nn.LayerNorm(RESOURCE)
-        self.merge = nn.Linear(merged, HIDDEN)
-        self.policy = nn.Linear(HIDDEN, shape.num_logits)
-        self.value = nn.Linear(HIDDEN, 1)
-        if shape.cost_critic:
-            self.cost_value = nn.Linear(HIDDEN, 1)
-        gains = {"policy": 0.01, "value": 1.0, "cost_value": 1.0}
+        for name, size in shape.layers().items():
+            linear = len(size) == 2
+            self.add_module(name, nn.Linear(size[1], size[0]) if linear else nn.LayerNorm(size))
         for name, layer in self.named_children():
             if isinstance(layer, nn.Linear):
-                nn.init.orthogonal_(layer.weight, gains.get(name, 2.0**0.5))
+                nn.init.orthogonal_(layer.weight, GAINS.get(name, 2.0**0.5))
                 nn.init.zeros_(layer.bias)
 
     def forward(self, query: Tensor, role: Tensor, resource: Tensor) -> ExecutorOutput:

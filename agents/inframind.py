@@ -45,18 +45,18 @@ from agents.config import InfraMindConfig, ValidationConfig
 from agents.executor_network import ExecutorNet, ExecutorOutput
 from agents.lagrangian import Multiplier, PIDMultiplier
 from agents.planner_network import Plan, PlannerNet
-from agents.resume import (
-    adam_state,
+from agents.rollouts import Batch, Rollouts, concatenate
+from agents.runs import (
+    Tracker,
     check_resume,
-    load_adam,
+    load_state,
     load_weights,
     run_of,
     seed_of,
+    state_of,
     use_one_thread,
     weights_of,
 )
-from agents.rollouts import Batch, Rollouts, concatenate
-from agents.tracking import Tracker
 from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.inframind import Executor, ExecutorShape
@@ -270,16 +270,12 @@ class Learner:
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return everything that learning depends on, as arrays and JSON."""
-        moments = checkpoint.prefixed(adam_state(self.agent, self.optimizer), "adam.")
-        return weights_of(self.agent) | moments, {
-            "updates": self.updates,
-            "multiplier": asdict(self.multiplier),
-        }
+        numbers = {"updates": self.updates, "multiplier": asdict(self.multiplier)}
+        return state_of(self.agent, self.optimizer), numbers
 
     def restore(self, arrays: checkpoint.Tensors, numbers: dict[str, Any]) -> None:
         """Go back to a `state`."""
-        load_weights(self.agent, arrays)
-        load_adam(self.agent, self.optimizer, checkpoint.part(arrays, "adam."))
+        load_state(self.agent, self.optimizer, arrays)
         self.updates = int(numbers["updates"])
         self.multiplier = type(self.multiplier)(**numbers["multiplier"])
 
@@ -344,7 +340,6 @@ def train(
     resume: bool = False,
     wandb: bool = False,
     tensorboard: bool = False,
-    max_rounds: int | None = None,
 ) -> dict[str, Any]:
     """Train; the best policy is in `out/best`, the metrics in `out/metrics.jsonl`.
 
@@ -354,7 +349,6 @@ def train(
         out: folder of the training.
         resume: go on from the last round in `out` that was finished.
         wandb: see `Tracker`, as for `tensorboard`.
-        max_rounds: stop after so many rounds of this call; `resume` goes on.
 
     Returns:
         The `Progress` as a dict.
@@ -384,10 +378,7 @@ def train(
             best = checkpoint.part(saved[0], "best.")
             tracker.rewind(progress.decisions)
         per_epoch = len(config.rates_per_min)
-        until = config.epochs * per_epoch
-        if max_rounds is not None:
-            until = min(until, progress.round + max_rounds)
-        while progress.round < until and not progress.stopped:
+        while progress.round < config.epochs * per_epoch and not progress.stopped:
             play_round(learner, rollouts, tracker, progress)
             if progress.round % per_epoch == 0:
                 metrics = validate(learner, validation)

@@ -42,17 +42,16 @@ from agents.planner_network import (
     present,
     text_embeddings,
 )
-from agents.resume import (
-    adam_state,
+from agents.runs import (
+    Tracker,
     check_resume,
-    load_adam,
-    load_weights,
+    load_state,
     run_of,
     seed_of,
+    state_of,
     use_one_thread,
     weights_of,
 )
-from agents.tracking import Tracker
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.envs.routing.simulation import DECISION, Simulation
@@ -60,6 +59,7 @@ from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.masrouter import NumpyModelRouter, agent_of, pick_all
 from inframind_gym.policies.planner_network import PLAN_DRAWS
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import CONTEXT
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
 
@@ -183,11 +183,10 @@ class IdleQueries:
 
         MasRouter has no prompt strategies.
         """
-        simulation = self.simulation
-        rows = len(self._rows)
-        plan = [choices.topology[:, None], choices.num_agents[:, None] - 1, choices.roles]
-        actions = np.concatenate([*plan, np.zeros((rows, 1), np.int64)], axis=1)
-        actions = np.ascontiguousarray(actions, np.int64)
+        simulation, rows = self.simulation, len(self._rows)
+        actions = np.zeros((rows, PLAN_ACTIONS + 1), np.int64)
+        plan = (choices.topology, choices.num_agents - 1, choices.roles)
+        actions[:, :PLAN_ACTIONS] = np.column_stack(plan)
         strategies = np.searchsorted(self._strategy_edges, self.uniforms(MAX_NODES))
         rewards, costs = np.empty(rows), np.empty(rows)
         status = np.full(rows, DECISION)
@@ -282,8 +281,7 @@ class Training:
 
     def __init__(self, config: MasRouterConfig, seed: int) -> None:
         self.config, self.seed = config, seed
-        run = run_of(config, seed)
-        self.run = {"training": run.pop("config"), **run}
+        self.run = run_of(config, seed)
         prices = config.usd_per_million_tokens
         train, val = config.env.arguments("train"), config.env.arguments("val")
         self.queries = IdleQueries(train, config.batch_size, prices)
@@ -299,11 +297,7 @@ class Training:
         self.best_updates, self.best_utility = 0, -np.inf
 
     def update(self) -> dict[str, float]:
-        """Route one batch of queries and learn from it.
-
-        Returns:
-            Metrics of the batch.
-        """
+        """Route one batch of queries and learn from it; return metrics of the batch."""
         config = self.config
         keys = [(self.seed, _TRAINING, self.updates, row) for row in range(config.batch_size)]
         tasks, domains = self.queries.begin(keys)
@@ -311,7 +305,8 @@ class Training:
         self.noise.manual_seed(seed_of(self.seed, _NOISE, self.updates))
         domain = torch.tensor(domains)
         routed = self.net(self.embeddings[tasks], domain, uniforms, self.noise)
-        outcome = self.queries.finish(choices_of(routed))
+        chosen = (part.numpy() for part in (*routed.plan, routed.models))
+        outcome = self.queries.finish(Choices(*chosen))
         utility = outcome.solved - config.cost_rate * outcome.usd
 
         policy_loss = -(routed.log_prob * torch.tensor(utility, dtype=torch.float32)).mean()
@@ -352,11 +347,9 @@ class Training:
 
     def save(self, out: Path) -> None:
         """Write the checkpoint to go on from, and the router that was best in a validation."""
-        weights = weights_of(self.net)
         if self.best_updates == self.updates:
-            checkpoint.save(out / BEST, weights, self.facts())
-        moments = checkpoint.prefixed(adam_state(self.net, self.optimizer), "optimizer.")
-        checkpoint.save(out / LAST, weights | moments, self.facts())
+            checkpoint.save(out / BEST, weights_of(self.net), self.facts())
+        checkpoint.save(out / LAST, state_of(self.net, self.optimizer), self.facts())
 
     def restore(self, out: Path, *, resume: bool) -> None:
         """Go on from the last checkpoint of this training in `out`, if there is one.
@@ -368,8 +361,7 @@ class Training:
             return
         tensors, facts = checkpoint.load(out / LAST)
         check_resume(out, facts, self.run, resume=resume)
-        load_weights(self.net, tensors)
-        load_adam(self.net, self.optimizer, checkpoint.part(tensors, "optimizer."))
+        load_state(self.net, self.optimizer, tensors)
         self.updates = int(facts["updates"])
         self.best_updates = int(facts["best_updates"])
         self.best_utility = float(facts["best_utility"])
@@ -455,14 +447,6 @@ def route(
     plan = router.planner.plan(latent, domains, uniforms[:, :PLAN_DRAWS], draw_count=False)
     probabilities = router.probabilities(latent, domains, *plan)
     return Choices(*plan, pick_all(probabilities, uniforms[:, PLAN_DRAWS:]))
-
-
-def choices_of(routed: Routed) -> Choices:
-    """Return the network's choices as arrays."""
-    plan = routed.plan
-    return Choices(
-        plan.topology.numpy(), plan.num_agents.numpy(), plan.roles.numpy(), routed.models.numpy()
-    )
 
 
 def shares_of(choices: Choices, models: tuple[str, ...]) -> dict[str, float]:

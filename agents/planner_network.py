@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,7 +32,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import yaml
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from inframind_gym.errors import ConfigError, unknown
@@ -46,12 +44,12 @@ from inframind_gym.policies.planner_network import (
     ROLE_DOMAIN,
     ROLE_START,
     ROLE_TEMPERATURE,
-    TASK_TEMPERATURE,
 )
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 from inframind_gym.tasks import DOMAINS, EMBED_DIM, load_role_embeddings
 
 HIDDEN: Final = 64
+TASK_TEMPERATURE: Final = 0.5
 LATENT_NOISE: Final = 0.1  # z = mu + 0.1 * eps * sigma
 PRIOR_STD: Final = 0.1
 
@@ -73,19 +71,14 @@ def text_embeddings(names: Sequence[str]) -> Tensor:
                 f"{unknown('text', name, TEXTS)} MasRouter chooses models by their texts: add one "
                 f"to {TEXTS_FILE} and run `python -m agents.planner_network`."
             )
-    order = list(TEXTS)
-    return torch.tensor(_table()[[order.index(name) for name in names]])
-
-
-@lru_cache(maxsize=1)
-def _table() -> NDArray[np.float32]:
-    table: NDArray[np.float32] = np.load(EMBEDDINGS_FILE, allow_pickle=False).astype(np.float32)
-    if table.shape != (len(TEXTS), EMBED_DIM):
+    table = np.load(EMBEDDINGS_FILE, allow_pickle=False).astype(np.float32)
+    if len(table) != len(TEXTS):
         raise ConfigError(
-            f"{EMBEDDINGS_FILE}: holds an array of shape {table.shape}, wanted ({len(TEXTS)}, "
-            f"{EMBED_DIM}), a row a text. Run `python -m agents.planner_network`."
+            f"{EMBEDDINGS_FILE}: holds {len(table)} rows, wanted {len(TEXTS)}, a row a text. Run "
+            "`python -m agents.planner_network`."
         )
-    return table
+    order = list(TEXTS)
+    return torch.tensor(table[[order.index(name) for name in names]])
 
 
 class Vae(nn.Module):
@@ -212,7 +205,6 @@ class PlannerOutput(NamedTuple):
 
     task_logits: Tensor  # (B, 3), in the order of DOMAINS
     mode_logits: Tensor  # (B, 6), in the order of TOPOLOGIES
-    count_mean: Tensor  # (B,) in (0, 6)
     count_logits: Tensor  # (B, 6) for 1..6 agents
     domain: Tensor  # (B,) whose roles are chosen from
     query: Tensor  # (B, 64) latents of the queries
@@ -248,7 +240,7 @@ class PlannerNet(nn.Module):
     def forward(
         self,
         query: Tensor,
-        domain: Tensor | None = None,
+        domain: Tensor,
         generator: torch.Generator | None = None,
         *,
         quiet: bool = False,
@@ -257,7 +249,7 @@ class PlannerNet(nn.Module):
 
         Args:
             query: (B, 384) embeddings.
-            domain: (B,) the known domains; None: those that the classifier finds.
+            domain: (B,) their domains.
             generator: of the noise of all latents, for training; None: latents are their means.
             quiet: the heads see the means all the same, and the noise is in the VAE's loss alone:
                 for plans that were drawn without noise.
@@ -270,9 +262,8 @@ class PlannerNet(nn.Module):
         return PlannerOutput(
             task_logits=task_logits,
             mode_logits=self.collab_mode.scores(z, modes) / MODE_TEMPERATURE,
-            count_mean=count_mean,
             count_logits=count_logits(count_mean),
-            domain=task_logits.argmax(dim=-1) if domain is None else domain.long(),
+            domain=domain,
             query=z,
             modes=modes,
             roles=roles,

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
-from agents.resume import seed_of
+from agents.runs import seed_of
 from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.envs.routing.vector import StreamVectorEnv
-from inframind_gym.policies.inframind import PLAN_PARTS, Executor, draw, log_softmax
+from inframind_gym.policies.inframind import Executor, draw, log_softmax
 from inframind_gym.policies.planner_network import PLAN_DRAWS, ROLE_START, NumpyPlanner
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
 
@@ -174,7 +175,7 @@ class Rollouts:
         contexts = self.env.contexts()
         embeddings = self.spec.task_embeddings[contexts["task"]]  # (E, 384)
         uniforms = self._rng.random((self.rows, PLAN_DRAWS))
-        actions = np.zeros((self.rows, PLAN_PARTS + 1), np.int64)
+        actions = np.zeros((self.rows, PLAN_ACTIONS + 1), np.int64)
         is_plan = contexts["kind"] == PLAN
         rows = np.flatnonzero(self.running & is_plan)
         if len(rows):
@@ -183,7 +184,7 @@ class Rollouts:
                 contexts["domain"][rows].astype(np.int64),
                 None if deterministic else uniforms[rows],
             )
-            actions[rows, :PLAN_PARTS] = np.column_stack([topology, count - 1, roles])
+            actions[rows, :PLAN_ACTIONS] = np.column_stack([topology, count - 1, roles])
         rows = np.flatnonzero(self.running & ~is_plan)
         if len(rows):
             resource = self._observations[rows, self._seen]
@@ -194,7 +195,7 @@ class Rollouts:
             route = (
                 log_probs.argmax(axis=1) if deterministic else draw(log_probs, uniforms[rows, 0])
             )
-            actions[rows, PLAN_PARTS] = route
+            actions[rows, PLAN_ACTIONS] = route
             at = (rows, contexts["query"][rows], contexts["node"][rows])
             self._log_prob[at] = log_probs[np.arange(len(rows)), route]
             self._resource[at] = resource

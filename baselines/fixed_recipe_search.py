@@ -33,19 +33,12 @@ QUERIES: Final = 500
 
 
 class Round(NamedTuple):
-    """A round of the search.
+    """A round of the search."""
 
-    Attributes:
-        seed: of the first episode: no round plays the episodes of another.
-        episodes: at each rate and on each split.
-        overall: candidates that go on to the next round for what they do over all rates.
-        at_rate: and for what they do at each rate.
-    """
-
-    seed: int
-    episodes: int
-    overall: int
-    at_rate: int
+    seed: int  # of the first episode: no round plays the episodes of another
+    episodes: int  # at each rate and on each split
+    overall: int  # candidates that go on to the next round for what they do over all rates
+    at_rate: int  # and for what they do at each rate
 
 
 PLANS: Final = Round(seed=0, episodes=1, overall=6, at_rate=4)

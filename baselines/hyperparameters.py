@@ -55,22 +55,25 @@ class Network(StrictModel):
     net_arch: tuple[PositiveInt, ...]
 
 
-class _Sb3Algorithm(StrictModel):
+class _Training(StrictModel):
     total_timesteps: PositiveInt
     policy: Network
+
+
+class _Sb3Arguments(StrictModel):
     learning_rate: Positive
     gamma: Fraction
     max_grad_norm: Positive
 
 
-class _ActorCritic(_Sb3Algorithm):
+class _ActorCritic(_Sb3Arguments):
     n_steps: PositiveInt
     gae_lambda: Fraction
     ent_coef: NonNegative
     vf_coef: NonNegative
 
 
-class PpoSettings(_ActorCritic):
+class PpoArguments(_ActorCritic):
     """Arguments of `stable_baselines3.PPO` and `sb3_contrib.MaskablePPO`, with SB3's names."""
 
     batch_size: PositiveInt
@@ -78,11 +81,15 @@ class PpoSettings(_ActorCritic):
     clip_range: Positive
 
 
-class A2cSettings(_ActorCritic):
+class PpoSettings(_Training, PpoArguments):
+    """Training of PPO or MaskablePPO."""
+
+
+class A2cSettings(_Training, _ActorCritic):
     """Arguments of `stable_baselines3.A2C`, with SB3's names."""
 
 
-class DqnSettings(_Sb3Algorithm):
+class DqnSettings(_Training, _Sb3Arguments):
     """Arguments of `stable_baselines3.DQN`, with SB3's names."""
 
     buffer_size: PositiveInt

@@ -23,34 +23,13 @@ import typer
 from pydantic import Field
 
 import inframind_gym  # noqa: F401
-from inframind_gym.configs import (
-    Fraction,
-    NonNegative,
-    Positive,
-    PositiveInt,
-    StrictModel,
-    load_yaml_model,
-)
+from baselines.hyperparameters import PpoArguments
+from inframind_gym.configs import NonNegative, PositiveInt, StrictModel, load_yaml_model
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies import checkpoint
 
 DEFAULT_FILE: Final = Path(__file__).with_name("placement_ppo.yaml")
 ENV_ID: Final = "InfraMind-Placement-v0"
-
-
-class Arguments(StrictModel):
-    """Arguments of `sb3_contrib.MaskablePPO`, with SB3's names."""
-
-    learning_rate: Positive
-    n_steps: PositiveInt
-    batch_size: PositiveInt
-    n_epochs: PositiveInt
-    gamma: Fraction
-    gae_lambda: Fraction
-    clip_range: Positive
-    ent_coef: NonNegative
-    vf_coef: NonNegative
-    max_grad_norm: Positive
 
 
 class TrainingConfig(StrictModel):
@@ -65,7 +44,7 @@ class TrainingConfig(StrictModel):
     hidden: PositiveInt  # width of the hidden layers
     # logit of leaving a GPU alone at the start, against that of an open choice
     keep_bias: NonNegative
-    ppo: Arguments  # arguments of the algorithm
+    ppo: PpoArguments  # arguments of the algorithm
 
 
 def train(config: TrainingConfig, *, seed: int, out: Path) -> dict[str, Any]:

@@ -29,17 +29,12 @@ _TOO_DEAR: Final = 1.0  # a second of a slot of the models outside a set: more t
 
 @dataclass(frozen=True)
 class Measured:
-    """Means of MEASURES over the episodes of each candidate, as the result of a job.
+    """Means of MEASURES over the episodes of each candidate, as the result of a job."""
 
-    Attributes:
-        candidate: (rows,) of each episode.
-        slo_latency_s: target of the measure "slo".
-        responses: gives chances of right answers, which vary less than the answers that happened
-            to be right; None counts these.
-    """
-
-    candidate: NDArray[np.int64]
-    slo_latency_s: float
+    candidate: NDArray[np.int64]  # (rows,) of each episode
+    slo_latency_s: float  # target of the measure "slo"
+    # gives chances of right answers, which vary less than the answers that happened to be right;
+    # None counts these
     responses: ItemResponse | None = None
 
     def __call__(self, played: Played) -> NDArray[np.float64]:

@@ -92,21 +92,13 @@ class Played(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """Episodes to play in lockstep; it can be pickled.
+    """Episodes to play in lockstep; it can be pickled."""
 
-    Attributes:
-        env: arguments of the environment, JSON values.
-        seeds: (rows,).
-        rates_per_min: (rows,) arrival rates.
-        policy: plays all rows.
-        result: makes the job's result of the finished queries; None returns them.
-    """
-
-    env: dict[str, Any]
-    seeds: list[int]
-    rates_per_min: NDArray[np.float64]
-    policy: RecipePolicy
-    result: Callable[[Played], Any] | None = None
+    env: dict[str, Any]  # arguments of the environment, JSON values
+    seeds: list[int]  # (rows,)
+    rates_per_min: NDArray[np.float64]  # (rows,) arrival rates
+    policy: RecipePolicy  # plays all rows
+    result: Callable[[Played], Any] | None = None  # of the finished queries; None returns them
 
 
 class Player:
@@ -176,16 +168,13 @@ def joined(parts: Sequence[Played]) -> Played:
 class Surveyed(NamedTuple):
     """R recipes in D domains, as the survey saw them.
 
-    Attributes:
-        queries: (D, R) that were played.
-        right: (D, R) share of right answers, drawn towards the domain's where few were played.
-        known: estimates at idle servers: load slows nothing down in them, and calls wait for every
-            round of slots that is ahead. A domain without queries gets the average of the others.
+    In the estimates load slows nothing down, and calls wait for every round of slots that is ahead.
+    A domain without queries gets the average of the others.
     """
 
-    queries: NDArray[np.float64]
-    right: NDArray[np.float64]
-    known: Estimates
+    queries: NDArray[np.float64]  # (D, R) that were played
+    right: NDArray[np.float64]  # (D, R) right answers, as the domain's where few were played
+    known: Estimates  # at idle servers
 
 
 def surveyed(played: Played, recipes: RecipeTable, spec: PolicySpec) -> Surveyed:

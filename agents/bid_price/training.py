@@ -30,8 +30,7 @@ from agents.bid_price.config import BidPriceConfig
 from agents.bid_price.estimation import ItemResponse
 from agents.bid_price.search import MEASURES, SURVEY_QUERIES, dimensions, prices_of
 from agents.bid_price.survey import Job, Played, environment, joined, surveyed
-from agents.resume import check_resume
-from agents.tracking import Tracker
+from agents.runs import Tracker, check_resume, run_of
 from inframind_gym.benchmark.workers import Workers
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.bid_price.model import (
@@ -42,7 +41,6 @@ from inframind_gym.policies.bid_price.model import (
 )
 from inframind_gym.policies.bid_price.policy import BidPricePolicy, RecipePolicy, requirements
 from inframind_gym.policies.bid_price.recipes import RecipeTable, tabulate
-from inframind_gym.simulator import SIMULATOR_VERSION
 from inframind_gym.simulator.arrivals import BurstArrivals
 from inframind_gym.tasks import DOMAINS
 
@@ -74,8 +72,7 @@ def train(
         workers: processes that play.
         ray_address: a Ray cluster that plays instead.
         resume: continue the training in `out`.
-        wandb: log to W&B too.
-        tensorboard: log for TensorBoard too.
+        wandb: see `Tracker`, as for `tensorboard`.
 
     Returns:
         Means of MEASURES on the validation split, and the checkpoint's folder.
@@ -83,8 +80,7 @@ def train(
     Raises:
         ConfigError: `out` holds another training, or one while `resume` is off.
     """
-    about: dict[str, Any] = {"config": config.model_dump(mode="json"), "seed": seed}
-    about["simulator_version"] = SIMULATOR_VERSION
+    about = run_of(config, seed)
     tensors: dict[str, NDArray[Any]] = {}
     progress: dict[str, Any] = {"queries": {}}
     if checkpoint.exists(out / STATE):
@@ -100,25 +96,15 @@ def train(
 
 @dataclass
 class Trainer:
-    """Stages of a training, each a function of the configuration, the seed and the one before.
-
-    Attributes:
-        config: of the training.
-        seed: of all random numbers.
-        pool: of `survey.Player`: workers that play episodes.
-        out: folder of the training.
-        about: JSON values that identify the training.
-        tracker: of its metrics.
-        queries: played so far, by load: "idle" and "loaded".
-    """
+    """Stages of a training, each a function of the configuration, the seed and the one before."""
 
     config: BidPriceConfig
-    seed: int
-    pool: Workers
+    seed: int  # of all random numbers
+    pool: Workers  # of `survey.Player`: they play episodes
     out: Path
-    about: dict[str, Any]
+    about: dict[str, Any]  # JSON values that identify the training
     tracker: Tracker
-    queries: dict[str, int]
+    queries: dict[str, int]  # played so far, by load: "idle" and "loaded"
 
     def __post_init__(self) -> None:
         """Take the facts of the environment."""

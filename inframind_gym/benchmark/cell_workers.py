@@ -79,30 +79,27 @@ def run_cells(
                 yield from _run_batch(kind, simulator, batch, ids)
             return
         kind.simulator(suite).warm_up(work[0][0])  # compiles once, not once a process
+
+    def raise_if_stopped() -> None:
+        if stop():
+            raise StoppedError
+
     made_of = f"{__name__}:CellWorker", {"kind": kind.kind, "suite": suite}
     with Workers(*made_of, workers, ray_address) as pool:
-        jobs = [_Job({cell: ids[cell] for cell in b}) for b in _cut(ids, pool.size, max_rows)]
-        for job, (what, content) in pool.run(
-            jobs,
-            request=lambda job: job.owed,
-            retry=_Halves(),
-            stop=lambda: _raise_if(stop),
-        ):
+        # A job is a batch of cells without those whose results have arrived.
+        jobs = [{cell: ids[cell] for cell in b} for b in _cut(ids, pool.size, max_rows)]
+        for job, (what, content) in pool.run(jobs, retry=_Halves(), stop=raise_if_stopped):
             if what == "progress":
                 progress(content)
                 continue
-            job.forget(content)
+            arrived = {result.line["cell"] for result in content}
+            for cell in [cell for cell, name in job.items() if name in arrived]:
+                del job[cell]
             yield content
 
 
 def _cut(ids: Mapping[BaseCell, str], workers: int, max_rows: int) -> list[list[BaseCell]]:
     return batches(list(ids), min(max_rows, math.ceil(len(ids) / workers)))
-
-
-def _raise_if(stop: Callable[[], bool]) -> None:
-    """Raise StoppedError if the run shall end."""
-    if stop():
-        raise StoppedError
 
 
 def _run_batch(
@@ -143,25 +140,16 @@ class CellWorker:
         self._queries, self._sent_at = 0, time.monotonic()
 
 
-class _Job:
-    """A batch of cells without those whose results have arrived."""
-
-    def __init__(self, owed: dict[BaseCell, str]) -> None:
-        self.owed = owed
-
-    def forget(self, results: Sequence[CellResult]) -> None:
-        arrived = {result.line["cell"] for result in results}
-        self.owed = {cell: name for cell, name in self.owed.items() if name not in arrived}
-
-
 class _Halves:
     """Returns a dead worker's unfinished cells, in halves in case they were too many."""
 
     def __init__(self) -> None:
         self._attempts: Counter[BaseCell] = Counter()
 
-    def __call__(self, job: _Job, death: WorkerDiedError) -> list[_Job]:
-        cells = list(job.owed)
+    def __call__(
+        self, job: dict[BaseCell, str], death: WorkerDiedError
+    ) -> list[dict[BaseCell, str]]:
+        cells = list(job)
         self._attempts.update(cells)
         lost = [cell for cell in cells if self._attempts[cell] >= MAX_ATTEMPTS]
         if lost:
@@ -171,4 +159,4 @@ class _Halves:
             )
         middle = math.ceil(len(cells) / 2)
         halves = (cells[:middle], cells[middle:])
-        return [_Job({cell: job.owed[cell] for cell in half}) for half in halves if half]
+        return [{cell: job[cell] for cell in half} for half in halves if half]

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, Self, TypeVar, cast
+from typing import Any, Final, Literal, Self, TypeVar, cast
 
 from inframind_gym.errors import InfraMindError
 
@@ -48,23 +48,6 @@ class WorkerDiedError(InfraMindError):
 
 class RayError(InfraMindError):
     """Ray is missing, or its cluster cannot be reached."""
-
-
-class _Worker(Protocol):
-    """One worker, wherever it runs; it answers one request at a time."""
-
-    def ask(self, request: Any) -> None:
-        """Send a request; returns at once."""
-
-    def read(self) -> list[Message]:
-        """Return the messages that have arrived; blocks until there are some.
-
-        Raises:
-            WorkerDiedError: The worker is gone.
-        """
-
-    def end(self) -> None:
-        """Stop the worker, busy or not."""
 
 
 def load_object(path: str) -> Any:
@@ -132,7 +115,7 @@ def _serve(connection: Connection, factory: str, config: Mapping[str, Any]) -> N
 
 
 class _ProcessWorker:
-    """A worker in a process of this machine, see `Workers`."""
+    """A worker in a process of this machine; it answers one request at a time."""
 
     def __init__(self, factory: str, config: Mapping[str, Any]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -142,10 +125,12 @@ class _ProcessWorker:
         theirs.close()
 
     def ask(self, request: Any) -> None:
+        """Send a request; returns at once."""
         with suppress(BrokenPipeError, ConnectionResetError):  # it died: `read` raises
             self.connection.send(request)
 
     def read(self) -> list[Message]:
+        """Return the messages that have arrived, at least one; raises where the worker is gone."""
         try:
             return [pickle.loads(self.connection.recv_bytes())]
         except (EOFError, ConnectionResetError):
@@ -181,7 +166,7 @@ class _Actor:
 
 
 class _RayWorker:
-    """A worker in an actor on Ray, which takes one core of the cluster, see `Workers`."""
+    """The same in an actor on Ray, which takes one core of the cluster."""
 
     def __init__(self, factory: str, config: Mapping[str, Any]) -> None:
         self._ray: Any = importlib.import_module("ray")
@@ -205,6 +190,9 @@ class _RayWorker:
 
     def end(self) -> None:
         self._ray.kill(self._actor, no_restart=True)
+
+
+_Worker = _ProcessWorker | _RayWorker
 
 
 class Workers:
@@ -238,7 +226,10 @@ class Workers:
             raise InfraMindError(f"workers is {workers}; it must be at least 1.")
         self._made_of = factory, config
         self._idle: list[_Worker] = []
-        self._ray: Any = None if ray_address is None else _connect(ray_address, workers)
+        self._ray: Any = None
+        self._connected = False  # by us: then it is ours to disconnect
+        if ray_address is not None:
+            self._ray, self._connected = _connect(ray_address, workers)
         self._here = _Target(factory, config) if ray_address is None and workers == 1 else None
         self.size = workers
         if self._ray is not None:
@@ -269,7 +260,15 @@ class Workers:
             Exception: A worker raised it.
         """
         waiting, at_work = deque(jobs), dict[_Worker, J]()
-        retry = retry or _Again()
+        lost: Counter[int] = Counter()
+
+        def again(job: J, death: WorkerDiedError) -> list[J]:
+            lost[id(job)] += 1
+            if lost[id(job)] == MAX_ATTEMPTS:
+                raise WorkerDiedError(
+                    f"a worker died {MAX_ATTEMPTS} times at one job (last {death})."
+                )
+            return [job]
 
         def begin(worker: _Worker) -> None:
             at_work[worker] = waiting.popleft()
@@ -290,7 +289,7 @@ class Workers:
                         messages = worker.read()
                     except WorkerDiedError as death:
                         worker.end()
-                        waiting.extend(retry(at_work.pop(worker), death))
+                        waiting.extend((retry or again)(at_work.pop(worker), death))
                         continue
                     for kind, content in messages:
                         if kind == "error":
@@ -325,9 +324,9 @@ class Workers:
         """Stop all workers and leave the cluster; the second time does nothing."""
         while self._idle:
             self._idle.pop().end()
-        if self._ray is not None:
-            _disconnect()
-        self._ray = None
+        if self._connected:
+            self._ray.shutdown()
+        self._ray, self._connected = None, False
 
     def __enter__(self) -> Self:
         return self
@@ -336,32 +335,14 @@ class Workers:
         self.close()
 
 
-class _Again:
-    """Returns a job that was lost, up to MAX_ATTEMPTS times."""
-
-    def __init__(self) -> None:
-        self._lost: Counter[int] = Counter()
-
-    def __call__(self, job: J, death: WorkerDiedError) -> list[J]:
-        self._lost[id(job)] += 1
-        if self._lost[id(job)] == MAX_ATTEMPTS:
-            raise WorkerDiedError(f"a worker died {MAX_ATTEMPTS} times at one job (last {death}).")
-        return [job]
-
-
-_users = 0  # of the connection with a cluster; the last one closes it, if it is ours
-_ours = False
-
-
-def _connect(address: str, workers: int) -> Any:
-    """Connect this process with a cluster and return Ray; `_disconnect` undoes one call.
+def _connect(address: str, workers: int) -> tuple[Any, bool]:
+    """Connect this process with a cluster; return Ray and whether there was no connection yet.
 
     Nodes on other machines are sent the packages of this checkout; nodes on this one import the
     same as this process. Workers work in the folder of this process where their machine has it:
     checkpoints with relative paths have to be on a file system that all machines share. A process
     that is connected already stays connected as it is.
     """
-    global _users, _ours
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError:
@@ -369,26 +350,17 @@ def _connect(address: str, workers: int) -> Any:
             "--ray-address needs Ray: install the extra `ray`, from the repository "
             '`pip install -c constraints.txt -e ".[ray]"`.'
         ) from None
-    if not ray.is_initialized():
-        try:
-            _start(ray, address, workers)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise RayError(
-                f"no Ray cluster can be reached at {address!r}: {_first_line(error).rstrip('.')}. "
-                "Start one (`ray start --head`), give this process its token if it asks for one "
-                "(RAY_AUTH_TOKEN), or let --ray-address be 'local'."
-            ) from error
-        _ours = True
-    _users += 1
-    return ray
-
-
-def _disconnect() -> None:
-    global _users, _ours
-    _users -= 1
-    if _users == 0 and _ours:
-        importlib.import_module("ray").shutdown()
-        _ours = False
+    if ray.is_initialized():
+        return ray, False
+    try:
+        _start(ray, address, workers)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise RayError(
+            f"no Ray cluster can be reached at {address!r}: {_first_line(error).rstrip('.')}. "
+            "Start one (`ray start --head`), give this process its token if it asks for one "
+            "(RAY_AUTH_TOKEN), or let --ray-address be 'local'."
+        ) from error
+    return ray, True
 
 
 def _start(ray: Any, address: str, workers: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,11 +21,10 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Contexts, PolicySpec, models_up
 from inframind_gym.policies.checkpoint import SHIPPED, check_shapes, fingerprint, load, part
 from inframind_gym.policies.draws import RowwiseDraws, named
-from inframind_gym.policies.planner_network import Floats, NumpyPlanner
+from inframind_gym.policies.planner_network import NumpyPlanner
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 
-PLAN_PARTS: Final = 2 + MAX_AGENTS  # topology, agents less one, roles
 DRAW_ROUTE: Final = 0  # uses of a row's draws; the parts of a plan follow
 SAMPLE: Final = "sample"
 
@@ -79,35 +78,37 @@ class ExecutorShape:
         """Outputs of the layer that takes the embeddings."""
         if self.dual_pathway:
             return SEMANTIC
-        apart = sum(math.prod(size) for size in _parameters(self._dual_trunk()).values())
+        dual = _parameters(replace(self, dual_pathway=True)._trunk())
         each = 2 * EMBED_DIM + self.resource_size + 3 + HIDDEN  # with bias and LayerNorm
-        return round((apart - HIDDEN) / each)
+        return round((sum(map(math.prod, dual.values())) - HIDDEN) / each)
+
+    def layers(self) -> dict[str, Size]:
+        """Return name -> (outputs, inputs) of every linear layer, (n,) of a LayerNorm."""
+        heads = {"policy": (self.num_logits, HIDDEN), "value": (1, HIDDEN)}
+        if self.cost_critic:
+            heads["cost_value"] = (1, HIDDEN)
+        return self._trunk() | heads
 
     def shapes(self) -> dict[str, Size]:
-        """Return name -> shape of every parameter, as in torch: a weight is (outputs, inputs)."""
-        layers = self._dual_trunk() if self.dual_pathway else self._single_trunk()
-        layers |= {"policy": (self.num_logits, HIDDEN), "value": (1, HIDDEN)}
-        if self.cost_critic:
-            layers["cost_value"] = (1, HIDDEN)
-        return _parameters(layers)
+        """Return name -> shape of every parameter, as in torch."""
+        return _parameters(self.layers())
 
-    def _dual_trunk(self) -> dict[str, Size]:
+    def _trunk(self) -> dict[str, Size]:
+        wide = self.first_size
+        if not self.dual_pathway:
+            return {
+                "semantic": (wide, 2 * EMBED_DIM + self.resource_size),
+                "semantic_norm": (wide,),
+                "merge": (HIDDEN, wide),
+            }
         return {
-            "semantic": (SEMANTIC, 2 * EMBED_DIM),
-            "semantic_norm": (SEMANTIC,),
+            "semantic": (wide, 2 * EMBED_DIM),
+            "semantic_norm": (wide,),
             "budget": (BUDGET, 1),
             "system": (SYSTEM, self.resource_size - 1),
             "resource": (RESOURCE, BUDGET + SYSTEM),
             "resource_norm": (RESOURCE,),
-            "merge": (HIDDEN, SEMANTIC + RESOURCE),
-        }
-
-    def _single_trunk(self) -> dict[str, Size]:
-        wide = self.first_size
-        return {
-            "semantic": (wide, 2 * EMBED_DIM + self.resource_size),
-            "semantic_norm": (wide,),
-            "merge": (HIDDEN, wide),
+            "merge": (HIDDEN, wide + RESOURCE),
         }
 
 
@@ -211,16 +212,20 @@ class InfraMindPolicy(RowwiseDraws):
         tensors, self.config = load(self.folder)
         self.multiplier = self.config.get("multiplier")  # λ; older checkpoints have none
         self.fingerprint = fingerprint(self.folder)  # results of other weights are not these
-        self.shape = self._shape(self.config)
+        try:
+            self.shape = ExecutorShape(
+                len(self.config["models"]),
+                len(self.config["strategies"]),
+                **self.config["network"],
+            )
+        except (KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{self.folder}: config.json is not that of an InfraMind checkpoint ({error})."
+            ) from None
         self.requires = {"level": "joint", "system_features": self.config["system_features"]}
         self._executor_weights = part(tensors, "executor.")
         check_shapes(self.folder, self._executor_weights, self.shape.shapes())
         self._planner = NumpyPlanner(part(tensors, "planner."))
-        self._executor: Executor | None = None
-        self._projected = np.zeros((0, 0))  # (T, ·) queries, as far as the executor's first layer
-        self._latents: Floats = np.zeros((0, 0))  # (T, 64) queries, as the planner sees them
-        self._plans = np.zeros((0, PLAN_PARTS), np.int64)  # (T, 8) likeliest plans, once made
-        self._is_planned = np.zeros(0, np.bool_)
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Prepare for `len(seeds)` rows.
@@ -239,24 +244,23 @@ class InfraMindPolicy(RowwiseDraws):
                 f"policy {self.name!r} plans and routes: make the environment with "
                 'level="joint", observation="index" and what else `requires` says.'
             )
-        executor = Executor(self._executor_weights, self.shape, spec.role_embeddings)
-        self._executor = executor
-        self._projected = executor.project(spec.task_embeddings)
+        self._executor = Executor(self._executor_weights, self.shape, spec.role_embeddings)
+        self._projected = self._executor.project(spec.task_embeddings)
         self._latents = self._planner.encode(spec.task_embeddings)
-        self._plans = np.zeros((len(self._latents), PLAN_PARTS), np.int64)
+        self._plans = np.zeros((len(self._latents), PLAN_ACTIONS), np.int64)  # likeliest, once made
         self._is_planned = np.zeros(len(self._latents), np.bool_)
 
     def act_batch(
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Return the actions (n, 9) of `rows`: a plan or a route, whichever is due."""
-        actions = np.zeros((len(rows), PLAN_PARTS + 1), np.int64)
+        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
         is_plan = contexts["kind"] == PLAN
         if is_plan.any():
-            actions[is_plan, :PLAN_PARTS] = self._plan(contexts[is_plan], rows[is_plan])
+            actions[is_plan, :PLAN_ACTIONS] = self._plan(contexts[is_plan], rows[is_plan])
         if not is_plan.all():
             due = ~is_plan
-            actions[due, PLAN_PARTS] = self._route(observations[due], contexts[due], rows[due])
+            actions[due, PLAN_ACTIONS] = self._route(observations[due], contexts[due], rows[due])
         self.decisions[rows] += 1
         return actions
 
@@ -264,7 +268,7 @@ class InfraMindPolicy(RowwiseDraws):
         task = contexts["task"].astype(np.int64)
         domain = contexts["domain"].astype(np.int64)
         if self.sample:
-            uses = range(DRAW_ROUTE + 1, DRAW_ROUTE + 1 + PLAN_PARTS)
+            uses = range(DRAW_ROUTE + 1, DRAW_ROUTE + 1 + PLAN_ACTIONS)
             uniforms = np.stack([self.uniform(rows, use) for use in uses], axis=1)
             return _as_action(self._planner.plan(self._latents[task], domain, uniforms))
         new = ~self._is_planned[task]
@@ -277,7 +281,6 @@ class InfraMindPolicy(RowwiseDraws):
     def _route(
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        assert self._executor is not None  # `reset` has been called
         resource = observations[:, self.spec.layout.resource].copy()
         if not self.config["system_state"]:
             resource[:, 1:] = 0.0
@@ -287,16 +290,6 @@ class InfraMindPolicy(RowwiseDraws):
         if self.sample:
             return draw(log_softmax(logits), self.uniform(rows, DRAW_ROUTE))
         return np.asarray(logits.argmax(axis=1), np.int64)
-
-    def _shape(self, config: dict[str, Any]) -> ExecutorShape:
-        try:
-            return ExecutorShape(
-                len(config["models"]), len(config["strategies"]), **config["network"]
-            )
-        except (KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{self.folder}: config.json is not that of an InfraMind checkpoint ({error})."
-            ) from None
 
 
 class InfraMindDualCriticPolicy(InfraMindPolicy):
@@ -315,7 +308,7 @@ def _as_action(
     plan: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
 ) -> NDArray[np.int64]:
     topology, count, roles = plan
-    return np.concatenate([topology[:, None], count[:, None] - 1, roles], axis=1)
+    return np.column_stack([topology, count - 1, roles])
 
 
 def log_softmax(logits: Array) -> Array:

@@ -27,6 +27,7 @@ from inframind_gym.policies.planner_network import (
     subset,
 )
 from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 
@@ -34,7 +35,6 @@ DEFAULT_CHECKPOINT: Final = checkpoint.SHIPPED / "masrouter"
 DRAW_MODEL: Final = PLAN_DRAWS  # uses of a query's numbers: 0..7 the plan, 8..13 the models,
 DRAW_STRATEGY: Final = PLAN_DRAWS + MAX_AGENTS  # 14.. the strategies of its nodes
 TRAIN: Final = "Train one with `python -m agents.train --config masrouter`"
-ROUTE_PART: Final = 8  # position of the route in a joint action
 
 
 class NumpyModelRouter:
@@ -87,11 +87,11 @@ class MasRouterPolicy(BasePolicy):
             )
         self.folder = folder
         self.fingerprint = checkpoint.fingerprint(folder)  # results of other weights are not these
-        self.router = _router(folder, tensors)
+        try:
+            self.router = NumpyModelRouter(tensors)
+        except KeyError as error:
+            raise ConfigError(f"{folder}: has no tensor {error}. {TRAIN}.") from None
         self.models: tuple[str, ...] = tuple(facts["models"])
-        self._order: Indices = np.zeros(0, np.int64)  # (M,) the pool's models in the router's order
-        self._latents: Floats = np.zeros((0, 0))  # (T, 64) of all tasks
-        self._probabilities: NDArray[np.float64] = np.zeros((0, 0, 0))  # (rows, queries, M)
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Encode all tasks of the run once.
@@ -111,20 +111,20 @@ class MasRouterPolicy(BasePolicy):
                 f"{self.folder}: was trained for {', '.join(self.models)}, the pool also has "
                 f"{', '.join(strange)}. {TRAIN}."
             )
-        self._order = np.array([self.models.index(model) for model in spec.models], np.int64)
+        self._order = [self.models.index(model) for model in spec.models]
         self._latents = self.router.planner.encode(spec.task_embeddings)
-        self._probabilities = np.zeros((len(seeds), 0, spec.num_models))
+        self._probabilities = np.zeros((len(seeds), 0, spec.num_models))  # by row and query
 
     def act_batch(
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Return the plans or routes of `rows`, (n, 9); see `Policy.act_batch`."""
-        actions = np.zeros((len(rows), ROUTE_PART + 1), np.int64)
+        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
         plans = contexts["kind"] == PLAN
         if plans.any():
-            actions[plans, :ROUTE_PART] = self._plan(contexts[plans], rows[plans])
+            actions[plans, :PLAN_ACTIONS] = self._plan(contexts[plans], rows[plans])
         if not plans.all():
-            actions[~plans, ROUTE_PART] = self._route(contexts[~plans], rows[~plans])
+            actions[~plans, PLAN_ACTIONS] = self._route(contexts[~plans], rows[~plans])
         return actions
 
     def _plan(self, contexts: Contexts, rows: NDArray[np.int64]) -> Indices:
@@ -136,9 +136,12 @@ class MasRouterPolicy(BasePolicy):
         planner = self.router.planner
         topology, count, roles = planner.plan(latent, domain, uniforms, draw_count=False)
         of_models = self.router.probabilities(latent, domain, topology, count, roles)
-        self._make_room(int(query.max()))
+        known, needed = self._probabilities.shape[1], int(query.max()) + 1
+        if needed > known:
+            more = max(needed - known, known)
+            self._probabilities = np.pad(self._probabilities, ((0, 0), (0, more), (0, 0)))
         self._probabilities[rows, query] = of_models[:, self._order]
-        return np.concatenate([topology[:, None], count[:, None] - 1, roles], axis=1)
+        return np.column_stack([topology, count - 1, roles])
 
     def _route(self, contexts: Contexts, rows: NDArray[np.int64]) -> Indices:
         """Return routes (n,): an agent's model is the same in all of its turns."""
@@ -155,13 +158,6 @@ class MasRouterPolicy(BasePolicy):
         self, rows: NDArray[np.int64], query: Indices, use: Indices | int
     ) -> NDArray[np.float64]:
         return uniform_array(self.seeds[rows], STREAM_POLICY, query, use)
-
-    def _make_room(self, query: int) -> None:
-        """Let every row remember queries up to number `query`."""
-        rows, known, models = self._probabilities.shape
-        if query >= known:
-            more = np.zeros((rows, max(query + 1 - known, known), models))
-            self._probabilities = np.concatenate([self._probabilities, more], axis=1)
 
 
 def agent_of(node: Indices, count: Indices) -> Indices:
@@ -182,10 +178,3 @@ def pick_all(probabilities: Floats, uniforms: Floats) -> Indices:
     edges = probabilities.cumsum(axis=-1)
     below = edges[:, None, :] <= (uniforms * edges[:, -1:])[:, :, None]
     return np.asarray(below.sum(axis=-1), np.int64)
-
-
-def _router(folder: Path, tensors: checkpoint.Tensors) -> NumpyModelRouter:
-    try:
-        return NumpyModelRouter(tensors)
-    except KeyError as error:
-        raise ConfigError(f"{folder}: has no tensor {error}. {TRAIN}.") from None

@@ -22,7 +22,6 @@ Weights = Mapping[str, NDArray[np.floating[Any]]]
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 
-TASK_TEMPERATURE: Final = 0.5
 MODE_TEMPERATURE: Final = 0.8
 ROLE_TEMPERATURE: Final = 0.5
 COUNT_SPREAD: Final = 0.7  # agents: standard deviation of the count around 6 * sigmoid
@@ -100,19 +99,10 @@ class NumpyPlanner:
         self._weights = subset(weights, "")
         self.modes = Candidates(subset(weights, "collab_mode."))
         self.roles = Candidates(subset(weights, "role_selector."))
-        classifier = subset(weights, "task_classifier.")
-        self._classifier = classifier
-        self._tasks = unit(linear(classifier, "task", classifier["texts"]))
 
     def encode(self, query: NDArray[np.floating[Any]]) -> Floats:
         """Return latents (B, 64) of queries (B, 384)."""
         return encode(self._weights, "query_encoder.", np.asarray(query, np.float64))
-
-    def task_logits(self, query: NDArray[np.floating[Any]]) -> Floats:
-        """Return logits (B, 3) of the task classes."""
-        mapped = linear(self._classifier, "query", np.asarray(query, np.float64))
-        logits: Floats = unit(mapped) @ self._tasks.T / TASK_TEMPERATURE
-        return logits
 
     def mode_logits(self, latent: Floats) -> Floats:
         """Return logits (B, 6) of the topologies."""

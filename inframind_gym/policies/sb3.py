@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,29 +27,17 @@ ACTIVATIONS: Final[dict[str, Activation]] = {"tanh": np.tanh, "relu": lambda x: 
 
 
 class Sb3Checkpoint(StrictModel):
-    """`config.json` of an exported policy.
+    """`config.json` of an exported policy."""
 
-    Attributes:
-        kind: "sb3".
-        algorithm: which one trained it.
-        activation: "tanh" or "relu", between the layers.
-        layers: widths, the observation's first and the routes' last.
-        models: aliases in the order of the action.
-        strategies: names in the order of the action.
-        system_features: telemetry that it was trained on, in this order.
-        queue_norm: requests at which the queue feature is 1.
-        training: how it was made.
-    """
-
-    kind: str
-    algorithm: str
-    activation: str
-    layers: tuple[PositiveInt, ...]
-    models: tuple[str, ...]
-    strategies: tuple[str, ...]
-    system_features: tuple[str, ...]
-    queue_norm: float
-    training: dict[str, Any]
+    kind: str  # "sb3"
+    algorithm: str  # which one trained it
+    activation: Literal["tanh", "relu"]  # between the layers
+    layers: tuple[PositiveInt, ...]  # widths, the observation's first and the routes' last
+    models: tuple[str, ...]  # aliases in the order of the action
+    strategies: tuple[str, ...]  # names in the order of the action
+    system_features: tuple[str, ...]  # telemetry that it was trained on, in this order
+    queue_norm: float  # requests at which the queue feature is 1
+    training: dict[str, Any]  # how it was made
 
 
 class Sb3Policy(BasePolicy):
@@ -85,8 +73,6 @@ class Sb3Policy(BasePolicy):
                 f"{where}: was trained by {config.algorithm!r} ({config.kind}), not by "
                 f"{self.algorithm!r}; play it as sb3_{config.algorithm}:{self.folder}"
             )
-        if config.activation not in ACTIVATIONS:
-            raise ConfigError(f"{where}: activation: must be tanh or relu, got {config.activation}")
         observed = 2 * EMBED_DIM + 1 + len(config.models) * len(config.system_features)
         routes = len(config.models) * len(config.strategies)
         if len(layers) < 2 or (layers[0], layers[-1]) != (observed, routes):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,7 @@ from agents.bid_price.estimation import (
     log_odds,
 )
 from agents.bid_price.survey import Played, Surveyed, candidates, surveyed, worth_keeping
-from inframind_gym.errors import ConfigError
-from inframind_gym.policies import checkpoint
 from inframind_gym.policies.bid_price.model import Estimates, Prices, choose
-from inframind_gym.policies.bid_price.policy import BidPricePolicy
 from inframind_gym.policies.bid_price.recipes import (
     Recipe,
     role_orders,
@@ -264,13 +260,3 @@ def test_item_response_finds_the_chances_that_answers_were_drawn_by() -> None:
     assert np.abs(found - chance).mean() < 0.03
     for r in range(4):  # on average a recipe is as good as it was seen to be
         assert found[queries.recipe == r].mean() == pytest.approx(right[0, r], abs=0.003)
-
-
-def test_folders_without_a_checkpoint_of_this_policy_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no checkpoint"):
-        BidPricePolicy(str(tmp_path))
-    checkpoint.save(tmp_path / "best", {}, {"algorithm": "inframind"})
-    with pytest.raises(ConfigError, match="of 'inframind', not of 'bid_price'"):
-        BidPricePolicy(str(tmp_path))
-    with pytest.raises(ConfigError, match=r"unknown mode 'no-price'.*no-prices"):
-        BidPricePolicy(mode="no-price")

@@ -21,7 +21,7 @@ from agents.bid_price.search import MEASURES, Measured, dimensions, search_price
 from agents.bid_price.survey import Job, Played, play
 from agents.bid_price.training import Trainer, train
 from agents.config import WorldChoice
-from agents.tracking import METRICS_FILE, read_metrics
+from agents.runs import METRICS_FILE, read_metrics
 from agents.train import read_config
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import ConfigError
@@ -227,6 +227,11 @@ def test_checkpoints_are_found_by_workload_and_errors_name_what_is_missing(
     assert [policy.folder(name).name for name in ("math", "mbpp")] == ["math", "all"]
     with pytest.raises(ConfigError, match="holds no checkpoint"):
         BidPricePolicy(str(tmp_path / "nowhere"))
+    checkpoint.save(tmp_path / "other" / "best", {}, {"algorithm": "inframind"})
+    with pytest.raises(ConfigError, match="of 'inframind', not of 'bid_price'"):
+        BidPricePolicy(str(tmp_path / "other"))
+    with pytest.raises(ConfigError, match=r"unknown mode 'no-price'.*no-prices"):
+        BidPricePolicy(mode="no-price")
     with pytest.raises(ConfigError, match="no checkpoint for workload 'mbpp'"):
         BidPricePolicy(str(tmp_path / "own")).folder("mbpp")
     env: Any = gym.make("InfraMind-Stream-v0", level="joint", observation="index")

@@ -11,8 +11,8 @@ import torch
 import inframind_gym  # noqa: F401
 from agents.config import InfraMindConfig
 from agents.inframind import Learner, Progress, policy_config
-from agents.resume import seed_of, weights_of
 from agents.rollouts import EPISODES, Rollouts, concatenate
+from agents.runs import seed_of, weights_of
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import multiplier_of
 from inframind_gym.policies.checkpoint import load, save
@@ -105,11 +105,6 @@ def test_models_that_are_down_are_not_chosen(folder):
     assert down not in play(policy, down_models=[alias])["model"]
 
 
-def test_its_name_tells_its_checkpoint(folder):
-    assert InfraMindPolicy(str(folder), "sample").name == f"inframind:{folder}:sample"
-    assert InfraMindPolicy(str(folder)).requires["level"] == "joint"
-
-
 def test_other_weights_are_another_policy(folder, tmp_path):
     tensors, config = load(folder)
     tensors["executor.value.bias"] = tensors["executor.value.bias"] + 1.0
@@ -128,46 +123,28 @@ def test_acting_needs_no_torch(folder):
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "config", "says"),
     [
-        ({"executor.merge.weight": np.zeros((128, 191), np.float32)}, r"\(128, 191\), wanted"),
-        ({"executor.merge.weight": None}, "no tensor 'merge.weight'"),
+        ({"executor.merge.weight": np.zeros((128, 191), np.float32)}, {}, r"\(128, 191\), wanted"),
+        ({"executor.merge.weight": None}, {}, "no tensor 'merge.weight'"),
+        ({}, {"network": None}, "not that of an InfraMind checkpoint"),
+        ({}, {"models": ["a", "b", "c", "d", "gpt-oss-20b"]}, "for the models a, .*gpt-oss-20b"),
     ],
 )
-def test_wrong_shapes_are_refused(folder, tmp_path, changes, says):
-    tensors, config = load(folder)
+def test_checkpoints_that_do_not_fit_are_refused(folder, tmp_path, changes, config, says):
+    tensors, own = load(folder)
     tensors = {k: v for k, v in (tensors | changes).items() if v is not None}
-    save(tmp_path / "wrong", tensors, config)
+    save(tmp_path / "wrong", tensors, own | config)
     with pytest.raises(ConfigError, match=says):
-        InfraMindPolicy(str(tmp_path / "wrong"))
+        policy = InfraMindPolicy(str(tmp_path / "wrong"))
+        policy.reset(make_env(1, policy).policy_spec(), [0])
 
 
-def test_another_agents_checkpoint_is_refused(folder, tmp_path):
-    tensors, _ = load(folder)
-    save(tmp_path / "other", tensors, {"agent": "other"})
-    with pytest.raises(ConfigError, match="not that of an InfraMind checkpoint"):
-        InfraMindPolicy(str(tmp_path / "other"))
-
-
-def test_another_pool_is_refused(folder, tmp_path):
-    tensors, config = load(folder)
-    save(tmp_path / "pool", tensors, config | {"models": [*config["models"][:-1], "gpt-oss-20b"]})
-    policy = InfraMindPolicy(str(tmp_path / "pool"))
-    env = make_env(1, policy)
-    with pytest.raises(ConfigError, match="gpt-oss-20b"):
-        policy.reset(env.policy_spec(), [0])
-
-
-def test_the_level_is_checked(folder):
-    policy = InfraMindPolicy(str(folder))
+def test_mode_and_level_are_checked(folder):
+    policy = InfraMindPolicy(str(folder), "sample")
+    assert policy.name == f"inframind:{folder}:sample"
+    assert multiplier_of(policy) is None  # this checkpoint has none
     with pytest.raises(ConfigError, match='level="joint"'):
         policy.reset(make_env(1, policy, level="executor").policy_spec(), [0])
-
-
-def test_an_unknown_mode_is_refused(folder):
     with pytest.raises(ConfigError, match="mode is 'draw'"):
         InfraMindPolicy(str(folder), "draw")
-
-
-def test_a_checkpoint_that_tells_no_multiplier_has_none(folder):
-    assert multiplier_of(InfraMindPolicy(str(folder))) is None

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from agents.masrouter import MasRouterNet
-from agents.resume import weights_of
+from agents.runs import weights_of
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies import check_policy, checkpoint, requires_of
+from inframind_gym.policies import checkpoint
 from inframind_gym.policies.masrouter import DEFAULT_CHECKPOINT, MasRouterPolicy
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
@@ -56,23 +56,6 @@ def play(policy, rows, rate=100.0, **arguments):
                 done[rows[i], int(record["query"])] = record.copy()
         running &= ~terminated
     return done
-
-
-def test_it_is_a_policy_that_wants_all_decisions(folder):
-    policy = MasRouterPolicy(folder)
-    check_policy(policy)
-    assert requires_of(policy) == {"level": "joint"}
-    assert policy.name == f"masrouter:{folder}"
-
-
-def test_a_row_is_the_same_alone_and_in_a_batch(folder):
-    together = play(MasRouterPolicy(folder), [0, 1, 2])
-    assert len(together) == 3 * QUERIES
-    for row in range(3):
-        alone = play(MasRouterPolicy(folder), [row])
-        assert len(alone) == QUERIES
-        for key, record in alone.items():
-            assert record == together[key]
 
 
 def test_choices_do_not_depend_on_load_or_budget(folder):

@@ -34,11 +34,11 @@ from inframind_gym.simulator.workflow.state import CONTEXT
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 
-def play(policy: Any, seed: int = 0, **arguments: Any) -> Any:
-    arguments = {"num_queries": 8, "observation": "index", "level": "joint"} | arguments
-    env: Any = gym.make("InfraMind-Stream-v0", **arguments).unwrapped
-    observation, _ = env.reset(seed=seed)
-    policy.reset(env.policy_spec(), [seed])
+def play(policy: Any) -> Any:
+    given = {"num_queries": 8, "observation": "index", "level": "joint"}
+    env: Any = gym.make("InfraMind-Stream-v0", **given).unwrapped
+    observation, _ = env.reset(seed=0)
+    policy.reset(env.policy_spec(), [0])
     over, found = False, []
     while not over:
         observation, _, over, _, _ = env.step(policy.act(observation, env.context()))
@@ -56,20 +56,30 @@ def test_every_query_gets_the_recipe() -> None:
     assert (records["strategy"][:, :4] == spec.strategy_index("DeepThink")).all()
 
 
-@pytest.mark.parametrize("workload", ["math", "mbpp", "all"])
-def test_without_arguments_it_is_the_chosen_one(workload: str) -> None:
+def test_without_arguments_it_is_the_chosen_one_with_its_roles() -> None:
     chosen = json.loads(CHOSEN.read_text())
     assert set(chosen) == set(list_configs("workloads"))
-    records, spec = play(FixedRecipePolicy(), workload=workload)
-    recipe = chosen[workload]
-    assert (records["num_agents"] == recipe["num_agents"]).all()
-    assert (records["model"][:, 0] == spec.model_index(recipe["model"])).all()
+    for workload, recipe in chosen.items():
+        spec, policy = spec_of(workload), FixedRecipePolicy()
+        policy.reset(spec, [0])
+        action = policy.act(np.zeros(1), contexts_of((0, 0.0))[0])
+        assert action[:2].tolist() == [
+            TOPOLOGIES.index(recipe["topology"]),
+            recipe["num_agents"] - 1,
+        ]
+        assert action[2 : 2 + recipe["num_agents"]].tolist() == recipe["roles"]
+        route = spec.model_index(recipe["model"]), spec.strategy_index(recipe["strategy"])
+        assert divmod(int(action[-1]), spec.num_strategies) == route
 
 
 def test_the_search_prefers_what_solves_more_in_time() -> None:
     """On mmlu_pro at up to 200/min: one fast model alone against three agents on DeepSeek."""
     actions = candidates(15)
     assert len({tuple(action) for action in actions.tolist()}) == len(actions)
+    cast = recast(actions[:3], 7)
+    assert cast.shape == (21, 9) and (cast[:7, :2] == actions[0, :2]).all()
+    assert cast[:7, 2].tolist() == list(range(7))
+    assert cast[6, 2:8].tolist() == [6, 0, 1, 2, 3, 4]
     io = TOPOLOGIES.index("IO")
     one = [a for a in actions.tolist() if a[0] == io and a[1] == 0 and a[-1] == 2 * 3 + 2]
     crowd = [a for a in actions.tolist() if a[0] == io and a[1] == 2 and a[-1] == 2]
@@ -85,27 +95,6 @@ def test_what_leads_at_one_rate_goes_on_beside_what_leads_over_all() -> None:
     assert leading(goodput, Round(seed=0, episodes=1, overall=1, at_rate=1)).tolist() == [0, 1, 2]
 
 
-def test_every_recipe_is_tried_with_every_first_role() -> None:
-    actions = candidates(2)[:3]
-    cast = recast(actions, 7)
-    assert cast.shape == (21, 9)
-    assert (cast[:7, :2] == actions[0, :2]).all() and (cast[:7, -1] == actions[0, -1]).all()
-    assert cast[:7, 2].tolist() == list(range(7))
-    assert cast[6, 2:8].tolist() == [6, 0, 1, 2, 3, 4]
-    assert cast[7:, :2].tolist() == np.repeat(actions[1:, :2], 7, axis=0).tolist()
-
-
-def test_the_chosen_roles_are_played() -> None:
-    chosen = json.loads(CHOSEN.read_text())
-    own = {name: recipe for name, recipe in chosen.items() if recipe["roles"][0] != 0}
-    assert own, "roles were searched, and not for nothing"
-    spec = spec_of()
-    for recipe in own.values():
-        assert len(recipe["roles"]) == recipe["num_agents"]
-        action = recipe_action(spec, recipe)
-        assert action[2 : 2 + recipe["num_agents"]].tolist() == recipe["roles"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -118,14 +107,6 @@ def test_the_chosen_roles_are_played() -> None:
 def test_a_recipe_that_is_none(arguments: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         baselines.resolve_policy(f"fixed_recipe:{arguments}")
-
-
-def test_it_needs_to_plan_and_to_know_the_model() -> None:
-    with pytest.raises(ConfigError, match='level="joint"'):
-        env: Any = gym.make("InfraMind-Stream-v0", num_queries=2)
-        FixedRecipePolicy().reset(env.unwrapped.policy_spec(), [0])
-    with pytest.raises(ConfigError, match="unknown model 'gpt'"):
-        play(baselines.resolve_policy("fixed_recipe:IO:1:gpt:Flash"))
 
 
 def spec_of(workload: str = "mbpp") -> Any:
@@ -171,35 +152,16 @@ def test_by_rate_begins_with_the_recipe_over_all_loads_and_knows_other_workloads
     assert (policy.act(np.zeros(1), contexts[0]) == recipe_action(spec, chosen["all"])).all()
 
 
-def test_by_rate_plays_alone_as_it_plays_beside_others() -> None:
-    rates = [10.0, 200.0, 60.0]
-    env = StreamVectorEnv(
-        3, workload="mbpp", level="joint", observation="index", num_queries=2 * ENOUGH
-    )
-    policy = FixedRecipeByRatePolicy()
-    observations, _ = env.reset(seed=[5, 6, 7], options={"arrival_rate_per_min": np.array(rates)})
-    policy.reset(env.policy_spec(), [5, 6, 7])
-    running, found = np.ones(3, np.bool_), [[], [], []]
-    while running.any():
-        actions = policy.act_batch(observations, env.contexts(), np.arange(3))
-        observations, _, over, _, _ = env.step(actions)
-        for of, record in zip(*env.completed(), strict=True):
-            if running[of]:
-                found[of].append(record)
-        running &= ~over
-    for i, rate in enumerate(rates):
-        run = {"workload": "mbpp", "num_queries": 2 * ENOUGH, "arrival_rate_per_min": rate}
-        alone, _ = play(FixedRecipeByRatePolicy(), 5 + i, **run)
-        beside = np.array(found[i])
-        assert all(np.array_equal(beside[name], alone[name]) for name in alone.dtype.names)
-    assert len({int(record["num_agents"]) for record in found[0]}) > 1  # not the same all along
-
-
-def test_by_rate_takes_no_recipe_and_needs_to_plan() -> None:
-    policy = baselines.resolve_policy("fixed_recipe_by_rate")
-    assert policy.fingerprint == CHOSEN.read_text() + BY_RATE.read_text()
+def test_it_needs_to_plan_and_to_know_the_model() -> None:
+    env: Any = gym.make("InfraMind-Stream-v0", num_queries=2)
+    spec = env.unwrapped.policy_spec()
+    with pytest.raises(ConfigError, match='level="joint"'):
+        FixedRecipePolicy().reset(spec, [0])
+    with pytest.raises(ConfigError, match="unknown model 'gpt'"):
+        play(baselines.resolve_policy("fixed_recipe:IO:1:gpt:Flash"))
+    by_rate = baselines.resolve_policy("fixed_recipe_by_rate")
+    assert by_rate.fingerprint == CHOSEN.read_text() + BY_RATE.read_text()
+    with pytest.raises(ConfigError, match="policy 'fixed_recipe_by_rate' plans"):
+        by_rate.reset(spec, [0])
     with pytest.raises(ConfigError):
         baselines.resolve_policy("fixed_recipe_by_rate:IO")
-    with pytest.raises(ConfigError, match="policy 'fixed_recipe_by_rate' plans"):
-        env: Any = gym.make("InfraMind-Stream-v0", num_queries=2)
-        policy.reset(env.unwrapped.policy_spec(), [0])

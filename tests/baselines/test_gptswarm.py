@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -21,11 +20,6 @@ SETTINGS = load_hyperparameters().gptswarm
 SMALL = SETTINGS.model_copy(
     update={"rows": 4, "queries_per_row": 5, "iterations": 2, "graphs_per_iteration": 2}
 )
-
-
-def test_ten_edges_for_five_nodes() -> None:
-    assert len(edges_of(5)) == 10
-    assert edges_of(3) == ((0, 1), (0, 2), (1, 2))
 
 
 def test_reinforce_finds_a_planted_edge_and_drops_a_harmful_one() -> None:
@@ -117,26 +111,6 @@ def test_every_node_asks_its_model_or_the_next_that_is_up() -> None:
     contexts["models_up"] = 0b01110
     actions = np.array(act_all(policy, observe(spec, n=5), contexts))
     assert (actions // 3).tolist() == [1, 1, 2, 3, 1]
-
-
-def test_it_plays_its_graph_in_the_environment() -> None:
-    policy = baselines.make("gptswarm")
-    env = gym.make_vec(
-        "InfraMind-Stream-v0", num_envs=2, num_queries=3, observation="index", **policy.requires
-    ).unwrapped
-    observations, _ = env.reset(seed=0)
-    policy.reset(env.policy_spec(), [0, 1])
-    finished = 0
-    for _ in range(15):
-        contexts = env.contexts()
-        assert (contexts["num_nodes"] == 5).all()
-        observations, *_ = env.step(policy.act_batch(observations, contexts, np.arange(2)))
-        _, records = env.completed()
-        finished += len(records)
-        for record in records:
-            assert record["model"][:5].tolist() == [0, 1, 2, 3, 4]
-            assert record["final_model"] == 0, "used as often as the others, and first"
-    assert finished == 6
 
 
 @pytest.mark.parametrize(

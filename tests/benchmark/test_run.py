@@ -72,6 +72,8 @@ def alone(config: RoutingSuite, cell: RoutingCell) -> np.ndarray:
         "least_loaded",
         "moa",
         "q_learning_load_tracker",
+        "fixed_recipe_by_rate",
+        "masrouter",
         "bid_price",
         f"{MINE}:Cheapest",
         f"{MINE}:Learner",

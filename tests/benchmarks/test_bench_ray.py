@@ -1,4 +1,4 @@
-"""Cells and trainings on a local Ray cluster of two nodes: the same results after a death."""
+"""Cells and jobs on a local Ray cluster of two nodes: the same results after a death."""
 
 import json
 import os
@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.bid_price.training import train
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.routing.suite import RoutingSuite
 from inframind_gym.benchmark.runner import run
 from inframind_gym.benchmark.store import CELLS, RECORDS, read_blocks
 from inframind_gym.benchmark.workers import RayError, Workers, checkout_env
-from inframind_gym.policies import checkpoint
-from tests.agents.test_bid_price_training import TINY
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: the extra `ray` brings it")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
@@ -79,16 +76,6 @@ def test_the_same_bytes_as_in_one_process_and_a_death_costs_a_retry(
     run(config, folder / "one", workers=1)
     assert files(folder / "two") == files(folder / "one")
     assert not ray.is_initialized()
-
-
-def test_a_training_on_two_nodes_is_that_of_one_process(cluster: Any, tmp_path: Path) -> None:
-    there = {"workers": 2, "ray_address": cluster.address}
-    found = []
-    for name, more in (("here", {}), ("there", there)):
-        train(TINY, seed=3, out=tmp_path / name, **more)
-        found.append(checkpoint.load(tmp_path / name / "best")[0])
-    assert found[0].keys() == found[1].keys()
-    assert all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
 
 
 def test_a_policy_that_fails_or_always_dies_is_an_error(cluster: Any, folder: Path) -> None:

@@ -145,27 +145,16 @@ def choose(
 
 @dataclass(frozen=True)
 class BidPriceModel:
-    """Recipes, estimates of them, and prices.
+    """Recipes, estimates of them, and prices."""
 
-    Attributes:
-        models: the pool's aliases, in its order.
-        strategies: number of strategies.
-        recipes: R recipes.
-        known: estimates of them.
-        prices: P = C · K sets, the K of a candidate together; C = 1 in a checkpoint.
-        rates_per_min: (K,) rising: arrival rates that the sets of a candidate are for.
-        ease_weights: (384,) by how much each number of an embedding makes a question easier.
-        ease_centres: (D,) mean of that over a domain's questions.
-    """
-
-    models: tuple[str, ...]
-    strategies: int
-    recipes: RecipeTable
-    known: Estimates
-    prices: Prices
-    rates_per_min: NDArray[np.float64]
-    ease_weights: NDArray[np.float64]
-    ease_centres: NDArray[np.float64]
+    models: tuple[str, ...]  # the pool's aliases, in its order
+    strategies: int  # number of strategies
+    recipes: RecipeTable  # R recipes
+    known: Estimates  # of them
+    prices: Prices  # P = C · K sets, the K of a candidate together; C = 1 in a checkpoint
+    rates_per_min: NDArray[np.float64]  # (K,) rising, that the sets of a candidate are for
+    ease_weights: NDArray[np.float64]  # (384,) by which an embedding makes a question easier
+    ease_centres: NDArray[np.float64]  # (D,) mean of that over a domain's questions
 
     def ease(self, task_embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
         """Log odds by which each question looks easier than others of a domain, (T, D)."""

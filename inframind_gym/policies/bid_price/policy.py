@@ -114,7 +114,11 @@ class RecipePolicy(BasePolicy):
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         queries, recipes = contexts["query"], self.recipes
-        self._make_room(int(queries.max()) + 1)
+        room, needed = self.assigned.shape[1], int(queries.max()) + 1
+        if needed > room:
+            more = max(needed, 2 * room, 64) - room
+            self.assigned = np.pad(self.assigned, ((0, 0), (0, more)))
+            self.in_flight = np.pad(self.in_flight, ((0, 0), (0, more), (0, 0)))
         in_flight = self.calls_at_servers(observations)
         chosen = self.choose(in_flight, contexts, rows)
         self.assigned[rows, queries] = chosen
@@ -122,13 +126,6 @@ class RecipePolicy(BasePolicy):
         roles = self._roles[contexts["task"], contexts["domain"], recipes.roles[chosen]]
         topology, agents = recipes.topology[chosen], recipes.num_agents[chosen]
         return np.column_stack([topology, agents - 1, roles])
-
-    def _make_room(self, queries: int) -> None:
-        room = self.assigned.shape[1]
-        if queries > room:
-            more = max(queries, 2 * room, 64) - room
-            self.assigned = np.pad(self.assigned, ((0, 0), (0, more)))
-            self.in_flight = np.pad(self.in_flight, ((0, 0), (0, more), (0, 0)))
 
 
 class BidPricePolicy(RecipePolicy):

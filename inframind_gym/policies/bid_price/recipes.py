@@ -27,18 +27,14 @@ _DEBATE: Final = TOPOLOGIES.index("Debate")
 class Recipe(NamedTuple):
     """One way to answer a query.
 
-    Attributes:
-        topology: index into TOPOLOGIES.
-        models: of every node, indices into the pool.
-        strategy: of every call, index into STRATEGIES.
-        roles: a RoleRule, the kind of roles that the agents take, the best fit for the question
-            first; SINGLE where a domain has none of the kind.
+    Agents take roles of one kind, the best fit for the question first; SINGLE where a domain has
+    none of the kind.
     """
 
-    topology: int
-    models: tuple[int, ...]
-    strategy: int
-    roles: int
+    topology: int  # index into TOPOLOGIES
+    models: tuple[int, ...]  # of every node, indices into the pool
+    strategy: int  # of every call, index into STRATEGIES
+    roles: int  # a RoleRule, the kind
 
 
 class RecipeTable(NamedTuple):
