@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from benchmarks.pages.markdown import table
+from benchmarks.pages import table
 from benchmarks.placement_solver import SOLVERS
 from benchmarks.record_table import machine_of, revision_of
 from inframind_gym.benchmark.compare import Side, compare

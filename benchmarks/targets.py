@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.intervals import Draws
-from benchmarks.pages.markdown import NONE, table
+from benchmarks.pages import NONE, table
 from benchmarks.published import Published
 from benchmarks.record_table import Place
 from benchmarks.scores import Board

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.intervals import Draws
-from benchmarks.pages.markdown import NONE
+from benchmarks.pages import NONE
 from benchmarks.plan import EntryConfig
 
 AGENT: Final = "bid_price"  # the default agent
