@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from tests.benchmarks.synthetic_results import drawn, header, write_folder
 
 from benchmarks import recording
 from benchmarks.plan import PlanConfig, load_plan
@@ -28,6 +27,7 @@ from inframind_gym.benchmark.store import read_blocks
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies import PolicyEntry, register_policy
+from tests.benchmarks.synthetic_results import drawn, header, write_folder
 
 SUITE = {
     "name": "small",

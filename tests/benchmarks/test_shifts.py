@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.benchmarks.synthetic_results import drawn, write_folder
 
 from benchmarks.shifts import SHIFTS, Shifts, load_shifts, suite_of, tables, write_suites
 from inframind_gym.benchmark.cells import Cell, grid
@@ -18,6 +17,7 @@ from inframind_gym.benchmark.runner import resolve
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workload import load_workload
+from tests.benchmarks.synthetic_results import drawn, write_folder
 
 
 @pytest.fixture(scope="module")
