@@ -1,24 +1,24 @@
 """Compare the simulator with logs and measured runs: ``python -m benchmarks fidelity DATA``.
 
-Writes the tables between ``<!-- table: name -->`` and ``<!-- end -->`` in ``docs/fidelity.md``,
-whose prose is written by hand, and the plots beside it.
+Refreshes the tables of ``docs/fidelity.md`` (`benchmarks.pages`) and draws the plots beside it.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
-import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
 import typer
 
-from benchmarks.fit.measured import FITTED
+from benchmarks.fit.measured import FITTED, POOL
+from benchmarks.pages import NONE, QUIET, RULE, check_matplotlib, refresh, save_all, table
 from inframind_gym.benchmark.cli import app, friendly
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.progress import say
@@ -34,8 +34,6 @@ from inframind_gym.calibration.report import (
 )
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
-from inframind_gym.errors import did_you_mean
-from inframind_gym.files import replace_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +43,7 @@ Row = Mapping[str, Any]
 PAGE: Final = "fidelity.md"
 OBLIVIOUS: Final = "mas"  # the router that does not see load: the constants are fitted to its cells
 ADAPTIVE: Final = "inframind"
-FIT: Final = FITTED / "b200-2gpu.json"  # written by benchmarks.fit.measured
+FIT: Final = FITTED / f"{POOL}.json"  # written by benchmarks.fit.measured
 MOST_PARAMETERS: Final = 8  # fitted to one log
 # Name, largest median error over the cells of the oblivious method, the same where their rate was
 # left out of the fit, unit.
@@ -67,7 +65,7 @@ CARD: Final = {  # fitted or chosen for a log: unit, factor, meaning
     "prefix_caching": ("", 1.0, "evicted requests find their blocks again"),
     "shared_prefix_blocks": ("blocks", 1.0, "of a head that all prompts share"),
 }
-QUIET, RULE, PREDICTED = "#6e7781", "#d0d7de", "#0969da"
+PREDICTED: Final = "#0969da"
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255")
 
 
@@ -114,9 +112,6 @@ def fidelity(
     out: Annotated[Path, typer.Option(help="Folder of fidelity.md and fidelity/*.svg.")] = Path(
         "docs"
     ),
-    pool: Annotated[
-        str, typer.Option(help="Pool of the measured runs: a name or a YAML file.")
-    ] = "b200-2gpu",
     seeds: Annotated[
         int, typer.Option(min=1, help="Episodes to simulate for every cell.")
     ] = DEFAULT_SEEDS,
@@ -126,15 +121,20 @@ def fidelity(
         page = out / PAGE
         if not page.exists():
             raise BenchmarkError(f"{page} does not exist: its prose is written by hand.")
-        _check_matplotlib()
-        logs = [_log_evidence(data / "vllm_traces" / name, LOGS[name]) for name in LOGS]
+        check_matplotlib()
+        logs = [_log_evidence(data / "vllm_traces" / name, log) for name, log in LOGS.items()]
         cells = read_runs(data / "measured_runs.json", [OBLIVIOUS, ADAPTIVE])
         say(f"replaying {len(cells)} measured cells, {seeds} episodes each ...")
-        constants = load_constants(pool, [cell.dataset for cell in cells])
+        constants = load_constants(POOL, [cell.dataset for cell in cells])
         rows = cell_rows(cells, predict(cells, constants, seeds))
         found = tables(logs, rows, json.loads(FIT.read_text("utf-8")))
-        replace_text(page, fill(page.read_text("utf-8"), found))
-        draw(logs, rows, out / "fidelity")
+        refresh(page, found)
+        figures = {
+            "logs": partial(_logs_figure, logs),
+            "runs-latency": partial(_runs_figure, rows, "latency"),
+            "runs-accuracy": partial(_runs_figure, rows, "accuracy"),
+        }
+        save_all(figures, out / "fidelity")
         print(f"{found['targets']}\n\n{page} and its plots")
 
 
@@ -162,22 +162,22 @@ def tables(
     errors = ["mean latency, %", "p95 latency, %", "accuracy, points"]
     cell_headings = ["mean latency, s", "p95 latency, s", "accuracy, %"]
     return {
-        "targets": _table(
+        "targets": table(
             ["figure", "of", "target", "reached", "met"],
             [*_log_targets(logs), *_run_targets(summary, left_out, rows)],
             left=2,
         ),
-        "logs": _table(
+        "logs": table(
             ["log", "requests", "of a request", *FIGURES, "mean abs. error"],
             _log_rows(logs),
             left=3,
         ),
-        "cards": _table(["log", "constant", "value", "meaning"], _card_rows(logs), left=4),
-        "runs": _table(["constants", "method", "cells", *errors], _summary_rows(sets), left=2),
-        "left_out": _table(
+        "cards": table(["log", "constant", "value", "meaning"], _card_rows(logs), left=4),
+        "runs": table(["constants", "method", "cells", *errors], _summary_rows(sets), left=2),
+        "left_out": table(
             ["left out", "method", "cells", *errors], _summary_rows(left_out), left=2
         ),
-        "cells": _table(
+        "cells": table(
             ["dataset", "cost rate", "queries/min", *cell_headings],
             [_cell_row(row) for row in oblivious],
         ),
@@ -219,16 +219,16 @@ def _run_targets(
         if row["method"] == OBLIVIOUS
     ]
     what = "accuracy within the measured 95 % interval"
-    yield [what, f"`{OBLIVIOUS}`", "–", f"{sum(inside)} of {len(inside)} cells", "–"]
+    yield [what, f"`{OBLIVIOUS}`", NONE, f"{sum(inside)} of {len(inside)} cells", NONE]
 
 
 def _judged(reached: float | None, limit: float | None, unit: str, digits: int = 1) -> list[str]:
     """Return target, reached value and verdict as text."""
     if reached is None:
-        return ["–" if limit is None else f"≤ {limit:g}{unit}", "–", "–"]
+        return [NONE if limit is None else f"≤ {limit:g}{unit}", NONE, NONE]
     shown = f"{reached:.{digits}f}{unit}"
     if limit is None:
-        return ["–", shown, "–"]
+        return [NONE, shown, NONE]
     return [f"≤ {limit:g}{unit}", shown, "yes" if reached <= limit else "**no**"]
 
 
@@ -264,10 +264,10 @@ def _cell_row(row: Row) -> list[str]:
     accuracy = row["accuracy"]
     off = _signed(100 * (accuracy["predicted"] - accuracy["measured"]))
     shown = f"{100 * accuracy['measured']:.1f} → {100 * accuracy['predicted']:.1f} ({off})"
-    cost_rate = "–" if row["cost_rate"] is None else f"{row['cost_rate']:g}"
+    cost_rate = NONE if row["cost_rate"] is None else f"{row['cost_rate']:g}"
     latency = []
     for of in (row["latency_s"]["mean"], row["latency_s"]["p95"]):
-        was = "–" if of["measured"] is None else f"{of['measured']:,.0f}"
+        was = NONE if of["measured"] is None else f"{of['measured']:,.0f}"
         latency.append(f"{was} → {of['predicted']:,.0f} ({_error(of['error_pct'], 0)})")
     return [row["dataset"], cost_rate, f"{row['arrival_rate_per_min']:g}", *latency, shown]
 
@@ -281,45 +281,20 @@ def _bias_table(rows: Sequence[Row]) -> str:
         off = row["latency_s"]["mean"]["error_pct"]
         cells.setdefault(row["arrival_rate_per_min"], []).append(off)
     lines = [
-        [*key, *(_error(float(np.median(of[r])), 0) if r in of else "–" for r in rates)]
+        [*key, *(_error(float(np.median(of[r])), 0) if r in of else NONE for r in rates)]
         for key, of in found.items()
     ]
-    return _table(["method", "dataset", *(f"{rate:g}/min" for rate in rates)], lines, left=2)
+    return table(["method", "dataset", *(f"{rate:g}/min" for rate in rates)], lines, left=2)
 
 
 def _error(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{_signed(value, digits)} %"
+    return NONE if value is None else f"{_signed(value, digits)} %"
 
 
 def _signed(value: float, digits: int = 1) -> str:
     """Return a number with its sign, unless it rounds to zero."""
     shown = f"{value:+.{digits}f}"
     return shown[1:] if float(shown) == 0 else shown.replace("-", "−")
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """Return a markdown table; the first `left` columns are text, the others numbers."""
-    rule = ["---" if column < left else "--:" for column in range(len(headings))]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [headings, rule, *rows])
-
-
-def fill(page: str, found: Mapping[str, str]) -> str:
-    """Replace the text between ``<!-- table: name -->`` and ``<!-- end -->``.
-
-    Raises:
-        BenchmarkError: The page names a table that does not exist.
-    """
-
-    def region(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in found:
-            known = ", ".join(found)
-            raise BenchmarkError(
-                f"{PAGE}: unknown table {name!r}.{did_you_mean(name, found)} Known: {known}."
-            )
-        return f"<!-- table: {name} -->\n\n{found[name]}\n\n<!-- end -->"
-
-    return re.sub(r"(?s)<!-- table: (\S+) -->.*?<!-- end -->", region, page)
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:
@@ -329,37 +304,13 @@ def wilson_interval(share: float, count: int) -> tuple[float, float]:
     """
     if count < 1:
         return 0.0, 1.0
-    z = statistics.NormalDist().inv_cdf(0.975)
+    z = NormalDist().inv_cdf(0.975)
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / 2 / count) ** 2)
     return middle - half, middle + half
 
 
 # Plots
-
-
-def draw(logs: Sequence[LogEvidence], rows: Sequence[Row], folder: Path) -> None:
-    """Draw the plots as SVG with text as text: the same bytes for the same figures."""
-    from matplotlib import rc_context
-
-    style: Any = {
-        "svg.hashsalt": "inframind_gym",
-        "svg.fonttype": "none",
-        "axes.titlesize": 10.5,
-        "axes.titleweight": "bold",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.axisbelow": True,
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    with rc_context(style):
-        for name, figure in (
-            ("logs", _logs_figure(logs)),
-            ("runs-latency", _runs_figure(rows, "latency")),
-            ("runs-accuracy", _runs_figure(rows, "accuracy")),
-        ):
-            metadata: Any = {"Date": None, "Creator": None}
-            figure.savefig(folder / f"{name}.svg", format="svg", metadata=metadata)
 
 
 def _logs_figure(logs: Sequence[LogEvidence]) -> Figure:
@@ -419,13 +370,4 @@ def _diagonal(panel: Axes, ends: tuple[float, float], what: str) -> None:
     panel.set(xlim=ends, ylim=ends, aspect="equal")
     panel.set(xlabel=f"measured {what}", ylabel=f"predicted {what}")
     panel.grid(color=RULE, lw=0.5)
-
-
-def _check_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise BenchmarkError(
-            "plots need matplotlib: install the extra `plot`, from the repository "
-            '`pip install -c constraints.txt -e ".[plot]"`.'
-        ) from None
+    panel.set_axisbelow(True)

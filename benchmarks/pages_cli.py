@@ -70,7 +70,7 @@ def shifts(
     ] = None,
 ) -> None:
     """Write the suites of the distribution shifts and print the commands that run them."""
-    from benchmarks.pages.regions import refresh
+    from benchmarks.pages import refresh
     from benchmarks.recording import run_command
     from benchmarks.shifts import load_shifts, slug, tables, write_suites
     from inframind_gym.benchmark.results import load_results
@@ -91,7 +91,7 @@ def placement_page(
     page: Annotated[Path, typer.Option(help="The page.")] = Path("docs/placement.md"),
 ) -> None:
     """Refresh docs/placement.md: leaderboard and paired differences."""
-    from benchmarks.pages.regions import refresh
+    from benchmarks.pages import refresh
     from benchmarks.placement_page import tables
     from inframind_gym.benchmark.results import load_results
 

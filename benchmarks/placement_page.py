@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from benchmarks.pages.markdown import table
+from benchmarks.pages import table
 from benchmarks.record_table import origin_of
 from inframind_gym.benchmark.compare import Side, compare
 from inframind_gym.benchmark.errors import BenchmarkError

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import yaml
 
-from benchmarks.pages.markdown import NONE, table
+from benchmarks.pages import NONE, table
 from benchmarks.record_table import Place
 from benchmarks.scores import (
     AGENT,

@@ -1,6 +1,6 @@
 """Tables and plots of the results pages: `python -m benchmarks results` makes them from records.
 
-The prose of the pages is written by hand around the tables (`benchmarks.pages.regions`). Every
+The prose of the pages is written by hand around the tables (`benchmarks.pages`). Every
 score is a mean with a 95 % interval over training seeds and episodes (`benchmarks.intervals`).
 """
 
@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from benchmarks.intervals import Draws
-from benchmarks.pages.figures import INK, QUIET, RULE, save_all
-from benchmarks.pages.markdown import NONE, embolden, table
-from benchmarks.pages.regions import refresh
+from benchmarks.pages import INK, NONE, QUIET, RULE, embolden, refresh, save_all, table
 from benchmarks.plan import EntryConfig, Execution, PlanConfig
 from benchmarks.published import SYSTEMS, Published, beside_table, causes_table, effects_table
 from benchmarks.record_table import DECISIONS, RECORDS, Place, read_rows

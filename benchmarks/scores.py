@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.intervals import Draws, draw, mean
-from benchmarks.pages.markdown import NONE
+from benchmarks.pages import NONE
 from benchmarks.plan import EntryConfig, Execution, PlanConfig
 from benchmarks.record_table import (
     BOUNDS,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 from pydantic import Field
 
-from benchmarks.pages.markdown import table
+from benchmarks.pages import table
 from benchmarks.record_table import origin_of
 from inframind_gym.benchmark.compare import Side, compare
 from inframind_gym.benchmark.errors import BenchmarkError

@@ -1,17 +1,19 @@
 """Fit the constants of pool and workloads to measured runs: ``python -m benchmarks.fit.measured``.
 
-Reads measured cells (`inframind_gym/calibration/measured_runs.py`), and writes the numbers into
-copies of the shipped YAML files of pool and workloads; their comments state the origin of each
-constant. The cells of the oblivious method `mas` give latencies (mean and quantiles) and
-accuracies; those of the adaptive one give token counts, and accuracies at a lower weight. Its
-latencies decide nothing here (but see `ROUTE_AFFINITY` in `replay_choices.py`).
+Reads measured cells (`inframind_gym.calibration.measured_runs`), and writes the numbers into copies
+of the shipped YAML files; their comments state the origin of each constant. The cells of the
+oblivious method `mas` give latencies (mean and quantiles) and accuracies; those of the adaptive one
+give token counts, and accuracies at a lower weight. Its latencies decide nothing here (but see
+`replay_choices.ROUTE_AFFINITY`).
 
 The constants are few, and each is a quantity of the testbed or of its models: the cost of an engine
 step, how co-located models slow each other, how long a model's answers are on a dataset and how
 they spread, how long instructions are, how able a model is. None belongs to a cell.
 
 Two fits alternate, because proven code shortens workflows: the constants of time, then those of
-quality. `--cross-validate` also fits without each of the arrival rates in turn and predicts it.
+quality. Means over thousands of queries are smooth, so damped Gauss-Newton steps fit them. (SciPy's
+`least_squares` has no Huber loss with a quadratic prior, nor a limit on each step.)
+`--cross-validate` also fits without each of the arrival rates in turn and predicts it.
 """
 
 from __future__ import annotations
@@ -19,19 +21,21 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import expit
 
 from inframind_gym.benchmark.cli import friendly
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.progress import say
-from inframind_gym.calibration.fit import LeastSquares, Vector
+from inframind_gym.calibration.fit import Vector
 from inframind_gym.calibration.measured_runs import MeasuredCell, read_runs
 from inframind_gym.calibration.replay import (
     Constants,
@@ -49,6 +53,8 @@ from inframind_gym.simulator.workload import AgentProfile, PlannerMix
 
 FITTED: Final = Path(__file__).resolve().parent / "fitted"  # the fits on file
 OUTCOMES: Final = FITTED / "outcomes.json"  # of benchmarks.fit.outcomes
+POOL: Final = "b200-2gpu"  # the servers of the measured runs
+SEEDS: Final = 3  # episodes of an oblivious cell; adaptive ones have one
 
 # Starting points of the fit, and standard deviations of their logarithms. A step with one sequence,
 # and what each further sequence adds to it (times one fitted factor): time per output token on an
@@ -217,15 +223,12 @@ def quality_prior(layout: Layout) -> tuple[Vector, Vector]:
 def ability_of(accuracy: float, difficulty_sd: float) -> float:
     """Return the ability in logits whose mean accuracy over normal difficulties is given."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(41)
-    low, high = -20.0, 20.0
-    while high - low > 1e-9:
-        middle = 0.5 * (low + high)
-        right = 1.0 / (1.0 + np.exp(-(middle - difficulty_sd * nodes)))
-        if float(weights @ right) / math.sqrt(2.0 * math.pi) < accuracy:
-            low = middle
-        else:
-            high = middle
-    return 0.5 * (low + high)
+    weights = weights / math.sqrt(2.0 * math.pi)
+
+    def excess(ability: float) -> float:
+        return float(weights @ expit(ability - difficulty_sd * nodes)) - accuracy
+
+    return float(brentq(excess, -20.0, 20.0, xtol=1e-9))
 
 
 def with_constants(start: Constants, layout: Layout, x: Vector) -> Constants:
@@ -316,112 +319,144 @@ def _updated(model: Any, **update: Any) -> Any:
     return model.model_copy(update=update)
 
 
-def check_known(datasets: Sequence[str], models: Sequence[str]) -> None:
-    """Check that starting points are known for all datasets and models.
+class Residuals(NamedTuple):
+    """Differences of simulation and measurement, in standard deviations."""
 
-    Raises:
-        BenchmarkError: Names those that are missing.
-    """
-    missing = [d for d in datasets if d not in CALL_S] + [m for m in models if m not in BASE_S]
-    if missing:
-        raise BenchmarkError(
-            f"no starting points for {', '.join(missing)}: add them to benchmarks/fit/measured.py."
-        )
+    values: Vector  # (R,)
+    datasets: list[str]  # (R,)
+    weights: Vector  # (R,)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Constants that are fitted while all others are held, and to what."""
+
+    place: slice  # in the vector of all constants
+    residuals: Callable[[list[Prediction]], Residuals]
+    mean: Vector  # (P,) of the normal prior
+    precision: Vector  # (P, P)
+    iterations: int
+    step: float  # for derivatives
+    longest_step: float  # of a constant in one iteration
+    central: bool  # differences to both sides: twice the simulations, less noise
 
 
 class Fit:
     """Measured cells, simulated again and again with other constants.
 
+    Residuals come from simulations on common random numbers, so differences of nearby points are
+    smooth enough to be divided. Constants that touch different residuals are moved in one
+    simulation, of which a step of up to 35 constants then takes some twenty.
+
     Args:
         cells: Oblivious ones to be fitted, and adaptive ones for their tokens.
         start: Constants whose fitted places are overwritten.
-        seeds: Episodes of an oblivious cell; adaptive ones have one.
         neutral: Use priors that take nothing from the measured runs.
     """
 
     def __init__(
-        self,
-        cells: Sequence[MeasuredCell],
-        start: Constants,
-        seeds: int,
-        *,
-        neutral: bool = False,
+        self, cells: Sequence[MeasuredCell], start: Constants, *, neutral: bool = False
     ) -> None:
         self.cells = list(cells)
         self.start = start
-        self.neutral = neutral
         self.layout = Layout(tuple(start.profiles), start.pool.aliases)
+        n = self.layout.num_time
+        time, quality = time_prior(self.layout, neutral=neutral), quality_prior(self.layout)
+        self._x = np.concatenate([time[0], quality[0]])
+        self._parts = (
+            Part(slice(n), self._time_residuals, *time, TIME_ITERATIONS, 0.08, 0.5, central=False),
+            Part(
+                slice(n, None),
+                self._accuracy_residuals,
+                *quality,
+                QUALITY_ITERATIONS,
+                0.3,
+                1.0,
+                central=True,
+            ),
+        )
         self._adaptive = [HARNESSES[cell.method].adaptive for cell in self.cells]
         self._batches = []
         for adaptive in (False, True):
             chosen = [i for i, of in enumerate(self._adaptive) if of is adaptive]
-            parts = batches([self.cells[i] for i in chosen], start, 1 if adaptive else seeds)
+            parts = batches([self.cells[i] for i in chosen], start, 1 if adaptive else SEEDS)
             self._batches += [([chosen[i] for i in group], batch) for group, batch in parts]
 
     def run(self) -> Vector:
         """Fit all constants; returns them (`Layout`)."""
-        time_mean, time_precision = time_prior(self.layout, neutral=self.neutral)
-        quality_mean, quality_precision = quality_prior(self.layout)
-        x = np.concatenate([time_mean, quality_mean])
-        n = self.layout.num_time
         for _ in range(ROUNDS):
-            problem = self._problem(x, slice(0, n), time_mean, time_precision)
-            x[:n], _ = problem.minimise(
-                x[:n],
-                iterations=TIME_ITERATIONS,
-                report=lambda i, loss: say(f"  time {i}: {loss:.1f}"),
-            )
-            problem = self._problem(x, slice(n, None), quality_mean, quality_precision)
-            x[n:], _ = problem.minimise(
-                x[n:],
-                iterations=QUALITY_ITERATIONS,
-                report=lambda i, loss: say(f"  quality {i}: {loss:.1f}"),
-            )
-        return x
+            for part in self._parts:
+                say(f"  loss {self._minimise(part):.1f}")
+        return self._x
 
-    def _problem(self, x: Vector, part: slice, mean: Vector, precision: Vector) -> LeastSquares:
-        quality = part.stop is None
-        measure = self._accuracy_residuals if quality else self._time_residuals
-        fixed = x.copy()
+    def constants(self) -> Constants:
+        """Return the fitted constants, and those of the start that are not fitted."""
+        return with_constants(self.start, self.layout, self._x)
 
-        def residuals(values: Vector) -> Vector:
-            point = fixed.copy()
-            point[part] = values
-            return np.array(measure(self._simulate(point))[0])
+    def _minimise(self, part: Part) -> float:
+        """Move the constants of a part by Levenberg-Marquardt steps; return the least loss."""
 
-        _, datasets, weights = measure(self._simulate(x))
-        touches = np.ones((len(mean), len(datasets)), bool)
-        together: dict[str, list[int]] = {}
-        for index, place in enumerate(self.layout.names()[part]):
-            owner, _, rest = place.partition(": ")
+        def loss(r: Vector, x: Vector) -> float:
+            """Return the Huber loss, linear beyond one standard deviation, less the log prior."""
+            size, away = np.abs(r), x - part.mean
+            huber = np.where(size < 1.0, 0.5 * r * r, size - 0.5)
+            return float((huber * found.weights).sum() + 0.5 * away @ part.precision @ away)
+
+        x = self._x[part.place].copy()
+        found = self._residuals(part, x)
+        r, best, damping = found.values, loss(found.values, x), 0.3
+        for _ in range(part.iterations):
+            jacobian = self._jacobian(part, x, r, found.datasets)
+            weights = found.weights / np.maximum(np.abs(r), 1.0)
+            hessian = jacobian.T @ (jacobian * weights[:, None]) + part.precision
+            gradient = jacobian.T @ (weights * r) + part.precision @ (x - part.mean)
+            gain = 0.0
+            for _ in range(5):
+                step = -np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), gradient)
+                nearby = x + np.clip(step, -part.longest_step, part.longest_step)
+                r_nearby = self._residuals(part, nearby).values
+                gain = best - loss(r_nearby, nearby)
+                if gain > 0.0:
+                    x, r, best = nearby, r_nearby, best - gain
+                    damping = max(0.25 * damping, 1e-3)
+                    break
+                damping *= 4.0
+            if gain < 0.3:
+                break
+        self._x[part.place] = x
+        return best
+
+    def _jacobian(self, part: Part, x: Vector, r: Vector, datasets: list[str]) -> Vector:
+        """Return (R, P) derivatives, by differences."""
+        together: dict[str, list[tuple[int, NDArray[np.bool_]]]] = {}
+        for index, name in enumerate(self.layout.names()[part.place]):
+            owner, _, rest = name.partition(": ")
             local = owner in self.layout.datasets
-            if local:
-                touches[index] = [owner == dataset for dataset in datasets]
-            together.setdefault(rest if local else place, []).append(index)
-        return LeastSquares(
-            residuals=residuals,
-            weights=np.array(weights),
-            prior_mean=mean,
-            prior_precision=precision,
-            together=list(together.values()),
-            touches=touches,
-            step=0.3 if quality else 0.08,
-            central=quality,
-            longest_step=1.0 if quality else 0.5,
-        )
+            touched = np.array([not local or owner == dataset for dataset in datasets])
+            together.setdefault(rest if local else name, []).append((index, touched))
+        out = np.zeros((len(r), len(x)))
+        for moved in together.values():
+            shift = np.zeros(len(x))
+            shift[[index for index, _ in moved]] = part.step
+            slope = (self._residuals(part, x + shift).values - r) / part.step
+            if part.central:
+                back = (self._residuals(part, x - shift).values - r) / part.step
+                slope = 0.5 * (slope - back)
+            for index, touched in moved:
+                out[touched, index] = slope[touched]
+        return out
 
-    def _simulate(self, x: Vector) -> list[Prediction]:
-        constants = with_constants(self.start, self.layout, x)
+    def _residuals(self, part: Part, values: Vector) -> Residuals:
+        point = self._x.copy()
+        point[part.place] = values
+        constants = with_constants(self.start, self.layout, point)
         out: dict[int, Prediction] = {}
         for indices, batch in self._batches:
             batch.set_constants(constants)
             out.update(zip(indices, batch.run(), strict=True))
-        return [out[index] for index in range(len(self.cells))]
+        return part.residuals([out[index] for index in range(len(self.cells))])
 
-    def _time_residuals(
-        self, predictions: list[Prediction]
-    ) -> tuple[list[float], list[str], list[float]]:
-        """Return residuals, the dataset of each and their weights."""
+    def _time_residuals(self, predictions: list[Prediction]) -> Residuals:
         residuals, datasets = [], []
         for cell, said, adaptive in zip(self.cells, predictions, self._adaptive, strict=True):
             if adaptive:
@@ -437,33 +472,16 @@ class Fit:
             known = [float(np.log(a / b)) / sd for a, b, sd in pairs if b]
             residuals += known
             datasets += [cell.dataset] * len(known)
-        return residuals, datasets, [1.0] * len(residuals)
+        return Residuals(np.array(residuals), datasets, np.ones(len(residuals)))
 
-    def _accuracy_residuals(
-        self, predictions: list[Prediction]
-    ) -> tuple[list[float], list[str], list[float]]:
-        """Return residuals, the dataset of each and their weights."""
+    def _accuracy_residuals(self, predictions: list[Prediction]) -> Residuals:
         residuals = []
         for cell, said in zip(self.cells, predictions, strict=True):
             variance = max(cell.accuracy * (1.0 - cell.accuracy), 0.02) / (cell.num_queries or 500)
             sd = float(np.sqrt(variance + ACCURACY_SD**2))
             residuals.append((said.accuracy - cell.accuracy) / sd)
-        weights = [ADAPTIVE_WEIGHT if adaptive else 1.0 for adaptive in self._adaptive]
-        return residuals, [cell.dataset for cell in self.cells], weights
-
-
-def fitted(
-    cells: Sequence[MeasuredCell], start: Constants, seeds: int, *, neutral: bool = False
-) -> tuple[Constants, dict[str, float]]:
-    """Fit to some cells, with priors that use the measured runs or are `neutral`.
-
-    Returns:
-        The constants, and the values of the fitted ones by name.
-    """
-    fit = Fit(cells, start, seeds, neutral=neutral)
-    x = fit.run()
-    named = {name: float(f"{value:.4g}") for name, value in fit.layout.values(x).items()}
-    return with_constants(start, fit.layout, x), named
+        weights = np.where(self._adaptive, ADAPTIVE_WEIGHT, 1.0)
+        return Residuals(np.array(residuals), [cell.dataset for cell in self.cells], weights)
 
 
 def prior(start: Constants) -> Constants:
@@ -474,12 +492,14 @@ def prior(start: Constants) -> Constants:
 
 
 def left_out(
-    cells: Sequence[MeasuredCell], start: Constants, seeds: int, rate_per_min: float
+    cells: Sequence[MeasuredCell], start: Constants, rate_per_min: float
 ) -> dict[str, Any]:
     """Return the errors on the cells of a rate, of constants that are fitted to all others."""
+    say(f"without {rate_per_min:g} queries/min")
     rest = [cell for cell in cells if cell.arrival_rate_per_min != rate_per_min]
-    constants, _ = fitted(rest, with_facts(start, rest), seeds, neutral=True)
-    return errors([cell for cell in cells if cell.arrival_rate_per_min == rate_per_min], constants)
+    fit = Fit(rest, with_facts(start, rest), neutral=True)
+    fit.run()
+    return errors([c for c in cells if c.arrival_rate_per_min == rate_per_min], fit.constants())
 
 
 def errors(cells: Sequence[MeasuredCell], constants: Constants) -> dict[str, Any]:
@@ -548,35 +568,25 @@ def _flow(shares: Mapping[Any, float]) -> str:
 def main(
     runs: Annotated[Path, typer.Argument(help="JSON file of measured cells.")],
     out: Annotated[Path, typer.Option(help="Folder for the YAML files and fit.json.")],
-    pool: Annotated[str, typer.Option(help="Pool to start from: a name or a path.")] = "b200-2gpu",
-    seeds: Annotated[int, typer.Option(help="Episodes of an oblivious cell.")] = 3,
     cross_validate: Annotated[
         bool, typer.Option(help="Also leave out each arrival rate in turn.")
     ] = False,
 ) -> None:
     """Fit pool and workloads to measured runs."""
-    began = time.monotonic()
     with friendly():
         cells = read_runs(runs, ["mas", "inframind"])
-        before = load_constants(pool, [cell.dataset for cell in cells])
-        check_known(list(before.profiles), before.pool.aliases)
+        before = load_constants(POOL, [cell.dataset for cell in cells])
         start = with_facts(before, cells)
-        constants, values = fitted(cells, start, seeds)
-        constants = write(constants, out)
+        fit = Fit(cells, start)
+        values = fit.layout.values(fit.run())
+        write(fit.constants(), out)
+        rates = sorted({c.arrival_rate_per_min for c in cells}) if cross_validate else ()
         report: dict[str, Any] = {
-            "parameters": len(values),
-            "values": values,
+            "values": {name: float(f"{value:.4g}") for name, value in values.items()},
             "prior": errors(cells, prior(start)),
-            "fit": errors(cells, constants),
-            "left_out": {},
+            "left_out": {f"{rate:g}": left_out(cells, before, rate) for rate in rates},
         }
         replace_text(out / "fit.json", json.dumps(report, indent=1) + "\n")
-        for rate in sorted({c.arrival_rate_per_min for c in cells}) if cross_validate else ():
-            say(f"without {rate:g} queries/min")
-            report["left_out"][f"{rate:g}"] = left_out(cells, before, seeds, rate)
-            replace_text(out / "fit.json", json.dumps(report, indent=1) + "\n")
-    print(json.dumps({key: report[key] for key in ("prior", "fit", "left_out")}, indent=1))
-    say(f"{len(values)} constants fitted in {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

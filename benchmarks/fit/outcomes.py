@@ -17,14 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from statistics import NormalDist
 from typing import Annotated, Any, Final, cast
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import brentq, minimize
+from scipy.special import expit, log_expit, ndtr, ndtri
 
+from benchmarks.fit.measured import OUTCOMES
 from inframind_gym.benchmark.cli import friendly
 from inframind_gym.errors import ConfigError
 from inframind_gym.files import replace_text
@@ -43,7 +44,6 @@ SIBLINGS: Final = (
 CUT_CHARS: Final = 5000
 RIDGE: Final = (1.0, 3.0, 10.0, 30.0, 100.0)  # penalties to choose from
 FOLDS: Final = 5
-_NORMAL: Final = NormalDist()
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(41)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
@@ -74,23 +74,12 @@ class Rasch:
             other: Another one.
             latent: Correlation of the normal latents behind the two, at one difficulty.
         """
-        right = 1.0 / (1.0 + np.exp(self.difficulty_sd * _NODES - self.ability[[one, other], None]))
+        right = expit(self.ability[[one, other], None] - self.difficulty_sd * _NODES)  # (2, K)
         mean = right @ _WEIGHTS
-        both = _WEIGHTS @ _both_right(right[0], right[1], latent)
+        shared, own = math.sqrt(latent), math.sqrt(1.0 - latent)
+        given = ndtr((ndtri(right)[:, :, None] - shared * _NODES) / own)  # (2, K, K)
+        both = _WEIGHTS @ (given[0] * given[1]) @ _WEIGHTS
         return float((both - mean.prod()) / math.sqrt(float(np.prod(mean * (1.0 - mean)))))
-
-
-def _both_right(one: Array, other: Array, latent: float) -> Array:
-    """Return P(both right), (K,), for two outcomes whose normal latents have a correlation."""
-    if latent == 0.0:
-        return one * other
-    z = [np.array([_NORMAL.inv_cdf(float(p)) for p in right])[:, None] for right in (one, other)]
-    scale = math.sqrt(1.0 - latent)
-    given = [
-        0.5 * np.vectorize(math.erfc)((math.sqrt(latent) * _NODES - of) / (scale * math.sqrt(2.0)))
-        for of in z
-    ]
-    return np.asarray((given[0] * given[1]) @ _WEIGHTS)
 
 
 def read_outcomes(path: Path) -> Outcomes:
@@ -103,23 +92,18 @@ def read_outcomes(path: Path) -> Outcomes:
         opened: Any = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8", newline="") as stream:
             rows = list(csv.DictReader(stream))
-        models = tuple(sorted({row["model"] for row in rows}))
-        questions = tuple(sorted({row["id"] for row in rows}))
-        right = np.full((len(models), len(questions)), np.nan)
-        chars = right.copy()
-        place = {name: index for index, name in enumerate(models)}
-        column = {name: index for index, name in enumerate(questions)}
-        for row in rows:
-            where = place[row["model"]], column[row["id"]]
-            right[where] = float(row["correct"])
-            chars[where] = float(row["output_chars"])
+        models, place = np.unique([row["model"] for row in rows], return_inverse=True)
+        questions, column = np.unique([row["id"] for row in rows], return_inverse=True)
+        right, chars = np.full((2, len(models), len(questions)), np.nan)
+        right[place, column] = [float(row["correct"]) for row in rows]
+        chars[place, column] = [float(row["output_chars"]) for row in rows]
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
     except (KeyError, ValueError) as error:
         raise ConfigError(f"{path}: wanted id, model, correct, output_chars ({error}).") from None
     if not rows:
         raise ConfigError(f"{path}: holds no outcome.")
-    return Outcomes(models, questions, right, chars)
+    return Outcomes(tuple(models.tolist()), tuple(questions.tolist()), right, chars)
 
 
 def fit_rasch(outcomes: Outcomes) -> Rasch:
@@ -131,12 +115,12 @@ def fit_rasch(outcomes: Outcomes) -> Rasch:
     def posterior(point: Array) -> tuple[Array, Array, float]:
         """Return for the nodes P(right) (M, K), each question's weights (Q, K); log-likelihood."""
         logit = point[:models, None] - math.exp(point[models]) * _NODES
-        log_right, log_wrong = -np.logaddexp(0.0, -logit), -np.logaddexp(0.0, logit)
-        joint = right.T @ log_right + (asked * (1.0 - right)).T @ log_wrong + np.log(_WEIGHTS)
+        wrong = asked * (1.0 - right)
+        joint = right.T @ log_expit(logit) + wrong.T @ log_expit(-logit) + np.log(_WEIGHTS)
         top = joint.max(axis=1, keepdims=True)
         weight = np.exp(joint - top)
         total = weight.sum(axis=1, keepdims=True)
-        return 1.0 / (1.0 + np.exp(-logit)), weight / total, float((np.log(total) + top).sum())
+        return expit(logit), weight / total, float((np.log(total) + top).sum())
 
     def loss(point: Array) -> tuple[float, Array]:
         p, weight, log_likelihood = posterior(point)
@@ -155,14 +139,13 @@ def same_model_correlation(outcomes: Outcomes, rasch: Rasch) -> float:
     for names in SIBLINGS:
         one, other = (outcomes.models.index(name) for name in names)
         measured = _phi(outcomes, one, other)
-        low, high = 0.0, 0.99
-        while high - low > 1e-4:
-            middle = 0.5 * (low + high)
-            if rasch.correlation(one, other, middle) < measured:
-                low = middle
-            else:
-                high = middle
-        found.append(0.5 * (low + high))
+
+        def excess(
+            latent: float, one: int = one, other: int = other, of: float = measured
+        ) -> float:
+            return rasch.correlation(one, other, latent) - of
+
+        found.append(brentq(excess, 0.0, 0.99) if excess(0.0) < 0.0 else 0.0)
     return float(np.mean(found))
 
 
@@ -178,8 +161,7 @@ def cut_right_frac(outcomes: Outcomes, rasch: Rasch) -> tuple[float, int]:
     """
     asked = ~np.isnan(outcomes.right + outcomes.chars)
     cut = asked & (np.nan_to_num(outcomes.chars) > CUT_CHARS)
-    logit = rasch.ability[:, None] - rasch.difficulty
-    expected = 1.0 / (1.0 + np.exp(-logit))
+    expected = expit(rasch.ability[:, None] - rasch.difficulty)
     return float(outcomes.right[cut].sum() / expected[cut].sum()), int(cut.sum())
 
 
@@ -273,11 +255,6 @@ def measure(outcomes: Outcomes, ids: Sequence[str], embeddings: Array) -> tuple[
             f"of difficulty, 5-fold ridge regression on the embedding, {len(known)} questions",
             "tasks.difficulty.VISIBLE_R2 and builtin_tasks.generate.TEXT_R2 are chosen to give it",
         ),
-        "embedding_length_r2": (
-            cross_validated_r2(features, lengths[places])[0],
-            "of mean log answer length, the same regression",
-            "not used: lengths are not visible in the simulation beyond difficulty",
-        ),
     }
     table = {
         name: {"value": float(f"{value:.4g}"), "what": what, "used_for": used}
@@ -290,9 +267,7 @@ def measure(outcomes: Outcomes, ids: Sequence[str], embeddings: Array) -> tuple[
 def main(
     outcomes: Annotated[Path, typer.Argument(help="CSV: id, model, correct, output_chars.")],
     tasks: Annotated[Path, typer.Argument(help="Folder with the questions (mmlu_pro).")],
-    out: Annotated[Path, typer.Option(help="Quantities, JSON.")] = Path(
-        "benchmarks/fit/fitted/outcomes.json"
-    ),
+    out: Annotated[Path, typer.Option(help="Quantities, JSON.")] = OUTCOMES,
     direction: Annotated[
         Path, typer.Option(help="Direction of rising difficulty: float16 (384,), .npy.")
     ] = Path("inframind_gym/tasks/data/difficulty_direction.npy"),
@@ -305,8 +280,6 @@ def main(
         )
         replace_text(out, json.dumps(table, indent=1) + "\n")
     np.save(direction, weights.astype(np.float16), allow_pickle=False)
-    for name, of in table.items():
-        print(f"{name:<28} {of['value']:>8.3f}  {of['what']}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -95,19 +95,18 @@ def _methods(runs: Path, methods: str | None) -> list[str]:
 
     present = read_methods(runs)
     if methods is None:
-        wanted = present
-        for name in [name for name in present if name not in HARNESSES]:
-            typer.echo(f"warning: left out: {unknown('method', name, HARNESSES)}", err=True)
+        wanted = [name for name in present if name in HARNESSES]
+        for name in present:
+            if name not in HARNESSES:
+                typer.echo(f"warning: left out: {unknown('method', name, HARNESSES)}", err=True)
     else:
-        wanted = [name.strip() for name in methods.split(",") if name.strip()]
-        if not wanted:
-            raise ConfigError(f"--methods names none. Known: {', '.join(HARNESSES)}.")
+        wanted = list(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
         for name in wanted:
             if name not in HARNESSES:
                 raise ConfigError(f"--methods: {unknown('method', name, HARNESSES)}")
             if name not in present:
                 typer.echo(f"warning: {runs.name} holds no cell of {name!r}", err=True)
-    chosen = [name for name in dict.fromkeys(wanted) if name in HARNESSES and name in present]
+    chosen = [name for name in wanted if name in present]
     if not chosen:
         raise ConfigError(f"{runs}: no cell of a method that can be replayed.")
     return chosen
@@ -142,7 +141,6 @@ def sim2real(
             queries=queries,
             seed=seed,
             out=out,
-            say=lambda text: typer.echo(text, err=True),
         )
     Console().print(pool_table(figures))
     typer.echo(f"report: {out / 'report.json'}\npool with fitted cards: {out / 'pool.yaml'}")
@@ -151,13 +149,12 @@ def sim2real(
 def compare_live_pool(
     pool: str,
     workload: str,
-    fit_rates: tuple[float, ...],
-    check_rates: tuple[float, ...],
+    fit_rates: Sequence[float],
+    check_rates: Sequence[float],
     *,
     queries: int,
     seed: int,
     out: Path,
-    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Play episodes on a live pool, fit its cards, simulate the episodes and write the files.
 
@@ -169,7 +166,6 @@ def compare_live_pool(
         queries: Queries of an episode.
         seed: Of the first episode.
         out: Folder.
-        say: Receives lines of progress.
 
     Returns:
         The content of `report.json`.
@@ -207,21 +203,28 @@ def compare_live_pool(
         for number, rate in enumerate((*fit_rates, *check_rates)):
             episode = play_live(simulation, rate, seed + number)
             failed = f", {episode.failed} failed" if episode.failed else ""
-            say(
+            typer.echo(
                 f"{rate:g} queries/min: {len(episode.calls)} calls, "
-                f"{episode.e2e_s.mean():.2f} s each{failed}"
+                f"{episode.e2e_s.mean():.2f} s each{failed}",
+                err=True,
             )
             episodes.append(episode)
     finally:
         simulation.shut()
     fit = fit_pool(simulation.pool, episodes[: len(fit_rates)])
-    say(f"fitted to {fit.calls} calls: mismatch {fit.mismatch:.3f}, before {fit.before:.3f}")
-    aliases = simulation.pool.aliases
-    comparisons = []
-    for number, live in enumerate(episodes):
-        simulated = play_simulated(config, fit.pool, live)
-        fitted = number < len(fit_rates)
-        comparisons.append(episode_report(live, simulated, aliases, fitted=fitted))
+    typer.echo(
+        f"fitted to {fit.calls} calls: mismatch {fit.mismatch:.3f}, before {fit.before:.3f}",
+        err=True,
+    )
+    comparisons = [
+        episode_report(
+            live,
+            play_simulated(config, fit.pool, live),
+            simulation.pool.aliases,
+            fitted=number < len(fit_rates),
+        )
+        for number, live in enumerate(episodes)
+    ]
     figures = pool_report(simulation.pool, workload, fit, comparisons)
     _write(out / "report.json", figures)
     replace_text(out / "pool.yaml", pool_yaml(pool, fit.pool, out / "report.json"))

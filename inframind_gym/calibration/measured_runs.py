@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
@@ -35,7 +35,6 @@ from inframind_gym.errors import ConfigError, unknown
 QUANTILES: Final = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
 SLO_S: Final = 100.0  # SLO target of methods without a budget: that of the published comparison
 _ENDS: Final = {"min": 0.0, **QUANTILES, "max": 1.0}
-_NOT_METHODS: Final = ("metadata",)
 _SHARE_TOLERANCE: Final = 0.05  # published shares are rounded, and rare choices left out
 
 
@@ -81,11 +80,6 @@ def _without_domain(shares: dict[str, float]) -> dict[str, float]:
     return {name.rsplit("/", 1)[-1]: share for name, share in shares.items()}
 
 
-def _names(*names: str) -> AliasChoices:
-    """Return the spellings of a field; the first one is named in errors."""
-    return AliasChoices(*names)
-
-
 _Mean = Annotated[NonNegative, BeforeValidator(_mean)]
 _Shares = Annotated[dict[str, Fraction], AfterValidator(_scaled)]
 
@@ -100,17 +94,17 @@ class MeasuredCell(BaseModel):
     dataset: str
     # An episode of a lower rate lasts for weeks.
     arrival_rate_per_min: Annotated[Number, Field(ge=0.01, le=1e6)] = Field(
-        validation_alias=_names("arrival_rate", "arrival_rate_per_min", "rate_per_min")
+        validation_alias=AliasChoices("arrival_rate", "arrival_rate_per_min", "rate_per_min")
     )
     num_queries: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100_000)] | None = Field(
-        None, validation_alias=_names("n_episodes", "num_queries", "n")
+        None, validation_alias=AliasChoices("n_episodes", "num_queries", "n")
     )
     accuracy: Fraction  # share of the queries that were solved
     # "mean", the QUANTILES, "min" and "max", as far as they were measured, in s
     latency_s: Annotated[
         dict[str, NonNegative], BeforeValidator(_latencies), AfterValidator(_in_order)
-    ] = Field(validation_alias=_names("latency", "latency_s"))
-    budget_s: Positive | None = Field(None, validation_alias=_names("budget", "budget_s"))
+    ] = Field(validation_alias=AliasChoices("latency", "latency_s"))
+    budget_s: Positive | None = Field(None, validation_alias=AliasChoices("budget", "budget_s"))
     cost_rate: NonNegative | None = None  # of a method that is trained with one
     # name of the model, as its server knows it -> share of the executions
     model_share: _Shares | None = Field(None, validation_alias="model_distribution")
@@ -122,14 +116,14 @@ class MeasuredCell(BaseModel):
         None, validation_alias="topology_distribution"
     )
     num_agents: Annotated[Number, BeforeValidator(_mean), Field(ge=1)] | None = Field(
-        None, validation_alias=_names("num_agents", "n_agents")
+        None, validation_alias=AliasChoices("num_agents", "n_agents")
     )
     steps: _Mean | None = Field(  # executions of a query
-        None, validation_alias=_names("steps_per_episode", "steps")
+        None, validation_alias=AliasChoices("steps_per_episode", "steps")
     )
     edges: _Mean | None = Field(  # active edges of a query's graph
         None,
-        validation_alias=_names(
+        validation_alias=AliasChoices(
             "edges", "active_edges", "num_edges", "edges_per_episode", "mean_edges"
         ),
     )
@@ -179,12 +173,11 @@ def read_runs(path: str | Path, methods: Sequence[str] | None = None) -> list[Me
     """
     path = Path(path)
     data = _read_json(path)
-    present = _methods(data)
     for method in methods or ():
-        if method not in present:
-            raise ConfigError(f"{path}: {unknown('method', method, present)}")
+        if method not in data:
+            raise ConfigError(f"{path}: {unknown('method', method, data)}")
     cells = []
-    for method in present if methods is None else methods:
+    for method in data if methods is None else methods:
         source = f"{path.name}: {method}"
         if not isinstance(data[method], dict):
             raise ConfigError(f"{source}: wanted a list of cells for every dataset.")
@@ -192,11 +185,10 @@ def read_runs(path: str | Path, methods: Sequence[str] | None = None) -> list[Me
             if not isinstance(found, list):
                 raise ConfigError(f"{source}.{dataset}: wanted a list of cells.")
             for index, cell in enumerate(found):
-                place = {"source": f"{source}.{dataset}[{index}]"}
-                fields: object = cell
-                if isinstance(cell, dict):
-                    fields = {**cell, **place, "method": method, "dataset": str(dataset)}
-                cells.append(validate(fields, MeasuredCell, source=place["source"]))
+                place = f"{source}.{dataset}[{index}]"
+                facts = {"source": place, "method": method, "dataset": dataset}
+                fields = {**cell, **facts} if isinstance(cell, dict) else cell
+                cells.append(validate(fields, MeasuredCell, source=place))
     if not cells:
         raise ConfigError(f"{path}: holds no measured cell.")
     return cells
@@ -208,11 +200,7 @@ def read_methods(path: str | Path) -> list[str]:
     Raises:
         ConfigError: The file cannot be read or is no JSON object.
     """
-    return _methods(_read_json(Path(path)))
-
-
-def _methods(data: Mapping[str, Any]) -> list[str]:
-    return [key for key in data if key not in _NOT_METHODS]
+    return list(_read_json(Path(path)))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -224,4 +212,4 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is not JSON ({error}).") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: wanted {{method: {{dataset: [cell, ...]}}}} at the top.")
-    return data
+    return {name: cells for name, cells in data.items() if name != "metadata"}

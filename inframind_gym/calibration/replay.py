@@ -270,26 +270,22 @@ def predict(
 def batches(
     cells: Sequence[MeasuredCell], constants: Constants, seeds: int
 ) -> Iterator[tuple[list[int], RunBatch]]:
-    """Group cells of any methods into batches; yield each with the indices of its cells."""
+    """Yield batches of cells that can run together, each with the indices of its cells."""
     for cell in cells:
         if cell.dataset not in constants.profiles:
             raise ConfigError(
                 f"{cell.source}: {unknown('dataset', cell.dataset, constants.profiles)}"
             )
-    for indices in _groups(cells, max(1, _BATCH // seeds)):
-        yield indices, RunBatch([cells[index] for index in indices], constants, seeds)
-
-
-def _groups(cells: Sequence[MeasuredCell], size: int) -> Iterator[list[int]]:
-    """Yield indices of at most `size` cells that can run together: of one method and graph."""
     together: dict[tuple[str, float | None, int], list[int]] = {}
     for index, cell in enumerate(cells):
         edges = cell.edges if cell.method == "gptswarm" else None
         length = (cell.num_queries or USUAL_QUERIES).bit_length()  # arrays have one length
         together.setdefault((cell.method, edges, length), []).append(index)
-    for indices in together.values():
-        for first in range(0, len(indices), size):
-            yield indices[first : first + size]
+    size = max(1, _BATCH // seeds)
+    for same in together.values():
+        for first in range(0, len(same), size):
+            indices = same[first : first + size]
+            yield indices, RunBatch([cells[index] for index in indices], constants, seeds)
 
 
 def _standard_error(values: NDArray[np.float64]) -> float:

@@ -7,7 +7,7 @@ serves the request), `first_token_ts` and `last_token_ts` (the steps that emitte
 ended). Other fields are ignored. LLMServingSim publishes logs of this form
 (https://github.com/casys-kaist/LLMServingSim).
 
-A client's log (`live/vllm/log.py`), which has `sent_ts`, is read as well. Its times are those of
+A client's log (`live/request_log.py`), which has `sent_ts`, is read as well. Its times are those of
 the client: a request was queued when it was sent, unless the server reports otherwise, and
 `scheduled_ts` may be unknown. Its lines are in the order in which the requests ended, and may be of
 several models or of requests that failed: those are left out.

@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 import benchmarks.__main__  # noqa: F401  # registers the command
 from benchmarks import fidelity
-from benchmarks.fidelity import Log, fill, wilson_interval
+from benchmarks.fidelity import Log, wilson_interval
 from inframind_gym.benchmark.cli import app
-from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.calibration.server_card import Limits
 from inframind_gym.tasks import load_tasks
 from tests.calibration import synthetic
@@ -99,11 +98,6 @@ def test_the_shipped_page_has_every_table_filled() -> None:
     assert {name for name, _ in regions} == set(TABLES)
     assert all("| --- |" in table for _, table in regions)
     assert page.count("<!-- table:") == len(regions)
-
-
-def test_an_unknown_table() -> None:
-    with pytest.raises(BenchmarkError, match=r"unknown table 'cell'\. Did you mean 'cells'"):
-        fill("<!-- table: cell --> <!-- end -->", {"cells": "", "logs": ""})
 
 
 def test_errors_are_one_line(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,10 @@ from benchmarks.fit.measured import outcomes as shipped
 from benchmarks.fit.outcomes import (
     Outcomes,
     Rasch,
-    cross_validated_r2,
     cut_right_frac,
     fit_rasch,
-    log_lengths,
     measure,
     read_outcomes,
-    ridge,
     same_model_correlation,
 )
 from inframind_gym.errors import ConfigError
@@ -65,23 +62,6 @@ def test_the_spread_of_difficulty_is_found(made: tuple[Outcomes, np.ndarray], ra
     assert np.corrcoef(rasch.difficulty, made[1])[0, 1] > 0.8
 
 
-def test_correlations_are_those_of_simulated_outcomes() -> None:
-    rasch = Rasch(np.array([0.3, -0.5]), 1.5, np.zeros(0))
-    rng = np.random.default_rng(1)
-    n = 400_000
-    difficulty = 1.5 * rng.standard_normal(n)
-    for latent in (0.0, 0.7):
-        first = rng.standard_normal(n)
-        second = latent * first + math.sqrt(1 - latent**2) * rng.standard_normal(n)
-        right = [
-            0.5 * np.vectorize(math.erfc)(-z / math.sqrt(2)) < 1 / (1 + np.exp(difficulty - skill))
-            for z, skill in ((first, 0.3), (second, -0.5))
-        ]
-        assert rasch.correlation(0, 1, latent) == pytest.approx(
-            np.corrcoef(*right)[0, 1], abs=0.006
-        )
-
-
 def test_the_agreement_of_siblings_is_found(
     made: tuple[Outcomes, np.ndarray], rasch: Rasch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,24 +77,6 @@ def test_cut_answers_are_compared_with_what_was_expected_of_them(
     frac, cuts = cut_right_frac(made[0], rasch)
     assert cuts == pytest.approx(0.03 * 6 * QUESTIONS, rel=0.1)
     assert frac == pytest.approx(CUT_RIGHT, abs=0.08)
-
-
-def test_lengths_are_taken_less_each_models_own_mean() -> None:
-    chars = np.array([[10.0, 20.0], [100.0, 200.0]])
-    found = log_lengths(Outcomes(("a", "b"), ("0", "1"), np.zeros((2, 2)), chars))
-    np.testing.assert_allclose(found, [-0.5 * math.log(2), 0.5 * math.log(2)])
-
-
-def test_regression_explains_what_features_show_and_nothing_else() -> None:
-    rng = np.random.default_rng(2)
-    features = rng.standard_normal((1500, 20)) + 3.0
-    direction = rng.standard_normal(20)
-    shown = features @ direction
-    target = shown + shown.std() * rng.standard_normal(1500) + 7.0
-    assert cross_validated_r2(features, target)[0] == pytest.approx(0.5, abs=0.06)
-    assert abs(cross_validated_r2(features, rng.standard_normal(1500))[0]) < 0.05
-    found = ridge(features, target, 1.0)
-    assert found @ direction / np.linalg.norm(found) / np.linalg.norm(direction) > 0.97
 
 
 def test_questions_are_matched_by_id(made: tuple[Outcomes, np.ndarray]) -> None:

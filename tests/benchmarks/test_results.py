@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import benchmarks.pages_cli  # noqa: F401  # adds the commands
 from benchmarks.intervals import Draws, Units
-from benchmarks.pages.regions import fill
+from benchmarks.pages import fill
 from benchmarks.plan import load_plan
 from benchmarks.published import Published
 from benchmarks.results import goodput_table, refresh_pages

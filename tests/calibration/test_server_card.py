@@ -62,7 +62,7 @@ def test_what_made_the_log_is_recovered(tmp_path: Path, name: str) -> None:
 
 
 def test_a_clients_log_is_enough(tmp_path: Path) -> None:
-    """It doesn't know when requests were scheduled (`serving/vllm/log.py`)."""
+    """It doesn't know when requests were scheduled (`live/request_log.py`)."""
     server = SERVERS["slots"]
     lines = [
         line
@@ -92,18 +92,6 @@ def test_the_unseen_part_is_not_looked_at(tmp_path: Path) -> None:
     assert blind.card == honest.card
     np.testing.assert_array_equal(blind.served, honest.served)
     assert log_report(blind)["unseen"]["e2e_s"]["mean"]["error_pct"] < -50
-
-
-def test_the_same_log_gives_the_same_card(tmp_path: Path) -> None:
-    first, second = (fit(tmp_path, SERVERS["async"]) for _ in range(2))
-    assert first.card == second.card
-
-
-@pytest.mark.parametrize("fraction", [0.3, 0.7])
-def test_another_part_can_be_fitted(tmp_path: Path, fraction: float) -> None:
-    found = fit(tmp_path, SERVERS["slots"], fit_fraction=fraction)
-    assert found.fitted == round(fraction * 120)
-    assert abs(log_report(found)["unseen"]["e2e_s"]["mean"]["error_pct"]) < 1.0
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, float("nan")])

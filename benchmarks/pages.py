@@ -1,0 +1,153 @@
+"""Tables, figures and regions of the pages under ``docs/``.
+
+The pages are written by hand. Tables are regions between two comments, which commands refresh:
+
+<!-- table: goodput -->
+…
+<!-- end -->
+
+Figures are SVG with text as text, the same bytes for the same evidence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.errors import unknown
+from inframind_gym.files import replace_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NONE: Final = "–"
+INK: Final = "#24292f"
+QUIET: Final = "#6e7781"
+RULE: Final = "#d0d7de"
+_STYLE: Final[dict[Any, Any]] = {
+    "svg.hashsalt": "inframind_gym",
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "text.color": INK,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+_REGION: Final = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
+    """Return a markdown table whose first `left` columns are text, the others numbers."""
+    rule = ["---" if column < left else "--:" for column in range(len(headings))]
+    lines = [headings, rule, *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def embolden(rows: Sequence[list[str]], values: Sequence[Sequence[float]]) -> None:
+    """Make the largest value of every column bold, in the column after it."""
+    for c, column in enumerate(zip(*values, strict=True), start=1):
+        best = int(np.argmax(column))
+        if np.isfinite(column[best]):
+            rows[best][c] = f"**{rows[best][c]}**"
+
+
+def fill(text: str, blocks: Mapping[str, str]) -> str:
+    """Return the text with the content of every region replaced.
+
+    Raises:
+        BenchmarkError: There is no block of a region's name.
+    """
+
+    def region(match: re.Match[str]) -> str:
+        if match[2] not in blocks:
+            raise BenchmarkError(unknown("table", match[2], blocks))
+        return f"{match[1]}\n{blocks[match[2]]}\n\n{match[3]}"
+
+    return _REGION.sub(region, text)
+
+
+def refresh(page: Path, blocks: Mapping[str, str], *, check: bool = False) -> bool:
+    """Refresh the regions of a page.
+
+    Args:
+        page: The page.
+        blocks: Content by name of the region.
+        check: Leave the page as it is.
+
+    Returns:
+        True if it was up to date.
+
+    Raises:
+        BenchmarkError: The page cannot be read, or has a region without a block.
+        InfraMindError: It cannot be written.
+    """
+    try:
+        old = page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BenchmarkError(f"{page}: {error.strerror}.") from None
+    new = fill(old, blocks)
+    if new != old and not check:
+        replace_text(page, new)
+    return new == old
+
+
+def check_matplotlib() -> None:
+    """Check that figures can be drawn.
+
+    Raises:
+        BenchmarkError: matplotlib is missing; names the extra.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise BenchmarkError(
+            "figures need matplotlib: install the extra `plot`, from the repository "
+            '`pip install -c constraints.txt -e ".[plot]"`.'
+        ) from None
+
+
+def save_all(figures: Mapping[str, Callable[[], Figure]], folder: Path) -> None:
+    """Draw figures into a folder.
+
+    Args:
+        figures: Name of the file, without its suffix, to what draws it.
+        folder: Made if needed.
+
+    Raises:
+        BenchmarkError: matplotlib is missing, or a file cannot be written.
+    """
+    check_matplotlib()
+    from matplotlib import rc_context
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with rc_context(_STYLE):
+            for name, draw in figures.items():
+                draw().savefig(
+                    folder / f"{name}.svg", format="svg", metadata={"Date": None, "Creator": None}
+                )
+    except OSError as error:
+        raise BenchmarkError(f"{error.filename}: {error.strerror or error}.") from None

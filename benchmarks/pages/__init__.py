@@ -1,1 +1,0 @@
-"""Tables, figures and regions of the pages under ``docs/``."""
