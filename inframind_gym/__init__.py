@@ -1,7 +1,7 @@
 """InfraMind as Gymnasium environments: routing multi-agent LLM calls over servers that queue.
 
-Importing the package registers `InfraMind-Executor-v0`, `InfraMind-Planner-v0` and
-`InfraMind-Stream-v0`:
+Importing the package registers `InfraMind-Executor-v0`, `InfraMind-Planner-v0`,
+`InfraMind-Stream-v0`, `InfraMind-Placement-v0` and their live twins:
 
     import gymnasium as gym
     import inframind_gym
@@ -11,7 +11,7 @@ Importing the package registers `InfraMind-Executor-v0`, `InfraMind-Planner-v0` 
 
 from inframind_gym.registration import ENVIRONMENTS, register_all
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["ENVIRONMENTS", "__version__", "register_all"]
 
 register_all()

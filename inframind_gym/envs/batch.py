@@ -1,4 +1,4 @@
-"""What all vector environments share of Gymnasium's contract."""
+"""Base class of the vector environments: seeds, checks, sums over an episode, autoreset."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BatchEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
     def _summary(
         self, over: NDArray[np.bool_], rewards: NDArray[np.float64], costs: NDArray[np.float64]
     ) -> dict[str, NDArray[Any]]:
-        """What the single environments add to their last info.
+        """The last info of the single environments, in a batch.
 
         Args:
             over: (E,) whose episode is over.

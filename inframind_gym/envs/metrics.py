@@ -149,6 +149,9 @@ class RouterMetrics:
                 f"the metrics are of the models {', '.join(self.models)}; "
                 f"this environment has {', '.join(env.simulation.pool.aliases)}"
             )
+        if env is not None and env.config.record_calls:
+            for model in self.models:  # a rate needs the 0 before the first one
+                self._count["inframind_call_retries_total"].labels(model)
         self._env, self._policy = env, policy
         self._age_s, self._remaining_s = math.nan, None
         self._stream, self._calls_read = -1, 0

@@ -137,7 +137,7 @@ class BasePolicy:
 
 
 def models_up(contexts: Contexts, num_models: int) -> NDArray[np.bool_]:
-    """Which models may be chosen.
+    """Models that may be chosen.
 
     Args:
         contexts: (n,) structured array with the bit mask `models_up`.

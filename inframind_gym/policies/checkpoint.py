@@ -68,7 +68,7 @@ def save(folder: str | Path, tensors: Tensors, config: Mapping[str, Any]) -> Non
 
 
 def exists(folder: str | Path) -> bool:
-    """Whether a folder holds a checkpoint, or held one when a `save` was killed."""
+    """Return whether a folder holds a checkpoint, or held one when a `save` was killed."""
     _recover(Path(folder))
     return (Path(folder) / MODEL_FILE).is_file()
 

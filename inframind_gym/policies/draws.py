@@ -1,4 +1,4 @@
-"""What many policies need: draws that belong to a row, and a name with its arguments."""
+"""Random draws that belong to a row, and names with arguments, for many policies."""
 
 from __future__ import annotations
 

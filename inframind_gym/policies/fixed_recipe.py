@@ -47,7 +47,7 @@ def recipe_action(spec: PolicySpec, recipe: Mapping[str, Any]) -> NDArray[np.int
 
 
 class _Constant(BasePolicy, ABC):
-    """What plays constants has in common."""
+    """Base class of policies that play constant recipes."""
 
     requires = MappingProxyType({"level": "joint"})
     carries_out_any_plan = False
@@ -176,6 +176,6 @@ class FixedRecipeByRatePolicy(_Constant):
 
 
 def _chosen(path: Path, spec: PolicySpec) -> dict[str, Any]:
-    """What a table says of the workload."""
+    """Entry of a table for the workload."""
     table: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return table.get(spec.workload, table[FALLBACK])

@@ -1,4 +1,4 @@
-"""What the heuristics share: a model first, then a strategy; masks and ties."""
+"""Base class of the heuristics: a model first, then a strategy; masks and ties."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRAW_TIE: Final = 2
 
 
 class Asked(NamedTuple):
-    """What `act_batch` is asked: one decision for each of n rows."""
+    """Arguments of `act_batch`: one decision for each of n rows."""
 
     observations: NDArray[np.float32]  # (n, d)
     contexts: Contexts  # (n,)

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from inframind_gym.configs import NonNegative, Positive, StrictModel, validate
 from inframind_gym.envs.routing.layout import EMBED_DIM
-from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Completed, Contexts, PolicySpec, models_up
 from inframind_gym.policies.draws import RowwiseDraws, draw_from
 from inframind_gym.policies.heuristic import DRAW_TIE
@@ -75,6 +76,15 @@ class DisjointModels:
         self.theta[arm] = inverse @ self.target[arm]
 
 
+class LinUcbSettings(StrictModel):
+    """The settings of `LinUCBPolicy`, checked."""
+
+    alpha: NonNegative
+    ridge: Positive
+    embedding_components: Annotated[int, Field(ge=0, le=EMBED_DIM)]
+    cost_weight: NonNegative
+
+
 class LinUCBPolicy(RowwiseDraws):
     """Disjoint LinUCB over the routes, online, one learner a row.
 
@@ -98,17 +108,15 @@ class LinUCBPolicy(RowwiseDraws):
         cost_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        self.alpha, self.ridge, self.cost_weight = alpha, ridge, cost_weight
-        self.components = embedding_components
-        if not (self.alpha >= 0.0 and self.cost_weight >= 0.0 and self.ridge > 0.0):
-            raise ConfigError(
-                f"alpha is {self.alpha}, ridge {self.ridge} and cost_weight {self.cost_weight}; "
-                "ridge must be positive and the others at least 0"
-            )
-        if not 0 <= self.components <= EMBED_DIM:
-            raise ConfigError(
-                f"embedding_components is {self.components}; it must be between 0 and {EMBED_DIM}"
-            )
+        given = {
+            "alpha": alpha,
+            "ridge": ridge,
+            "embedding_components": embedding_components,
+            "cost_weight": cost_weight,
+        }
+        of = validate(given, LinUcbSettings, source=self.name)
+        self.alpha, self.ridge, self.cost_weight = of.alpha, of.ridge, of.cost_weight
+        self.components = of.embedding_components
         self.fingerprint = f"{self.alpha} {self.ridge} {self.components} {self.cost_weight}"
         self.learners: list[DisjointModels] = []
         self._open: list[dict[int, list[tuple[int, NDArray[np.float64]]]]] = []  # by query

@@ -136,7 +136,7 @@ def answer_tokens(
 
 @inner
 def was_cut(tables: ResponseTables, tokens: int) -> bool:
-    """Whether an answer of this length was cut: one that fills the limit was."""
+    """Return whether an answer of this length was cut: one that fills the limit was."""
     return bool(tokens >= tables.max_output_tokens[0])
 
 
@@ -152,7 +152,7 @@ def answer_bonus(
     reads: Any,
     right: Any,
 ) -> float:
-    """What helps an answer beyond the model's own ability, in logits.
+    """Gain of an answer beyond the model's own ability, in logits.
 
     Strategy, role and the answers that it reads: right ones help and wrong ones mislead.
 
@@ -208,7 +208,7 @@ def answer_right(
     bonus: float,
     truncated: bool,
 ) -> bool:
-    """Whether an answer is right.
+    """Return whether an answer is right.
 
     Args:
         tables: constants of the response model.

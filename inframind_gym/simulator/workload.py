@@ -80,7 +80,7 @@ class PlannerMix(StrictModel):
 
 
 class ModelProfile(StrictModel):
-    """What one model does on this workload's tasks."""
+    """One model on this workload's tasks."""
 
     share: Fraction  # of the calls that the oblivious router sends to it
     output_tokens_median: Positive  # of a call with the neutral strategy (factor 1), before the cut
@@ -118,7 +118,7 @@ class PromptProfile(StrictModel):
 
 
 class AgentProfile(StrictModel):
-    """How the agents of the published system work, beyond their graph (MasRouter, ACL 2025)."""
+    """Rules of the published system's agents beyond their graph (MasRouter, ACL 2025)."""
 
     role_calls: bool = False  # a node makes as many calls as its role says (`topology/roles.py`)
     visible_tests: Fraction = 0.0  # of the tasks: agents see their tests and hand on proven code

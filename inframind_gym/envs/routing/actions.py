@@ -19,7 +19,7 @@ MOST_ROLES = max(len(roles_of(role.domain)) for role in ROLES)  # of one domain
 
 
 def action_space(simulation: Simulation) -> spaces.Discrete | spaces.MultiDiscrete:
-    """What the agent decides at the simulation's level.
+    """The action space at the simulation's level.
 
     "executor": Discrete(M·S), model a // S and strategy a % S. "planner": MultiDiscrete of
     topology, agents - 1 and a role for each of six agents. "joint": the same and a route at the

@@ -63,7 +63,7 @@ class BackendSimulation(Simulation):
             self._loop = None
 
     def loads(self, e: int) -> tuple[Load, ...]:
-        """What the servers had to do at the last poll: they tell no more."""
+        """Load of the servers at the last poll."""
         models = self.pool.models
         if self._loop is None:
             return tuple(Load(0, 0, 0.0) for _ in models)

@@ -1,4 +1,4 @@
-"""Where each quantity lies in an observation, and how to turn it back into its unit.
+"""Layout of an observation: the place of each quantity, and the way back to its unit.
 
 Source: InfraMind (arXiv 2606.11440). The observation is
 
@@ -111,7 +111,7 @@ class ObservationLayout:
         return slice(self.role.stop, self.size)
 
     def has(self, feature: str) -> bool:
-        """Whether the observation holds `feature` ("queue", "e2e", "kv" or "in_flight")."""
+        """Return whether the observation holds "queue", "e2e", "kv" or "in_flight"."""
         return feature in self.system_features
 
     def system(self, feature: str) -> slice:

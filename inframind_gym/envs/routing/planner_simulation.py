@@ -113,7 +113,7 @@ class PlannerSimulation(Simulation):
 
     @property
     def title(self) -> str:
-        """What a person calls these environments."""
+        """Name of these environments, for people."""
         return "InfraMind Planner"
 
     def executor_spec(self) -> PolicySpec:
@@ -226,7 +226,7 @@ def _find_executor(name: str) -> Policy:
 
 
 def _requirements(policy: Policy, config: PlannerConfig) -> dict[str, Any]:
-    """What the executor insists on, where that can be had."""
+    """Arguments that the executor insists on, checked against those given."""
     requires = requires_of(policy)
     name = f"executor {config.executor!r}"
     if "planner" in requires:

@@ -50,7 +50,7 @@ __all__ = ["DECISION", "STREAM_OVER", "TAGGED_QUERY_OVER", "Simulation"]
 
 
 class Load(NamedTuple):
-    """What a server has to do."""
+    """Load of a server."""
 
     running: int  # requests
     waiting: int
@@ -58,7 +58,7 @@ class Load(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """What `drive` is called with beside the state; what a mode does not need is empty."""
+    """Arguments of `drive` beside the state; empty where a mode does not need them."""
 
     mode: int
     rows: NDArray[np.int64]  # (k,) environments
@@ -172,12 +172,12 @@ class Simulation:
 
     @property
     def level(self) -> str:
-        """Which decisions are the agent's: "executor", "planner" or "joint"."""
+        """Decisions of the agent: "executor", "planner" or "joint"."""
         return self.config.level
 
     @property
     def title(self) -> str:
-        """What a person calls these environments."""
+        """Name of these environments, for people."""
         return "InfraMind Executor" if self.one_query else "InfraMind Stream"
 
     @property
@@ -307,7 +307,7 @@ class Simulation:
         return self.state.call[e, : self.state.stream[e]["recorded_calls"]].copy()
 
     def loads(self, e: int) -> tuple[Load, ...]:
-        """What the servers of environment `e` have to do now."""
+        """Present load of the servers of environment `e`."""
         now_s = float(self.state.stream[e]["now_s"])
         return tuple(
             Load(int(server["running"]), int(server["waiting"]), kv_use(self.cluster, e, m, now_s))

@@ -1,4 +1,4 @@
-"""What the memory of a GPU holds, and who leaves when room is needed.
+"""Memory of a GPU: the instances that it holds, and those that leave when room is needed.
 
 Per GPU, at every instant: an awake instance holds `active_mem_MB`, and so does one that drains,
 falls asleep, wakes up or loads; a sleeping one holds its slept memory; other processes hold the

@@ -1,4 +1,4 @@
-"""How servers move through time: stretches of engine steps, jumped in closed form.
+"""Servers in virtual time: stretches of engine steps, jumped in closed form.
 
 A server at a step boundary plans its next step (`start_step`). If the step prefills, it is run on
 its own; if every running request only decodes, all steps until the first of them ends are one
@@ -201,7 +201,7 @@ def first_finish(cluster: Cluster, e: int, m: int) -> int:
 
 @inner
 def steps_within_cache(cluster: Cluster, e: int, m: int, steps: int) -> int:
-    """How many of `steps` further decoding steps find blocks for all running requests (>= 1)."""
+    """Number of `steps` further decoding steps with blocks for all running requests (>= 1)."""
     server = cluster.server[e, m]
     usable = cluster.card[m].usable_blocks
     if blocks_held_at_most(cluster, e, m, steps * server.decoders) <= usable:
@@ -311,7 +311,7 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
 
 @inner
 def decodes_after_lead(cluster: Cluster, e: int, m: int, evictions: int, steps: int) -> bool:
-    """Whether all running requests just decode after the leading step that has been planned.
+    """Return whether all running requests just decode after the planned leading step.
 
     They do until the first of them ends, if nobody is partly prefilled, nobody can be admitted and
     the cache lasts.

@@ -148,7 +148,7 @@ class GpuConfig(StrictModel):
 
     @property
     def is_cpu(self) -> bool:
-        """Whether there is no GPU: its servers are those of vLLM for CPUs."""
+        """True without a GPU: its servers are those of vLLM for CPUs."""
         return self.device.upper() == "CPU"
 
 

@@ -9,7 +9,7 @@ from inframind_gym.simulator.jit import inner
 
 @inner
 def goes_before(a: Any, b: Any) -> bool:
-    """Whether waiting entry `a` is served before `b`: lower priority value, then earlier."""
+    """Return whether entry `a` is served before `b`: lower priority value, then earlier."""
     return bool(a.priority < b.priority or (a.priority == b.priority and a.seq < b.seq))
 
 

@@ -1,4 +1,4 @@
-"""The kernel on its own: run given requests through the servers, without orchestration.
+"""The kernel on its own: run given requests through the servers, without workflows.
 
 This is what calibration fits against request logs, what the tests hold against the step-by-step
 reference and what `inframind bench speed` times as `kernel_rps`.

@@ -1,4 +1,4 @@
-"""What one engine step serves: the rules of vLLM V1's scheduler, a function each.
+"""Scheduling of one engine step: the rules of vLLM V1's scheduler, a function each.
 
 Running requests first, in order of admission; then waiting ones by (priority, submission) while the
 token budget and the slots last. Prefill is chunked, so at most one request, the last of the

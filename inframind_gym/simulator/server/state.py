@@ -87,7 +87,7 @@ REQUEST: Final = np.dtype(
         ("output_tokens", "i4"),
         ("generated", "i4"),  # tokens emitted before it was last (re)admitted
         ("computed", "i4"),  # tokens in the cache: while it is prefilled; findable, when evicted
-        ("query", "i4"),  # whose call it is, for the orchestration: query slot, node, phase
+        ("query", "i4"),  # the call that it serves: query slot, node, phase
         ("node", "i2"),
         ("phase", "i1"),
         ("server", "i1"),

@@ -1,4 +1,4 @@
-"""Where calls are served: one protocol, behind which simulated and real servers look alike.
+"""The `Backend` protocol, which simulated and real servers implement alike.
 
 `backend_loop` submits calls and waits for what comes of them; which calls, to which model and when,
 is never a backend's business. Three implementations: the compiled surrogate in virtual time
@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call to a model, as the orchestration wants it served."""
+    """One call to a model, as the event loop submits it."""
 
     id: int  # of the stream's calls, in order of submission
     query: int  # ordinal in the stream
@@ -39,7 +39,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What came of a call."""
+    """Result of a call."""
 
     call: int  # its id
     submit_s: float  # when the server was given it

@@ -136,7 +136,7 @@ class BackendLoop:
         stream["models_up"] = self._usable & self.backend.models_up()
 
     def _is_held(self) -> bool:
-        """Whether there are decisions to make and no model to choose."""
+        """Return whether there are decisions to make and no model to choose."""
         stream = self._state.stream[0]
         if stream["models_up"] or stream["ready_head"] == stream["ready_tail"]:
             self._held_since_s = math.inf

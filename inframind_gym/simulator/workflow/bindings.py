@@ -94,7 +94,7 @@ def enter(
 
 @jit
 def next_event(params: EnvParams, state: EnvState, order: NDArray[Any]) -> int:
-    """What comes next at this instant (`decisions.next_event`); SEND writes `order` (1,)."""
+    """The next event at this instant (`dispatch.next_event`); SEND writes `order` (1,)."""
     event, slot, node = decisions.next_event(params, state, 0)
     if event in (decisions.SEND, decisions.SEND_FINAL):
         write_order(

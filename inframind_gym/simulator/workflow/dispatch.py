@@ -85,7 +85,7 @@ def begin_step(state: EnvState, e: int) -> None:
 
 @inner
 def next_event(params: EnvParams, state: EnvState, e: int) -> tuple[int, int, int]:
-    """What comes next at this instant.
+    """The next event at this instant.
 
     Returns:
         (DECISION, slot, node): the agent's, kept in `stream`; (SEND, slot, node): the first call

@@ -145,9 +145,9 @@ def nodes_read(params: EnvParams, query: Any, node: int, phase: int) -> Any:
 
 @inner
 def is_judged(params: EnvParams, query: Any) -> bool:
-    """Whether anybody reads the outcome of the query's answers.
+    """Return whether the outcome of the query's answers is read.
 
-    Nobody reads that of background traffic, unless its own agents can.
+    That of background traffic is not, unless its own agents read it.
     """
     return bool(query.is_controlled == 1 or params.visible_tests[query.profile] > 0.0)
 

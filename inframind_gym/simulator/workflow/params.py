@@ -1,4 +1,4 @@
-"""What stays the same during a run: tasks, graphs, profiles, settings, as arrays."""
+"""Constants of a run as arrays: tasks, graphs, profiles, settings."""
 
 from __future__ import annotations
 

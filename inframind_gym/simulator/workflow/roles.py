@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 
 class RoleRule(IntEnum):
-    """Which of a domain's roles the agents of a plan take; checkpoints hold these numbers."""
+    """Rule by which the agents of a plan take roles; checkpoints hold these numbers."""
 
     SINGLE = 0  # roles that answer once
     DOUBLE = 1  # roles that answer, check and answer again

@@ -18,7 +18,7 @@ from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
 
 @dataclass(frozen=True)
 class Reply:
-    """What comes of a call."""
+    """Result of a call."""
 
     latency_s: float
     output_tokens: int = 100

@@ -1,4 +1,4 @@
-"""How agents work together: six topologies as directed acyclic graphs of agent executions.
+"""Collaboration of agents: six topologies as directed acyclic graphs of agent executions.
 
 A *node* is one execution of an agent: in Debate, whose agents speak in two rounds, K agents make 2K
 nodes. A node is ready when all its predecessors are done. Source: the graphs of
