@@ -1,1 +1,1 @@
-"""Run policies on suites of sweeps and rank them: ``python -m benchmarks --help``."""
+"""Run policies on suites of episodes and rank them: ``python -m benchmarks --help``."""

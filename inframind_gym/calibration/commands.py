@@ -210,7 +210,7 @@ def compare_live_pool(
             )
             episodes.append(episode)
     finally:
-        simulation.shut()
+        simulation.disconnect()
     fit = fit_pool(simulation.pool, episodes[: len(fit_rates)])
     typer.echo(
         f"fitted to {fit.calls} calls: mismatch {fit.mismatch:.3f}, before {fit.before:.3f}",

@@ -66,7 +66,7 @@ class VllmBackend:
         beginning: of the episode.
         prompts: makes the calls' messages.
         judge: grades answers; None: they are not graded.
-        sweep: number of the episode, in the log.
+        episode: its number, in the log.
         priorities: send priorities.
     """
 
@@ -74,7 +74,7 @@ class VllmBackend:
     beginning: Beginning
     prompts: PromptMaker
     judge: Judge | None
-    sweep: int
+    episode: int
     priorities: bool
     _answers: dict[int, dict[int, str]] = field(default_factory=dict)  # by query, node; on the loop
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # by call; on the loop
@@ -213,7 +213,7 @@ class VllmBackend:
         return round((self.servers.epoch_s + self.beginning.at_s + call.priority) * 1e6)
 
     def _request_id(self, call: Call) -> str:
-        return f"{self.servers.run_id}-{self.sweep}-{call.id}"
+        return f"{self.servers.run_id}-{self.episode}-{call.id}"
 
     async def _grade(self, call: Call, text: str) -> bool | None:
         """Return whether the answer is right; None: it could not be graded."""
@@ -305,7 +305,7 @@ class VllmBackend:
             "attempts": result.attempts,
             "priority": self._priority(call),
             "error": result.error,
-            "sweep": self.sweep,
+            "episode": self.episode,
             "call": call.id,
             "query": call.query,
             "task": call.task,

@@ -17,7 +17,7 @@ of this machine's monotonic clock. An unknown value is null.
     attempts         how often it was sent
     priority         as sent; null: none
     error            the failure, in words
-    sweep, call, query, task, topology, node, phase, role, strategy, max_tokens   of the call
+    episode, call, query, task, topology, node, phase, role, strategy, max_tokens   of the call
     right            whether the answer was; null: not graded
 """
 

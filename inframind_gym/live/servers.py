@@ -112,7 +112,7 @@ class VllmServers(Connections):
         at, settings = addresses(config), _within_files(settings or LiveSettings())
         self.config = config
         self.epoch_s = time.time() - time.monotonic()
-        self.sweeps = 0
+        self.episodes = 0
         self.run_id = f"{int(time.time() * 1e3):x}-{os.getpid():x}"  # begins the requests' ids
         self.log = None if log is None else RequestLogWriter(log)
         self.judges = ThreadPoolExecutor(settings.judges or os.cpu_count() or 1, "vllm-judge")
@@ -155,8 +155,8 @@ class VllmServers(Connections):
             self._backend.close()
         priorities = (scheduler or self.config.scheduler) != "fcfs"
         beginning = self.watcher.begin()
-        self._backend = VllmBackend(self, beginning, prompts, judge, self.sweeps, priorities)
-        self.sweeps += 1
+        self._backend = VllmBackend(self, beginning, prompts, judge, self.episodes, priorities)
+        self.episodes += 1
         return self._backend
 
     def close(self) -> None:

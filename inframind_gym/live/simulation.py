@@ -30,7 +30,7 @@ class LiveSimulation(BackendSimulation):
     Args:
         config: what to run.
         one_query: as of `Simulation`.
-        servers: connections to the servers of the config's pool, which stay the caller's: `shut`
+        servers: connections to the servers of the config's pool, which stay the caller's: `disconnect`
             leaves them open, and `config.live`, `log` and `reach_s` do not count. None: they are
             made when the first episode begins.
         prompts: makes the calls' prompts from the run's tasks.
@@ -77,7 +77,7 @@ class LiveSimulation(BackendSimulation):
         """Name of these environments, for people."""
         return f"{super().title} (live)"
 
-    def shut(self) -> None:
+    def disconnect(self) -> None:
         """Give up the episode; close sandbox and own connections. May be called twice."""
         self.close()
         if self.servers is not None and not self._keeps_servers:
@@ -170,4 +170,4 @@ def compile_driver(config: LiveConfig) -> None:
     actions = np.zeros((1, simulation.action_size), np.int64)
     while simulation.status[0] == DECISION:
         simulation.step(actions, observations, contexts, number, number)
-    simulation.shut()
+    simulation.disconnect()

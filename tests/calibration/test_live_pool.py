@@ -109,7 +109,7 @@ def test_a_pool_over_http_is_fitted_and_predicted(
     assert len(calls) == fitted["calls"] + unseen["calls"]
     # How well it predicts depends on what else this machine does; what is compared does not.
     for number, episode in enumerate((fitted, unseen)):
-        logged = [c["end_ts"] - c["submit_ts"] for c in calls if c["sweep"] == number]
+        logged = [c["end_ts"] - c["submit_ts"] for c in calls if c["episode"] == number]
         assert episode["e2e_s"]["mean"]["measured"] == pytest.approx(
             np.mean(logged), rel=0.02, abs=0.01
         )

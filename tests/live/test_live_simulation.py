@@ -49,9 +49,9 @@ def test_servers_and_prompts_can_be_handed_in(tmp_path: Path) -> None:
                     config_of(path), one_query=False, servers=pool, prompts=Reminding
                 )
                 sweep = play(simulation, by_node([0, 1, 2, 3, 4]), rate_per_min=1200.0)
-                simulation.shut()
-                simulation.shut()
-                assert simulation.servers is pool and pool.sweeps == sweeps
+                simulation.disconnect()
+                simulation.disconnect()
+                assert simulation.servers is pool and pool.episodes == sweeps
                 assert len(sweep.completed) == 4
             assert all(pool.watcher.is_up(m) for m in range(5))
         asked = [r["messages"][-1]["content"] for server in servers for r in server.requests]

@@ -28,7 +28,7 @@ class _LiveEnv(InfraMindEnv):
 
     def close(self) -> None:
         """Give up what is in flight and disconnect from the servers, which go on running."""
-        self.simulation.shut()
+        self.simulation.disconnect()
         super().close()
 
 

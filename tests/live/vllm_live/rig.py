@@ -149,7 +149,7 @@ class LiveRig:
         try:
             yield simulation
         finally:
-            simulation.shut()
+            simulation.disconnect()
 
     def post(self, model: int, path: str) -> None:
         ask(server_url(self.config.models[model]) + path, method="POST", limit_s=30.0)

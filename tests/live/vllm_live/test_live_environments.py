@@ -69,7 +69,7 @@ def test_a_benchmark_is_stopped_and_resumed(rig: LiveRig, tmp_path: Path) -> Non
     log = folder / "requests.jsonl"
     try:
         # In the second sweep: the first one is kept.
-        until(lambda: log.exists() and any(line["sweep"] == 1 for line in whole(log)), 120.0)
+        until(lambda: log.exists() and any(line["episode"] == 1 for line in whole(log)), 120.0)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60.0)
     finally:
@@ -83,7 +83,7 @@ def test_a_benchmark_is_stopped_and_resumed(rig: LiveRig, tmp_path: Path) -> Non
     again = subprocess.run(command, cwd=ROOT, env=rig.env, timeout=120.0, **pipes)
     assert again.returncode == 0, again.stderr
     assert "1 of 2 cells are there, 1 to go" in again.stderr
-    assert {line["sweep"] for line in records(log)[before:]} == {0}  # of one sweep only
+    assert {line["episode"] for line in records(log)[before:]} == {0}  # of one episode only
     assert len(read_blocks(folder)) == 2
     assert load_results(folder)
 

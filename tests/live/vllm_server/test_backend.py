@@ -373,7 +373,7 @@ def test_closing_gives_up_what_is_in_flight(tmp_path: Path) -> None:
         until(lambda: not any(server.connections for server in servers))  # no socket is left
     assert threading.active_count() == before
     found = records(log)
-    assert sorted((line["sweep"], line["call"]) for line in found) == [
+    assert sorted((line["episode"], line["call"]) for line in found) == [
         *((0, number) for number in range(9)),
         (1, 0),
     ]
