@@ -30,9 +30,9 @@ class LiveSimulation(BackendSimulation):
     Args:
         config: what to run.
         one_query: as of `Simulation`.
-        servers: connections to the servers of the config's pool, which stay the caller's: `disconnect`
-            leaves them open, and `config.live`, `log` and `reach_s` do not count. None: they are
-            made when the first episode begins.
+        servers: connections to the servers of the config's pool, which stay the caller's:
+            `disconnect` leaves them open, and `config.live`, `log` and `reach_s` do not count.
+            None: they are made when the first episode begins.
         prompts: makes the calls' prompts from the run's tasks.
 
     Attributes:

@@ -269,8 +269,8 @@ def send(
 def play(oracle: Oracle, query: Query, recipe: Any) -> None:
     """Carry out a query by a recipe, without servers.
 
-    It writes the oracle's `outcome` and `work_s`. Under the published protocol the deciding call is
-    not waited for, and its work is left out.
+    It writes the oracle's `outcome` and `work_s`. In sequential execution the deciding call is not
+    waited for, and its work is left out.
 
     Args:
         recipe: a RECIPE record.

@@ -120,7 +120,7 @@ class PromptProfile(StrictModel):
 class AgentProfile(StrictModel):
     """Rules of the published system's agents beyond their graph (MasRouter, ACL 2025)."""
 
-    role_calls: bool = False  # a node makes as many calls as its role says (`topology/roles.py`)
+    role_calls: bool = False  # a node makes as many calls as its role says (`workflow/roles.py`)
     visible_tests: Fraction = 0.0  # of the tasks: agents see their tests and hand on proven code
 
 

@@ -14,7 +14,7 @@ from gymnasium.error import NameNotFound, ResetNeeded
 
 import inframind_gym  # noqa: F401
 from inframind_gym.errors import ActionError, ConfigError, InfraMindError, TaskError
-from tests.envs.sweeps import EXECUTOR, ROUTING, STREAM
+from tests.envs.streams import EXECUTOR, ROUTING, STREAM
 
 IDS = ROUTING
 EVERY_MODEL = ["deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b"]

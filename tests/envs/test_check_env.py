@@ -6,7 +6,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from tests.envs.sweeps import for_ids
+from tests.envs.streams import for_ids
 
 VARIANTS = [
     {},

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from inframind_gym import ENVIRONMENTS, register_all
 from inframind_gym.simulator.workflow.roles import ROLES
-from tests.envs.sweeps import EXECUTOR, PLANNER, ROUTING, STREAM, for_ids
+from tests.envs.streams import EXECUTOR, PLANNER, ROUTING, STREAM, for_ids
 
 IDS = ROUTING
 PLAN = [6, 6] + [12] * 6

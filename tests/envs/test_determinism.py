@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from tests.envs.sweeps import EXECUTOR, STREAM
+from tests.envs.streams import EXECUTOR, STREAM
 from tests.envs.traces import CASES, Step, batch, digest, digests, single
 
 ROOT = Path(__file__).parents[2]

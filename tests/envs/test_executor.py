@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.simulator.workflow.state import ROUTE
-from tests.envs.sweeps import EXECUTOR
+from tests.envs.streams import EXECUTOR
 
 
 def make(**arguments: Any) -> Any:

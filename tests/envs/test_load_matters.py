@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import baselines
 from inframind_gym.policies import Policy
-from tests.envs.sweeps import Cycle, make_batch, on_time, sweep
+from tests.envs.streams import Cycle, make_batch, on_time, sweep
 
 SEEDS = (0, 1, 2, 3, 4)
 # Policies that the load does not move.

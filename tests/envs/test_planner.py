@@ -15,7 +15,7 @@ from inframind_gym.policies import PolicyEntry, register_policy
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 from tests.envs import executors_under_test as probes
-from tests.envs.sweeps import EXECUTOR, PLANNER
+from tests.envs.streams import EXECUTOR, PLANNER
 
 HERE = "tests.envs.executors_under_test:"
 POLICY = "inframind_gym.policies.queue_aware:LowestExpectedLatencyPolicy"

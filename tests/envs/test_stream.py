@@ -18,7 +18,7 @@ from inframind_gym.simulator.workflow.state import FINAL, FIRST
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.simulator.workload import load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS
-from tests.envs.sweeps import STREAM, ByPlace, Cycle, make_batch, sweep
+from tests.envs.streams import STREAM, ByPlace, Cycle, make_batch, sweep
 
 ROOT = Path(__file__).parents[2]
 FAST = Cycle([13])  # the smallest model, answering concisely

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
-from tests.envs.sweeps import EXECUTOR, PLANNER, STREAM
+from tests.envs.streams import EXECUTOR, PLANNER, STREAM
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "stream": (STREAM, {"num_queries": 8}),

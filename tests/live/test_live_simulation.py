@@ -14,7 +14,7 @@ from inframind_gym.live.simulation import LiveSimulation
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Call
 from tests.envs.test_live import pool_file
-from tests.simulator.workflow.driven_play import by_node, play
+from tests.simulator.workflow.backend_play import by_node, play
 
 pytest.importorskip("aiohttp", reason="needs the extra `live`")
 

@@ -18,7 +18,7 @@ from inframind_gym.simulator.placement.episode import (
     run_tick,
 )
 from inframind_gym.simulator.placement.memory import held
-from inframind_gym.simulator.placement.state import Cluster, World
+from inframind_gym.simulator.placement.state import ClusterParams, ClusterState
 
 BEGIN: Final = 0
 STEP: Final = 1
@@ -26,7 +26,11 @@ STEP: Final = 1
 
 @inner
 def run_interval(
-    world: World, cluster: Cluster, e: int, action: NDArray[np.int64], terms: NDArray[np.float64]
+    world: ClusterParams,
+    cluster: ClusterState,
+    e: int,
+    action: NDArray[np.int64],
+    terms: NDArray[np.float64],
 ) -> None:
     """Carry out a decision, let one decision interval pass and write its reward."""
     settings = world.settings[0]
@@ -41,8 +45,8 @@ def run_interval(
 
 @placement_jit
 def drive(
-    world: World,
-    cluster: Cluster,
+    world: ClusterParams,
+    cluster: ClusterState,
     mode: int,
     rows: NDArray[np.int64],
     actions: NDArray[np.int64],
@@ -70,7 +74,10 @@ def drive(
 
 @placement_jit
 def write_held(
-    world: World, cluster: Cluster, rows: NDArray[np.int64], held_mb: NDArray[np.float64]
+    world: ClusterParams,
+    cluster: ClusterState,
+    rows: NDArray[np.int64],
+    held_mb: NDArray[np.float64],
 ) -> None:
     """Write the memory that all models hold on each GPU of some environments.
 

@@ -44,8 +44,8 @@ from inframind_gym.simulator.placement.state import (
     NONE,
     SLEPT,
     TIMES,
-    Cluster,
-    World,
+    ClusterParams,
+    ClusterState,
     is_coming,
     is_moving,
 )
@@ -79,7 +79,7 @@ def count(value: float) -> float:
 
 @inner
 def observe_gpu(
-    world: World, cluster: Cluster, e: int, g: int, out: NDArray[np.float32], at: int
+    world: ClusterParams, cluster: ClusterState, e: int, g: int, out: NDArray[np.float32], at: int
 ) -> int:
     """Write the numbers of GPU `g` from `at` on; return the index behind them."""
     now_s = cluster.episode[e].tick * world.settings[0].routing_s
@@ -120,7 +120,7 @@ def observe_gpu(
 
 @inner
 def observe_model(
-    world: World, cluster: Cluster, e: int, m: int, out: NDArray[np.float32], at: int
+    world: ClusterParams, cluster: ClusterState, e: int, m: int, out: NDArray[np.float32], at: int
 ) -> int:
     """Write the numbers of model `m` from `at` on; return the index behind them."""
     now_s = cluster.episode[e].tick * world.settings[0].routing_s
@@ -142,7 +142,7 @@ def observe_model(
 
 
 @inner
-def observe(world: World, cluster: Cluster, e: int, out: NDArray[np.float32]) -> None:
+def observe(world: ClusterParams, cluster: ClusterState, e: int, out: NDArray[np.float32]) -> None:
     """Write the observation of environment `e`.
 
     Args:

@@ -23,13 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.simulator.placement.compiled import inner
-from inframind_gym.simulator.placement.state import Cluster, World
+from inframind_gym.simulator.placement.state import ClusterParams, ClusterState
 
 TERMS: Final = ("waiting", "service", "illegal")
 
 
 @inner
-def write_reward(world: World, cluster: Cluster, e: int, terms: NDArray[np.float64]) -> None:
+def write_reward(
+    world: ClusterParams, cluster: ClusterState, e: int, terms: NDArray[np.float64]
+) -> None:
     """Write the terms of the interval that has been closed.
 
     Args:

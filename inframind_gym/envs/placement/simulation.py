@@ -26,8 +26,8 @@ from inframind_gym.simulator.placement.state import (
     SETTINGS,
     SPREAD,
     STATE_NAMES,
-    Cluster,
-    World,
+    ClusterParams,
+    ClusterState,
     allocate,
     first_gpu,
 )
@@ -60,13 +60,15 @@ class PlacementSimulation:
         rate = jobs_per_min(config, self.cluster_config, self.demand)
         self.arrivals = JobArrivals(self.demand, rate, config.horizon_s, config.trace)
         self.world = self._build_world()
-        self.state: Cluster = allocate(self.world, num_envs, self.arrivals.capacity)
+        self.state: ClusterState = allocate(self.world, num_envs, self.arrivals.capacity)
         self.terms = np.zeros((num_envs, len(TERMS)))
         self._all_rows = np.arange(num_envs)
         self._no_actions = np.zeros((num_envs, self.num_gpus), np.int64)
 
-    def _build_world(self) -> World:
-        return build_world(self.config, self.cluster_config, self.cards, self.demand, self.arrivals)
+    def _build_world(self) -> ClusterParams:
+        return build_params(
+            self.config, self.cluster_config, self.cards, self.demand, self.arrivals
+        )
 
     @property
     def num_gpus(self) -> int:
@@ -194,13 +196,13 @@ class PlacementSimulation:
         return "\n".join(lines)
 
 
-def build_world(
+def build_params(
     config: PlacementConfig,
     cluster: ClusterConfig,
     cards: Sequence[ModelCard],
     demand: DemandConfig,
     arrivals: JobArrivals,
-) -> World:
+) -> ClusterParams:
     """Return the arrays that the compiled code reads."""
     topology = np.array([demand.topologies.get(name, 0.0) for name in TOPOLOGIES])
     agents = np.array([demand.num_agents.get(k + 1, 0.0) for k in range(MAX_AGENTS)])
@@ -209,7 +211,7 @@ def build_world(
     share = np.outer(topology / topology.sum(), agents / agents.sum())
     mean_calls = float((share.ravel() * dag["calls"]).sum())  # of a job
     gpus = [(group.vram_total_MB, group.alpha * group.vram_total_MB) for group in cluster.gpus]
-    return World(
+    return ClusterParams(
         settings=_settings(config, cluster, demand, mean_calls),
         model=np.concatenate([_model(card, demand) for card in cards]),
         gpu=np.repeat(np.array(gpus, GPU), [group.count for group in cluster.gpus]),

@@ -315,7 +315,7 @@ class Simulation:
         )
 
     def seen(self, e: int) -> NDArray[np.float32]:
-        """The metrics as environment `e` has polled them last (`serving/telemetry.py`), (3, M)."""
+        """The metrics that environment `e` polled last, (3, M); see `server/telemetry.py`."""
         seen: NDArray[np.float32] = self.cluster.seen[e]
         return seen
 

@@ -31,7 +31,7 @@ from inframind_gym.live.placement.records import Records
 from inframind_gym.live.placement.traffic import Traffic
 from inframind_gym.live.servers import Connections
 from inframind_gym.live.settings import LiveSettings, ServerAddress, require_live
-from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, DAG, SLEPT, World
+from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, DAG, SLEPT, ClusterParams
 from inframind_gym.simulator.server.pool import load_pool
 
 # What needs psutil is imported when servers are started.
@@ -101,7 +101,7 @@ class LivePlacement(PlacementSimulation):
             on_transition,
         )
 
-    def _build_world(self) -> World:
+    def _build_world(self) -> ClusterParams:
         """Append a graph of one call to the others, for calls from outside."""
         world = super()._build_world()
         single = np.zeros(1, DAG)

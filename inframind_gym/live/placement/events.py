@@ -65,8 +65,8 @@ from inframind_gym.simulator.placement.state import (
     SLEPT,
     VANISHING,
     WAKING,
-    Cluster,
-    World,
+    ClusterParams,
+    ClusterState,
 )
 
 # Values of the argument `event`, with the meaning of `place` and `number`.
@@ -94,7 +94,7 @@ GONE: Final = 2  # it failed, and there is no process any more
 
 @inner
 def leave_server(
-    cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: float
+    cluster: ClusterState, e: int, g: int, identity: int, now_s: float, end_s: float
 ) -> bool:
     """Take a request out of the server at leader `g`. False: it is not there."""
     server = cluster.server[e, g]
@@ -122,8 +122,8 @@ def leave_server(
 
 @inner
 def call_ended(
-    world: World,
-    cluster: Cluster,
+    world: ClusterParams,
+    cluster: ClusterState,
     e: int,
     g: int,
     identity: int,
@@ -142,7 +142,9 @@ def call_ended(
 
 
 @inner
-def wait_again(cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: float) -> None:
+def wait_again(
+    cluster: ClusterState, e: int, g: int, identity: int, now_s: float, end_s: float
+) -> None:
     """A request comes back from the server at leader `g` and waits, before all others."""
     if not leave_server(cluster, e, g, identity, now_s, end_s):
         return
@@ -164,7 +166,7 @@ def wait_again(cluster: Cluster, e: int, g: int, identity: int, now_s: float, en
 
 @inner
 def create_single(
-    world: World, cluster: Cluster, e: int, m: int, now_s: float, end_s: float
+    world: ClusterParams, cluster: ClusterState, e: int, m: int, now_s: float, end_s: float
 ) -> int:
     """Let a job come that is one call for model `m`; its graph is the last of the world's.
 
@@ -182,7 +184,7 @@ def create_single(
 
 
 @inner
-def carry_on(world: World, cluster: Cluster, e: int) -> None:
+def carry_on(world: ClusterParams, cluster: ClusterState, e: int) -> None:
     """Let models that have drained leave, and models come whose blocks are free now."""
     now_s = cluster.episode[e].tick * world.settings[0].routing_s
     gpus, models = world.gpu.shape[0], world.model.shape[0]
@@ -199,7 +201,7 @@ def carry_on(world: World, cluster: Cluster, e: int) -> None:
 
 @inner
 def phase_ended(
-    world: World, cluster: Cluster, e: int, g: int, m: int, how: int, took_s: float
+    world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int, how: int, took_s: float
 ) -> None:
     """End the phase that model `m` is in at leader `g`, as it was meant or otherwise."""
     now_s = cluster.episode[e].tick * world.settings[0].routing_s
@@ -221,7 +223,9 @@ def phase_ended(
 
 
 @inner
-def go_away(world: World, cluster: Cluster, e: int, g: int, m: int, state: int) -> None:
+def go_away(
+    world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int, state: int
+) -> None:
     """A server serves no more, and was not asked to; it is empty already.
 
     Args:
@@ -242,7 +246,9 @@ def go_away(world: World, cluster: Cluster, e: int, g: int, m: int, state: int) 
 
 
 @inner
-def close(world: World, cluster: Cluster, e: int, end_s: float, terms: NDArray[np.float64]) -> None:
+def close(
+    world: ClusterParams, cluster: ClusterState, e: int, end_s: float, terms: NDArray[np.float64]
+) -> None:
     """End an interval that was to end at `end_s`, and ends at this tick."""
     episode = cluster.episode[e]
     now_s = episode.tick * world.settings[0].routing_s
@@ -254,8 +260,8 @@ def close(world: World, cluster: Cluster, e: int, end_s: float, terms: NDArray[n
 
 @placement_jit
 def write(
-    world: World,
-    cluster: Cluster,
+    world: ClusterParams,
+    cluster: ClusterState,
     event: int,
     place: int,
     model: int,

@@ -21,7 +21,7 @@ from inframind_gym.live.config import LiveLimits
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.instance import Instance
 from inframind_gym.live.placement.records import Records
-from inframind_gym.simulator.placement.state import NONE, Cluster, World
+from inframind_gym.simulator.placement.state import NONE, ClusterParams, ClusterState
 from inframind_gym.simulator.server.pool import ModelConfig
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class JobCalls:
         return ChatRequest(0, messages, max_tokens, limit_s, priority=priority)
 
 
-def drawn_tokens(world: World, cluster: Cluster, slot: int) -> JobCalls:
+def drawn_tokens(world: ClusterParams, cluster: ClusterState, slot: int) -> JobCalls:
     """Return the calls of the job that has just been drawn into `slot`."""
     calls = int(world.dag[cluster.job[0, slot]["dag"]]["calls"])
     prompt, output = cluster.prompt[:calls], cluster.output[:calls]

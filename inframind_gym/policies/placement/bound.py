@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.context import PlacementContext
-from inframind_gym.envs.placement.simulation import PlacementSimulation, build_world
+from inframind_gym.envs.placement.simulation import PlacementSimulation, build_params
 from inframind_gym.policies.placement.protocol import BasePlacementPolicy
 from inframind_gym.simulator.placement.cards import GpuGroup
-from inframind_gym.simulator.placement.state import EVERYWHERE, World
+from inframind_gym.simulator.placement.state import EVERYWHERE, ClusterParams
 
 _WIDEST = 8  # GPUs of the widest instance: each model's share is a multiple of it
 
@@ -27,14 +27,14 @@ _WIDEST = 8  # GPUs of the widest instance: each model's share is a multiple of 
 class EverywhereSimulation(PlacementSimulation):
     """The cluster of the bound, with the jobs of the real one."""
 
-    def _build_world(self) -> World:
+    def _build_world(self) -> ClusterParams:
         """Return the constants of the real cluster, its GPUs multiplied."""
         real = super()._build_world()
         share = -(-self.cluster_config.num_gpus // _WIDEST) * _WIDEST
         memory = max(card.active_mem_MB for card in self.cards)
         many = GpuGroup(count=share * len(self.cards), vram_total_MB=memory, alpha=1.0)
         cluster = self.cluster_config.model_copy(update={"gpus": (many,)})
-        world = build_world(self.config, cluster, self.cards, self.demand, self.arrivals)
+        world = build_params(self.config, cluster, self.cards, self.demand, self.arrivals)
         settings = real.settings.copy()  # rates and norms are those of the real cluster
         settings["initial"] = EVERYWHERE
         settings["foreign_mb"] = 0.0

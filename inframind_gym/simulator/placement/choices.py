@@ -38,13 +38,13 @@ from inframind_gym.simulator.placement.state import (
     SLEPT,
     TO_SLEEP,
     TO_VANISH,
-    Cluster,
-    World,
+    ClusterParams,
+    ClusterState,
 )
 
 
 @inner
-def block_is_free(world: World, cluster: Cluster, e: int, leader: int, m: int) -> bool:
+def block_is_free(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> bool:
     """Return whether every GPU of a block is STABLE and large enough for the model."""
     model = world.model[m]
     for g in range(leader, leader + model.tp):
@@ -56,7 +56,7 @@ def block_is_free(world: World, cluster: Cluster, e: int, leader: int, m: int) -
 
 
 @inner
-def write_mask(world: World, cluster: Cluster, e: int) -> None:
+def write_mask(world: ClusterParams, cluster: ClusterState, e: int) -> None:
     """Write which choices are open to each GPU."""
     mask = cluster.mask[e]
     gpus = world.gpu.shape[0]
@@ -74,7 +74,9 @@ def write_mask(world: World, cluster: Cluster, e: int) -> None:
 
 
 @inner
-def is_legal(world: World, cluster: Cluster, e: int, g: int, action: NDArray[np.int64]) -> bool:
+def is_legal(
+    world: ClusterParams, cluster: ClusterState, e: int, g: int, action: NDArray[np.int64]
+) -> bool:
     """Return whether GPU `g` may do as the action says."""
     choice = int(action[g])
     if not cluster.mask[e, g, choice]:
@@ -89,7 +91,7 @@ def is_legal(world: World, cluster: Cluster, e: int, g: int, action: NDArray[np.
 
 
 @inner
-def displace(world: World, cluster: Cluster, e: int, g: int) -> None:
+def displace(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> None:
     """Let the instance that is ACTIVE on GPU `g` drain."""
     leader = int(cluster.host[e, g])
     if leader == NONE:
@@ -104,7 +106,7 @@ def displace(world: World, cluster: Cluster, e: int, g: int) -> None:
 
 
 @inner
-def queue_up(world: World, cluster: Cluster, e: int, leader: int, m: int) -> None:
+def queue_up(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> None:
     """Let a model wait until its GPUs are clear."""
     instance = cluster.instance[e, leader, m]
     now_s = cluster.episode[e].tick * world.settings[0].routing_s
@@ -115,7 +117,7 @@ def queue_up(world: World, cluster: Cluster, e: int, leader: int, m: int) -> Non
 
 
 @inner
-def make_room(world: World, cluster: Cluster, e: int, g: int) -> None:
+def make_room(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> None:
     """Offload residents of GPU `g` until what is planned for it fits."""
     now_s = cluster.episode[e].tick * world.settings[0].routing_s
     while is_overbooked(world, cluster, e, g):
@@ -133,7 +135,7 @@ def make_room(world: World, cluster: Cluster, e: int, g: int) -> None:
 
 
 @inner
-def decide(world: World, cluster: Cluster, e: int, action: NDArray[np.int64]) -> None:
+def decide(world: ClusterParams, cluster: ClusterState, e: int, action: NDArray[np.int64]) -> None:
     """Carry out a decision.
 
     Args:

@@ -33,8 +33,8 @@ from inframind_gym.simulator.placement.state import (
     SLEEP,
     SPREAD,
     TIMES,
-    Cluster,
-    World,
+    ClusterParams,
+    ClusterState,
 )
 from inframind_gym.simulator.rng import normal, uniform
 
@@ -48,7 +48,7 @@ _QUEUE: Final = np.zeros(1, QUEUE)
 
 
 @inner
-def clear(world: World, cluster: Cluster, e: int) -> None:
+def clear(world: ClusterParams, cluster: ClusterState, e: int) -> None:
     """Write an empty cluster at time 0; key, ranking and arrivals are kept."""
     key = cluster.episode[e].key
     cluster.episode[e] = _EPISODE[0]
@@ -68,7 +68,7 @@ def clear(world: World, cluster: Cluster, e: int) -> None:
 
 
 @inner
-def draw_times(world: World, cluster: Cluster, e: int) -> None:
+def draw_times(world: ClusterParams, cluster: ClusterState, e: int) -> None:
     """Draw by how much each model's true times differ from its card, which the agent believes."""
     settings = world.settings[0]
     for m in range(world.model.shape[0]):
@@ -80,7 +80,7 @@ def draw_times(world: World, cluster: Cluster, e: int) -> None:
 
 
 @inner
-def fits_here(world: World, g: int, m: int) -> bool:
+def fits_here(world: ClusterParams, g: int, m: int) -> bool:
     """Return whether a block of model `m` begins at GPU `g` of an empty cluster and fits there."""
     model = world.model[m]
     if g % model.tp != 0 or g + model.tp > world.gpu.shape[0]:
@@ -92,14 +92,14 @@ def fits_here(world: World, g: int, m: int) -> bool:
 
 
 @inner
-def begin_awake(world: World, cluster: Cluster, e: int, g: int, m: int) -> None:
+def begin_awake(world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int) -> None:
     """Let an episode begin with model `m` awake on the block from GPU `g` on."""
     cluster.instance[e, g, m].state = ACTIVE
     wake_up(world, cluster, e, g, m, 0.0)
 
 
 @inner
-def wake_everywhere(world: World, cluster: Cluster, e: int) -> None:
+def wake_everywhere(world: ClusterParams, cluster: ClusterState, e: int) -> None:
     """Make every model awake on an equal share of the GPUs, of its own."""
     models = world.model.shape[0]
     share = world.gpu.shape[0] // models
@@ -109,7 +109,7 @@ def wake_everywhere(world: World, cluster: Cluster, e: int) -> None:
 
 
 @inner
-def spread_models(world: World, cluster: Cluster, e: int) -> None:
+def spread_models(world: ClusterParams, cluster: ClusterState, e: int) -> None:
     """Make models awake from GPU 0 on, in the order of the list from a random one on."""
     gpus, models = world.gpu.shape[0], world.model.shape[0]
     m = int(uniform(cluster.episode[e].key, STREAM_START, 0, 0) * models)
@@ -128,7 +128,7 @@ def spread_models(world: World, cluster: Cluster, e: int) -> None:
 
 
 @inner
-def begin_episode(world: World, cluster: Cluster, e: int) -> None:
+def begin_episode(world: ClusterParams, cluster: ClusterState, e: int) -> None:
     """Begin an episode; key, ranking and arrivals are in place."""
     clear(world, cluster, e)
     draw_times(world, cluster, e)
@@ -140,7 +140,7 @@ def begin_episode(world: World, cluster: Cluster, e: int) -> None:
 
 
 @inner
-def open_interval(world: World, cluster: Cluster, e: int, end_s: float) -> None:
+def open_interval(world: ClusterParams, cluster: ClusterState, e: int, end_s: float) -> None:
     """Begin a decision interval: its counts start from what is in the cluster."""
     episode = cluster.episode[e]
     length_s = end_s - episode.tick * world.settings[0].routing_s
@@ -153,7 +153,7 @@ def open_interval(world: World, cluster: Cluster, e: int, end_s: float) -> None:
 
 
 @inner
-def run_tick(world: World, cluster: Cluster, e: int, end_s: float) -> None:
+def run_tick(world: ClusterParams, cluster: ClusterState, e: int, end_s: float) -> None:
     """Run one routing interval."""
     settings = world.settings[0]
     episode = cluster.episode[e]
@@ -172,7 +172,7 @@ def run_tick(world: World, cluster: Cluster, e: int, end_s: float) -> None:
 
 
 @inner
-def close_interval(world: World, cluster: Cluster, e: int, end_s: float) -> None:
+def close_interval(world: ClusterParams, cluster: ClusterState, e: int, end_s: float) -> None:
     """End a decision interval: poll the servers, note what is late, add up request-seconds."""
     episode = cluster.episode[e]
     for g in range(world.gpu.shape[0]):

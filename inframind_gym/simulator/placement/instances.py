@@ -46,8 +46,8 @@ from inframind_gym.simulator.placement.state import (
     VANISHING,
     WAKE,
     WAKING,
-    Cluster,
-    World,
+    ClusterParams,
+    ClusterState,
 )
 from inframind_gym.simulator.rng import normal
 
@@ -56,7 +56,9 @@ STREAM_NOISE: Final = 108
 
 
 @inner
-def duration(world: World, cluster: Cluster, e: int, leader: int, m: int, kind: int) -> float:
+def duration(
+    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, kind: int
+) -> float:
     """Draw the seconds that a phase takes."""
     instance = cluster.instance[e, leader, m]
     instance.turns += 1
@@ -67,7 +69,7 @@ def duration(world: World, cluster: Cluster, e: int, leader: int, m: int, kind: 
 
 
 @inner
-def begin(cluster: Cluster, e: int, leader: int, m: int, state: int, now_s: float) -> None:
+def begin(cluster: ClusterState, e: int, leader: int, m: int, state: int, now_s: float) -> None:
     """Enter a state."""
     instance = cluster.instance[e, leader, m]
     instance.state = state
@@ -75,21 +77,25 @@ def begin(cluster: Cluster, e: int, leader: int, m: int, state: int, now_s: floa
 
 
 @inner
-def set_end(world: World, cluster: Cluster, e: int, leader: int, m: int, kind: int) -> None:
+def set_end(
+    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, kind: int
+) -> None:
     """Let the phase that has begun last as long as the card says, more or less."""
     instance = cluster.instance[e, leader, m]
     instance.until_s = instance.begun_s + duration(world, cluster, e, leader, m, kind)
 
 
 @inner
-def observe_time(world: World, cluster: Cluster, e: int, m: int, kind: int, took_s: float) -> None:
+def observe_time(
+    world: ClusterParams, cluster: ClusterState, e: int, m: int, kind: int, took_s: float
+) -> None:
     """Average what a phase took into the times that the agent sees."""
     ema = world.settings[0].ema
     cluster.seen_s[e, m, kind] = (1.0 - ema) * cluster.seen_s[e, m, kind] + ema * took_s
 
 
 @inner
-def move(world: World, cluster: Cluster, e: int, leader: int, m: int) -> None:
+def move(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> None:
     """Count one more instance in transition on the GPUs of the block: they are UNSTABLE."""
     cluster.episode[e].moving += 1
     for g in range(leader, leader + world.model[m].tp):
@@ -97,7 +103,7 @@ def move(world: World, cluster: Cluster, e: int, leader: int, m: int) -> None:
 
 
 @inner
-def stop_serving(world: World, cluster: Cluster, e: int, leader: int, m: int) -> None:
+def stop_serving(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> None:
     """Route nothing more to an instance that is ACTIVE: it leaves that state."""
     cluster.waiting[e, m].active -= 1
     move(world, cluster, e, leader, m)
@@ -105,7 +111,13 @@ def stop_serving(world: World, cluster: Cluster, e: int, leader: int, m: int) ->
 
 @inner
 def settle(
-    world: World, cluster: Cluster, e: int, leader: int, m: int, state: int, now_s: float
+    world: ClusterParams,
+    cluster: ClusterState,
+    e: int,
+    leader: int,
+    m: int,
+    state: int,
+    now_s: float,
 ) -> None:
     """End a transition in ABSENT, SLEPT or ACTIVE."""
     begin(cluster, e, leader, m, state, now_s)
@@ -116,7 +128,9 @@ def settle(
 
 
 @inner
-def wake_up(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: float) -> None:
+def wake_up(
+    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, now_s: float
+) -> None:
     """Make an instance serve, from now on."""
     cluster.waiting[e, m].active += 1
     open_server(cluster, e, leader, m, now_s)
@@ -125,7 +139,7 @@ def wake_up(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: 
 
 
 @inner
-def close_server(world: World, cluster: Cluster, e: int, leader: int, m: int) -> None:
+def close_server(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> None:
     """Take the drained server away."""
     cluster.server[e, leader].model = NONE
     for g in range(leader, leader + world.model[m].tp):
@@ -133,21 +147,23 @@ def close_server(world: World, cluster: Cluster, e: int, leader: int, m: int) ->
 
 
 @inner
-def vanish(cluster: Cluster, e: int, leader: int, m: int, heavy: bool, now_s: float) -> None:
+def vanish(cluster: ClusterState, e: int, leader: int, m: int, heavy: bool, now_s: float) -> None:
     """Begin the end of a process; `heavy`: its weights are on the GPU until then."""
     cluster.instance[e, leader, m].heavy = heavy
     begin(cluster, e, leader, m, VANISHING, now_s)
 
 
 @inner
-def is_drained(cluster: Cluster, e: int, leader: int, m: int) -> bool:
+def is_drained(cluster: ClusterState, e: int, leader: int, m: int) -> bool:
     """Return whether an instance is DRAINING and has nothing in flight any more."""
     draining = cluster.instance[e, leader, m].state == DRAINING
     return bool(draining and cluster.server[e, leader].running == 0)
 
 
 @inner
-def end_drain(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: float) -> None:
+def end_drain(
+    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, now_s: float
+) -> None:
     """Let an instance that has drained go the way of its fate: SLEEPING or VANISHING."""
     close_server(world, cluster, e, leader, m)
     if cluster.instance[e, leader, m].fate == TO_SLEEP:
@@ -158,7 +174,7 @@ def end_drain(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s
 
 @inner
 def start_or_roll_back(
-    world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: float
+    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, now_s: float
 ) -> bool:
     """Let a queued instance whose GPUs are clear wake up or load. False: it has not the memory."""
     woke = cluster.instance[e, leader, m].from_slept
@@ -171,7 +187,13 @@ def start_or_roll_back(
 
 @inner
 def roll_back(
-    world: World, cluster: Cluster, e: int, leader: int, m: int, state: int, now_s: float
+    world: ClusterParams,
+    cluster: ClusterState,
+    e: int,
+    leader: int,
+    m: int,
+    state: int,
+    now_s: float,
 ) -> None:
     """Count a start that has failed; SLEPT or ABSENT is what is left."""
     woke = cluster.instance[e, leader, m].from_slept
@@ -182,7 +204,13 @@ def roll_back(
 
 @inner
 def end_phase(
-    world: World, cluster: Cluster, e: int, leader: int, m: int, took_s: float, now_s: float
+    world: ClusterParams,
+    cluster: ClusterState,
+    e: int,
+    leader: int,
+    m: int,
+    took_s: float,
+    now_s: float,
 ) -> None:
     """End SLEEPING, VANISHING, WAKING or LOADING as it was meant: SLEPT, ABSENT or ACTIVE.
 
@@ -213,7 +241,9 @@ def end_phase(
 
 
 @inner
-def end_if_due(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: float) -> None:
+def end_if_due(
+    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, now_s: float
+) -> None:
     """End the phase of an instance if its time is up."""
     instance = cluster.instance[e, leader, m]
     if instance.until_s <= now_s:
@@ -222,7 +252,9 @@ def end_if_due(world: World, cluster: Cluster, e: int, leader: int, m: int, now_
 
 
 @inner
-def leave(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: float) -> None:
+def leave(
+    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, now_s: float
+) -> None:
     """Carry on an instance that leaves: DRAINING, SLEEPING or VANISHING."""
     instance = cluster.instance[e, leader, m]
     if is_drained(cluster, e, leader, m):
@@ -236,7 +268,7 @@ def leave(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: fl
 
 
 @inner
-def ready_s(world: World, cluster: Cluster, e: int, leader: int, m: int) -> float:
+def ready_s(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> float:
     """Return when the last other one left a queued instance's GPUs; -1 while one is there."""
     latest_s = cluster.instance[e, leader, m].begun_s
     for g in range(leader, leader + world.model[m].tp):
@@ -247,7 +279,9 @@ def ready_s(world: World, cluster: Cluster, e: int, leader: int, m: int) -> floa
 
 
 @inner
-def come(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: float) -> None:
+def come(
+    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, now_s: float
+) -> None:
     """Carry on an instance that comes: QUEUED, WAKING or LOADING."""
     if cluster.instance[e, leader, m].state == QUEUED:
         clear_s = ready_s(world, cluster, e, leader, m)
@@ -259,7 +293,7 @@ def come(world: World, cluster: Cluster, e: int, leader: int, m: int, now_s: flo
 
 
 @inner
-def advance(world: World, cluster: Cluster, e: int, now_s: float) -> None:
+def advance(world: ClusterParams, cluster: ClusterState, e: int, now_s: float) -> None:
     """Carry all transitions on to this tick; those that leave first, for those that wait."""
     if cluster.episode[e].moving == 0:
         return

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.simulator.placement.compiled import inner
-from inframind_gym.simulator.placement.state import DAG, NONE, Cluster, World
+from inframind_gym.simulator.placement.state import DAG, NONE, ClusterParams, ClusterState
 from inframind_gym.simulator.rng import normal, uniform
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, graph
 
@@ -80,7 +80,7 @@ def pick(cdf: NDArray[np.float64], u: float) -> int:
 
 
 @inner
-def model_asked(world: World, cluster: Cluster, e: int, u: float, now_s: float) -> int:
+def model_asked(world: ClusterParams, cluster: ClusterState, e: int, u: float, now_s: float) -> int:
     """Return the model that a call needs: a rank drawn by `u`, in the ranking of that moment."""
     settings = world.settings[0]
     rank = pick(world.mix_cdf, u) + int(now_s // settings.shift_s) * settings.shift_by
@@ -94,7 +94,7 @@ def tokens(log_median: float, sigma: float, z: float, most: float) -> float:
 
 
 @inner
-def take_slot(cluster: Cluster, e: int) -> int:
+def take_slot(cluster: ClusterState, e: int) -> int:
     """Return a free slot for a job that comes."""
     episode = cluster.episode[e]
     if episode.free_jobs > 0:
@@ -107,8 +107,8 @@ def take_slot(cluster: Cluster, e: int) -> int:
 
 @inner
 def enter_job(
-    world: World,
-    cluster: Cluster,
+    world: ClusterParams,
+    cluster: ClusterState,
     e: int,
     slot: int,
     ordinal: int,
@@ -143,7 +143,7 @@ def enter_job(
 
 @inner
 def create_job(
-    world: World, cluster: Cluster, e: int, ordinal: int, tick_s: float, end_s: float
+    world: ClusterParams, cluster: ClusterState, e: int, ordinal: int, tick_s: float, end_s: float
 ) -> int:
     """Let job `ordinal` of the episode come: draw it, and make its first calls wait.
 
@@ -202,7 +202,7 @@ def create_job(
 
 @inner
 def make_ready(
-    cluster: Cluster, e: int, slot: int, call: int, ready_s: float, tick_s: float, end_s: float
+    cluster: ClusterState, e: int, slot: int, call: int, ready_s: float, tick_s: float, end_s: float
 ) -> None:
     """Move a call from `potential` to the end of its model's `waiting_for_scheduling`."""
     episode = cluster.episode[e]
@@ -238,7 +238,13 @@ def make_ready(
 
 @inner
 def call_done(
-    world: World, cluster: Cluster, e: int, identity: int, now_s: float, tick_s: float, end_s: float
+    world: ClusterParams,
+    cluster: ClusterState,
+    e: int,
+    identity: int,
+    now_s: float,
+    tick_s: float,
+    end_s: float,
 ) -> None:
     """Note that a request was answered: its successors become ready, or its job is over."""
     episode = cluster.episode[e]
@@ -263,7 +269,7 @@ def call_done(
 
 
 @inner
-def mark_late(cluster: Cluster, e: int, slot: int) -> None:
+def mark_late(cluster: ClusterState, e: int, slot: int) -> None:
     """Note that a job is late, once."""
     job = cluster.job[e, slot]
     if not job.late:
@@ -274,7 +280,7 @@ def mark_late(cluster: Cluster, e: int, slot: int) -> None:
 
 
 @inner
-def finish_job(cluster: Cluster, e: int, slot: int, calls: int, now_s: float) -> None:
+def finish_job(cluster: ClusterState, e: int, slot: int, calls: int, now_s: float) -> None:
     """Record a job that is over and give its place back."""
     episode = cluster.episode[e]
     job = cluster.job[e, slot]
@@ -298,7 +304,7 @@ def finish_job(cluster: Cluster, e: int, slot: int, calls: int, now_s: float) ->
 
 
 @inner
-def pass_deadlines(cluster: Cluster, e: int, now_s: float) -> None:
+def pass_deadlines(cluster: ClusterState, e: int, now_s: float) -> None:
     """Note the jobs in the cluster whose deadline has passed by now, each once."""
     for slot in range(cluster.episode[e].used_jobs):
         if cluster.deadline_s[e, slot] <= now_s:

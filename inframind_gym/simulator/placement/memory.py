@@ -28,8 +28,8 @@ from inframind_gym.simulator.placement.state import (
     SLEPT,
     TO_SLEEP,
     VANISHING,
-    Cluster,
-    World,
+    ClusterParams,
+    ClusterState,
     first_gpu_inner,
 )
 from inframind_gym.simulator.rng import uniform
@@ -38,7 +38,7 @@ STREAM_FOREIGN: Final = 106
 
 
 @inner
-def leader_of(world: World, g: int, m: int) -> int:
+def leader_of(world: ClusterParams, g: int, m: int) -> int:
     """Return the first GPU of model `m`'s block around GPU `g`, NONE beyond the last block."""
     tp = int(world.model[m].tp)
     leader = first_gpu_inner(g, tp)
@@ -46,14 +46,14 @@ def leader_of(world: World, g: int, m: int) -> int:
 
 
 @inner
-def state_on(world: World, cluster: Cluster, e: int, g: int, m: int) -> int:
+def state_on(world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int) -> int:
     """Return the state of model `m` on GPU `g`."""
     leader = leader_of(world, g, m)
     return ABSENT if leader == NONE else int(cluster.instance[e, leader, m].state)
 
 
 @inner
-def held_by(world: World, cluster: Cluster, e: int, g: int, m: int) -> float:
+def held_by(world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int) -> float:
     """Return the memory in MB that model `m` holds on GPU `g`."""
     leader = leader_of(world, g, m)
     if leader == NONE:
@@ -72,7 +72,7 @@ def held_by(world: World, cluster: Cluster, e: int, g: int, m: int) -> float:
 
 
 @inner
-def held(world: World, cluster: Cluster, e: int, g: int) -> float:
+def held(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> float:
     """Return the memory in MB that all models hold on GPU `g`."""
     total = 0.0
     for m in range(world.model.shape[0]):
@@ -81,7 +81,7 @@ def held(world: World, cluster: Cluster, e: int, g: int) -> float:
 
 
 @inner
-def slept_on(world: World, cluster: Cluster, e: int, g: int) -> float:
+def slept_on(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> float:
     """Return the memory in MB that sleepers, also those about to wake, hold on GPU `g`."""
     total = 0.0
     for m in range(world.model.shape[0]):
@@ -92,7 +92,7 @@ def slept_on(world: World, cluster: Cluster, e: int, g: int) -> float:
 
 
 @inner
-def redraw_foreign(world: World, cluster: Cluster, e: int, tick: int) -> None:
+def redraw_foreign(world: ClusterParams, cluster: ClusterState, e: int, tick: int) -> None:
     """Redraw what other processes hold on each GPU: never more than is free."""
     settings = world.settings[0]
     for g in range(world.gpu.shape[0]):
@@ -102,7 +102,7 @@ def redraw_foreign(world: World, cluster: Cluster, e: int, tick: int) -> None:
 
 
 @inner
-def starts_now(world: World, cluster: Cluster, e: int, leader: int, m: int) -> bool:
+def starts_now(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> bool:
     """Return whether a queued model finds its memory on all GPUs of its block."""
     model = world.model[m]
     for g in range(leader, leader + model.tp):
@@ -113,7 +113,7 @@ def starts_now(world: World, cluster: Cluster, e: int, leader: int, m: int) -> b
 
 
 @inner
-def is_overbooked(world: World, cluster: Cluster, e: int, g: int) -> bool:
+def is_overbooked(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> bool:
     """Return whether the plan for GPU `g` breaks a limit once all that leaves it has left."""
     slept = 0.0
     total = cluster.foreign_mb[e, g]
@@ -134,7 +134,7 @@ def is_overbooked(world: World, cluster: Cluster, e: int, g: int) -> bool:
 
 
 @inner
-def cheapest_resident(world: World, cluster: Cluster, e: int, g: int) -> int:
+def cheapest_resident(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> int:
     """Return the model whose offload from GPU `g` costs least, or NONE if none can go."""
     best = NONE
     least = np.inf

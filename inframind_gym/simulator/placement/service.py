@@ -21,13 +21,19 @@ import numpy as np
 
 from inframind_gym.simulator.placement.compiled import inner
 from inframind_gym.simulator.placement.jobs import call_done
-from inframind_gym.simulator.placement.state import ACTIVE, NONE, SERVER, Cluster, World
+from inframind_gym.simulator.placement.state import (
+    ACTIVE,
+    NONE,
+    SERVER,
+    ClusterParams,
+    ClusterState,
+)
 
 _SERVER: Final = np.zeros(1, SERVER)
 
 
 @inner
-def open_server(cluster: Cluster, e: int, g: int, m: int, now_s: float) -> None:
+def open_server(cluster: ClusterState, e: int, g: int, m: int, now_s: float) -> None:
     """Put an empty server of model `m` at leader `g`."""
     cluster.server[e, g] = _SERVER[0]
     server = cluster.server[e, g]
@@ -39,7 +45,7 @@ def open_server(cluster: Cluster, e: int, g: int, m: int, now_s: float) -> None:
 
 
 @inner
-def drain_latency(cluster: Cluster, e: int, g: int) -> float:
+def drain_latency(cluster: ClusterState, e: int, g: int) -> float:
     """Return num_requests · Δlatency_sum / Δlatency_count of the server at leader `g`.
 
     The deltas are those of the last decision interval in which a call ended.
@@ -49,7 +55,7 @@ def drain_latency(cluster: Cluster, e: int, g: int) -> float:
 
 
 @inner
-def has_room(world: World, cluster: Cluster, e: int, g: int) -> bool:
+def has_room(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> bool:
     """Return whether the server takes one more call."""
     server = cluster.server[e, g]
     model = world.model[server.model]
@@ -58,7 +64,13 @@ def has_room(world: World, cluster: Cluster, e: int, g: int) -> bool:
 
 @inner
 def submit(
-    world: World, cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: float
+    world: ClusterParams,
+    cluster: ClusterState,
+    e: int,
+    g: int,
+    identity: int,
+    now_s: float,
+    end_s: float,
 ) -> None:
     """Send a request to the server at leader `g`, which has room."""
     server = cluster.server[e, g]
@@ -72,7 +84,7 @@ def submit(
 
 
 @inner
-def start(cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: float) -> None:
+def start(cluster: ClusterState, e: int, g: int, identity: int, now_s: float, end_s: float) -> None:
     """Let a request run in a free slot."""
     server = cluster.server[e, g]
     episode = cluster.episode[e]
@@ -91,7 +103,7 @@ def start(cluster: Cluster, e: int, g: int, identity: int, now_s: float, end_s: 
 
 
 @inner
-def take_out(cluster: Cluster, e: int, g: int, now_s: float, end_s: float) -> int:
+def take_out(cluster: ClusterState, e: int, g: int, now_s: float, end_s: float) -> int:
     """Remove the running call at `next_slot` and return its request."""
     server = cluster.server[e, g]
     episode = cluster.episode[e]
@@ -115,7 +127,7 @@ def take_out(cluster: Cluster, e: int, g: int, now_s: float, end_s: float) -> in
 
 
 @inner
-def start_next(cluster: Cluster, e: int, g: int, now_s: float, end_s: float) -> None:
+def start_next(cluster: ClusterState, e: int, g: int, now_s: float, end_s: float) -> None:
     """Give the slot that has become free to the call that waits longest in the server, if any."""
     server = cluster.server[e, g]
     if server.queued > 0:
@@ -126,7 +138,7 @@ def start_next(cluster: Cluster, e: int, g: int, now_s: float, end_s: float) -> 
 
 
 @inner
-def count_answer(cluster: Cluster, e: int, g: int, identity: int, now_s: float) -> None:
+def count_answer(cluster: ClusterState, e: int, g: int, identity: int, now_s: float) -> None:
     """Count a call that the server at leader `g` has answered into its metrics."""
     server = cluster.server[e, g]
     server.latency_sum_s += now_s - cluster.request[e, identity].submit_s
@@ -136,7 +148,13 @@ def count_answer(cluster: Cluster, e: int, g: int, identity: int, now_s: float) 
 
 @inner
 def serve(
-    world: World, cluster: Cluster, e: int, g: int, from_s: float, to_s: float, end_s: float
+    world: ClusterParams,
+    cluster: ClusterState,
+    e: int,
+    g: int,
+    from_s: float,
+    to_s: float,
+    end_s: float,
 ) -> None:
     """Run the server at leader `g` from one tick to the next.
 
@@ -165,7 +183,9 @@ def serve(
 
 
 @inner
-def route_model(world: World, cluster: Cluster, e: int, m: int, now_s: float, end_s: float) -> None:
+def route_model(
+    world: ClusterParams, cluster: ClusterState, e: int, m: int, now_s: float, end_s: float
+) -> None:
     """Route the waiting calls of model `m`."""
     waiting = cluster.waiting[e, m]
     open_servers = 0
@@ -196,7 +216,7 @@ def route_model(world: World, cluster: Cluster, e: int, m: int, now_s: float, en
 
 
 @inner
-def route(world: World, cluster: Cluster, e: int, now_s: float, end_s: float) -> None:
+def route(world: ClusterParams, cluster: ClusterState, e: int, now_s: float, end_s: float) -> None:
     """Route the waiting calls of every model that is awake somewhere."""
     for m in range(world.model.shape[0]):
         waiting = cluster.waiting[e, m]
@@ -205,7 +225,7 @@ def route(world: World, cluster: Cluster, e: int, now_s: float, end_s: float) ->
 
 
 @inner
-def poll(world: World, cluster: Cluster, e: int, g: int) -> None:
+def poll(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> None:
     """Read the metrics of the server at leader `g`: the deltas since the last poll."""
     server = cluster.server[e, g]
     count = server.latency_count - server.polled_count

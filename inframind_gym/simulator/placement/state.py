@@ -145,7 +145,7 @@ DAG: Final = np.dtype(
 )
 
 
-class World(NamedTuple):
+class ClusterParams(NamedTuple):
     """Constants of a run: cards, GPUs, graphs of calls and settings."""
 
     settings: NDArray[Any]  # (1,) SETTINGS
@@ -283,7 +283,7 @@ JOB_DONE: Final = np.dtype(
 )
 
 
-class Cluster(NamedTuple):
+class ClusterState(NamedTuple):
     """State of E clusters, and scratch space."""
 
     episode: NDArray[Any]  # (E,) EPISODE
@@ -315,14 +315,14 @@ class Cluster(NamedTuple):
     target: NDArray[np.int32]  # (G,) scratch: leaders that a request may go to
 
 
-def allocate(world: World, num_envs: int, jobs: int) -> Cluster:
+def allocate(world: ClusterParams, num_envs: int, jobs: int) -> ClusterState:
     """Return arrays for `num_envs` clusters in whose episodes at most `jobs` jobs come."""
     gpus, models = len(world.gpu), len(world.model)
     requests = jobs * MAX_AGENTS  # calls of a job that are in the cluster at once
     by_gpu = (num_envs, gpus)
     slots = int(world.model["slots"].max())
     places = max(1, int(world.model["queue"].max()))
-    return Cluster(
+    return ClusterState(
         episode=np.zeros(num_envs, EPISODE),
         instance=np.zeros((*by_gpu, models), INSTANCE),
         server=np.zeros(by_gpu, SERVER),

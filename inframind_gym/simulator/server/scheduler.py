@@ -1,6 +1,7 @@
 """Scheduling of one engine step: the rules of vLLM V1's scheduler, a function each.
 
-Running requests first, in order of admission; then waiting ones by (priority, submission) while the
+Running requests first, in order of admission; then waiting ones by (priority, submission), the
+order of `queue.goes_before` (`workflow.lifecycle.priority` sets priorities), while the
 token budget and the slots last. Prefill is chunked, so at most one request, the last of the
 running, is ever partly prefilled. A waiting request is admitted only if all it has to prefill fits
 the free KV blocks, and the head of the queue blocks those behind it. If a running request cannot
@@ -14,7 +15,7 @@ described by two numbers that do not change while it runs: the clock at which it
 computed tokens less the clock; a whole stretch of steps therefore needs no update per request.
 
 Two of vLLM's options change what a step serves: *async scheduling* (`async_scheduling.py`) plans a
-step while the one before it runs; *prefix caching* (`prefix_cache.py`) lets an evicted request find
+step while the one before it runs; *prefix caching* (`kv_cache.py`) lets an evicted request find
 again those of its blocks that were not overwritten, and compute only the others.
 """
 

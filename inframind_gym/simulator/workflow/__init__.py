@@ -1,6 +1,6 @@
 """Workflows on servers: queries arrive, are planned and routed, and their calls are answered.
 
-topology, graphs, roles, strategies   how agents work together
+topology, roles                      how agents work together
 params, state                         constants and state of a batch of episodes, as arrays
 workflow                              one query's graph: which call follows which
 lifecycle                             a query from its arrival to its final answer

@@ -25,7 +25,7 @@ class Call:
     task: int  # what it asks, index into the run's tasks
     topology: int  # index into TOPOLOGIES
     node: int  # execution of the workflow; 0 for the deciding call
-    phase: int  # FIRST, SECOND or FINAL (`topology/graphs.py`)
+    phase: int  # FIRST, SECOND or FINAL (`topology.py`)
     model: int  # index into the pool's models
     strategy: int  # index into STRATEGIES
     role: int  # index into ROLES; -1 for the deciding call

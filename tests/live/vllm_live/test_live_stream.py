@@ -16,7 +16,7 @@ from inframind_gym.tasks import TaskSet
 from tests.live.launch.play import session
 from tests.live.vllm_live.rig import UP_S, LiveRig, NotedPrompts
 from tests.live.vllm_server.fake import records, until
-from tests.simulator.workflow.driven_play import NUM_STRATEGIES, at_random, play
+from tests.simulator.workflow.backend_play import NUM_STRATEGIES, at_random, play
 
 pytestmark = pytest.mark.live
 FAST = 600.0  # queries a minute

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import baselines
 from inframind_gym.simulator.workflow.state import FIRST
-from tests.envs.sweeps import STREAM, ByPlace, make_batch, sweep
+from tests.envs.streams import STREAM, ByPlace, make_batch, sweep
 
 SEEDS = (0, 1, 2, 3)
 

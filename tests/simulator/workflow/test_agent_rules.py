@@ -16,7 +16,7 @@ from inframind_gym.envs.routing.config import env_config
 from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
 from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES, graph
-from tests.simulator.workflow.driven_play import Sweep, at_random, play
+from tests.simulator.workflow.backend_play import Sweep, at_random, play
 
 QUERIES = 60
 TWICE = {index for index, role in enumerate(ROLES) if role.calls == 2}

@@ -12,7 +12,7 @@ from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
 from inframind_gym.simulator.workflow.backend_loop import HOLD_S
 from inframind_gym.simulator.workflow.scripted_backend import Outage, Reply
 from inframind_gym.simulator.workflow.state import FINAL, FIRST, SECOND
-from tests.simulator.workflow.driven_play import Scripted, by_node
+from tests.simulator.workflow.backend_play import Scripted, by_node
 
 LATENCY_S = (8.0, 4.0, 2.0, 1.0, 0.5)  # by model
 

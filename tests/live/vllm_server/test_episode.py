@@ -14,7 +14,7 @@ pytest.importorskip("aiohttp")
 from inframind_gym.calibration.request_log import read_log
 from tests.live.vllm_server.fake import Answer, FakeProcess, records, until
 from tests.live.vllm_server.live_play import Live, Prompts, five, live
-from tests.simulator.workflow.driven_play import at_random, by_node, play
+from tests.simulator.workflow.backend_play import at_random, by_node, play
 
 FAST = 3000.0  # queries a minute
 

@@ -12,7 +12,7 @@ from inframind_gym.envs.routing.config import env_config
 from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.simulator.workflow.backend import Backend
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
-from tests.simulator.workflow.driven_play import Sweep, at_random, play
+from tests.simulator.workflow.backend_play import Sweep, at_random, play
 
 QUERIES = 30
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from inframind_gym.envs.routing.backend_simulation import BackendSimulation
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.simulator.workflow.backend import Backend, Call, Completion, Telemetry
-from tests.simulator.workflow.driven_play import NUM_MODELS, play
+from tests.simulator.workflow.backend_play import NUM_MODELS, play
 
 LATENCY_S = 0.02
 SLOW_AGENT_S = 0.03
