@@ -257,8 +257,8 @@ class Simulation:
         Returns:
             (E,) DECISION, STREAM_OVER or TAGGED_QUERY_OVER; valid until the next call.
         """
-        leg = self._toward(STEP, self._leg.rows, observations, contexts)
-        self._drive(leg._replace(actions=actions, rewards=rewards, costs=costs))
+        rows, starts = self._leg.rows, self._leg.starts
+        self._drive(Leg(STEP, rows, starts, actions, observations, contexts, rewards, costs))
         return self.status
 
     def _toward(
