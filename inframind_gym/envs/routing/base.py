@@ -88,6 +88,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         self._rate = self.config.arrival_rate_per_min
         self._budget = np.nan if self.config.budget_s is None else self.config.budget_s
         self._row = np.zeros(1, np.int64)
+        self._route = np.zeros((1, 1), np.int64)
         self._reward = np.zeros(1)
         self._cost = np.zeros(1)
         self._episode_cost = 0.0
@@ -202,7 +203,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
             actions, observations, self._contexts, self._reward, self._cost
         )
         terminated = bool(status[0] != DECISION)
-        reward, cost = float(self._reward[0]), float(self._cost[0])
+        reward, cost = self._reward.item(), self._cost.item()
         self._episode_cost += cost
         self._episode_reward += reward
         self._running = not terminated
@@ -218,7 +219,8 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         if self._num_routes and isinstance(action, int | np.integer):
             number = int(action)
             if 0 <= number < self._num_routes:
-                return np.array([[number]], np.int64)
+                self._route[0, 0] = number
+                return self._route
         return check_actions(action, self._highs, 1)
 
     def _info(self, cost: float) -> dict[str, Any]:
