@@ -11,7 +11,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.traces import load_trace
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "arrivals"
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "arrivals"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 MOONCAKE = "timestamp_ms,input_length,output_length\n"
 PLAIN = "timestamp,input,output\n"
