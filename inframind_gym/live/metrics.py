@@ -16,12 +16,12 @@ from inframind_gym.errors import InfraMindError
 RUNNING: Final = "vllm:num_requests_running"
 WAITING: Final = "vllm:num_requests_waiting"
 _SLEEP: Final = "vllm:engine_sleep_state"
-_KV: Final = "vllm:kv_cache_usage_perc"
+_KV: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # now, before 0.10
 _SUM: Final = "vllm:e2e_request_latency_seconds_sum"
 _COUNT: Final = "vllm:e2e_request_latency_seconds_count"
 # When the process, or its first counter, was made: another one means another process.
 _STARTED: Final = ("process_start_time_seconds", "vllm:e2e_request_latency_seconds_created")
-_WANTED: Final = frozenset([RUNNING, WAITING, _SLEEP, _SUM, _COUNT, _KV, *_STARTED])
+_WANTED: Final = frozenset([RUNNING, WAITING, _SLEEP, _SUM, _COUNT, *_KV, *_STARTED])
 
 
 class MetricsError(InfraMindError):
@@ -73,7 +73,7 @@ def parse_metrics(text: str, taken_s: float) -> Reading:
     for name in (RUNNING, WAITING):
         if name not in values:
             raise MetricsError(f"the answer to /metrics has no {name}: is this a vLLM server?")
-    cache = values.get(_KV, [0.0])
+    cache = next((values[name] for name in _KV if name in values), [0.0])
     counted = _SUM in values and _COUNT in values
     return Reading(
         taken_s=taken_s,

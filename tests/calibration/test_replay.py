@@ -267,6 +267,19 @@ def test_accuracy_of_an_oblivious_cell_does_not_depend_on_load(
     assert light.latency_s["mean"] < busy.latency_s["mean"] < jam.latency_s["mean"]
 
 
+def test_math_accuracy_rises_with_the_share_of_deepseek(
+    tmp_path: Path, constants: Constants
+) -> None:
+    cells = []
+    for share in (0.12, 0.18, 0.58):
+        rest = (1.0 - share) / 4
+        shares = dict(zip(NAMES, (share, rest, rest, rest, rest), strict=True))
+        cells.append(read_cell(tmp_path, model_distribution=shares, n_episodes=500))
+    low, middle, high = predict(cells, constants, 4)
+    assert low.accuracy < middle.accuracy < high.accuracy
+    assert high.accuracy > low.accuracy + 0.05
+
+
 def test_moa_is_as_slow_as_its_slowest_proposal_and_the_aggregator(
     tmp_path: Path, constants: Constants
 ) -> None:

@@ -395,7 +395,7 @@ class ReferenceCluster:
             m = (fitting[0].model + 1) % self.num_models
 
     def fits(self, instance: Instance, others_mb: list[float]) -> bool:
-        """Whether an instance that is awake fits on its GPUs beside what others hold there."""
+        """Return whether an awake instance fits on its GPUs beside what others hold there."""
         need = self.cards[instance.model].active_mem_MB
         return all(others_mb[g] + need <= self.vram[g] for g in instance.gpus)
 

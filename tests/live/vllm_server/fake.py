@@ -26,7 +26,7 @@ from inframind_gym.live.loop import LoopThread
 
 @dataclass
 class Answer:
-    """What a chat completion is answered with."""
+    """Answer to a chat completion."""
 
     text: str = "42"
     tokens: int = 3  # pieces of the text

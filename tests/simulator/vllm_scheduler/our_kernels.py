@@ -49,7 +49,7 @@ def card_of(scenario: Scenario, cost: StepCost) -> NDArray[Any]:
 
 
 def limits_of(scenario: Scenario) -> dict[str, Any]:
-    """What our servers are made with beside the cost of a step."""
+    """Settings of our servers beside the cost of a step."""
     return {k: v for k, v in asdict(scenario.server).items() if k != "policy"}
 
 
