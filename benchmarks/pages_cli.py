@@ -1,4 +1,4 @@
-"""``python -m benchmarks fidelity``, ``results``, ``record``, ``shifts``, ``placement-page``."""
+"""``python -m benchmarks fidelity``, ``results``, ``record``, ``placement-page``."""
 
 from __future__ import annotations
 
@@ -21,16 +21,13 @@ def results(
         bool,
         typer.Option("--missing", help="Print the commands that make what has no valid record."),
     ] = False,
-    bounds: Annotated[
-        bool, typer.Option("--bounds", help="Compute the fluid bounds first (minutes).")
-    ] = False,
     folder: Annotated[Path, typer.Option(help="Folder of suites and results of --missing.")] = Path(
         "results"
     ),
 ) -> None:
     """Refresh the tables and plots of docs/results.md from the records."""
     from benchmarks.plan import load_plan
-    from benchmarks.recording import missing_commands, write_bounds
+    from benchmarks.recording import missing_commands
     from benchmarks.results import refresh_pages
 
     with friendly():
@@ -38,8 +35,6 @@ def results(
         if missing:
             print("\n".join(missing_commands(plan, folder)) or "# every record is valid")
             return
-        if bounds:
-            write_bounds(plan)
         stale = refresh_pages(plan, docs, check=check)
         print("\n".join(f"{page} was out of date" for page in stale) or "all tables are up to date")
         raise typer.Exit(int(check and bool(stale)))
@@ -55,34 +50,6 @@ def record(
 
     with friendly():
         print("recorded: " + ", ".join(add(folders, load_plan())))
-
-
-@app.command()
-def shifts(
-    folder: Annotated[Path, typer.Option(help="Folder of the suites and results.")] = Path(
-        "results/shifts"
-    ),
-    trace: Annotated[
-        Path | None, typer.Option(help="CSV file of recorded arrivals for the shift `trace`.")
-    ] = None,
-    page: Annotated[
-        Path | None, typer.Option(help="Refresh this page from finished results instead.")
-    ] = None,
-) -> None:
-    """Write the suites of the distribution shifts and print the commands that run them."""
-    from benchmarks.pages import refresh
-    from benchmarks.recording import run_command
-    from benchmarks.shifts import load_shifts, slug, tables, write_suites
-    from inframind_gym.benchmark.results import load_results
-
-    with friendly():
-        chosen = load_shifts()
-        if page:
-            found = {n: folder / slug(n) for n in chosen.shifts if (folder / slug(n)).is_dir()}
-            refresh(page, tables(chosen, {n: load_results(path) for n, path in found.items()}))
-            return
-        for name, suite in write_suites(chosen, folder / "suites", trace).items():
-            print(run_command(suite, folder / slug(name)))
 
 
 @app.command()

@@ -19,9 +19,7 @@ import yaml
 
 from benchmarks.plan import EntryConfig, Execution, PlanConfig
 from benchmarks.record_table import (
-    BOUNDS,
     DECISIONS,
-    FLUID,
     KEYS,
     METRICS,
     RECORDS,
@@ -35,11 +33,9 @@ from benchmarks.record_table import (
     write_index,
     write_rows,
 )
-from inframind_gym.benchmark.bounds import fluid_bounds
 from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import ROUTING, family
-from inframind_gym.benchmark.progress import say
 from inframind_gym.benchmark.provenance import weights_hash
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.benchmark.store import read_blocks, read_header, read_records
@@ -252,17 +248,3 @@ def _add(
     write_rows(table_path(execution, entry.name, folder), rows)
     write_rows(path, others + counted)
     write_index(index, folder)
-
-
-def write_bounds(plan: PlanConfig, folder: Path = RECORDS) -> None:
-    """Compute the fluid bounds of every cell and write ``bounds.csv``."""
-    rows = []
-    for execution, name in plan.suites.items():
-        suite = load_suite(name)
-        for workload, rate, budget_s in suite.places():
-            say(f"fluid bounds, {execution}: {workload}, {rate:g}/min, budget {budget_s}")
-            found = fluid_bounds(suite, workload, rate, budget_s)
-            row = {"execution": execution, "workload": workload, "rate_per_min": rate}
-            row |= {"budget_s": budget_s} | {name: repr(getattr(found, name)) for name in FLUID}
-            rows.append(row)
-    write_rows(folder / BOUNDS, rows)

@@ -42,7 +42,7 @@ RayAddress = Annotated[
     ),
 ]
 Fluid = Annotated[
-    bool, typer.Option("--fluid", help="Compute fluid bounds (seconds a cell; extra `bounds`).")
+    bool, typer.Option("--fluid", help="Compute the informed bound (extra `bounds`).")
 ]
 BootstrapSeed = Annotated[int, typer.Option(help="Seed of the intervals.")]
 

@@ -1,6 +1,6 @@
 """Reading the data that the package ships: built-in tasks and the embeddings of the roles.
 
-Needs numpy alone; ``python -m benchmarks.builtin_tasks`` makes the files in a checkout.
+Needs numpy alone; ``python -m benchmarks.embed_shipped`` embeds their texts in a checkout.
 """
 
 from __future__ import annotations

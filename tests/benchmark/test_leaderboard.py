@@ -210,14 +210,14 @@ def test_a_bound_holds_no_place_and_measures_the_others(tmp_path: Path) -> None:
     assert "How far from the possible" not in sheet.caption
 
 
-def test_fluid_bounds_are_shown_once_they_have_been_computed(
+def test_the_fluid_bound_is_shown_once_it_has_been_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fluid_bounds(suite: Any, workload: str, rate: float, budget: Any, *, cache: Path) -> Any:
+    def fluid_bound(suite: Any, workload: str, rate: float, budget: Any, *, cache: Path) -> Any:
         cache.mkdir(exist_ok=True)
-        return SimpleNamespace(informed=0.5 + 0.001 * rate, clairvoyant=0.9)
+        return SimpleNamespace(informed=0.5 + 0.001 * rate)
 
-    monkeypatch.setattr("inframind_gym.benchmark.bounds.fluid_bounds", fluid_bounds)
+    monkeypatch.setattr("inframind_gym.benchmark.bounds.fluid_bound", fluid_bound)
     suite = load_suite("quick").model_dump(mode="json")
     write_folder(tmp_path, CELLS, make, suite=suite)
     results = load_results(tmp_path)
@@ -227,7 +227,7 @@ def test_fluid_bounds_are_shown_once_they_have_been_computed(
     assert hint in leaderboard_sheets(board)[0].caption
     for compute in (True, False):
         board = leaderboard(results, num_resamples=100, fluid=compute)
-        assert board["fluid"]["mean"] == pytest.approx({"informed": 0.555, "clairvoyant": 0.9})
+        assert board["fluid"]["mean"] == pytest.approx({"informed": 0.555})
         assert [row["informed"] for row in board["fluid"]["by_rate"]] == pytest.approx([0.51, 0.6])
     caption = leaderboard_sheets(board)[0].caption
-    assert "Fluid bounds on goodput %: 55.5 (knows dist" in caption and hint not in caption
+    assert "no outcome: 55.5 % goodput at best." in caption and hint not in caption

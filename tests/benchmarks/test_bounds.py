@@ -1,6 +1,5 @@
-"""The fluid bounds hold: toys by hand, and everything that the simulator can do."""
+"""The fluid bound: toys by hand, and a router that it bounds."""
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("scipy")
 
-from inframind_gym.benchmark.bounds import fluid, fluid_bounds, informed
-from inframind_gym.benchmark.bounds.clairvoyant import least_work, most_solved, undominated
+from inframind_gym.benchmark.bounds import fluid, fluid_bound, informed
 from inframind_gym.benchmark.bounds.informed import solve
 from inframind_gym.benchmark.bounds.program import Resources, resources_of
 from inframind_gym.benchmark.bounds.recipes import Tables, first_recipes, neighbours
@@ -23,7 +21,6 @@ from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
-from tests.policies.recipes import RULES, carry_out, foreseen, random_recipes, stream
 
 ONE = Resources(("server",), np.ones((1, 1)), np.ones(1))
 N = 40
@@ -70,66 +67,6 @@ def test_models_that_share_a_gpu_share_its_time() -> None:
     np.testing.assert_allclose(resources.rate, [1, 1, 1, 1, 1, 2 / 1.25, 3 / 1.5])
 
 
-# The program of the clairvoyant bound.
-
-
-def test_what_fits_into_time_by_hand() -> None:
-    arrivals = np.array([0.0, 0.0, 0.5])
-    of, work = np.arange(3), np.ones((3, 1))
-    assert most_solved(arrivals, of, work, np.ones(3), ONE) == pytest.approx(1.5)
-    assert most_solved(arrivals, of, work, np.array([1.0, 2.0, 2.5]), ONE) == pytest.approx(3.0)
-    assert most_solved(arrivals, of, work, np.array([2.0, 2.0, 1.5]), ONE) == pytest.approx(2.0)
-    # A second way of the last query that takes no time.
-    more = most_solved(
-        arrivals, np.array([0, 1, 2, 2]), np.array([[1.0], [1.0], [1.0], [0.0]]),
-        np.array([2.0, 2.0, 1.5, 1.5]), ONE,
-    )  # fmt: skip
-    assert more == pytest.approx(3.0)
-    assert most_solved(arrivals, of[:0], work[:0], np.zeros(0), ONE) == 0.0
-
-
-def test_only_what_is_worse_in_every_way_is_dropped() -> None:
-    work = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0], [2.0, 2.0]])
-    window = np.array([1.0, 1.0, 1.0, 1.0, 3.0])
-    assert undominated(work, window).tolist() == [True, True, False, False, True]
-
-
-@pytest.mark.parametrize(("workload", "execution"), RULES)
-def test_no_recipe_solves_a_query_for_less_than_is_necessary(workload: str, execution: str) -> None:
-    env = stream(workload, execution, queries=N)
-    budgets = np.full(N, 1e6)
-    of, work, _ = least_work(env.simulation, 0, budgets)
-    cheaper = 0
-    for seed in range(12):
-        outcomes, spent = foreseen(env, random_recipes(N, env.simulation.num_routes, seed))
-        for q in np.flatnonzero(outcomes["solved"]).tolist():
-            assert (work[of == q] <= spent[q] + 1e-12).all(axis=1).any(), (q, seed)
-            cheaper += 1
-    assert cheaper > 100
-
-
-def test_budgets_are_those_that_the_queries_draw() -> None:
-    env = stream("math", "parallel", queries=N)
-    key = int(env.simulation.state.stream[0]["key"])
-    drawn = fluid.drawn_budgets(key, N, env.simulation.params.budget_tiers_s)
-    records, _ = carry_out(env, random_recipes(N, env.simulation.num_routes, 0))
-    np.testing.assert_array_equal(drawn, records["budget_s"])
-
-
-@pytest.mark.parametrize("policy", ["clairvoyant", "least_loaded", "static:qwen-14b:DeepThink"])
-@pytest.mark.parametrize("budget_s", ["tiers", 8.0])
-def test_nobody_beats_the_clairvoyant_bound(policy: str, budget_s: Any) -> None:
-    shared = suite(budgets_s=[budget_s], seeds=2)
-    env = fluid._environment(fluid._key_of(shared, "mmlu_pro"), "mmlu_pro")
-    places = itertools.product(("mmlu_pro",), (60.0, 3000.0), (budget_s,), (0, 1))
-    cells = [RoutingCell(policy, *place) for place in places]
-    for over in Simulator(shared).run(cells):
-        for cell, records, _ in over:
-            bound = fluid._episode(env, "mmlu_pro", cell.rate_per_min, budget_s, cell.seed)
-            assert goodput(records) <= bound + 1e-9 <= 1.0 + 2e-9
-            assert bound > 0.5
-
-
 # The informed bound.
 
 
@@ -168,20 +105,19 @@ def test_queries_of_short_budgets_must_fit_before_the_others() -> None:
 
 def test_a_static_router_stays_below_the_informed_bound(quick: None) -> None:
     shared = suite(seeds=6)
-    bound, bounds_cells = fluid_bounds(suite(), "mmlu_pro", 10.0, "tiers"), []
+    bound, bounds_cells = fluid_bound(suite(), "mmlu_pro", 10.0, "tiers"), []
     policy = "static:qwen-14b:DeepThink"
     cells = [RoutingCell(policy, "mmlu_pro", 10.0, "tiers", s) for s in shared.seed_list]
     for over in Simulator(shared).run(cells):
         bounds_cells += [goodput(records) for _, records, _ in over]
     noise = 3 * np.std(bounds_cells, ddof=1) / np.sqrt(len(bounds_cells))
     assert np.mean(bounds_cells) <= bound.informed + noise
-    assert 0.5 < bound.informed < bound.clairvoyant
-    assert bound.informed <= bound.informed_accuracy_cap
+    assert 0.5 < bound.informed <= bound.informed_accuracy_cap
 
 
 def test_more_load_and_less_time_allow_less(quick: None) -> None:
     at = {
-        (rate, budget): fluid_bounds(suite(num_queries=200), "mmlu_pro", rate, budget).informed
+        (rate, budget): fluid_bound(suite(num_queries=200), "mmlu_pro", rate, budget).informed
         for rate in (10.0, 6000.0)
         for budget in (10.0, 100.0)
     }
@@ -207,21 +143,19 @@ def test_neighbours_are_other_recipes_of_the_right_length() -> None:
 def test_a_bound_is_computed_once(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = fluid_bounds(suite(), "mmlu_pro", 60.0, 30.0, cache=tmp_path)
-    assert found.clairvoyant == pytest.approx(np.mean(found.clairvoyant_episodes))
-    assert len(found.clairvoyant_episodes) == 2
+    found = fluid_bound(suite(), "mmlu_pro", 60.0, 30.0, cache=tmp_path)
 
     def fail(*_: object) -> NDArray[np.float64]:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(fluid, "clairvoyant_goodput", fail)
-    assert fluid_bounds(suite(), "mmlu_pro", 60.0, 30.0, cache=tmp_path) == found
+    monkeypatch.setattr(fluid, "informed_plan", fail)
+    assert fluid_bound(suite(), "mmlu_pro", 60.0, 30.0, cache=tmp_path) == found
     with pytest.raises(AssertionError, match="again"):
-        fluid_bounds(suite(seeds=1), "mmlu_pro", 60.0, 30.0, cache=tmp_path)
+        fluid_bound(suite(num_queries=N + 1), "mmlu_pro", 60.0, 30.0, cache=tmp_path)
     (file,) = tmp_path.glob("*.json")
     file.write_text("{}")
     with pytest.raises(BenchmarkError, match="Delete it"):
-        fluid_bounds(suite(), "mmlu_pro", 60.0, 30.0, cache=tmp_path)
+        fluid_bound(suite(), "mmlu_pro", 60.0, 30.0, cache=tmp_path)
 
 
 def goodput(records: NDArray[Any]) -> float:

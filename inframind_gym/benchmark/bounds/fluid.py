@@ -1,4 +1,4 @@
-"""The bounds of one cell of a suite, cached in a folder."""
+"""The bound of one cell of a suite, cached in a folder."""
 
 from __future__ import annotations
 
@@ -9,36 +9,30 @@ from typing import Final, cast
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
-from inframind_gym.benchmark.bounds.clairvoyant import clairvoyant_goodput
 from inframind_gym.benchmark.bounds.informed import Informed, Plan
 from inframind_gym.benchmark.cells import content_hash
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.provenance import settings
 from inframind_gym.benchmark.routing.rollout import ENV_IDS
-from inframind_gym.benchmark.routing.suite import Budget, RoutingCell, RoutingSuite
+from inframind_gym.benchmark.routing.suite import Budget, RoutingSuite
 from inframind_gym.benchmark.suite import name_of
 from inframind_gym.configs import StrictModel
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.files import replace_text
-from inframind_gym.simulator.rng import STREAM_BUDGET, uniform_array
 
-BOUNDS_VERSION: Final = 1  # of the linear programs: kept bounds of another are computed again
-POLICY: Final = "clairvoyant"  # every policy's episodes are the same
+BOUNDS_VERSION: Final = 2  # of the linear program: kept bounds of another are computed again
 _SPANS: Final = 64  # episodes whose length is averaged
 
 
 class FluidBound(StrictModel):
-    """Bounds on the goodput of one (workload, rate, budget).
+    """Bound on the goodput of one (workload, rate, budget).
 
     Attributes:
         workload: its name.
         rate_per_min: mean arrival rate.
         budget_s: of every query, or "tiers".
         informed: largest expected goodput, 0..1, of a router that knows distributions alone.
-        clairvoyant: largest goodput, 0..1, of any schedule: mean over the suite's episodes.
-        clairvoyant_episodes: the same for every episode, in the order of the suite's seeds.
         informed_accuracy_cap: largest share that such a router can solve, however late.
     """
 
@@ -46,12 +40,10 @@ class FluidBound(StrictModel):
     rate_per_min: float
     budget_s: Budget
     informed: float
-    clairvoyant: float
-    clairvoyant_episodes: tuple[float, ...]
     informed_accuracy_cap: float
 
 
-def fluid_bounds(
+def fluid_bound(
     suite: RoutingSuite,
     workload: str,
     rate_per_min: float,
@@ -59,13 +51,13 @@ def fluid_bounds(
     *,
     cache: Path | None = None,
 ) -> FluidBound:
-    """Return the bounds of a cell of a suite.
+    """Return the bound of a cell of a suite.
 
-    The search for recipes takes about a minute a workload, once a process; each further cell about
-    a second a seed.
+    The search for recipes takes about a minute a workload, once a process; each further cell some
+    tenths of a second.
 
     Args:
-        suite: settings of the cells, the seeds of the episodes included.
+        suite: settings of the cells.
         workload: name of one of the suite's workloads, or of any other; or a path.
         rate_per_min: mean arrival rate.
         budget_s: of every query, or "tiers".
@@ -78,7 +70,6 @@ def fluid_bounds(
     workload = name_of(workload)
     name = content_hash(
         [settings(suite), suite.fingerprint("workloads", given), BOUNDS_VERSION,
-         list(suite.seed_list),
          workload, rate_per_min, budget_s]
     )  # fmt: skip
     kept = None if cache is None else cache / f"{name}.json"
@@ -87,18 +78,12 @@ def fluid_bounds(
             return FluidBound.model_validate_json(kept.read_text(encoding="utf-8"))
         except ValueError as error:
             raise BenchmarkError(f"{kept} is no bound: {error}. Delete it.") from error
-    env = _environment(_key_of(suite, workload), given)
-    episodes = tuple(
-        _episode(env, workload, rate_per_min, budget_s, seed) for seed in suite.seed_list
-    )
     informed, plan = informed_plan(suite, given, rate_per_min, budget_s)
     found = FluidBound(
         workload=workload,
         rate_per_min=rate_per_min,
         budget_s=budget_s,
         informed=plan.goodput,
-        clairvoyant=float(np.mean(episodes)),
-        clairvoyant_episodes=episodes,
         informed_accuracy_cap=informed.accuracy,
     )
     if kept is not None:
@@ -123,29 +108,6 @@ def informed_plan(
     times = [simulation.arrivals.sample(float(rate_per_min), count, rng) for _ in range(_SPANS)]
     span_s = float(np.mean([arrival_s[-1] - arrival_s[0] for arrival_s in times]))
     return informed, informed.plan(span_s, count, drawn / drawn.sum())
-
-
-def _episode(
-    env: StreamVectorEnv, workload: str, rate_per_min: float, budget_s: Budget, seed: int
-) -> float:
-    """Return the clairvoyant bound of one episode, started as the benchmark starts it."""
-    cell = RoutingCell(POLICY, workload, rate_per_min, budget_s, seed)
-    fixed = np.nan if budget_s == "tiers" else float(budget_s)
-    options = {"arrival_rate_per_min": np.array([rate_per_min]), "budget_s": np.array([fixed])}
-    env.reset(seed=[cell.episode_seed], options=options)
-    simulation = env.simulation
-    budgets = np.full(simulation.num_queries, fixed)
-    if budget_s == "tiers":
-        key = int(simulation.state.stream[0]["key"])
-        budgets = drawn_budgets(key, len(budgets), simulation.params.budget_tiers_s)
-    return clairvoyant_goodput(simulation, 0, budgets)
-
-
-def drawn_budgets(key: int, count: int, tiers_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the budgets that an episode's queries draw, (count,)."""
-    keys = np.full(count, key, np.uint64)
-    u = uniform_array(keys, STREAM_BUDGET, np.arange(count))
-    return np.asarray(tiers_s[(u * len(tiers_s)).astype(np.int64)], np.float64)
 
 
 def _key_of(suite: RoutingSuite, workload: str) -> str:

@@ -1,4 +1,4 @@
-"""The fluid bounds of a results folder, kept in it once they have been computed."""
+"""The fluid bound of a results folder, kept in it once it has been computed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ from inframind_gym.benchmark.results import Results
 from inframind_gym.benchmark.routing.suite import RoutingSuite
 
 CACHE: Final = "bounds"  # folder in a results folder
-KINDS: Final = {  # kinds of bounds, and their knowledge
-    "informed": "knows distributions",
-    "clairvoyant": "knows the episodes",
-}
+KIND: Final = "informed"  # its column
 
 
 def fluid_averages(
     results: Results, strata: Sequence[Place], *, compute: bool
 ) -> dict[str, Any] | None:
-    """Return bounds on goodput that follow from the servers' capacity.
+    """Return the bound on goodput that follows from the servers' capacity.
 
     Args:
         results: A results folder; it keeps what has been computed.
@@ -31,8 +28,8 @@ def fluid_averages(
             cell and needs the extra `bounds`. Otherwise there are none until that has been done.
 
     Returns:
-        ``mean``, ``by_workload`` and ``by_rate`` (means by kind of bound), ``cells``; None if the
-        folder keeps none and none are to be computed.
+        ``mean``, ``by_workload``, ``by_rate`` and ``cells``, each row with ``informed`` (0..1);
+        None if the folder keeps none and none are to be computed.
 
     Raises:
         BenchmarkError: scipy is missing.
@@ -40,16 +37,15 @@ def fluid_averages(
     cache: Path = results.folder / CACHE
     if not strata or not (compute or cache.is_dir()):
         return None
-    from inframind_gym.benchmark.bounds import fluid_bounds
+    from inframind_gym.benchmark.bounds import fluid_bound
 
     suite = RoutingSuite.model_validate(results.header["suite"])
     played = {spec["kwargs"]["workload"] for spec in results.header["env_specs"].values()}
     suite = suite.model_copy(update={"workloads": tuple(sorted(played))})  # of all runs
     cells = []
     for place in strata:
-        bound = fluid_bounds(suite, *place, cache=cache)
-        kinds = {kind: getattr(bound, kind) for kind in KINDS}
-        cells.append({**suite.cell.describe(place), **kinds})
+        bound = fluid_bound(suite, *place, cache=cache)
+        cells.append({**suite.cell.describe(place), KIND: bound.informed})
     axes = {"by_workload": "workload", "by_rate": "rate_per_min"}
     tables = {
         table: [
@@ -62,4 +58,4 @@ def fluid_averages(
 
 
 def _mean(cells: Sequence[dict[str, Any]]) -> dict[str, float]:
-    return {kind: float(np.mean([cell[kind] for cell in cells])) for kind in KINDS}
+    return {KIND: float(np.mean([cell[KIND] for cell in cells]))}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inframind_gym.benchmark.routing.limits import KINDS
+from inframind_gym.benchmark.routing.limits import KIND
 from inframind_gym.benchmark.routing.metrics import METRICS
 from inframind_gym.benchmark.routing.suite import budget_text
 from inframind_gym.benchmark.tables import (
@@ -57,8 +57,8 @@ def _about_fluid(board: Mapping[str, Any]) -> str:
         return (
             "" if known else " How far from the possible: leaderboard --fluid, or run clairvoyant."
         )
-    values = [f"{100 * board['fluid']['mean'][kind]:.1f} ({what})" for kind, what in KINDS.items()]
-    return f" Fluid bounds on goodput %: {', '.join(values)}."
+    bound = 100 * board["fluid"]["mean"][KIND]
+    return f" A router that knows distributions, but no outcome: {bound:.1f} % goodput at best."
 
 
 def _goodput(
@@ -68,7 +68,7 @@ def _goodput(
     policies: Sequence[str],
     fluid: Sequence[Mapping[str, Any]] = (),
 ) -> Sheet:
-    """Make a table of goodput along an axis, with fluid bounds below."""
+    """Make a table of goodput along an axis, with the fluid bound below."""
     sheet = matrix(
         f"Goodput % by {what} (solved %)",
         rows,
@@ -82,11 +82,8 @@ def _goodput(
     if not limits:
         return sheet
     values = dict.fromkeys(row[axis] for row in rows)
-    below = [
-        [f"fluid bound, {what}", *(f"{100 * limits[value][kind]:.1f}" for value in values)]
-        for kind, what in KINDS.items()
-    ]
-    return dataclasses.replace(sheet, rows=[*sheet.rows, *below])
+    below = ["informed bound", *(f"{100 * limits[value][KIND]:.1f}" for value in values)]
+    return dataclasses.replace(sheet, rows=[*sheet.rows, below])
 
 
 def _use_sheet(rows: Sequence[Mapping[str, Any]]) -> Sheet:
