@@ -1,7 +1,8 @@
-"""The README's code runs as printed, and what it points to exists."""
+"""The README's code runs as printed; links and commands of all pages exist."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -10,11 +11,16 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+import typer
 
+import benchmarks.pages_cli  # noqa: F401  (adds its commands)
+from inframind_gym import cli
+from inframind_gym.benchmark.cli import app as benchmark_app
 from inframind_gym.policies import load_policy
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def python_block(containing: str) -> str:
@@ -55,10 +61,34 @@ def test_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < solved <= 20
 
 
-def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", README):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
         if "://" not in target:
-            assert (ROOT / target).exists(), target
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = "\n".join(re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    quoted = "\n".join(part.replace("\n", " ") for part in re.findall(r"`([^`]+)`", text))
+    for line in f"{blocks}\n{quoted}".splitlines():
+        found = re.match(r"(?:\S*/)?(inframind|python -m (\S+))(?= |$)(.*)", line.split("  #")[0])
+        if found is None or "…" in line:
+            continue
+        module = found[2]
+        if module not in (None, "benchmarks"):
+            assert importlib.util.find_spec(module), line
+            continue
+        command: Any = typer.main.get_command(benchmark_app if module else cli.app)
+        for word in found[3].split():
+            if hasattr(command, "list_commands") and not word.startswith("-"):
+                assert word in command.list_commands(None), line
+                command = command.get_command(None, word)
+            elif re.match(r"--?[a-z]", word):
+                options = {name for param in command.params for name in param.opts}
+                assert word.split("=")[0] in options, f"{word} of: {line}"
 
 
 def test_make_targets_exist() -> None:
