@@ -25,7 +25,7 @@ from pydantic import Field
 import inframind_gym  # noqa: F401
 from baselines.hyperparameters import PpoArguments
 from inframind_gym.configs import NonNegative, PositiveInt, StrictModel, load_yaml_model
-from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.errors import ConfigError, friendly
 from inframind_gym.policies import checkpoint
 
 DEFAULT_FILE: Final = Path(__file__).with_name("placement_ppo.yaml")
@@ -149,11 +149,8 @@ def main(
     settings: Annotated[Path, typer.Option(help="YAML file.")] = DEFAULT_FILE,
 ) -> None:
     """Train MaskablePPO on InfraMind-Placement-v0 and export its policy."""
-    try:
+    with friendly():
         config = train(load_yaml_model(settings, TrainingConfig), seed=seed, out=out)
-    except InfraMindError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
     print(f"{out}: {config['training']['timesteps']} decisions")
 
 

@@ -16,7 +16,6 @@ at play alone, by the policy that plays them.
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -34,7 +33,7 @@ from baselines.hyperparameters import (
     load_hyperparameters,
 )
 from inframind_gym.envs.sb3 import SB3VecEnv
-from inframind_gym.errors import ConfigError, InfraMindError, unknown
+from inframind_gym.errors import ConfigError, friendly, unknown
 from inframind_gym.policies import checkpoint
 
 try:
@@ -264,11 +263,8 @@ def main(
 ) -> None:
     """Train an algorithm of Stable-Baselines3 on InfraMind-Executor-v0 and export its policy."""
     started = time.monotonic()
-    try:
+    with friendly():
         config = train(algorithm, seed, out, load_hyperparameters(hyperparameters), timesteps)
-    except InfraMindError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
     run = config["training"]
     seconds = time.monotonic() - started
     print(

@@ -19,7 +19,7 @@ import typer
 
 from benchmarks.fit.measured import FITTED, POOL
 from benchmarks.pages import NONE, QUIET, RULE, check_matplotlib, refresh, save_all, table
-from inframind_gym.benchmark.cli import app, friendly
+from inframind_gym.benchmark.cli import app
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.progress import say
 from inframind_gym.calibration.measured_runs import read_runs
@@ -34,6 +34,7 @@ from inframind_gym.calibration.report import (
 )
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
+from inframind_gym.errors import friendly
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Real
 
 
@@ -22,6 +25,23 @@ class TaskError(InfraMindError):
 
 class ActionError(InfraMindError):
     """An action lies outside of the action space, or selects a model that is down."""
+
+
+@contextmanager
+def friendly() -> Iterator[None]:
+    """End a command with one line and status 2 on an error of wrong input, quietly on a cut pipe.
+
+    Raises:
+        SystemExit: In either case.
+    """
+    try:
+        yield
+    except InfraMindError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(2) from None
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
 
 
 def nearest(name: object, known: Iterable[object]) -> str | None:

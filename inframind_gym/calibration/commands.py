@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from inframind_gym.errors import ConfigError, InfraMindError, unknown
+from inframind_gym.errors import ConfigError, InfraMindError, friendly, unknown
 from inframind_gym.files import replace_text
 
 # Simulator and live client are imported when a command runs: they compile and load much.
@@ -41,7 +40,7 @@ def calibrate(
     from inframind_gym.calibration.report import card_yaml, log_report, log_table
     from inframind_gym.calibration.request_log import read_log
 
-    with _friendly():
+    with friendly():
         limits = server_card.Limits(max_num_seqs, max_num_batched_tokens, num_kv_blocks, block_size)
         calibration = server_card.calibrate(read_log(log, model), limits, fit_fraction=fit_fraction)
         figures = log_report(calibration)
@@ -77,7 +76,7 @@ def replay(
     from inframind_gym.calibration.report import cell_rows, runs_table, summarise
 
     began = time.monotonic()
-    with _friendly():
+    with friendly():
         cells = read_runs(runs, _methods(runs, methods))
         constants = replay.load_constants(pool, [cell.dataset for cell in cells], workloads)
         rows = cell_rows(cells, replay.predict(cells, constants, seeds))
@@ -132,7 +131,7 @@ def sim2real(
     """
     from inframind_gym.calibration.report import pool_table
 
-    with _friendly():
+    with friendly():
         figures = compare_live_pool(
             pool,
             workload,
@@ -243,13 +242,3 @@ def _rates(option: str, text: str) -> tuple[float, ...]:
 
 def _write(path: Path, figures: dict[str, Any]) -> None:
     replace_text(path, json.dumps(figures, indent=2, allow_nan=False) + "\n")
-
-
-@contextmanager
-def _friendly() -> Iterator[None]:
-    """Show errors of wrong input as one line, and exit with status 2."""
-    try:
-        yield
-    except InfraMindError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None

@@ -187,7 +187,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, Item]]:
                     continue
                 try:
                     item = json.loads(raw)
-                except ValueError as error:  # not JSON, or not UTF-8
+                except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
                     raise TaskError(f"{path}, line {number}: not valid JSON ({error})") from None
                 if not isinstance(item, dict):
                     raise TaskError(f"{path}, line {number}: not a JSON object but {item!r:.40}")
