@@ -124,11 +124,7 @@ def make_training_env(settings: Sb3Environment, **arguments: Any) -> SB3VecEnv:
         gym.make_vec(
             ENV_ID,
             num_envs=len(rates),
-            pool=settings.pool,
-            workload=settings.workload,
-            split=settings.split,
-            background=settings.background,
-            system_features=list(settings.system_features),
+            **settings.model_dump(mode="json", exclude={"rates_per_min", "rows_per_rate"}),
             **arguments,
         )
     )
@@ -236,7 +232,7 @@ def train(
             **asked,
             "timesteps": int(model.num_timesteps),
             "episodes": base.costs.episode_count,
-            "last_lambda": envs.multiplier,
+            "last_lambda": envs.multiplier.value,
             "last_mean_cost": _mean(envs.cost_queue),
             "last_solve_rate": _mean(base.costs.return_queue),
         },

@@ -39,7 +39,6 @@ from inframind_gym.benchmark.bounds import fluid_bounds
 from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import ROUTING, family
-from inframind_gym.benchmark.progress import say
 from inframind_gym.benchmark.provenance import weights_hash
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.benchmark.store import read_blocks, read_header, read_records
@@ -47,6 +46,7 @@ from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.errors import unknown
 from inframind_gym.files import replace_text
 from inframind_gym.policies.loading import registered_policies
+from inframind_gym.progress import say
 from inframind_gym.simulator import SIMULATOR_VERSION
 
 

@@ -8,7 +8,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from numbers import Real
+from typing import Any
 
 
 class InfraMindError(ValueError):
@@ -42,6 +44,27 @@ def friendly() -> Iterator[None]:
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
+
+
+def require(module: str, what: str, extra: str) -> Any:
+    """Return a module that an extra of this package brings.
+
+    Args:
+        module: Name of the module, e.g. "networkx".
+        what: What needs it, to open the message.
+        extra: The extra that brings it, e.g. "placement".
+
+    Raises:
+        ConfigError: It is not; says how to install it.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} needs {error.name or module}, which is not installed: pip install "
+            f"'inframind-gym[{extra}]', or in a checkout pip install -c constraints.txt -e "
+            f"'.[{extra}]'"
+        ) from None
 
 
 def nearest(name: object, known: Iterable[object]) -> str | None:

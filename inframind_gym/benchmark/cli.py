@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.progress import say
 from inframind_gym.errors import friendly
+from inframind_gym.progress import say
 
 if TYPE_CHECKING:
     from inframind_gym.benchmark.compare import Side

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -129,105 +128,64 @@ def sim2real(
     Writes `report.json`, `requests.jsonl` (every live call) and `pool.yaml` (the pool with the
     fitted cards, for simulated environments) to the folder.
     """
-    from inframind_gym.calibration.report import pool_table
-
-    with friendly():
-        figures = compare_live_pool(
-            pool,
-            workload,
-            _rates("fit-rates", fit_rates),
-            _rates("check-rates", check_rates),
-            queries=queries,
-            seed=seed,
-            out=out,
-        )
-    Console().print(pool_table(figures))
-    typer.echo(f"report: {out / 'report.json'}\npool with fitted cards: {out / 'pool.yaml'}")
-
-
-def compare_live_pool(
-    pool: str,
-    workload: str,
-    fit_rates: Sequence[float],
-    check_rates: Sequence[float],
-    *,
-    queries: int,
-    seed: int,
-    out: Path,
-) -> dict[str, Any]:
-    """Play episodes on a live pool, fit its cards, simulate the episodes and write the files.
-
-    Args:
-        pool: Name or file.
-        workload: Name or file.
-        fit_rates: Queries a minute of the episodes that are fitted.
-        check_rates: Queries a minute of those that are only predicted.
-        queries: Queries of an episode.
-        seed: Of the first episode.
-        out: Folder.
-
-    Returns:
-        The content of `report.json`.
-
-    Raises:
-        InfraMindError: The pool cannot be used, no server answers, or too many calls fail.
-    """
     from inframind_gym.calibration.live_episodes import play_live, play_simulated
     from inframind_gym.calibration.live_pool import fit_pool, pool_yaml
-    from inframind_gym.calibration.report import episode_report, pool_report
+    from inframind_gym.calibration.report import episode_report, pool_report, pool_table
     from inframind_gym.live.config import live_config
     from inframind_gym.live.simulation import LiveSimulation
 
-    repeated = set(fit_rates) & set(check_rates)
-    if repeated:
-        raise InfraMindError(
-            f"{min(repeated):g} queries a minute is among the rates to fit and those to check: a "
-            "check must be at a load that was not fitted"
-        )
-    out.mkdir(parents=True, exist_ok=True)
-    config = live_config(
-        {
-            "pool": pool,
-            "workload": workload,
-            "num_queries": queries,
-            "observation": "index",
-            "record_calls": True,
-            "log": str(out / "requests.jsonl"),
-            "live": {},
-        }
-    )
-    simulation = LiveSimulation(config, one_query=False)
-    episodes = []
-    try:
-        for number, rate in enumerate((*fit_rates, *check_rates)):
-            episode = play_live(simulation, rate, seed + number)
-            failed = f", {episode.failed} failed" if episode.failed else ""
-            typer.echo(
-                f"{rate:g} queries/min: {len(episode.calls)} calls, "
-                f"{episode.e2e_s.mean():.2f} s each{failed}",
-                err=True,
+    with friendly():
+        fitted, checked = _rates("fit-rates", fit_rates), _rates("check-rates", check_rates)
+        if repeated := set(fitted) & set(checked):
+            raise InfraMindError(
+                f"{min(repeated):g} queries a minute is among the rates to fit and those to check: "
+                "a check must be at a load that was not fitted"
             )
-            episodes.append(episode)
-    finally:
-        simulation.disconnect()
-    fit = fit_pool(simulation.pool, episodes[: len(fit_rates)])
-    typer.echo(
-        f"fitted to {fit.calls} calls: mismatch {fit.mismatch:.3f}, before {fit.before:.3f}",
-        err=True,
-    )
-    comparisons = [
-        episode_report(
-            live,
-            play_simulated(config, fit.pool, live),
-            simulation.pool.aliases,
-            fitted=number < len(fit_rates),
+        out.mkdir(parents=True, exist_ok=True)
+        config = live_config(
+            {
+                "pool": pool,
+                "workload": workload,
+                "num_queries": queries,
+                "observation": "index",
+                "record_calls": True,
+                "log": str(out / "requests.jsonl"),
+                "live": {},
+            }
         )
-        for number, live in enumerate(episodes)
-    ]
-    figures = pool_report(simulation.pool, workload, fit, comparisons)
-    _write(out / "report.json", figures)
-    replace_text(out / "pool.yaml", pool_yaml(pool, fit.pool, out / "report.json"))
-    return figures
+        simulation = LiveSimulation(config, one_query=False)
+        episodes = []
+        try:
+            for number, rate in enumerate((*fitted, *checked)):
+                episode = play_live(simulation, rate, seed + number)
+                failed = f", {episode.failed} failed" if episode.failed else ""
+                typer.echo(
+                    f"{rate:g} queries/min: {len(episode.calls)} calls, "
+                    f"{episode.e2e_s.mean():.2f} s each{failed}",
+                    err=True,
+                )
+                episodes.append(episode)
+        finally:
+            simulation.disconnect()
+        fit = fit_pool(simulation.pool, episodes[: len(fitted)])
+        typer.echo(
+            f"fitted to {fit.calls} calls: mismatch {fit.mismatch:.3f}, before {fit.before:.3f}",
+            err=True,
+        )
+        comparisons = [
+            episode_report(
+                live,
+                play_simulated(config, fit.pool, live),
+                simulation.pool.aliases,
+                fitted=number < len(fitted),
+            )
+            for number, live in enumerate(episodes)
+        ]
+        figures = pool_report(simulation.pool, workload, fit, comparisons)
+        _write(out / "report.json", figures)
+        replace_text(out / "pool.yaml", pool_yaml(pool, fit.pool, out / "report.json"))
+    Console().print(pool_table(figures))
+    typer.echo(f"report: {out / 'report.json'}\npool with fitted cards: {out / 'pool.yaml'}")
 
 
 def _rates(option: str, text: str) -> tuple[float, ...]:

@@ -32,7 +32,6 @@ from inframind_gym.tasks.taskset import (
     EMBED_DIM,
     SPLITS,
     TaskSet,
-    check_embeddings,
     check_split,
     split_of_stem,
 )
@@ -91,6 +90,8 @@ def load_tasks(
         TaskError: an unknown source, dataset or split; a broken file (named with its line); an
             embedding of the wrong width; a split that holds no task.
     """
+    from inframind_gym.tasks.embedding import embed_texts
+
     wanted = check_split(split)
     if str(source) == BUILTIN:
         tasks, splits = read_builtin()
@@ -99,17 +100,17 @@ def load_tasks(
             keep = [i for i, dataset in enumerate(tasks.datasets) if dataset in chosen]
             tasks, splits = tasks.select(keep), tuple(splits[i] for i in keep)
         if embedder is not None:
-            tasks = replace(tasks, embeddings=_embeddings(tasks.texts, embedder, cache_dir))
+            tasks = replace(tasks, embeddings=embed_texts(tasks.texts, embedder, cache_dir))
     else:
         records = read_folder(Path(source), datasets)
         texts, names = [r.text for r in records], [r.dataset for r in records]
         embeddings = np.zeros((len(records), EMBED_DIM), dtype=np.float32)
         if isinstance(embedder, np.ndarray):
-            embeddings = _embeddings(texts, embedder, cache_dir)
+            embeddings = embed_texts(texts, embedder)
         else:
             for name in dict.fromkeys(names):  # each dataset has its cache file
                 rows = [i for i, own in enumerate(names) if own == name]
-                embeddings[rows] = _embeddings([texts[i] for i in rows], embedder, cache_dir)
+                embeddings[rows] = embed_texts([texts[i] for i in rows], embedder, cache_dir)
         tasks = task_set(Path(source).resolve().name, records, embeddings)
         splits = tuple(record.actual_split for record in records)
     rows = [i for i, name in enumerate(splits) if wanted in ("all", name)]
@@ -120,25 +121,6 @@ def load_tasks(
             "Use another split, or split='all'."
         )
     return tasks.select(rows)
-
-
-def _embeddings(
-    texts: Sequence[str],
-    embedder: Embedder | NDArray[Any] | None,
-    cache_dir: str | os.PathLike[str] | None,
-) -> NDArray[np.float32]:
-    """Return (n, 384) embeddings, computed, cached or as given."""
-    if isinstance(embedder, np.ndarray):
-        check_embeddings(embedder, len(texts), "the embeddings given")
-        return embedder.astype(np.float32)
-    if embedder is not None and not callable(embedder):
-        raise TaskError(
-            "an embedder must be a callable from texts to an array (n, 384), or such an array, "
-            f"not {type(embedder).__name__}"
-        )
-    from inframind_gym.tasks.embedding import embed_texts
-
-    return embed_texts(texts, embedder, cache_dir)
 
 
 @lru_cache(maxsize=1)

@@ -53,7 +53,7 @@ def test_loading_is_fast_and_imports_little() -> None:
     assert min(times_s) < 0.1
     modules = modules_after("from inframind_gym.tasks import load_tasks; load_tasks()")
     assert not modules & {"torch", "sentence_transformers", "transformers", "sklearn"}
-    assert not modules & {f"inframind_gym.tasks.{name}" for name in ("embedding", "graders")}
+    assert not modules & {f"inframind_gym.tasks.{name}" for name in ("graders", "judging")}
 
 
 def test_every_answer_grades_itself() -> None:
