@@ -100,22 +100,12 @@ class TaskSet:
             TaskError: a mask of the wrong length, or a row number out of range.
         """
         chosen = np.asarray(mask_or_indices)
-        if chosen.dtype == np.bool_:
-            if chosen.shape != (len(self),):
-                raise TaskError(
-                    f"a mask over {len(self)} tasks cannot have the shape {chosen.shape}"
-                )
-            rows = np.flatnonzero(chosen)
-        else:
-            if chosen.size and not np.issubdtype(chosen.dtype, np.integer):
-                raise TaskError(
-                    f"tasks are selected by a boolean mask or by integers, not by {chosen.dtype}"
-                )
-            rows = chosen.astype(np.int64).reshape(-1)
-            if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
-                raise TaskError(
-                    f"a row number is outside of 0..{len(self) - 1} (task set {self.name!r})"
-                )
+        try:
+            if chosen.dtype != np.bool_ and (chosen < 0).any():
+                raise IndexError(f"the row number {chosen.min()} is negative")
+            rows = np.arange(len(self))[chosen if chosen.size else []].reshape(-1)
+        except IndexError as error:
+            raise TaskError(f"task set {self.name!r} of {len(self)} tasks: {error}") from None
         order: list[int] = rows.tolist()
         columns: dict[str, Any] = {}
         for field in _COLUMNS:
