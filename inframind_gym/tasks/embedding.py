@@ -197,7 +197,7 @@ def embed_texts(
             another shape than (n, 384) or with values that are not finite.
     """
     if isinstance(embedder, np.ndarray):
-        return _checked(embedder, len(texts), "the embeddings given").astype(np.float32)
+        return check_embeddings(embedder, len(texts), "the embeddings given").astype(np.float32)
     if embedder is not None and not callable(embedder):
         raise TaskError(
             "an embedder must be a callable from texts to an array (n, 384), or such an array, "
@@ -206,20 +206,11 @@ def embed_texts(
     embed: Embedder = MiniLMEmbedder() if embedder is None else embedder
     fingerprint = getattr(embed, "fingerprint", None)
     if not isinstance(fingerprint, str):
-        return _checked(embed(texts), len(texts), "the embedder given").astype(np.float32)
+        return check_embeddings(embed(texts), len(texts), "the embedder given").astype(np.float32)
     path = cache_folder(cache_dir) / f"embeddings-{cache_key(fingerprint, texts)}.bin"
     cached = read_array(path)
     if cached is not None and cached.shape == (len(texts), EMBED_DIM):
         return cached.astype(np.float32)
-    fresh = _checked(embed(texts), len(texts), "the embedder").astype(np.float16)
+    fresh = check_embeddings(embed(texts), len(texts), "the embedder").astype(np.float16)
     write_array(path, fresh)
     return fresh.astype(np.float32)
-
-
-def _checked(result: object, rows: int, what: str) -> NDArray[Any]:
-    """Return the result of an embedder as an array, if it is a valid one."""
-    array = np.asarray(result)
-    if not np.issubdtype(array.dtype, np.number):
-        raise TaskError(f"{what}: embeddings must be numbers, not {array.dtype}")
-    check_embeddings(array, rows, what)
-    return array

@@ -28,5 +28,4 @@ def load_role_embeddings() -> NDArray[np.float32]:
     embeddings = np.load(DATA / ROLES_FILE, allow_pickle=False)
     if embeddings.ndim != 2:
         raise TaskError(f"{ROLES_FILE} is damaged; reinstall the package")
-    check_embeddings(embeddings, embeddings.shape[0], ROLES_FILE)
-    return np.asarray(embeddings, dtype=np.float32)
+    return check_embeddings(embeddings, len(embeddings), ROLES_FILE).astype(np.float32)
