@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.configs import StrictModel
-from inframind_gym.errors import ConfigError
+from inframind_gym.errors import ConfigError, require
 from inframind_gym.files import replace_text
 from inframind_gym.simulator import SIMULATOR_VERSION
 
@@ -158,7 +158,7 @@ class Tracker:
             run_id = out / WANDB_RUN
             if not run_id.is_file():
                 run_id.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
-            self._wandb = _needed("wandb", "track").init(
+            self._wandb = require("wandb", "--wandb", "track").init(
                 project="inframind",
                 name=out.name,
                 id=run_id.read_text(encoding="utf-8"),
@@ -168,7 +168,8 @@ class Tracker:
                 config=dict(config),
             )
         if tensorboard:
-            self._tensorboard = _needed("torch.utils.tensorboard", "track").SummaryWriter(str(out))
+            writer = require("torch.utils.tensorboard", "--tensorboard", "track").SummaryWriter
+            self._tensorboard = writer(str(out))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Note metrics at a step; `flush` writes them."""
@@ -213,15 +214,6 @@ class Tracker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _needed(module: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{error.name} is not installed: pip install -c constraints.txt -e '.[{extra}]'"
-        ) from None
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

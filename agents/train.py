@@ -16,7 +16,7 @@ import yaml
 from pydantic import ConfigDict
 
 from inframind_gym.configs import StrictModel, load_yaml_model, validate
-from inframind_gym.errors import ConfigError, InfraMindError, did_you_mean
+from inframind_gym.errors import ConfigError, did_you_mean, friendly
 
 CONFIGS: Final = Path(__file__).resolve().parent / "configs"
 
@@ -43,27 +43,24 @@ def main(
     ] = None,
 ) -> None:
     """Train a policy: the best one is written to OUT/best, metrics to OUT/metrics.jsonl."""
+    options = {
+        "workers": workers,
+        "ray_address": ray_address,
+        "resume": resume,
+        "wandb": wandb,
+        "tensorboard": tensorboard,
+    }
     try:
-        train, checked = read_config(config, set_ or [])
-        options = {
-            "workers": workers,
-            "ray_address": ray_address,
-            "resume": resume,
-            "wandb": wandb,
-            "tensorboard": tensorboard,
-        }
-        known = inspect.signature(train).parameters
-        for name, value in options.items():
-            if name not in known and value not in (None, False, 1):
-                raise ConfigError(f"--{name.replace('_', '-')}: {config} trains without it.")
-        used = {name: value for name, value in options.items() if name in known}
-        result = train(checked, seed=seed, out=out, **used)
+        with friendly():
+            train, checked = read_config(config, set_ or [])
+            known = inspect.signature(train).parameters
+            for name in sorted(options.keys() - known.keys()):
+                if options.pop(name) not in (None, False, 1):
+                    raise ConfigError(f"--{name.replace('_', '-')}: {config} trains without it.")
+            result = train(checked, seed=seed, out=out, **options)
     except KeyboardInterrupt:
         print(f"stopped; --resume goes on from the last round in {out}.", file=sys.stderr)
         raise typer.Exit(130) from None
-    except InfraMindError as error:
-        print(f"train: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
     print(json.dumps(result, default=str))
 
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 import inframind_gym  # noqa: F401
 from baselines.hyperparameters import DEFAULT_FILE, GptSwarmSettings, load_hyperparameters
 from inframind_gym.envs.routing.vector import StreamVectorEnv
-from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.errors import ConfigError, friendly
 from inframind_gym.files import replace_text
 from inframind_gym.policies.gptswarm import Edge, Swarm, edges_of
 from inframind_gym.simulator.server.pool import load_pool
@@ -187,7 +187,7 @@ def main(
     ] = DEFAULT_FILE,
 ) -> None:
     """Learn GPTSwarm's edges; metrics go to standard output as JSON Lines."""
-    try:
+    with friendly():
         swarm = train(
             seed,
             load_hyperparameters(hyperparameters).gptswarm,
@@ -195,9 +195,6 @@ def main(
             pool,
         )
         replace_text(out, swarm.model_dump_json(indent=2) + "\n")
-    except InfraMindError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
     print(f"{out}: {len(swarm.edges)} of {len(swarm.probabilities)} edges", file=sys.stderr)
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from agents.lagrangian import Multiplier
 from baselines.hyperparameters import LagrangianSettings
 from inframind_gym.errors import ConfigError
 
@@ -40,7 +41,7 @@ class LagrangianVecEnv(VecEnvWrapper):
         settings: block `lagrangian` of the hyperparameters.
 
     Attributes:
-        multiplier: λ.
+        multiplier: λ and its update.
         updates: how often λ was updated.
         cost_queue: costs of the last 100 episodes.
     """
@@ -48,7 +49,12 @@ class LagrangianVecEnv(VecEnvWrapper):
     def __init__(self, venv: VecEnv, settings: LagrangianSettings) -> None:
         super().__init__(venv)
         self.settings = settings
-        self.multiplier = min(settings.start, settings.largest)
+        self.multiplier = Multiplier(
+            min(settings.start, settings.largest),
+            settings.learning_rate,
+            settings.cost_limit,
+            settings.largest,
+        )
         self.updates = 0
         self.cost_queue: deque[float] = deque(maxlen=BUFFER_LENGTH)
         self._finished: list[float] = []  # costs of the episodes since the last update
@@ -78,7 +84,7 @@ class LagrangianVecEnv(VecEnvWrapper):
             ) from None
         for info, reward in zip(infos, rewards.tolist(), strict=True):
             info["reward"] = reward
-        penalty = self.multiplier * np.minimum(costs, self.settings.largest_step_cost)
+        penalty = self.multiplier.value * np.minimum(costs, self.settings.largest_step_cost)
         self._running += costs
         for row in np.flatnonzero(dones).tolist():
             self._finish(float(self._running[row]))
@@ -91,9 +97,7 @@ class LagrangianVecEnv(VecEnvWrapper):
         self._finished.append(cost)
         if len(self._finished) < self.settings.every_episodes:
             return
-        violation = float(np.mean(self._finished)) - self.settings.cost_limit
-        raised = self.multiplier + self.settings.learning_rate * violation
-        self.multiplier = float(np.clip(raised, 0.0, self.settings.largest))
+        self.multiplier.update(float(np.mean(self._finished)))
         self.updates += 1
         self._finished.clear()
 
@@ -107,7 +111,7 @@ class LagrangianLog(BaseCallback):
 
     def _on_step(self) -> bool:
         costs = self._envs.cost_queue
-        self.logger.record("lagrange/lambda", self._envs.multiplier)
+        self.logger.record("lagrange/lambda", self._envs.multiplier.value)
         if costs:
             self.logger.record("charts/episodic_cost", float(np.mean(costs)))
             violations = np.asarray(costs) > LATE

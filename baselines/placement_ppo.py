@@ -25,7 +25,7 @@ from pydantic import Field
 import inframind_gym  # noqa: F401
 from baselines.hyperparameters import PpoArguments
 from inframind_gym.configs import NonNegative, PositiveInt, StrictModel, load_yaml_model
-from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.errors import ConfigError, friendly, require
 from inframind_gym.policies import checkpoint
 
 DEFAULT_FILE: Final = Path(__file__).with_name("placement_ppo.yaml")
@@ -61,15 +61,12 @@ def train(config: TrainingConfig, *, seed: int, out: Path) -> dict[str, Any]:
     Raises:
         ConfigError: a package is missing, or `out` holds another finished training.
     """
-    try:
-        import torch
-        from sb3_contrib import MaskablePPO
-        from stable_baselines3.common.vec_env import VecNormalize
-    except ImportError as error:
-        raise ConfigError(
-            f"training needs {error.name}; install it with `pip install torch` and "
-            '`pip install "inframind-gym[agents]"`'
-        ) from None
+    for module in ("torch", "sb3_contrib"):
+        require(module, "training", "agents")
+    import torch
+    from sb3_contrib import MaskablePPO
+    from stable_baselines3.common.vec_env import VecNormalize
+
     from baselines.placement_network import ScorerPolicy, export
     from inframind_gym.envs.sb3 import SB3VecEnv
 
@@ -149,11 +146,8 @@ def main(
     settings: Annotated[Path, typer.Option(help="YAML file.")] = DEFAULT_FILE,
 ) -> None:
     """Train MaskablePPO on InfraMind-Placement-v0 and export its policy."""
-    try:
+    with friendly():
         config = train(load_yaml_model(settings, TrainingConfig), seed=seed, out=out)
-    except InfraMindError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
     print(f"{out}: {config['training']['timesteps']} decisions")
 
 

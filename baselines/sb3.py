@@ -16,7 +16,6 @@ at play alone, by the policy that plays them.
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -34,7 +33,7 @@ from baselines.hyperparameters import (
     load_hyperparameters,
 )
 from inframind_gym.envs.sb3 import SB3VecEnv
-from inframind_gym.errors import ConfigError, InfraMindError, unknown
+from inframind_gym.errors import ConfigError, friendly, unknown
 from inframind_gym.policies import checkpoint
 
 try:
@@ -125,11 +124,7 @@ def make_training_env(settings: Sb3Environment, **arguments: Any) -> SB3VecEnv:
         gym.make_vec(
             ENV_ID,
             num_envs=len(rates),
-            pool=settings.pool,
-            workload=settings.workload,
-            split=settings.split,
-            background=settings.background,
-            system_features=list(settings.system_features),
+            **settings.model_dump(mode="json", exclude={"rates_per_min", "rows_per_rate"}),
             **arguments,
         )
     )
@@ -237,7 +232,7 @@ def train(
             **asked,
             "timesteps": int(model.num_timesteps),
             "episodes": base.costs.episode_count,
-            "last_lambda": envs.multiplier,
+            "last_lambda": envs.multiplier.value,
             "last_mean_cost": _mean(envs.cost_queue),
             "last_solve_rate": _mean(base.costs.return_queue),
         },
@@ -264,11 +259,8 @@ def main(
 ) -> None:
     """Train an algorithm of Stable-Baselines3 on InfraMind-Executor-v0 and export its policy."""
     started = time.monotonic()
-    try:
+    with friendly():
         config = train(algorithm, seed, out, load_hyperparameters(hyperparameters), timesteps)
-    except InfraMindError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
     run = config["training"]
     seconds = time.monotonic() - started
     print(

@@ -18,10 +18,9 @@ import numpy as np
 import typer
 
 from benchmarks.fit.measured import FITTED, POOL
-from benchmarks.pages import NONE, QUIET, RULE, check_matplotlib, refresh, save_all, table
-from inframind_gym.benchmark.cli import app, friendly
+from benchmarks.pages import NONE, QUIET, RULE, refresh, save_all, table
+from inframind_gym.benchmark.cli import app
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.progress import say
 from inframind_gym.calibration.measured_runs import read_runs
 from inframind_gym.calibration.replay import DEFAULT_SEEDS, load_constants, predict
 from inframind_gym.calibration.report import (
@@ -34,6 +33,8 @@ from inframind_gym.calibration.report import (
 )
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
+from inframind_gym.errors import friendly, require
+from inframind_gym.progress import say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,7 +122,7 @@ def fidelity(
         page = out / PAGE
         if not page.exists():
             raise BenchmarkError(f"{page} does not exist: its prose is written by hand.")
-        check_matplotlib()
+        require("matplotlib", "drawing figures", "plot")
         logs = [_log_evidence(data / "vllm_traces" / name, log) for name, log in LOGS.items()]
         cells = read_runs(data / "measured_runs.json", [OBLIVIOUS, ADAPTIVE])
         say(f"replaying {len(cells)} measured cells, {seeds} episodes each ...")

@@ -49,17 +49,14 @@ class Draws:
 
     Attributes:
         value: The score itself.
-        both: Draws of training seeds and episodes, ``(num_resamples,)``.
-        training: Draws of training seeds alone, ``(num_resamples,)``.
-        episodes: Draws of episodes alone, ``(num_resamples,)``.
+        draws: Draws of training seeds and episodes, of training seeds alone, and of episodes alone,
+            ``(3, num_resamples)``.
         num_trained: Training seeds; count 1 where nothing is trained.
         num_episodes: Episodes.
     """
 
     value: float
-    both: Array
-    training: Array
-    episodes: Array
+    draws: Array
     num_trained: Units
     num_episodes: Units
 
@@ -76,16 +73,14 @@ class Draws:
         trained = [one for one in (self.num_trained, other.num_trained) if one.df > 0]
         return Draws(
             float(operation(np.float64(self.value), np.float64(other.value))),
-            operation(self.both, other.both),
-            operation(self.training, other.training),
-            operation(self.episodes, other.episodes),
+            operation(self.draws, other.draws),
             min(trained, key=lambda units: units.df, default=self.num_trained),
             self.num_episodes,
         )
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
         """The expanded percentile interval."""
-        factors = ((self.training, self.num_trained), (self.episodes, self.num_episodes))
+        factors = zip(self.draws[1:], (self.num_trained, self.num_episodes), strict=True)
         parts = [(float(draws.var()), units) for draws, units in factors if units.df > 0]
         variance = sum(v for v, _ in parts)
         if variance <= 0.0:
@@ -94,7 +89,7 @@ class Draws:
         widened = sum(v * units.count / units.df for v, units in parts) / variance
         t = student_t_quantile(0.5 + confidence / 2.0, max(1, math.floor(df + 1e-9)))
         tail = _NORMAL.cdf(-math.sqrt(widened) * t)
-        low, high = np.quantile(self.both, [tail, 1.0 - tail])
+        low, high = np.quantile(self.draws[0], [tail, 1.0 - tail])
         return float(low), float(high)
 
 
@@ -108,11 +103,10 @@ def draw(
     num_trained, num_episodes = matrix.shape
     seeds = _counts(repr(("training", trained)), seed, num_trained, num)
     episodes = _counts(repr(("sweeps", *stratum)), seed, num_episodes, num)
+    both = np.einsum("bt,ts,bs->b", seeds, matrix, episodes, optimize=True)
     return Draws(
         float(matrix.mean()),
-        np.einsum("bt,ts,bs->b", seeds, matrix, episodes, optimize=True),
-        seeds @ matrix.mean(axis=1),
-        episodes @ matrix.mean(axis=0),
+        np.stack([both, seeds @ matrix.mean(axis=1), episodes @ matrix.mean(axis=0)]),
         Units(num_trained, num_trained - 1),
         Units(num_episodes, num_episodes - 1),
     )
@@ -122,9 +116,7 @@ def mean(draws: Sequence[Draws]) -> Draws:
     """The mean over strata of one entry (or of one difference), each with the same weight."""
     return Draws(
         float(np.mean([one.value for one in draws])),
-        np.mean([one.both for one in draws], axis=0),
-        np.mean([one.training for one in draws], axis=0),
-        np.mean([one.episodes for one in draws], axis=0),
+        np.mean([one.draws for one in draws], axis=0),
         draws[0].num_trained,
         Units(
             sum(one.num_episodes.count for one in draws), sum(one.num_episodes.df for one in draws)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.errors import unknown
+from inframind_gym.errors import require, unknown
 from inframind_gym.files import replace_text
 
 if TYPE_CHECKING:
@@ -114,21 +114,6 @@ def refresh(page: Path, blocks: Mapping[str, str], *, check: bool = False) -> bo
     return new == old
 
 
-def check_matplotlib() -> None:
-    """Check that figures can be drawn.
-
-    Raises:
-        BenchmarkError: matplotlib is missing; names the extra.
-    """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise BenchmarkError(
-            "figures need matplotlib: install the extra `plot`, from the repository "
-            '`pip install -c constraints.txt -e ".[plot]"`.'
-        ) from None
-
-
 def save_all(figures: Mapping[str, Callable[[], Figure]], folder: Path) -> None:
     """Draw figures into a folder.
 
@@ -137,9 +122,9 @@ def save_all(figures: Mapping[str, Callable[[], Figure]], folder: Path) -> None:
         folder: Made if needed.
 
     Raises:
-        BenchmarkError: matplotlib is missing, or a file cannot be written.
+        InfraMindError: matplotlib is missing, or a file cannot be written.
     """
-    check_matplotlib()
+    require("matplotlib", "drawing figures", "plot")
     from matplotlib import rc_context
 
     try:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from benchmarks import fidelity  # noqa: F401  (adds its command)
-from inframind_gym.benchmark.cli import app, friendly
+from inframind_gym.benchmark.cli import app
+from inframind_gym.errors import friendly
 
 
 @app.command()

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from inframind_gym import ENVIRONMENTS, __version__
-from inframind_gym.errors import InfraMindError, unknown
+from inframind_gym.errors import InfraMindError, friendly, unknown
 
 _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "bench": "inframind_gym.benchmark.cli:app",
@@ -109,13 +109,10 @@ def check(
     """Check a configuration file, and say what is wrong with it."""
     from inframind_gym.configs import find_config
 
-    try:
+    with friendly():
         if kind not in _LOADERS:
             raise InfraMindError(unknown("kind of file", kind, _LOADERS))
         path = find_config(kind, name_or_path)
         loader = _load(_LOADERS[kind])
         loader(str(path) if kind == "suites" else path)
-    except InfraMindError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
     typer.echo(f"{path}: valid")

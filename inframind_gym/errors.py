@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from numbers import Real
+from typing import Any
 
 
 class InfraMindError(ValueError):
@@ -22,6 +27,44 @@ class TaskError(InfraMindError):
 
 class ActionError(InfraMindError):
     """An action lies outside of the action space, or selects a model that is down."""
+
+
+@contextmanager
+def friendly() -> Iterator[None]:
+    """End a command with one line and status 2 on an error of wrong input, quietly on a cut pipe.
+
+    Raises:
+        SystemExit: In either case.
+    """
+    try:
+        yield
+    except InfraMindError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(2) from None
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+
+
+def require(module: str, what: str, extra: str) -> Any:
+    """Return a module that an extra of this package brings.
+
+    Args:
+        module: Name of the module, e.g. "networkx".
+        what: What needs it, to open the message.
+        extra: The extra that brings it, e.g. "placement".
+
+    Raises:
+        ConfigError: It is not; says how to install it.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} needs {error.name or module}, which is not installed: pip install "
+            f"'inframind-gym[{extra}]', or in a checkout pip install -c constraints.txt -e "
+            f"'.[{extra}]'"
+        ) from None
 
 
 def nearest(name: object, known: Iterable[object]) -> str | None:

@@ -32,9 +32,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from inframind_gym.benchmark.cli import friendly
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.progress import say
 from inframind_gym.calibration.fit import Vector
 from inframind_gym.calibration.measured_runs import MeasuredCell, read_runs
 from inframind_gym.calibration.replay import (
@@ -47,7 +45,9 @@ from inframind_gym.calibration.replay import (
 from inframind_gym.calibration.replay_choices import HARNESSES, mean_agents
 from inframind_gym.calibration.report import cell_rows, summarise
 from inframind_gym.configs import find_config
+from inframind_gym.errors import friendly
 from inframind_gym.files import replace_text
+from inframind_gym.progress import say
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 from inframind_gym.simulator.workload import AgentProfile, PlannerMix
 

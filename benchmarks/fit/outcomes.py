@@ -26,8 +26,7 @@ from scipy.optimize import brentq, minimize
 from scipy.special import expit, log_expit, ndtr, ndtri
 
 from benchmarks.fit.measured import OUTCOMES
-from inframind_gym.benchmark.cli import friendly
-from inframind_gym.errors import ConfigError
+from inframind_gym.errors import ConfigError, friendly
 from inframind_gym.files import replace_text
 from inframind_gym.tasks import load_tasks
 

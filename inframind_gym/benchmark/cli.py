@@ -8,18 +8,16 @@ with status 130. Heavy modules are imported by the command that needs them.
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.progress import say
-from inframind_gym.errors import InfraMindError
+from inframind_gym.errors import friendly
+from inframind_gym.progress import say
 
 if TYPE_CHECKING:
     from inframind_gym.benchmark.compare import Side
@@ -45,19 +43,6 @@ Fluid = Annotated[
     bool, typer.Option("--fluid", help="Compute the informed bound (extra `bounds`).")
 ]
 BootstrapSeed = Annotated[int, typer.Option(help="Seed of the intervals.")]
-
-
-@contextmanager
-def friendly() -> Iterator[None]:
-    """Print an error of wrong input as one line and exit with status 2."""
-    try:
-        yield
-    except InfraMindError as error:
-        say(f"error: {error}")
-        raise typer.Exit(2) from None
-    except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from None
 
 
 def print_json(content: dict[str, Any]) -> None:

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 import inframind_gym  # noqa: F401  (registers the environments)
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.machine import keep_to_one_core
-from inframind_gym.benchmark.progress import say
 from inframind_gym.benchmark.provenance import provenance
 from inframind_gym.benchmark.tables import Sheet
 from inframind_gym.errors import unknown
+from inframind_gym.progress import say
 
 RATE_PER_MIN = 100.0
 NUM_ENVS = 1024

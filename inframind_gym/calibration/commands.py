@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from inframind_gym.errors import ConfigError, InfraMindError, unknown
+from inframind_gym.errors import ConfigError, InfraMindError, friendly, unknown
 from inframind_gym.files import replace_text
 
 # Simulator and live client are imported when a command runs: they compile and load much.
@@ -41,7 +39,7 @@ def calibrate(
     from inframind_gym.calibration.report import card_yaml, log_report, log_table
     from inframind_gym.calibration.request_log import read_log
 
-    with _friendly():
+    with friendly():
         limits = server_card.Limits(max_num_seqs, max_num_batched_tokens, num_kv_blocks, block_size)
         calibration = server_card.calibrate(read_log(log, model), limits, fit_fraction=fit_fraction)
         figures = log_report(calibration)
@@ -77,7 +75,7 @@ def replay(
     from inframind_gym.calibration.report import cell_rows, runs_table, summarise
 
     began = time.monotonic()
-    with _friendly():
+    with friendly():
         cells = read_runs(runs, _methods(runs, methods))
         constants = replay.load_constants(pool, [cell.dataset for cell in cells], workloads)
         rows = cell_rows(cells, replay.predict(cells, constants, seeds))
@@ -130,105 +128,64 @@ def sim2real(
     Writes `report.json`, `requests.jsonl` (every live call) and `pool.yaml` (the pool with the
     fitted cards, for simulated environments) to the folder.
     """
-    from inframind_gym.calibration.report import pool_table
-
-    with _friendly():
-        figures = compare_live_pool(
-            pool,
-            workload,
-            _rates("fit-rates", fit_rates),
-            _rates("check-rates", check_rates),
-            queries=queries,
-            seed=seed,
-            out=out,
-        )
-    Console().print(pool_table(figures))
-    typer.echo(f"report: {out / 'report.json'}\npool with fitted cards: {out / 'pool.yaml'}")
-
-
-def compare_live_pool(
-    pool: str,
-    workload: str,
-    fit_rates: Sequence[float],
-    check_rates: Sequence[float],
-    *,
-    queries: int,
-    seed: int,
-    out: Path,
-) -> dict[str, Any]:
-    """Play episodes on a live pool, fit its cards, simulate the episodes and write the files.
-
-    Args:
-        pool: Name or file.
-        workload: Name or file.
-        fit_rates: Queries a minute of the episodes that are fitted.
-        check_rates: Queries a minute of those that are only predicted.
-        queries: Queries of an episode.
-        seed: Of the first episode.
-        out: Folder.
-
-    Returns:
-        The content of `report.json`.
-
-    Raises:
-        InfraMindError: The pool cannot be used, no server answers, or too many calls fail.
-    """
     from inframind_gym.calibration.live_episodes import play_live, play_simulated
     from inframind_gym.calibration.live_pool import fit_pool, pool_yaml
-    from inframind_gym.calibration.report import episode_report, pool_report
+    from inframind_gym.calibration.report import episode_report, pool_report, pool_table
     from inframind_gym.live.config import live_config
     from inframind_gym.live.simulation import LiveSimulation
 
-    repeated = set(fit_rates) & set(check_rates)
-    if repeated:
-        raise InfraMindError(
-            f"{min(repeated):g} queries a minute is among the rates to fit and those to check: a "
-            "check must be at a load that was not fitted"
-        )
-    out.mkdir(parents=True, exist_ok=True)
-    config = live_config(
-        {
-            "pool": pool,
-            "workload": workload,
-            "num_queries": queries,
-            "observation": "index",
-            "record_calls": True,
-            "log": str(out / "requests.jsonl"),
-            "live": {},
-        }
-    )
-    simulation = LiveSimulation(config, one_query=False)
-    episodes = []
-    try:
-        for number, rate in enumerate((*fit_rates, *check_rates)):
-            episode = play_live(simulation, rate, seed + number)
-            failed = f", {episode.failed} failed" if episode.failed else ""
-            typer.echo(
-                f"{rate:g} queries/min: {len(episode.calls)} calls, "
-                f"{episode.e2e_s.mean():.2f} s each{failed}",
-                err=True,
+    with friendly():
+        fitted, checked = _rates("fit-rates", fit_rates), _rates("check-rates", check_rates)
+        if repeated := set(fitted) & set(checked):
+            raise InfraMindError(
+                f"{min(repeated):g} queries a minute is among the rates to fit and those to check: "
+                "a check must be at a load that was not fitted"
             )
-            episodes.append(episode)
-    finally:
-        simulation.disconnect()
-    fit = fit_pool(simulation.pool, episodes[: len(fit_rates)])
-    typer.echo(
-        f"fitted to {fit.calls} calls: mismatch {fit.mismatch:.3f}, before {fit.before:.3f}",
-        err=True,
-    )
-    comparisons = [
-        episode_report(
-            live,
-            play_simulated(config, fit.pool, live),
-            simulation.pool.aliases,
-            fitted=number < len(fit_rates),
+        out.mkdir(parents=True, exist_ok=True)
+        config = live_config(
+            {
+                "pool": pool,
+                "workload": workload,
+                "num_queries": queries,
+                "observation": "index",
+                "record_calls": True,
+                "log": str(out / "requests.jsonl"),
+                "live": {},
+            }
         )
-        for number, live in enumerate(episodes)
-    ]
-    figures = pool_report(simulation.pool, workload, fit, comparisons)
-    _write(out / "report.json", figures)
-    replace_text(out / "pool.yaml", pool_yaml(pool, fit.pool, out / "report.json"))
-    return figures
+        simulation = LiveSimulation(config, one_query=False)
+        episodes = []
+        try:
+            for number, rate in enumerate((*fitted, *checked)):
+                episode = play_live(simulation, rate, seed + number)
+                failed = f", {episode.failed} failed" if episode.failed else ""
+                typer.echo(
+                    f"{rate:g} queries/min: {len(episode.calls)} calls, "
+                    f"{episode.e2e_s.mean():.2f} s each{failed}",
+                    err=True,
+                )
+                episodes.append(episode)
+        finally:
+            simulation.disconnect()
+        fit = fit_pool(simulation.pool, episodes[: len(fitted)])
+        typer.echo(
+            f"fitted to {fit.calls} calls: mismatch {fit.mismatch:.3f}, before {fit.before:.3f}",
+            err=True,
+        )
+        comparisons = [
+            episode_report(
+                live,
+                play_simulated(config, fit.pool, live),
+                simulation.pool.aliases,
+                fitted=number < len(fitted),
+            )
+            for number, live in enumerate(episodes)
+        ]
+        figures = pool_report(simulation.pool, workload, fit, comparisons)
+        _write(out / "report.json", figures)
+        replace_text(out / "pool.yaml", pool_yaml(pool, fit.pool, out / "report.json"))
+    Console().print(pool_table(figures))
+    typer.echo(f"report: {out / 'report.json'}\npool with fitted cards: {out / 'pool.yaml'}")
 
 
 def _rates(option: str, text: str) -> tuple[float, ...]:
@@ -243,13 +200,3 @@ def _rates(option: str, text: str) -> tuple[float, ...]:
 
 def _write(path: Path, figures: dict[str, Any]) -> None:
     replace_text(path, json.dumps(figures, indent=2, allow_nan=False) + "\n")
-
-
-@contextmanager
-def _friendly() -> Iterator[None]:
-    """Show errors of wrong input as one line, and exit with status 2."""
-    try:
-        yield
-    except InfraMindError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None

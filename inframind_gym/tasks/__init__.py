@@ -1,6 +1,6 @@
 """Queries: built-in tasks, loaders for real ones, embeddings, splits and graders.
 
-What only a folder of tasks or a grader needs is imported when it is first used.
+Embedders and graders are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from inframind_gym.tasks.loaders import BUILTIN_DATASETS, builtin_dataset, load_tasks
 from inframind_gym.tasks.shipped import load_role_embeddings
-from inframind_gym.tasks.sources import BUILTIN_DATASETS, builtin_dataset, load_tasks
 from inframind_gym.tasks.taskset import (
     DOMAINS,
     EMBED_DIM,

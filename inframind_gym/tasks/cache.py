@@ -25,12 +25,8 @@ CACHE_ENV = "INFRAMIND_CACHE"
 
 def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """Return the cache folder: the argument, ``$INFRAMIND_CACHE``, or ~/.cache/inframind_gym."""
-    if cache_dir is not None:
-        return Path(cache_dir)
-    from_environment = os.environ.get(CACHE_ENV)
-    if from_environment:
-        return Path(from_environment)
-    return Path.home() / ".cache" / "inframind_gym"
+    usual = Path.home() / ".cache" / "inframind_gym"
+    return Path(cache_dir or os.environ.get(CACHE_ENV) or usual)
 
 
 def read_array(path: Path) -> NDArray[Any] | None:

@@ -12,8 +12,6 @@ import hashlib
 import importlib
 import importlib.util
 import os
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -44,7 +42,6 @@ REMEDY = (
 )
 
 CHUNK = 256  # texts between two reports of progress
-REPORT_EVERY_S = 5.0
 
 
 class Embedder(Protocol):
@@ -56,11 +53,8 @@ class Embedder(Protocol):
 
 def file_sha256(path: Path) -> str:
     """Return the sha256 of a file's content in hexadecimal digits."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def check_model(folder: Path) -> None:
@@ -153,50 +147,21 @@ class MiniLMEmbedder:
             TaskError: sentence-transformers or the weights are missing, or the weights are not
                 the known ones.
         """
+        from inframind_gym.progress import ProgressReport
+
         if self._model is None:
             self._model = self._load()
-        parts = []
-        progress = Progress(len(texts))
-        for start in range(0, len(texts), CHUNK):
-            chunk = list(texts[start : start + CHUNK])
-            parts.append(
-                self._model.encode(
-                    chunk, batch_size=32, normalize_embeddings=True, show_progress_bar=False
+        parts = [np.zeros((0, EMBED_DIM), dtype=np.float32)]
+        with ProgressReport(len(texts), 0, "embedding (cached afterwards)", "texts") as progress:
+            for start in range(0, len(texts), CHUNK):
+                chunk = list(texts[start : start + CHUNK])
+                parts.append(
+                    self._model.encode(
+                        chunk, batch_size=32, normalize_embeddings=True, show_progress_bar=False
+                    )
                 )
-            )
-            progress.report(start + len(chunk))
-        if not parts:
-            return np.zeros((0, EMBED_DIM), dtype=np.float32)
+                progress.advance(len(chunk))
         return np.concatenate(parts).astype(np.float32)
-
-
-class Progress:
-    """Progress of an embedding on stderr: one changing line in a terminal, plain lines elsewhere.
-
-    Nothing is said of fewer than ``CHUNK`` texts.
-
-    Args:
-        total: how many texts there are.
-    """
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._terminal = sys.stderr.isatty()
-        self._last_s = time.monotonic()
-        if total >= CHUNK:
-            print(f"embedding {total} texts (cached afterwards) ...", file=sys.stderr, flush=True)
-
-    def report(self, done: int) -> None:
-        """Report that `done` texts are embedded."""
-        finished = done == self._total
-        now_s = time.monotonic()
-        if self._total < CHUNK:
-            return
-        if not (finished or self._terminal or now_s - self._last_s >= REPORT_EVERY_S):
-            return
-        self._last_s = now_s
-        start, end = ("\r", "\n" if finished else "") if self._terminal else ("", "\n")
-        print(f"{start}embedded {done}/{self._total} texts", end=end, file=sys.stderr, flush=True)
 
 
 def cache_key(fingerprint: str, texts: Sequence[str]) -> str:
@@ -211,7 +176,7 @@ def cache_key(fingerprint: str, texts: Sequence[str]) -> str:
 
 def embed_texts(
     texts: Sequence[str],
-    embedder: Embedder | None = None,
+    embedder: Embedder | NDArray[Any] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> NDArray[np.float32]:
     """Return the embeddings of texts, from the cache if they are there.
@@ -219,7 +184,8 @@ def embed_texts(
     Args:
         texts: n texts.
         embedder: another embedder than all-MiniLM-L6-v2. Its results are cached only if it has
-            an attribute ``fingerprint`` (a string that changes whenever its results would).
+            an attribute ``fingerprint`` (a string that changes whenever its results would). Or the
+            embeddings themselves.
         cache_dir: the cache folder; None: ``$INFRAMIND_CACHE`` or ~/.cache/inframind_gym.
 
     Returns:
@@ -230,23 +196,21 @@ def embed_texts(
         TaskError: the embedder is not there (see :class:`MiniLMEmbedder`), or returns an array of
             another shape than (n, 384) or with values that are not finite.
     """
+    if isinstance(embedder, np.ndarray):
+        return check_embeddings(embedder, len(texts), "the embeddings given").astype(np.float32)
+    if embedder is not None and not callable(embedder):
+        raise TaskError(
+            "an embedder must be a callable from texts to an array (n, 384), or such an array, "
+            f"not {type(embedder).__name__}"
+        )
     embed: Embedder = MiniLMEmbedder() if embedder is None else embedder
     fingerprint = getattr(embed, "fingerprint", None)
     if not isinstance(fingerprint, str):
-        return _checked(embed(texts), len(texts), "the embedder given").astype(np.float32)
+        return check_embeddings(embed(texts), len(texts), "the embedder given").astype(np.float32)
     path = cache_folder(cache_dir) / f"embeddings-{cache_key(fingerprint, texts)}.bin"
     cached = read_array(path)
     if cached is not None and cached.shape == (len(texts), EMBED_DIM):
         return cached.astype(np.float32)
-    fresh = _checked(embed(texts), len(texts), "the embedder").astype(np.float16)
+    fresh = check_embeddings(embed(texts), len(texts), "the embedder").astype(np.float16)
     write_array(path, fresh)
     return fresh.astype(np.float32)
-
-
-def _checked(result: object, rows: int, what: str) -> NDArray[Any]:
-    """Return the result of an embedder as an array, if it is a valid one."""
-    array = np.asarray(result)
-    if not np.issubdtype(array.dtype, np.number):
-        raise TaskError(f"{what}: embeddings must be numbers, not {array.dtype}")
-    check_embeddings(array, rows, what)
-    return array

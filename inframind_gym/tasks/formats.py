@@ -9,31 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from inframind_gym.errors import TaskError
-from inframind_gym.tasks.records import number_text
+from inframind_gym.tasks.records import Item, number_text, required
 from inframind_gym.tasks.taskset import Answer
-
-Item = dict[str, Any]
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 OWN_KEYS = ("id", "text", "domain", "answer")
-
-
-def required(item: Item, *names: str) -> Any:
-    """Return the value of the first of several alternative keys that is there.
-
-    Raises:
-        TaskError: none of them is.
-    """
-    for name in names:
-        if name in item:
-            return item[name]
-    other = f" (nor {' or '.join(repr(n) for n in names[1:])})" if len(names) > 1 else ""
-    raise TaskError(
-        f"the key {names[0]!r} is missing{other}; the record has {', '.join(map(repr, item))}"
-    )
 
 
 def string(item: Item, *names: str) -> str:
@@ -164,8 +146,3 @@ def format_of_keys(item: Item, hint: Format | None) -> Format | None:
             return hint
         return FORMATS["math" if isinstance(item["answer"], str) else "gsm_hard"]
     return None
-
-
-def is_own_format(item: Item) -> bool:
-    """Return whether a record is in the package's own format (see ``records.py``)."""
-    return "domain" in item and "text" in item

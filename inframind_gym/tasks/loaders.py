@@ -1,29 +1,134 @@
-"""Reading task files: JSON Lines, plain or gzipped, from a folder or a single file."""
+"""`load_tasks`: the built-in tasks, or those of a folder of files, as one TaskSet.
+
+Files are JSON Lines, plain or gzipped, one task a line.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from inframind_gym.errors import TaskError, unknown
-from inframind_gym.tasks.formats import (
-    FORMATS,
-    OWN_KEYS,
-    Format,
-    format_of_keys,
-    format_of_stem,
-    is_own_format,
+from inframind_gym.tasks.formats import FORMATS, OWN_KEYS, format_of_keys, format_of_stem
+from inframind_gym.tasks.records import (
+    Item,
+    TaskRecord,
+    record_from_json,
+    split_from_json,
+    task_set,
 )
-from inframind_gym.tasks.records import TaskRecord, record_from_json
-from inframind_gym.tasks.taskset import check_split, split_of_stem
+from inframind_gym.tasks.shipped import DATA, EMBEDDINGS_FILE, TASKS_FILE
+from inframind_gym.tasks.taskset import (
+    DOMAINS,
+    EMBED_DIM,
+    SPLITS,
+    TaskSet,
+    check_split,
+    split_of_stem,
+)
 
+if TYPE_CHECKING:
+    from inframind_gym.tasks.embedding import Embedder
+
+BUILTIN = "builtin"
+BUILTIN_DATASETS = tuple(f"builtin_{domain.lower()}" for domain in DOMAINS)
 SUFFIXES = (".jsonl", ".jsonl.gz")
 
 ID_KEYS = ("id", "task_id", "unique_id", "question_id")
+
+
+def builtin_dataset(name: str) -> str:
+    """Return the built-in dataset that stands for a public one: "mbpp" -> "builtin_code".
+
+    Raises:
+        TaskError: neither a built-in nor a public dataset; the nearest one is suggested.
+    """
+    if name in BUILTIN_DATASETS:
+        return name
+    if name in FORMATS:
+        return f"builtin_{FORMATS[name].domain.lower()}"
+    raise TaskError(unknown("dataset", name, (*BUILTIN_DATASETS, *FORMATS)))
+
+
+def load_tasks(
+    source: str | os.PathLike[str] = BUILTIN,
+    *,
+    datasets: Sequence[str] | None = None,
+    split: str = "test",
+    embedder: Embedder | NDArray[Any] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> TaskSet:
+    """Load tasks with their embeddings and difficulties.
+
+    Args:
+        source: "builtin", or a folder with ``*.jsonl`` or ``*.jsonl.gz`` files (or one such
+            file) in the formats of ``formats.py`` or the package's own.
+        datasets: keep these only. For the built-in tasks the name of a public dataset stands for
+            the built-in tasks of its domain ("mbpp" for "builtin_code").
+        split: "train", "val", "test" (60/10/30 by content hash, unless the data say otherwise) or
+            "all".
+        embedder: None for the shipped embeddings, or all-MiniLM-L6-v2 for a folder; a callable
+            from texts to an array (n, 384); or such an array, with a row for every task of the
+            chosen datasets in the order of file names and lines, whatever their split.
+        cache_dir: folder of cached embeddings; None: ``$INFRAMIND_CACHE`` or
+            ~/.cache/inframind_gym.
+
+    Returns:
+        The chosen tasks. The difficulty of a folder's tasks is theirs if the data give one, else
+        a visible part and noise (see ``difficulty.py``).
+
+    Raises:
+        TaskError: an unknown source, dataset or split; a broken file (named with its line); an
+            embedding of the wrong width; a split that holds no task.
+    """
+    from inframind_gym.tasks.embedding import embed_texts
+
+    wanted = check_split(split)
+    if str(source) == BUILTIN:
+        tasks, splits = read_builtin()
+        if datasets is not None:
+            chosen = {builtin_dataset(name) for name in datasets}
+            keep = [i for i, dataset in enumerate(tasks.datasets) if dataset in chosen]
+            tasks, splits = tasks.select(keep), tuple(splits[i] for i in keep)
+        if embedder is not None:
+            tasks = replace(tasks, embeddings=embed_texts(tasks.texts, embedder, cache_dir))
+    else:
+        records = read_folder(Path(source), datasets)
+        texts, names = [r.text for r in records], [r.dataset for r in records]
+        embeddings = np.zeros((len(records), EMBED_DIM), dtype=np.float32)
+        if isinstance(embedder, np.ndarray):
+            embeddings = embed_texts(texts, embedder)
+        else:
+            for name in dict.fromkeys(names):  # each dataset has its cache file
+                rows = [i for i, own in enumerate(names) if own == name]
+                embeddings[rows] = embed_texts([texts[i] for i in rows], embedder, cache_dir)
+        tasks = task_set(Path(source).resolve().name, records, embeddings)
+        splits = tuple(record.actual_split for record in records)
+    rows = [i for i, name in enumerate(splits) if wanted in ("all", name)]
+    if not rows:
+        counts = ", ".join(f"{name} {splits.count(name)}" for name in SPLITS)
+        raise TaskError(
+            f"the split {wanted!r} of {str(source)!r} holds no task (there are: {counts}). "
+            "Use another split, or split='all'."
+        )
+    return tasks.select(rows)
+
+
+@lru_cache(maxsize=1)
+def read_builtin() -> tuple[TaskSet, tuple[str, ...]]:
+    """Return all built-in tasks and the split of each; select from the set, never change it."""
+    records = read_file(DATA / TASKS_FILE)
+    embeddings = np.load(DATA / EMBEDDINGS_FILE, allow_pickle=False).astype(np.float32)
+    return task_set(BUILTIN, records, embeddings), tuple(r.actual_split for r in records)
 
 
 def task_files(source: Path) -> list[Path]:
@@ -50,7 +155,7 @@ def task_files(source: Path) -> list[Path]:
     return files
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_lines(path: Path) -> Iterator[tuple[int, Item]]:
     """Yield (line number from 1, parsed object) for every line that is not blank.
 
     Raises:
@@ -64,7 +169,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     continue
                 try:
                     item = json.loads(raw)
-                except ValueError as error:  # not JSON, or not UTF-8
+                except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
                     raise TaskError(f"{path}, line {number}: not valid JSON ({error})") from None
                 if not isinstance(item, dict):
                     raise TaskError(f"{path}, line {number}: not a JSON object but {item!r:.40}")
@@ -84,25 +189,12 @@ def read_file(path: Path) -> list[TaskRecord]:
         TaskError: the format is not known, or a record is broken; names file, line and key.
     """
     stem, file_split = split_of_stem(path.name.removesuffix(".gz").removesuffix(".jsonl"))
-    hint = format_of_stem(stem)
-    own: bool | None = None
-    chosen: Format | None = None
+    read: Callable[[Item, str], TaskRecord] | None = None
     records: list[TaskRecord] = []
     for number, item in read_lines(path):
-        if own is None:
-            own = is_own_format(item)
-            chosen = None if own else format_of_keys(item, hint) or hint
-            if not own and chosen is None:
-                raise TaskError(
-                    f"{path}, line {number}: the format is not known. The record has the keys "
-                    f"{', '.join(map(repr, item))}; known are the formats of {', '.join(FORMATS)} "
-                    f"and this package's own with the keys {', '.join(map(repr, OWN_KEYS))}."
-                )
         try:
-            if chosen is None:
-                record = record_from_json(item, hint.dataset if hint else stem)
-            else:
-                record = _public_record(item, chosen, f"{stem}/{number}")
+            read = read or _reader(item, stem)
+            record = read(item, f"{stem}/{number}")
         except TaskError as error:
             raise TaskError(f"{path}, line {number}: {error}") from None
         if record.split is None and file_split is not None:
@@ -111,19 +203,30 @@ def read_file(path: Path) -> list[TaskRecord]:
     return records
 
 
-def _public_record(item: dict[str, Any], chosen: Format, fallback_id: str) -> TaskRecord:
-    """Return the record of a public format."""
-    text, answer = chosen.parse(item)
-    task_id = next((str(item[key]) for key in ID_KEYS if key in item), fallback_id)
-    split = item.get("split")
-    return TaskRecord(
-        id=task_id,
-        text=text,
-        dataset=chosen.dataset,
-        domain=chosen.domain,
-        answer=answer,
-        split=None if split is None else check_split(str(split), allow_all=False),
-    )
+def _reader(item: Item, stem: str) -> Callable[[Item, str], TaskRecord]:
+    """Return the function that reads a file's records, given the first and the file's stem.
+
+    Its second argument is the id of a record that has none.
+    """
+    hint = format_of_stem(stem)
+    if {"domain", "text"} <= item.keys():
+        dataset = hint.dataset if hint else stem
+        return lambda item, _: record_from_json(item, dataset)
+    chosen = format_of_keys(item, hint) or hint
+    if chosen is None:
+        raise TaskError(
+            f"the format is not known. The record has the keys {', '.join(map(repr, item))}; known "
+            f"are the formats of {', '.join(FORMATS)} and this package's own with the keys "
+            f"{', '.join(map(repr, OWN_KEYS))}."
+        )
+
+    def public_record(item: Item, fallback_id: str) -> TaskRecord:
+        text, answer = chosen.parse(item)
+        task_id = next((str(item[key]) for key in ID_KEYS if key in item), fallback_id)
+        split = split_from_json(item)
+        return TaskRecord(task_id, text, chosen.dataset, chosen.domain, answer, split=split)
+
+    return public_record
 
 
 def read_folder(source: Path, datasets: Sequence[str] | None = None) -> list[TaskRecord]:

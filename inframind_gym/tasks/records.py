@@ -1,13 +1,27 @@
-"""One task as it is read from, or written to, a line of JSON."""
+"""Tasks as they are read from lines of JSON, and the set that they make."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inframind_gym.errors import TaskError, unknown
-from inframind_gym.tasks.taskset import ANSWER_KINDS, DOMAINS, Answer, check_split, split_of
+from inframind_gym.tasks.taskset import (
+    ANSWER_KINDS,
+    DOMAINS,
+    Answer,
+    TaskSet,
+    check_split,
+    estimate_tokens,
+    split_of,
+)
+
+Item = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +89,22 @@ def answer_from_json(value: object) -> Answer:
     )
 
 
-def record_from_json(item: dict[str, Any], dataset: str) -> TaskRecord:
+def required(item: Item, *names: str) -> Any:
+    """Return the value of the first of several alternative keys that is there.
+
+    Raises:
+        TaskError: none of them is.
+    """
+    for name in names:
+        if name in item:
+            return item[name]
+    other = f" (nor {' or '.join(repr(n) for n in names[1:])})" if len(names) > 1 else ""
+    raise TaskError(
+        f"the key {names[0]!r} is missing{other}; the record has {', '.join(map(repr, item))}"
+    )
+
+
+def record_from_json(item: Item, dataset: str) -> TaskRecord:
     """Return a record of the package's own format.
 
     Args:
@@ -86,24 +115,57 @@ def record_from_json(item: dict[str, Any], dataset: str) -> TaskRecord:
     Raises:
         TaskError: a key is missing, or a value is not valid.
     """
-    for key in ("id", "text", "domain", "answer"):
-        if key not in item:
-            raise TaskError(f"the key {key!r} is missing")
-    if item["domain"] not in DOMAINS:
-        raise TaskError(unknown("domain", str(item["domain"]), DOMAINS))
+    task_id, text, domain, answer = (required(item, n) for n in ("id", "text", "domain", "answer"))
+    if domain not in DOMAINS:
+        raise TaskError(unknown("domain", str(domain), DOMAINS))
     difficulty = item.get("difficulty")
     if difficulty is not None and not isinstance(difficulty, (int, float)):
         raise TaskError(f"'difficulty' must be a number, not {difficulty!r}")
-    split = item.get("split")
     return TaskRecord(
-        id=str(item["id"]),
-        text=str(item["text"]),
+        id=str(task_id),
+        text=str(text),
         dataset=str(item.get("dataset", dataset)),
-        domain=item["domain"],
-        answer=answer_from_json(item["answer"]),
+        domain=domain,
+        answer=answer_from_json(answer),
         difficulty=None if difficulty is None else float(difficulty),
-        split=None if split is None else check_split(str(split), allow_all=False),
+        split=split_from_json(item),
         family=str(item.get("family", "")),
+    )
+
+
+def split_from_json(item: Item) -> str | None:
+    """Return the split that a record names, or None; TaskError if there is no such split."""
+    split = item.get("split")
+    return None if split is None else check_split(str(split), allow_all=False)
+
+
+def task_set(name: str, records: Sequence[TaskRecord], embeddings: NDArray[np.float32]) -> TaskSet:
+    """Return the task set of records, in their order.
+
+    Args:
+        name: of the set.
+        records: n tasks.
+        embeddings: (n, 384) of their texts. The difficulty of a task that gives none comes from
+            these, over its dataset (see ``difficulty.py``).
+    """
+    from inframind_gym.tasks.difficulty import folder_difficulty
+
+    difficulty = np.array([r.difficulty for r in records], dtype=np.float32)  # None: NaN
+    for dataset in {r.dataset for r in records if r.difficulty is None}:
+        rows = [i for i, record in enumerate(records) if record.dataset == dataset]
+        contents = [f"{records[i].id}\n{records[i].text}" for i in rows]
+        found = folder_difficulty(contents, embeddings[rows])
+        difficulty[rows] = np.where(np.isnan(difficulty[rows]), found, difficulty[rows])
+    return TaskSet(
+        name=name,
+        ids=tuple(r.id for r in records),
+        texts=tuple(r.text for r in records),
+        datasets=tuple(r.dataset for r in records),
+        domain=np.array([DOMAINS.index(r.domain) for r in records], dtype=np.int8),
+        difficulty=difficulty,
+        prompt_tokens=np.array([estimate_tokens(r.text) for r in records], dtype=np.int32),
+        embeddings=embeddings,
+        answers=tuple(r.answer for r in records),
     )
 
 

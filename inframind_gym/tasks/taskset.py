@@ -100,22 +100,12 @@ class TaskSet:
             TaskError: a mask of the wrong length, or a row number out of range.
         """
         chosen = np.asarray(mask_or_indices)
-        if chosen.dtype == np.bool_:
-            if chosen.shape != (len(self),):
-                raise TaskError(
-                    f"a mask over {len(self)} tasks cannot have the shape {chosen.shape}"
-                )
-            rows = np.flatnonzero(chosen)
-        else:
-            if chosen.size and not np.issubdtype(chosen.dtype, np.integer):
-                raise TaskError(
-                    f"tasks are selected by a boolean mask or by integers, not by {chosen.dtype}"
-                )
-            rows = chosen.astype(np.int64).reshape(-1)
-            if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
-                raise TaskError(
-                    f"a row number is outside of 0..{len(self) - 1} (task set {self.name!r})"
-                )
+        try:
+            if chosen.dtype != np.bool_ and (chosen < 0).any():
+                raise IndexError(f"the row number {chosen.min()} is negative")
+            rows = np.arange(len(self))[chosen if chosen.size else []].reshape(-1)
+        except IndexError as error:
+            raise TaskError(f"task set {self.name!r} of {len(self)} tasks: {error}") from None
         order: list[int] = rows.tolist()
         columns: dict[str, Any] = {}
         for field in _COLUMNS:
@@ -128,14 +118,20 @@ class TaskSet:
 _COLUMNS = tuple(field.name for field in fields(TaskSet) if field.name != "name")
 
 
-def check_embeddings(embeddings: NDArray[Any], rows: int, what: str) -> None:
-    """Raise a TaskError unless `embeddings` is a finite array of the shape (rows, 384).
+def check_embeddings(result: object, rows: int, what: str) -> NDArray[Any]:
+    """Return embeddings as an array, if they are finite numbers of the shape (rows, 384).
 
     Args:
-        embeddings: the array to check.
+        result: the embeddings to check.
         rows: how many texts were embedded.
-        what: where it comes from, for the message.
+        what: where they come from, for the message.
+
+    Raises:
+        TaskError: they are not.
     """
+    embeddings = np.asarray(result)
+    if not np.issubdtype(embeddings.dtype, np.number):
+        raise TaskError(f"{what}: embeddings must be numbers, not {embeddings.dtype}")
     if embeddings.ndim != 2 or embeddings.shape[1] != EMBED_DIM:
         raise TaskError(
             f"{what}: embeddings must have the shape ({rows}, {EMBED_DIM}), the width of "
@@ -146,6 +142,7 @@ def check_embeddings(embeddings: NDArray[Any], rows: int, what: str) -> None:
         raise TaskError(f"{what}: {embeddings.shape[0]} embeddings for {rows} texts")
     if not np.isfinite(embeddings).all():
         raise TaskError(f"{what}: an embedding holds NaN or an infinite value")
+    return embeddings
 
 
 def estimate_tokens(text: str) -> int:

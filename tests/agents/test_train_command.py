@@ -77,7 +77,7 @@ def test_a_resumed_training_goes_on_with_its_run_of_wandb(tmp_path, monkeypatch)
     assert asked[0]["id"] == asked[1]["id"] != asked[2]["id"]
     assert {options["resume"] for options in asked} == {"allow"}
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ConfigError, match=r"wandb is not installed.*\[track\]"):
+    with pytest.raises(ConfigError, match=r"wandb, which is not installed.*\[track\]"):
         Tracker(tmp_path, {}, wandb=True)
 
 

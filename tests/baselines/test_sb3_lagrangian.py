@@ -49,7 +49,7 @@ def play(script, settings: LagrangianSettings = SETTINGS):
     steps = []
     for _ in script:
         _, rewards, _, infos = envs.step(np.zeros(2, np.int64))
-        steps.append((rewards.tolist(), envs.multiplier, infos))
+        steps.append((rewards.tolist(), envs.multiplier.value, infos))
     return envs, steps
 
 
@@ -78,13 +78,13 @@ def test_the_dual_update_by_hand() -> None:
 def test_lambda_stays_within_its_bounds() -> None:
     dear = [([0.0, 0.0], [50.0, 50.0], [True, True])] * 3
     envs, steps = play(dear)
-    assert envs.multiplier == 0.7
+    assert envs.multiplier.value == 0.7
     assert steps[0][0] == pytest.approx([-1.5, -1.5]), "a step is charged 3 at most"
     assert list(envs.cost_queue) == [50.0] * 6, "the dual update sees all of it"
     free = [([0.0, 0.0], [0.0, 0.0], [True, True])] * 9
-    assert play(free)[0].multiplier == 0.0
+    assert play(free)[0].multiplier.value == 0.0
     above = SETTINGS.model_copy(update={"start": 5.0})
-    assert LagrangianVecEnv(scripted([]), above).multiplier == 0.7
+    assert LagrangianVecEnv(scripted([]), above).multiplier.value == 0.7
 
 
 def test_a_reset_ends_episodes_without_counting_them() -> None:

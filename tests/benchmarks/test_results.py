@@ -108,7 +108,7 @@ def test_published_measurements() -> None:
 
 def draws(value: float, spread: float) -> Draws:
     both = value + spread * np.linspace(-1.0, 1.0, 101)
-    return Draws(value, both, np.full(101, value), both, Units(1, 0), Units(101, 100))
+    return Draws(value, np.stack([both, np.full(101, value), both]), Units(1, 0), Units(101, 100))
 
 
 def test_numbers_in_tables() -> None:

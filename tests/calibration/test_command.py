@@ -38,7 +38,7 @@ def test_a_log_becomes_a_card_and_a_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"queued_ts": -1.0}, "must not be negative"),
+        ({"queued_ts": -1.0}, "queued_ts: input should be greater than or equal to 0"),
         ({"request_id": "r-0"}, "was used on line 1"),
     ],
 )
@@ -49,7 +49,7 @@ def test_errors_are_said_in_words(
     lines[5] |= change
     done = RUNNER.invoke(app, arguments(write(tmp_path, lines), tmp_path))
     assert done.exit_code == 2
-    assert "error: log.jsonl, line 6" in done.output
+    assert "log.jsonl, line 6: " in done.output
     assert message in done.output
     assert not (tmp_path / "report.json").exists()
 

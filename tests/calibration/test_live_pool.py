@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from inframind_gym.calibration import live_pool
-from inframind_gym.calibration.commands import compare_live_pool
+from inframind_gym.calibration.commands import sim2real
 from inframind_gym.calibration.live_episodes import Episode, play, play_simulated
 from inframind_gym.calibration.live_pool import fit_pool
 from inframind_gym.calibration.report import episode_report
@@ -100,8 +100,8 @@ def test_a_pool_over_http_is_fitted_and_predicted(
 ) -> None:
     monkeypatch.setattr(live_pool, "_EVALUATIONS", 2000)
     out = tmp_path / "out"
-    figures = compare_live_pool(slow_pool, "math", (300.0,), (600.0,), queries=24, seed=0, out=out)
-    assert json.loads((out / "report.json").read_text(encoding="utf-8")) == figures
+    sim2real(slow_pool, "math", "300", "600", queries=24, seed=0, out=out)
+    figures = json.loads((out / "report.json").read_text(encoding="utf-8"))
     fitted, unseen = figures["episodes"]
     assert (fitted["fitted"], unseen["fitted"]) == (True, False)
     assert figures["fit"]["mismatch"] < figures["fit"]["before"]

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.calibration.request_log import LogError, read_log
+from inframind_gym.calibration.request_log import read_log
+from inframind_gym.errors import InfraMindError
 from tests.calibration.synthetic import write
 
 
@@ -58,27 +59,27 @@ def test_clocks_are_matched_by_the_request_that_waited_least(tmp_path: Path) -> 
         ([line(0), without(1, "output_toks")], "line 2: 'output_toks' is missing"),
         ([without(0, "queued_ts") | {"queued_tss": 1.0}], "Did you mean 'queued_tss'"),
         ([line(0, first_token_ts=None)], "'first_token_ts' is missing"),
-        ([line(0, queued_ts=-1.0)], "must not be negative"),
+        ([line(0, queued_ts=-1.0)], "line 1: queued_ts: .*greater than or equal to 0"),
         ([line(0), line(1, last_token_ts=501.5)], r"line 2: last_token_ts \(501.5\) comes before"),
         ([line(0, scheduled_ts=500.1)], "would be negative"),
-        ([line(0, arrival_time=math.nan)], "arrival_time is nan"),
-        ([line(0, arrival_time=10**400)], "arrival_time is 1000000"),
-        ([line(0, arrival_time=-(10**400))], "must not be negative"),
-        ([line(0, input_toks=10**12)], "number of at most 16,777,216"),
-        ([line(0, output_toks=1e30)], "number of at most 16,777,216"),
-        ([line(0, output_toks=math.nan)], "output_toks is nan"),
-        ([line(0, last_token_ts=math.inf)], "last_token_ts is inf"),
-        ([line(0, input_toks="12")], "input_toks must be a number"),
-        ([line(0, input_toks=True)], "input_toks must be a number"),
-        ([line(0, output_toks=0)], "output_toks is 0"),
-        ([line(0, output_toks=1.5)], "whole number"),
+        ([line(0, arrival_time=math.nan)], "arrival_time: .*finite number, got nan"),
+        ([line(0, arrival_time=10**400)], "arrival_time: .*valid number"),
+        ([line(0, arrival_time=-(10**400))], "arrival_time: .*valid number"),
+        ([line(0, input_toks=10**12)], "input_toks: .*less than or equal to 16777216"),
+        ([line(0, output_toks=1e30)], "output_toks: .*less than or equal to 16777216"),
+        ([line(0, output_toks=math.nan)], "output_toks: .*valid integer, got nan"),
+        ([line(0, last_token_ts=math.inf)], "last_token_ts: .*finite number, got inf"),
+        ([line(0, input_toks="12")], "input_toks: .*valid integer, got '12'"),
+        ([line(0, input_toks=True)], "input_toks: .*valid integer, got True"),
+        ([line(0, output_toks=0)], "output_toks: .*greater than or equal to 1, got 0"),
+        ([line(0, output_toks=1.5)], "output_toks: .*valid integer, got 1.5"),
         ([line(0), line(0)], "line 2: request_id 'bench-0' was used on line 1"),
         ([line(1), line(0)], "sort the lines by arrival_time"),
         ([line(0, request_id="bench-1"), line(1, request_id="bench-0")], "not in order"),
     ],
 )
 def test_wrong_logs_are_refused(tmp_path: Path, lines: list[Any], message: str) -> None:
-    with pytest.raises(LogError, match=message):
+    with pytest.raises(InfraMindError, match=message):
         read_log(write(tmp_path, lines))
 
 
@@ -91,18 +92,18 @@ def test_ids_that_are_no_numbering_may_come_in_any_order(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"request_id": ', "line 1: is not JSON"),
-        (b"[1, 2]", "expected a JSON object"),
-        (b"[" * 100_000, "line 1: is not JSON"),
-        (b"\xff\xfe", "not a text file"),
+        (b'{"request_id": ', "line 1: not valid JSON"),
+        (b"[1, 2]", "line 1: not a JSON object"),
+        (b"[" * 100_000, "line 1: not valid JSON"),
+        (b"\xff\xfe", "line 1: not valid JSON"),
     ],
 )
 def test_files_that_are_no_log(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "log.jsonl"
-    with pytest.raises(LogError, match="cannot be read"):
+    with pytest.raises(InfraMindError, match="cannot be read"):
         read_log(path)
     path.write_bytes(content)
-    with pytest.raises(LogError, match=message):
+    with pytest.raises(InfraMindError, match=message):
         read_log(path)
 
 
@@ -148,10 +149,10 @@ def test_a_clients_log(tmp_path: Path) -> None:
         (None, "several models; choose one of large, small"),
         ("smal", "Did you mean 'small'"),
     ):
-        with pytest.raises(LogError, match=message):
+        with pytest.raises(InfraMindError, match=message):
             read_log(path, model)
     only = write(tmp_path, [clients_line(0, status="down")])
-    with pytest.raises(LogError, match="no request that was answered"):
+    with pytest.raises(InfraMindError, match="no request that was answered"):
         read_log(only)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,6 @@ def test_nobody_beats_the_bound(cluster: str) -> None:
 
 
 def test_the_linear_flow_is_refused_without_networkx(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inframind_gym.policies.placement.mcf_spec.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "networkx", None)
     with pytest.raises(ConfigError, match="needs networkx"):
         placement.resolve("mcf_spec")

@@ -20,7 +20,6 @@ from inframind_gym.tasks import EMBED_DIM, MiniLMEmbedder, embed_texts, embeddin
 from inframind_gym.tasks.cache import cache_folder, read_array, write_array
 from inframind_gym.tasks.embedding import (
     NEEDED_FILES,
-    Progress,
     cache_key,
     check_model,
     find_model,
@@ -227,25 +226,6 @@ def test_the_model_embeds_without_a_network(
     assert np.abs(np.linalg.norm(found, axis=1) - 1.0).max() < 2e-3
     assert found[0] @ found[1] > found[0] @ found[2] + 0.3
     assert MiniLMEmbedder()([]).shape == (0, EMBED_DIM)
-
-
-def test_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of few texts, plain lines in a file, one changing line in a terminal."""
-
-    def shown(*counts: int) -> str:
-        progress = Progress(counts[-1])
-        for done in counts:
-            progress.report(done)
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        return captured.err
-
-    assert shown(10) == ""
-    start = "embedding {} texts (cached afterwards) ...\n"
-    assert shown(256, 512, 600) == start.format(600) + "embedded 600/600 texts\n"
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    lines = "\rembedded 256/512 texts\rembedded 512/512 texts\n"
-    assert shown(256, 512) == start.format(512) + lines
 
 
 def test_two_processes_may_write_at_once(tmp_path: Path) -> None:

@@ -58,10 +58,10 @@ def test_select_by_mask_and_none_at_all() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (np.ones(4, dtype=bool), "a mask over 5 tasks"),
-        ([5], r"outside of 0\.\.4"),
-        ([-1], r"outside of 0\.\.4"),
-        ([0.5], "not by float64"),
+        (np.ones(4, dtype=bool), "of 5 tasks: boolean index did not match"),
+        ([5], "of 5 tasks: index 5 is out of bounds"),
+        ([-1], "of 5 tasks: the row number -1 is negative"),
+        ([0.5], "must be of integer .or boolean. type"),
     ],
 )
 def test_select_rejects(rows: Any, message: str) -> None:

@@ -9,13 +9,13 @@ at most max over n of n / (1 + s (n - 1)) seconds of work a second. No schedule 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.errors import require
 from inframind_gym.simulator.server.pool import PoolConfig
 
 
@@ -75,7 +75,7 @@ def maximise(
         The optimum, x (n,) and the price (m,) of every limit.
 
     Raises:
-        BenchmarkError: SciPy is not installed, or the solver gives up.
+        InfraMindError: SciPy is not installed, or the solver gives up.
     """
     found = scipy("scipy.optimize").linprog(
         -value, A_ub=matrix, b_ub=limit, bounds=(0.0, None), method="highs"
@@ -90,12 +90,6 @@ def scipy(module: str) -> Any:
     """Return a module of SciPy.
 
     Raises:
-        BenchmarkError: SciPy is not installed.
+        ConfigError: SciPy is not installed.
     """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise BenchmarkError(
-            "the fluid bounds need SciPy: install the extra `bounds`, from the repository "
-            '`pip install -c constraints.txt -e ".[bounds]"`.'
-        ) from error
+    return require(module, "the computation of fluid bounds", "bounds")

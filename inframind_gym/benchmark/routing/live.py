@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from inframind_gym.benchmark.errors import BenchmarkError, StoppedError, blame
 from inframind_gym.benchmark.families import Player
-from inframind_gym.benchmark.progress import say
 from inframind_gym.benchmark.routing.rollout import ENV_IDS, Finished, env_kwargs, names_of
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.envs.metrics import RouterExporter
 from inframind_gym.envs.routing.live import StreamLiveEnv
 from inframind_gym.policies import Policy, feedback_of, resolve_policy
+from inframind_gym.progress import say
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.state import COMPLETED, CONTEXT
 

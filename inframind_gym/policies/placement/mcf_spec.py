@@ -29,14 +29,13 @@ that is needed).
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.context import PlacementContext, PlacementSpec
-from inframind_gym.errors import ConfigError
+from inframind_gym.errors import require
 from inframind_gym.policies.placement.protocol import BasePlacementPolicy
 from inframind_gym.simulator.placement.state import ACTIVE, NONE, SLEPT
 
@@ -119,11 +118,7 @@ class SpecFlowPlacement(BasePlacementPolicy):
     name = "mcf_spec"
 
     def __init__(self) -> None:
-        if find_spec("networkx") is None:
-            raise ConfigError(
-                "placement policy 'mcf_spec' needs networkx: pip install -c constraints.txt -e "
-                "'.[placement]'"
-            )
+        require("networkx", "placement policy 'mcf_spec'", "placement")
 
     def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
         """See the class."""

@@ -1,4 +1,4 @@
-"""Progress of a run on standard error: a bar on a terminal, plain lines otherwise."""
+"""Progress of long work on standard error: a bar on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _LINE_EVERY_S = 10.0
 
 
 class ProgressReport:
-    """Counter of the records that a run has finished; a context manager.
+    """Counter of the parts of long work that are done; a context manager.
 
     Args:
-        total: Records of the whole run.
-        done: Records that earlier runs have finished.
+        total: Parts of the whole.
+        done: Parts that earlier runs have finished.
         what: Heading.
-        unit: Name of a record, in the plural.
+        unit: Name of a part, in the plural.
     """
 
     def __init__(self, total: int, done: int, what: str, unit: str) -> None:
@@ -41,7 +41,7 @@ class ProgressReport:
             self._task = self._bar.add_task(what, total=total, completed=done)
 
     def advance(self, count: int) -> None:
-        """Count records that have finished."""
+        """Count parts that are done."""
         self._count += count
         if self._bar is not None:
             self._bar.advance(self._task, count)
