@@ -18,11 +18,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from inframind_gym.benchmark.cli import friendly
-from inframind_gym.errors import TaskError
+from inframind_gym.errors import TaskError, friendly
 from inframind_gym.files import replace_bytes
 from inframind_gym.simulator.workflow.roles import ROLES
-from inframind_gym.tasks import shipped
+from inframind_gym.tasks import loaders
 from inframind_gym.tasks.embedding import MODEL_HASHES, MiniLMEmbedder
 
 MANIFEST_FILE = "manifest.json"
@@ -35,7 +34,7 @@ def role_texts() -> list[str]:
 
 def manifest() -> dict[str, Any]:
     """Return counts and hashes of the shipped tasks, the present roles and the encoder."""
-    packed = gzip.decompress((shipped.DATA / shipped.TASKS_FILE).read_bytes())
+    packed = gzip.decompress((loaders.DATA / loaders.TASKS_FILE).read_bytes())
     tasks, roles = packed.decode().rstrip("\n").split("\n"), role_texts()
     return {
         "tasks": len(tasks),
@@ -49,10 +48,10 @@ def manifest() -> dict[str, Any]:
 def check() -> None:
     """Raise a TaskError unless tasks, roles and embeddings are those of the manifest."""
     expected = manifest()
-    found = json.loads((shipped.DATA / MANIFEST_FILE).read_text(encoding="utf-8"))
+    found = json.loads((loaders.DATA / MANIFEST_FILE).read_text(encoding="utf-8"))
     wrong = [key for key in sorted(expected | found) if expected.get(key) != found.get(key)]
-    for name, rows in ((shipped.EMBEDDINGS_FILE, "tasks"), (shipped.ROLES_FILE, "roles")):
-        if np.load(shipped.DATA / name, allow_pickle=False).shape[0] != expected[rows]:
+    for name, rows in ((loaders.EMBEDDINGS_FILE, "tasks"), (loaders.ROLES_FILE, "roles")):
+        if np.load(loaders.DATA / name, allow_pickle=False).shape[0] != expected[rows]:
             wrong.append(name)
     if wrong:
         raise TaskError(
@@ -64,11 +63,11 @@ def check() -> None:
 def build() -> None:
     """Write embeddings and manifest."""
     embedder = MiniLMEmbedder()
-    tasks, _ = shipped.read_tasks()
-    for name, texts in ((shipped.EMBEDDINGS_FILE, tasks.texts), (shipped.ROLES_FILE, role_texts())):
-        replace_bytes(shipped.DATA / name, _array_bytes(embedder(texts)))
+    tasks, _ = loaders.read_builtin()
+    for name, texts in ((loaders.EMBEDDINGS_FILE, tasks.texts), (loaders.ROLES_FILE, role_texts())):
+        replace_bytes(loaders.DATA / name, _array_bytes(embedder(texts)))
     content = json.dumps(manifest(), indent=2) + "\n"
-    replace_bytes(shipped.DATA / MANIFEST_FILE, content.encode())
+    replace_bytes(loaders.DATA / MANIFEST_FILE, content.encode())
 
 
 def _sha256_of_lines(lines: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""``python -m benchmarks fidelity``, ``results``, ``record``, ``placement-page``."""
+"""``python -m benchmarks fidelity``, ``results``, ``record``."""
 
 from __future__ import annotations
 
@@ -51,17 +51,3 @@ def record(
 
     with friendly():
         print("recorded: " + ", ".join(add(folders, load_plan())))
-
-
-@app.command()
-def placement_page(
-    folder: Annotated[Path, typer.Argument(help="Folder of results of a placement suite.")],
-    page: Annotated[Path, typer.Option(help="The page.")] = Path("docs/placement.md"),
-) -> None:
-    """Refresh docs/placement.md: leaderboard and paired differences."""
-    from benchmarks.pages import refresh
-    from benchmarks.placement_page import tables
-    from inframind_gym.benchmark.results import load_results
-
-    with friendly():
-        refresh(page, tables(load_results(folder)))

@@ -124,10 +124,3 @@ def revision_of(git: Mapping[str, Any]) -> str:
 def machine_of(machine: Mapping[str, Any]) -> str:
     """Processor and number of cores."""
     return f"{machine['processor']}, {machine['cores']} cores"
-
-
-def origin_of(headers: Sequence[Mapping[str, Any]]) -> str:
-    """Machines and revisions of results folders with these headers."""
-    machines = {machine_of(header["machine"]) for header in headers}
-    revisions = {revision_of(header["git"] or {}) for header in headers}
-    return f"{', '.join(sorted(machines))}; revision {', '.join(sorted(revisions))}."

@@ -43,7 +43,6 @@ from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.errors import unknown
 from inframind_gym.files import replace_text
 from inframind_gym.policies.loading import registered_policies
-from inframind_gym.progress import say
 from inframind_gym.simulator import SIMULATOR_VERSION
 
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from inframind_gym.tasks.loaders import BUILTIN_DATASETS, builtin_dataset, load_tasks
-from inframind_gym.tasks.shipped import load_role_embeddings
+from inframind_gym.tasks.loaders import (
+    BUILTIN_DATASETS,
+    builtin_dataset,
+    load_role_embeddings,
+    load_tasks,
+)
 from inframind_gym.tasks.taskset import (
     DOMAINS,
     EMBED_DIM,

@@ -48,15 +48,6 @@ def _direction() -> NDArray[np.float64]:
     return np.asarray(vector / np.linalg.norm(vector), dtype=np.float64)
 
 
-def mixed_difficulty(
-    visible: NDArray[np.float64], hidden: NDArray[np.float64], visible_r2: float
-) -> NDArray[np.float64]:
-    """Return sqrt(R2)·visible + sqrt(1 - R2)·hidden, both (n,) in standard normal units."""
-    return np.asarray(
-        np.sqrt(visible_r2) * visible + np.sqrt(1.0 - visible_r2) * hidden, dtype=np.float64
-    )
-
-
 def folder_difficulty(contents: list[str], embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
     """Difficulty of the tasks of one dataset that comes without difficulties of its own.
 
@@ -73,4 +64,5 @@ def folder_difficulty(contents: list[str], embeddings: NDArray[np.float32]) -> N
     hidden = np.array(
         [hashed_normal(f"inframind_gym/difficulty/{content}") for content in contents]
     )
-    return mixed_difficulty(visible, hidden, VISIBLE_R2).astype(np.float32)
+    mixed = np.sqrt(VISIBLE_R2) * visible + np.sqrt(1.0 - VISIBLE_R2) * hidden
+    return np.asarray(mixed, dtype=np.float32)

@@ -26,18 +26,23 @@ from inframind_gym.tasks.records import (
     split_from_json,
     task_set,
 )
-from inframind_gym.tasks.shipped import DATA, EMBEDDINGS_FILE, TASKS_FILE
 from inframind_gym.tasks.taskset import (
     DOMAINS,
     EMBED_DIM,
     SPLITS,
     TaskSet,
+    check_embeddings,
     check_split,
     split_of_stem,
 )
 
 if TYPE_CHECKING:
     from inframind_gym.tasks.embedding import Embedder
+
+DATA = Path(__file__).resolve().parent / "data"  # ``python -m benchmarks.embed_shipped`` made it
+TASKS_FILE = "builtin_tasks.jsonl.gz"
+EMBEDDINGS_FILE = "builtin_embeddings.npy"
+ROLES_FILE = "role_embeddings.npy"
 
 BUILTIN = "builtin"
 BUILTIN_DATASETS = tuple(f"builtin_{domain.lower()}" for domain in DOMAINS)
@@ -129,6 +134,18 @@ def read_builtin() -> tuple[TaskSet, tuple[str, ...]]:
     records = read_file(DATA / TASKS_FILE)
     embeddings = np.load(DATA / EMBEDDINGS_FILE, allow_pickle=False).astype(np.float32)
     return task_set(BUILTIN, records, embeddings), tuple(r.actual_split for r in records)
+
+
+def load_role_embeddings() -> NDArray[np.float32]:
+    """Return the embeddings (25, 384) of the roles, in the order of ``ROLES``.
+
+    Raises:
+        TaskError: the file is damaged.
+    """
+    embeddings = np.load(DATA / ROLES_FILE, allow_pickle=False)
+    if embeddings.ndim != 2:
+        raise TaskError(f"{ROLES_FILE} is damaged; reinstall the package")
+    return check_embeddings(embeddings, len(embeddings), ROLES_FILE).astype(np.float32)
 
 
 def task_files(source: Path) -> list[Path]:

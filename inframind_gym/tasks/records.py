@@ -36,7 +36,6 @@ class TaskRecord:
         answer: what a response is graded against.
         difficulty: latent difficulty in standard normal units; None if the data give none.
         split: "train", "val" or "test" if the data say so; None: by content hash.
-        family: which generator made a built-in task; "" otherwise.
     """
 
     id: str
@@ -46,7 +45,6 @@ class TaskRecord:
     answer: Answer
     difficulty: float | None = None
     split: str | None = None
-    family: str = ""
 
     @property
     def actual_split(self) -> str:
@@ -109,7 +107,7 @@ def record_from_json(item: Item, dataset: str) -> TaskRecord:
 
     Args:
         item: the parsed object; must have ``id``, ``text``, ``domain`` and ``answer``, may have
-            ``dataset``, ``difficulty``, ``split`` and ``family``.
+            ``dataset``, ``difficulty`` and ``split``.
         dataset: the dataset if the object names none.
 
     Raises:
@@ -129,7 +127,6 @@ def record_from_json(item: Item, dataset: str) -> TaskRecord:
         answer=answer_from_json(answer),
         difficulty=None if difficulty is None else float(difficulty),
         split=split_from_json(item),
-        family=str(item.get("family", "")),
     )
 
 

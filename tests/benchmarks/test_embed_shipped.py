@@ -10,7 +10,7 @@ from benchmarks import embed_shipped
 from inframind_gym.errors import TaskError
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.tasks import load_role_embeddings, load_tasks
-from inframind_gym.tasks.shipped import DATA
+from inframind_gym.tasks.loaders import DATA
 
 needs_encoder = pytest.mark.skipif(
     importlib.util.find_spec("sentence_transformers") is None

@@ -157,7 +157,6 @@ def test_own_format_round_trip() -> None:
         Answer("tests", "assert f()\n", ("x",), "f", "def f(): ..."),
         0.25,
         "train",
-        "family",
     )
     bare = TaskRecord("a", "t", "d", "Math", Answer("expression", "x"))
     for written in (record, bare):

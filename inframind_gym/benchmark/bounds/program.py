@@ -77,19 +77,10 @@ def maximise(
     Raises:
         InfraMindError: SciPy is not installed, or the solver gives up.
     """
-    found = scipy("scipy.optimize").linprog(
+    found = require("scipy.optimize", "the computation of fluid bounds", "bounds").linprog(
         -value, A_ub=matrix, b_ub=limit, bounds=(0.0, None), method="highs"
     )
     if found.status != 0:
         raise BenchmarkError(f"the linear program of a bound was not solved: {found.message}")
     prices = -np.asarray(found.ineqlin.marginals, np.float64)
     return -float(found.fun), np.asarray(found.x, np.float64), prices
-
-
-def scipy(module: str) -> Any:
-    """Return a module of SciPy.
-
-    Raises:
-        ConfigError: SciPy is not installed.
-    """
-    return require(module, "the computation of fluid bounds", "bounds")
