@@ -40,18 +40,6 @@ def test_edges_point_forward_and_waves_follow_the_edges(topology: str, count: in
         assert ours.waves[node] == max((ours.waves[other] + 1 for other in before), default=0)
 
 
-def test_edge_counts_of_five_agents() -> None:
-    edges = {t: sum(mask.bit_count() for mask in graph(t, 5).predecessors) for t in TOPOLOGIES}
-    assert edges == {
-        "IO": 0,
-        "CoT": 0,
-        "Chain": 4,
-        "Debate": 25,
-        "Reflection": 0,
-        "FullConnected": 10,
-    }
-
-
 def test_tables_hold_every_graph() -> None:
     tables = graph_tables()
     for t, topology in enumerate(TOPOLOGIES):
