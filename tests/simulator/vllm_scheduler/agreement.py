@@ -8,10 +8,9 @@ from typing import Final
 import pytest
 
 from inframind_gym.simulator.server.pool import StepCost
-from tests.simulator.vllm_scheduler.decisions import Decision, first_difference
+from tests.simulator.vllm_scheduler.decisions import first_difference
 from tests.simulator.vllm_scheduler.our_kernels import (
     UNIT_STEP,
-    compiled_decisions,
     compiled_serve,
     reference_run,
 )
@@ -28,18 +27,13 @@ REAL_STEP: Final = StepCost(
 )
 
 
-def check_compiled_decisions(trace: Trace, seed: int) -> None:
-    """The compiled kernel, one step at a time, does what vLLM's scheduler did."""
-    submit_s = [request.submit_s for request in trace.serve(UNIT_STEP, seed)]
-    decisions = compiled_decisions(trace.scenario, submit_s, max_steps=2 * len(trace.calls))
-    _compare_decisions(trace, decisions, "kernel")
-
-
-def check_reference_decisions(trace: Trace, seed: int) -> None:
-    """The reference does what vLLM's scheduler did."""
+def check_decisions(trace: Trace, seed: int) -> None:
+    """The reference does in every step what vLLM's scheduler did."""
     submit_s = [request.submit_s for request in trace.serve(UNIT_STEP, seed)]
     decisions, _ = reference_run(trace.scenario, UNIT_STEP, submit_s)
-    _compare_decisions(trace, decisions, "reference")
+    difference = first_difference(trace.decisions, decisions, ("vLLM", "reference"))
+    if difference:
+        pytest.fail(f"{trace.scenario.name}, {trace.scenario.server}: {difference}", pytrace=False)
 
 
 def check_times(trace: Trace, seed: int) -> None:
@@ -49,12 +43,6 @@ def check_times(trace: Trace, seed: int) -> None:
     _compare_served(trace, expected, compiled_serve(trace.scenario, REAL_STEP, submit_s), "kernel")
     _, served = reference_run(trace.scenario, REAL_STEP, submit_s)
     _compare_served(trace, expected, served, "reference")
-
-
-def _compare_decisions(trace: Trace, decisions: Sequence[Decision], name: str) -> None:
-    difference = first_difference(trace.decisions, decisions, ("vLLM", name))
-    if difference:
-        pytest.fail(f"{trace.scenario.name}, {trace.scenario.server}: {difference}", pytrace=False)
 
 
 def _compare_served(

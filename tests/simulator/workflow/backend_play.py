@@ -118,7 +118,7 @@ class Scripted:
         outages: tuple[Outage, ...] = (),
         retries: int = 0,
         patience_s: float = 600.0,
-        wrap: Callable[[Backend], Backend] = lambda backend: backend,
+        kind: Callable[..., ScriptedBackend] = ScriptedBackend,
         topology: str = "IO",
         num_agents: int = 1,
         **arguments: Any,
@@ -133,8 +133,8 @@ class Scripted:
         self.opened: list[ScriptedBackend] = []
 
         def open_backend(simulation: BackendSimulation, key: int) -> Backend:
-            self.opened.append(ScriptedBackend(NUM_MODELS, reply, outages=outages))
-            return wrap(self.opened[-1])
+            self.opened.append(kind(NUM_MODELS, reply, outages=outages))
+            return self.opened[-1]
 
         self.simulation = BackendSimulation(
             env_config({**defaults, **arguments}),
