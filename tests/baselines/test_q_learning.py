@@ -22,21 +22,6 @@ def tracker_of(window: str) -> LoadTracker:
     return tracker
 
 
-def test_constants_of_the_document() -> None:
-    tracker = LoadTracker(AGENTS)
-    assert (tracker.window_size, tracker.hot_threshold) == (8, 1.5)
-    assert (tracker.penalty_weight, tracker.max_penalty) == (0.15, 0.20)
-    coordinator = QLearningCoordinator(["t"], ["balanced"], [TaskAssignment("a", "s")])
-    assert (coordinator.lr, coordinator.gamma, coordinator.epsilon_decay) == (0.15, 0.95, 0.98)
-    assert tracker.load_states == [
-        "balanced",
-        "analyst_hot",
-        "coder_hot",
-        "researcher_hot",
-        "validator_hot",
-    ]
-
-
 @pytest.mark.parametrize(
     ("count", "penalty"),  # of 8 assignments
     [(0, 0.0), (1, 0.0), (2, 0.0), (3, 0.075), (4, 0.15), (5, 0.2), (6, 0.2), (8, 0.2)],
