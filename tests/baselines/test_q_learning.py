@@ -145,14 +145,6 @@ def decide(policy, query, domain=0, time_s=0.0) -> int:
     return policy.act(observe(make_spec())[0], contexts[0])
 
 
-def test_table_of_the_pool() -> None:
-    policy = greedy_policy()
-    table = policy.learners[0].coordinator.q_table
-    assert len(table) == 3 * 6
-    assert all(row.shape == (15,) for row in table.values())
-    assert ("Code", "llama-3b_hot") in table
-
-
 def test_penalty_is_read_before_the_assignment_is_recorded() -> None:
     """Greedy and untaught, it always takes action 0 (deepseek-32b, Flash)."""
     policy = greedy_policy()

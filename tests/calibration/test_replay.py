@@ -160,11 +160,14 @@ def test_share_within_a_limit_is_read_off_the_quantiles(tmp_path: Path) -> None:
 # Choices
 
 
+def chosen(cell: MeasuredCell, constants: Constants, queries: int) -> Any:
+    rng = np.random.default_rng(2)
+    return choose(cell, constants.pool, constants.profiles["math"], queries, rng)
+
+
 def test_mas_has_one_model_an_agent(tmp_path: Path, constants: Constants) -> None:
     cell = read_cell(tmp_path)
-    choices = choose(
-        cell, constants.pool, constants.profiles["math"], 500, np.random.default_rng(2)
-    )
+    choices = chosen(cell, constants, 500)
     model, strategy = np.divmod(choices.route, len(STRATEGIES))
     assert set(strategy.ravel()) == {1}
     assert set(choices.num_agents) == {5}
@@ -178,9 +181,7 @@ def test_mas_has_one_model_an_agent(tmp_path: Path, constants: Constants) -> Non
 def test_inframind_keeps_the_joint_shares(tmp_path: Path, constants: Constants) -> None:
     joint = {f"{NAMES[0]}|Flash": 0.7, f"{NAMES[4]}|DeepThink": 0.3}
     cell = read_cell(tmp_path, "inframind", model_strategy_joint=joint)
-    choices = choose(
-        cell, constants.pool, constants.profiles["math"], 200, np.random.default_rng(3)
-    )
+    choices = chosen(cell, constants, 200)
     counts = np.bincount(choices.route.ravel(), minlength=15)
     assert counts.sum() == counts[[0, 14]].sum() == 2400
     assert counts[0] == pytest.approx(1680, abs=60)  # quotas of calls and of queries, mixed
@@ -209,9 +210,7 @@ def test_gptswarm_draws_forward_edges(tmp_path: Path, constants: Constants) -> N
     assert all(mask >> node == 0 for g in graphs for node, mask in enumerate(g.predecessors))
     edges = [sum(mask.bit_count() for mask in g.predecessors) for g in graphs]
     assert np.mean(edges) == pytest.approx(4.6, abs=0.1)
-    choices = choose(
-        cell, constants.pool, constants.profiles["math"], 240, np.random.default_rng(0)
-    )
+    choices = chosen(cell, constants, 240)
     counts = np.bincount(choices.topology - len(TOPOLOGIES), minlength=GRAPHS)
     assert (counts == 2).all()
     assert (choices.route[:, :5] // len(STRATEGIES) == np.arange(5)).all()
