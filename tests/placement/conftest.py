@@ -1,3 +1,5 @@
+"""Clusters that tests of live placement share."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

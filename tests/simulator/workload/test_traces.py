@@ -46,12 +46,6 @@ def test_layouts(tmp_path: Path, text: str) -> None:
     assert not trace.times_s.flags.writeable
 
 
-def test_seven_digits_of_a_datetime_are_kept(tmp_path: Path) -> None:
-    rows = "2023-11-16 18:17:03.9799600,1,1\n2023-11-16 18:17:03.9799601,1,1\n"
-    trace = load_trace(write(tmp_path, AZURE + rows))
-    assert trace.times_s[1] == pytest.approx(1e-7, rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("text", "times_s", "input_tokens"),
     [
