@@ -78,13 +78,13 @@ def response_tables(
             flat[p][field] = getattr(of.quality, field)
     return ResponseTables(
         profile=flat,
-        log_tokens=np.log(
-            [[w.models[a].output_tokens_median for a in aliases] for w in profiles]
-        ).astype(np.float64),
+        log_tokens=np.array(
+            [[math.log(w.models[a].output_tokens_median) for a in aliases] for w in profiles]
+        ),
         ability=np.array([[w.models[a].ability for a in aliases] for w in profiles], np.float64),
-        log_strategy=np.log(
-            [[w.output.strategy_factor[s] for s in STRATEGIES] for w in profiles]
-        ).astype(np.float64),
+        log_strategy=np.array(
+            [[math.log(w.output.strategy_factor[s]) for s in STRATEGIES] for w in profiles]
+        ),
         strategy_gain=np.array(
             [[w.quality.strategy_gain[s] for s in STRATEGIES] for w in profiles], np.float64
         ),

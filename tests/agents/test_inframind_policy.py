@@ -17,7 +17,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies import multiplier_of
 from inframind_gym.policies.checkpoint import load, save
 from inframind_gym.policies.inframind import InfraMindPolicy
-from inframind_gym.simulator.workflow.state import COMPLETED
+from tests.envs.streams import sweep
 
 CONFIG = InfraMindConfig.model_validate(
     {"env": {"workload": "mixed", "num_queries": 12}, "rows": 4}
@@ -50,22 +50,7 @@ def make_env(rows, policy, **changes):
 def play(policy, rows=4, seeds=range(4), **changes):
     """One episode a row; (rows, queries) COMPLETED."""
     env = make_env(rows, policy, **changes)
-    observations, _ = env.reset(
-        seed=list(seeds)[:rows], options={"arrival_rate_per_min": RATES[:rows]}
-    )
-    policy.reset(env.policy_spec(), list(range(rows)))
-    done = np.zeros((rows, 12), COMPLETED)
-    running = np.ones(rows, np.bool_)
-    actions = np.zeros((rows, 9), np.int64)
-    while running.any():
-        at = np.flatnonzero(running)
-        actions[at] = policy.act_batch(observations[at], env.contexts()[at], at)
-        observations, _, over, _, _ = env.step(actions)
-        of, records = env.completed()
-        alive = running[of]
-        done[of[alive], records["query"][alive]] = records[alive]
-        running &= ~over
-    return done
+    return np.stack(sweep(env, policy, list(seeds)[:rows], arrival_rate_per_min=RATES[:rows]))
 
 
 def test_it_decides_as_in_training(learner, folder):

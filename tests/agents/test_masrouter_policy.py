@@ -17,10 +17,10 @@ from inframind_gym.policies import checkpoint
 from inframind_gym.policies.masrouter import DEFAULT_CHECKPOINT, MasRouterPolicy
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
+from tests.envs.streams import make_batch, sweep
 from tests.policies.synthetic import make_spec
 
 QUERIES = 15
-SEEDS = (11, 12, 13)
 
 
 @pytest.fixture(scope="module")
@@ -34,40 +34,21 @@ def folder(tmp_path_factory) -> str:
     return str(path)
 
 
-def play(policy, rows, rate=100.0, **arguments):
-    """Completed queries of some rows of an episode, by row and query."""
-    env = StreamVectorEnv(
-        len(rows), level="joint", observation="index", num_queries=QUERIES, **arguments
-    )
-    observations, _ = env.reset(
-        seed=[100 + row for row in rows], options={"arrival_rate_per_min": rate}
-    )
-    policy.reset(env.policy_spec(), [SEEDS[row] for row in rows])
-    running = np.ones(len(rows), bool)
-    done = {}
-    actions = np.zeros((len(rows), 9), np.int64)
-    while running.any():
-        at = np.flatnonzero(running)
-        actions[at] = policy.act_batch(observations[at], env.contexts()[at], at)
-        observations, _, terminated, _, _ = env.step(actions)
-        of, records = env.completed()
-        for i, record in zip(of.tolist(), records, strict=True):
-            if running[i]:
-                done[rows[i], int(record["query"])] = record.copy()
-        running &= ~terminated
-    return done
+def play(policy, rows=1, rate=100.0, **arguments):
+    """Completed queries of an episode, row by row."""
+    env = make_batch(rows, level="joint", num_queries=QUERIES, **arguments)
+    return np.concatenate(sweep(env, policy, range(100, 100 + rows), arrival_rate_per_min=rate))
 
 
 def test_choices_do_not_depend_on_load_or_budget(folder):
-    calm = play(MasRouterPolicy(folder), [0], rate=1.0, budget_s=1000.0)
-    busy = play(MasRouterPolicy(folder), [0], rate=600.0, budget_s=10.0)
-    for key, record in calm.items():
-        for field in ("task", "topology", "num_agents", "role", "model", "strategy"):
-            np.testing.assert_array_equal(record[field], busy[key][field], err_msg=field)
+    calm = play(MasRouterPolicy(folder), rate=1.0, budget_s=1000.0)
+    busy = play(MasRouterPolicy(folder), rate=600.0, budget_s=10.0)
+    for field in ("task", "topology", "num_agents", "role", "model", "strategy"):
+        np.testing.assert_array_equal(calm[field], busy[field], err_msg=field)
 
 
 def test_an_agent_keeps_its_model_and_queries_differ(folder):
-    done = list(play(MasRouterPolicy(folder), [0, 1, 2]).values())
+    done = play(MasRouterPolicy(folder), 3)
     assert len({int(record["topology"]) for record in done}) > 3
     assert len({int(m) for r in done for m in r["model"][: r["num_nodes"]]}) == 5
     assert len({int(s) for r in done for s in r["strategy"][: r["num_nodes"]]}) == 3
@@ -80,7 +61,7 @@ def test_an_agent_keeps_its_model_and_queries_differ(folder):
 
 def test_models_that_are_down_are_never_chosen(folder):
     down = ("deepseek-32b", "llama-3b")
-    for record in play(MasRouterPolicy(folder), [0, 1], down_models=down).values():
+    for record in play(MasRouterPolicy(folder), 2, down_models=down):
         assert not {0, 4} & set(record["model"][: record["num_nodes"]].tolist())
 
 
@@ -125,7 +106,7 @@ def test_the_shipped_router_is_small_and_plays():
     assert size < 2_000_000
     policy = MasRouterPolicy()
     assert policy.name == "masrouter"
-    assert len(play(policy, [0], workload="math")) == QUERIES
+    assert len(play(policy, workload="math")) == QUERIES
 
 
 def test_other_weights_are_another_policy(folder, tmp_path):

@@ -10,7 +10,7 @@ import torch
 
 from agents.planner_network import EMBEDDINGS_FILE, TEXTS, Plan, PlannerNet, count_logits
 from agents.runs import weights_of
-from inframind_gym.policies.planner_network import PLAN_DRAWS, ROLE_START, NumpyPlanner
+from inframind_gym.policies.planner_network import PLAN_DRAWS, NumpyPlanner
 from inframind_gym.simulator.workflow.roles import roles_of
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 from inframind_gym.tasks import DOMAINS, load_tasks
@@ -114,11 +114,6 @@ def test_numpy_agrees_with_torch(net, queries):
         found = planner.plan(latent, queries[1], uniforms)
         for mine, theirs in zip(found, plan, strict=True):
             np.testing.assert_array_equal(mine, theirs.numpy())
-
-
-def test_roles_of_a_domain_lie_together():
-    for domain, start in zip(DOMAINS, ROLE_START, strict=True):
-        assert roles_of(domain) == tuple(range(start, start + len(roles_of(domain))))
 
 
 def test_shipped_embeddings_are_those_of_the_texts():

@@ -7,7 +7,6 @@ import pytest
 
 import baselines
 from inframind_gym.policies.draws import draw_from
-from inframind_gym.policies.oblivious import first_up
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 from tests.policies.synthetic import act_all, make_contexts, make_spec, observe
 
@@ -31,11 +30,6 @@ def test_draw_from_follows_the_weights_and_skips_zeros() -> None:
     drawn = draw_from(np.broadcast_to([0.0, 1.0, 0.0, 3.0, 0.0], (1000, 5)), u)
     assert np.bincount(drawn, minlength=5).tolist() == [0, 250, 0, 750, 0]
     assert draw_from(np.array([[0.0, 1.0, 0.0]]), np.array([np.nextafter(1.0, 0.0)])) == [1]
-
-
-def test_first_up_goes_round() -> None:
-    up = np.array([[True, False, False, True, False]] * 5)
-    assert first_up(np.arange(5), up).tolist() == [0, 3, 3, 3, 0]
 
 
 def test_random_is_uniform_over_models_that_are_up() -> None:

@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from baselines.hyperparameters import DEFAULT_FILE, Hyperparameters, load_hyperparameters
+from baselines.hyperparameters import DEFAULT_FILE, load_hyperparameters
 from inframind_gym.errors import ConfigError
-
-
-def test_one_block_an_algorithm() -> None:
-    blocks = set(Hyperparameters.model_fields)
-    assert blocks >= {"ppo", "a2c", "dqn", "maskable_ppo", "gptswarm", "lagrangian"}
-    shipped = load_hyperparameters()
-    assert shipped.sb3_environment.rates_per_min == (10, 30, 50, 100, 150, 200)
-    assert shipped.ppo == shipped.maskable_ppo
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import baselines
 from inframind_gym.envs.routing.layout import EMBED_DIM
-from inframind_gym.policies.linucb import DisjointModels, LinUCBPolicy
+from inframind_gym.policies.linucb import LinUCBPolicy
 from inframind_gym.tasks import load_tasks
 from tests.policies.synthetic import (
     act_all,
@@ -28,24 +27,6 @@ def embeddings(count: int = 40) -> np.ndarray:
     points[:, 7] += rng.normal(size=count)
     points[:, 90] += 0.5 * rng.normal(size=count)
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
-
-
-def test_updates_equal_a_dense_inverse() -> None:
-    rng = np.random.default_rng(0)
-    models = DisjointModels(3, 6, ridge=0.7)
-    gram, target = np.tile(0.7 * np.eye(6), (3, 1, 1)), np.zeros((3, 6))
-    for _ in range(400):
-        arm, x, reward = int(rng.integers(3)), rng.normal(size=6), float(rng.normal())
-        models.update(arm, x, reward)
-        gram[arm] += np.outer(x, x)
-        target[arm] += reward * x
-    features = rng.normal(size=(3, 6))
-    for arm in range(3):
-        inverse = np.linalg.inv(gram[arm])
-        np.testing.assert_allclose(models.inverse[arm], inverse, rtol=1e-9, atol=1e-12)
-        x = features[arm]
-        bound = x @ inverse @ target[arm] + 0.3 * np.sqrt(x @ inverse @ x)
-        assert models.scores(features, 0.3)[arm] == pytest.approx(bound, rel=1e-9)
 
 
 def test_choices_of_a_stream_equal_the_reference() -> None:
@@ -125,16 +106,3 @@ def test_components_are_the_same_from_index_and_embedding() -> None:
     assert abs(np.corrcoef(components.T)[0, 1]) < 1e-6
     queue = features["index"][0, :, 8].reshape(5, 3)
     np.testing.assert_allclose(queue, np.tile(np.arange(5.0) / 16.0, (3, 1)).T)
-
-
-def test_it_finds_the_model_that_solves() -> None:
-    policy = baselines.make("linucb")
-    spec = make_spec()
-    policy.reset(spec, [3])
-    chosen = []
-    for query in range(400):
-        contexts = make_contexts(query=query, time_s=float(query), arrival_s=float(query))
-        action = policy.act(observe(spec)[0], contexts[0])
-        chosen.append(action // 3)
-        policy.observe(make_completed([query], solved=int(action // 3 == 3)), 0)
-    assert np.mean(np.array(chosen[-100:]) == 3) > 0.9

@@ -22,21 +22,6 @@ def tracker_of(window: str) -> LoadTracker:
     return tracker
 
 
-def test_constants_of_the_document() -> None:
-    tracker = LoadTracker(AGENTS)
-    assert (tracker.window_size, tracker.hot_threshold) == (8, 1.5)
-    assert (tracker.penalty_weight, tracker.max_penalty) == (0.15, 0.20)
-    coordinator = QLearningCoordinator(["t"], ["balanced"], [TaskAssignment("a", "s")])
-    assert (coordinator.lr, coordinator.gamma, coordinator.epsilon_decay) == (0.15, 0.95, 0.98)
-    assert tracker.load_states == [
-        "balanced",
-        "analyst_hot",
-        "coder_hot",
-        "researcher_hot",
-        "validator_hot",
-    ]
-
-
 @pytest.mark.parametrize(
     ("count", "penalty"),  # of 8 assignments
     [(0, 0.0), (1, 0.0), (2, 0.0), (3, 0.075), (4, 0.15), (5, 0.2), (6, 0.2), (8, 0.2)],
@@ -61,6 +46,7 @@ def test_penalty_table(count, penalty) -> None:
         ("RCCACCVCAR", "coder_hot"),  # iteration 10: 4/8
         ("CARVARVA", "balanced"),  # analyst at 3/8 is at the threshold, not above it
         ("CARV" + "VRVR", "balanced"),
+        ("RCCACCVCARVARA", "balanced"),  # four assignments to others cool the coder down
         ("CCCCAAAA", "analyst_hot"),  # a tie goes to the first agent
     ],
 )
@@ -69,8 +55,6 @@ def test_load_states(window, state) -> None:
 
 
 def test_window_of_the_timeline() -> None:
-    tracker = tracker_of("RCCACCVC")
-    assert tracker.get_utilization()["coder"] == 0.625
     tracker = tracker_of("RCCACCVCAR")
     assert "".join(agent[0].upper() for agent in tracker.recent) == "CACCVCAR"
     assert tracker.get_utilization() == {
@@ -80,10 +64,6 @@ def test_window_of_the_timeline() -> None:
         "validator": 0.125,
     }
     assert tracker.lifetime_counts == {"analyst": 2, "coder": 5, "researcher": 2, "validator": 1}
-    for letter in "VARA":  # four assignments to others cool the coder down
-        tracker.record(LETTERS[letter])
-    assert tracker.get_utilization()["coder"] == 0.125
-    assert tracker.get_load_state() == "balanced"
 
 
 def test_imbalance_with_the_population_standard_deviation() -> None:
@@ -158,14 +138,6 @@ def greedy_policy(**kwargs):
 def decide(policy, query, domain=0, time_s=0.0) -> int:
     contexts = make_contexts(query=query, domain=domain, time_s=time_s)
     return policy.act(observe(make_spec())[0], contexts[0])
-
-
-def test_table_of_the_pool() -> None:
-    policy = greedy_policy()
-    table = policy.learners[0].coordinator.q_table
-    assert len(table) == 3 * 6
-    assert all(row.shape == (15,) for row in table.values())
-    assert ("Code", "llama-3b_hot") in table
 
 
 def test_penalty_is_read_before_the_assignment_is_recorded() -> None:

@@ -177,13 +177,6 @@ def test_playing_needs_neither_torch_nor_sb3() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def copied(tmp_path: Path, **changes: Any) -> str:
-    """A copy of the shipped PPO with another configuration; its folder."""
-    tensors, config = checkpoint.load(SHIPPED / "sb3_ppo")
-    checkpoint.save(tmp_path / "copy", tensors, config | changes)
-    return str(tmp_path / "copy")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -196,8 +189,10 @@ def copied(tmp_path: Path, **changes: Any) -> str:
     ],
 )
 def test_checkpoints_that_do_not_fit(tmp_path: Path, changes, message: str) -> None:
+    tensors, config = checkpoint.load(SHIPPED / "sb3_ppo")
+    checkpoint.save(tmp_path / "copy", tensors, config | changes)
     with pytest.raises(ConfigError, match=message):
-        baselines.make(f"sb3_ppo:{copied(tmp_path, **changes)}")
+        baselines.make(f"sb3_ppo:{tmp_path / 'copy'}")
 
 
 def test_other_pools_and_observations_are_refused() -> None:

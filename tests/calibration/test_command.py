@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from inframind_gym.cli import app
@@ -35,22 +34,13 @@ def test_a_log_becomes_a_card_and_a_report(tmp_path: Path) -> None:
     assert figures["log"]["fitted"] == 48
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"queued_ts": -1.0}, "queued_ts: input should be greater than or equal to 0"),
-        ({"request_id": "r-0"}, "was used on line 1"),
-    ],
-)
-def test_errors_are_said_in_words(
-    tmp_path: Path, change: dict[str, float | str], message: str
-) -> None:
+def test_errors_are_said_in_words(tmp_path: Path) -> None:
     lines = rows(card())
-    lines[5] |= change
+    lines[5]["queued_ts"] = -1.0
     done = RUNNER.invoke(app, arguments(write(tmp_path, lines), tmp_path))
     assert done.exit_code == 2
     assert "log.jsonl, line 6: " in done.output
-    assert message in done.output
+    assert "queued_ts: input should be greater than or equal to 0" in done.output
     assert not (tmp_path / "report.json").exists()
 
 

@@ -109,21 +109,10 @@ def test_files_that_are_no_log(tmp_path: Path, content: bytes, message: str) -> 
 
 def clients_line(number: int, **changes: Any) -> dict[str, Any]:
     """As `live/request_log.py` writes them."""
-    fields: dict[str, Any] = {
-        "request_id": f"run-0-{number}",
-        "model": "small",
-        "status": "ok",
-        "input_toks": 100 + number,
-        "output_toks": 20,
-        "arrival_time": 1.7e9 + number,
-        "submit_ts": 499.5 + number,
-        "sent_ts": 500.0 + number,
-        "queued_ts": None,
-        "scheduled_ts": None,
-        "first_token_ts": 501.0 + number,
-        "last_token_ts": 502.0 + number,
-    }
-    return fields | changes
+    sent = {"submit_ts": 499.5 + number, "sent_ts": 500.0 + number}
+    unknown = {"queued_ts": None, "scheduled_ts": None}
+    fields = {"request_id": f"run-0-{number}", "model": "small", "status": "ok", **sent, **unknown}
+    return line(number, **fields | changes)
 
 
 def test_a_clients_log(tmp_path: Path) -> None:

@@ -130,20 +130,18 @@ def test_a_server_that_does_not_sleep_is_stopped(tmp_path: Path, fault: dict[str
         assert (failed.phase, failed.now) == ("sleep", "absent")
 
 
-def test_a_server_is_drained_before_it_sleeps(tmp_path: Path) -> None:
-    with stage(tmp_path, initial="empty") as play:
-        on_gpu_0(play, 0)
-        play.servers[0, 0].script = lambda r, n: Answer(tokens=5, each_s=0.3)
-        answers = [play.live.ask("qwen-14b", HELLO, 5) for _ in range(3)]
-        play.until(lambda: play.fake(0, 0).open == 3)
-        play.decide(LLAMA8, 0)
-        late = play.live.ask("qwen-14b", HELLO, 5)
-        assert play.states(0)[:2] == ["draining", "queued"]
-        assert "/sleep" not in "".join(play.fake(0, 0).paths)
-        play.until(lambda: play.states(0)[:2] == ["slept", "active"])
-        assert [answer.result(0).status for answer in answers] == ["ok"] * 3
-        assert play.fake(0, 0).open_at_sleep == [0]
-        assert len(play.fake(0, 0).requests) == 3 and not late.done()
+def test_a_server_is_drained_before_it_sleeps(play: Stage) -> None:
+    play.servers[0, 0].script = lambda r, n: Answer(tokens=5, each_s=0.3)
+    answers = [play.live.ask("qwen-14b", HELLO, 5) for _ in range(3)]
+    play.until(lambda: play.fake(0, 0).open == 3)
+    play.decide(LLAMA8, 0)
+    late = play.live.ask("qwen-14b", HELLO, 5)
+    assert play.states(0)[:2] == ["draining", "queued"]
+    assert "/sleep" not in "".join(play.fake(0, 0).paths)
+    play.until(lambda: play.states(0)[:2] == ["slept", "active"])
+    assert [answer.result(0).status for answer in answers] == ["ok"] * 3
+    assert play.fake(0, 0).open_at_sleep == [0]
+    assert len(play.fake(0, 0).requests) == 3 and not late.done()
 
 
 def test_what_does_not_drain_goes_elsewhere(tmp_path: Path) -> None:
@@ -165,15 +163,13 @@ def test_what_does_not_drain_goes_elsewhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "bad", [Answer(finish="abort"), Answer(finish=None), Answer(status=500), Answer(reset_after=1)]
 )
-def test_an_answer_that_is_cut_is_asked_for_again(tmp_path: Path, bad: Answer) -> None:
-    with stage(tmp_path, initial="empty") as play:
-        on_gpu_0(play, 0)
-        play.servers[0, 0].script = lambda r, n: bad if n == 0 else Answer("whole")
-        answer = play.live.ask("qwen-14b", HELLO, 5)
-        play.until(answer.done)
-        assert answer.result().text == "whole"
-        assert play.live.summary(0)["failed_calls"] == 1
-        assert play.live.summary(0)["lost_calls"] == 0
+def test_an_answer_that_is_cut_is_asked_for_again(play: Stage, bad: Answer) -> None:
+    play.servers[0, 0].script = lambda r, n: bad if n == 0 else Answer("whole")
+    answer = play.live.ask("qwen-14b", HELLO, 5)
+    play.until(answer.done)
+    assert answer.result().text == "whole"
+    assert play.live.summary(0)["failed_calls"] == 1
+    assert play.live.summary(0)["lost_calls"] == 0
 
 
 def test_a_call_is_given_up_in_the_end(tmp_path: Path) -> None:
@@ -193,66 +189,60 @@ def test_a_call_is_given_up_in_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("was", ["active", "slept", "draining"])
-def test_a_server_that_dies(tmp_path: Path, was: str) -> None:
-    with stage(tmp_path, initial="empty") as play:
-        on_gpu_0(play, 0)
-        first = play.fake(0, 0)
-        answers: list[Future[Any]] = []
-        if was == "slept":
-            play.decide(LLAMA8, 0)
-            play.until(lambda: play.states(0)[1] == "active")
-        else:
-            play.servers[0, 0].script = lambda r, n: Answer(hang=True)
-            answers = [play.live.ask("qwen-14b", HELLO, 5) for _ in range(6)]
-            play.until(lambda: first.open == 6)
-        if was == "draining":
-            play.decide(LLAMA8, 0)
-            assert play.states(0)[0] == "draining"
-        first.kill()
-        play.until(lambda: play.states(0)[0] == "absent")
-        # One that drains is empty when its calls have failed, and cannot be put to sleep.
-        told = {("lost", "qwen-14b", "absent"), ("sleep", "qwen-14b", "absent")}
-        assert told & set(play.phases())
-        play.settle()
-        play.servers[0, 0].script = lambda r, n: Answer()
-        play.decide(QWEN, 0)
-        play.until(lambda: play.states(0)[0] == "active" and all(a.done() for a in answers))
-        assert [answer.result().status for answer in answers] == ["ok"] * len(answers)
-        assert play.fake(0, 0) is not first
-        assert len(play.fake(0, 0).requests) == len(answers)  # each answered once
-
-
-def test_a_server_that_somebody_else_puts_to_sleep(tmp_path: Path) -> None:
-    with stage(tmp_path, initial="empty") as play:
-        on_gpu_0(play, 0)
-        play.fake(0, 0).asleep = True
-        play.until(lambda: play.states(0)[0] == "slept")
-        answer = play.live.ask("qwen-14b", HELLO, 5)
-        play.decide(QWEN, 0)
-        play.until(answer.done)
-        assert answer.result().status == "ok"
-
-
-def test_times_are_learned_and_a_first_sleep_is_not(tmp_path: Path) -> None:
-    with stage(tmp_path, initial="empty") as play:
-        on_gpu_0(play, 0)
-        seen = play.live.state.seen_s[0]
-        believed = seen.copy()
-        assert believed[0, 2] != play.live.cards[0].t_load_s  # the load was observed
-        assert believed[0, 2] == pytest.approx(0.7 * 28.0, rel=0.2)
+def test_a_server_that_dies(play: Stage, was: str) -> None:
+    first = play.fake(0, 0)
+    answers: list[Future[Any]] = []
+    if was == "slept":
         play.decide(LLAMA8, 0)
         play.until(lambda: play.states(0)[1] == "active")
-        assert seen[0, 1] == believed[0, 1]
-        play.decide(QWEN, 0)
-        play.until(lambda: play.states(0)[0] == "active")
-        assert seen[0, WAKE] != believed[0, WAKE]
+    else:
+        play.servers[0, 0].script = lambda r, n: Answer(hang=True)
+        answers = [play.live.ask("qwen-14b", HELLO, 5) for _ in range(6)]
+        play.until(lambda: first.open == 6)
+    if was == "draining":
         play.decide(LLAMA8, 0)
-        play.until(lambda: play.states(0)[1] == "active")
-        assert seen[0, 1] != believed[0, 1]
-        play.decide(LLAMA3, 0)  # there is no room for a third: one of the sleepers is stopped
-        play.until(lambda: play.states(0)[2] == "active")
-        assert sorted(play.states(0)) == ["absent", "active", "slept"]
-        assert (seen[:, OFFLOAD] != believed[:, OFFLOAD]).sum() == 1
+        assert play.states(0)[0] == "draining"
+    first.kill()
+    play.until(lambda: play.states(0)[0] == "absent")
+    # One that drains is empty when its calls have failed, and cannot be put to sleep.
+    told = {("lost", "qwen-14b", "absent"), ("sleep", "qwen-14b", "absent")}
+    assert told & set(play.phases())
+    play.settle()
+    play.servers[0, 0].script = lambda r, n: Answer()
+    play.decide(QWEN, 0)
+    play.until(lambda: play.states(0)[0] == "active" and all(a.done() for a in answers))
+    assert [answer.result().status for answer in answers] == ["ok"] * len(answers)
+    assert play.fake(0, 0) is not first
+    assert len(play.fake(0, 0).requests) == len(answers)  # each answered once
+
+
+def test_a_server_that_somebody_else_puts_to_sleep(play: Stage) -> None:
+    play.fake(0, 0).asleep = True
+    play.until(lambda: play.states(0)[0] == "slept")
+    answer = play.live.ask("qwen-14b", HELLO, 5)
+    play.decide(QWEN, 0)
+    play.until(answer.done)
+    assert answer.result().status == "ok"
+
+
+def test_times_are_learned_and_a_first_sleep_is_not(play: Stage) -> None:
+    seen = play.live.state.seen_s[0]
+    believed = seen.copy()
+    assert believed[0, 2] != play.live.cards[0].t_load_s  # the load was observed
+    assert believed[0, 2] == pytest.approx(0.7 * 28.0, rel=0.2)
+    play.decide(LLAMA8, 0)
+    play.until(lambda: play.states(0)[1] == "active")
+    assert seen[0, 1] == believed[0, 1]
+    play.decide(QWEN, 0)
+    play.until(lambda: play.states(0)[0] == "active")
+    assert seen[0, WAKE] != believed[0, WAKE]
+    play.decide(LLAMA8, 0)
+    play.until(lambda: play.states(0)[1] == "active")
+    assert seen[0, 1] != believed[0, 1]
+    play.decide(LLAMA3, 0)  # there is no room for a third: one of the sleepers is stopped
+    play.until(lambda: play.states(0)[2] == "active")
+    assert sorted(play.states(0)) == ["absent", "active", "slept"]
+    assert (seen[:, OFFLOAD] != believed[:, OFFLOAD]).sum() == 1
 
 
 def test_a_model_over_two_gpus(tmp_path: Path) -> None:

@@ -93,14 +93,6 @@ def test_plans_worked_out(
     assert np.bincount(found, minlength=len(tp)).tolist() == copies
 
 
-def test_gpus_that_are_not_free_and_models_that_may_not_come_are_left_alone() -> None:
-    gains = [[0.0, 0.0], [50.0, 50.0]]
-    for name, index, value in (("free", 0, False), ("switch", (0, 1), np.inf)):
-        plan = toy_plan([1, 1], [0, 0], gains)
-        getattr(plan, name)[index] = value
-        assert solve(plan).tolist() == [0, 1]
-
-
 @pytest.mark.parametrize("cluster", ["h100-4gpu", "h100-8gpu", "h100-16gpu"])
 def test_nothing_is_woken_and_slept_in_alternate_cycles(cluster: str) -> None:
     """Under constant demand, whatever became ACTIVE is ACTIVE in the two decisions after."""

@@ -10,9 +10,7 @@ import pytest
 
 from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.envs.placement.simulation import PlacementSimulation
-from inframind_gym.simulator.placement.jobs import dag_table
-from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, MAX_CALLS, SLEPT
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
+from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, SLEPT
 from tests.placement.toys import card, write_cluster, write_demand
 
 ROW = np.zeros(1, np.int64)
@@ -147,29 +145,6 @@ def test_a_start_fails_when_memory_is_taken(tmp_path: Path) -> None:
     assert toy.state(0, 0) == SLEPT
     assert toy.simulation.state.moving[0, 0] == 0
     assert toy.simulation.state.waiting[0, 0]["loading"] == 0
-
-
-def test_graphs_of_calls_have_the_calls_of_their_topologies() -> None:
-    """K agents: K + 1 calls; Debate and Reflection 2K + 1; the last reads what no other does."""
-    table = dag_table()
-    for t, topology in enumerate(TOPOLOGIES):
-        for agents in range(1, MAX_AGENTS + 1):
-            dag = table[t * MAX_AGENTS + agents - 1]
-            rounds = 2 if topology in ("Debate", "Reflection") else 1
-            calls = int(dag["calls"])
-            assert calls == rounds * agents + 1 <= MAX_CALLS
-            last = int(dag["predecessors"][calls - 1])
-            if topology in ("Chain", "FullConnected"):
-                assert last == 1 << (agents - 1)
-            elif rounds == 1:
-                assert last == (1 << agents) - 1
-            else:
-                assert last == ((1 << agents) - 1) << agents
-            for a in range(calls):
-                for b in range(calls):
-                    forth = int(dag["successors"][a]) >> b & 1
-                    assert forth == int(dag["predecessors"][b]) >> a & 1
-                    assert not forth or a < b
 
 
 def test_mean_reward_is_minus_mean_latency(tmp_path: Path) -> None:

@@ -73,20 +73,6 @@ def test_ten_line_policy_from_the_working_directory(directory) -> None:
         assert actions == together[:, row].tolist()
 
 
-def test_a_wrapped_policy_keeps_the_observation_it_asks_for(directory) -> None:
-    """A policy with only `act` is wrapped; the benchmark must still see what it wants to see."""
-    (directory / "embedding_reader.py").write_text(
-        "class Reader:\n"
-        "    name = 'reader'\n"
-        "    requires = {'observation': 'full'}\n"
-        "    def reset(self, spec, seeds): ...\n"
-        "    def act(self, observation, context): return 0\n"
-    )
-    policy = load_policy("embedding_reader:Reader")
-    assert requires_of(policy) == {"observation": "full"}
-    assert not hasattr(policy, "fingerprint")
-
-
 def test_module_in_a_package_of_the_working_directory(directory) -> None:
     (directory / "my_package").mkdir()
     write(directory / "my_package", "routing", TEN_LINES)
@@ -107,6 +93,7 @@ def test_feedback_and_requirements_reach_the_row(directory) -> None:
     )
     policy = load_policy("learning_policy:Learning")
     assert requires_of(policy) == {"planner": {"topology": "Chain", "num_agents": 2}}
+    assert not hasattr(policy, "fingerprint")
     policy.reset(make_spec(), [1, 2])
     observe = feedback_of(policy)
     assert observe is not None

@@ -31,10 +31,6 @@ def modules() -> tuple[str, ...]:
     )
 
 
-def kernel(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
-
-
 def kernels() -> list[Any]:
     for module in modules():
         importlib.import_module(module)
@@ -119,7 +115,7 @@ def test_the_walk_finds_constants_of_other_modules() -> None:
 def test_a_changed_constant_of_another_file_changes_the_folder(
     module: str, name: str, tmp_path: Path
 ) -> None:
-    k = kernel(module, name)
+    k = getattr(importlib.import_module(module), name)
     sources = entry_points[k]
     assert f"kernels-{source_digest(sources)}" in k.stats.cache_path
     package = ROOT / "inframind_gym"

@@ -104,6 +104,19 @@ def test_agrees_on_a_hundred_random_loads_and_some_of_them_evict() -> None:
     assert sum(count > 0 for count in evictions) >= 10
 
 
+def test_a_shared_head_is_neither_computed_nor_stored_twice() -> None:
+    """What vLLM's recorded decisions do not have. One token is left of the first prompt.
+
+    The last token of a prompt is always computed, and blocks are found whole: 16 tokens are left
+    of the second prompt, all of the third.
+    """
+    cost = {"base_s": 1.0, "per_new_token_s": 1.0}
+    server = RefServer(4, 64, 101, 16, **cost, shared_prefix_tokens=32, prefix_caching=True)
+    submit_s, prompts = [0.0, 100.0, 200.0], [33, 32, 5]
+    served = replay_requests(cards([server]), np.zeros(3), submit_s, prompts, [1, 1, 1])
+    assert served["finish_s"].tolist() == [2.0, 117.0, 206.0]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

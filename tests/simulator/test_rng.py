@@ -12,43 +12,34 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inframind_gym.simulator import rng
-from inframind_gym.simulator.jit import jit
+from inframind_gym.simulator.jit import SIMULATOR, make_jit
 
 U64 = st.integers(0, 2**64 - 1)
 PLACE = st.integers(0, 2**40)
+compiled = make_jit(*SIMULATOR, allocates=True)
 
 
-@jit
-def compiled_uniform(
-    key: np.uint64, stream: int, a: NDArray[np.int64], b: int, out: NDArray[np.float64]
-) -> None:
+@compiled
+def uniforms(key: np.uint64, stream: int, a: NDArray[np.int64], b: int) -> NDArray[np.float64]:
+    out = np.empty(a.shape[0])
     for i in range(a.shape[0]):
         out[i] = rng.uniform(key, stream, a[i], b)
-
-
-@jit
-def compiled_normal(
-    key: np.uint64, stream: int, a: NDArray[np.int64], b: int, out: NDArray[np.float64]
-) -> None:
-    for i in range(a.shape[0]):
-        out[i] = rng.normal(key, stream, a[i], b)
-
-
-@jit
-def compiled_quantile(p: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-    for i in range(p.shape[0]):
-        out[i] = rng.normal_quantile(p[i])
-
-
-def uniforms(key: int, stream: int, a: NDArray[np.int64], b: int = 0) -> NDArray[np.float64]:
-    out = np.empty(len(a))
-    compiled_uniform(np.uint64(key), stream, a, b, out)
     return out
 
 
+@compiled
+def normals(key: np.uint64, stream: int, a: NDArray[np.int64], b: int) -> NDArray[np.float64]:
+    out = np.empty(a.shape[0])
+    for i in range(a.shape[0]):
+        out[i] = rng.normal(key, stream, a[i], b)
+    return out
+
+
+@compiled
 def quantiles(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    out = np.empty(len(p))
-    compiled_quantile(p, out)
+    out = np.empty(p.shape[0])
+    for i in range(p.shape[0]):
+        out[i] = rng.normal_quantile(p[i])
     return out
 
 
@@ -71,7 +62,7 @@ def splitmix64(key: int, stream: int, a: int, b: int) -> int:
 @given(U64, st.integers(0, 20), PLACE, st.integers(0, 2**20))
 def test_compiled_and_array_forms_are_the_same_bits(key: int, stream: int, a: int, b: int) -> None:
     places = a + np.arange(4)
-    ours = uniforms(key, stream, places, b)
+    ours = uniforms(np.uint64(key), stream, places, b)
     arrays = rng.uniform_array(np.full(4, key, np.uint64), stream, places, b)
     assert ours.tobytes() == arrays.tobytes()
     expected = [((splitmix64(key, stream, int(i), b) >> 11) + 0.5) * 2.0**-53 for i in places]
@@ -82,18 +73,20 @@ def test_streams_keys_and_places_do_not_share_numbers() -> None:
     streams = [value for name, value in vars(rng).items() if name.startswith("STREAM_")]
     assert len(streams) == len(set(streams)) >= 10
     places = np.arange(500)
-    drawn = [uniforms(key, s, places, b) for key in (1, 2) for s in streams for b in (0, 1)]
+    keys = np.arange(1, 3, dtype=np.uint64)
+    drawn = [uniforms(key, s, places, b) for key in keys for s in streams for b in (0, 1)]
     assert len(np.unique(np.concatenate(drawn))) == len(drawn) * len(places)
 
 
 def test_uniform_numbers_are_uniform_and_independent() -> None:
     n = 200_000
-    u = uniforms(12345, 7, np.arange(n))
+    places, key = np.arange(n), np.uint64(12345)
+    u = uniforms(key, 7, places, 0)
     assert 0.0 < u.min() < u.max() < 1.0
     counts, _ = np.histogram(u, 100, (0.0, 1.0))
     chi_square = float(((counts - n / 100) ** 2 / (n / 100)).sum())
     assert chi_square < 99 + 5 * math.sqrt(2 * 99)
-    for other in (uniforms(12346, 7, np.arange(n)), uniforms(12345, 8, np.arange(n)), u[::-1]):
+    for other in (uniforms(key + 1, 7, places, 0), uniforms(key, 8, places, 0), u[::-1]):
         assert abs(np.corrcoef(u, other)[0, 1]) < 5 / math.sqrt(n)
     assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 5 / math.sqrt(n)
     # Neighbouring counters differ in half of their bits.
@@ -117,11 +110,11 @@ def test_normal_quantile_inverts_the_distribution_function() -> None:
 
 def test_normal_numbers_are_standard_normal() -> None:
     n = 200_000
-    z = np.empty(n)
-    compiled_normal(np.uint64(99), rng.STREAM_CALL_LENGTH, np.arange(n), 4, z)
+    place = np.uint64(99), rng.STREAM_CALL_LENGTH, np.arange(n), 4
+    z = normals(*place)
     assert z.mean() == pytest.approx(0.0, abs=5 / math.sqrt(n))
     assert z.var() == pytest.approx(1.0, abs=5 * math.sqrt(2 / n))
     # Kolmogorov-Smirnov distance; 2.2 is far beyond its 99.9 % point.
     u = np.sort([NormalDist().cdf(x) for x in z])
     assert np.abs(u - (np.arange(n) + 0.5) / n).max() < 2.2 / math.sqrt(n)
-    assert np.array_equal(z, quantiles(uniforms(99, rng.STREAM_CALL_LENGTH, np.arange(n), 4)))
+    assert np.array_equal(z, quantiles(uniforms(*place)))

@@ -69,7 +69,6 @@ def reset_cluster(cluster: Cluster, e: int) -> None:
         server.e2e_sum_s = 0.0
         server.leaving = 0
         server.leaving_blocks = 0
-        server.evictions = 0
         server.evicted = 0
         server.cached_blocks = 0
         server.freed_blocks = 0

@@ -89,7 +89,6 @@ def evict(cluster: Cluster, e: int, m: int, index: int, held: int, served: bool)
     else:
         request.computed = 0
     request.evictions += 1
-    server.evictions += 1
     remove_running(cluster, e, m, index)
     push(cluster.waiting[e, m], server.waiting, request.priority, request.seq, identity)
     server.waiting += 1

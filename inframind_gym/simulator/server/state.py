@@ -65,7 +65,6 @@ SERVER: Final = np.dtype(
         ("partial", "i4"),  # request whose prefill is under way (always the last of running)
         ("next_finish", "i4"),  # least finish clock among the running
         ("kv_tokens", "i4"),  # tokens of the running requests in the cache
-        ("evictions", "i4"),
         ("leaving", "i4"),  # ended with the last step, while the next was scheduled (async)
         ("leaving_blocks", "i4"),  # that they hold
         ("evicted", "i4"),  # evicted requests that wait (prefix caching; likewise the next two)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.simulator import quality as response
-from inframind_gym.simulator.jit import jit
+from inframind_gym.simulator.jit import SIMULATOR, make_jit
 from inframind_gym.simulator.quality import ResponseTables, response_tables
 from inframind_gym.simulator.workflow.topology import STRATEGIES
 from inframind_gym.simulator.workload import TaskProfile, load_workload
@@ -19,27 +20,22 @@ from inframind_gym.tasks import load_tasks
 ALIASES = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
 N = 40_000
 MISTRAL, QWEN = 1, 2
+compiled = make_jit(*SIMULATOR, allocates=True)
 
 
-@jit
+@compiled
 def draw_lengths(
-    tables: ResponseTables,
-    key: np.uint64,
-    task: int,
-    length_z: float,
-    call: int,
-    model: int,
-    strategy: int,
-    tokens: NDArray[np.int64],
-    cut: NDArray[np.bool_],
-) -> None:
-    for ordinal in range(tokens.shape[0]):
+    tables: ResponseTables, task: int, length_z: float, call: int, model: int, strategy: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    tokens, cut = np.empty(N, np.int64), np.empty(N, np.bool_)
+    for ordinal in range(N):
         tokens[ordinal], cut[ordinal] = response.answer_tokens(
-            tables, key, ordinal, task, length_z, call, model, strategy
+            tables, np.uint64(7), ordinal, task, length_z, call, model, strategy
         )
+    return tokens, cut
 
 
-@jit
+@compiled
 def draw_answers(
     tables: ResponseTables,
     key: np.uint64,
@@ -48,29 +44,21 @@ def draw_answers(
     model: int,
     bonus: float,
     truncated: bool,
-    right: NDArray[np.bool_],
-) -> None:
-    for ordinal in range(right.shape[0]):
+) -> NDArray[np.bool_]:
+    right = np.empty(N, np.bool_)
+    for ordinal in range(N):
         right[ordinal] = response.answer_right(
             tables, key, ordinal, task, call, model, bonus, truncated
         )
+    return right
 
 
-@jit
-def phi(z: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+@compiled
+def phi(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    out = np.empty(z.shape[0])
     for i in range(z.shape[0]):
         out[i] = response.latent_probability(z[i])
-
-
-@jit
-def number_calls(out: NDArray[np.int64]) -> None:
-    i = 0
-    for node in range(12):
-        for phase in range(3):
-            for model in range(16):
-                for strategy in range(3):
-                    out[i] = response.call_id(node, phase, model, strategy)
-                    i += 1
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -88,17 +76,12 @@ def tables(profile: TaskProfile) -> ResponseTables:
 
 
 def lengths(
-    tables: ResponseTables,
-    *,
-    task: int = 0,
-    z: float = 0.0,
-    call: int = 0,
-    model: int = QWEN,
-    strategy: int = 1,
+    tables: ResponseTables, *, task: int = 0, z: float = 0.0, strategy: int = 1
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    tokens, cut = np.empty(N, np.int64), np.empty(N, np.bool_)
-    draw_lengths(tables, np.uint64(7), task, z, call, model, strategy, tokens, cut)
-    return tokens, cut
+    drawn: tuple[NDArray[np.int64], NDArray[np.bool_]] = draw_lengths(
+        tables, task, z, 0, QWEN, strategy
+    )
+    return drawn
 
 
 def answers(
@@ -111,16 +94,10 @@ def answers(
     truncated: bool = False,
     key: int = 7,
 ) -> NDArray[np.bool_]:
-    right = np.empty(N, np.bool_)
-    draw_answers(tables, np.uint64(key), task, call, model, bonus, truncated, right)
+    right: NDArray[np.bool_] = draw_answers(
+        tables, np.uint64(key), task, call, model, bonus, truncated
+    )
     return right
-
-
-def with_fields(tables: ResponseTables, **fields: float) -> ResponseTables:
-    changed = tables.profile.copy()
-    for name, value in fields.items():
-        changed[name] = value
-    return tables._replace(profile=changed)
 
 
 def logistic(x: float) -> float:
@@ -229,16 +206,15 @@ def test_another_key_is_another_world_and_the_same_key_the_same(tables: Response
 
 
 def test_every_call_of_a_query_has_its_own_number() -> None:
-    ids = np.empty(12 * 3 * 16 * 3, np.int64)
-    number_calls(ids)
-    assert len(set(ids.tolist())) == len(ids)
-    assert ids.min() >= 0
+    calls = itertools.product(range(12), range(3), range(16), range(3))
+    ids = [response.call_id(*call) for call in calls]
+    assert len(set(ids)) == len(ids) == 12 * 3 * 16 * 3
+    assert min(ids) >= 0
 
 
 def test_latent_probability_is_the_normal_distribution_function() -> None:
     z = np.linspace(-37.0, 37.0, 2001)
-    ours = np.empty(len(z))
-    phi(z, ours)
+    ours = phi(z)
     assert np.all(np.diff(ours) >= 0.0)
     np.testing.assert_allclose(ours + ours[::-1], 1.0, atol=1e-15)
     special: Any = pytest.importorskip("scipy.special")

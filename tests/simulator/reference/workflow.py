@@ -27,7 +27,6 @@ FINAL_NODE = -1  # the `node` of the final decision call
 NO_STRATEGY = -1  # ... and its `strategy`: nobody chose one
 
 Topology = Literal["IO", "CoT", "Chain", "Debate", "Reflection", "FullConnected"]
-Execution = Literal["parallel", "sequential"]
 
 
 @dataclass(frozen=True)

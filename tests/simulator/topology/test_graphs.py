@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from inframind_gym.simulator.workflow.topology import (
@@ -11,7 +10,6 @@ from inframind_gym.simulator.workflow.topology import (
     TOPOLOGIES,
     distinct_plans,
     graph,
-    graph_tables,
 )
 from tests.simulator.reference.workflow import build_nodes
 
@@ -29,42 +27,9 @@ def test_graph_is_the_reference_graph(topology: str, count: int) -> None:
     assert list(ours.agents) == [n.agent for n in nodes]
     assert {ours.calls_per_node} == {n.num_calls for n in nodes}
     assert ours.num_nodes == len(nodes) <= MAX_NODES
-
-
-@pytest.mark.parametrize(("topology", "count"), EVERY)
-def test_edges_point_forward_and_waves_follow_the_edges(topology: str, count: int) -> None:
-    ours = graph(topology, count)
     for node, mask in enumerate(ours.predecessors):
-        before = bits(mask)
-        assert all(other < node for other in before)
-        assert ours.waves[node] == max((ours.waves[other] + 1 for other in before), default=0)
-
-
-def test_edge_counts_of_five_agents() -> None:
-    edges = {t: sum(mask.bit_count() for mask in graph(t, 5).predecessors) for t in TOPOLOGIES}
-    assert edges == {
-        "IO": 0,
-        "CoT": 0,
-        "Chain": 4,
-        "Debate": 25,
-        "Reflection": 0,
-        "FullConnected": 10,
-    }
-
-
-def test_tables_hold_every_graph() -> None:
-    tables = graph_tables()
-    for t, topology in enumerate(TOPOLOGIES):
-        for count in range(1, MAX_AGENTS + 1):
-            ours = graph(topology, count)
-            size = tables.num_nodes[t, count - 1]
-            assert size == ours.num_nodes
-            row = (t, count - 1)
-            assert tables.predecessors[row][:size].tolist() == list(ours.predecessors)
-            assert tables.agents[row][:size].tolist() == list(ours.agents)
-            assert tables.waves[row][:size].tolist() == list(ours.waves)
-            assert not np.any(tables.predecessors[row][size:])
-        assert tables.calls_per_node[t] == (2 if topology == "Reflection" else 1)
+        after = [ours.waves[other] + 1 for other in bits(mask)]
+        assert ours.waves[node] == max(after, default=0)
 
 
 @pytest.mark.parametrize("count", [0, -1, MAX_AGENTS + 1])

@@ -1,22 +1,24 @@
-"""How our kernels are held against a recorded trace: decision for decision, then in time."""
+"""Our two kernels on recorded scenarios, held against the trace: step for step, then in time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from inframind_gym.simulator.server.pool import StepCost
+from inframind_gym.simulator.server.pool import ServerCard, StepCost
+from inframind_gym.simulator.server.replay import replay_requests
+from inframind_gym.simulator.server.state import card_record
+from tests.simulator.reference.kernel import ReferenceKernel, RefRequest, RefServer
 from tests.simulator.vllm_scheduler.decisions import Decision, first_difference
-from tests.simulator.vllm_scheduler.our_kernels import (
-    UNIT_STEP,
-    compiled_decisions,
-    compiled_serve,
-    reference_run,
-)
+from tests.simulator.vllm_scheduler.scenarios import Scenario
 from tests.simulator.vllm_scheduler.traces import Served, Trace
 
+UNIT_STEP: Final = StepCost(base_s=1.0)  # every step takes a second
 # Every term of the cost counts, so that hardly a step can pass for another.
 REAL_STEP: Final = StepCost(
     base_s=0.011,
@@ -28,18 +30,13 @@ REAL_STEP: Final = StepCost(
 )
 
 
-def check_compiled_decisions(trace: Trace, seed: int) -> None:
-    """The compiled kernel, one step at a time, does what vLLM's scheduler did."""
-    submit_s = [request.submit_s for request in trace.serve(UNIT_STEP, seed)]
-    decisions = compiled_decisions(trace.scenario, submit_s, max_steps=2 * len(trace.calls))
-    _compare_decisions(trace, decisions, "kernel")
-
-
-def check_reference_decisions(trace: Trace, seed: int) -> None:
-    """The reference does what vLLM's scheduler did."""
+def check_decisions(trace: Trace, seed: int) -> None:
+    """The reference does in every step what vLLM's scheduler did."""
     submit_s = [request.submit_s for request in trace.serve(UNIT_STEP, seed)]
     decisions, _ = reference_run(trace.scenario, UNIT_STEP, submit_s)
-    _compare_decisions(trace, decisions, "reference")
+    difference = first_difference(trace.decisions, decisions, ("vLLM", "reference"))
+    if difference:
+        pytest.fail(f"{trace.scenario.name}, {trace.scenario.server}: {difference}", pytrace=False)
 
 
 def check_times(trace: Trace, seed: int) -> None:
@@ -49,12 +46,6 @@ def check_times(trace: Trace, seed: int) -> None:
     _compare_served(trace, expected, compiled_serve(trace.scenario, REAL_STEP, submit_s), "kernel")
     _, served = reference_run(trace.scenario, REAL_STEP, submit_s)
     _compare_served(trace, expected, served, "reference")
-
-
-def _compare_decisions(trace: Trace, decisions: Sequence[Decision], name: str) -> None:
-    difference = first_difference(trace.decisions, decisions, ("vLLM", name))
-    if difference:
-        pytest.fail(f"{trace.scenario.name}, {trace.scenario.server}: {difference}", pytrace=False)
 
 
 def _compare_served(
@@ -68,3 +59,70 @@ def _compare_served(
                 f"\n  vLLM: {want}\n  {name}: {have}",
                 pytrace=False,
             )
+
+
+def priorities(scenario: Scenario) -> list[float]:
+    """What the kernels are told: first come, first served is one priority for all."""
+    fcfs = scenario.server.policy == "fcfs"
+    return [0.0 if fcfs else float(request.priority) for request in scenario.requests]
+
+
+def card_of(scenario: Scenario, cost: StepCost) -> NDArray[Any]:
+    """The scenario's server as an array (1,) of CARD records."""
+    limits = limits_of(scenario)
+    max_model_len = (limits["num_kv_blocks"] - 1) * limits["block_size"]
+    return card_record(ServerCard(**limits, max_model_len=max_model_len, step=cost))
+
+
+def limits_of(scenario: Scenario) -> dict[str, Any]:
+    """Settings of our servers beside the cost of a step."""
+    return {k: v for k, v in asdict(scenario.server).items() if k != "policy"}
+
+
+def compiled_serve(scenario: Scenario, cost: StepCost, submit_s: list[float]) -> list[Served]:
+    """The requests' fates according to the compiled kernel, which jumps over stretches of steps."""
+    out = replay_requests(
+        card_of(scenario, cost),
+        np.zeros(len(submit_s)),
+        submit_s,
+        [request.prompt_tokens for request in scenario.requests],
+        [request.output_tokens for request in scenario.requests],
+        priorities(scenario),
+    )
+    return [Served(at_s, *row.item()) for at_s, row in zip(submit_s, out, strict=True)]
+
+
+def reference_run(
+    scenario: Scenario, cost: StepCost, submit_s: list[float]
+) -> tuple[list[Decision], list[Served]]:
+    """What the reference decides in each step, and the requests' fates."""
+    kernel = ReferenceKernel([RefServer(**limits_of(scenario), **cost.model_dump())])
+    requests = kernel.run(
+        RefRequest(
+            id=i,
+            server=0,
+            submit_s=submit_s[i],
+            priority=priority,
+            prompt_tokens=scenario.requests[i].prompt_tokens,
+            output_tokens=scenario.requests[i].output_tokens,
+        )
+        for i, priority in enumerate(priorities(scenario))
+    )
+    ends: dict[float, list[int]] = {}
+    for request in requests:
+        ends.setdefault(request.finish_s, []).append(request.id)
+    decisions = [
+        Decision(
+            admitted=tuple(step.admitted),
+            evicted=tuple(sorted(i for i in step.evicted if requests[i].finish_s > step.start_s)),
+            evictions=len(step.evicted),
+            finished=tuple(ends.get(step.end_s, ()) if step.scheduled else ()),
+            new_tokens=sum(tokens for _, tokens in step.scheduled),
+            chunks=dict(step.scheduled),
+        )
+        for step in kernel.steps[0]
+    ]
+    served = [
+        Served(r.submit_s, r.admitted_s, r.first_token_s, r.finish_s, r.evictions) for r in requests
+    ]
+    return decisions, served

@@ -12,6 +12,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -43,7 +44,7 @@ def record(scenarios: Sequence[Scenario]) -> list[str]:
     """
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "scenarios.json"), Path(folder, "traces.jsonl")
-        source.write_text(json.dumps([scenario.as_json() for scenario in scenarios]))
+        source.write_text(json.dumps([asdict(scenario) for scenario in scenarios]))
         script = Path(__file__).with_name("record.py")
         process = subprocess.run(
             [VLLM_PYTHON, "-P", script, source, target], capture_output=True, text=True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,13 +39,9 @@ class Scenario:
     server: Server
     requests: tuple[Request, ...]
 
-    def as_json(self) -> dict[str, Any]:
-        """As `record.py` reads it."""
-        return asdict(self)
-
 
 def from_json(fields: dict[str, Any]) -> Scenario:
-    """The scenario that `as_json` gave."""
+    """The scenario of these fields, nested as `asdict` gives them."""
     return Scenario(
         name=fields["name"],
         server=Server(**fields["server"]),

@@ -11,8 +11,7 @@ import time
 import pytest
 
 from tests.simulator.vllm_scheduler.agreement import (
-    check_compiled_decisions,
-    check_reference_decisions,
+    check_decisions,
     check_times,
 )
 from tests.simulator.vllm_scheduler.rerecord import RECORDED_SCENARIOS, VLLM_PYTHON, record
@@ -43,6 +42,5 @@ def test_our_kernels_decide_as_vllm_on_fresh_scenarios() -> None:
     traces = read_traces(record(random_scenarios(seeds)))
     print(f"INFRAMIND_LIVE_SEED={day}: {len(traces)} scenarios")  # shown if one of them fails
     for trace in traces:
-        check_reference_decisions(trace, day)
-        check_compiled_decisions(trace, day)
+        check_decisions(trace, day)
         check_times(trace, day)

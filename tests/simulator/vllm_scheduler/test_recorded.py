@@ -1,4 +1,4 @@
-"""Our kernels decide, step for step, what vLLM's scheduler decided when it was recorded.
+"""Our kernels serve as vLLM's scheduler decided when it was recorded, the reference step for step.
 
 `make live` records anew (`test_live.py`).
 """
@@ -10,8 +10,7 @@ import json
 import pytest
 
 from tests.simulator.vllm_scheduler.agreement import (
-    check_compiled_decisions,
-    check_reference_decisions,
+    check_decisions,
     check_times,
 )
 from tests.simulator.vllm_scheduler.rerecord import RECORDED_SCENARIOS
@@ -24,13 +23,8 @@ each_trace = pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.sc
 
 
 @each_trace
-def test_the_compiled_kernel_decides_as_vllm(trace: Trace) -> None:
-    check_compiled_decisions(trace, seed=1)
-
-
-@each_trace
 def test_the_reference_decides_as_vllm(trace: Trace) -> None:
-    check_reference_decisions(trace, seed=1)
+    check_decisions(trace, seed=1)
 
 
 @each_trace

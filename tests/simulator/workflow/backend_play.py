@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.routing.backend_simulation import BackendSimulation
+from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.simulator.workflow.backend import Backend, Call
@@ -118,7 +118,7 @@ class Scripted:
         outages: tuple[Outage, ...] = (),
         retries: int = 0,
         patience_s: float = 600.0,
-        wrap: Callable[[Backend], Backend] = lambda backend: backend,
+        kind: Callable[..., ScriptedBackend] = ScriptedBackend,
         topology: str = "IO",
         num_agents: int = 1,
         **arguments: Any,
@@ -133,8 +133,8 @@ class Scripted:
         self.opened: list[ScriptedBackend] = []
 
         def open_backend(simulation: BackendSimulation, key: int) -> Backend:
-            self.opened.append(ScriptedBackend(NUM_MODELS, reply, outages=outages))
-            return wrap(self.opened[-1])
+            self.opened.append(kind(NUM_MODELS, reply, outages=outages))
+            return self.opened[-1]
 
         self.simulation = BackendSimulation(
             env_config({**defaults, **arguments}),
@@ -147,3 +147,26 @@ class Scripted:
     def play(self, decide: Decide, **options: Any) -> Sweep:
         """One sweep."""
         return play(self.simulation, decide, **options)
+
+
+def both(one_query: bool, seed: int, rate_per_min: float, **arguments: Any) -> tuple[Sweep, Sweep]:
+    """The same sweep, compiled and driven."""
+    defaults = {"num_queries": 30, "observation": "index", "record_calls": True}
+    config = env_config({**defaults, **arguments})
+    compiled = Simulation(config, 1, one_query=one_query)
+    driven = BackendSimulation(config, open_surrogate, one_query=one_query)
+    ours, theirs = (
+        play(s, at_random(s, seed), seed=seed, rate_per_min=rate_per_min)
+        for s in (compiled, driven)
+    )
+    return ours, theirs
+
+
+def same_sweep(ours: Sweep, theirs: Sweep) -> None:
+    """Everything that was seen is equal."""
+    assert ours.statuses == theirs.statuses
+    for field in ("observations", "contexts", "rewards", "costs", "completed", "calls"):
+        left, right = getattr(ours, field), getattr(theirs, field)
+        assert left.dtype == right.dtype
+        for name in left.dtype.names or (...,):
+            np.testing.assert_array_equal(left[name], right[name], err_msg=f"{field} {name}")

@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from numpy.typing import NDArray
 
 from inframind_gym.configs import find_config
-from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.envs.routing.simulation import Simulation
-from inframind_gym.simulator.workflow.roles import ROLES, roles_of
+from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES, graph
-from tests.simulator.workflow.backend_play import Sweep, at_random, play
+from tests.simulator.workflow.backend_play import Sweep, at_random, both, play, same_sweep
 
 QUERIES = 60
 TWICE = {index for index, role in enumerate(ROLES) if role.calls == 2}
@@ -31,15 +29,10 @@ def workload(folder: Path, name: str, **agents: Any) -> str:
     return str(path)
 
 
-def sweep(path: str, kind: type[Simulation] = Simulation, **arguments: Any) -> Sweep:
-    one_query = arguments.pop("one_query", False)
+def sweep(path: str, **arguments: Any) -> Sweep:
     defaults = {"num_queries": QUERIES, "observation": "index", "record_calls": True}
     config = env_config({**defaults, "workload": path, "level": "joint", **arguments})
-    simulation = (
-        BackendSimulation(config, open_surrogate, one_query=one_query)
-        if kind is BackendSimulation
-        else Simulation(config, 1, one_query=one_query)
-    )
+    simulation = Simulation(config, 1, one_query=False)
     return play(simulation, at_random(simulation, 4), seed=7, rate_per_min=30.0)
 
 
@@ -101,27 +94,4 @@ def test_proven_code_is_handed_on(tmp_path: Path, execution: str) -> None:
 @pytest.mark.parametrize("one_query", [False, True])
 def test_other_backends_keep_the_same_rules(tmp_path: Path, one_query: bool) -> None:
     path = workload(tmp_path, "mbpp", role_calls=True, visible_tests=0.7)
-    ours, theirs = (
-        sweep(path, kind, one_query=one_query) for kind in (Simulation, BackendSimulation)
-    )
-    for field in ("observations", "contexts", "rewards", "costs", "completed", "calls"):
-        left, right = getattr(ours, field), getattr(theirs, field)
-        for name in left.dtype.names or (...,):
-            np.testing.assert_array_equal(left[name], right[name], err_msg=f"{field} {name}")
-
-
-def test_roles_that_answer_twice_or_write_code() -> None:
-    """As the roles' files of MasRouter say (a format for the second answer; code or text)."""
-    named = {(role.domain, role.name) for role in ROLES if role.calls == 2}
-    assert named == {
-        ("Math", "ProgrammingExpert"),
-        ("Math", "SoftwareDeveloper"),
-        ("Code", "BugFixer"),
-        ("Code", "PlanSolver"),
-        ("Code", "ReflectProgrammer"),
-        ("Code", "TestAnalyst"),
-        ("Commonsense", "Reflector"),
-    }
-    text = {ROLES[index].name for index in roles_of("Code") if not ROLES[index].writes_code}
-    assert text == {"AlgorithmDesigner", "ProjectManager"}
-    assert not any(role.writes_code for role in ROLES if role.domain != "Code")
+    same_sweep(*both(one_query, 7, 30.0, workload=path, level="joint", num_queries=QUERIES))

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
+from inframind_gym.simulator.workflow.backend import Backend, Call, Completion, Telemetry
 from inframind_gym.simulator.workflow.backend_loop import HOLD_S
-from inframind_gym.simulator.workflow.scripted_backend import Outage, Reply
+from inframind_gym.simulator.workflow.scripted_backend import Outage, Reply, ScriptedBackend
 from inframind_gym.simulator.workflow.state import FINAL, FIRST, SECOND
-from tests.simulator.workflow.backend_play import Scripted, by_node
+from tests.simulator.workflow.backend_play import NUM_MODELS, Scripted, by_node
 
 LATENCY_S = (8.0, 4.0, 2.0, 1.0, 0.5)  # by model
 
@@ -228,36 +229,78 @@ def test_a_workflow_that_loses_all_its_models_still_ends() -> None:
     assert query["latency_s"] == pytest.approx(1.0)
 
 
-class Misbehaved:
-    """A backend that tampers with its completions."""
-
-    def __init__(self, inner: Backend, tamper: Callable[[Completion], list[Completion]]) -> None:
-        self._inner = inner
-        self._tamper = tamper
-        for name in ("now_s", "submit", "telemetry", "models_up", "close"):
-            setattr(self, name, getattr(inner, name))
-
-    def wait(self, until_s: float | None) -> list[Completion]:
-        return [kept for c in self._inner.wait(until_s) for kept in self._tamper(c)]
-
-
 @pytest.mark.parametrize(
     ("tamper", "message"),
     [
-        (lambda completion: [], "returned none; 1 are in flight"),
-        (lambda completion: [completion] * 2, "completed call 0: it isn't in flight"),
+        (lambda completions: [], "returned none; 1 are in flight"),
+        (lambda completions: completions * 2, "completed call 0: it isn't in flight"),
     ],
 )
 def test_a_backend_that_breaks_its_contract(
-    tamper: Callable[[Completion], list[Completion]], message: str
+    tamper: Callable[[list[Completion]], list[Completion]], message: str
 ) -> None:
-    def wrap(backend: Backend) -> Backend:
-        wrapped = Misbehaved(backend, tamper)
-        assert isinstance(wrapped, Backend)
-        return wrapped
+    class Misbehaved(ScriptedBackend):
+        def wait(self, until_s: float | None) -> list[Completion]:
+            return tamper(super().wait(until_s))
 
     with pytest.raises(InfraMindError, match=message):
-        Scripted(by_model, wrap=wrap).play(by_node([1]))
+        Scripted(by_model, kind=Misbehaved).play(by_node([1]))
+
+
+class GoingOn(ScriptedBackend):
+    """Servers that go on while the agent thinks, like live ones: ends are noticed late."""
+
+    def think(self) -> None:
+        self._now_s += 0.03
+
+    def wait(self, until_s: float | None) -> list[Completion]:
+        now_s = self._now_s
+        completions = super().wait(until_s)
+        self._now_s = max(self._now_s, now_s)
+        return completions
+
+    def telemetry(self) -> Telemetry:
+        empty = [0.0] * NUM_MODELS
+        return Telemetry(1, [self._now_s - m for m in range(NUM_MODELS)], empty, empty, empty)
+
+    def models_up(self) -> int:
+        return 0b00111
+
+
+@pytest.mark.parametrize("execution", ["parallel", "sequential"])
+def test_a_slow_agent(execution: str) -> None:
+    """Latencies are those of the calls and of all waiting, however late they were noticed."""
+
+    def decide(context: np.void, observation: NDArray[np.float32]) -> NDArray[np.int64]:
+        backend = scripted.opened[-1]
+        assert isinstance(backend, GoingOn)
+        backend.think()
+        return np.array([int(context["query"]) % 3 * 3])
+
+    scripted = Scripted(
+        lambda call: Reply(0.02),
+        kind=GoingOn,
+        execution=execution,
+        topology="Chain",
+        num_agents=2,
+        num_queries=12,
+    )
+    sweep = scripted.play(decide, rate_per_min=1200.0, budget_s=10.0)
+    assert (sweep.contexts["models_up"] == 0b111).all()
+    age_s = sweep.contexts["telemetry_age_s"]
+    np.testing.assert_allclose(age_s, 2.0, atol=0.1)  # the oldest of those that are up
+    assert (np.diff(sweep.contexts["time_s"]) >= 0).all()
+    assert len(sweep.completed) == 12 and (sweep.completed["solved"] == 1).all()
+    for query in sweep.completed:
+        own = sweep.calls[sweep.calls["query"] == query["query"]]
+        np.testing.assert_allclose(own["finish_s"] - own["submit_s"], [0.02] * 3)
+        assert own["submit_s"][0] >= query["arrival_s"]
+        assert (own["submit_s"][1:] >= own["finish_s"][:-1]).all()
+        if execution == "parallel":
+            assert query["latency_s"] == own["finish_s"][2] - query["arrival_s"]
+            assert query["latency_s"] >= 3 * 0.02 + 2 * 0.03 - 1e-9
+        else:
+            assert 2 * 0.02 <= query["latency_s"] <= own["finish_s"][1] - query["arrival_s"]
 
 
 def test_every_sweep_has_its_own_backend_and_closes_it() -> None:

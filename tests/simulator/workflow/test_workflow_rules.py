@@ -40,24 +40,18 @@ def play(env: Any, seed: int, rate: float, budget_s: float) -> dict[str, Any]:
     observation, _ = env.reset(
         seed=seed, options={"arrival_rate_per_min": rate, "budget_s": budget_s}
     )
-    trace: dict[str, list[Any]] = {"context": [], "observation": [], "reward": [], "cost": []}
-    completed = []
+    names = ("contexts", "observations", "rewards", "costs", "told")
+    trace: dict[str, list[Any]] = {name: [] for name in names}
     over = False
     while not over:
-        trace["context"].append(env.context())
-        trace["observation"].append(observation)
-        action = rng.integers(0, env.action_space.nvec)
-        observation, reward, over, _, info = env.step(action)
-        trace["reward"].append(reward)
-        trace["cost"].append(info["cost"])
-        completed.append(env.completed())
+        seen = env.context(), observation
+        observation, reward, over, _, info = env.step(rng.integers(0, env.action_space.nvec))
+        for name, value in zip(names, (*seen, reward, info["cost"], env.completed()), strict=True):
+            trace[name].append(value)
     return {
-        "contexts": np.array(trace["context"]),
-        "observations": np.array(trace["observation"]),
-        "rewards": np.array(trace["reward"]),
-        "costs": np.array(trace["cost"]),
-        "told": completed,
-        "completed": np.concatenate(completed),
+        **{name: np.array(trace[name]) for name in names[:-1]},
+        "told": trace["told"],
+        "completed": np.concatenate(trace["told"]),
         "calls": env.calls(),
         "info": info,
         "execution": env.simulation.execution,

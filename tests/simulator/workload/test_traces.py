@@ -46,23 +46,19 @@ def test_layouts(tmp_path: Path, text: str) -> None:
     assert not trace.times_s.flags.writeable
 
 
-def test_seven_digits_of_a_datetime_are_kept(tmp_path: Path) -> None:
-    rows = "2023-11-16 18:17:03.9799600,1,1\n2023-11-16 18:17:03.9799601,1,1\n"
-    trace = load_trace(write(tmp_path, AZURE + rows))
-    assert trace.times_s[1] == pytest.approx(1e-7, rel=1e-6)
-
-
-def test_ties_are_spread_over_the_resolution(tmp_path: Path) -> None:
-    text = PLAIN + "0,1,1\n0,2,1\n0,3,1\n3,4,1\n10,5,1\n10,6,1\n"
-    trace = load_trace(write(tmp_path, text))
-    assert trace.times_s.tolist() == [0.0, 1.0, 2.0, 3.0, 10.0, 11.5]
-    assert trace.input_tokens.tolist() == [1, 2, 3, 4, 5, 6]
-
-
-def test_unsorted_rows_are_sorted(tmp_path: Path) -> None:
-    trace = load_trace(write(tmp_path, PLAIN + "5,1,1\n1,2,1\n3,3,1\n"))
-    assert trace.times_s.tolist() == [0.0, 2.0, 4.0]
-    assert trace.input_tokens.tolist() == [2, 3, 1]
+@pytest.mark.parametrize(
+    ("text", "times_s", "input_tokens"),
+    [
+        ("0,1,1\n0,2,1\n0,3,1\n3,4,1\n10,5,1\n10,6,1\n", [0, 1, 2, 3, 10, 11.5], range(1, 7)),
+        ("5,1,1\n1,2,1\n3,3,1\n", [0, 2, 4], [2, 3, 1]),
+    ],
+)
+def test_rows_are_sorted_and_ties_spread_over_the_resolution(
+    tmp_path: Path, text: str, times_s: list[float], input_tokens: list[int]
+) -> None:
+    trace = load_trace(write(tmp_path, PLAIN + text))
+    assert trace.times_s.tolist() == times_s
+    assert trace.input_tokens.tolist() == list(input_tokens)
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:

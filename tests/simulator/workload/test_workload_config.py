@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -32,11 +31,15 @@ def plain(name: str = "mbpp") -> dict[str, Any]:
     return data
 
 
-def refused(folder: Path, data: dict[str, Any]) -> str:
+def written(folder: Path, data: dict[str, Any]) -> Path:
     path = folder / "mine.yaml"
     path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def refused(folder: Path, data: dict[str, Any]) -> str:
     with pytest.raises(ConfigError) as caught:
-        load_workload(path)
+        load_workload(written(folder, data))
     assert "mine.yaml" in str(caught.value)
     return str(caught.value)
 
@@ -71,7 +74,7 @@ def test_shipped_workloads_are_valid(name: str) -> None:
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_seconds_per_call_are_near_the_measured_ones(name: str) -> None:
-    """FACTS §2: a call at 10 queries a minute takes longer than alone.
+    """A call at 10 queries a minute takes longer than alone.
 
     Beside busy neighbours it would take as long or, where calls wait or a role makes two, longer.
     """
@@ -104,7 +107,7 @@ def test_stronger_models_are_abler_and_reasoning_pays(name: str) -> None:
 
 
 def test_reasoning_on_mmlu_pro_is_worth_what_was_published() -> None:
-    """FACTS §8: direct answers instead of reasoning cost 9-19 points."""
+    """Direct answers instead of reasoning cost 9-19 points."""
     profile = load_workload("mmlu_pro").profile
     quality = profile.quality
     difficulty = quality.difficulty_sd * np.linspace(-4, 4, 801)
@@ -125,19 +128,14 @@ def test_reasoning_on_mmlu_pro_is_worth_what_was_published() -> None:
 def test_a_single_agent_count_means_always(tmp_path: Path) -> None:
     data = plain()
     data["planner"]["num_agents"] = {3: 0.5, 4: 0.51}
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(data), encoding="utf-8")
-    shares = load_workload(path).profile.planner.num_agents
+    shares = load_workload(written(tmp_path, data)).profile.planner.num_agents
     assert shares == pytest.approx({3: 0.5 / 1.01, 4: 0.51 / 1.01})
     assert load_workload("mbpp").profile.planner.num_agents == {5: 1.0}
 
 
 def test_strategies_left_out_have_no_share(tmp_path: Path) -> None:
-    data = plain()
-    data["strategy_mix"] = {"Concise": 1}
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(data), encoding="utf-8")
-    mix = load_workload(path).profile.strategy_mix
+    data = {**plain(), "strategy_mix": {"Concise": 1}}
+    mix = load_workload(written(tmp_path, data)).profile.strategy_mix
     assert mix == {"Flash": 0.0, "Concise": 1.0, "DeepThink": 0.0}
 
 
@@ -175,7 +173,7 @@ DELETE = object()
     ],
 )
 def test_wrong_workloads(tmp_path: Path, keys: list[str], value: object, part: str) -> None:
-    data = copy.deepcopy(plain())
+    data = plain()
     section = data
     for key in keys[:-1]:
         section = section[key]
