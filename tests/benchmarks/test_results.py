@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import benchmarks.pages_cli  # noqa: F401  # adds the commands
+import benchmarks.__main__  # noqa: F401  # adds the commands
 from benchmarks.intervals import Draws, Units
 from benchmarks.pages import fill
 from benchmarks.plan import load_plan

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib
 import json
 import os
 import subprocess
@@ -23,7 +22,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-import inframind_gym  # noqa: F401  (registers the environments)
+from inframind_gym import policies
+from inframind_gym.envs.placement import config, context
+from inframind_gym.envs.placement import simulation as simulations
+from inframind_gym.policies.placement import registry
+from inframind_gym.simulator import SIMULATOR_VERSION
+from inframind_gym.simulator.server import pool, replay, state
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGESTS = Path(__file__).with_name("digests.json")
@@ -150,11 +154,8 @@ def names() -> list[str]:
 
 def _play_random(env_id: str, given: dict[str, Any]) -> str:
     """Digest two episodes side by side under seeded random actions."""
-    arguments = _as_here(given)
-    if env_id == PLACEMENT:
-        arguments = {"num_decisions": 40, **arguments}
-    else:
-        arguments = {"observation": "index", "num_queries": 40, **arguments}
+    short: dict[str, Any] = {"observation": "index", "num_queries": 40}
+    arguments = ({"num_decisions": 40} if env_id == PLACEMENT else short) | given
     env = gym.make_vec(env_id, num_envs=2, **arguments)
     inner: Any = env.unwrapped
     generator = np.random.default_rng(7)
@@ -181,9 +182,6 @@ def _play_random(env_id: str, given: dict[str, Any]) -> str:
 
 def _replay_server(changes: dict[str, Any]) -> str:
     """Digest 300 requests at one server of a given card."""
-    pool = _module("simulator.server.pool", "serving.pool")
-    state = _module("simulator.server.state", "serving.surrogate.state")
-    replay = _module("simulator.server.replay", "serving.surrogate.replay")
     step = pool.StepCost(
         base_s=0.01,
         per_seq_s=1e-4,
@@ -191,7 +189,7 @@ def _replay_server(changes: dict[str, Any]) -> str:
         per_new_token_s=5e-5,
         per_attention_unit_s=1e-9,
     )
-    fields = {
+    fields: dict[str, Any] = {
         "max_num_seqs": 16,
         "max_num_batched_tokens": 512,
         "num_kv_blocks": 4000,
@@ -213,14 +211,9 @@ def _replay_server(changes: dict[str, Any]) -> str:
 
 def _play_policy(name: str) -> str:
     """Digest two episodes of a built-in routing policy."""
-    policies = _module("policies", "policy")
-    if not _is_here("policies"):  # ced93d9 registered them elsewhere
-        importlib.import_module("baselines")
-        importlib.import_module("agents")
-    if name not in {entry.name for entry in policies.registered_policies()}:
-        name = {"bid_price": "headway"}[name]
     policy = policies.resolve_policy(name)
-    kwargs = {"observation": "index", "num_queries": 40, "arrival_rate_per_min": 150.0}
+    kwargs: dict[str, Any] = {"observation": "index", "num_queries": 40}
+    kwargs["arrival_rate_per_min"] = 150.0
     env = gym.make_vec(STREAM, num_envs=2, **(kwargs | policies.requires_of(policy)))
     inner: Any = env.unwrapped
     observations, _ = env.reset(seed=5)
@@ -247,10 +240,6 @@ def _play_policy(name: str) -> str:
 
 def _play_placement_policy(name: str) -> str:
     """Digest two episodes of a built-in placement policy on four GPUs."""
-    registry = _module("policies.placement.registry", "", "baselines.placement")
-    config = _module("envs.placement.config", "placement.config")
-    simulations = _module("envs.placement.simulation", "placement.simulation")
-    context = _module("envs.placement.context", "placement.context")
     policy = registry.resolve(name)
     kwargs = {"cluster": "h100-4gpu", "demand": "shifting", "num_decisions": 30}
     kind = getattr(policy, "simulation", simulations.PlacementSimulation)
@@ -267,29 +256,6 @@ def _play_placement_policy(name: str) -> str:
     return digest.text()
 
 
-def _is_here(module: str) -> bool:
-    try:
-        importlib.import_module(f"inframind_gym.{module}")
-    except ModuleNotFoundError:
-        return False
-    return True
-
-
-def _module(here: str, at_ced93d9: str, elsewhere: str = "") -> Any:
-    """Import a module under its name here, or under that of the checkout ced93d9."""
-    name = f"inframind_gym.{here}" if _is_here(here) else f"inframind_gym.{at_ced93d9}"
-    return importlib.import_module(name if _is_here(here) else elsewhere or name)
-
-
-def _as_here(given: dict[str, Any]) -> dict[str, Any]:
-    """Write `execution` as ced93d9 did (`protocol`) where the package is that old."""
-    arguments = dict(given)
-    config = _module("envs.routing.config", "orchestration.config").EnvConfig
-    if "execution" in arguments and "execution" not in config.model_fields:
-        arguments["protocol"] = {"sequential": "published"}[arguments.pop("execution")]
-    return arguments
-
-
 def played_in(checkout: Path) -> dict[str, str]:
     """Play all golden episodes with the package of another checkout, by this file."""
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
@@ -304,15 +270,11 @@ def played_in(checkout: Path) -> dict[str, str]:
 
 def versions() -> dict[str, int]:
     """Declared versions: of the simulator, and of every routing policy that is played."""
-    from inframind_gym.policies import resolve_policy
-    from inframind_gym.policies.placement.registry import resolve
-    from inframind_gym.simulator import SIMULATOR_VERSION
-
     found = {"simulator": SIMULATOR_VERSION}
     for name in POLICIES:
-        found[f"policy: {name}"] = int(getattr(resolve_policy(name), "version", 1))
+        found[f"policy: {name}"] = int(getattr(policies.resolve_policy(name), "version", 1))
     for name in PLACEMENT_POLICIES:
-        found[f"placement policy: {name}"] = int(getattr(resolve(name), "version", 1))
+        found[f"placement policy: {name}"] = int(getattr(registry.resolve(name), "version", 1))
     return found
 
 

@@ -13,7 +13,7 @@ import gymnasium as gym
 import pytest
 import typer
 
-import benchmarks.pages_cli  # noqa: F401  (adds its commands)
+import benchmarks.__main__  # noqa: F401  (adds its commands)
 from inframind_gym import cli
 from inframind_gym.benchmark.cli import app as benchmark_app
 from inframind_gym.policies import load_policy

@@ -15,8 +15,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks import embed_shipped
 from inframind_gym.errors import TaskError
-from inframind_gym.tasks import EMBED_DIM, MiniLMEmbedder, embed_texts, embedding
+from inframind_gym.tasks import (
+    EMBED_DIM,
+    MiniLMEmbedder,
+    embed_texts,
+    embedding,
+    load_role_embeddings,
+    load_tasks,
+)
 from inframind_gym.tasks.cache import cache_folder, read_array, write_array
 from inframind_gym.tasks.embedding import (
     NEEDED_FILES,
@@ -247,3 +255,15 @@ def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
     assert [worker.returncode for worker in workers] == [0, 0]
     assert seen > 0
     assert cache_files(tmp_path) == [path]
+
+
+@needs_encoder
+def test_shipped_embeddings_are_those_of_the_model() -> None:
+    """For 20 tasks and 3 roles; float16 rounding and the batch's padding allowed for."""
+    tasks = load_tasks(split="all")
+    rows = list(range(0, len(tasks), len(tasks) // 20))
+    embedder = MiniLMEmbedder()
+    fresh = embedder([tasks.texts[i] for i in rows])
+    assert np.abs(fresh - tasks.embeddings[rows]).max() < 1e-3
+    roles = embedder(embed_shipped.role_texts()[:3])
+    assert np.abs(roles - load_role_embeddings()[:3]).max() < 1e-3

@@ -33,14 +33,12 @@ class FluidBound(StrictModel):
         rate_per_min: mean arrival rate.
         budget_s: of every query, or "tiers".
         informed: largest expected goodput, 0..1, of a router that knows distributions alone.
-        informed_accuracy_cap: largest share that such a router can solve, however late.
     """
 
     workload: str
     rate_per_min: float
     budget_s: Budget
     informed: float
-    informed_accuracy_cap: float
 
 
 def fluid_bound(
@@ -78,13 +76,12 @@ def fluid_bound(
             return FluidBound.model_validate_json(kept.read_text(encoding="utf-8"))
         except ValueError as error:
             raise BenchmarkError(f"{kept} is no bound: {error}. Delete it.") from error
-    informed, plan = informed_plan(suite, given, rate_per_min, budget_s)
+    _, plan = informed_plan(suite, given, rate_per_min, budget_s)
     found = FluidBound(
         workload=workload,
         rate_per_min=rate_per_min,
         budget_s=budget_s,
         informed=plan.goodput,
-        informed_accuracy_cap=informed.accuracy,
     )
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)

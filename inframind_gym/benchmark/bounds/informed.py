@@ -215,8 +215,3 @@ class Informed:
             self.tables, self.share, budget_share, self.budgets_s, span_s, num_queries,
             self.resources, self.simulation.execution == "sequential",
         )  # fmt: skip
-
-    @property
-    def accuracy(self) -> float:
-        """Largest share of the queries that a plan can solve, however late."""
-        return float(self.tables.solved.max(axis=0) @ self.share)

@@ -158,7 +158,6 @@ def serve_running_contended(cluster: Cluster, e: int, m: int) -> tuple[int, int,
             victim = last_served(cluster, e, m)
             leaving = last_leaving(cluster, e, m, victim)
             if leaving >= 0:  # in its last step: it loses only what it needs no more
-                server.evictions += 1
                 held -= release_leaving(cluster, e, m, leaving, held, False)
                 continue
             lost = blocks_held_by(cluster, e, m, victim)
