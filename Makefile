@@ -29,7 +29,7 @@ export PYTHONUNBUFFERED := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup test lint format bench speed fidelity results wheel live clean
+.PHONY: help setup test processors lint format bench speed fidelity results wheel live clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## */\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -38,6 +38,14 @@ setup: $(FULL)  ## Install everything that the other targets need into .venv
 
 test: $(FULL)  ## Run the tests (TEST_ARGS="-k kernel")
 	$(PY) -m pytest $(TEST_ARGS)
+
+# What differs between processors: NumPy's and BLAS's kernels, libm's, and the code that LLVM makes.
+processors: $(FULL)  ## Play the golden episodes as other processors would (minutes: it compiles again)
+	NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Zen \
+	  GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F OPENBLAS_NUM_THREADS=1 $(PY) -m tests.golden.episodes
+	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Haswell \
+	  GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA,-AVX512F OPENBLAS_NUM_THREADS=4 $(PY) -m tests.golden.episodes
+	NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES=+avx2 $(PY) -m tests.golden.episodes
 
 lint: $(FULL)  ## Check style (ruff) and types (mypy --strict)
 	$(PY) -m ruff check .

@@ -257,6 +257,6 @@ def test_item_response_finds_the_chances_that_answers_were_drawn_by() -> None:
     responses: ItemResponse = fit_item_response(queries, right, 301)
     assert responses.easiness[300] == 0.0  # never asked
     found = responses.chances(queries.recipe, queries.records)
-    assert np.abs(found - chance).mean() < 0.03
+    assert np.abs(found - chance).mean() < 0.04
     for r in range(4):  # on average a recipe is as good as it was seen to be
         assert found[queries.recipe == r].mean() == pytest.approx(right[0, r], abs=0.003)
