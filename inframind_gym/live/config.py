@@ -197,5 +197,5 @@ def instance_pool(
             "port": None,
         }
     )
-    name = f"{pool.name}-placement-{card.alias}-{leader}"
+    name = f"{pool.name}+{card.alias}+{leader}"  # of no pool file: they have no plus signs
     return pool.model_copy(update={"name": name, "gpus": gpus, "models": (served,)})
