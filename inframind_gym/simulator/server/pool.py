@@ -34,34 +34,33 @@ def _number_as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _without_nul(text: str) -> str:
-    if "\0" in text:
-        raise ValueError(f"{text!r:.80} holds a NUL, which no process can be given: remove it")
-    return text
+def _whole(pattern: str, what_is_wrong: str) -> AfterValidator:
+    """Refuse a text that does not match as a whole."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"{text!r:.80} {what_is_wrong}")
+        return text
+
+    return AfterValidator(check)
 
 
-def _file_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{name!r:.80} is no name: give 1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-', with a "
-            "letter or digit first"
-        )
-    return name
-
-
-def _argument(text: str) -> str:
-    if not text or text.startswith("-") or not text.isprintable():
-        raise ValueError(
-            f"{text!r:.80} cannot be given to vLLM: it is empty, begins with '-' or holds a "
-            "control character. Correct it"
-        )
-    return text
-
-
-_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}")
-Name = Annotated[str, AfterValidator(_file_name)]  # also of a file or folder
-Argument = Annotated[str, AfterValidator(_argument)]  # of vLLM's command line: a value
-Text = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_without_nul)]
+Name = Annotated[  # also of a folder or file
+    str,
+    _whole(
+        r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}",
+        "is no name: give 1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-', a letter or digit first",
+    ),
+]
+Value = Annotated[  # of an argument of vLLM
+    str,
+    _whole(r"[^-\x00-\x1f][^\x00-\x1f]*", "is empty, begins with '-' or holds a control character"),
+]
+Text = Annotated[
+    str,
+    BeforeValidator(_number_as_text),
+    _whole(r"[^\0]*", "holds a NUL: no process can be given it"),
+]
 
 # What `inframind pool up` says to vLLM by itself, or not at all, and where that is set.
 _TAKEN_ARGS: Final = {
@@ -186,7 +185,7 @@ class GpuConfig(StrictModel):
 class ModelConfig(StrictModel):
     """One served model: what it is, where it lives, how fast it is."""
 
-    name: Argument  # as the server knows it, e.g. "meta-llama/Llama-3.1-8B-Instruct"
+    name: Value  # as the server knows it, e.g. "meta-llama/Llama-3.1-8B-Instruct"
     alias: Name  # as policies and workloads know it, e.g. "llama-8b"
     gpu: str  # name of a GpuConfig
     params_b: Positive  # billions of parameters
@@ -194,11 +193,11 @@ class ModelConfig(StrictModel):
     port: Port | None = None
     url: str | None = None  # of a server that runs already; instead of a port
     # How `inframind pool up` starts its server; nothing else takes notice.
-    path: Argument | None = None  # of the weights: a folder, a name on the Hugging Face hub, or
+    path: Value | None = None  # of the weights: a folder, a name on the Hugging Face hub, or
     # tiny:LAYERSxWIDTH, made on the spot with random weights; without it the name
     tensor_parallel: PositiveInt = 1  # GPUs that share its layers
     gpus: tuple[str, ...] = ()  # their names if they are several; the first is `gpu`
-    load_format: Argument | None = None  # "dummy": random weights
+    load_format: Value | None = None  # "dummy": random weights
     sleep_mode: bool = False  # can be put to sleep and woken up
     extra_args: tuple[Text, ...] = ()  # further ones of vLLM's command line
     env: dict[str, Text] = Field(default_factory=dict)  # further environment variables
