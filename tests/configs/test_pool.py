@@ -188,7 +188,7 @@ def test_how_servers_are_started_is_checked(tmp_path: Path) -> None:
         ({"extra_args": ["-t=2"]}, "(-tp) is set from"),
         ({"extra_args": ["--no-enable-sleep"]}, "(--no-enable-sleep-mode) is set from"),
         ({"extra_args": ["--conf", "x.yaml"]}, "(--config) is set from this file: write its"),
-        ({"extra_args": ["--uds=/tmp/x"]}, "as all of --model, --served-model-name, --host, --p"),
+        ({"extra_args": ["--uds=/tmp/x"]}, "holds for --model, --served-model-name, --host, --p"),
         ({"extra_args": ["--", "x"]}, "is set from"),
         ({"extra_args": ["--seed", "4\0"]}, "models.0.extra_args.1: '4\\x00' holds a NUL"),
         ({"env": {"A": "b\0c"}}, "models.0.env.A: 'b\\x00c' holds a NUL"),

@@ -236,8 +236,8 @@ class ModelConfig(StrictModel):
             if full:
                 owned = min(full, key=len)
                 raise ValueError(
-                    f"{argument!r} ({owned}) is set from {_TAKEN_ARGS[owned]}: remove it here, "
-                    f"as all of {', '.join(_TAKEN_ARGS)}"
+                    f"{argument!r} ({owned}) is set from {_TAKEN_ARGS[owned]}: remove it here. "
+                    f"The same holds for {', '.join(_TAKEN_ARGS)}"
                 )
         return arguments
 
