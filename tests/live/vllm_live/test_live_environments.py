@@ -16,7 +16,7 @@ import pytest
 import inframind_gym
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.store import read_blocks, read_records
-from tests.live.launch.play import ROOT
+from tests.live.launch.play import ROOT, session
 from tests.live.vllm_live.rig import LiveRig
 from tests.live.vllm_server.fake import each_call_once, records, until
 
@@ -108,6 +108,7 @@ def test_a_benchmark_outlives_a_server_that_is_killed(rig: LiveRig, tmp_path: Pa
         rig.up()
     print(said)
     assert process.returncode == 0, said
+    assert session(leader) == set()  # the engine, which had outlived it, was ended
     lines = each_call_once(log)
     failed = [line for line in lines if line["status"] not in ("ok", "truncated")]
     assert failed and {line["model"] for line in failed} == {"qwen-14b"}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
-import subprocess
-import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +12,10 @@ import pytest
 
 from inframind_gym.live.client import ChatRequest, ChatResult
 from inframind_gym.simulator.workflow.backend import Completion
-from tests.live.launch.play import ROOT
 from tests.live.vllm_live.rig import LiveRig
-from tests.live.vllm_server.fake import records, until
+from tests.live.vllm_server.fake import until
 from tests.live.vllm_server.live_play import Prompts, call
-from tests.live.vllm_server.test_many import resident_mb, sockets
+from tests.live.vllm_server.test_many import at_work, interrupt, resident_mb, sockets
 
 pytestmark = pytest.mark.live
 SLOW = 0  # the server whose tokens take longest
@@ -101,50 +98,10 @@ def test_five_hundred_requests_in_flight(rig: LiveRig) -> None:
         until(lambda: sockets() <= before)
 
 
-SCRIPT = """
-import sys
-from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.live.servers import VllmServers
-from inframind_gym.live.settings import LiveSettings
-from tests.live.vllm_server.live_play import Prompts, call
-
-settings = LiveSettings(sampling={"ignore_eos": True})
-with VllmServers(load_pool(sys.argv[1]), settings, log=sys.argv[2]) as pool:
-    pool.watcher.wait_up(60.0)
-    backend = pool.open(Prompts())
-    for number in range(60):
-        tokens = 4 if number % 2 else 4000
-        backend.submit(call(number, query=number, model=number % 2, max_tokens=tokens))
-    done = 0
-    while done < 30:
-        done += len(backend.wait(None))
-    print("waiting", flush=True)
-    while True:
-        backend.wait(None)
-"""
-
-
 def test_ctrl_c_leaves_no_request_and_loses_no_record(rig: LiveRig, tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(rig.path), str(log)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=rig.env,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waiting\n", process.communicate()
+    with at_work(rig.path, tmp_path / "log.jsonl") as process:
         until(lambda: sum(rig.load(0)) > 10)  # long answers are under way, and wait
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode != 0 and "KeyboardInterrupt" in errors
-    lines = records(log)
-    assert sorted(line["call"] for line in lines) == list(range(60))
-    assert {line["status"] for line in lines if line["call"] % 2} <= {"ok", "truncated"}
-    assert [line["status"] for line in lines].count("cancelled") >= 20
+        ended = Counter(interrupt(process, tmp_path / "log.jsonl"))
+    assert sum(ended.values()) == 60 and ended["cancelled"] >= 20
+    assert set(ended) <= {"ok", "truncated", "cancelled"}
     until(lambda: rig.load(0) == (0, 0))  # the server was told: it works for nobody
