@@ -71,7 +71,10 @@ class LiveSettings(StrictModel):
         return min(self.cap_s, max(self.floor_s, remaining_s + self.grace_s))
 
 
-_RESERVED = {"model", "messages", "max_tokens", "stream", "stream_options", "priority", "seed", "n"}
+_RESERVED = {
+    *("model", "messages", "max_tokens", "max_completion_tokens"),
+    *("stream", "stream_options", "priority", "seed", "n"),
+}
 
 
 def server_url(model: ModelConfig) -> str:

@@ -186,7 +186,7 @@ def test_how_servers_are_started_is_checked(tmp_path: Path) -> None:
         ({"extra_args": ["--served_model", "x"]}, "(--served-model-name) is set from `name`"),
         ({"extra_args": ["--hos.x", "y"]}, "(--host) is set from"),  # vLLM's way to write JSON
         ({"extra_args": ["-t=2"]}, "(-tp) is set from"),
-        ({"extra_args": ["--no-enable-sleep"]}, "(--no-enable-sleep-mode) is set from"),
+        ({"extra_args": ["--no-enable-sleep"]}, "(--enable-sleep-mode) is set from"),
         ({"extra_args": ["--conf", "x.yaml"]}, "(--config) is set from this file: write its"),
         ({"extra_args": ["--uds=/tmp/x"]}, "holds for --model, --served-model-name, --host, --p"),
         ({"extra_args": ["--", "x"]}, "is set from"),

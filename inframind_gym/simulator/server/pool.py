@@ -76,15 +76,12 @@ _TAKEN_ARGS: Final = {
     "-tp": "`tensor_parallel`",
     "--load-format": "`load_format`",
     "--enable-sleep-mode": "`sleep_mode`",
-    "--no-enable-sleep-mode": "`sleep_mode`",
     "--max-num-seqs": "`server.max_num_seqs`",
     "--max-num-batched-tokens": "`server.max_num_batched_tokens`",
     "--max-model-len": "`server.max_model_len`",
     "--block-size": "`server.block_size`",
     "--enable-prefix-caching": "`server.prefix_caching`",
-    "--no-enable-prefix-caching": "`server.prefix_caching`",
     "--async-scheduling": "`server.async_scheduling`",
-    "--no-async-scheduling": "`server.async_scheduling`",
     "--scheduling-policy": "nowhere: servers of a pool always run `priority`",
 }
 _TINY: Final = re.compile(r"tiny:[1-9]\d*x[1-9]\d*")
@@ -230,7 +227,8 @@ class ModelConfig(StrictModel):
     def _check_extra_args(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
         for argument in arguments:
             flag = re.split("[=.]", argument, maxsplit=1)[0]
-            flag = flag.replace("_", "-") if flag.startswith("--") else flag
+            if flag.startswith("--"):
+                flag = f"--{flag[2:].replace('_', '-').removeprefix('no-')}"
             # vLLM takes the beginning of an argument's name for the whole.
             full = [each for each in _TAKEN_ARGS if flag[:1] == "-" and each.startswith(flag)]
             if full:
