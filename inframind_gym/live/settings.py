@@ -118,9 +118,7 @@ def open_session(limit_s: float | None, connect_s: float | None = None) -> aioht
         # Requests are bounded by those who send them: the connector would serve in any order.
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
         timeout=aiohttp.ClientTimeout(total=limit_s, sock_connect=connect_s),
-        # Nothing that grows when it is unpacked.
-        headers={"Accept-Encoding": "identity"}
-        | ({"Authorization": f"Bearer {key}"} if key else {}),
+        headers=headers,
         auto_decompress=False,
     )
 
