@@ -90,7 +90,8 @@ def test_five_hundred_requests_in_flight(rig: LiveRig) -> None:
         assert not any(completion.failed for completion in done)
         assert [completion.output_tokens for completion in done] == [8] * 500
         assert 250 <= most <= 520  # some for the metrics
-        assert waiting > 100  # in the servers' own queues
+        slots = sum(model.server.max_num_seqs for model in rig.config.models)
+        assert waiting > slots  # in the servers' own queues
         assert resident_mb() - before_mb < 60.0
         assert [rig.finished(m) - finished[m] for m in range(3)] == [167, 167, 166]
         print(f"{most} sockets at most, {waiting} requests in the servers at once")
