@@ -17,6 +17,7 @@ import queue
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -106,12 +107,27 @@ def _portable(error: Exception) -> Exception:
 def _serve(connection: Connection, factory: str, config: Mapping[str, Any]) -> None:
     """Answer requests in a process until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
     for name in _THREADS:  # each worker is one core's work
         os.environ.setdefault(name, "1")
     target = _Target(factory, config)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
         while True:
             target.answer(connection.recv(), connection.send_bytes)
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as its parent has ended, whatever it is doing.
+
+    The sentinel is a pipe that ends with the parent, or with the last process that has inherited
+    its other end; the parent's id changes at once. PR_SET_PDEATHSIG would go by the thread that
+    started this process, which can end long before its process does.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    while os.getppid() == parent.pid and not wait([parent.sentinel], timeout=POLL_S):
+        pass
+    os._exit(1)
 
 
 class _ProcessWorker:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.loop import cancel_all
-from inframind_gym.live.settings import LiveSettings, ServerAddress, auth_headers
+from inframind_gym.live.settings import LiveSettings, ServerAddress, open_session
 from inframind_gym.live.stream import ChatStream, StreamError, error_message
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Status = Literal[
     "ok",
     "truncated",  # cut at max_tokens
     "aborted",  # dropped by the server: it was put to sleep, or its engine died
-    "broken",  # the answer stopped short, or was garbled
+    "broken",  # the answer stopped short, was garbled, or had no end
     "unreachable",  # no connection, or one that was lost before the first token
     "busy",  # 429 or 503, to the last attempt
     "too_long",  # the prompt doesn't fit the model
@@ -47,8 +47,7 @@ ANSWERED: Final = ("ok", "truncated")
 # Would end the same way wherever it is sent, or take as long again.
 _NEVER_AGAIN: Final = ("too_long", "rejected", "timeout", "cancelled", "fault")
 _BUSY: Final = (429, 502, 503, 504)
-_KEEP_ALIVE_S: Final = 4.0  # idle connections; vLLM's front end closes its own after 5
-_END_S: Final = 1.0  # for the end of a transfer whose answer is whole
+_END_S: Final = 1.0  # for the end of a whole answer, and for the words of an error
 _ERROR_BYTES: Final = 1 << 16
 _MOST_TOKENS: Final = 1 << 24  # no context is longer, and the sums of a query's calls fit 32 bits
 _MOST_MS: Final = 1e9  # of a request, as a server reports it: 12 days; excludes infinity and NaN
@@ -213,15 +212,7 @@ class Client:
 
     async def open(self) -> None:
         """Make the session; connections are made on demand."""
-        import aiohttp
-
-        self._session = aiohttp.ClientSession(
-            # The gate bounds the connections; a bound of the connector would serve in any order.
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._settings.connect_s),
-            headers={"Content-Type": "application/json"} | auth_headers(),
-            auto_decompress=False,
-        )
+        self._session = open_session(None, self._settings.connect_s)
 
     async def close(self) -> None:
         """Cancel what is in flight, and close all connections."""
@@ -314,13 +305,16 @@ class Client:
         assert self._session is not None
         result.attempts += 1
         result.sent_s = time.monotonic()
-        stream = ChatStream()
-        headers = {} if request.request_id is None else {"X-Request-Id": request.request_id}
+        stream = ChatStream(request.max_tokens)
+        headers = {"Content-Type": "application/json"}
+        if request.request_id is not None:
+            headers["X-Request-Id"] = request.request_id
         try:
             async with self._session.post(
                 f"{self._servers[request.server].url}/v1/chat/completions",
                 data=self._body(request),
                 headers=headers,
+                allow_redirects=False,
             ) as response:
                 if response.status != 200:
                     return await self._refused(flight, response)
@@ -364,12 +358,20 @@ class Client:
 
     async def _refused(self, flight: _Flight, response: aiohttp.ClientResponse) -> float | None:
         """Read the error that a server answered with; returns what `_post` does."""
+        import aiohttp
+
         result, code = flight.result, response.status
-        raw = (await response.content.read(_ERROR_BYTES)).decode("utf-8", "replace")
-        try:
-            message = error_message(json.loads(raw))
-        except (ValueError, RecursionError):
-            message = raw[:2000]
+        message = "it says no more"
+        with contextlib.suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError):
+            data = await asyncio.wait_for(response.content.read(_ERROR_BYTES), _END_S)
+            raw = data.decode("utf-8", "replace")
+            try:
+                message = error_message(json.loads(raw))
+            except (ValueError, RecursionError):
+                message = raw[:2000]
+        if 300 <= code < 400:
+            where = response.headers.get("Location", "")[:200]
+            message = f"a redirect to {where!r}, which is not followed: give that as the url"
         result.error = f"HTTP {code}: {message}"
         if code in _BUSY:
             result.status = "busy"

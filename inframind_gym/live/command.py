@@ -71,7 +71,8 @@ def up(
 
     Servers on one GPU are started one after the other. When one fails, the end of its log is shown
     and everything that this command started is stopped (see --keep-going); so it is on Ctrl-C.
-    What runs already is left as it is. Models with a `url` are only checked.
+    What runs already is left as it is. Models with a `url` are only checked. A pool file is code,
+    which runs with your rights: start only those that you trust.
     """
     console = Console(highlight=False)
     end_by_exception()

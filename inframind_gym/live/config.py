@@ -43,34 +43,19 @@ class LiveConfig(EnvConfig):
 
 
 class LiveLimits(StrictModel):
-    """Limits of live placement: how long servers are waited for, how often a call is sent.
+    """Limits of live placement: how long servers are waited for, how often a call is sent."""
 
-    Attributes:
-        start_s: for a process to come up; large models are fetched first.
-        sleep_s: for POST /sleep and until the server reports that it sleeps; then it is stopped.
-        wake_s: for POST /wake_up and until the server reports that it is awake; then it has failed.
-        drain_s: for calls in flight on a server that is to leave; then they are sent elsewhere.
-        stop_s: from SIGTERM to SIGKILL.
-        call_s: for one call; then it has failed.
-        retries: how often a call that failed is sent again. A call whose server was stopped or put
-            to sleep before it was answered does not count.
-        backoff_s: for which a block is closed to a model that failed to come up on it.
-        health_s: between two checks of a server.
-        answer_s: to wait for the answer to a check.
-        misses: checks in a row without an answer until a server counts as dead.
-    """
-
-    start_s: Positive = 1800.0
-    sleep_s: Positive = 120.0
-    wake_s: Positive = 120.0
-    drain_s: Positive = 120.0
-    stop_s: NonNegative = 20.0
-    call_s: Positive = 600.0
-    retries: NonNegativeInt = 3
-    backoff_s: NonNegative = 60.0
-    health_s: Positive = 1.0
-    answer_s: Positive = 5.0
-    misses: PositiveInt = 4
+    start_s: Positive = 1800.0  # for a process to come up; large models are fetched first
+    sleep_s: Positive = 120.0  # for /sleep, until it is reported; then the server is stopped
+    wake_s: Positive = 120.0  # for /wake_up, until it is reported; then it has failed
+    drain_s: Positive = 120.0  # for calls of a server that is to leave; then they go elsewhere
+    stop_s: NonNegative = 20.0  # from SIGTERM to SIGKILL
+    call_s: Positive = 600.0  # for one call; then it has failed
+    retries: NonNegativeInt = 3  # of a call; where its server was stopped or slept does not count
+    backoff_s: NonNegative = 60.0  # for which a model that failed on a block is not tried there
+    health_s: Positive = 1.0  # between two checks of a server
+    answer_s: Positive = 5.0  # to wait for the answer to a check
+    misses: PositiveInt = 4  # checks in a row without an answer until a server counts as dead
 
 
 class PlacementLiveConfig(PlacementConfig):
@@ -197,5 +182,5 @@ def instance_pool(
             "port": None,
         }
     )
-    name = f"{pool.name}-placement-{card.alias}-{leader}"
+    name = f"{pool.name}+{card.alias}+{leader}"  # of no pool file: they have no plus signs
     return pool.model_copy(update={"name": name, "gpus": gpus, "models": (served,)})

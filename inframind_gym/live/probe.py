@@ -7,17 +7,17 @@ each is a reading or an error.
 
 from __future__ import annotations
 
-import http.client
+import errno
 import json
+import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.live.loop import LoopThread
 from inframind_gym.live.metrics import MetricsError, Reading, parse_metrics
-from inframind_gym.live.settings import ServerAddress, auth_headers
+from inframind_gym.live.settings import ServerAddress, open_session
 
 if TYPE_CHECKING:
     import aiohttp
@@ -60,30 +60,24 @@ def ask(url: str, *, method: str = "GET", limit_s: float = _ASK_S) -> str:
     """Send a request to a server and wait for its answer, with $VLLM_API_KEY where it is set.
 
     Raises:
-        DownError: there is none, or an HTTP error.
+        DownError: there is none, or another status than 200.
     """
-    request = urllib.request.Request(url, method=method, headers=auth_headers())
-    # A proxy cannot reach this machine's own servers.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    late = DownError(f"{url}: no answer in {limit_s:.1f} s", at_once=False)
+
+    async def answer() -> tuple[int, str]:
+        async with open_session(limit_s) as session:
+            return await fetch(session, url, method=method)
+
+    loop = LoopThread("ask")  # the caller's thread can have a loop that runs
     try:
-        with opener.open(request, timeout=limit_s) as answer:
-            return bytes(answer.read(1 << 20)).decode("utf-8", "replace")
-    except urllib.error.HTTPError as error:
-        with error:
-            said = error.read(300).decode("utf-8", "replace").strip()
-        raise DownError(f"{url} says {error.code}: {said}", status=error.code) from None
-    except TimeoutError:
-        raise late from None
-    except http.client.HTTPException as error:
-        raise DownError(f"{url} does not speak HTTP ({type(error).__name__})") from None
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, TimeoutError):
-            raise late from None
-        why = str(getattr(reason, "strerror", None) or reason or type(error).__name__).lower()
-        listens = not isinstance(reason, ConnectionRefusedError)
-        raise DownError(f"{url}: {why}", listens=listens) from None
+        status, text = loop.run(answer())
+    except DownError as error:
+        error.args = (f"{url}: {error}",)
+        raise
+    finally:
+        loop.stop()
+    if status != 200:
+        raise DownError(f"{url} says {status}: {text[:300].strip()}", status=status)
+    return text
 
 
 def unusable(url: str, model: str) -> str:
@@ -191,8 +185,10 @@ class Probe:
         return reading
 
 
-async def fetch(session: aiohttp.ClientSession, url: str, path: str) -> tuple[int, str]:
-    """Fetch a path of a server; the time limit is the session's.
+async def fetch(
+    session: aiohttp.ClientSession, url: str, path: str = "", *, method: str = "GET"
+) -> tuple[int, str]:
+    """Fetch a path of a server; the time limit is the session's. Redirects are not followed.
 
     Returns:
         HTTP status, and the text.
@@ -202,19 +198,22 @@ async def fetch(session: aiohttp.ClientSession, url: str, path: str) -> tuple[in
     """
     import aiohttp
 
+    what = f" to {path}" if path else ""
     try:
-        async with session.get(url + path) as response:
+        async with session.request(method, url + path, allow_redirects=False) as response:
             data = bytearray()
             async for chunk in response.content.iter_any():
                 data += chunk
                 if len(data) > _MOST_BYTES:
-                    raise DownError(f"the answer to {path} has no end")
+                    raise DownError(f"the answer{what} has no end")
             return response.status, data.decode("utf-8", "replace")
     except TimeoutError:
-        reason = f"no answer to {path} in {session.timeout.total:g} s"
+        reason = f"no answer{what} in {session.timeout.total:g} s"
         raise DownError(reason, at_once=False) from None
     except aiohttp.ClientConnectorError as error:
-        why = error.os_error.strerror or str(error.os_error) or type(error.os_error).__name__
-        raise DownError(f"no connection ({why})", listens=False) from None
+        number = error.os_error.errno  # None: of several addresses, as localhost has them
+        why = os.strerror(number) if number and number > 0 else str(error.os_error) or "OSError"
+        refused = number in (errno.ECONNREFUSED, None)
+        raise DownError(f"no connection ({why})", listens=not refused) from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise DownError(f"{type(error).__name__}: {error}") from None
+        raise DownError(f"no HTTP answer{what} ({type(error).__name__}: {error})") from None

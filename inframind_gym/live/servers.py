@@ -181,12 +181,13 @@ class VllmServers(Connections):
     def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
         """Take note of a server that went up or down; on the loop."""
         alias = self.config.models[server].alias
+        news = self._known >> server & 1  # one that has never been up is waited for
+        level = logging.WARNING if news else logging.INFO
         if up:
             self._known |= 1 << server
-            _log.info("%s is up", alias)
+            _log.log(level, "%s is up%s", alias, " again" * news)
         else:
-            news = self._known >> server & 1  # one that has never been up is waited for
-            _log.log(logging.WARNING if news else logging.INFO, "%s is down: %s", alias, why)
+            _log.log(level, "%s is down: %s", alias, why)
             self.client.server_down(server, f"{alias} is down: {why}", give_up=asleep)
 
 

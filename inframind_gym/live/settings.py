@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field, model_validator
 
 from inframind_gym.configs import NonNegative, NonNegativeInt, Positive, PositiveInt, StrictModel
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_KEEP_ALIVE_S: Final = 4.0  # idle connections; vLLM's front end closes its own after 5
 
 
 class ServerAddress(StrictModel):
@@ -66,7 +71,10 @@ class LiveSettings(StrictModel):
         return min(self.cap_s, max(self.floor_s, remaining_s + self.grace_s))
 
 
-_RESERVED = {"model", "messages", "max_tokens", "stream", "stream_options", "priority", "seed", "n"}
+_RESERVED = {
+    *("model", "messages", "max_tokens", "max_completion_tokens"),
+    *("stream", "stream_options", "priority", "seed", "n"),
+}
 
 
 def server_url(model: ModelConfig) -> str:
@@ -94,10 +102,25 @@ def addresses(pool: PoolConfig) -> tuple[ServerAddress, ...]:
     )
 
 
-def auth_headers() -> dict[str, str]:
-    """Return the headers of requests to servers with a password: $VLLM_API_KEY, if it is set."""
-    key = os.environ.get("VLLM_API_KEY")
-    return {"Authorization": f"Bearer {key}"} if key else {}
+def open_session(limit_s: float | None, connect_s: float | None = None) -> aiohttp.ClientSession:
+    """Open a session on the loop that runs; it sends $VLLM_API_KEY, where that is set.
+
+    Args:
+        limit_s: for each request as a whole; None: they have limits of their own.
+        connect_s: to get a connection.
+    """
+    import aiohttp
+
+    headers = {"Accept-Encoding": "identity"}  # nothing that grows when it is unpacked
+    if key := os.environ.get("VLLM_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
+    return aiohttp.ClientSession(
+        # Requests are bounded by those who send them: the connector would serve in any order.
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+        timeout=aiohttp.ClientTimeout(total=limit_s, sock_connect=connect_s),
+        headers=headers,
+        auto_decompress=False,
+    )
 
 
 def require_live() -> None:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
-import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +24,6 @@ from inframind_gym.live.processes import Family, Identity, boot_id, is_running, 
 
 STATE_ENV: Final = "INFRAMIND_STATE"
 GRACE_S: Final = 20.0  # from SIGTERM to SIGKILL
-_NOT_PLAIN: Final = re.compile(r"[^\w.-]")
 
 
 class StartedServer(StrictModel):
@@ -83,11 +80,7 @@ def state_folder(state: str | Path | None = None) -> Path:
 
 def known_pools(state: str | Path | None = None) -> list[str]:
     """Return the names of the pools of which servers were started and not stopped."""
-    names = []
-    for file in sorted(state_folder(state).glob("*/state.json")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            names.append(str(json.loads(file.read_text(encoding="utf-8"))["pool"]))
-    return names
+    return sorted(file.parent.name for file in state_folder(state).glob("*/state.json"))
 
 
 def require_linux() -> None:
@@ -118,14 +111,14 @@ class StartedServers:
 
     def __init__(self, pool: str, state: str | Path | None = None) -> None:
         self.pool = pool
-        self.folder = state_folder(state) / _NOT_PLAIN.sub("_", pool)
+        self.folder = state_folder(state) / pool
         self.servers: dict[str, StartedServer] = {}
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self._file = self.folder / "state.json"
 
     def log(self, alias: str) -> Path:
         """Return the file that takes a server's output."""
-        return self.folder / f"{_NOT_PLAIN.sub('_', alias)}.log"
+        return self.folder / f"{alias}.log"
 
     def read(self) -> dict[str, StartedServer]:
         """Read `servers`; none after a reboot: no process has survived it.

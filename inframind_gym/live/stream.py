@@ -9,6 +9,9 @@ from inframind_gym.errors import InfraMindError
 
 T = TypeVar("T")
 _LONGEST: Final = 1 << 23  # bytes of a line
+# Of an answer that comes to its end: a piece holds a token or more, with what is said about it.
+_MORE_PIECES, _PIECES_A_TOKEN = 64, 2
+_MORE_BYTES, _BYTES_A_TOKEN = 1 << 20, 1 << 12
 
 
 class StreamError(InfraMindError):
@@ -17,6 +20,9 @@ class StreamError(InfraMindError):
 
 class ChatStream:
     """An answer, as far as it has come (server-sent events of `/v1/chat/completions`).
+
+    Args:
+        max_tokens: that were asked for; a server that sends many more is cut.
 
     Attributes:
         first_token_s: when the first token came; None before. The piece that only names the role is
@@ -31,7 +37,7 @@ class ChatStream:
         done: the answer came to its end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_tokens: int) -> None:
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
         self.finish_reason: str | None = None
@@ -42,6 +48,8 @@ class ChatStream:
         self.done = False
         self._text: list[str] = []
         self._rest = b""
+        self._pieces_left = _MORE_PIECES + _PIECES_A_TOKEN * max_tokens
+        self._bytes_left = _MORE_BYTES + _BYTES_A_TOKEN * max_tokens
 
     @property
     def text(self) -> str:
@@ -55,11 +63,12 @@ class ChatStream:
         """Take the next bytes, which came at `now_s`.
 
         Raises:
-            StreamError: they are not what they should be.
+            StreamError: they are not what they should be, or have no end.
         """
+        self._bytes_left -= len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > _LONGEST:
-            raise StreamError("a line of the answer has no end")
+        if self._bytes_left < 0 or len(self._rest) > _LONGEST:
+            raise StreamError("the answer has no end: far more bytes than max_tokens would take")
         for line in lines:
             if not line.startswith(b"data:") or self.done:
                 continue  # comments, and the empty lines between events
@@ -70,6 +79,9 @@ class ChatStream:
                 self._take(payload, now_s)
 
     def _take(self, payload: bytes, now_s: float) -> None:
+        self._pieces_left -= 1
+        if self._pieces_left < 0:
+            raise StreamError("the answer has no end: far more pieces than max_tokens")
         try:
             event = json.loads(payload)
             if "error" in event:

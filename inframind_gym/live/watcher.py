@@ -26,7 +26,7 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.live.loop import LoopThread, cancel_all
 from inframind_gym.live.metrics import MeanLatency, Reading
 from inframind_gym.live.probe import DownError, Probe, fetch
-from inframind_gym.live.settings import LiveSettings, ServerAddress, auth_headers, require_live
+from inframind_gym.live.settings import LiveSettings, ServerAddress, open_session, require_live
 from inframind_gym.simulator.workflow.backend import Telemetry
 
 if TYPE_CHECKING:
@@ -234,13 +234,7 @@ class MetricsWatcher:
     # On the loop
 
     async def _open(self) -> None:
-        import aiohttp
-
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
-            timeout=aiohttp.ClientTimeout(total=self._settings.answer_s),
-            headers=auth_headers(),
-        )
+        self._session = open_session(self._settings.answer_s)
         forever = [*map(self._watch, range(len(self._servers))), self._poll_forever()]
         self._tasks = [asyncio.ensure_future(coroutine) for coroutine in forever]
 

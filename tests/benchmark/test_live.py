@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -21,6 +22,7 @@ from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.routing.live import LiveSimulator
+from inframind_gym.benchmark.routing.rollout import env_kwargs
 from inframind_gym.benchmark.routing.suite import RoutingSuite
 from inframind_gym.benchmark.runner import run
 from inframind_gym.benchmark.store import read_blocks, read_records
@@ -33,7 +35,7 @@ from tests.envs.test_live import pool_file
 pytest.importorskip("aiohttp", reason="needs the extra `live`")
 
 from tests.envs.test_exporter import Samples, of, scrape
-from tests.live.vllm_server.fake import Answer, records, until
+from tests.live.vllm_server.fake import Answer, each_call_once, records, until
 from tests.live.vllm_server.live_play import five
 
 
@@ -131,6 +133,77 @@ def test_stopping_does_not_wait_for_an_answer(how: signal.Signals, tmp_path: Pat
     assert took_s < 20.0
     found = {line["status"] for line in records(folder / "requests.jsonl")}
     assert found == {"cancelled"}  # none is lost
+
+
+def test_a_server_that_is_killed_in_the_middle_costs_no_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, victim = tmp_path / "results", 2
+
+    def failures() -> list[dict[str, Any]]:
+        return [line for line in records(folder / "requests.jsonl") if line["status"] != "ok"]
+
+    def kill_and_start() -> None:
+        until(lambda: servers[victim].open and len(servers[victim].requests) > 3)
+        servers[victim].kill()
+        until(failures)
+        servers[victim].start()
+
+    with servers_of(tmp_path, Answer("\\boxed{0}", first_s=0.2)) as (pool, servers):
+        killer = threading.Thread(target=kill_and_start)
+        killer.start()
+        assert (
+            run(
+                suite(pool, "round_robin", num_queries=12, workloads=("mmlu_pro",)), folder
+            ).computed
+            == 2
+        )
+        killer.join()
+    lines, failed = each_call_once(folder / "requests.jsonl"), failures()
+    assert {line["model"] for line in failed} == {"qwen-14b"}
+    found = [queries for _, queries in read_records(folder, read_blocks(folder))]
+    assert [[query["query"] for query in queries] for queries in found] == [list(range(12))] * 2
+    # What was asked is what the records say.
+    assert sum(query["calls"] for queries in found for query in queries) == len(lines)
+    assert f"calls that failed: {len(failed)}; they were sent again" in capsys.readouterr().err
+    assert "qwen-14b is up again" in caplog.text
+
+
+def test_a_run_whose_servers_are_all_killed_ends_and_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, name = tmp_path / "results", "inframind_gym.benchmark.routing.live.env_kwargs"
+    monkeypatch.setattr(name, lambda *given: env_kwargs(*given) | {"patience_s": 0.3})
+
+    def kill() -> None:
+        until(lambda: (folder / "requests.jsonl").exists())
+        until(lambda: any(line["episode"] for line in records(folder / "requests.jsonl")))
+        for server in servers:
+            server.kill()
+
+    with servers_of(tmp_path, Answer("\\boxed{0}", first_s=0.05)) as (pool, servers):
+        killer = threading.Thread(target=kill)
+        played = suite(pool, "round_robin", num_queries=20, workloads=("mmlu_pro",))
+        killer.start()
+        wanted = r"seed 1: no model of the pool has been up for 0.3 s.* cells are kept.* pool up"
+        with pytest.raises(BenchmarkError, match=wanted):
+            run(played, folder)
+        killer.join()
+        before = len(each_call_once(folder / "requests.jsonl"))
+        assert len(read_blocks(folder)) == 1
+        for server in servers:
+            server.start()
+        assert (
+            run(
+                suite(pool, "round_robin", num_queries=20, workloads=("mmlu_pro",)), folder
+            ).computed
+            == 1
+        )
+    assert len(read_blocks(folder)) == 2
+    again = records(folder / "requests.jsonl")[before:]
+    assert {line["status"] for line in again} == {"ok"} and {line["episode"] for line in again} == {
+        0
+    }
 
 
 def test_a_bound_cannot_be_played_live(tmp_path: Path) -> None:

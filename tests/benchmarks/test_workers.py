@@ -1,6 +1,9 @@
 """Workers give the same results wherever they are, and their deaths and errors are reported."""
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +83,26 @@ def test_retries_end(tmp_path: Path) -> None:
             list(pool.run([7]))
     with pytest.raises(InfraMindError, match="at least 1"):
         Workers(f"{HERE}:Mortal", {}, 0)
+
+
+SCRIPT = """
+from inframind_gym.benchmark.workers import Workers
+if __name__ == "__main__":  # its workers import it
+    with Workers("tests.benchmarks.workers_under_test:Busy", {}, 2) as pool:
+        for _, pid in pool.run(["wait", "compute"]):
+            print(pid, flush=True)
+"""
+
+
+def test_workers_end_within_a_second_of_their_parents_death(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    root = Path(__file__).resolve().parents[2]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, env=env) as parent:
+        assert parent.stdout is not None
+        assert len({parent.stdout.readline() for _ in range(2)}) == 2
+        parent.kill()
+        died_s = time.monotonic()
+        parent.communicate(timeout=10.0)  # to the end of the last process that can write there
+        assert time.monotonic() - died_s < 1.0

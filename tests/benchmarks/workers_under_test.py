@@ -56,3 +56,13 @@ class Fails:
         if job == "own":
             raise ConfigError("queue_norm must be positive")
         raise KeyError("my own mistake")
+
+
+class Busy:
+    """Emits its process, and is at work for half a minute: it computes, or it waits."""
+
+    def __call__(self, emit: Emit, job: str) -> None:
+        emit(os.getpid())
+        over_s = time.monotonic() + 30.0
+        while time.monotonic() < over_s:
+            time.sleep(30.0 if job == "wait" else 0.0)

@@ -177,15 +177,32 @@ def test_how_servers_are_started_is_checked(tmp_path: Path) -> None:
     for keys, wanted in (
         (
             {"extra_args": ["--max-num-seqs=4"]},
-            "'--max-num-seqs=4' is set from `server.max_num_seqs`",
+            "'--max-num-seqs=4' (--max-num-seqs) is set from `server.max_num_seqs`",
         ),
         ({"extra_args": ["--max_model_len", 4]}, "is set from `server.max_model_len`"),
         ({"extra_args": ["--scheduling-policy"]}, "servers of a pool always run `priority`"),
+        ({"extra_args": ["--hos", "0.0.0.0"]}, "'--hos' (--host) is set from `inframind pool up"),
+        ({"extra_args": ["--h=0.0.0.0"]}, "(--host) is set from"),
+        ({"extra_args": ["--served_model", "x"]}, "(--served-model-name) is set from `name`"),
+        ({"extra_args": ["--hos.x", "y"]}, "(--host) is set from"),  # vLLM's way to write JSON
+        ({"extra_args": ["-t=2"]}, "(-tp) is set from"),
+        ({"extra_args": ["--no-enable-sleep"]}, "(--enable-sleep-mode) is set from"),
+        ({"extra_args": ["--conf", "x.yaml"]}, "(--config) is set from this file: write its"),
+        ({"extra_args": ["--uds=/tmp/x"]}, "holds for --model, --served-model-name, --host, --p"),
+        ({"extra_args": ["--", "x"]}, "is set from"),
+        ({"extra_args": ["--seed", "4\0"]}, "models.0.extra_args.1: '4\\x00' holds a NUL"),
+        ({"env": {"A": "b\0c"}}, "models.0.env.A: 'b\\x00c' holds a NUL"),
+        (
+            {"name": "--host=0.0.0.0"},
+            "models.0.name: '--host=0.0.0.0' is empty, begins with",
+        ),
+        ({"path": "a\0"}, "models.0.path: 'a\\x00' is empty, begins with"),
+        ({"load_format": "-x"}, "models.0.load_format: '-x' is empty, begins"),
         ({"env": {"CUDA_VISIBLE_DEVICES": 1}}, "is set from the model's GPUs"),
         ({"env": {"A B": "1"}}, "'A B' is no name of an environment variable"),
         ({"env": {"A": True}}, "models.0.env.A: input should be a valid string"),
         ({"path": "tiny:small"}, "tiny:LAYERSxWIDTH"),
-        ({"path": ""}, "'' is no path"),
+        ({"path": ""}, "models.0.path: '' is empty, "),
         ({"tensor_parallel": 2}, "tensor_parallel is 2: name as many GPUs under `gpus`, not 1"),
         ({"gpus": ["gpu0", "gpu1"]}, "tensor_parallel is 1: name as many GPUs"),
         ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu0"]}, "gpus: names one twice"),
@@ -196,6 +213,25 @@ def test_how_servers_are_started_is_checked(tmp_path: Path) -> None:
         ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu1"]}, "on gpu1 add up to 1.07"),
     ):
         assert wanted in refused(tmp_path, with_model(**keys)), keys
+
+
+def test_arguments_that_only_look_like_ours_are_taken() -> None:
+    data, given = plain(), ["--config-format=hf", "--seed", "-1", "-pp=1", "x", "--hostile"]
+    data["models"][0]["extra_args"] = given
+    assert list(PoolConfig.model_validate(data).models[0].extra_args) == given
+
+
+@pytest.mark.parametrize("key", ["name", "models.0.alias"])
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../x", "c/d", "/etc", "-f", ".x", "a b", "a+b", "a\0", "a\n", "é", "a" * 65],
+)
+def test_names_of_files_and_folders_are_plain(key: str, name: str, tmp_path: Path) -> None:
+    data = plain()
+    (data if key == "name" else data["models"][0])[key.rpartition(".")[2]] = name
+    message = refused(tmp_path, data)
+    assert f"{key}: " in message and "is no name: give 1 to 64 of a-z, A-Z, 0-9, '.'" in message
+    assert len(message) < 400
 
 
 def test_a_model_on_two_gpus() -> None:

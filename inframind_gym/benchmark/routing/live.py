@@ -17,6 +17,7 @@ from inframind_gym.benchmark.routing.rollout import ENV_IDS, Finished, env_kwarg
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.envs.metrics import RouterExporter
 from inframind_gym.envs.routing.live import StreamLiveEnv
+from inframind_gym.errors import InfraMindError
 from inframind_gym.policies import Policy, feedback_of, resolve_policy
 from inframind_gym.progress import say
 from inframind_gym.simulator.server.pool import load_pool
@@ -55,7 +56,8 @@ class LiveSimulator(Player):
 
         Raises:
             BenchmarkError: The policy is a bound: answers of live servers cannot be foreseen.
-            InfraMindError: No server answers, or the metrics' port is in use.
+            InfraMindError: No server answers, all went down for good, or the metrics' port is in
+                use.
         """
         if self.export_port is not None and self._exporter is None:
             aliases = load_pool(self.suite.pool).aliases
@@ -104,7 +106,17 @@ class LiveSimulator(Player):
             with blame(cell.policy):
                 contexts = np.array([env.context()], CONTEXT)
                 action = policy.act_batch(observation[None], contexts, row)[0]
-            observation, _, over, _, _ = env.step(action)
+            try:
+                observation, _, over, _, _ = env.step(action)
+            except InfraMindError as error:
+                servers = env.simulation.servers
+                if servers is None or servers.watcher.up:
+                    raise
+                raise BenchmarkError(
+                    f"{cell}: {error}. Finished cells are kept, and so are the calls of this one "
+                    f"({self.log}). Bring the servers up (inframind pool up --pool "
+                    f"{self.suite.pool}); the same command goes on from there."
+                ) from None
             if metrics is not None:
                 metrics.stepped()
             records = env.completed()
@@ -114,6 +126,11 @@ class LiveSimulator(Player):
                 if observe is not None:
                     with blame(cell.policy):
                         observe(records, 0)
+        if failed := int(done["failed_calls"].sum()):
+            say(
+                f"warning: {cell}: calls that failed: {failed}; they were sent again, or count as "
+                f"wrong answers. Why: {self.log}"
+            )
         ungraded = env.simulation.ungraded - ungraded
         if ungraded:
             self.ungraded += ungraded

@@ -21,15 +21,5 @@ An instance is a vLLM process of its own. LOADING is its start, WAKING is `POST 
     events      the simulation's rules, applied to what servers did; compiled
     records     what is written, and the clock
 
-The traps of sleeping servers, and the answers:
-
-- *A request in flight is cut by /sleep, with status 200.* A server is drained first: nothing new is
-  sent, and /sleep is called after the last answer, with `mode=wait` for calls of others. An answer
-  that ends with `finish_reason` abort all the same is a failure, and is asked for again.
-- *A request to a sleeper hangs while /health says 200.* A server is held from the decision on,
-  until it was woken up, reports that it is awake and was checked.
-- *Waking fails when memory is taken.* It is put to sleep again; if that fails too, it is stopped.
-  The model is not ACTIVE, the failure is counted and reported, its block is closed for a while.
-- *The first sleep is slower.* It is left out of the observed times.
-- *A server can die, or hang, in any phase.* Its calls wait again; the rest of it is ended.
+What is done about servers that hang, die or sleep by themselves: docs/live.md.
 """

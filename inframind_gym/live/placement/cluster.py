@@ -412,7 +412,7 @@ class LivePlacement(PlacementSimulation):
         """
         from inframind_gym.live.started import StartedServers
 
-        pool = StartedServers(f"{self.pool.name}-placement", self._live.state)
+        pool = StartedServers(f"{self.pool.name}+placement", self._live.state)
         with contextlib.ExitStack() as lock:
             lock.enter_context(pool.locked())
             self._loop = LoopThread("placement")

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from inframind_gym.configs import (
     Fraction,
@@ -34,14 +34,43 @@ def _number_as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-Text = Annotated[str, BeforeValidator(_number_as_text)]
+def _whole(pattern: str, what_is_wrong: str) -> AfterValidator:
+    """Refuse a text that does not match as a whole."""
 
-# What `inframind pool up` says to vLLM by itself, and where it takes that from.
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"{text!r:.80} {what_is_wrong}")
+        return text
+
+    return AfterValidator(check)
+
+
+Name = Annotated[  # also of a folder or file
+    str,
+    _whole(
+        r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}",
+        "is no name: give 1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-', a letter or digit first",
+    ),
+]
+Value = Annotated[  # of an argument of vLLM
+    str,
+    _whole(r"[^-\x00-\x1f][^\x00-\x1f]*", "is empty, begins with '-' or holds a control character"),
+]
+Text = Annotated[
+    str,
+    BeforeValidator(_number_as_text),
+    _whole(r"[^\0]*", "holds a NUL: no process can be given it"),
+]
+
+# What `inframind pool up` says to vLLM by itself, or not at all, and where that is set.
 _TAKEN_ARGS: Final = {
     "--model": "`path`",
     "--served-model-name": "`name`",
     "--host": "`inframind pool up --host`",
     "--port": "`port`",
+    "--uds": "`port`: servers listen there alone",
+    "--config": "this file: write its arguments here",
+    "--api-key": "$VLLM_API_KEY, which clients read too",
     "--gpu-memory-utilization": "`gpu_memory_frac`",
     "--tensor-parallel-size": "`tensor_parallel`",
     "-tp": "`tensor_parallel`",
@@ -52,9 +81,7 @@ _TAKEN_ARGS: Final = {
     "--max-model-len": "`server.max_model_len`",
     "--block-size": "`server.block_size`",
     "--enable-prefix-caching": "`server.prefix_caching`",
-    "--no-enable-prefix-caching": "`server.prefix_caching`",
     "--async-scheduling": "`server.async_scheduling`",
-    "--no-async-scheduling": "`server.async_scheduling`",
     "--scheduling-policy": "nowhere: servers of a pool always run `priority`",
 }
 _TINY: Final = re.compile(r"tiny:[1-9]\d*x[1-9]\d*")
@@ -155,21 +182,19 @@ class GpuConfig(StrictModel):
 class ModelConfig(StrictModel):
     """One served model: what it is, where it lives, how fast it is."""
 
-    name: str = Field(
-        min_length=1
-    )  # as the server knows it, e.g. "meta-llama/Llama-3.1-8B-Instruct"
-    alias: str = Field(min_length=1)  # as policies and workloads know it, e.g. "llama-8b"
+    name: Value  # as the server knows it, e.g. "meta-llama/Llama-3.1-8B-Instruct"
+    alias: Name  # as policies and workloads know it, e.g. "llama-8b"
     gpu: str  # name of a GpuConfig
     params_b: Positive  # billions of parameters
     gpu_memory_frac: Annotated[Fraction, Field(gt=0)]
     port: Port | None = None
     url: str | None = None  # of a server that runs already; instead of a port
     # How `inframind pool up` starts its server; nothing else takes notice.
-    path: str | None = None  # of the weights: a folder, a name on the Hugging Face hub, or
+    path: Value | None = None  # of the weights: a folder, a name on the Hugging Face hub, or
     # tiny:LAYERSxWIDTH, made on the spot with random weights; without it the name
     tensor_parallel: PositiveInt = 1  # GPUs that share its layers
     gpus: tuple[str, ...] = ()  # their names if they are several; the first is `gpu`
-    load_format: str | None = None  # "dummy": random weights
+    load_format: Value | None = None  # "dummy": random weights
     sleep_mode: bool = False  # can be put to sleep and woken up
     extra_args: tuple[Text, ...] = ()  # further ones of vLLM's command line
     env: dict[str, Text] = Field(default_factory=dict)  # further environment variables
@@ -190,8 +215,7 @@ class ModelConfig(StrictModel):
     @field_validator("path")
     @classmethod
     def _check_path(cls, path: str | None) -> str | None:
-        wrong = path is not None and path.startswith("tiny:") and not _TINY.fullmatch(path)
-        if wrong or path == "":
+        if path is not None and path.startswith("tiny:") and not _TINY.fullmatch(path):
             raise ValueError(
                 f"{path!r} is no path: give a folder (/..., ~/..., ./...), a name on the Hugging "
                 "Face hub, or tiny:LAYERSxWIDTH (tiny:2x128)"
@@ -202,10 +226,17 @@ class ModelConfig(StrictModel):
     @classmethod
     def _check_extra_args(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
         for argument in arguments:
-            flag = argument.partition("=")[0]
-            flag = flag.replace("_", "-") if flag.startswith("--") else flag
-            if flag in _TAKEN_ARGS:
-                raise ValueError(f"{argument!r} is set from {_TAKEN_ARGS[flag]}: remove it here")
+            flag = re.split("[=.]", argument, maxsplit=1)[0]
+            if flag.startswith("--"):
+                flag = f"--{flag[2:].replace('_', '-').removeprefix('no-')}"
+            # vLLM takes the beginning of an argument's name for the whole.
+            full = [each for each in _TAKEN_ARGS if flag[:1] == "-" and each.startswith(flag)]
+            if full:
+                owned = min(full, key=len)
+                raise ValueError(
+                    f"{argument!r} ({owned}) is set from {_TAKEN_ARGS[owned]}: remove it here. "
+                    f"The same holds for {', '.join(_TAKEN_ARGS)}"
+                )
         return arguments
 
     @field_validator("env")
@@ -235,7 +266,7 @@ class ModelConfig(StrictModel):
 class PoolConfig(StrictModel):
     """The servers that a router chooses from. The order of `models` is the order of the actions."""
 
-    name: str = Field(min_length=1)
+    name: Name
     description: str = ""
     scheduler: Scheduler = "edf"
     metrics_poll_s: Positive = 5.0  # telemetry is at most this old

@@ -119,7 +119,7 @@ def test_a_server_that_fails(room: Room, keep_going: bool) -> None:
     assert "raise gpu_memory_frac" in failed.advice
     if keep_going:
         assert (good.phase, silent.phase) == ("up", "failed")
-        assert re.match("not up in 6 s: .*connection refused", silent.note)
+        assert re.match("not up in 6 s: .*Connection refused", silent.note)
         assert room.running() == session(good.pid or 0) and len(room.running()) == 2
         assert [row.state for row in pool_status(pool, room.state)] == ["up", "stopped", "stopped"]
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -28,7 +27,7 @@ from inframind_gym.live.simulation import LiveSimulation
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.tasks import TaskSet
-from tests.live.launch.play import CLI, ROOT, session
+from tests.live.launch.play import CLI, ENV, ROOT, session
 from tests.live.vllm_server.fake import until
 from tests.simulator.vllm_scheduler.rerecord import VLLM_PYTHON
 
@@ -61,13 +60,11 @@ class LiveRig:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.state = folder / "state"
-        self.env = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        self.env = ENV | {
             "INFRAMIND_STATE": str(self.state),
             "INFRAMIND_CACHE": str(folder / "cache"),
             "VLLM_PYTHON": str(VLLM_PYTHON),
             "COLUMNS": "200",
-            "NO_COLOR": "1",
         }
         self.path = self.write("live-tests")
         self.config = load_pool(self.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,10 +15,10 @@ import pytest
 
 import inframind_gym
 from inframind_gym.benchmark.results import load_results
-from inframind_gym.benchmark.store import read_blocks
-from tests.live.launch.play import ROOT
+from inframind_gym.benchmark.store import read_blocks, read_records
+from tests.live.launch.play import ROOT, session
 from tests.live.vllm_live.rig import LiveRig
-from tests.live.vllm_server.fake import records, until
+from tests.live.vllm_server.fake import each_call_once, records, until
 
 pytestmark = pytest.mark.live
 assert inframind_gym  # the ids are registered
@@ -57,15 +58,20 @@ def test_the_registered_environments(live_id: str, rig: LiveRig, tmp_path: Path)
     assert grown >= sum(line["status"] in ("ok", "truncated") for line in found)
 
 
-def test_a_benchmark_is_stopped_and_resumed(rig: LiveRig, tmp_path: Path) -> None:
-    folder = tmp_path / "results"
+def benchmark(rig: LiveRig, folder: Path, queries: int) -> subprocess.Popen[str]:
+    """`inframind bench run` of two cells, on its way."""
     command = [sys.executable, "-m", "benchmarks", "run", "--backend", "vllm"]
     command += ["--pool", str(rig.path), "--policies", "round_robin", "--workloads", "math"]
     # All at once: when the first call is answered, others are in flight.
-    command += ["--rates", "1200", "--budgets", "tiers", "--seeds", "2", "--queries", "8"]
-    command += ["--out", str(folder)]
+    command += ["--rates", "1200", "--budgets", "tiers", "--seeds", "2"]
+    command += ["--queries", str(queries), "--out", str(folder)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, cwd=ROOT, env=rig.env, **pipes)
+    return subprocess.Popen(command, cwd=ROOT, env=rig.env, **pipes)
+
+
+def test_a_benchmark_is_stopped_and_resumed(rig: LiveRig, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    process = benchmark(rig, folder, 8)
     log = folder / "requests.jsonl"
     try:
         # In the second sweep: the first one is kept.
@@ -80,12 +86,36 @@ def test_a_benchmark_is_stopped_and_resumed(rig: LiveRig, tmp_path: Path) -> Non
     before = len(records(log))
     assert "cancelled" in {line["status"] for line in records(log)}
     until(lambda: all(rig.load(m) == (0, 0) for m in range(3)))  # the servers work for nobody
-    again = subprocess.run(command, cwd=ROOT, env=rig.env, timeout=120.0, **pipes)
-    assert again.returncode == 0, again.stderr
-    assert "1 of 2 cells are there, 1 to go" in again.stderr
+    again = benchmark(rig, folder, 8)
+    _, said = again.communicate(timeout=120.0)
+    assert again.returncode == 0, said
+    assert "1 of 2 cells are there, 1 to go" in said
     assert {line["episode"] for line in records(log)[before:]} == {0}  # of one episode only
     assert len(read_blocks(folder)) == 2
     assert load_results(folder)
+
+
+def test_a_benchmark_outlives_a_server_that_is_killed(rig: LiveRig, tmp_path: Path) -> None:
+    """SIGKILL of an API server while it answers: the run ends, whole, and says what happened."""
+    folder, leader = tmp_path / "results", rig.leaders()[0]
+    process, log = benchmark(rig, folder, 20), tmp_path / "results" / "requests.jsonl"
+    try:
+        until(lambda: log.exists() and whole(log) and sum(rig.load(0)) > 0, 120.0)
+        os.kill(leader, signal.SIGKILL)
+        _, said = process.communicate(timeout=240.0)
+    finally:
+        process.kill()
+        rig.up()
+    print(said)
+    assert process.returncode == 0, said
+    assert session(leader) == set()  # the engine, which had outlived it, was ended
+    lines = each_call_once(log)
+    failed = [line for line in lines if line["status"] not in ("ok", "truncated")]
+    assert failed and {line["model"] for line in failed} == {"qwen-14b"}
+    assert "qwen-14b is down" in said and "calls that failed: " in said
+    found = [queries for _, queries in read_records(folder, read_blocks(folder))]
+    assert [[query["query"] for query in queries] for queries in found] == [list(range(20))] * 2
+    assert sum(query["calls"] for queries in found for query in queries) == len(lines)
 
 
 def whole(log: Path) -> list[dict[str, Any]]:

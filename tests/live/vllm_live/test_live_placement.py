@@ -104,7 +104,7 @@ def test_models_are_switched(folder: Path) -> None:
         assert cut.result().output_tokens == 3000
 
         # A sleeper is killed, and its engine outlives it: nothing of it is left, and it is told.
-        sleeper = room.leaders()["cpu-tiny-placement-llama-3b-0"]
+        sleeper = room.leaders()["cpu-tiny+llama-3b+0"]
         os.kill(sleeper, signal.SIGKILL)
         room.until(lambda: room.states(0)[2] == "absent")
         assert session(sleeper) == set()

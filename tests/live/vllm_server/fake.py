@@ -278,6 +278,16 @@ def records(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
+def each_call_once(log: Path) -> list[dict[str, Any]]:
+    """The lines of a request log: a call has one, and the calls of an episode have no gap."""
+    lines = records(log)
+    episodes = {line["request_id"].rpartition("-")[0] for line in lines}
+    for episode in episodes:
+        calls = [line["call"] for line in lines if line["request_id"].startswith(f"{episode}-")]
+        assert sorted(calls) == list(range(len(calls)))
+    return lines
+
+
 def _piece(delta: dict[str, str], finish: str | None = None) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 

@@ -299,6 +299,7 @@ def test_time_limits() -> None:
     for wrong in (
         {"floor_s": 200.0, "cap_s": 100.0},
         {"sampling": {"stream": False}},
+        {"sampling": {"max_completion_tokens": 9}},
         {"retires": 3},
     ):
         with pytest.raises(ValueError):

@@ -55,7 +55,8 @@ def ask(server: FakeServer, settings: dict[str, Any] | None = None, **changes: A
     )
 
 
-def test_an_answer_and_what_was_sent() -> None:
+def test_an_answer_and_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
     metrics = {"time_to_first_token_ms": 20.0, "queue_time_ms": 5.0}
     with FakeServer(lambda r, n: Answer("It is 42.", tokens=4, first_s=0.05, metrics=metrics)) as s:
         result = ask(
@@ -87,7 +88,7 @@ def test_an_answer_and_what_was_sent() -> None:
         "priority": 1_790_000_000_123_456,
         "seed": 7,
     }
-    assert headers["x-request-id"] == "run-1"
+    assert (headers["x-request-id"], headers["authorization"]) == ("run-1", "Bearer secret")
 
 
 def test_without_priority_seed_and_usage() -> None:

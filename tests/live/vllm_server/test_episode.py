@@ -73,7 +73,7 @@ def test_telemetry_reaches_the_observations() -> None:
             run.simulation.close()
     layout = run.simulation.layout
     polls = sweep.contexts["poll"]
-    assert polls[0] == 0 and polls[-1] > 0 and (np.diff(polls) >= 0).all()
+    assert polls[-1] > 0 and (np.diff(polls) >= 0).all()
     seen = layout.queue_depth_req(sweep.observations)
     assert (seen[polls == 0] == 0).all()
     assert (seen[polls > 0] >= 1).all()  # one waits at every fake server

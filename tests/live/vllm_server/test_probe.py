@@ -89,7 +89,7 @@ def test_one_that_is_not_there(error: OSError) -> None:
     class Session:
         timeout = aiohttp.ClientTimeout(total=1.0)
 
-        def get(self, url: str) -> Any:
+        def request(self, method: str, url: str, **_: object) -> Any:
             raise aiohttp.ClientConnectorError(None, error)  # type: ignore[arg-type]
 
     with pytest.raises(DownError) as caught:

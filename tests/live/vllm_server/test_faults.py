@@ -1,0 +1,163 @@
+"""Servers that fail below and above HTTP: every client of ours ends, in time, with an error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+pytest.importorskip("aiohttp")
+
+from inframind_gym.live.client import ChatRequest, ChatResult, Client
+from inframind_gym.live.probe import DownError, Probe, ask, fetch
+from inframind_gym.live.settings import LiveSettings, ServerAddress, open_session
+from inframind_gym.live.stream import ChatStream
+from tests.live.vllm_server.fake import FakeServer
+
+LIMIT_S: Final = 0.3
+HANG: Final = 60.0  # in place of bytes: a pause
+MUCH: Final = 1 << 24
+OK: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+SORRY: Final = b"HTTP/1.1 500 Internal Server Error\r\n"
+BUSY: Final = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n"
+CHUNKED: Final = b"Transfer-Encoding: chunked\r\n\r\n"
+LONG: Final = b"Content-Length: 999\r\n\r\n"
+PACKED: Final = b"Content-Encoding: gzip\r\n\r\n"
+PIECE: Final = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+BOMB: Final = gzip.compress(bytes(4 * MUCH))
+
+
+def slowly(data: bytes) -> tuple[bytes | float, ...]:
+    """The bytes, over and over, one by one, for half a minute."""
+    return tuple(step for byte in data for step in (bytes([byte]), 0.02)) * (1500 // len(data))
+
+
+@contextlib.contextmanager
+def server(*steps: bytes | float) -> Iterator[str]:
+    """A server that answers every request with these bytes and pauses, and closes: its address."""
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1 << 16)
+            for step in steps:
+                if isinstance(step, bytes):
+                    connection.sendall(step)
+                elif over.wait(step):
+                    return
+            connection.shutdown(socket.SHUT_WR)
+            over.wait(HANG)  # half-closed: it would go on reading
+
+    def listen() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(door.accept()[0],), daemon=True).start()
+
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        threading.Thread(target=listen, daemon=True).start()
+        yield f"http://127.0.0.1:{door.getsockname()[1]}"
+        over.set()
+        door.shutdown(socket.SHUT_RDWR)
+
+
+def chat(url: str) -> ChatResult:
+    settings = LiveSettings(retry_wait_s=0.01, retry_wait_most_s=0.01)
+
+    async def scene() -> ChatResult:
+        client = Client([ServerAddress(alias="s", url=url, model="m")], settings)
+        await client.open()
+        try:
+            return await client.chat(
+                ChatRequest(0, [{"role": "user", "content": "Hi"}], 16, LIMIT_S)
+            )
+        finally:
+            await client.close()
+
+    return asyncio.run(scene())
+
+
+def met(url: str) -> str:
+    """The watcher's verdict."""
+
+    async def scene() -> None:
+        async with open_session(LIMIT_S) as session:
+            address = ServerAddress(alias="s", url=url, model="m")
+            await Probe(address, lambda path: fetch(session, url, path)).meet()
+
+    with pytest.raises(DownError) as caught:
+        asyncio.run(scene())
+    return str(caught.value)
+
+
+LATE: Final = f"no answer to /health in {LIMIT_S} s"
+NO_HTTP: Final = "no HTTP answer to /health"
+NO_END: Final = "the answer to /health has no end"
+ODD: Final = "/is_sleeping answers"
+FAULTS: dict[str, tuple[tuple[bytes | float, ...], str, str, str]] = {
+    # what it does: steps; the request's status and error; the watcher's verdict
+    "closes at once": ((), "unreachable", "", NO_HTTP),
+    "talks no HTTP": ((b"\x16\x03\x01 SSH-2.0\r\n\r\n",), "unreachable", "", NO_HTTP),
+    "says half a line": ((b"HTTP/1.1 20",), "unreachable", "", NO_HTTP),
+    "says nothing": ((HANG,), "timeout", "no whole answer", LATE),
+    "drips headers": ((OK, *slowly(b"A: b\r\n")), "timeout", "", LATE),
+    "drips its answer": ((OK, b"\r\n", *slowly(b": ping\n")), "timeout", "", LATE),
+    "has endless headers": ((OK, b"A: b\r\n" * 100_000), "unreachable", "", NO_HTTP),
+    "has an endless line": ((OK, b"\r\n", bytes(MUCH)), "broken", "far more bytes", NO_END),
+    "has endless comments": ((OK, b"\r\n", b":\n" * MUCH), "broken", "far more bytes", NO_END),
+    "has endless pieces": ((OK, b"\r\n", PIECE * 300_000), "broken", "far more pieces", NO_END),
+    "is cut after a piece": ((OK, b"\r\n", PIECE), "broken", "stopped short", ODD),
+    "is cut in a chunk": ((OK, CHUNKED, b"ff\r\n", PIECE), "broken", "", NO_HTTP),
+    "is shorter than it says": ((OK, LONG, PIECE), "broken", "", NO_HTTP),
+    "unpacks to 64 MB": ((OK, PACKED, BOMB), "broken", "stopped short", ODD),
+    "says 500 and no more": ((SORRY, LONG, HANG), "server_error", "500: it says no more", LATE),
+    "says half of why": ((SORRY, LONG, b"{"), "server_error", "HTTP 500", NO_HTTP),
+    "is busy for an hour": ((BUSY, b"Retry-After: 3600\r\n\r\n"), "busy", "HTTP 429", "says 429"),
+    "is busy till a date": ((BUSY, b"Retry-After: Fri\r\n\r\n"), "busy", "HTTP 429", "says 429"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_a_server_is_its_error(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, status, error, verdict = FAULTS[fault]
+    monkeypatch.setattr("inframind_gym.live.client._END_S", 0.1)
+    with server(*steps) as url:
+        began_s = time.monotonic()
+        result = chat(url)
+        assert (result.status, result.text) == (status, None), result
+        assert error in (result.error or "")
+        assert verdict in met(url)
+        with contextlib.suppress(DownError):  # some say 200 before they fail
+            ask(f"{url}/health", limit_s=LIMIT_S)
+        assert time.monotonic() - began_s < 8.0
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_redirects_are_not_followed(code: int) -> None:
+    """Prompts and the password go to the address in the pool, and nowhere else."""
+    with FakeServer() as other:
+        head = f"HTTP/1.1 {code} X\r\nLocation: {other.url}/health\r\nContent-Length: 0\r\n\r\n"
+        with server(head.encode()) as url:
+            result = chat(url)
+            assert result.status == "server_error"
+            assert f"HTTP {code}: a redirect to '{other.url}/health'" in (result.error or "")
+            assert met(url) == f"/health says {code}"
+            with pytest.raises(DownError, match=f"/health says {code}"):
+                ask(f"{url}/health")
+        assert other.paths == []
+
+
+def test_an_answer_that_says_much_about_its_tokens_is_not_cut() -> None:
+    """As with logprobs: 3 kB a token, and the prompt's tokens first."""
+    stream = ChatStream(2000)
+    stream.feed(b'data: {"choices":[],"prompt_token_ids":[' + b"12345," * 100_000 + b"1]}\n\n", 0.0)
+    piece: Any = PIECE.replace(b"}}]}", b'},"logprobs":"' + bytes(b"x" * 3000) + b'"}]}')
+    for _ in range(2000):
+        stream.feed(piece, 1.0)
+    assert (stream.pieces, len(stream.text)) == (2000, 2000)
