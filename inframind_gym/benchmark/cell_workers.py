@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from inframind_gym.benchmark.cells import BaseCell, batches
-from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
+from inframind_gym.benchmark.errors import BenchmarkError, PolicyFailedError, StoppedError
 from inframind_gym.benchmark.families import Family, Player, family
 from inframind_gym.benchmark.machine import available_cores
 from inframind_gym.benchmark.store import CellResult
@@ -17,6 +17,8 @@ from inframind_gym.benchmark.suite import BaseSuite
 from inframind_gym.benchmark.workers import LOCAL, MAX_ATTEMPTS, Emit, WorkerDiedError, Workers
 
 MAX_ROWS = 128  # of one batch: enough to hide the cost of a step in Python
+_FIRST_ROWS = 16  # of a policy whose speed is not known yet
+_KEEP_EVERY_S = 2.0  # a batch is kept when it ends: its rows are as many as end in that time
 _REPORT_EVERY_S = 0.5
 _ALL_OF_A_CLUSTER = 1_000_000
 
@@ -38,6 +40,7 @@ def run_cells(
     export_port: int | None = None,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _: None,
+    failed: Callable[[PolicyFailedError], None],
 ) -> Iterator[list[CellResult]]:
     """Run cells; the results are the same for any number of workers, wherever, and any batch size.
 
@@ -52,47 +55,87 @@ def run_cells(
         export_port: Port at which metrics of live servers are shown.
         stop: Called several times a second; True ends the run.
         progress: Called with the amount of the family's `unit` that was done since the last call.
+        failed: Called once for each policy that cannot play, with the reason; its cells are left
+            out unless this raises. Every policy is asked in every environment first.
 
     Yields:
         Results as soon as they are there, in no particular order.
 
     Raises:
         StoppedError: `stop` returned True.
-        BenchmarkError: A policy failed, or workers keep dying.
+        BenchmarkError: Workers keep dying.
     """
     if not ids:
         return
-    live = kind.live(suite, stop, progress=progress, log=log, export_port=export_port)
-    if live is not None:  # there is one set of servers
-        try:
-            for batch in batches(list(ids), 1):
-                yield from _run_batch(kind, live, batch, ids)
-        finally:
-            live.close()
-        return
-    if ray_address is None:
-        work = _cut(ids, workers, max_rows)
-        workers = min(workers, len(work))
-        if workers <= 1:
-            simulator = kind.simulator(suite, stop, progress)
-            for batch in work:
-                yield from _run_batch(kind, simulator, batch, ids)
-            return
-        kind.simulator(suite).warm_up(work[0][0])  # compiles once, not once a process
+    out: set[str] = set()
 
     def raise_if_stopped() -> None:
         if stop():
             raise StoppedError
 
+    def leave_out(error: PolicyFailedError) -> None:
+        if error.policy not in out:
+            out.add(error.policy)
+            failed(error)
+
+    def play(player: Player, batch: Sequence[BaseCell]) -> Iterator[list[CellResult]]:
+        if batch[0].policy not in out:
+            try:
+                yield from _run_batch(kind, player, batch, ids)
+            except PolicyFailedError as error:
+                leave_out(error)
+
+    def ask(player: Player) -> None:
+        """Ask every policy in every environment, policies of one environment together."""
+        first = {cell.group: cell for cell in reversed(list(ids))}
+        for cell in sorted(first.values(), key=lambda cell: cell.group[1:]):
+            raise_if_stopped()
+            if cell.policy not in out:
+                try:
+                    player.ask(cell)
+                except PolicyFailedError as error:
+                    leave_out(error)
+
+    live = kind.live(suite, stop, progress=progress, log=log, export_port=export_port)
+    if live is not None:  # there is one set of servers
+        try:
+            ask(live)
+            for batch in batches(list(ids), 1):
+                yield from play(live, batch)
+        finally:
+            live.close()
+        return
+    simulator = kind.simulator(suite, stop, progress)
+    ask(simulator)
+    ids = {cell: name for cell, name in ids.items() if cell.policy not in out}
+    if not ids:
+        return
+    if ray_address is None:
+        work = _cut(ids, workers, max_rows)
+        workers = min(workers, len(work))
+        if workers <= 1:
+            for batch in work:
+                yield from play(simulator, batch)
+            return
+        simulator.warm_up(work[0][0])  # compiles once, not once a process
+
     made_of = f"{__name__}:CellWorker", {"kind": kind.kind, "suite": suite}
     with Workers(*made_of, workers, ray_address) as pool:
         # A job is a batch of cells without those whose results have arrived.
         jobs = [{cell: ids[cell] for cell in b} for b in _cut(ids, pool.size, max_rows)]
-        for job, (what, content) in pool.run(jobs, retry=_Halves(), stop=raise_if_stopped):
+        for job, (what, content) in pool.run(
+            jobs,
+            retry=_Halves(),
+            request=lambda job: {cell: n for cell, n in job.items() if cell.policy not in out},
+            stop=raise_if_stopped,
+        ):
             if what == "progress":
                 progress(content)
                 continue
-            arrived = {result.line["cell"] for result in content}
+            if what == "failed":
+                leave_out(content)
+                continue
+            arrived = {result.cell_id for result in content}
             for cell in [cell for cell, name in job.items() if name in arrived]:
                 del job[cell]
             yield content
@@ -105,8 +148,16 @@ def _cut(ids: Mapping[BaseCell, str], workers: int, max_rows: int) -> list[list[
 def _run_batch(
     kind: Family, player: Player, batch: Sequence[BaseCell], ids: Mapping[BaseCell, str]
 ) -> Iterator[list[CellResult]]:
-    for finished in player.run(batch):
-        yield [kind.encode(cell, ids[cell], *content) for cell, *content in finished]
+    """Run cells of one policy, as many at once as end within `_KEEP_EVERY_S`."""
+    rows = _FIRST_ROWS
+    while batch:
+        rows = math.ceil(len(batch) / math.ceil(len(batch) / rows))  # no small rest
+        began = time.monotonic()
+        for finished in player.run(batch[:rows]):
+            yield [kind.encode(cell, ids[cell], *content) for cell, *content in finished]
+        batch = batch[rows:]
+        speed_up = _KEEP_EVERY_S / max(time.monotonic() - began, 1e-9)
+        rows = max(1, int(rows * min(max(speed_up, 0.5), 4.0)))
 
 
 class CellWorker:
@@ -126,8 +177,11 @@ class CellWorker:
     def __call__(self, emit: Emit, ids: Mapping[BaseCell, str]) -> None:
         """Run the cells; a count is emitted not more than twice a second."""
         self._emit = emit
-        for results in _run_batch(self._family, self._simulator, list(ids), ids):
-            emit(("results", results))
+        try:
+            for results in _run_batch(self._family, self._simulator, list(ids), ids):
+                emit(("results", results))
+        except PolicyFailedError as error:
+            emit(("failed", error))
         self._report()
 
     def _count(self, queries: int) -> None:

@@ -5,8 +5,15 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.actions import check_actions
 from inframind_gym.errors import InfraMindError
+
+_SHOWN = 60  # characters of a wrong action
 
 
 class BenchmarkError(InfraMindError):
@@ -18,7 +25,20 @@ class StoppedError(Exception):
 
 
 class PolicyFailedError(BenchmarkError):
-    """A policy raised an error or gave no valid action; the message ends with the traceback."""
+    """A policy cannot play, raised an error or gave no valid action.
+
+    Args:
+        policy: Its name.
+        reason: One line.
+        trace: Traceback of an error that is neither wrong input nor a wrong action.
+    """
+
+    def __init__(self, policy: str, reason: str, trace: str = "") -> None:
+        super().__init__(policy, reason, trace)
+        self.policy, self.reason, self.trace = policy, reason, trace
+
+    def __str__(self) -> str:
+        return f"policy {self.policy}: {self.reason}" + (f"\n\n{self.trace}" if self.trace else "")
 
 
 @contextmanager
@@ -26,8 +46,43 @@ def blame(policy: str) -> Iterator[None]:
     """Turn whatever a policy raises into an error that names it."""
     try:
         yield
+    except PolicyFailedError:
+        raise
+    except InfraMindError as error:
+        raise PolicyFailedError(policy, str(error)) from error
     except Exception as error:
         trace = "".join(traceback.format_exception(error))
-        raise PolicyFailedError(
-            f"policy {policy!r} failed with {type(error).__name__}: {error}\n\n{trace}"
-        ) from error
+        reason = f"failed with {type(error).__name__}: {error}"
+        raise PolicyFailedError(policy, reason, trace) from error
+
+
+def checked(policy: str, chosen: Any, highs: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    """Return a policy's actions as integers in their ranges, ``(rows, parts)``.
+
+    Args:
+        policy: Its name.
+        chosen: What `act_batch` returned.
+        highs: Number of choices of each part, ``(parts,)``.
+        rows: Number of rows that it was asked for.
+
+    Raises:
+        PolicyFailedError: They are not; names the first wrong action.
+    """
+
+    def fits(actions: Any, count: int) -> bool:
+        try:
+            check_actions(actions, highs, count)
+        except ValueError:
+            return False
+        return True
+
+    if fits(chosen, rows):
+        return check_actions(chosen, highs, rows)
+    each = list(chosen) if np.ndim(chosen) and len(chosen) == rows else [chosen]
+    wrong = next((action for action in each if not fits(action, 1)), chosen)
+    top = (highs - 1).tolist()
+    wanted = f"0..{top[0]}" if len(set(top)) == 1 else f"0..{top}"
+    count = f"{len(top)} integers" if len(top) > 1 else "an integer"
+    raise PolicyFailedError(
+        policy, f"act() returned {str(wrong)[:_SHOWN]}; wanted {count} in {wanted}"
+    )

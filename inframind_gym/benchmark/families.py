@@ -46,6 +46,14 @@ class Player(ABC):
     """
 
     @abstractmethod
+    def ask(self, cell: Any) -> None:
+        """Make the policy and the environment of a cell, and reset both.
+
+        Raises:
+            PolicyFailedError: The policy cannot play there.
+        """
+
+    @abstractmethod
     def run(self, cells: Sequence[Any]) -> Iterator[list[tuple[Any, ...]]]:
         """Run cells of one `BaseCell.group`; yields the finished ones, with what `encode` takes.
 
@@ -91,8 +99,13 @@ class Family(ABC):
         """
 
     @abstractmethod
-    def header(self, suite: Any) -> dict[str, Any]:
-        """Return the family's part of ``run.json``; "env_specs" at least."""
+    def header(self, suite: Any, policies: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the family's part of ``run.json``; "env_specs" at least.
+
+        Args:
+            suite: A resolved suite.
+            policies: Its policies by their names.
+        """
 
     @abstractmethod
     def simulator(

@@ -15,7 +15,7 @@ from inframind_gym.benchmark.routing.metrics import METRICS, imbalance
 from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.benchmark.tables import leaderboard_sheets, to_markdown
-from tests.benchmark.synthetic_results import COLUMNS, completed, drawn, write_folder
+from tests.benchmark.synthetic_results import LAYOUT, completed, drawn, write_folder
 
 QUALITY = {"good": (0.8, 0.5), "bad": (0.6, 1.0)}
 SPEED = 0.5
@@ -88,7 +88,7 @@ def test_lines_of_cells_agree_with_the_leaderboard(folder: Path, tmp_path: Path)
     for line in lines:
         stratum = Stratum.of([results.episodes[RoutingCell.from_json(line)]])
         once = np.ones((1, stratum.num_units), np.int64)
-        for name, values in stratum.metrics(COLUMNS, once).items():
+        for name, values in stratum.metrics(LAYOUT, once).items():
             assert line[name] == pytest.approx(values[0])
 
 

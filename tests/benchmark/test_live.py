@@ -23,7 +23,7 @@ from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.routing.live import LiveSimulator
 from inframind_gym.benchmark.routing.suite import RoutingSuite
 from inframind_gym.benchmark.runner import run
-from inframind_gym.benchmark.store import read_blocks, read_records
+from inframind_gym.benchmark.store import read_cells
 from inframind_gym.benchmark.tables import leaderboard_sheets
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.processes import free_ports
@@ -76,8 +76,8 @@ def test_live_episodes_fill_the_same_leaderboard(tmp_path: Path) -> None:
     assert len(lines) == asked > 20
     assert {line["status"] for line in lines} == {"ok"}
     tasks = {
-        (block.cell.policy, block.cell.seed): [episode["task"] for episode in episodes]
-        for block, episodes in read_records(folder, read_blocks(folder))
+        (found.cell.policy, found.cell.seed): found.columns()["task"].tolist()
+        for found in read_cells(folder)
     }
     for seed in range(2):  # both met the same queries
         assert tasks["round_robin", seed] == tasks["bid_price", seed]

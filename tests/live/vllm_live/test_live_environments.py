@@ -14,7 +14,7 @@ import pytest
 
 import inframind_gym
 from inframind_gym.benchmark.results import load_results
-from inframind_gym.benchmark.store import read_blocks
+from inframind_gym.benchmark.store import read_cells
 from tests.live.launch.play import ROOT
 from tests.live.vllm_live.rig import LiveRig
 from tests.live.vllm_server.fake import records, until
@@ -76,7 +76,7 @@ def test_a_benchmark_is_stopped_and_resumed(rig: LiveRig, tmp_path: Path) -> Non
         process.kill()
     assert process.returncode == 130, said
     assert "stopped: 1 of 2 cells" in said and "Continue with:" in said
-    assert len(read_blocks(folder)) == 1
+    assert len(list(read_cells(folder))) == 1
     before = len(records(log))
     assert "cancelled" in {line["status"] for line in records(log)}
     until(lambda: all(rig.load(m) == (0, 0) for m in range(3)))  # the servers work for nobody
@@ -84,7 +84,7 @@ def test_a_benchmark_is_stopped_and_resumed(rig: LiveRig, tmp_path: Path) -> Non
     assert again.returncode == 0, again.stderr
     assert "1 of 2 cells are there, 1 to go" in again.stderr
     assert {line["episode"] for line in records(log)[before:]} == {0}  # of one episode only
-    assert len(read_blocks(folder)) == 2
+    assert len(list(read_cells(folder))) == 2
     assert load_results(folder)
 
 
