@@ -18,7 +18,7 @@ from inframind_gym.benchmark.workers import LOCAL, MAX_ATTEMPTS, Emit, WorkerDie
 
 MAX_ROWS = 128  # of one batch: enough to hide the cost of a step in Python
 _FIRST_ROWS = 16  # of a policy whose speed is not known yet
-_KEEP_EVERY_S = 2.0  # a batch is kept when it ends: its rows are as many as end in that time
+_KEEP_EVERY_S = 3.0  # a batch is kept when it ends
 _REPORT_EVERY_S = 0.5
 _ALL_OF_A_CLUSTER = 1_000_000
 
@@ -78,12 +78,14 @@ def run_cells(
             out.add(error.policy)
             failed(error)
 
-    def play(player: Player, batch: Sequence[BaseCell]) -> Iterator[list[CellResult]]:
-        if batch[0].policy not in out:
-            try:
-                yield from _run_batch(kind, player, batch, ids)
-            except PolicyFailedError as error:
-                leave_out(error)
+    def play(player: Player, work: list[list[BaseCell]]) -> Iterator[list[CellResult]]:
+        run = _Batches(kind, player).run
+        for batch in work:
+            if batch[0].policy not in out:
+                try:
+                    yield from run(batch, ids)
+                except PolicyFailedError as error:
+                    leave_out(error)
 
     def ask(player: Player) -> None:
         """Ask every policy in every environment, policies of one environment together."""
@@ -100,8 +102,7 @@ def run_cells(
     if live is not None:  # there is one set of servers
         try:
             ask(live)
-            for batch in batches(list(ids), 1):
-                yield from play(live, batch)
+            yield from play(live, batches(list(ids), 1))
         finally:
             live.close()
         return
@@ -114,8 +115,7 @@ def run_cells(
         work = _cut(ids, workers, max_rows)
         workers = min(workers, len(work))
         if workers <= 1:
-            for batch in work:
-                yield from play(simulator, batch)
+            yield from play(simulator, work)
             return
         simulator.warm_up(work[0][0])  # compiles once, not once a process
 
@@ -145,19 +145,35 @@ def _cut(ids: Mapping[BaseCell, str], workers: int, max_rows: int) -> list[list[
     return batches(list(ids), min(max_rows, math.ceil(len(ids) / workers)))
 
 
-def _run_batch(
-    kind: Family, player: Player, batch: Sequence[BaseCell], ids: Mapping[BaseCell, str]
-) -> Iterator[list[CellResult]]:
-    """Run cells of one policy, as many at once as end within `_KEEP_EVERY_S`."""
-    rows = _FIRST_ROWS
-    while batch:
-        rows = math.ceil(len(batch) / math.ceil(len(batch) / rows))  # no small rest
-        began = time.monotonic()
-        for finished in player.run(batch[:rows]):
-            yield [kind.encode(cell, ids[cell], *content) for cell, *content in finished]
-        batch = batch[rows:]
-        speed_up = _KEEP_EVERY_S / max(time.monotonic() - began, 1e-9)
-        rows = max(1, int(rows * min(max(speed_up, 0.5), 4.0)))
+class _Batches:
+    """Runs cells of one policy, as many at once as end within `_KEEP_EVERY_S`.
+
+    A policy that takes long to be reset gets longer batches: four times as long as its reset.
+
+    Args:
+        kind: Family of the cells.
+        player: Runs them.
+    """
+
+    def __init__(self, kind: Family, player: Player) -> None:
+        self._kind, self._player = kind, player
+        self._rows: dict[str, int] = {}  # that end in time, of a policy
+
+    def run(
+        self, cells: Sequence[BaseCell], ids: Mapping[BaseCell, str]
+    ) -> Iterator[list[CellResult]]:
+        """Run cells that one vector environment can run; yields results as they are there."""
+        while cells:
+            policy = cells[0].policy
+            rows = self._rows.get(policy, _FIRST_ROWS)
+            rows = math.ceil(len(cells) / math.ceil(len(cells) / rows))  # no small rest
+            asked = time.monotonic()
+            for finished in self._player.run(cells[:rows]):
+                yield [self._kind.encode(cell, ids[cell], *content) for cell, *content in finished]
+            cells = cells[rows:]
+            reset_s, spent_s = self._player.began - asked, time.monotonic() - self._player.began
+            factor = max(_KEEP_EVERY_S, 4.0 * reset_s) / max(spent_s, 1e-9)
+            self._rows[policy] = max(1, int(rows * min(factor, 4.0)))
 
 
 class CellWorker:
@@ -169,8 +185,8 @@ class CellWorker:
     """
 
     def __init__(self, kind: str, suite: BaseSuite) -> None:
-        self._family = family(kind)
-        self._simulator = self._family.simulator(suite, progress=self._count)
+        made = family(kind)
+        self._batches = _Batches(made, made.simulator(suite, progress=self._count))
         self._queries, self._sent_at = 0, time.monotonic()
         self._emit: Emit = lambda item: None
 
@@ -178,7 +194,7 @@ class CellWorker:
         """Run the cells; a count is emitted not more than twice a second."""
         self._emit = emit
         try:
-            for results in _run_batch(self._family, self._simulator, list(ids), ids):
+            for results in self._batches.run(list(ids), ids):
                 emit(("results", results))
         except PolicyFailedError as error:
             emit(("failed", error))

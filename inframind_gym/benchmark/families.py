@@ -43,7 +43,12 @@ class Player(ABC):
     Every player has a suite, a function `stop` that is called between steps and ends the run by
     returning true, and a function `progress` that is given the number of records (`Family.unit`)
     since the last call.
+
+    Attributes:
+        began: Time at which the episodes of the last `run` began, on the monotonic clock.
     """
+
+    began: float = 0.0
 
     @abstractmethod
     def ask(self, cell: Any) -> None:

@@ -4,6 +4,8 @@ import json
 import os
 import random
 import shutil
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +164,35 @@ def test_a_kill_while_a_file_is_replaced_loses_nothing(
         store.sort()
     assert finished(folder) == sorted(CELL_LIST, key=lambda cell: cell.sort_key)
     assert sorted(p.name for p in folder.iterdir()) == [".lock", CELLS, HEADER, TIMING]
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_a_kill_at_a_random_moment_loses_no_committed_cell(tmp_path: Path, number: int) -> None:
+    """The process commits, sorts and opens the folder again until it is killed."""
+    results = [result(cell, make(cell)) for cell in CELL_LIST]
+    told, tells = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            while True:
+                for one in results:
+                    with ResultStore(tmp_path, header(planned=PLANNED)) as store:
+                        store.commit([] if one.cell_id in store.finished else [one])
+                        os.write(tells, one.cell_id.encode())
+                        store.sort()
+        finally:
+            os._exit(1)
+    os.close(tells)
+    os.read(told, 16)
+    time.sleep(random.Random(number).random() * 0.03)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with os.fdopen(told, "rb") as pipe:
+        rest = pipe.read()
+    committed = {results[0].cell_id} | {rest[i : i + 16].decode() for i in range(0, len(rest), 16)}
+    with ResultStore(tmp_path, header(planned=PLANNED)) as store:
+        assert committed <= store.finished
+    assert load_results(tmp_path).planned == len(CELL_LIST)
 
 
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(

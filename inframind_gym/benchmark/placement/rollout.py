@@ -47,6 +47,7 @@ class PlacementSimulator(Player):
     suite: PlacementSuite
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[int], None] = lambda _: None
+    began: float = field(default=0.0, init=False)
     _made: tuple[Any, PlacementSimulation] | None = field(default=None, init=False)
 
     def run(
@@ -55,6 +56,7 @@ class PlacementSimulator(Player):
         """Run cells; yields each with its decisions and the milliseconds that each of them took."""
         first, rows = cells[0], np.arange(len(cells))
         policy, simulation, observations = self._start(cells)
+        self.began = time.monotonic()
         highs = np.full(simulation.num_gpus, simulation.num_models + 1)
         decisions: list[list[Decision]] = [[] for _ in cells]
         took_ms: list[float] = []

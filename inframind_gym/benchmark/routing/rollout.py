@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import nan
@@ -58,12 +59,14 @@ class Simulator(Player):
     suite: RoutingSuite
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[int], None] = lambda _: None
+    began: float = field(default=0.0, init=False)
     _made: tuple[Any, StreamVectorEnv] | None = field(default=None, init=False)
 
     def run(self, cells: Sequence[RoutingCell]) -> Iterator[list[Finished]]:
         """Run cells; yields each with its completed queries and the names of their numbers."""
         first = cells[0]
         policy, env, observations = self._start(cells)
+        self.began = time.monotonic()
         names = names_of(env.policy_spec(), env.simulation.tasks)
         observe = feedback_of(policy)
         done = np.zeros((len(cells), env.simulation.num_queries), COMPLETED)
