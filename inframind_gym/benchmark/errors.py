@@ -5,9 +5,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import MultiDiscrete
 from numpy.typing import NDArray
 
 from inframind_gym.envs.actions import check_actions
@@ -56,33 +58,29 @@ def blame(policy: str) -> Iterator[None]:
         raise PolicyFailedError(policy, reason, trace) from error
 
 
-def checked(policy: str, chosen: Any, highs: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+def checked(policy: str, chosen: Any, space: Space[Any], rows: int) -> NDArray[np.int64]:
     """Return a policy's actions as integers in their ranges, ``(rows, parts)``.
 
     Args:
         policy: Its name.
         chosen: What `act_batch` returned.
-        highs: Number of choices of each part, ``(parts,)``.
+        space: Discrete or MultiDiscrete, of one row.
         rows: Number of rows that it was asked for.
 
     Raises:
         PolicyFailedError: They are not; names the first wrong action.
     """
-
-    def fits(actions: Any, count: int) -> bool:
-        try:
-            check_actions(actions, highs, count)
-        except ValueError:
-            return False
-        return True
-
-    if fits(chosen, rows):
+    highs = np.atleast_1d(space.nvec if isinstance(space, MultiDiscrete) else cast(Any, space).n)
+    try:
         return check_actions(chosen, highs, rows)
-    each = list(chosen) if np.ndim(chosen) and len(chosen) == rows else [chosen]
-    wrong = next((action for action in each if not fits(action, 1)), chosen)
-    top = (highs - 1).tolist()
-    wanted = f"0..{top[0]}" if len(set(top)) == 1 else f"0..{top}"
-    count = f"{len(top)} integers" if len(top) > 1 else "an integer"
-    raise PolicyFailedError(
-        policy, f"act() returned {str(wrong)[:_SHOWN]}; wanted {count} in {wanted}"
-    )
+    except ValueError:
+        if np.ndim(chosen) and len(chosen) == rows:
+            for action in chosen:  # one of them is wrong
+                checked(policy, action, space, 1)
+        most = sorted(set((highs - 1).tolist()))
+        wanted = f"{len(highs)} integers" if len(highs) > 1 else "an integer"
+        raise PolicyFailedError(
+            policy,
+            f"act() returned {str(chosen)[:_SHOWN]}; wanted {wanted} in 0..{most[0]}"
+            + (f" to 0..{most[-1]}" if most[1:] else ""),
+        ) from None

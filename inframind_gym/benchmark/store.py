@@ -172,34 +172,19 @@ def read_header(folder: Path) -> dict[str, Any]:
             f"Make some: inframind bench run --suite quick --out {folder}"
         ) from None
     try:
-        header = _unseal(text)
+        written = json.loads(text)["settings"].get("format", FORMAT)
+        header = _unseal(text) if written == FORMAT else {}  # formats 1 and 2 had no checksum
     except _BROKEN as error:
-        written = _format_of(text)
-        if written not in (None, FORMAT):
-            raise _other_format(folder, written) from None
         raise BenchmarkError(
             f"{path} is damaged or was edited ({error}): nothing says any more what ran. Restore "
             "it from a copy, or run the command again in another folder."
         ) from None
-    if header["settings"].get("format", FORMAT) != FORMAT:
-        raise _other_format(folder, header["settings"]["format"])
+    if written != FORMAT:
+        raise BenchmarkError(
+            f"{folder} was written in format {written} of the benchmark, this is format {FORMAT}. "
+            "Choose another folder, or delete this one to start over."
+        )
     return header
-
-
-def _format_of(text: bytes) -> Any:
-    """Return the format that a file without checksums declares: those before the third."""
-    try:
-        content = json.loads(text)
-        return None if "sha256" in content else content["settings"]["format"]
-    except _BROKEN:
-        return None
-
-
-def _other_format(folder: Path, written: Any) -> BenchmarkError:
-    return BenchmarkError(
-        f"{folder} was written in format {written} of the benchmark, this is format {FORMAT}. "
-        "Choose another folder, or delete this one to start over."
-    )
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

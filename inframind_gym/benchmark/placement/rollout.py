@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import MultiDiscrete
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
@@ -57,7 +58,7 @@ class PlacementSimulator(Player):
         first, rows = cells[0], np.arange(len(cells))
         policy, simulation, observations = self._start(cells)
         self.began = time.monotonic()
-        highs = np.full(simulation.num_gpus, simulation.num_models + 1)
+        choices = MultiDiscrete([simulation.num_models + 1] * simulation.num_gpus)
         decisions: list[list[Decision]] = [[] for _ in cells]
         took_ms: list[float] = []
         before = _totals(simulation)
@@ -69,7 +70,7 @@ class PlacementSimulator(Player):
                 began = time.thread_time()
                 chosen = policy.act_batch(observations.copy(), seen, rows)
                 took_ms.append(1e3 * (time.thread_time() - began) / len(cells))
-            actions = checked(first.policy, chosen, highs, len(cells))
+            actions = checked(first.policy, chosen, choices, len(cells))
             simulation.step(actions, observations)
             after = _totals(simulation)
             for row in rows.tolist():

@@ -110,15 +110,13 @@ class LiveSimulator(Player):
         ungraded = env.simulation.ungraded
         done = np.zeros(env.simulation.num_queries, COMPLETED)
         row = np.zeros(1, np.int64)
-        space = env.action_space
-        highs = np.atleast_1d(getattr(space, "nvec", getattr(space, "n", 0)))
         over = False
         while not over:
             self._raise_if_stopped()
             with blame(cell.policy):
                 contexts = np.array([env.context()], CONTEXT)
                 chosen = policy.act_batch(observation[None], contexts, row)
-            action = checked(cell.policy, chosen, highs, 1).reshape(space.shape)
+            action = checked(cell.policy, chosen, env.action_space, 1)[0]
             observation, _, over, _, _ = env.step(action)
             if metrics is not None:
                 metrics.stepped()

@@ -76,8 +76,11 @@ class Simulator(Player):
             if self.stop():
                 raise StoppedError
             rows = np.flatnonzero(running)
-            actions[rows] = choose(first.policy, policy, env, observations, rows)
+            contexts = env.contexts()
             with blame(first.policy):
+                chosen = policy.act_batch(observations[rows], contexts[rows], rows)
+                valid = checked(first.policy, chosen, env.single_action_space, len(rows))
+                actions[rows] = valid.reshape(len(rows), *actions.shape[1:])
                 observations, _, terminated, truncated, _ = env.step(actions)
             of, records = env.completed()
             if not running.all():  # a row that is over has begun its next episode
@@ -132,25 +135,6 @@ class Simulator(Player):
             made = gym.make_vec(ENV_IDS["surrogate"], **kwargs)
             self._made = (kwargs, cast(StreamVectorEnv, made.unwrapped))
         return self._made[1]
-
-
-def choose(
-    name: str,
-    policy: Policy,
-    env: StreamVectorEnv,
-    observations: NDArray[np.float32],
-    rows: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Return a policy's actions for some rows, ``(n,)`` or ``(n, parts)`` as the environment's.
-
-    Raises:
-        PolicyFailedError: It raised an error, or gave no valid actions.
-    """
-    space = env.single_action_space
-    highs = np.atleast_1d(getattr(space, "nvec", getattr(space, "n", 0)))
-    with blame(name):
-        chosen = policy.act_batch(observations[rows], env.contexts()[rows], rows)
-    return checked(name, chosen, highs, len(rows)).reshape(len(rows), *(space.shape or ()))
 
 
 def env_spec(suite: RoutingSuite, workload: str, policy: Policy) -> dict[str, Any]:
