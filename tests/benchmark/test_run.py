@@ -16,6 +16,7 @@ import pytest
 from inframind_gym.benchmark import runner
 from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.errors import BenchmarkError, PolicyFailedError
+from inframind_gym.benchmark.families import family
 from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.routing.records import encode_episode
@@ -112,6 +113,15 @@ def test_the_header_says_what_ran(tmp_path: Path) -> None:
     assert header["suite"]["num_queries"] == 12
     spec = gym.envs.registration.EnvSpec.from_json(json.dumps(header["env_specs"]["random/mixed"]))
     assert gym.make(spec).unwrapped.config.num_queries == 12
+
+
+def test_the_header_makes_each_policy_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    kind = family("routing")
+    resolve = kind.resolve_policy
+    monkeypatch.setattr(type(kind), "resolve_policy", lambda _, n: made.append(n) or resolve(n))
+    runner._header(kind, suite(), ())
+    assert made == ["random", "least_loaded"]
 
 
 def test_a_stopped_run_keeps_what_has_finished(
