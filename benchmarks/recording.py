@@ -35,10 +35,10 @@ from benchmarks.record_table import (
 )
 from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.families import ROUTING, family
 from inframind_gym.benchmark.provenance import weights_hash
+from inframind_gym.benchmark.routing.family import RoutingFamily
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
-from inframind_gym.benchmark.store import read_blocks, read_header, read_records
+from inframind_gym.benchmark.store import read_cells, read_header
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.errors import unknown
 from inframind_gym.files import replace_text
@@ -200,9 +200,11 @@ def _add(
     queries: Counter[bool] = Counter()
     models: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
     for run, path in zip(runs, paths, strict=True):
-        blocks = {block.cell: block for block in read_blocks(path)}
+        found = {one.cell: one for one in read_cells(path) if one is not None}
+        layout = RoutingFamily().layout(read_header(path))
+        where, models_of = layout.share_slices()["model_share"]
         cells: list[RoutingCell] = grid(run.suite)
-        lacking = sum(cell not in blocks for cell in cells)
+        lacking = sum(cell not in found for cell in cells)
         if lacking:
             raise BenchmarkError(
                 f"{path}: {lacking} of {len(cells)} cells have not been run. "
@@ -211,16 +213,18 @@ def _add(
         for cell in cells:
             seed = run.seed_of[cell.policy]
             place = (cell.workload, cell.rate_per_min, cell.budget_s, seed, cell.seed)
-            line = blocks[cell].line
+            line, columns = found[cell].line, found[cell].columns()
             shares = {f"{kind}.{name}": v for kind in SHARES for name, v in line[kind].items()}
             scores = {name: line["records" if name == "queries" else name] for name in METRICS}
             rows.append(dict(zip(KEYS, place, strict=True)) | scores | shares)
-        for _, episodes in read_records(path, [blocks[cell] for cell in cells]):
-            for query in episodes:
-                queries[query["cost"] > 1.0] += 1
-                models[query["cost"] > 1.0].update(query["models"])
+            calls = layout.table(columns)[:, where]
+            for late in (False, True):
+                mine = (columns["cost"] > 1.0) == late
+                queries[late] += int(mine.sum())
+                used = calls[mine].sum(axis=0).astype(int).tolist()
+                models[late].update({name: n for name, n in zip(models_of, used, strict=True) if n})
         for policy, seed in run.seed_of.items():
-            made = family(ROUTING).resolve_policy(policy)
+            made = RoutingFamily().resolve_policy(policy)
             weights[f"{run.workload}/{seed}".lstrip("/")] = weights_hash(made)
     counted = [
         {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from inframind_gym.benchmark.cells import BaseCell, batches
-from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
+from inframind_gym.benchmark.errors import BenchmarkError, PolicyFailedError, StoppedError
 from inframind_gym.benchmark.families import Family, Player, family
 from inframind_gym.benchmark.machine import available_cores
 from inframind_gym.benchmark.store import CellResult
@@ -17,6 +17,8 @@ from inframind_gym.benchmark.suite import BaseSuite
 from inframind_gym.benchmark.workers import LOCAL, MAX_ATTEMPTS, Emit, WorkerDiedError, Workers
 
 MAX_ROWS = 128  # of one batch: enough to hide the cost of a step in Python
+_FIRST_ROWS = 16  # of a policy whose speed is not known yet
+_KEEP_EVERY_S = 3.0  # a batch is kept when it ends
 _REPORT_EVERY_S = 0.5
 _ALL_OF_A_CLUSTER = 1_000_000
 
@@ -38,6 +40,7 @@ def run_cells(
     export_port: int | None = None,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _: None,
+    failed: Callable[[PolicyFailedError], None],
 ) -> Iterator[list[CellResult]]:
     """Run cells; the results are the same for any number of workers, wherever, and any batch size.
 
@@ -52,47 +55,87 @@ def run_cells(
         export_port: Port at which metrics of live servers are shown.
         stop: Called several times a second; True ends the run.
         progress: Called with the amount of the family's `unit` that was done since the last call.
+        failed: Called once for each policy that cannot play, with the reason; its cells are left
+            out unless this raises. Every policy is asked in every environment first.
 
     Yields:
         Results as soon as they are there, in no particular order.
 
     Raises:
         StoppedError: `stop` returned True.
-        BenchmarkError: A policy failed, or workers keep dying.
+        BenchmarkError: Workers keep dying.
     """
     if not ids:
         return
-    live = kind.live(suite, stop, progress=progress, log=log, export_port=export_port)
-    if live is not None:  # there is one set of servers
-        try:
-            for batch in batches(list(ids), 1):
-                yield from _run_batch(kind, live, batch, ids)
-        finally:
-            live.close()
-        return
-    if ray_address is None:
-        work = _cut(ids, workers, max_rows)
-        workers = min(workers, len(work))
-        if workers <= 1:
-            simulator = kind.simulator(suite, stop, progress)
-            for batch in work:
-                yield from _run_batch(kind, simulator, batch, ids)
-            return
-        kind.simulator(suite).warm_up(work[0][0])  # compiles once, not once a process
+    out: set[str] = set()
 
     def raise_if_stopped() -> None:
         if stop():
             raise StoppedError
 
+    def leave_out(error: PolicyFailedError) -> None:
+        if error.policy not in out:
+            out.add(error.policy)
+            failed(error)
+
+    def play(player: Player, work: list[list[BaseCell]]) -> Iterator[list[CellResult]]:
+        run = _Batches(kind, player).run
+        for batch in work:
+            if batch[0].policy not in out:
+                try:
+                    yield from run(batch, ids)
+                except PolicyFailedError as error:
+                    leave_out(error)
+
+    def ask(player: Player) -> None:
+        """Ask every policy in every environment, policies of one environment together."""
+        first = {cell.group: cell for cell in reversed(list(ids))}
+        for cell in sorted(first.values(), key=lambda cell: cell.group[1:]):
+            raise_if_stopped()
+            if cell.policy not in out:
+                try:
+                    player.ask(cell)
+                except PolicyFailedError as error:
+                    leave_out(error)
+
+    live = kind.live(suite, stop, progress=progress, log=log, export_port=export_port)
+    if live is not None:  # there is one set of servers
+        try:
+            ask(live)
+            yield from play(live, batches(list(ids), 1))
+        finally:
+            live.close()
+        return
+    simulator = kind.simulator(suite, stop, progress)
+    ask(simulator)
+    ids = {cell: name for cell, name in ids.items() if cell.policy not in out}
+    if not ids:
+        return
+    if ray_address is None:
+        work = _cut(ids, workers, max_rows)
+        workers = min(workers, len(work))
+        if workers <= 1:
+            yield from play(simulator, work)
+            return
+        simulator.warm_up(work[0][0])  # compiles once, not once a process
+
     made_of = f"{__name__}:CellWorker", {"kind": kind.kind, "suite": suite}
     with Workers(*made_of, workers, ray_address) as pool:
         # A job is a batch of cells without those whose results have arrived.
         jobs = [{cell: ids[cell] for cell in b} for b in _cut(ids, pool.size, max_rows)]
-        for job, (what, content) in pool.run(jobs, retry=_Halves(), stop=raise_if_stopped):
+        for job, (what, content) in pool.run(
+            jobs,
+            retry=_Halves(),
+            request=lambda job: {cell: n for cell, n in job.items() if cell.policy not in out},
+            stop=raise_if_stopped,
+        ):
             if what == "progress":
                 progress(content)
                 continue
-            arrived = {result.line["cell"] for result in content}
+            if what == "failed":
+                leave_out(content)
+                continue
+            arrived = {result.cell_id for result in content}
             for cell in [cell for cell, name in job.items() if name in arrived]:
                 del job[cell]
             yield content
@@ -102,11 +145,35 @@ def _cut(ids: Mapping[BaseCell, str], workers: int, max_rows: int) -> list[list[
     return batches(list(ids), min(max_rows, math.ceil(len(ids) / workers)))
 
 
-def _run_batch(
-    kind: Family, player: Player, batch: Sequence[BaseCell], ids: Mapping[BaseCell, str]
-) -> Iterator[list[CellResult]]:
-    for finished in player.run(batch):
-        yield [kind.encode(cell, ids[cell], *content) for cell, *content in finished]
+class _Batches:
+    """Runs cells of one policy, as many at once as end within `_KEEP_EVERY_S`.
+
+    A policy that takes long to be reset gets longer batches: four times as long as its reset.
+
+    Args:
+        kind: Family of the cells.
+        player: Runs them.
+    """
+
+    def __init__(self, kind: Family, player: Player) -> None:
+        self._kind, self._player = kind, player
+        self._rows: dict[str, int] = {}  # that end in time, of a policy
+
+    def run(
+        self, cells: Sequence[BaseCell], ids: Mapping[BaseCell, str]
+    ) -> Iterator[list[CellResult]]:
+        """Run cells that one vector environment can run; yields results as they are there."""
+        while cells:
+            policy = cells[0].policy
+            rows = self._rows.get(policy, _FIRST_ROWS)
+            rows = math.ceil(len(cells) / math.ceil(len(cells) / rows))  # no small rest
+            asked = time.monotonic()
+            for finished in self._player.run(cells[:rows]):
+                yield [self._kind.encode(cell, ids[cell], *content) for cell, *content in finished]
+            cells = cells[rows:]
+            reset_s, spent_s = self._player.began - asked, time.monotonic() - self._player.began
+            factor = max(_KEEP_EVERY_S, 4.0 * reset_s) / max(spent_s, 1e-9)
+            self._rows[policy] = max(1, int(rows * min(factor, 4.0)))
 
 
 class CellWorker:
@@ -118,16 +185,19 @@ class CellWorker:
     """
 
     def __init__(self, kind: str, suite: BaseSuite) -> None:
-        self._family = family(kind)
-        self._simulator = self._family.simulator(suite, progress=self._count)
+        made = family(kind)
+        self._batches = _Batches(made, made.simulator(suite, progress=self._count))
         self._queries, self._sent_at = 0, time.monotonic()
         self._emit: Emit = lambda item: None
 
     def __call__(self, emit: Emit, ids: Mapping[BaseCell, str]) -> None:
         """Run the cells; a count is emitted not more than twice a second."""
         self._emit = emit
-        for results in _run_batch(self._family, self._simulator, list(ids), ids):
-            emit(("results", results))
+        try:
+            for results in self._batches.run(list(ids), ids):
+                emit(("results", results))
+        except PolicyFailedError as error:
+            emit(("failed", error))
         self._report()
 
     def _count(self, queries: int) -> None:

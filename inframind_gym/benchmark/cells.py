@@ -108,12 +108,17 @@ class BaseCell:
         place = {axis.name: axis.read(record[axis.name]) for axis in cls.axes}
         return cls(policy=str(record["policy"]), **place, seed=int(record["seed"]))
 
-    def __str__(self) -> str:
+    @property
+    def where(self) -> str:
+        """The coordinates but for the policy, for people."""
         place = [
             axis.text(value) + "".join(axis.label.partition("/")[1:])  # 10/min of "rate/min"
             for axis, value in zip(self.axes, self.place, strict=True)
         ]
-        return f"{self.policy} on {', '.join(place)}, seed {self.seed}"
+        return f"{', '.join(place)}, seed {self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.policy} on {self.where}"
 
 
 CellT = TypeVar("CellT", bound=BaseCell)

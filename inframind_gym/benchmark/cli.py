@@ -69,7 +69,7 @@ def run(
     suite: Annotated[
         str,
         typer.Option(
-            help="A shipped suite (quick, standard, paper, results, results_published; "
+            help="A shipped suite (quick, standard, paper, results, results_sequential; "
             "placement_quick, placement) or a YAML file."
         ),
     ] = "quick",
@@ -137,6 +137,10 @@ def run(
     ] = None,
     ray_address: RayAddress = None,
     max_rows: Annotated[int, typer.Option(min=1, help="Most episodes in lock-step.")] = 128,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="A policy that cannot play ends the run."),
+    ] = False,
     fluid: Fluid = False,
     as_json: Json = False,
 ) -> None:
@@ -185,6 +189,7 @@ def run(
                 ray_address=ray_address,
                 max_rows=max_rows,
                 export_port=export_port,
+                strict=strict,
                 command=command,
             )
         except KeyboardInterrupt:

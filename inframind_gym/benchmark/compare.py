@@ -123,7 +123,8 @@ def _differences(a: Estimate, b: Estimate) -> dict[str, Any]:
 
 
 def _notes(a: Side, b: Side, pairs: dict[Place, tuple[Stratum, Stratum]]) -> list[str]:
-    notes = []
+    folders = {str(side.results.folder): side.results for side in (a, b)}
+    notes = [f"{name}: {note}" for name, results in folders.items() for note in results.notes()]
     one, other = a.results.header["settings"], b.results.header["settings"]
     differing = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     if differing:
@@ -144,13 +145,7 @@ def _notes(a: Side, b: Side, pairs: dict[Place, tuple[Stratum, Stratum]]) -> lis
 def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
     """Make the tables of a comparison: every metric overall, then the main ones cell by cell."""
     a, b = comparison["a"], comparison["b"]
-    same_folder, same_policy = a["folder"] == b["folder"], a["policy"] == b["policy"]
-    names = [
-        side["policy"]
-        if same_folder
-        else (side["folder"] if same_policy else f"{side['policy']} ({side['folder']})")
-        for side in (a, b)
-    ]
+    sides = f"A = {a['policy']} in {a['folder']}, B = {b['policy']} in {b['folder']}"
     family = family_of(comparison)
     metrics, axes = family.metrics, family.suite.cell.axes
     body = [
@@ -159,7 +154,7 @@ def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
     ]
     sheets = [
         Sheet(
-            f"A = {names[0]}, B = {names[1]}: paired means over {comparison['cells']} cells",
+            f"{sides}: paired means over {comparison['cells']} cells",
             ["metric", "A", "B", "B - A", "95 % interval", ""],
             body,
             "Better or worse where the interval leaves 0 out; an interval for each metric alone.",
@@ -169,7 +164,7 @@ def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
         shown = [metrics[name] for name in family.compared]
         sheets.append(
             Sheet(
-                "B - A by cell",
+                f"B - A by cell, {sides}",
                 [*(axis.label for axis in axes), *(metric.heading for metric in shown)],
                 [
                     [

@@ -43,7 +43,20 @@ class Player(ABC):
     Every player has a suite, a function `stop` that is called between steps and ends the run by
     returning true, and a function `progress` that is given the number of records (`Family.unit`)
     since the last call.
+
+    Attributes:
+        began: Time at which the episodes of the last `run` began, on the monotonic clock.
     """
+
+    began: float = 0.0
+
+    @abstractmethod
+    def ask(self, cell: Any) -> None:
+        """Make the policy and the environment of a cell, and reset both.
+
+        Raises:
+            PolicyFailedError: The policy cannot play there.
+        """
 
     @abstractmethod
     def run(self, cells: Sequence[Any]) -> Iterator[list[tuple[Any, ...]]]:
@@ -91,8 +104,13 @@ class Family(ABC):
         """
 
     @abstractmethod
-    def header(self, suite: Any) -> dict[str, Any]:
-        """Return the family's part of ``run.json``; "env_specs" at least."""
+    def header(self, suite: Any, policies: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the family's part of ``run.json``; "env_specs" at least.
+
+        Args:
+            suite: A resolved suite.
+            policies: Its policies by their names.
+        """
 
     @abstractmethod
     def simulator(

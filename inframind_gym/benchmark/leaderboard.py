@@ -37,9 +37,11 @@ def leaderboard(
     Returns:
         ``rows``; ``ranking`` and one table for each axis, for routing ``by_workload``, ``by_rate``
         and ``by_budget`` (averages, best score first); ``fluid`` (bounds on goodput, or None);
-        ``notes`` for the reader; and the method of the intervals. Every metric has its interval
-        under ``<metric>_ci95``. Policies that cannot be beaten (``bound`` is true) are listed
-        without a rank; ``of_bound`` is the share of the best bound's score that the others reach.
+        ``notes`` for the reader; numbers of ``cells`` and of ``planned`` ones, with those that are
+        ``missing`` by policy, and reasons of policies ``left_out``; and the method of the
+        intervals. Every metric has its interval under ``<metric>_ci95``. Policies that cannot be
+        beaten (``bound`` is true) are listed without a rank; ``of_bound`` is the share of the best
+        bound's score that the others reach.
         ``timing`` has the times that policies take to decide, where they were measured.
     """
     family, layout = results.family, results.layout
@@ -75,6 +77,7 @@ def leaderboard(
         for policy, average in peers.items():
             known = {"policy": policy, "bound": policy in bounds, **where}
             known["cells"] = len(average.units)
+            known["missing"] = len(results.missing.get(policy, ()))
             tables[table].append(
                 {**known, **average.to_json(), **_of_bound(average, peers, bounds, score)}
             )
@@ -93,6 +96,10 @@ def leaderboard(
         "kind": family.kind,
         **{key: results.header["suite"][key] for key in family.shown},
         "cells": len(results.episodes),
+        "planned": results.planned,
+        "missing": results.missing,
+        "damaged": results.damaged,
+        "left_out": results.left_out,
         "records": results.records,
         "intervals": {
             "method": "stratified bootstrap over episodes, expanded percentile interval",
@@ -101,7 +108,7 @@ def leaderboard(
             "seed": bootstrap_seed,
         },
         "fluid": family.limits(results, common, compute=fluid),
-        "notes": _notes(strata, common),
+        "notes": results.notes() + _notes(strata, common),
         "rows": rows,
         **tables,
         **({"timing": timing} if timing else {}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 TAIL = 0.95  # the quantile of a layout's `values` that is a metric
+
+Columns = Mapping[str, NDArray[Any]]  # records of an episode by field, ``(num_records, ...)`` each
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +63,16 @@ class Layout(ABC):
     tail: ClassVar[str]
 
     @abstractmethod
-    def sums(self, records: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-        """Sum over records as they are in ``records.jsonl``, ``(width,)``."""
+    def table(self, columns: Columns) -> NDArray[np.float64]:
+        """Return what each record adds to the sums, ``(num_records, width)``."""
 
     @abstractmethod
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but the tail from sums ``(..., width)``, ``(...)`` each."""
 
     @abstractmethod
-    def values(self, record: Mapping[str, Any]) -> Sequence[float]:
-        """Return what a record adds to the numbers whose quantile is the tail."""
+    def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the numbers whose quantile is the tail, and the record of each, ``(k,)``."""
 
     def shares(self, sums: NDArray[np.float64]) -> dict[str, dict[str, float]]:
         """Return shares of what was used, by kind and name, from one row of sums."""

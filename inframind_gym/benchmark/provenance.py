@@ -10,7 +10,6 @@ import hashlib
 import inspect
 import platform
 import subprocess
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +18,7 @@ import inframind_gym
 from inframind_gym.benchmark.cells import content_hash
 from inframind_gym.benchmark.machine import machine
 from inframind_gym.benchmark.store import FORMAT
-from inframind_gym.policies import PerRowPolicy, resolve_policy
+from inframind_gym.policies import PerRowPolicy
 from inframind_gym.simulator import SIMULATOR_VERSION
 
 if TYPE_CHECKING:
@@ -47,26 +46,16 @@ def settings(suite: BaseSuite) -> dict[str, Any]:
     }
 
 
-def policy_fingerprint(
-    name_or_path: str, resolve: Callable[[str], Any] = resolve_policy
-) -> dict[str, Any]:
+def policy_fingerprint(policy: Any) -> dict[str, Any]:
     """Return what a policy's results depend on: class, declared version, module and weights.
 
     Of a policy from outside this package the text of the module of its class counts too. What else
     it imports does not: a policy that changes there declares a new `version`.
 
-    Args:
-        name_or_path: A name of the family, or ``package.module:Class``.
-        resolve: Makes a policy of the family.
-
     Returns:
         JSON content: "class", "version", "module" (hash of its source; "" for one of this package)
         and "weights" (hash of its `fingerprint`).
-
-    Raises:
-        ConfigError: The policy is unknown or cannot be made.
     """
-    policy = resolve(name_or_path)
     kind = type(policy.instances[0] if isinstance(policy, PerRowPolicy) else policy)
     return {
         "class": kind.__qualname__,

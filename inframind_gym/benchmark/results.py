@@ -15,15 +15,9 @@ from numpy.typing import NDArray
 from inframind_gym.benchmark.cells import BaseCell, Place
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import Family, family_of
-from inframind_gym.benchmark.metrics import TAIL, Layout
+from inframind_gym.benchmark.metrics import TAIL, Columns, Layout
 from inframind_gym.benchmark.stats import interval, pooled_quantile, resample_counts
-from inframind_gym.benchmark.store import (
-    Timing,
-    read_blocks,
-    read_header,
-    read_records,
-    read_timings,
-)
+from inframind_gym.benchmark.store import Timing, read_cells, read_header, read_timings
 
 NUM_PARTS = 10  # stretches of a lone episode, which are resampled in place of episodes
 
@@ -43,6 +37,15 @@ class Episode:
     sums: NDArray[np.float64]
     values: NDArray[np.float64]
     part: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, layout: Layout, columns: Columns) -> Episode:
+        """Sum up the records of a cell."""
+        table, (values, record) = layout.table(columns), layout.values(columns)
+        part = _parts(len(table))
+        edges = np.searchsorted(part, np.arange(NUM_PARTS + 1))
+        sums = np.stack([table[i:j].sum(axis=0) for i, j in itertools.pairwise(edges)])
+        return cls(len(table), sums, values.astype(np.float64), part[record])
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +191,10 @@ class Results:
         header: Content of ``run.json``.
         family: Family of its cells.
         layout: Of the sums.
-        episodes: The finished cells.
+        episodes: The finished cells, but for those of policies that were left out.
         timings: Time that policies took to decide in them, where that was measured.
+        missing: Coordinates of the planned cells that are not there, by policy.
+        damaged: Lines of ``cells.jsonl`` that do not hold their checksum.
     """
 
     folder: Path
@@ -198,6 +203,35 @@ class Results:
     layout: Layout
     episodes: dict[BaseCell, Episode]
     timings: dict[BaseCell, Timing]
+    missing: dict[str, list[str]]
+    damaged: int
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Policies that could not play, and why."""
+        return dict(self.header.get("left_out", {}))
+
+    @property
+    def planned(self) -> int:
+        """Number of cells of a complete folder."""
+        return len(self.episodes) + sum(map(len, self.missing.values()))
+
+    def notes(self) -> list[str]:
+        """Return what a reader has to know who takes the folder for complete."""
+        notes = [f"{policy} was left out: {why}" for policy, why in self.left_out.items()]
+        if self.missing:
+            parts = [
+                f"{len(cells)} of {policy} ({'; '.join(cells[:2])}{'; …' if cells[2:] else ''})"
+                for policy, cells in self.missing.items()
+            ]
+            damaged = f" ({self.damaged} damaged or torn)" if self.damaged else ""
+            notes.append(
+                f"unfinished, {len(self.episodes)} of {self.planned} cells; missing{damaged}: "
+                f"{', '.join(parts)}. The command that made {self.folder} continues it"
+            )
+        if self.timings and len(self.timings) < len(self.episodes):
+            notes.append(f"times are those of {len(self.timings)} of {len(self.episodes)} cells")
+        return notes
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -223,7 +257,7 @@ def load_results(folder: Path) -> Results:
     """Read the finished cells of a folder.
 
     Raises:
-        BenchmarkError: It is no results folder, holds no finished cell, or is damaged.
+        BenchmarkError: It is no results folder, or holds no finished cell.
     """
     header = read_header(folder)
     try:
@@ -233,31 +267,35 @@ def load_results(folder: Path) -> Results:
         raise BenchmarkError(
             f"{folder}: run.json was written by another version of the benchmark."
         ) from None
-    blocks = read_blocks(folder)
-    if not blocks:
-        raise BenchmarkError(
-            f"{folder} holds no finished cell yet. Run the command that made it again."
-        )
-    episodes = {
-        block.cell: _episode(layout, records) for block, records in read_records(folder, blocks)
+    missing = {
+        policy: dict(cells)
+        for policy, cells in header.get("planned", {}).items()
+        if policy not in header.get("left_out", {})
     }
     taken = read_timings(folder)
-    timings = {b.cell: taken[b.line["cell"]] for b in blocks if b.line["cell"] in taken}
-    return Results(folder, header, family, layout, episodes, timings)
+    episodes: dict[BaseCell, Episode] = {}
+    timings: dict[BaseCell, Timing] = {}
+    damaged = 0
+    for found in read_cells(folder):
+        if found is None:
+            damaged += 1
+            continue
+        cell, name = found.cell, found.line["cell"]
+        if cell.policy in header.get("left_out", {}):
+            continue
+        missing.get(cell.policy, {}).pop(name, None)
+        episodes[cell] = Episode.of(layout, found.columns())
+        if name in taken:
+            timings[cell] = taken[name]
+    if not episodes:
+        torn = f" ({damaged} damaged or torn)" if damaged else ""
+        raise BenchmarkError(
+            f"{folder} holds no finished cell yet{torn}. Run the command that made it again."
+        )
+    lacking = {policy: list(cells.values()) for policy, cells in missing.items() if cells}
+    return Results(folder, header, family, layout, episodes, timings, lacking, damaged)
 
 
 def _parts(records: int) -> NDArray[np.int64]:
     """Return the stretch of every record."""
     return np.asarray(np.arange(records) * NUM_PARTS // records, dtype=np.int64)
-
-
-def _episode(layout: Layout, records: list[dict[str, Any]]) -> Episode:
-    part = _parts(len(records))
-    edges = np.searchsorted(part, np.arange(NUM_PARTS + 1))
-    values = [layout.values(record) for record in records]
-    return Episode(
-        len(records),
-        np.stack([layout.sums(records[i:j]) for i, j in itertools.pairwise(edges)]),
-        np.array(list(itertools.chain.from_iterable(values)), dtype=np.float64),
-        np.repeat(part, [len(some) for some in values]),
-    )

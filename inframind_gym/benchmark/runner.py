@@ -16,8 +16,8 @@ from typing import Any
 
 from inframind_gym.benchmark.cell_workers import MAX_ROWS, run_cells
 from inframind_gym.benchmark.cells import BaseCell, cell_id, content_hash, grid
-from inframind_gym.benchmark.errors import BenchmarkError, StoppedError
-from inframind_gym.benchmark.families import family_of
+from inframind_gym.benchmark.errors import BenchmarkError, PolicyFailedError, StoppedError
+from inframind_gym.benchmark.families import Family, family_of
 from inframind_gym.benchmark.provenance import policy_fingerprint, provenance, settings
 from inframind_gym.benchmark.store import REQUESTS, ResultStore
 from inframind_gym.benchmark.suite import BaseSuite
@@ -51,12 +51,16 @@ def run(
     ray_address: str | None = None,
     max_rows: int = MAX_ROWS,
     export_port: int | None = None,
+    strict: bool = False,
     command: Sequence[str] = (),
 ) -> RunSummary:
     """Compute the cells of a suite that a folder does not hold yet.
 
     Ctrl-C and SIGTERM end the run after what is being written, and an episode on live
     servers at once; a second one ends everything at once. Neither loses a finished cell.
+
+    Every policy is reset in every environment before anything is run. One that cannot play, then or
+    later, is left out: the run goes on, and ``run.json`` has the reason.
 
     Args:
         suite: A resolved suite.
@@ -65,18 +69,21 @@ def run(
         ray_address: Of a Ray cluster (``ray://host:port``, "auto", ...); None for processes.
         max_rows: Most cells in lock-step.
         export_port: Port at which metrics of live servers are shown while the run goes on.
+        strict: Whether a policy that cannot play ends the run.
         command: The command line, for the record.
 
     Raises:
-        BenchmarkError: The folder cannot be used, a policy fails, the disk is full, or there are no
-            live servers to show metrics of.
+        BenchmarkError: The folder cannot be used, no policy can play (with `strict`: one cannot),
+            the disk is full, or there are no live servers to show metrics of.
     """
     if export_port is not None and getattr(suite, "backend", None) != "vllm":
         raise BenchmarkError("--export-port shows metrics of live servers; add --backend vllm.")
     began = time.monotonic()
-    header = _header(suite, command)
-    kind = family_of(header["suite"])
+    kind = family_of(suite.model_dump(mode="json"))
+    header = _header(kind, suite, command)
     ids = {cell: _id(suite, cell, header) for cell in grid(suite)}
+    for cell, name in ids.items():
+        header["planned"].setdefault(cell.policy, {})[name] = cell.where
     size = {cell: suite.length(cell) for cell in ids}
     with ResultStore(folder, header) as store:
         todo = {cell: name for cell, name in ids.items() if name not in store.finished}
@@ -87,6 +94,13 @@ def run(
             say(f"{folder}: {kept} of {len(ids)} cells are there, {len(todo)} to go")
         stopped = False
         computed = 0
+
+        def leave_out(error: PolicyFailedError) -> None:
+            if strict:
+                raise error
+            say(f"{error}\nThe run goes on without it; --strict ends it.")
+            store.leave_out(error.policy, error.reason)
+
         with ctrl_c() as stop, ProgressReport(total, total - left, suite.name, kind.unit) as report:
             try:
                 for results in run_cells(
@@ -100,6 +114,7 @@ def run(
                     export_port=export_port,
                     stop=lambda: stop.asked,
                     progress=report.advance,
+                    failed=leave_out,
                 ):
                     store.commit(results)
                     computed += len(results)
@@ -107,33 +122,37 @@ def run(
                 stopped = True
         if not stopped:
             store.sort()
+        left_out = store.header["left_out"]
+        if set(suite.policies) <= set(left_out):
+            reasons = "; ".join(f"{name}: {left_out[name]}" for name in suite.policies)
+            raise BenchmarkError(f"no policy can play: {reasons}")
     return RunSummary(len(ids), computed, kept, time.monotonic() - began, stopped)
 
 
-def _header(suite: BaseSuite, command: Sequence[str]) -> dict[str, Any]:
+def _header(kind: Family, suite: BaseSuite, command: Sequence[str]) -> dict[str, Any]:
     """Make the content of ``run.json``."""
-    content = suite.model_dump(mode="json")
-    kind = family_of(content)
     shared = settings(suite)
     policies = {name: kind.resolve_policy(name) for name in suite.policies}
     origin = provenance()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    own = kind.header(suite)
+    own = kind.header(suite, policies)
     specs = own.pop("env_specs")
     return {
         "settings": shared,
         "settings_hash": content_hash(shared),
-        "policies": {name: policy_fingerprint(name, kind.resolve_policy) for name in policies},
+        "policies": {name: policy_fingerprint(made) for name, made in policies.items()},
         "bounds": [name for name, made in policies.items() if getattr(made, "bound", False)],
         **{
             setting: {name: suite.fingerprint(setting, name) for name in suite.names(setting)}
             for setting in suite.files()
         },
-        "suite": content,
+        "suite": suite.model_dump(mode="json"),
         **own,
         **origin,
         "runs": [{"started": started, "command": list(command), "git": origin["git"]}],
+        "left_out": {},
         "env_specs": specs,
+        "planned": {},
     }
 
 

@@ -1,45 +1,95 @@
-"""A results folder that a kill cannot spoil.
+"""A results folder that a kill cannot spoil, and in which no damage passes for a result.
 
-    run.json        settings, versions, machine, suite, environment specs (replaced as a whole)
-    records.jsonl   one line per query (of placement: per decision), in blocks of one cell
-    cells.jsonl     one line per finished cell; this is the commit log
-    timing.jsonl    time that the policy took in a cell, where that is measured
+    run.json      settings, versions, machine, suite, planned cells, environment specs
+    cells.jsonl   one line per finished cell: coordinates, metrics, and all records as columns
+    timing.jsonl  time that the policy took in a cell, where that is measured
 
-A cell is finished when its line is in ``cells.jsonl``. Its block of records is written and synced
-before, so a kill at any moment leaves at most an unfinished tail in either file: readers ignore it,
-the next run cuts it off. Blocks have the order of the cells' lines, and each line has its block's
-length, so nothing has to be searched. When a run is complete, both files are put into the order of
-the cells' coordinates: the same suite gives the same bytes, whatever the number of workers and
-however often it was interrupted. Only ``timing.jsonl`` differs from run to run; nothing but the
-table of times is made from it.
+Every line, and `run.json` as a whole, carries the SHA-256 of its text. A cell is finished if its
+line is there and holds its checksum; whatever was cut, flipped or torn is a cell that is missing,
+and the next run of the same command computes it again. A line is synced when it is added, and
+files are replaced as a whole, so that a kill at any moment costs the line that is being written.
+
+When a run is complete its lines are put into the order of the cells' coordinates: the same suite
+gives the same bytes, whatever the number of workers and however often it was interrupted. Only
+`timing.jsonl` differs from run to run; nothing but the table of times is made from it.
 """
 
 from __future__ import annotations
 
+import base64
 import fcntl
+import hashlib
 import itertools
 import json
+import math
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from inframind_gym.benchmark.cells import BaseCell
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import Family, family_of
-from inframind_gym.benchmark.metrics import TAIL, Layout
+from inframind_gym.benchmark.metrics import TAIL, Columns, Layout
 
-FORMAT = 2  # of the folder
-HEADER, RECORDS, CELLS, TIMING = "run.json", "records.jsonl", "cells.jsonl", "timing.jsonl"
+FORMAT = 3  # of the folder
+HEADER, CELLS, TIMING = "run.json", "cells.jsonl", "timing.jsonl"
 REQUESTS = "requests.jsonl"  # of live servers: every call, as `inframind calibrate` reads them
 _LOCK = ".lock"  # held by the run that uses the folder
-_SORTED = ".sorted"  # suffix of the files that replace the logs when a run is complete
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_NEW = ".new"  # suffix of a file that is about to replace another
+_UNSEALED = b"0" * 64  # in place of the checksum while it is computed
 
 Timing = dict[str, float]  # name of a measurement -> milliseconds
+
+
+def _seal(content: Mapping[str, Any], indent: int | None = None) -> bytes:
+    """Encode a JSON object with the checksum of its text as its last key."""
+    unsealed = {**content, "sha256": _UNSEALED.decode()}
+    text = json.dumps(unsealed, indent=indent, allow_nan=False).encode() + b"\n"
+    head, _, tail = text.rpartition(_UNSEALED)
+    return head + hashlib.sha256(text).hexdigest().encode() + tail
+
+
+def _unseal(text: bytes) -> dict[str, Any]:
+    """Invert `_seal`.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: The text is not as it was written.
+    """
+    content: dict[str, Any] = json.loads(text)
+    digest = content.pop("sha256").encode()
+    head, _, tail = text.rpartition(digest)
+    if hashlib.sha256(head + _UNSEALED + tail).hexdigest().encode() != digest:
+        raise ValueError("the checksum differs")
+    return content
+
+
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError)
+
+
+def _pack(columns: Columns) -> str:
+    """Encode arrays: their names, types and shapes as a line of JSON, then their bytes."""
+    for name, column in columns.items():
+        if column.dtype.kind == "f" and not np.isfinite(column).all():
+            raise ValueError(f"{name} has values that are not finite")
+    kinds = [[name, column.dtype.str, column.shape] for name, column in columns.items()]
+    parts = [json.dumps(kinds).encode(), b"\n", *(column.tobytes() for column in columns.values())]
+    return base64.b64encode(zlib.compress(b"".join(parts), level=1)).decode()
+
+
+def _unpack(text: str) -> dict[str, Any]:
+    content = zlib.decompress(base64.b64decode(text))
+    start = content.index(b"\n") + 1
+    columns = {}
+    for name, kind, shape in json.loads(content[:start]):
+        dtype, size = np.dtype(kind), math.prod(shape)
+        columns[name] = np.frombuffer(content, dtype, size, start).reshape(shape)
+        start += size * dtype.itemsize
+    return columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +97,15 @@ class CellResult:
     """A finished cell.
 
     Attributes:
-        line: Its line of ``cells.jsonl``, with "cell", the coordinates and "records_bytes".
-        records: Its block of ``records.jsonl``.
+        cell: Its coordinates.
+        cell_id: Its id.
+        line: Its line of ``cells.jsonl``.
         timing: Measurements of the time that it took; not part of the result.
     """
 
-    line: dict[str, Any]
-    records: bytes
+    cell: BaseCell
+    cell_id: str
+    line: bytes
     timing: Timing | None = field(default=None, compare=False)
 
 
@@ -61,93 +113,78 @@ def encode_cell(
     layout: Layout,
     cell: BaseCell,
     cell_id: str,
-    records: Sequence[dict[str, Any]],
+    columns: Columns,
     timing: Timing | None = None,
 ) -> CellResult:
-    """Encode a finished cell: a line for each record, its metrics in the line of the cell.
+    """Encode a finished cell: its coordinates, metrics and records.
 
     Args:
         layout: Of the sums.
-        cell: The cell's coordinates; in a record they are renamed where it has such a key itself.
+        cell: The cell's coordinates.
         cell_id: Its id.
-        records: Its queries or decisions, in their order.
+        columns: Its queries or decisions, in their order.
         timing: Measurements of the time that it took.
     """
-    coordinates = {
-        f"cell_{key}" if key in records[0] else key: value for key, value in cell.to_json().items()
-    }
-    block = "".join(
-        _ENCODER.encode({"cell": cell_id, **coordinates, **record}) + "\n" for record in records
-    ).encode()
-    sums = layout.sums(records)
-    values = [value for record in records for value in layout.values(record)]
-    line = {
+    table, (values, _) = layout.table(columns), layout.values(columns)
+    sums = table.sum(axis=0)
+    content = {
         "cell": cell_id,
         **cell.to_json(),
-        "records": len(records),
-        "records_bytes": len(block),
+        "records": len(table),
         **{name: float(value) for name, value in layout.evaluate(sums).items()},
-        layout.tail: float(np.quantile(values, TAIL)) if values else 0.0,
+        layout.tail: float(np.quantile(values, TAIL)) if values.size else 0.0,
         **layout.shares(sums),
+        "columns": _pack(columns),
     }
-    return CellResult(line, block, timing)
+    return CellResult(cell, cell_id, _seal(content), timing)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Position of a finished cell's records.
+class FinishedCell:
+    """A cell as it is read.
 
     Attributes:
         cell: The cell's coordinates.
         line: Its line of ``cells.jsonl``.
-        raw: The same as bytes, with the line's end.
-        start: First byte in ``records.jsonl``.
-        end: First byte after the block.
     """
 
     cell: BaseCell
     line: dict[str, Any]
-    raw: bytes
-    start: int
-    end: int
 
-    @classmethod
-    def parse(cls, family: Family, raw: bytes, start: int) -> Block:
-        """Read a line of ``cells.jsonl``.
-
-        Raises:
-            ValueError, KeyError, TypeError: It is not one.
-        """
-        line = json.loads(raw)
-        return cls(
-            family.suite.cell.from_json(line), line, raw, start, start + int(line["records_bytes"])
-        )
+    def columns(self) -> dict[str, Any]:
+        """Decode the records: an array for each field, see `docs/results_folder.md`."""
+        return _unpack(self.line["columns"])
 
 
 def read_header(folder: Path) -> dict[str, Any]:
     """Read ``run.json``.
 
     Raises:
-        BenchmarkError: The folder is not one of results, or of another format.
+        BenchmarkError: The folder is not one of results, is damaged, or of another format.
     """
     path = folder / HEADER
     try:
-        header = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
     except FileNotFoundError:
         what = "holds no results" if folder.is_dir() else "does not exist"
         raise BenchmarkError(
             f"{folder} {what} (no {HEADER}). "
             f"Make some: inframind bench run --suite quick --out {folder}"
         ) from None
-    except ValueError as error:
-        raise BenchmarkError(f"{path} is not valid JSON: {error}") from None
-    written = header.get("settings", {}).get("format", FORMAT)
+    try:
+        written = json.loads(text)["settings"].get("format", FORMAT)
+        header = _unseal(text) if written == FORMAT else {}  # formats 1 and 2 had no checksum
+    except _BROKEN as error:
+        raise BenchmarkError(
+            f"{path} is damaged or was edited ({error}): nothing says any more what ran. Restore "
+            "it from a copy, or run the command again in another folder."
+        ) from None
     if written != FORMAT:
         raise BenchmarkError(
             f"{folder} was written in format {written} of the benchmark, this is format {FORMAT}. "
             "Choose another folder, or delete this one to start over."
         )
-    return dict(header)
+    return header
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -179,82 +216,51 @@ def _changes(of: str, there: Any, now: Any) -> list[str]:
     ]
 
 
-def read_blocks(folder: Path) -> list[Block]:
-    """Read the finished cells of a folder, without the unfinished tail that a kill leaves.
+def read_cells(folder: Path) -> Iterator[FinishedCell | None]:
+    """Yield the finished cells of a folder; None for each line that does not hold its checksum.
 
     Raises:
-        BenchmarkError: A line before the last is damaged; names it.
+        BenchmarkError: `run.json` cannot be used.
     """
-    path, available = _log_of_cells(folder), _size(folder / RECORDS)
-    blocks: list[Block] = []
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    if not lines:
-        return blocks
     family = family_of(read_header(folder)["suite"])
-    for number, raw in enumerate(lines, start=1):
-        try:
-            if not raw.endswith(b"\n"):
-                break  # torn
-            block = Block.parse(family, raw, blocks[-1].end if blocks else 0)
-        except (ValueError, KeyError, TypeError):
-            if number == len(lines):
-                break  # a kernel that went down with the power may leave a last line of zeros
-            raise BenchmarkError(
-                f"{path}, line {number}, is damaged. Cut both {CELLS} and {RECORDS} before its "
-                "cell and run the same command again, or start over in another folder."
-            ) from None
-        if block.end > available:
-            break
-        blocks.append(block)
-    return blocks
+    yield from (cell for _, cell in _scan(folder / CELLS, family))
+
+
+def _scan(path: Path, family: Family) -> Iterator[tuple[int, FinishedCell | None]]:
+    """Yield the length of every line, and the cell."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for raw in file:
+            try:
+                line = _unseal(raw)
+                yield len(raw), FinishedCell(family.suite.cell.from_json(line), line)
+            except _BROKEN:
+                yield len(raw), None
 
 
 def read_timings(folder: Path) -> dict[str, Timing]:
-    """Read timings by the ids of cells; of several lines of a cell the last one counts."""
+    """Read timings by the ids of cells; of several lines of a cell the last one counts.
+
+    Lines that do not hold their checksum are left out.
+    """
     path = folder / TIMING
     timings: dict[str, Timing] = {}
-    for raw in path.read_bytes().splitlines() if path.exists() else ():
+    for raw in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
         try:
-            line = json.loads(raw)
+            line = _unseal(raw)
             timings[line.pop("cell")] = line
-        except (ValueError, KeyError, AttributeError, TypeError):
+        except _BROKEN:
             continue
     return timings
 
 
-def _log_of_cells(folder: Path) -> Path:
-    """Return the log that fits ``records.jsonl``, also after a kill amid the renames of `sort`."""
-    records, cells = (folder / (name + _SORTED) for name in (RECORDS, CELLS))
-    return cells if cells.exists() and not records.exists() else folder / CELLS
+class _Place(NamedTuple):
+    """Position of a line in ``cells.jsonl``."""
 
-
-def read_records(
-    folder: Path, blocks: Sequence[Block]
-) -> Iterator[tuple[Block, list[dict[str, Any]]]]:
-    """Yield the records of finished cells, one cell after the other.
-
-    Raises:
-        BenchmarkError: A block is not what its cell's line says.
-    """
-    if not blocks:
-        return
-    with (folder / RECORDS).open("rb") as file:
-        for block in blocks:
-            file.seek(block.start)
-            try:
-                content = file.read(block.end - block.start)
-                records = json.loads(b"[" + b",".join(content.splitlines()) + b"]")
-                sound = len(records) == block.line["records"] and all(
-                    record["cell"] == block.line["cell"] for record in records
-                )
-            except (ValueError, KeyError, TypeError):
-                sound = False
-            if not sound:
-                raise BenchmarkError(
-                    f"{folder / RECORDS} is damaged between bytes {block.start} and {block.end} "
-                    f"({block.cell}). Run the suite again in another folder."
-                )
-            yield block, records
+    sort_key: tuple[Any, ...]
+    start: int
+    end: int
 
 
 class ResultStore:
@@ -263,8 +269,9 @@ class ResultStore:
     Args:
         folder: Created if needed.
         header: Content of ``run.json``. Its "settings" must equal those of an existing folder;
-            entries of "policies" and of the suite's `files` (name to fingerprint), of "bounds"
-            (policies that cannot be beaten) and of "env_specs" are merged with the existing ones.
+            entries of "policies" and of the suite's `files` (name to fingerprint), of "planned"
+            (policy to ids to coordinates), "bounds" (policies that cannot be beaten) and
+            "env_specs" are merged with the existing ones.
 
     Raises:
         BenchmarkError: The folder belongs to other settings, is in use, or cannot be written.
@@ -286,25 +293,34 @@ class ResultStore:
                 f"{folder} is in use by another run. Wait for it, or choose another folder."
             ) from None
         try:
-            self._finish_sorting()
             merged = self._merge(header)
-            self._blocks = {block.line["cell"]: block for block in read_blocks(folder)}
-            self._end = {
-                RECORDS: max((block.end for block in self._blocks.values()), default=0),
-                CELLS: sum(len(block.raw) for block in self._blocks.values()),
-            }
-            for name, end in self._end.items():  # cut off what follows the last finished cell
-                (folder / name).touch()
-                os.truncate(folder / name, end)
+            self._find_cells()
+            timing = folder / TIMING
+            if timing.exists() and not timing.read_bytes().endswith(b"\n"):
+                self._append(TIMING, b"\n")  # end the line that a kill has torn
             self._write_header(merged)
         except BaseException:
             self._lock.close()
             raise
 
+    def _find_cells(self) -> None:
+        """Find the finished cells, and drop lines that do not hold their checksum."""
+        self._places: dict[str, _Place] = {}
+        self._end, damaged = 0, False
+        for length, found in _scan(self.folder / CELLS, self._family):
+            if found is None:
+                damaged = True
+            else:
+                place = _Place(found.cell.sort_key, self._end, self._end + length)
+                self._places[found.line["cell"]] = place
+            self._end += length
+        if damaged:
+            self._rewrite(self._places)
+
     @property
     def finished(self) -> set[str]:
         """Ids of the cells that need not be run again."""
-        return set(self._blocks)
+        return set(self._places)
 
     def commit(self, results: Sequence[CellResult]) -> None:
         """Add finished cells; when this returns they survive a kill or a loss of power.
@@ -312,68 +328,56 @@ class ResultStore:
         Raises:
             BenchmarkError: The disk is full or fails; what was finished before stays readable.
         """
-        blocks: list[Block] = []
+        timed = [_seal({"cell": r.cell_id, **r.timing}) for r in results if r.timing is not None]
+        if timed:
+            self._append(TIMING, b"".join(timed))
+        self._append(CELLS, b"".join(result.line for result in results))
         for result in results:
-            raw = json.dumps(result.line, allow_nan=False).encode() + b"\n"
-            start = blocks[-1].end if blocks else self._end[RECORDS]
-            blocks.append(Block.parse(self._family, raw, start))
-        self._append(RECORDS, b"".join(result.records for result in results))
-        self._append(CELLS, b"".join(block.raw for block in blocks))
-        self._note_timings(results)
-        self._blocks.update((block.line["cell"], block) for block in blocks)
+            end = self._end + len(result.line)
+            self._places[result.cell_id] = _Place(result.cell.sort_key, self._end, end)
+            self._end = end
 
-    def _note_timings(self, results: Sequence[CellResult]) -> None:
-        lines = [
-            json.dumps({"cell": result.line["cell"], **result.timing}) + "\n"
-            for result in results
-            if result.timing is not None
-        ]
-        if lines:
-            try:
-                with (self.folder / TIMING).open("a", encoding="utf-8") as file:
-                    file.write("".join(lines))
-            except OSError as error:
-                raise self._failure(TIMING, error) from None
+    def leave_out(self, policy: str, reason: str) -> None:
+        """Note in ``run.json`` that the run goes on without a policy."""
+        left_out = {**self.header.get("left_out", {}), policy: reason}
+        self._write_header({**self.header, "left_out": left_out})
 
     def _write_header(self, header: Mapping[str, Any]) -> None:
-        content = json.dumps(header, indent=2, allow_nan=False) + "\n"
-        self._write_whole(HEADER + ".new", [content.encode()])
-        os.replace(self.folder / (HEADER + ".new"), self.folder / HEADER)
+        self._replace(HEADER, [_seal(header, indent=2)])
         self.header = dict(header)
 
     def sort(self) -> None:
-        """Put both files into the order of the cells' coordinates.
+        """Put the lines into the order of the cells' coordinates.
 
         Raises:
-            BenchmarkError: The disk is full or fails; the files stay as they are.
+            BenchmarkError: The disk is full or fails; the file stays as it is.
         """
-        blocks = sorted(self._blocks.values(), key=lambda block: block.cell.sort_key)
-        if all(one.start <= other.start for one, other in itertools.pairwise(blocks)):
-            return
-        with (self.folder / RECORDS).open("rb") as source:
+        ordered = sorted(self._places, key=lambda name: self._places[name].sort_key)
+        if ordered != list(self._places):
+            self._rewrite(ordered)
 
-            def in_order() -> Iterator[bytes]:
-                for block in blocks:
-                    source.seek(block.start)
-                    yield source.read(block.end - block.start)
+    def _rewrite(self, ids: Iterable[str]) -> None:
+        """Replace ``cells.jsonl`` by the lines of these cells, in this order."""
+        places = {name: self._places[name] for name in ids}
+        with (self.folder / CELLS).open("rb") as source:
 
-            self._write_whole(RECORDS + _SORTED, in_order())
-        self._write_whole(CELLS + _SORTED, (block.raw for block in blocks))
-        os.replace(self.folder / (RECORDS + _SORTED), self.folder / RECORDS)
-        os.replace(self.folder / (CELLS + _SORTED), self.folder / CELLS)
-        self._blocks = {block.line["cell"]: block for block in read_blocks(self.folder)}
+            def lines() -> Iterator[bytes]:
+                for place in places.values():
+                    source.seek(place.start)
+                    yield source.read(place.end - place.start)
 
-    def _finish_sorting(self) -> None:
-        """Complete or undo a `sort` that a kill has interrupted (critical are its two renames)."""
-        records, cells = self.folder / (RECORDS + _SORTED), self.folder / (CELLS + _SORTED)
-        if _log_of_cells(self.folder) == cells:
-            os.replace(cells, self.folder / CELLS)
-        for leftover in (cells, records):  # in this order: the cells' alone mean half a `sort`
-            leftover.unlink(missing_ok=True)
+            self._replace(CELLS, lines())
+        ends = list(itertools.accumulate(p.end - p.start for p in places.values()))
+        self._places = {
+            name: _Place(place.sort_key, end - (place.end - place.start), end)
+            for (name, place), end in zip(places.items(), ends, strict=True)
+        }
+        self._end = ends[-1] if ends else 0
 
     def _merge(self, header: Mapping[str, Any]) -> dict[str, Any]:
         if not (self.folder / HEADER).exists():
-            if _size(self.folder / CELLS):
+            cells = self.folder / CELLS
+            if cells.exists() and cells.stat().st_size:
                 raise BenchmarkError(
                     f"{self.folder} has results, but no {HEADER}. Choose another folder."
                 )
@@ -386,36 +390,40 @@ class ResultStore:
                 "Choose another folder, or delete this one to start over."
             )
         merged = {key: {**old[key], **header[key]} for key in ("policies", *files, "env_specs")}
-        bounds = sorted({*old.get("bounds", ()), *header.get("bounds", ())})
-        runs = [*old["runs"], *header["runs"]]
-        return {**header, **merged, "bounds": bounds, "runs": runs}
+        planned = dict(old.get("planned", {}))
+        for policy, cells in header.get("planned", {}).items():
+            planned[policy] = {**planned.get(policy, {}), **cells}
+        return {
+            **header,
+            **merged,
+            "planned": planned,
+            "left_out": {  # those of this run are asked again
+                policy: reason
+                for policy, reason in old.get("left_out", {}).items()
+                if policy not in header["policies"]
+            },
+            "bounds": sorted({*old.get("bounds", ()), *header.get("bounds", ())}),
+            "runs": [*old["runs"], *header["runs"]],
+        }
 
     def _append(self, name: str, content: bytes) -> None:
+        path = self.folder / name
+        before = path.stat().st_size if path.exists() else 0
         try:
-            self._write(name, [content], os.O_APPEND)
+            _write(path, [content], os.O_CREAT | os.O_APPEND)
         except OSError as error:
-            os.truncate(self.folder / name, self._end[name])
-            raise self._failure(name, error) from None
-        self._end[name] += len(content)
-
-    def _write_whole(self, name: str, parts: Iterable[bytes]) -> None:
-        try:
-            self._write(name, parts, os.O_CREAT | os.O_TRUNC)
-        except OSError as error:
-            (self.folder / name).unlink(missing_ok=True)
+            os.truncate(path, before)
             raise self._failure(name, error) from None
 
-    def _write(self, name: str, parts: Iterable[bytes], flags: int) -> None:
-        """Write and sync without a buffer, which would be flushed again after an error."""
-        descriptor = os.open(self.folder / name, os.O_WRONLY | flags, 0o644)
+    def _replace(self, name: str, parts: Iterable[bytes]) -> None:
+        """Replace a whole file: a kill leaves the old one or the new one."""
+        new = self.folder / (name + _NEW)
         try:
-            for part in parts:
-                view = memoryview(part)
-                while view:
-                    view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            _write(new, parts, os.O_CREAT | os.O_TRUNC)
+        except OSError as error:
+            new.unlink(missing_ok=True)
+            raise self._failure(name, error) from None
+        os.replace(new, self.folder / name)
 
     def _failure(self, name: str, error: OSError) -> BenchmarkError:
         return BenchmarkError(
@@ -430,5 +438,14 @@ class ResultStore:
         self._lock.close()
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+def _write(path: Path, parts: Iterable[bytes], flags: int) -> None:
+    """Write and sync without a buffer, which would be flushed again after an error."""
+    descriptor = os.open(path, os.O_WRONLY | flags, 0o644)
+    try:
+        for part in parts:
+            view = memoryview(part)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -95,6 +95,14 @@ def with_margin(row: Mapping[str, Any], metric: Metric) -> str:
     return f"{metric.text(value)}±{metric.text((high - low) / 2, like=value)}"
 
 
+def of_planned(board: Mapping[str, Any], unit: str) -> str:
+    """Count the records and episodes of a leaderboard, and those that there should be."""
+    counted = f"{board['records']:,} {unit}, {board['cells']:,}"
+    if not board["missing"]:
+        return f"{counted} episodes"
+    return f"{counted} of {board['planned']:,} episodes (unfinished)"
+
+
 def short(policy: str) -> str:
     """Shorten a policy's name: without its beginning if it is long."""
     return policy if len(policy) <= 28 else "…" + policy[-27:]
@@ -118,7 +126,10 @@ def metrics_sheet(
     for row in rows:
         place = "" if row.get("bound") else str(ranked.index(row) + 1)
         extra = [_of_bound(row)] if bounded else []
-        body.append([place, short(row["policy"]), *(with_margin(row, m) for m in main), *extra])
+        name = short(row["policy"]) + (" *" if row["missing"] else "")
+        body.append([place, name, *(with_margin(row, m) for m in main), *extra])
+    if any(row["missing"] for row in rows):
+        caption += " * Unfinished: some of the policy's episodes are missing."
     best = {(r, c) for c, one in enumerate(main, start=2) if one.better for r in _best(rows, one)}
     return Sheet(title, headings, body, caption, left=2, best=best)
 

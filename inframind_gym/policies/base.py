@@ -133,7 +133,18 @@ class BasePolicy:
             self.row = row
             actions.append(self.act(observations[i], contexts[i]))
         self.row = 0
+        return stack_actions(actions)
+
+
+def stack_actions(actions: Sequence[Any]) -> NDArray[Any]:
+    """The actions of several rows as one array; of objects where they are no integers (NaN, None).
+
+    Who asked checks the array, and can name the wrong action.
+    """
+    try:
         return np.array(actions, np.int64)
+    except (TypeError, ValueError, OverflowError):
+        return np.fromiter(actions, object, len(actions))
 
 
 def models_up(contexts: Contexts, num_models: int) -> NDArray[np.bool_]:

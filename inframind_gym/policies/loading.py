@@ -23,6 +23,7 @@ from inframind_gym.policies.base import (
     Policy,
     feedback_of,
     multiplier_of,
+    stack_actions,
 )
 from inframind_gym.policies.builtin import AGENTS, BASELINES, BOUNDS
 from inframind_gym.policies.registry import Registry
@@ -92,12 +93,11 @@ class PerRowPolicy(BasePolicy):
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """The actions of `rows`, each from its own instance."""
-        return np.array(
+        return stack_actions(
             [
                 self.instances[row].act(observations[i], contexts[i])
                 for i, row in enumerate(rows.tolist())
-            ],
-            np.int64,
+            ]
         )
 
     def observe(self, completed: Completed, row: int) -> None:

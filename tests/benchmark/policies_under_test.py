@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from inframind_gym.errors import ConfigError
 from inframind_gym.policies import BasePolicy
 
 
@@ -45,18 +46,47 @@ class FullObservation(BasePolicy):
         return np.where(observations[:, 0] > 0, 3, 12)
 
 
-class Raises(Cheapest):
-    name = "raises"
+class Refuses(Cheapest):
+    """Made for another pool."""
+
+    name = "refuses"
+    num_models = 7
+
+    def reset(self, spec, seeds):
+        super().reset(spec, seeds)
+        if spec.num_models != self.num_models:
+            raise ConfigError(
+                f"is made for {self.num_models} models, the pool has {spec.num_models}"
+            )
+
+
+class RaisesLater(BasePolicy):
+    """Fails in its second query."""
+
+    name = "raises_later"
+
+    def act_batch(self, observations, contexts, rows):
+        if contexts["query"].max() > 0:
+            raise KeyError("my own mistake")
+        return np.zeros(len(rows), np.int64)
+
+
+class Wrong(Cheapest):
+    """Returns what WRONG_ACTION says."""
+
+    name = "wrong"
 
     def act(self, observation, context):
-        raise KeyError("my own mistake")
+        return eval(os.environ["WRONG_ACTION"], {"nan": np.nan})
 
 
-class OutOfRange(Cheapest):
-    name = "out_of_range"
+class WrongBatch(BasePolicy):
+    """The same, for a batch."""
 
-    def act(self, observation, context):
-        return 15
+    name = "wrong_batch"
+
+    def act_batch(self, observations, contexts, rows):
+        return [Wrong.act(self, None, None)] * len(rows)
 
 
 class DiesOnce(Cheapest):

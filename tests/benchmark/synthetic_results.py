@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.benchmark.cells import cell_id
-from inframind_gym.benchmark.routing.metrics import Columns
+from inframind_gym.benchmark.routing.metrics import QueryLayout
 from inframind_gym.benchmark.routing.records import Names, encode_episode
 from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.store import CellResult, ResultStore
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
-COLUMNS = Columns(("big", "small"), STRATEGIES, TOPOLOGIES)
-NAMES = Names(COLUMNS, ("Math", "Code", "Commonsense"), ("t/0", "t/1"), ("math", "math"))
+LAYOUT = QueryLayout(("big", "small"), STRATEGIES, TOPOLOGIES)
+DOMAINS = np.array(["Math", "Code", "Commonsense"])
+NAMES = Names(LAYOUT, DOMAINS, np.array(["t/0", "t/1"]), np.array(["math", "math"]))
 
 
 def header(**changes: Any) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def header(**changes: Any) -> dict[str, Any]:
             "backend": "surrogate",
         },
         "names": {
-            "models": list(COLUMNS.models),
+            "models": list(LAYOUT.models),
             "strategies": list(STRATEGIES),
             "topologies": list(TOPOLOGIES),
         },
@@ -62,7 +63,18 @@ def completed(
 
 
 def result(cell: RoutingCell, records: np.ndarray) -> CellResult:
-    return encode_episode(cell, cell_id(cell, "settings", "policy"), records, NAMES)
+    return encode_episode(cell, id_of(cell), records, NAMES)
+
+
+def id_of(cell: RoutingCell) -> str:
+    return cell_id(cell, "settings", "policy")
+
+
+def plan_of(cells: Iterable[RoutingCell]) -> dict[str, dict[str, str]]:
+    plan: dict[str, dict[str, str]] = {}
+    for cell in cells:
+        plan.setdefault(cell.policy, {})[id_of(cell)] = cell.where
+    return plan
 
 
 def write_folder(

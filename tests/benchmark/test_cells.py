@@ -92,7 +92,7 @@ def test_shipped_suites_are_valid() -> None:
 
 def test_workloads_may_have_budgets_and_lengths_of_their_own() -> None:
     """Those of the published runs: HumanEval has 131 questions, MATH met more budgets."""
-    suite = load_suite("results_published")
+    suite = load_suite("results_sequential")
     assert suite.budgets_of("math") == (10, 30, 50, 100, 200, 300, 600, 1000)
     assert suite.budgets_of("humaneval") == (30, 50, 100, 200, 300)
     places = list(suite.places())
@@ -100,10 +100,10 @@ def test_workloads_may_have_budgets_and_lengths_of_their_own() -> None:
     assert ("humaneval", 10, 1000) not in places
     humaneval = next(cell for cell in grid(suite) if cell.workload == "humaneval")
     assert (suite.length(humaneval), suite.queries_of("math")) == (131, 500)
-    short = load_suite("results_published", {"num_queries": 7})
+    short = load_suite("results_sequential", {"num_queries": 7})
     assert (short.queries_of("humaneval"), short.queries_of("math")) == (7, 7)
     assert short.budgets_of("math") == suite.budgets_of("math")
-    assert set(load_suite("results_published", {"workloads": ("math",)}).by_workload) == {"math"}
+    assert set(load_suite("results_sequential", {"workloads": ("math",)}).by_workload) == {"math"}
 
 
 def test_a_file_goes_by_its_name_wherever_it_lies() -> None:

@@ -15,7 +15,7 @@ from inframind_gym.benchmark.routing.metrics import METRICS, imbalance
 from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.benchmark.tables import leaderboard_sheets, to_markdown
-from tests.benchmark.synthetic_results import COLUMNS, completed, drawn, write_folder
+from tests.benchmark.synthetic_results import LAYOUT, completed, drawn, plan_of, write_folder
 
 QUALITY = {"good": (0.8, 0.5), "bad": (0.6, 1.0)}
 SPEED = 0.5
@@ -88,7 +88,7 @@ def test_lines_of_cells_agree_with_the_leaderboard(folder: Path, tmp_path: Path)
     for line in lines:
         stratum = Stratum.of([results.episodes[RoutingCell.from_json(line)]])
         once = np.ones((1, stratum.num_units), np.int64)
-        for name, values in stratum.metrics(COLUMNS, once).items():
+        for name, values in stratum.metrics(LAYOUT, once).items():
             assert line[name] == pytest.approx(values[0])
 
 
@@ -169,6 +169,17 @@ def test_a_comparison_tells_that_a_workload_of_one_name_is_another(
         "the two runs differ in the content of workload w"
     ]
     assert compare(sides[0], sides[0], num_resamples=200)["notes"] == []
+
+
+def test_a_comparison_says_which_policy_and_folder_each_side_is(
+    folder: Path, tmp_path: Path
+) -> None:
+    write_folder(tmp_path, CELLS[:7], make, planned=plan_of(CELLS))
+    sides = [Side(load_results(where), "good") for where in (folder, tmp_path)]
+    found = compare(*sides, num_resamples=50)
+    named = f"A = good in {folder}, B = good in {tmp_path}"
+    assert all(named in sheet.title for sheet in comparison_sheets(found))
+    assert found["notes"][0].startswith(f"{tmp_path}: unfinished, 7 of {len(CELLS)} cells")
 
 
 def test_what_cannot_be_compared_is_an_error(folder: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from inframind_gym.benchmark.routing.live import LiveSimulator
 from inframind_gym.benchmark.routing.rollout import env_kwargs
 from inframind_gym.benchmark.routing.suite import RoutingSuite
 from inframind_gym.benchmark.runner import run
-from inframind_gym.benchmark.store import read_blocks, read_records
+from inframind_gym.benchmark.store import read_cells
 from inframind_gym.benchmark.tables import leaderboard_sheets
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.processes import free_ports
@@ -78,8 +78,8 @@ def test_live_episodes_fill_the_same_leaderboard(tmp_path: Path) -> None:
     assert len(lines) == asked > 20
     assert {line["status"] for line in lines} == {"ok"}
     tasks = {
-        (block.cell.policy, block.cell.seed): [episode["task"] for episode in episodes]
-        for block, episodes in read_records(folder, read_blocks(folder))
+        (found.cell.policy, found.cell.seed): found.columns()["task"].tolist()
+        for found in read_cells(folder)
     }
     for seed in range(2):  # both met the same queries
         assert tasks["round_robin", seed] == tasks["bid_price", seed]
@@ -161,10 +161,10 @@ def test_a_server_that_is_killed_in_the_middle_costs_no_record(
         killer.join()
     lines, failed = each_call_once(folder / "requests.jsonl"), failures()
     assert {line["model"] for line in failed} == {"qwen-14b"}
-    found = [queries for _, queries in read_records(folder, read_blocks(folder))]
-    assert [[query["query"] for query in queries] for queries in found] == [list(range(12))] * 2
+    found = [cell.columns() for cell in read_cells(folder) if cell]
+    assert [list(columns["query"]) for columns in found] == [list(range(12))] * 2
     # What was asked is what the records say.
-    assert sum(query["calls"] for queries in found for query in queries) == len(lines)
+    assert sum(columns["calls"].sum() for columns in found) == len(lines)
     assert f"calls that failed: {len(failed)}; they were sent again" in capsys.readouterr().err
     assert "qwen-14b is up again" in caplog.text
 
@@ -190,7 +190,7 @@ def test_a_run_whose_servers_are_all_killed_ends_and_can_go_on(
             run(played, folder)
         killer.join()
         before = len(each_call_once(folder / "requests.jsonl"))
-        assert len(read_blocks(folder)) == 1
+        assert len(list(read_cells(folder))) == 1
         for server in servers:
             server.start()
         assert (
@@ -199,7 +199,7 @@ def test_a_run_whose_servers_are_all_killed_ends_and_can_go_on(
             ).computed
             == 1
         )
-    assert len(read_blocks(folder)) == 2
+    assert len(list(read_cells(folder))) == 2
     again = records(folder / "requests.jsonl")[before:]
     assert {line["status"] for line in again} == {"ok"} and {line["episode"] for line in again} == {
         0

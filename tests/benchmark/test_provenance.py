@@ -14,6 +14,7 @@ from inframind_gym.benchmark.provenance import policy_fingerprint, settings
 from inframind_gym.benchmark.runner import run
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.configs import find_config
+from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.queue_aware import LeastLoadedPolicy
 from tests.benchmark.policies_under_test import Trained
 
@@ -69,11 +70,11 @@ def test_other_versions_and_weights_are_refused(small, tmp_path, monkeypatch) ->
 def test_a_users_policy_counts_by_module_and_version(small) -> None:
     suite, module = small
     mine = suite.policies[1]
-    before = policy_fingerprint(mine)
+    before = policy_fingerprint(resolve_policy(mine))
     sys.modules[module.stem].Mine.version = 2
-    assert policy_fingerprint(mine) == {**before, "version": 2}
+    assert policy_fingerprint(resolve_policy(mine)) == {**before, "version": 2}
     assert before["module"]
-    assert policy_fingerprint("least_loaded")["module"] == ""
+    assert policy_fingerprint(resolve_policy("least_loaded"))["module"] == ""
 
 
 def test_weights_count_whoever_wraps_the_policy(tmp_path: Path) -> None:
@@ -82,10 +83,10 @@ def test_weights_count_whoever_wraps_the_policy(tmp_path: Path) -> None:
     for weights in ("3", "4"):
         (tmp_path / "model").write_text(weights)
         found.append(
-            policy_fingerprint("trained", lambda name: provenance.resolve_policy(
-                f"{Trained.__module__}:Trained", folder=str(tmp_path)
-            ))
-        )  # fmt: skip
+            policy_fingerprint(
+                resolve_policy(f"{Trained.__module__}:Trained", folder=str(tmp_path))
+            )
+        )
     assert found[0]["class"] == "Trained"
     assert found[0]["weights"] != found[1]["weights"]
 

@@ -15,12 +15,15 @@ import pytest
 
 from inframind_gym.benchmark import runner
 from inframind_gym.benchmark.cells import grid
-from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.errors import BenchmarkError, PolicyFailedError
+from inframind_gym.benchmark.families import family
+from inframind_gym.benchmark.leaderboard import leaderboard
+from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.routing.records import encode_episode
 from inframind_gym.benchmark.routing.rollout import ENV_IDS, Simulator, env_kwargs
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.benchmark.runner import run
-from inframind_gym.benchmark.store import CELLS, RECORDS, read_blocks
+from inframind_gym.benchmark.store import CELLS, read_cells, read_header
 from inframind_gym.policies import feedback_of, resolve_policy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,8 +44,8 @@ def suite(**changes: Any) -> RoutingSuite:
     return RoutingSuite.model_validate({**content, **changes}).resolve()
 
 
-def files(folder: Path) -> tuple[bytes, bytes]:
-    return (folder / RECORDS).read_bytes(), (folder / CELLS).read_bytes()
+def cells_in(folder: Path) -> int:
+    return len(list(read_cells(folder)))
 
 
 def alone(config: RoutingSuite, cell: RoutingCell) -> np.ndarray:
@@ -96,10 +99,10 @@ def test_workers_batches_and_interruptions_do_not_change_a_byte(tmp_path: Path) 
     summary = run(config, tmp_path / "one", workers=1)
     assert (summary.cells, summary.computed, summary.kept) == (16, 16, 0)
     run(config, tmp_path / "four", workers=4, max_rows=3)
-    assert files(tmp_path / "one") == files(tmp_path / "four")
+    assert (tmp_path / "one" / CELLS).read_bytes() == (tmp_path / "four" / CELLS).read_bytes()
     again = run(config, tmp_path / "four", workers=4)
     assert (again.computed, again.kept) == (0, 16)
-    assert files(tmp_path / "one") == files(tmp_path / "four")
+    assert (tmp_path / "one" / CELLS).read_bytes() == (tmp_path / "four" / CELLS).read_bytes()
 
 
 def test_the_header_says_what_ran(tmp_path: Path) -> None:
@@ -110,6 +113,15 @@ def test_the_header_says_what_ran(tmp_path: Path) -> None:
     assert header["suite"]["num_queries"] == 12
     spec = gym.envs.registration.EnvSpec.from_json(json.dumps(header["env_specs"]["random/mixed"]))
     assert gym.make(spec).unwrapped.config.num_queries == 12
+
+
+def test_the_header_makes_each_policy_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    kind = family("routing")
+    resolve = kind.resolve_policy
+    monkeypatch.setattr(type(kind), "resolve_policy", lambda _, n: made.append(n) or resolve(n))
+    runner._header(kind, suite(), ())
+    assert made == ["random", "least_loaded"]
 
 
 def test_a_stopped_run_keeps_what_has_finished(
@@ -126,9 +138,9 @@ def test_a_stopped_run_keeps_what_has_finished(
     summary = run(config, tmp_path / "stopped", workers=1, max_rows=4)
     monkeypatch.undo()
     assert summary.stopped
-    assert 0 < summary.computed == len(read_blocks(tmp_path / "stopped")) < summary.cells
+    assert 0 < summary.computed == cells_in(tmp_path / "stopped") < summary.cells
     assert run(config, tmp_path / "stopped", workers=1).kept == summary.computed
-    assert files(tmp_path / "stopped") == files(tmp_path / "whole")
+    assert (tmp_path / "stopped" / CELLS).read_bytes() == (tmp_path / "whole" / CELLS).read_bytes()
 
 
 def command(*arguments: object) -> list[str]:
@@ -159,12 +171,12 @@ def test_a_killed_process_is_continued_by_the_same_command(
     if how == signal.SIGINT and process.returncode:
         assert process.returncode == 130
         assert "Continue with: " in err
-    kept = len(read_blocks(cut))
+    kept = cells_in(cut)
     done = subprocess.run([*line, "--json"], cwd=ROOT, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     summary = json.loads(done.stdout)
     assert summary["kept"] >= kept > 0
-    assert files(cut) == files(tmp_path / "whole")
+    assert (cut / CELLS).read_bytes() == (tmp_path / "whole" / CELLS).read_bytes()
 
 
 @pytest.mark.slow
@@ -173,19 +185,66 @@ def test_a_worker_that_dies_costs_a_retry(tmp_path: Path, monkeypatch: pytest.Mo
     config = suite(policies=[f"{MINE}:DiesOnce"], rates_per_min=[200])
     run(config, tmp_path / "r", workers=2, max_rows=2)
     assert (tmp_path / "flag").exists()
-    assert len(read_blocks(tmp_path / "r")) == 4
+    assert cells_in(tmp_path / "r") == 4
     with pytest.raises(BenchmarkError, match=r"died 3 times \(last exit code 9\)"):
         run(suite(policies=[f"{MINE}:AlwaysDies"]), tmp_path / "dead", workers=2, max_rows=4)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_policy_that_fails_is_blamed_and_the_rest_kept(tmp_path: Path, workers: int) -> None:
-    with pytest.raises(BenchmarkError, match=r"(?s)Raises' failed with KeyError.*my own mistake"):
-        run(suite(policies=["random", f"{MINE}:Raises"]), tmp_path, workers=workers)
-    if workers == 1:
-        assert len(read_blocks(tmp_path)) == 8
-    with pytest.raises(BenchmarkError, match=r"ActionError: .*15"):
-        run(suite(policies=[f"{MINE}:OutOfRange"]), tmp_path / "other", workers=1)
+def test_a_policy_that_cannot_play_is_left_out_and_the_others_run(
+    tmp_path: Path, workers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One fails when it is asked, one amid its episodes."""
+    wrong = [f"{MINE}:Refuses", f"{MINE}:RaisesLater"]
+    config = suite(policies=[*wrong, "random"], seeds=1)
+    summary = run(config, tmp_path, workers=workers)
+    assert (summary.cells, summary.computed, summary.stopped) == (12, 4, False)
+    out = capsys.readouterr().err
+    assert f"policy {wrong[0]}: is made for 7 models, the pool has 5\nThe run goes on" in out
+    assert out.count("Traceback") == 1  # of the second, once
+    assert "RaisesLater: failed with KeyError: 'my own mistake'" in out
+    board = leaderboard(load_results(tmp_path), num_resamples=50)
+    assert [row["policy"] for row in board["ranking"]] == ["random"]
+    assert (board["planned"], board["missing"]) == (4, {})
+    reasons = {
+        wrong[0]: "is made for 7 models, the pool has 5",
+        wrong[1]: "failed with KeyError: 'my own mistake'",
+    }
+    assert board["left_out"] == reasons == read_header(tmp_path)["left_out"]
+    assert board["notes"][0] == f"{wrong[0]} was left out: {reasons[wrong[0]]}"
+
+
+def test_strict_ends_the_run_at_the_first_policy_that_cannot_play(tmp_path: Path) -> None:
+    with pytest.raises(BenchmarkError, match="Refuses: is made for 7 models"):
+        run(suite(policies=["random", f"{MINE}:Refuses"]), tmp_path, strict=True)
+    assert cells_in(tmp_path) == 0
+
+
+def test_a_policy_that_was_left_out_joins_when_it_can_play(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = f"{MINE}:Refuses"
+    config = suite(policies=["random", policy], seeds=1)
+    run(config, tmp_path)
+    monkeypatch.setattr("tests.benchmark.policies_under_test.Refuses.num_models", 5)
+    assert run(config, tmp_path).computed == 4
+    assert load_results(tmp_path).left_out == {}
+
+
+@pytest.mark.parametrize(
+    ("action", "shown"),
+    [("nan", "nan"), ("None", "None"), ("15", "15"), ("-1", "-1"), ("[1, 2]", r"\[1,? 2\]")],
+)
+@pytest.mark.parametrize("batch", ["", "Batch"])
+def test_a_wrong_action_is_shown_with_what_was_wanted(
+    monkeypatch: pytest.MonkeyPatch, action: str, shown: str, batch: str
+) -> None:
+    monkeypatch.setenv("WRONG_ACTION", action)
+    policy = f"{MINE}:Wrong{batch}"
+    config = suite(policies=[policy], seeds=1)
+    wanted = rf"^policy {policy}: act\(\) returned {shown}; wanted an integer in 0\.\.14$"
+    with pytest.raises(PolicyFailedError, match=wanted):
+        next(Simulator(config).run(grid(config)[:1]))
 
 
 def test_a_workload_counts_by_its_content_and_can_be_moved(tmp_path: Path) -> None:
@@ -197,8 +256,8 @@ def test_a_workload_counts_by_its_content_and_can_be_moved(tmp_path: Path) -> No
         mine = suite(policies=["random"], workloads=[str(tmp_path / folder / "mine.yaml")], seeds=1)
         assert run(mine, tmp_path / "r", workers=1).cells == 4
         run(mine, tmp_path / folder, workers=1)
-        found.append(files(tmp_path / folder))
-    assert found[0] == found[1] == files(tmp_path / "r")
+        found.append((tmp_path / folder / CELLS).read_bytes())
+    assert found[0] == found[1] == (tmp_path / "r" / CELLS).read_bytes()
     with pytest.raises(BenchmarkError, match=r"num_queries \(there: 12, now: 5\)"):
         run(mine.model_copy(update={"num_queries": 5}), tmp_path / "r")
     (tmp_path / "there" / "mine.yaml").write_text(text.replace("queries: 500", "queries: 400"))
@@ -228,12 +287,14 @@ def test_unknown_names_are_errors_that_suggest(
 def test_names_follow_the_records(tmp_path: Path) -> None:
     config = suite(policies=["static:llama-8b:Concise"], seeds=1, rates_per_min=[20])
     run(config, tmp_path, workers=1)
-    for line in (tmp_path / RECORDS).read_text().splitlines():
-        record = json.loads(line)
-        assert set(record["models"]) == {"llama-8b"}
-        assert set(record["strategies"]) == {"Concise"}
-        assert record["dataset"].startswith("builtin_")
-        assert len(record["actions"]) == sum(record["models"].values())
+    names = read_header(tmp_path)["names"]
+    for cell in read_cells(tmp_path):
+        columns = cell.columns()
+        used = columns["model"] >= 0
+        assert (used.sum(axis=1) == columns["num_nodes"]).all()
+        assert set(columns["model"][used]) == {names["models"].index("llama-8b")}
+        assert set(columns["strategy"][used]) == {names["strategies"].index("Concise")}
+        assert all(dataset.startswith("builtin_") for dataset in columns["dataset"])
 
 
 def test_a_folder_of_tasks_puts_its_datasets_in_place_of_the_mix(

@@ -2,103 +2,140 @@ import dataclasses
 import errno
 import json
 import os
+import random
+import shutil
+import signal
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from inframind_gym.benchmark import store as store_module
 from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.store import (
     CELLS,
     HEADER,
-    RECORDS,
+    TIMING,
     ResultStore,
-    read_blocks,
-    read_records,
+    read_cells,
+    read_header,
+    read_timings,
 )
-from tests.benchmark.synthetic_results import drawn, header, result, write_folder
+from inframind_gym.benchmark.tables import leaderboard_sheets
+from tests.benchmark.synthetic_results import drawn, header, plan_of, result, write_folder
 
 CELL_LIST = [RoutingCell(p, "w", 10.0, 30.0, seed) for p in ("good", "bad") for seed in range(3)]
+PLANNED = plan_of(CELL_LIST)
 
 
-def make(cell: RoutingCell) -> object:
+def make(cell: RoutingCell) -> np.ndarray:
     return drawn(cell, 0.7, 1.0)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in (RECORDS, CELLS)}
+def finished(folder: Path) -> list[RoutingCell]:
+    return [found.cell for found in read_cells(folder) if found is not None]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results") / "r"
+    timed = [
+        dataclasses.replace(result(cell, make(cell)), timing={"ms": 1.5}) for cell in CELL_LIST
+    ]
+    with ResultStore(folder, header(planned=PLANNED)) as store:
+        store.commit(timed[:4])
+        store.commit(timed[4:])
+    return folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_folder(tmp_path / "r", CELL_LIST, make)
-    return tmp_path / "r"
+def folder(written: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(written, tmp_path / "r")
 
 
 def test_what_is_written_can_be_read(folder: Path) -> None:
-    blocks = read_blocks(folder)
-    assert [block.cell for block in blocks] == CELL_LIST
-    for block, records in read_records(folder, blocks):
-        assert [record["query"] for record in records] == list(range(50))
-        cells = {RoutingCell.from_json({**r, "budget_s": r["cell_budget_s"]}) for r in records}
-        assert cells == {block.cell}
-    record = json.loads((folder / RECORDS).read_bytes().splitlines()[0])
-    assert record["models"] == {"big": 2}
-    assert record["strategies"] == {"Flash": 1, "DeepThink": 1}
-    assert record["actions"] == [0, 2]
+    assert finished(folder) == CELL_LIST
+    for found in read_cells(folder):
+        columns, records = found.columns(), make(found.cell)[::-1]
+        for name in ("query", "latency_s", "solved", "calls", "topology"):
+            assert columns[name].dtype == records[name].dtype
+            assert (columns[name] == records[name]).all()
+        assert columns["model"].tolist() == [[0, 0]] * 50
+        assert columns["strategy"].tolist() == [[0, 2]] * 50
+        assert set(columns["task"]) == {"t/0"}
+    assert read_timings(folder) == {
+        name: {"ms": 1.5} for cells in PLANNED.values() for name in cells
+    }
 
 
-def test_a_kill_at_any_byte_loses_no_finished_cell(folder: Path, tmp_path: Path) -> None:
-    """Records are written before cells: cut each file at many places, continue, compare."""
-    whole = contents(folder)
-    ends = [block.end for block in read_blocks(folder)]
-    lines = whole[CELLS].splitlines(keepends=True)
-    for finished in range(len(CELL_LIST)):
-        start = ends[finished - 1] if finished else 0
-        for fraction in (0.0, 0.3, 0.999, 1.0):
-            for torn in (b"", lines[finished][:40], b"\0" * 40, b"\0" * 40 + b"\n"):
-                cut = tmp_path / "cut"
-                cut.mkdir(exist_ok=True)
-                (cut / HEADER).write_bytes((folder / HEADER).read_bytes())
-                end = start + int(fraction * (ends[finished] - start))
-                (cut / RECORDS).write_bytes(whole[RECORDS][:end])
-                (cut / CELLS).write_bytes(b"".join(lines[:finished]) + torn)
-                assert [block.cell for block in read_blocks(cut)] == CELL_LIST[:finished]
-                with ResultStore(cut, header()) as store:
-                    assert len(store.finished) == finished
-                    store.commit([result(cell, make(cell)) for cell in CELL_LIST[finished:]])
-                assert contents(cut) == whole
+@pytest.mark.parametrize("number", range(60))
+def test_a_cut_anywhere_is_seen_and_mended_by_the_next_run(folder: Path, number: int) -> None:
+    rng = random.Random(number)
+    path = folder / (CELLS, TIMING, HEADER)[number % 3]
+    whole = path.read_bytes()
+    path.write_bytes(whole[: rng.randrange(len(whole))])
+    check_that_damage_shows(folder, path, whole)
 
 
-def test_cells_whose_records_are_cut_off_are_computed_again(folder: Path) -> None:
-    whole = contents(folder)
-    with (folder / RECORDS).open("r+b") as file:
-        file.truncate(len(whole[RECORDS]) - 10)
-    with ResultStore(folder, header()) as store:
-        assert len(store.finished) == len(CELL_LIST) - 1
-        store.commit([result(CELL_LIST[-1], make(CELL_LIST[-1]))])
-    assert contents(folder) == whole
+@pytest.mark.parametrize("number", range(60))
+def test_a_flipped_bit_anywhere_is_seen_and_mended_by_the_next_run(
+    folder: Path, number: int
+) -> None:
+    rng = random.Random(1000 + number)
+    path = folder / (CELLS, TIMING, HEADER)[number % 3]
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+    path.write_bytes(flipped)
+    check_that_damage_shows(folder, path, whole)
 
 
-def test_damage_before_the_end_is_an_error_that_names_the_line(folder: Path) -> None:
-    lines = (folder / CELLS).read_bytes().splitlines(keepends=True)
-    (folder / CELLS).write_bytes(b"".join([lines[0], lines[1][:50] + b"\n", *lines[2:]]))
-    with pytest.raises(BenchmarkError, match=r"cells.jsonl, line 2, is damaged"):
-        read_blocks(folder)
+def check_that_damage_shows(folder: Path, path: Path, whole: bytes) -> None:
+    if path.name == HEADER:
+        for read in (load_results, lambda where: ResultStore(where, header())):
+            with pytest.raises(BenchmarkError, match=r"run\.json is damaged|in format"):
+                read(folder)
+        return
+    there = finished(folder)
+    if not there:
+        with pytest.raises(BenchmarkError, match="no finished cell yet"):
+            load_results(folder)
+    else:
+        results = load_results(folder)
+        board = leaderboard(results, num_resamples=10)
+        lost = [cell for cell in CELL_LIST if cell not in there]
+        assert (len(lost) > 0) == (path.name == CELLS)
+        assert board["missing"] == {
+            policy: [cell.where for cell in lost if cell.policy == policy]
+            for policy in ("good", "bad")
+            if any(cell.policy == policy for cell in lost)
+        }
+        note = f"{len(there)} of {len(CELL_LIST)} cells; missing"
+        assert any(note in said for said in board["notes"]) == bool(lost)
+        timed = len(results.timings) == len(there) or not results.timings
+        assert any("times are those of" in said for said in board["notes"]) != timed
+        for cell, episode in results.episodes.items():
+            assert episode.values.tolist() == make(cell)["latency_s"][::-1].tolist()
+    with ResultStore(folder, header(planned=PLANNED)) as store:
+        lost = [c for c in CELL_LIST if not store.finished & set(plan_of([c])[c.policy])]
+        store.commit([result(cell, make(cell)) for cell in lost])
+        store.sort()
+    if path.name == CELLS:
+        assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
 
 
-def test_damaged_records_are_an_error(folder: Path) -> None:
-    blocks = read_blocks(folder)
-    with (folder / RECORDS).open("r+b") as file:
-        file.seek(blocks[1].start + 5)
-        file.write(b"#####")
-    with pytest.raises(BenchmarkError, match="damaged between bytes"):
-        list(read_records(folder, blocks))
+def test_lines_of_another_file_are_not_taken_for_results(folder: Path) -> None:
+    """A number is changed by hand, with the line as long as before."""
+    text = (folder / CELLS).read_text()
+    (folder / CELLS).write_text(text.replace('"goodput": 0.', '"goodput": 1.', 1))
+    assert finished(folder) == CELL_LIST[1:]
 
 
-def test_sorting_makes_the_files_independent_of_the_order_of_work(
+def test_sorting_makes_the_file_independent_of_the_order_of_work(
     folder: Path, tmp_path: Path
 ) -> None:
     write_folder(tmp_path / "backwards", CELL_LIST[::-1], make)
@@ -106,52 +143,56 @@ def test_sorting_makes_the_files_independent_of_the_order_of_work(
         with ResultStore(path, header()) as store:
             store.sort()
             assert len(store.finished) == len(CELL_LIST)
-    assert contents(folder) == contents(tmp_path / "backwards")
+    assert (folder / CELLS).read_bytes() == (tmp_path / "backwards" / CELLS).read_bytes()
 
 
-@pytest.mark.parametrize("renames", [0, 1])
-def test_a_kill_during_sorting_loses_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+@pytest.mark.parametrize("step", ["write", "fsync", "replace"])
+def test_a_kill_while_a_file_is_replaced_loses_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     with ResultStore(folder, header()) as store:
-        calls = []
 
-        def replace(source: Path, target: Path) -> None:
-            if len(calls) == renames:
-                raise KeyboardInterrupt
-            calls.append(os.rename(source, target))
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
 
-        monkeypatch.setattr(store_module.os, "replace", replace)
+        monkeypatch.setattr(store_module.os, step, killed)
         with pytest.raises(KeyboardInterrupt):
             store.sort()
     monkeypatch.undo()
-    assert len(list(read_records(folder, read_blocks(folder)))) == len(CELL_LIST)
+    assert finished(folder) == CELL_LIST
     with ResultStore(folder, header()) as store:
-        assert len(store.finished) == len(CELL_LIST)
         store.sort()
-    blocks = read_blocks(folder)
-    assert [b.cell for b in blocks] == sorted(CELL_LIST, key=lambda cell: cell.sort_key)
-    assert len(list(read_records(folder, blocks))) == len(CELL_LIST)
-    assert sorted(p.name for p in folder.iterdir()) == [".lock", CELLS, RECORDS, HEADER]
+    assert finished(folder) == sorted(CELL_LIST, key=lambda cell: cell.sort_key)
+    assert sorted(p.name for p in folder.iterdir()) == [".lock", CELLS, HEADER, TIMING]
 
 
-def test_a_kill_while_a_half_sort_is_undone_loses_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in (RECORDS, CELLS):
-        (folder / f"{name}.sorted").write_bytes(b"half")
-
-    def unlink(path: Path, missing_ok: bool = False) -> None:
-        os.unlink(path)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "unlink", unlink)
-    with pytest.raises(KeyboardInterrupt):
-        ResultStore(folder, header())
-    monkeypatch.undo()
-    assert [block.cell for block in read_blocks(folder)] == CELL_LIST
-    with ResultStore(folder, header()) as store:
-        assert len(store.finished) == len(CELL_LIST)
+@pytest.mark.parametrize("number", range(20))
+def test_a_kill_at_a_random_moment_loses_no_committed_cell(tmp_path: Path, number: int) -> None:
+    """The process commits, sorts and opens the folder again until it is killed."""
+    results = [result(cell, make(cell)) for cell in CELL_LIST]
+    told, tells = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            while True:
+                for one in results:
+                    with ResultStore(tmp_path, header(planned=PLANNED)) as store:
+                        store.commit([] if one.cell_id in store.finished else [one])
+                        os.write(tells, one.cell_id.encode())
+                        store.sort()
+        finally:
+            os._exit(1)
+    os.close(tells)
+    os.read(told, 16)
+    time.sleep(random.Random(number).random() * 0.03)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with os.fdopen(told, "rb") as pipe:
+        rest = pipe.read()
+    committed = {results[0].cell_id} | {rest[i : i + 16].decode() for i in range(0, len(rest), 16)}
+    with ResultStore(tmp_path, header(planned=PLANNED)) as store:
+        assert committed <= store.finished
+    assert load_results(tmp_path).planned == len(CELL_LIST)
 
 
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(
@@ -168,32 +209,55 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(
     with ResultStore(folder, header()) as store:
         store.commit([result(CELL_LIST[0], make(CELL_LIST[0]))])
         monkeypatch.setattr(store_module.os, "write", write)
-        with pytest.raises(BenchmarkError, match=r"records.jsonl.*No space left.*same command"):
+        with pytest.raises(BenchmarkError, match=r"cells.jsonl.*No space left.*same command"):
             store.commit([result(CELL_LIST[1], make(CELL_LIST[1]))])
         monkeypatch.undo()
-        assert [block.cell for block in read_blocks(folder)] == CELL_LIST[:1]
-        assert (folder / RECORDS).stat().st_size == read_blocks(folder)[0].end
+        assert finished(folder) == CELL_LIST[:1]
         store.commit([result(CELL_LIST[1], make(CELL_LIST[1]))])
-    assert len(list(read_records(folder, read_blocks(folder)))) == 2
+    assert finished(folder) == CELL_LIST[:2]
+
+
+def test_a_board_marks_what_is_unfinished(tmp_path: Path) -> None:
+    write_folder(tmp_path, CELL_LIST[:4], make, planned=PLANNED)
+    board = leaderboard(load_results(tmp_path), num_resamples=50)
+    assert (board["cells"], board["planned"]) == (4, 6)
+    assert {row["policy"]: row["missing"] for row in board["ranking"]} == {"good": 0, "bad": 2}
+    sheet, *_ = leaderboard_sheets(board)
+    assert "4 of 6 episodes (unfinished)" in sheet.title
+    assert sorted(row[1] for row in sheet.rows) == ["bad *", "good"]
+    assert "* Unfinished" in sheet.caption
+    assert board["notes"][0].startswith(
+        "unfinished, 4 of 6 cells; missing: 2 of bad (w, 10/min, 30 s, seed 1; w, 10/min, 30 s, "
+        "seed 2)"
+    )
 
 
 def test_other_settings_are_refused(folder: Path) -> None:
-    before = contents(folder)
+    before = (folder / CELLS).read_bytes()
     with pytest.raises(BenchmarkError, match=r"num_queries \(there: 50, now: 60\)"):
         ResultStore(folder, header(settings={"num_queries": 60}))
     with pytest.raises(BenchmarkError, match=r"policy good: version \(there: 1, now: 2\)"):
         ResultStore(folder, header(policies={"good": {"version": 2}}))
     with pytest.raises(BenchmarkError, match="the content of workload w"):
         ResultStore(folder, header(workloads={"w": "2"}))
-    assert contents(folder) == before
+    assert (folder / CELLS).read_bytes() == before
 
 
 def test_a_folder_of_another_format_is_refused(folder: Path) -> None:
-    old = header(settings={"num_queries": 50, "format": 1})
+    """Formats 1 and 2 had no checksums."""
+    old = header(settings={"num_queries": 50, "format": 2})
     (folder / HEADER).write_text(json.dumps(old))
-    for read in (read_blocks, load_results, lambda where: ResultStore(where, header())):
-        with pytest.raises(BenchmarkError, match="was written in format 1 of the benchmark"):
+    for read in (load_results, lambda where: ResultStore(where, header())):
+        with pytest.raises(BenchmarkError, match="was written in format 2 of the benchmark"):
             read(folder)
+
+
+def test_a_wider_run_adds_to_the_plan(folder: Path) -> None:
+    more = dataclasses.replace(CELL_LIST[0], seed=7)
+    with ResultStore(folder, header(planned=plan_of([more]))):
+        pass
+    assert load_results(folder).missing == {"good": [more.where]}
+    assert sum(map(len, read_header(folder)["planned"].values())) == len(CELL_LIST) + 1
 
 
 def test_further_policies_join_a_folder(folder: Path) -> None:
@@ -211,15 +275,15 @@ def test_two_runs_cannot_share_a_folder(folder: Path) -> None:
 
 def test_results_without_a_header_are_not_touched(folder: Path) -> None:
     (folder / HEADER).unlink()
-    before = contents(folder)
+    before = (folder / CELLS).read_bytes()
     with pytest.raises(BenchmarkError, match=r"no run.json"):
         ResultStore(folder, header())
-    assert contents(folder) == before
+    assert (folder / CELLS).read_bytes() == before
 
 
 def test_nothing_in_a_line_is_nan(folder: Path) -> None:
     cell = dataclasses.replace(CELL_LIST[0], seed=99)
     records = drawn(cell, 0.7, 1.0)
     records["latency_s"][3] = float("nan")
-    with pytest.raises(ValueError, match="JSON"):
+    with pytest.raises(ValueError, match="latency_s has values that are not finite"):
         result(cell, records)

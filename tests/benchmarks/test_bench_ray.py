@@ -16,7 +16,7 @@ import pytest
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.routing.suite import RoutingSuite
 from inframind_gym.benchmark.runner import run
-from inframind_gym.benchmark.store import CELLS, RECORDS, read_blocks
+from inframind_gym.benchmark.store import CELLS, read_cells
 from inframind_gym.benchmark.workers import RayError, Workers, checkout_env
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: the extra `ray` brings it")
@@ -62,8 +62,8 @@ def suite(*policies: str) -> RoutingSuite:
     return RoutingSuite.model_validate(content).resolve()
 
 
-def files(folder: Path) -> tuple[bytes, bytes]:
-    return (folder / RECORDS).read_bytes(), (folder / CELLS).read_bytes()
+def cells_of(folder: Path) -> bytes:
+    return (folder / CELLS).read_bytes()
 
 
 def test_the_same_bytes_as_in_one_process_and_a_death_costs_a_retry(
@@ -74,7 +74,7 @@ def test_the_same_bytes_as_in_one_process_and_a_death_costs_a_retry(
     assert (folder / "flag").exists()
     os.environ["DIES_ONCE"] = str(folder / "flag")
     run(config, folder / "one", workers=1)
-    assert files(folder / "two") == files(folder / "one")
+    assert cells_of(folder / "two") == cells_of(folder / "one")
     assert not ray.is_initialized()
 
 
@@ -123,13 +123,13 @@ def test_ctrl_c_keeps_what_has_finished_and_a_run_without_ray_continues(tmp_path
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Continue with: " in err
-    kept = len(read_blocks(tmp_path / "cut"))
+    kept = len(list(read_cells(tmp_path / "cut")))
     here = [*line, "--out", str(tmp_path / "cut"), "--workers", "2", "--json"]
     done = subprocess.run(here, cwd=ROOT, capture_output=True, check=True)
     assert json.loads(done.stdout)["kept"] == kept > 0
     whole = [*line, "--workers", "1", "--out", str(tmp_path / "whole")]
     subprocess.run(whole, cwd=ROOT, check=True, capture_output=True)
-    assert files(tmp_path / "cut") == files(tmp_path / "whole")
+    assert cells_of(tmp_path / "cut") == cells_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "locl"])

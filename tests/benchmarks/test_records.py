@@ -24,7 +24,7 @@ from benchmarks.recording import add, all_runs, missing, missing_commands
 from inframind_gym.benchmark.cells import grid
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.routing.suite import RoutingCell
-from inframind_gym.benchmark.store import read_blocks
+from inframind_gym.benchmark.store import read_cells
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies import PolicyEntry, register_policy
@@ -93,7 +93,7 @@ def test_what_is_recorded_is_what_was_run(plan: PlanConfig, tmp_path: Path) -> N
     assert list(scores) == [(w, r) for w in ("math", "mbpp") for r in (10.0, 100.0)]
     own = scores["math", 100.0]
     assert own.budgets_s == (30.0,) * 3 + (100.0,) * 3
-    lines = {block.cell: block.line for block in read_blocks(folders[0])}
+    lines = {block.cell: block.line for block in read_cells(folders[0])}
     for seed, row in enumerate(own.columns["latency_mean_s"]):
         policy = f"faked:{tmp_path}/runs/math/{seed}"
         cells = [RoutingCell(policy, "math", 100.0, b, e) for b in (30.0, 100.0) for e in range(3)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from inframind_gym.benchmark.families import Family, Player
 from inframind_gym.benchmark.metrics import TAIL
-from inframind_gym.benchmark.placement.metrics import METRICS, DecisionLayout
+from inframind_gym.benchmark.placement.metrics import METRICS, DecisionLayout, columns_of
 from inframind_gym.benchmark.placement.suite import PlacementCell, PlacementSuite
 from inframind_gym.benchmark.store import CellResult, encode_cell
 from inframind_gym.benchmark.suite import BaseSuite
@@ -21,6 +21,7 @@ from inframind_gym.benchmark.tables import (
     cells_text,
     matrix,
     metrics_sheet,
+    of_planned,
     short,
 )
 
@@ -47,7 +48,7 @@ class PlacementFamily(Family):
 
         return registry.resolve(name)
 
-    def header(self, suite: PlacementSuite) -> dict[str, Any]:
+    def header(self, suite: PlacementSuite, policies: Mapping[str, Any]) -> dict[str, Any]:
         """Return the environments' specs."""
         import gymnasium as gym
 
@@ -75,12 +76,12 @@ class PlacementFamily(Family):
     def encode(
         self, cell: PlacementCell, cell_id: str, decisions: list[Decision], took_ms: list[float]
     ) -> CellResult:
-        """Encode one line for each decision; times are kept apart."""
+        """Encode the decisions; times are kept apart."""
         timing = {
             "decide_median_ms": float(np.median(took_ms)),
             "decide_p95_ms": float(np.quantile(took_ms, TAIL)),
         }
-        return encode_cell(DecisionLayout(), cell, cell_id, decisions, timing)
+        return encode_cell(DecisionLayout(), cell, cell_id, columns_of(decisions), timing)
 
     def layout(self, header: Mapping[str, Any]) -> DecisionLayout:
         """Make the layout of sums over decisions."""
@@ -92,7 +93,7 @@ class PlacementFamily(Family):
         main = tuple(METRICS.values())
         sheets = [
             metrics_sheet(
-                f"{board['suite']}: {board['cells']:,} episodes, {board['records']:,} decisions",
+                f"{board['suite']}: {of_planned(board, 'decisions')}",
                 board["ranking"],
                 main,
                 f"Means over {cells_text(board)} (cluster x demand) ± half of the 95 % interval; "

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.benchmark.metrics import Layout, Metric
+from inframind_gym.benchmark.metrics import Columns, Layout, Metric
 
 METRICS: Final = {
     metric.name: metric
@@ -35,12 +35,12 @@ class DecisionLayout(Layout):
 
     tail: ClassVar[str] = "job_latency_p95_s"
 
-    def sums(self, records: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-        """Sum over decisions as they are in ``records.jsonl``, ``(width,)``."""
-        plain = [sum(record[name] for record in records) for name in FIELDS]
-        jobs = sum(len(record["job_latency_s"]) for record in records)
-        latency_s = sum(sum(record["job_latency_s"]) for record in records)
-        return np.array([*plain, jobs, latency_s], dtype=np.float64)
+    def table(self, columns: Columns) -> NDArray[np.float64]:
+        """Return what each decision adds to the sums, ``(num_decisions, width)``."""
+        latency_s, decision = self.values(columns)
+        ended_s = np.bincount(decision, latency_s, minlength=len(columns["jobs"]))
+        plain = [columns[name] for name in (*FIELDS, "jobs")]
+        return np.column_stack([*plain, ended_s]).astype(np.float64)
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but ``job_latency_p95_s`` from ``(..., width)``, ``(...)`` each.
@@ -64,7 +64,21 @@ class DecisionLayout(Layout):
             "serving_share": per("serving", "choices"),
         }
 
-    def values(self, record: Mapping[str, Any]) -> Sequence[float]:
-        """Return the latencies of the jobs that ended in the interval."""
-        latencies: list[float] = record["job_latency_s"]
-        return latencies
+    def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the latencies of the jobs that ended, and the decision in whose interval."""
+        jobs = columns["jobs"]
+        return columns["job_latency_s"], np.repeat(np.arange(len(jobs)), jobs)
+
+
+def columns_of(decisions: Sequence[Mapping[str, Any]]) -> Columns:
+    """Return decisions as columns.
+
+    "jobs" counts those that ended in a decision's interval; "job_latency_s" has the latencies of
+    all, ``(num_jobs,)``.
+    """
+    latencies_s = [decision["job_latency_s"] for decision in decisions]
+    return {
+        **{name: np.array([one[name] for one in decisions]) for name in ("decision", *FIELDS)},
+        "jobs": np.array([len(own) for own in latencies_s]),
+        "job_latency_s": np.concatenate(latencies_s),
+    }

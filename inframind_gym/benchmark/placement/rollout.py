@@ -12,20 +12,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import MultiDiscrete
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from inframind_gym.benchmark.errors import StoppedError, blame
+from inframind_gym.benchmark.errors import StoppedError, blame, checked
 from inframind_gym.benchmark.families import Player
 from inframind_gym.benchmark.placement.suite import TRACED, PlacementCell, PlacementSuite
-from inframind_gym.envs.actions import check_actions
 from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.envs.placement.context import contexts, spec_of
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.policies.placement import registry as placement
+from inframind_gym.policies.placement.protocol import PlacementPolicy
 from inframind_gym.simulator.placement.state import C_LOADS, C_WAKES, NONE
 
-Decision = dict[str, Any]  # a line of ``records.jsonl`` without its cell
+Decision = dict[str, Any]  # a record of the results
 
 
 def env_kwargs(suite: PlacementSuite, cluster: str, demand: str) -> dict[str, Any]:
@@ -47,6 +48,7 @@ class PlacementSimulator(Player):
     suite: PlacementSuite
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[int], None] = lambda _: None
+    began: float = field(default=0.0, init=False)
     _made: tuple[Any, PlacementSimulation] | None = field(default=None, init=False)
 
     def run(
@@ -54,14 +56,9 @@ class PlacementSimulator(Player):
     ) -> Iterator[list[tuple[PlacementCell, list[Decision], list[float]]]]:
         """Run cells; yields each with its decisions and the milliseconds that each of them took."""
         first, rows = cells[0], np.arange(len(cells))
-        policy = placement.resolve(first.policy)
-        simulation = self._simulation(policy, first, len(cells))
-        observations = simulation.observations()
-        generators = [seeding.np_random(cell.episode_seed)[0] for cell in cells]
-        simulation.start(rows, generators, observations)
-        with blame(first.policy):
-            policy.reset(spec_of(simulation), [cell.policy_seed for cell in cells])
-        highs = np.full(simulation.num_gpus, simulation.num_models + 1)
+        policy, simulation, observations = self._start(cells)
+        self.began = time.monotonic()
+        choices = MultiDiscrete([simulation.num_models + 1] * simulation.num_gpus)
         decisions: list[list[Decision]] = [[] for _ in cells]
         took_ms: list[float] = []
         before = _totals(simulation)
@@ -73,7 +70,7 @@ class PlacementSimulator(Player):
                 began = time.thread_time()
                 chosen = policy.act_batch(observations.copy(), seen, rows)
                 took_ms.append(1e3 * (time.thread_time() - began) / len(cells))
-                actions = check_actions(chosen, highs, len(cells))
+            actions = checked(first.policy, chosen, choices, len(cells))
             simulation.step(actions, observations)
             after = _totals(simulation)
             for row in rows.tolist():
@@ -82,11 +79,29 @@ class PlacementSimulator(Player):
             self.progress(len(cells))
         yield [(cell, decisions[row], took_ms) for row, cell in enumerate(cells)]
 
+    def ask(self, cell: PlacementCell) -> None:
+        """Make the policy and the cluster of a cell, and reset both."""
+        self._start([cell])
+
     def warm_up(self, cell: PlacementCell) -> None:
-        """Take one step as in a cell, so that compiled code is in the cache."""
+        """Take one step as in a cell."""
         short = self.suite.model_copy(update={"num_decisions": 1})
         for _ in PlacementSimulator(short).run([cell]):
             pass
+
+    def _start(
+        self, cells: Sequence[PlacementCell]
+    ) -> tuple[PlacementPolicy, PlacementSimulation, NDArray[np.float32]]:
+        """Return a policy and its clusters at the begin of cells, and what it sees."""
+        first = cells[0]
+        generators = [seeding.np_random(cell.episode_seed)[0] for cell in cells]
+        with blame(first.policy):
+            policy = placement.resolve(first.policy)
+            simulation = self._simulation(policy, first, len(cells))
+            observations = simulation.observations()
+            simulation.start(np.arange(len(cells)), generators, observations)
+            policy.reset(spec_of(simulation), [cell.policy_seed for cell in cells])
+        return policy, simulation, observations
 
     def _simulation(self, policy: Any, cell: PlacementCell, rows: int) -> PlacementSimulation:
         """Return the last clusters if they fit, else new ones; a bound brings its own kind."""
@@ -129,5 +144,5 @@ def _decision(
         "switches": switches,
         "gpu_s": gpus * config.ticks * config.routing_interval_s,
         "serving": int((simulation.state.host[row] != NONE).sum()),
-        "job_latency_s": simulation.completed(row)["latency_s"].tolist(),
+        "job_latency_s": simulation.completed(row)["latency_s"],
     }

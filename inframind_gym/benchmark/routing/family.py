@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from inframind_gym.benchmark.cells import Place
 from inframind_gym.benchmark.families import ROUTING, Family, Player
 from inframind_gym.benchmark.routing.limits import fluid_averages
-from inframind_gym.benchmark.routing.metrics import METRICS, Columns
+from inframind_gym.benchmark.routing.metrics import METRICS, QueryLayout
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.benchmark.routing.tables import routing_sheets
 from inframind_gym.benchmark.suite import BaseSuite
@@ -36,13 +36,12 @@ class RoutingFamily(Family):
 
         return resolve_policy(name)
 
-    def header(self, suite: RoutingSuite) -> dict[str, Any]:
+    def header(self, suite: RoutingSuite, policies: Mapping[str, Any]) -> dict[str, Any]:
         """Return names of models, strategies and topologies, and the environments' specs."""
         from inframind_gym.benchmark.routing.rollout import env_spec
         from inframind_gym.simulator.server.pool import load_pool
         from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLOGIES
 
-        policies = {name: self.resolve_policy(name) for name in suite.policies}
         return {
             "names": {
                 "models": [model.alias for model in load_pool(suite.pool).models],
@@ -81,9 +80,9 @@ class RoutingFamily(Family):
 
         return encode_episode(cell, cell_id, *content)
 
-    def layout(self, header: Mapping[str, Any]) -> Columns:
+    def layout(self, header: Mapping[str, Any]) -> QueryLayout:
         """Make the layout of sums over queries."""
-        return Columns(**{key: tuple(names) for key, names in header["names"].items()})
+        return QueryLayout(**{key: tuple(names) for key, names in header["names"].items()})
 
     def limits(
         self, results: Results, common: Sequence[Place], *, compute: bool

@@ -11,7 +11,13 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.benchmark.errors import BenchmarkError, StoppedError, blame
+from inframind_gym.benchmark.errors import (
+    BenchmarkError,
+    PolicyFailedError,
+    StoppedError,
+    blame,
+    checked,
+)
 from inframind_gym.benchmark.families import Player
 from inframind_gym.benchmark.routing.rollout import ENV_IDS, Finished, env_kwargs, names_of
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
@@ -55,7 +61,8 @@ class LiveSimulator(Player):
         """Run cells that share policy and workload, one by one.
 
         Raises:
-            BenchmarkError: The policy is a bound: answers of live servers cannot be foreseen.
+            PolicyFailedError: The policy is a bound (answers of live servers cannot be foreseen),
+                cannot play on this pool, or gave no valid action.
             InfraMindError: No server answers, all went down for good, or the metrics' port is in
                 use.
         """
@@ -64,15 +71,26 @@ class LiveSimulator(Player):
             self._exporter = RouterExporter(aliases, self.export_port)
             say(f"metrics: {self._exporter.url}")
         for cell in cells:
-            policy = resolve_policy(cell.policy)
-            if getattr(policy, "bound", False):
-                raise BenchmarkError(
-                    f"{cell.policy} knows what simulated servers will answer; live ones cannot be "
-                    "foreseen. Leave it out with --policies."
-                )
-            env = self._environment(policy, cell.workload)
+            policy, env = self._start(cell)
             names = names_of(env.policy_spec(), env.simulation.tasks)
             yield [(cell, self._episode(env, policy, cell), names)]
+
+    def ask(self, cell: RoutingCell) -> None:
+        """Make the policy and the environment of a cell, and reset the policy."""
+        policy, env = self._start(cell)
+        with blame(cell.policy):
+            policy.reset(env.policy_spec(), [cell.policy_seed])
+
+    def _start(self, cell: RoutingCell) -> tuple[Policy, StreamLiveEnv]:
+        with blame(cell.policy):
+            policy = resolve_policy(cell.policy)
+            if getattr(policy, "bound", False):
+                raise PolicyFailedError(
+                    cell.policy,
+                    "knows what simulated servers will answer; live ones cannot be foreseen. "
+                    "Leave it out with --policies.",
+                )
+        return policy, self._environment(policy, cell.workload)
 
     def close(self) -> None:
         """Release the servers, and show no more metrics."""
@@ -105,7 +123,8 @@ class LiveSimulator(Player):
             self._raise_if_stopped()
             with blame(cell.policy):
                 contexts = np.array([env.context()], CONTEXT)
-                action = policy.act_batch(observation[None], contexts, row)[0]
+                chosen = policy.act_batch(observation[None], contexts, row)
+            action = checked(cell.policy, chosen, env.action_space, 1)[0]
             try:
                 observation, _, over, _, _ = env.step(action)
             except InfraMindError as error:

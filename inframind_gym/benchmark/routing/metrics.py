@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.benchmark.metrics import Layout, Metric
+from inframind_gym.benchmark.metrics import Columns, Layout, Metric
 
 SLO_TARGETS_S = (10, 30, 50, 100, 200, 300)
 SHARES = ("model_share", "strategy_share", "topology_share")
@@ -40,7 +40,7 @@ _PLAIN_SUMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Columns(Layout):
+class QueryLayout(Layout):
     """Layout of a row of sums over queries.
 
     Attributes:
@@ -62,32 +62,26 @@ class Columns(Layout):
         slices = itertools.starmap(slice, itertools.pairwise(ends))
         return dict(zip(SHARES, zip(slices, named, strict=True), strict=True))
 
-    def sums(self, records: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-        """Sum over queries as they are in ``records.jsonl``, ``(width,)``."""
-        solved, latency_s, budget_s = (
-            np.array([record[key] for record in records], dtype=np.float64)
-            for key in ("solved", "latency_s", "budget_s")
-        )
-        in_time = latency_s <= budget_s
+    def table(self, columns: Columns) -> NDArray[np.float64]:
+        """Return what each query adds to the sums, ``(num_queries, width)``."""
+        solved, latency_s = columns["solved"], columns["latency_s"]
+        in_time = latency_s <= columns["budget_s"]
         plain = [
-            len(records),
-            solved.sum(),
-            latency_s.sum(),
-            in_time.sum(),
-            *((latency_s <= target).sum() for target in SLO_TARGETS_S),
-            solved[in_time].sum(),
-            sum(record["cost"] for record in records),
-            *(
-                sum(record[key] for record in records)
-                for key in ("calls", "prompt_tokens", "output_tokens", "truncated_calls")
-            ),
+            np.ones(len(solved)),
+            solved,
+            latency_s,
+            in_time,
+            *(latency_s <= target for target in SLO_TARGETS_S),
+            solved * in_time,
+            *(columns[key] for key in ("cost", "calls", "prompt_tokens", "output_tokens")),
+            columns["truncated_calls"],
         ]
         counted = [
-            *_counts(records, "models", self.models),
-            *_counts(records, "strategies", self.strategies),
-            *(sum(record["topology"] == name for record in records) for name in self.topologies),
+            _counts(columns["model"], self.models),
+            _counts(columns["strategy"], self.strategies),
+            _counts(columns["topology"][:, None], self.topologies),
         ]
-        return np.array([*plain, *counted], dtype=np.float64)
+        return np.column_stack([*plain, *counted]).astype(np.float64)
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but ``latency_p95_s`` from sums ``(..., width)``, ``(...)`` each."""
@@ -103,9 +97,9 @@ class Columns(Layout):
             "imbalance": imbalance(sums[..., self.share_slices()["model_share"][0]]),
         }
 
-    def values(self, record: Mapping[str, Any]) -> Sequence[float]:
-        """Return the query's latency."""
-        return (record["latency_s"],)
+    def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return every query's latency, and the query."""
+        return columns["latency_s"], np.arange(len(columns["latency_s"]))
 
     def shares(self, sums: NDArray[np.float64]) -> dict[str, dict[str, float]]:
         """Return shares of models and strategies (of decisions) and of topologies (of queries).
@@ -137,5 +131,6 @@ def imbalance(calls: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(calls.std(axis=-1) / np.where(mean > 0, mean, 1.0), dtype=np.float64)
 
 
-def _counts(records: Sequence[Mapping[str, Any]], key: str, names: Sequence[str]) -> list[int]:
-    return [sum(record[key].get(name, 0) for record in records) for name in names]
+def _counts(chosen: NDArray[np.int8], names: Sequence[str]) -> NDArray[np.int64]:
+    """Count how often each record has the index of each name, ``(num_records, num_names)``."""
+    return np.stack([(chosen == index).sum(axis=1) for index in range(len(names))], axis=1)

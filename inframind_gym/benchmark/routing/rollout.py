@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import nan
@@ -19,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
-from inframind_gym.benchmark.errors import StoppedError, blame
+from inframind_gym.benchmark.errors import StoppedError, blame, checked
 from inframind_gym.benchmark.families import Player
-from inframind_gym.benchmark.routing.metrics import Columns
+from inframind_gym.benchmark.routing.metrics import QueryLayout
 from inframind_gym.benchmark.routing.records import Names
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.envs.routing.vector import StreamVectorEnv
@@ -58,25 +59,16 @@ class Simulator(Player):
     suite: RoutingSuite
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[int], None] = lambda _: None
+    began: float = field(default=0.0, init=False)
     _made: tuple[Any, StreamVectorEnv] | None = field(default=None, init=False)
 
     def run(self, cells: Sequence[RoutingCell]) -> Iterator[list[Finished]]:
         """Run cells; yields each with its completed queries and the names of their numbers."""
         first = cells[0]
-        policy = resolve_policy(first.policy)
-        env = self._environment(policy, first.workload, len(cells))
+        policy, env, observations = self._start(cells)
+        self.began = time.monotonic()
         names = names_of(env.policy_spec(), env.simulation.tasks)
         observe = feedback_of(policy)
-        options = {
-            "arrival_rate_per_min": np.array([cell.rate_per_min for cell in cells]),
-            "budget_s": np.array([nan if c.budget_s == "tiers" else c.budget_s for c in cells]),
-        }
-        observations, _ = env.reset(seed=[c.episode_seed for c in cells], options=options)
-        with blame(first.policy):
-            policy.reset(env.policy_spec(), [c.policy_seed for c in cells])
-            foresee = getattr(policy, "foresee", None)
-            if foresee is not None:  # a bound: it sees more than a contestant
-                foresee(env.simulation)
         done = np.zeros((len(cells), env.simulation.num_queries), COMPLETED)
         running = np.ones(len(cells), dtype=np.bool_)
         actions = np.zeros_like(env.action_space.sample(), dtype=np.int64)
@@ -86,7 +78,9 @@ class Simulator(Player):
             rows = np.flatnonzero(running)
             contexts = env.contexts()
             with blame(first.policy):
-                actions[rows] = policy.act_batch(observations[rows], contexts[rows], rows)
+                chosen = policy.act_batch(observations[rows], contexts[rows], rows)
+                valid = checked(first.policy, chosen, env.single_action_space, len(rows))
+                actions[rows] = valid.reshape(len(rows), *actions.shape[1:])
                 observations, _, terminated, truncated, _ = env.step(actions)
             of, records = env.completed()
             if not running.all():  # a row that is over has begun its next episode
@@ -104,11 +98,33 @@ class Simulator(Player):
             if over:
                 yield [(cells[row], done[row], names) for row in over]
 
+    def ask(self, cell: RoutingCell) -> None:
+        """Make the policy and the environment of a cell, and reset both."""
+        self._start([cell])
+
     def warm_up(self, cell: RoutingCell) -> None:
-        """Take one step as in a cell, so that compiled code is in the cache."""
-        env = self._environment(resolve_policy(cell.policy), cell.workload, 1)
-        env.reset(seed=0)
+        """Take one step as in a cell, but with the first action."""
+        _, env, _ = self._start([cell])
         env.step(np.zeros_like(env.action_space.sample()))
+
+    def _start(
+        self, cells: Sequence[RoutingCell]
+    ) -> tuple[Policy, StreamVectorEnv, NDArray[np.float32]]:
+        """Return a policy and its environment at the begin of cells, and what it sees."""
+        first = cells[0]
+        options = {
+            "arrival_rate_per_min": np.array([cell.rate_per_min for cell in cells]),
+            "budget_s": np.array([nan if c.budget_s == "tiers" else c.budget_s for c in cells]),
+        }
+        with blame(first.policy):
+            policy = resolve_policy(first.policy)
+            env = self._environment(policy, first.workload, len(cells))
+            observations, _ = env.reset(seed=[c.episode_seed for c in cells], options=options)
+            policy.reset(env.policy_spec(), [c.policy_seed for c in cells])
+            foresee = getattr(policy, "foresee", None)
+            if foresee is not None:  # a bound: it sees more than a contestant
+                foresee(env.simulation)
+        return policy, env, observations
 
     def _environment(self, policy: Policy, workload: str, rows: int) -> StreamVectorEnv:
         """Return the last environment if it fits, else a new one."""
@@ -131,8 +147,8 @@ def env_spec(suite: RoutingSuite, workload: str, policy: Policy) -> dict[str, An
 def names_of(spec: PolicySpec, tasks: TaskSet) -> Names:
     """Return the names of the numbers in a run's records."""
     return Names(
-        Columns(spec.models, spec.strategies, (*TOPOLOGIES, CUSTOM)),
-        DOMAINS,
-        tasks.ids,
-        tasks.datasets,
+        QueryLayout(spec.models, spec.strategies, (*TOPOLOGIES, CUSTOM)),
+        np.array(DOMAINS),
+        np.array(tasks.ids),
+        np.array(tasks.datasets),
     )

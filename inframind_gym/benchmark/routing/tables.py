@@ -16,6 +16,7 @@ from inframind_gym.benchmark.tables import (
     cells_text,
     matrix,
     metrics_sheet,
+    of_planned,
     short,
 )
 
@@ -30,7 +31,7 @@ def routing_sheets(board: Mapping[str, Any]) -> list[Sheet]:
     live = f", live on {Path(board['pool']).stem}" if board["backend"] == "vllm" else ""
     sheets = [
         metrics_sheet(
-            f"{board['suite']}: {board['records']:,} queries, {board['cells']:,} episodes{live}",
+            f"{board['suite']}: {of_planned(board, 'queries')}{live}",
             board["ranking"],
             _MAIN,
             f"Means over {cells_text(board)} (workload x rate x budget) ± half of the 95 % "

@@ -15,7 +15,7 @@ import pytest
 
 import inframind_gym
 from inframind_gym.benchmark.results import load_results
-from inframind_gym.benchmark.store import read_blocks, read_records
+from inframind_gym.benchmark.store import read_cells
 from tests.live.launch.play import ROOT, session
 from tests.live.vllm_live.rig import LiveRig
 from tests.live.vllm_server.fake import each_call_once, records, until
@@ -82,7 +82,7 @@ def test_a_benchmark_is_stopped_and_resumed(rig: LiveRig, tmp_path: Path) -> Non
         process.kill()
     assert process.returncode == 130, said
     assert "stopped: 1 of 2 cells" in said and "Continue with:" in said
-    assert len(read_blocks(folder)) == 1
+    assert len(list(read_cells(folder))) == 1
     before = len(records(log))
     assert "cancelled" in {line["status"] for line in records(log)}
     until(lambda: all(rig.load(m) == (0, 0) for m in range(3)))  # the servers work for nobody
@@ -91,7 +91,7 @@ def test_a_benchmark_is_stopped_and_resumed(rig: LiveRig, tmp_path: Path) -> Non
     assert again.returncode == 0, said
     assert "1 of 2 cells are there, 1 to go" in said
     assert {line["episode"] for line in records(log)[before:]} == {0}  # of one episode only
-    assert len(read_blocks(folder)) == 2
+    assert len(list(read_cells(folder))) == 2
     assert load_results(folder)
 
 
@@ -113,9 +113,9 @@ def test_a_benchmark_outlives_a_server_that_is_killed(rig: LiveRig, tmp_path: Pa
     failed = [line for line in lines if line["status"] not in ("ok", "truncated")]
     assert failed and {line["model"] for line in failed} == {"qwen-14b"}
     assert "qwen-14b is down" in said and "calls that failed: " in said
-    found = [queries for _, queries in read_records(folder, read_blocks(folder))]
-    assert [[query["query"] for query in queries] for queries in found] == [list(range(20))] * 2
-    assert sum(query["calls"] for queries in found for query in queries) == len(lines)
+    found = [cell.columns() for cell in read_cells(folder) if cell]
+    assert [list(columns["query"]) for columns in found] == [list(range(20))] * 2
+    assert sum(columns["calls"].sum() for columns in found) == len(lines)
 
 
 def whole(log: Path) -> list[dict[str, Any]]:
