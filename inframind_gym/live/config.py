@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
-from inframind_gym.configs import NonNegative, NonNegativeInt, Positive, PositiveInt, StrictModel
+from inframind_gym.configs import NonNegative, StrictModel, within
 from inframind_gym.configs import validate as validate_model
 from inframind_gym.envs.placement.config import ForeignMemory, PlacementConfig
 from inframind_gym.envs.routing.config import EnvConfig, checked_config
@@ -18,6 +18,9 @@ from inframind_gym.simulator.placement.cards import ClusterConfig, ModelCard
 from inframind_gym.simulator.server.pool import GpuConfig, ModelConfig, PoolConfig
 
 DEFAULT_POOL: Final = "cpu-tiny"  # of placement
+Seconds = Annotated[float, within(0.001, 86_400.0)]
+WaitSeconds = Annotated[float, within(0.0, 86_400.0)]
+Count = Annotated[int, within(0, 1000)]
 
 
 class LiveConfig(EnvConfig):
@@ -36,10 +39,10 @@ class LiveConfig(EnvConfig):
 
     live: LiveSettings = LiveSettings()
     log: str | None = None
-    retries: NonNegativeInt = 2
-    reach_s: Positive = 10.0
-    patience_s: Positive = 600.0
-    scripted_s: Positive | None = None
+    retries: Count = 2
+    reach_s: Seconds = 10.0
+    patience_s: Seconds = 600.0
+    scripted_s: Seconds | None = None
 
 
 class LiveLimits(StrictModel):
@@ -60,17 +63,17 @@ class LiveLimits(StrictModel):
         misses: checks in a row without an answer until a server counts as dead.
     """
 
-    start_s: Positive = 1800.0
-    sleep_s: Positive = 120.0
-    wake_s: Positive = 120.0
-    drain_s: Positive = 120.0
-    stop_s: NonNegative = 20.0
-    call_s: Positive = 600.0
-    retries: NonNegativeInt = 3
-    backoff_s: NonNegative = 60.0
-    health_s: Positive = 1.0
-    answer_s: Positive = 5.0
-    misses: PositiveInt = 4
+    start_s: Seconds = 1800.0
+    sleep_s: Seconds = 120.0
+    wake_s: Seconds = 120.0
+    drain_s: Seconds = 120.0
+    stop_s: WaitSeconds = 20.0
+    call_s: Seconds = 600.0
+    retries: Count = 3
+    backoff_s: WaitSeconds = 60.0
+    health_s: Seconds = 1.0
+    answer_s: Seconds = 5.0
+    misses: Annotated[int, within(1, 1000)] = 4
 
 
 class PlacementLiveConfig(PlacementConfig):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from inframind_gym.benchmark.errors import StoppedError, blame
 from inframind_gym.benchmark.families import Player
 from inframind_gym.benchmark.placement.suite import TRACED, PlacementCell, PlacementSuite
-from inframind_gym.envs.actions import check_actions
+from inframind_gym.envs.checks import check_actions
 from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.envs.placement.context import contexts, spec_of
 from inframind_gym.envs.placement.simulation import PlacementSimulation

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from inframind_gym.envs.routing.base import TaggedQueryEnv, passed_on
 from inframind_gym.envs.routing.config import DEFAULT_POOL, DEFAULT_WORKLOAD, planner_config
 from inframind_gym.envs.routing.planner_simulation import PlannerSimulation
@@ -116,7 +113,7 @@ class PlannerEnv(TaggedQueryEnv):
         planner: dict[str, Any] | None = None,
         agents: dict[str, Any] | None = None,
         background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix",
-        observation: Literal["full", "index"] = "full",
+        observation: Literal["full", "index", "dict"] = "full",
         system_features: Sequence[Literal["queue", "e2e", "kv", "in_flight"]] = ("queue", "e2e"),
         metrics_poll_s: float | None = None,
         record_calls: bool = False,
@@ -133,7 +130,7 @@ class PlannerEnv(TaggedQueryEnv):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Wait for the next query; with a seed the executor forgets what it has learned."""
         if seed is not None:
             self.simulation.reset_executor()
