@@ -64,16 +64,17 @@ class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
     ## Action Space
 
     `MultiDiscrete([M + 1] * G)`: per GPU 0, leave it alone, or 1 + the model to make active.
-    `action_masks()` and `info["action_mask"]`, (G·(M + 1),), mark the choices that are open to each
-    GPU: it is STABLE, the model fits, is not loading anywhere and its block of GPUs is free. A mask
+    `info["action_mask"]`, a tuple of G int8 arrays (M + 1,), marks the choices that are open to
+    each GPU, and so does `action_masks()`, (G·(M + 1),) of bool: it is STABLE, the model fits, is not loading anywhere and its block of GPUs is free. A mask
     cannot express that all GPUs of a block choose the same model; a choice of only some of them is
     illegal. Illegal choices do nothing and cost reward; the rule is in
-    `inframind_gym.simulator.placement.choices`.
+    `inframind_gym.simulator.placement.choices`. No legal action is masked out.
 
     ## Observation Space
 
     `Box(0, 5, (G·(4·M + 7) + 12·M,))`: the models on each GPU and the calls that wait for each
-    model, number by number in `inframind_gym.envs.placement.observation`.
+    model, number by number in `inframind_gym.envs.placement.observation`. With
+    `observation="dict"` a Dict of the same numbers: `gpus` (G, 4·M + 7) and `models` (M, 12).
 
     ## Rewards and costs
 
@@ -115,7 +116,8 @@ class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
     * `timing_noise`: log-normal spread of each single transition around that.
     * `foreign_memory`: memory that other processes take, which makes starts fail: every `every_s`
       seconds (30) uniform in 0..`max_MB` (12,000), at most what is free.
-    * `render_mode`: None or "ansi".
+    * `observation`: "flat" or "dict".
+    * `render_mode`: None, "ansi" (text) or "rgb_array".
 
     ## Version History
 

@@ -43,7 +43,7 @@ class PlannerEnv(TaggedQueryEnv):
     | 2-7 | role of each agent, taken modulo the number of roles of the query's domain |
 
     Roles beyond the number of agents are not read. Every plan can be carried out:
-    `action_masks()` is all true.
+    `info["action_mask"]`, a tuple of an int8 array a part, is all ones.
 
     ## Observation Space
 
@@ -58,7 +58,8 @@ class PlannerEnv(TaggedQueryEnv):
     | 5 | mean end-to-end latency of each model, s | log(1 + e2e) / log 300 |
 
     The last two are the `system_features`; "kv" and "in_flight" may be named too. With
-    `observation="index"` the index of the query stands in place of its embedding.
+    `observation="index"` the index of the query stands in place of its embedding, with "dict" the
+    numbers come as a Dict with servers as rows (`inframind_gym.envs.routing.places`).
     `env.unwrapped.policy_spec().layout` finds every number and turns it back into its unit.
 
     ## Rewards and costs
