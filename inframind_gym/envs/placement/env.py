@@ -65,10 +65,11 @@ class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
 
     `MultiDiscrete([M + 1] * G)`: per GPU 0, leave it alone, or 1 + the model to make active.
     `info["action_mask"]`, a tuple of G int8 arrays (M + 1,), marks the choices that are open to
-    each GPU, and so does `action_masks()`, (G·(M + 1),) of bool: it is STABLE, the model fits, is not loading anywhere and its block of GPUs is free. A mask
-    cannot express that all GPUs of a block choose the same model; a choice of only some of them is
-    illegal. Illegal choices do nothing and cost reward; the rule is in
-    `inframind_gym.simulator.placement.choices`. No legal action is masked out.
+    each GPU, and so does `action_masks()`, (G·(M + 1),) of bool: the GPU is STABLE, the model fits,
+    is not loading anywhere and its block of GPUs is free. A mask cannot express that all GPUs of a
+    block choose the same model; a choice of only some of them is illegal. Illegal choices do
+    nothing and cost reward; the rule is in `inframind_gym.simulator.placement.choices`. No legal
+    action is masked out.
 
     ## Observation Space
 
