@@ -68,18 +68,24 @@ def check_options(options: object, known: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def sample_mask(mask: NDArray[np.bool_], space: spaces.Discrete | spaces.MultiDiscrete) -> Any:
-    """The mask in the form of `space.sample(mask=…)`.
+class SampleMask:
+    """Masks in the form of `space.sample(mask=…)`.
 
     Args:
-        mask: (n,) of all parts of the action, one after the other.
         space: of the actions.
-
-    Returns:
-        int8: (n,) of a Discrete space; of a MultiDiscrete one a tuple of an array a part.
     """
-    numbers = mask.astype(np.int8)
-    if isinstance(space, spaces.Discrete):
-        return numbers
-    ends = np.cumsum(space.nvec).tolist()
-    return tuple(numbers[a:b] for a, b in zip([0, *ends], ends, strict=False))
+
+    def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
+        self._parts: list[slice] | None = None
+        if isinstance(space, spaces.MultiDiscrete):
+            ends = np.cumsum(space.nvec).tolist()
+            self._parts = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
+
+    def of(self, mask: NDArray[np.bool_]) -> Any:
+        """Return (n,) int8 for a Discrete space, for a MultiDiscrete one a tuple, an array a part.
+
+        Args:
+            mask: (n,) of all parts of the action, one after the other.
+        """
+        numbers = mask.astype(np.int8)
+        return numbers if self._parts is None else tuple([numbers[part] for part in self._parts])

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from inframind_gym.envs.checks import check_actions, check_options, sample_mask
+from inframind_gym.envs.checks import check_actions, check_options
 from inframind_gym.envs.observations import ObservationForm, Places
 from inframind_gym.envs.placement.config import (
     DEFAULT_CLUSTER,
@@ -162,7 +162,7 @@ class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
         box, places, choices = placement_spaces(simulation)
         self._form = ObservationForm(box, places)
         self.observation_space = self._form.space
-        self.action_space = self._choices = choices
+        self.action_space = choices
         self._highs = np.asarray(choices.nvec)
         self._row = np.zeros(1, np.int64)
         self._running = False
@@ -187,7 +187,7 @@ class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
         return self._form.of(observations[0]), {
             "cost": 0.0,
             "time_s": 0.0,
-            "action_mask": sample_mask(self.action_masks(), self._choices),
+            "action_mask": tuple(self.simulation.state.mask[0].astype(np.int8)),
         }
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -213,7 +213,7 @@ class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
             "rewards": dict(zip(TERMS, terms, strict=True)),
             "illegal": int(episode["illegal"]),
             "time_s": float(episode["tick"] * self.config.routing_interval_s),
-            "action_mask": sample_mask(self.action_masks(), self._choices),
+            "action_mask": tuple(self.simulation.state.mask[0].astype(np.int8)),
         }
         if truncated:
             self._running = False
