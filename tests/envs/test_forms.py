@@ -61,15 +61,8 @@ def test_masks_are_those_that_sample_takes(name: str, arguments: dict[str, Any])
     assert np.array_equal(flat, single.get_wrapper_attr("action_masks")())
     for _, *_, infos in played(batch, 12):
         assert len(infos["action_mask"]) == 3 and infos["_action_mask"].all()
-    for action in (single.action_space.sample(), batch.action_space.sample()):
-        assert np.asarray(action).dtype == np.int64
-
-
-def test_the_mask_of_a_route_is_closed_for_a_model_that_is_down() -> None:
-    env = gym.make_vec(EXECUTOR, num_envs=4, **SMALL)
-    _, infos = env.reset(seed=0)
-    for _ in range(20):
-        assert (env.action_space.sample(mask=infos["action_mask"]) // 3 != 2).all()
+        if name == EXECUTOR:  # the third model is down
+            assert (batch.action_space.sample(mask=infos["action_mask"]) // 3 != 2).all()
 
 
 def check_same(observation: dict[str, Any], flat: Any) -> None:
@@ -126,6 +119,8 @@ def test_sb3_trains_a_multi_input_policy(name: str) -> None:
     for env in (gym.make(name, **arguments), SB3VecEnv(gym.make_vec(name, 2, **arguments))):
         model = sb3.PPO("MultiInputPolicy", env, n_steps=8, batch_size=8, n_epochs=1, device="cpu")
         model.learn(16)
+    with pytest.raises(ConfigError, match='autoreset_mode="SameStep"'):
+        SB3VecEnv(gym.make_vec(name, 2, autoreset_mode=AutoresetMode.NEXT_STEP, **arguments))
 
 
 @every_case
@@ -158,14 +153,6 @@ def test_next_step_is_what_gymnasium_makes_of_single_environments(
         pass
     with pytest.raises(ValueError, match="NEXT_STEP"):
         NormalizeObservation(gym.make_vec(name, num_envs=3, **arguments))
-
-
-def test_the_sb3_adapter_says_which_mode_it_takes() -> None:
-    pytest.importorskip("stable_baselines3")
-    from inframind_gym.envs.sb3 import SB3VecEnv
-
-    with pytest.raises(ConfigError, match='autoreset_mode="SameStep"'):
-        SB3VecEnv(gym.make_vec(EXECUTOR, num_envs=2, autoreset_mode=AutoresetMode.NEXT_STEP))
 
 
 @pytest.mark.skipif(find_spec("moviepy") is None, reason="needs the extra `render`")
