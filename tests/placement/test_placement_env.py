@@ -22,7 +22,7 @@ from inframind_gym.envs.placement.config import PlacementConfig
 from inframind_gym.envs.placement.env import PlacementEnv
 from inframind_gym.envs.placement.live import PlacementLiveEnv
 from inframind_gym.envs.placement.vector import PlacementVectorEnv
-from inframind_gym.envs.rendering import CACHE, GOOD, RUNNING, WAITING
+from inframind_gym.envs.rendering import GOOD, RUNNING, WAITING
 from inframind_gym.errors import ActionError, ConfigError
 from inframind_gym.live.config import PlacementLiveConfig
 from tests.placement.toys import card, tight_cluster, write_cluster, write_demand
@@ -246,20 +246,21 @@ def test_rendering() -> None:
 
 @pytest.mark.parametrize("cluster", ["h100-4gpu", "h100-16gpu", "h100-64gpu"])
 def test_the_picture_shows_states_and_waiting_calls(cluster: str) -> None:
-    """An idle cluster has no bar of calls; a loaded one that switches models has every colour."""
+    """At the start models are awake and nothing runs; later calls run, then models come."""
     env: Any = gym.make(PLACEMENT, cluster=cluster, render_mode="rgb_array", load=2.0)
     env.action_space.seed(0)
     env.reset(seed=0)
-    before = env.render()
+    frames = [env.render()]
     for _ in range(3):
         *_, info = env.step(np.zeros(env.action_space.shape, np.int64))
+    frames.append(env.render())
     env.step(env.action_space.sample(mask=info["action_mask"]))
-    after, again = env.render(), env.render()
-    assert after.shape == (540, 960, 3) and np.array_equal(after, again)
-    legend = 110  # pixels from the top; below it colours mean what is there
-    for colour, idle in ((GOOD, True), (CACHE, True), (WAITING, False), (RUNNING, False)):
-        shown = [(frame[legend:] == colour).all(-1).sum() for frame in (before, after)]
-        assert (shown[0] > 50) == idle and (shown[1] > 50 or colour == GOOD), colour
+    frames.append(env.render())
+    assert frames[2].shape == (540, 960, 3) and np.array_equal(frames[2], env.render())
+    below = [frame[110:] for frame in frames]  # the legend of the colours
+    for colour, expected in ((GOOD, [1, 1]), (RUNNING, [0, 1]), (WAITING, [0, 1, 1])):
+        shown = [int((frame == colour).all(-1).sum() > 50) for frame in below]
+        assert shown[: len(expected)] == expected, colour
 
 
 def test_maskable_ppo_learns_on_it() -> None:
