@@ -254,19 +254,6 @@ def test_index_and_full_observations_tell_the_same(name: str) -> None:
         assert np.array_equal(wide[768:], narrow[2:])
 
 
-@pytest.mark.parametrize("name", IDS)
-def test_gymnasium_s_own_vectorisation_works_too(name: str) -> None:
-    env: Any = gym.make_vec(
-        name, num_envs=2, vectorization_mode="sync", num_queries=3, observation="index"
-    )
-    observations, _ = env.reset(seed=4)
-    single = gym.make(name, num_queries=3, observation="index")
-    assert np.array_equal(observations[1], single.reset(seed=5)[0])
-    for _ in range(30):
-        observations, _, _, _, infos = env.step(env.action_space.sample())
-    assert infos["cost"].shape == (2,)
-
-
 @pytest.mark.parametrize("name", [EXECUTOR, STREAM])
 def test_masks_name_the_routes_to_models_that_are_up(name: str) -> None:
     arguments: dict[str, Any] = {"num_queries": 3, "down_models": ["mistral-24b"]}
