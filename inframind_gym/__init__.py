@@ -1,7 +1,8 @@
 """InfraMind as Gymnasium environments: routing multi-agent LLM calls over servers that queue.
 
 Importing the package registers `InfraMind-Executor-v0`, `InfraMind-Planner-v0`,
-`InfraMind-Stream-v0`, `InfraMind-Placement-v0` and their live twins:
+`InfraMind-Stream-v0` and `InfraMind-Placement-v0`, and on live servers
+`InfraMind-ExecutorLive-v0`, `InfraMind-StreamLive-v0` and `InfraMind-PlacementLive-v0`:
 
     import gymnasium as gym
     import inframind_gym

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar, Union
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from inframind_gym.errors import ConfigError, did_you_mean, unknown
+from inframind_gym.errors import ConfigError, did_you_mean, require_within, unknown
 
 _PACKAGE = Path(__file__).resolve().parent
 _ROOTS = (_PACKAGE / "_configs", _PACKAGE.parent / "envs_configs")  # in a wheel, in a checkout
@@ -51,6 +51,11 @@ NonNegative = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_
 Fraction = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, le=1, allow_inf_nan=False)]
 PositiveInt = Annotated[int, BeforeValidator(_reject_bool), Field(gt=0)]
 NonNegativeInt = Annotated[int, BeforeValidator(_reject_bool), Field(ge=0)]
+
+
+def within(low: float, high: float) -> BeforeValidator:
+    """Let a field take numbers from `low` to `high` alone; the message names both."""
+    return BeforeValidator(lambda value: require_within(value, low, high))
 
 
 def list_configs(kind: str) -> tuple[str, ...]:

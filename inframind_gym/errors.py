@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 
 class InfraMindError(ValueError):
@@ -109,3 +109,23 @@ def require_positive(name: str, value: object) -> float:
     if not (math.isfinite(number) and number > 0.0):
         raise ConfigError(f"{name} must be a positive, finite number, got {value!r}.")
     return number
+
+
+def require_within(value: object, low: float, high: float, name: str = "") -> float:
+    """Return `value`, if it is a number from `low` to `high`.
+
+    Args:
+        value: What the caller passed.
+        low: Least number that is allowed.
+        high: Greatest number that is allowed.
+        name: The argument's name with its unit; it opens the message.
+
+    Raises:
+        ConfigError: If `value` is not a number, or is outside.
+    """
+    number = cast("float", value)
+    if isinstance(value, Real) and not isinstance(value, bool) and low <= number <= high:
+        return number
+    raise ConfigError(
+        f"{name} must be a number from {low:g} to {high:g}, got {value!r:.60}".lstrip()
+    )

@@ -1,10 +1,11 @@
-"""Base class of the vector environments: seeds, checks, sums over an episode, autoreset."""
+"""Base class of the vector environments: seeds, steps, sums over an episode, autoreset."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from inspect import Parameter, Signature, signature
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from gymnasium import spaces
@@ -13,49 +14,107 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from inframind_gym.envs.actions import check_actions
-from inframind_gym.errors import ConfigError
+from inframind_gym.envs.checks import check_actions, check_options
+from inframind_gym.envs.observations import ObservationForm, Places
+from inframind_gym.errors import ConfigError, require_within, unknown
 
 Seeds = int | Sequence[int | None] | None  # of environment 0, or one an environment
 # Observations, rewards, terminations, truncations and infos of a step.
-BatchStep = tuple[
-    NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
-]
+BatchStep = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+MOST_ENVS: Final = 65_536
+# What a vector environment takes besides the arguments of the single one.
+_OF_A_BATCH: Final = (
+    Parameter("num_envs", Parameter.KEYWORD_ONLY, default=1, annotation="int"),
+    Parameter("autoreset_mode", Parameter.KEYWORD_ONLY, default="SameStep", annotation="str"),
+)
 
 
-class BatchEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
-    """Seeds, the checks of `step`, sums over an episode, and how its end is told (SAME_STEP).
+class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
+    """E environments that step together; row i does what a single environment of its seed does.
+
+    With `autoreset_mode="SameStep"` the observation where an episode ends is the first of the next
+    one; `infos["final_obs"]` and `infos["final_info"]` tell how it ended. With "NextStep", which
+    some of Gymnasium's vector wrappers ask for, the observation and the infos are the last of the
+    episode; the next step ignores the row's action and begins the next episode, with reward 0.
+    The rewards, costs and records of a row are always those of the step that was taken.
+    `infos["action_mask"]` has the form of `action_space.sample(mask=…)`.
 
     Args:
         num_envs: E.
-        arguments: of the environments; `render_mode` is taken out.
+        arguments: of the environments; `render_mode` and `autoreset_mode` are taken out.
 
     Raises:
-        ConfigError: the batch would be empty, or is to be rendered.
+        ConfigError: `num_envs` or `autoreset_mode` is impossible, or the batch is to be rendered.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    truncates: ClassVar[bool] = False  # whether episodes end by truncation
 
     def __init__(self, num_envs: int, arguments: dict[str, Any]) -> None:
-        if num_envs < 1:
-            raise ConfigError(f"num_envs is {num_envs}; a batch has at least one environment")
+        require_within(num_envs, 1, MOST_ENVS, "num_envs")
+        if not isinstance(num_envs, int | np.integer):
+            raise ConfigError(f"num_envs must be an integer, got {num_envs!r}")
         if arguments.pop("render_mode", None) is not None:
             raise ConfigError("a vector environment is not rendered; make a single one to look at")
-        self.num_envs = num_envs
+        self.num_envs = int(num_envs)
+        self.metadata = {"autoreset_mode": _autoreset_mode(arguments.pop("autoreset_mode", None))}
         self._generators: list[np.random.Generator] = []  # none before the first reset
         self._episode_costs = np.zeros(num_envs)
         self._episode_rewards = np.zeros(num_envs)
+        self._every_row = np.arange(num_envs)
+        self._over = self._every_row[:0]  # rows that the next step resets ("NextStep")
 
     def _set_spaces(
-        self, observation: spaces.Box, action: spaces.MultiDiscrete | spaces.Discrete
+        self,
+        observation: spaces.Box,
+        places: Places | None,
+        action: spaces.MultiDiscrete | spaces.Discrete,
     ) -> None:
         """Set the spaces of one environment and of the batch."""
-        self.single_observation_space, self.single_action_space = observation, action
-        self.observation_space = batch_space(observation, self.num_envs)
-        self.action_space = batch_space(action, self.num_envs)
-        highs = action.nvec if isinstance(action, spaces.MultiDiscrete) else action.n
-        self._highs = np.atleast_1d(np.asarray(highs))
+        self._form = ObservationForm(observation, places)
+        self._width = len(observation.low)
+        self.single_observation_space, self.single_action_space = self._form.space, action
+        self.observation_space = batch_space(self._form.space, self.num_envs)
+        if isinstance(action, spaces.Discrete):
+            self._highs = np.array([action.n])
+            self.action_space = batch_space(action, self.num_envs)
+        else:  # not Gymnasium's Box of integers, which samples without masks
+            self._highs = action.nvec
+            self.action_space = spaces.MultiDiscrete(np.tile(action.nvec, (self.num_envs, 1)))
 
+    # What a family does
+
+    @abstractmethod
+    def _start(
+        self, rows: NDArray[np.int64], observations: NDArray[np.float32], *, first: bool
+    ) -> None:
+        """Begin an episode in the environments `rows`, and write what they see.
+
+        Args:
+            rows: (k,) environments.
+            observations: (E, d), written at `rows`.
+            first: after a reset, and not after another episode.
+        """
+
+    @abstractmethod
+    def _carry_out(
+        self,
+        actions: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        observations: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], dict[str, Any]]:
+        """Carry out a step of the environments `rows`.
+
+        Args:
+            actions: (E, a), in range.
+            rows: (k,) environments; the others have just begun an episode.
+            observations: (E, d), written at `rows`.
+
+        Returns:
+            (E,) rewards and costs, 0 in the other rows; (E,) whose episode is over; more infos.
+        """
+
+    @abstractmethod
     def _summary(
         self, over: NDArray[np.bool_], rewards: NDArray[np.float64], costs: NDArray[np.float64]
     ) -> dict[str, NDArray[Any]]:
@@ -68,21 +127,40 @@ class BatchEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
         Returns:
             (E,) arrays.
         """
-        raise NotImplementedError
 
-    def _begin_again(self, rows: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
-        """Begin the next episode in the environments `rows`, and write what they see."""
-        raise NotImplementedError
+    @abstractmethod
+    def _sample_masks(self) -> tuple[Any, ...]:
+        """The masks of the decisions that wait, as `action_space.sample` takes them."""
 
-    def _begin(self, seed: Seeds) -> None:
-        """Seed where that is asked for or due, and sum up from 0: a reset of all environments."""
+    def _set_options(self, options: dict[str, Any] | None) -> None:
+        check_options(options, ())
+
+    # Gymnasium
+
+    def reset(
+        self, *, seed: Seeds = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode everywhere.
+
+        Args:
+            seed: of environment 0 (environment i takes seed + i), or one an environment.
+            options: those of the single environment.
+
+        Raises:
+            ConfigError: an option is wrong, or the number of seeds.
+        """
+        self._set_options(options)
         if seed is not None or not self._generators:
             self._generators = [seeding.np_random(s)[0] for s in row_seeds(seed, self.num_envs)]
         self._episode_costs[:] = 0.0
         self._episode_rewards[:] = 0.0
+        self._over = self._every_row[:0]
+        observations = self._fresh_observations()
+        self._start(self._every_row, observations, first=True)
+        return self._form.of(observations), self._infos(np.zeros(self.num_envs))
 
-    def _check(self, actions: Any) -> NDArray[np.int64]:
-        """(E, parts) actions of a step.
+    def step(self, actions: Any) -> BatchStep:
+        """Carry out one action in every environment.
 
         Raises:
             ActionError: an action of the wrong shape or out of range.
@@ -90,65 +168,87 @@ class BatchEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
         """
         if not self._generators:
             raise ConfigError("call reset() before step()")
-        return check_actions(actions, self._highs, self.num_envs)
+        checked = check_actions(actions, self._highs, self.num_envs)
+        observations, rows = self._fresh_observations(), self._every_row
+        if len(self._over):
+            self._start(self._over, observations, first=False)
+            rows = np.setdiff1d(rows, self._over, assume_unique=True)
+        rewards, costs, over, more = self._carry_out(checked, rows, observations)
+        self._episode_costs += costs
+        self._episode_rewards += rewards
+        final = self._final_info(over, costs) if over.any() else {}
+        self._over = np.flatnonzero(over)
+        if self.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP:
+            more |= final
+        elif final:
+            final_obs = np.empty(self.num_envs, object)
+            for row in self._over.tolist():
+                final_obs[row] = self._form.of(observations[row].copy())
+            more |= {"final_obs": final_obs, "_final_obs": over}
+            more |= {"final_info": final, "_final_info": over.copy()}
+            self._start(self._over, observations, first=False)
+            self._over = self._every_row[:0]
+        never = np.zeros(self.num_envs, np.bool_)
+        ends = (never, over.copy()) if self.truncates else (over.copy(), never)
+        return self._form.of(observations), rewards, *ends, more | self._infos(costs)
+
+    def _fresh_observations(self) -> NDArray[np.float32]:
+        return np.empty((self.num_envs, self._width), np.float32)
 
     def _infos(self, costs: NDArray[np.float64]) -> dict[str, Any]:
-        return {"cost": costs, "_cost": np.ones(self.num_envs, np.bool_)}
+        every = np.ones(self.num_envs, np.bool_)
+        masks = {"action_mask": self._sample_masks(), "_action_mask": every.copy()}
+        return {"cost": costs, "_cost": every, **masks}
 
-    def _end(
-        self, rows: NDArray[np.int64], observations: NDArray[np.float32], infos: dict[str, Any]
-    ) -> None:
-        """Tell of the episodes that are over, and begin the next ones.
-
-        Args:
-            rows: (k,) environments.
-            observations: (E, d) of the step; at `rows` those of the next episodes are written.
-            infos: of the step, with its "cost"; "final_obs" and "final_info" are added.
-        """
-        over = np.zeros(self.num_envs, np.bool_)
-        over[rows] = True
-        final_obs = np.empty(self.num_envs, object)
-        for row in rows.tolist():
-            final_obs[row] = observations[row].copy()
+    def _final_info(
+        self, over: NDArray[np.bool_], costs: NDArray[np.float64]
+    ) -> dict[str, NDArray[Any]]:
+        """The info of the episodes that are over, whose sums begin again."""
         episode_costs = np.where(over, self._episode_costs, 0.0)
         episode_rewards = np.where(over, self._episode_rewards, 0.0)
+        self._episode_costs[over] = 0.0
+        self._episode_rewards[over] = 0.0
         final = {
-            "cost": np.where(over, infos["cost"], 0.0),
+            "cost": np.where(over, costs, 0.0),
             "episode_cost": episode_costs,
             "episode_reward": episode_rewards,
         } | self._summary(over, episode_rewards, episode_costs)
-        infos |= {
-            "final_obs": final_obs,
-            "_final_obs": over,
-            "final_info": final | {f"_{key}": over.copy() for key in final},
-            "_final_info": over.copy(),
-        }
-        self._episode_costs[rows] = 0.0
-        self._episode_rewards[rows] = 0.0
-        self._begin_again(rows, observations)
+        return final | {f"_{key}": over.copy() for key in final}
+
+
+def _autoreset_mode(mode: Any) -> AutoresetMode:
+    """The autoreset mode that is named; SAME_STEP for None."""
+    known = (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP)
+    for candidate in known:
+        if mode in (candidate, candidate.value):
+            return candidate
+    if mode is None:
+        return AutoresetMode.SAME_STEP
+    raise ConfigError(unknown("autoreset_mode", mode, [candidate.value for candidate in known]))
 
 
 def signature_in_a_batch(single: type) -> Signature:
-    """Signature of a vector environment: `num_envs`, and the arguments of the single one."""
-    num_envs = Parameter("num_envs", Parameter.KEYWORD_ONLY, default=1, annotation="int")
+    """Signature of a vector environment: its own arguments, and those of the single one."""
     shared = [
         p.replace(kind=Parameter.KEYWORD_ONLY)
         for p in signature(single).parameters.values()
         if p.name != "render_mode" and p.kind is not Parameter.VAR_KEYWORD
     ]
-    return Signature([num_envs, *shared])
+    return Signature([*_OF_A_BATCH, *shared])
 
 
 def row_seeds(seed: Seeds, num_envs: int) -> list[int | None]:
     """The seed of every row of a batch: row i takes seed + i, or its own of a list.
 
     Raises:
-        ConfigError: a list of the wrong length.
+        ConfigError: no integer and no list of them, or a list of the wrong length.
     """
     if seed is None:
         return [None] * num_envs
     if isinstance(seed, int | np.integer):
         return [int(seed) + i for i in range(num_envs)]
+    if isinstance(seed, str) or not isinstance(seed, Sequence | np.ndarray):
+        raise ConfigError(f"seed must be an integer or a list of {num_envs}, got {seed!r}")
     if len(seed) != num_envs:
         raise ConfigError(f"{len(seed)} seeds for {num_envs} environments")
     return list(seed)

@@ -229,10 +229,6 @@ class RouterMetrics:
 
     # A collector of the registry, on any thread
 
-    def describe(self) -> list[GaugeMetricFamily]:
-        """All gauges, without values."""
-        return [self._gauge(name, ()) for name in GAUGES]
-
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The gauges that are known now."""
         multiplier = multiplier_of(self._policy)

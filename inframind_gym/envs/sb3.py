@@ -22,7 +22,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.vector import PlacementVectorEnv
@@ -60,7 +60,7 @@ class SB3VecEnv(VecEnv):
         costs: the wrapper that keeps the history of episodes.
 
     Raises:
-        ConfigError: `env` is not one of our vector environments.
+        ConfigError: `env` is not one of our vector environments, or of another autoreset mode.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, NDArray[Any]]) -> None:
@@ -71,12 +71,17 @@ class SB3VecEnv(VecEnv):
                 'make one with gym.make_vec("InfraMind-Executor-v0", num_envs=8), or give single '
                 "environments to SB3's own DummyVecEnv"
             )
+        if batch.metadata["autoreset_mode"] != AutoresetMode.SAME_STEP:
+            raise ConfigError(
+                "SB3VecEnv shows the first observation of the next episode where one ends: make "
+                'the environment with autoreset_mode="SameStep", the default'
+            )
         self.batch: Any = batch  # what else it has differs from id to id
         self.costs = RecordEpisodeCostVector(env)
         self._actions: NDArray[np.int64] | None = None
         super().__init__(batch.num_envs, env.single_observation_space, env.single_action_space)
 
-    def reset(self) -> NDArray[np.float32]:
+    def reset(self) -> Any:
         """Start a new stream everywhere, with the seeds and options that were set, if any."""
         seeds = None if all(seed is None for seed in self._seeds) else self._seeds
         observations, _ = self.costs.reset(seed=seeds, options=self._batch_options())
@@ -84,7 +89,7 @@ class SB3VecEnv(VecEnv):
         self._reset_options()
         self._actions = None
         self.reset_infos = [{"cost": 0.0} for _ in range(self.num_envs)]
-        return np.asarray(observations, np.float32)
+        return _float32(observations)
 
     def _batch_options(self) -> dict[str, Any] | None:
         """The rows' options as one dict of arrays."""
@@ -100,12 +105,12 @@ class SB3VecEnv(VecEnv):
 
     def step_wait(
         self,
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
+    ) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
         """Carry out the actions.
 
         Returns:
-            Observations (E, d), rewards (E,), dones (E,) and E infos; where an episode is over the
-            observation is the first of the next one.
+            Observations (E, d) or a dict of arrays (E, …), rewards (E,), dones (E,) and E infos;
+            where an episode is over the observation is the first of the next one.
 
         Raises:
             ConfigError: no actions were given.
@@ -124,7 +129,7 @@ class SB3VecEnv(VecEnv):
         for row in np.flatnonzero(dones).tolist():
             episode = batch["episode"]
             infos[row] |= {
-                "terminal_observation": np.asarray(batch["final_obs"][row], np.float32),
+                "terminal_observation": _float32(batch["final_obs"][row]),
                 "episode_cost": float(episode["c"][row]),
                 "episode": {
                     "r": float(episode["r"][row]),
@@ -133,12 +138,7 @@ class SB3VecEnv(VecEnv):
                 },
             }
             self.reset_infos[row] = {"cost": 0.0}
-        return (
-            np.asarray(observations, np.float32),
-            rewards.astype(np.float32),
-            dones,
-            infos,
-        )
+        return _float32(observations), rewards.astype(np.float32), dones, infos
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -201,3 +201,10 @@ class SB3VecEnv(VecEnv):
 
     def _rows(self, indices: Indices) -> Sequence[int]:
         return [int(row) for row in self._get_indices(indices)]
+
+
+def _float32(observations: Any) -> Any:
+    """Observations, an array or a dict of arrays, as float32."""
+    if isinstance(observations, dict):
+        return {name: np.asarray(part, np.float32) for name, part in observations.items()}
+    return np.asarray(observations, np.float32)

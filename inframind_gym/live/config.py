@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
-from inframind_gym.configs import NonNegative, NonNegativeInt, Positive, PositiveInt, StrictModel
+from inframind_gym.configs import NonNegative, StrictModel, within
 from inframind_gym.configs import validate as validate_model
 from inframind_gym.envs.placement.config import ForeignMemory, PlacementConfig
 from inframind_gym.envs.routing.config import EnvConfig, checked_config
@@ -18,6 +18,10 @@ from inframind_gym.simulator.placement.cards import ClusterConfig, ModelCard
 from inframind_gym.simulator.server.pool import GpuConfig, ModelConfig, PoolConfig
 
 DEFAULT_POOL: Final = "cpu-tiny"  # of placement
+Seconds = Annotated[float, within(0.001, 86_400.0)]
+WaitSeconds = Annotated[float, within(0.0, 86_400.0)]
+Count = Annotated[int, within(0, 1000)]
+Misses = Annotated[int, within(1, 1000)]
 
 
 class LiveConfig(EnvConfig):
@@ -36,26 +40,26 @@ class LiveConfig(EnvConfig):
 
     live: LiveSettings = LiveSettings()
     log: str | None = None
-    retries: NonNegativeInt = 2
-    reach_s: Positive = 10.0
-    patience_s: Positive = 600.0
-    scripted_s: Positive | None = None
+    retries: Count = 2
+    reach_s: Seconds = 10.0
+    patience_s: Seconds = 600.0
+    scripted_s: Seconds | None = None
 
 
 class LiveLimits(StrictModel):
     """Limits of live placement: how long servers are waited for, how often a call is sent."""
 
-    start_s: Positive = 1800.0  # for a process to come up; large models are fetched first
-    sleep_s: Positive = 120.0  # for /sleep, until it is reported; then the server is stopped
-    wake_s: Positive = 120.0  # for /wake_up, until it is reported; then it has failed
-    drain_s: Positive = 120.0  # for calls of a server that is to leave; then they go elsewhere
-    stop_s: NonNegative = 20.0  # from SIGTERM to SIGKILL
-    call_s: Positive = 600.0  # for one call; then it has failed
-    retries: NonNegativeInt = 3  # of a call; where its server was stopped or slept does not count
-    backoff_s: NonNegative = 60.0  # for which a model that failed on a block is not tried there
-    health_s: Positive = 1.0  # between two checks of a server
-    answer_s: Positive = 5.0  # to wait for the answer to a check
-    misses: PositiveInt = 4  # checks in a row without an answer until a server counts as dead
+    start_s: Seconds = 1800.0  # for a process to come up; large models are fetched first
+    sleep_s: Seconds = 120.0  # for /sleep, until it is reported; then the server is stopped
+    wake_s: Seconds = 120.0  # for /wake_up, until it is reported; then it has failed
+    drain_s: Seconds = 120.0  # for calls of a server that is to leave; then they go elsewhere
+    stop_s: WaitSeconds = 20.0  # from SIGTERM to SIGKILL
+    call_s: Seconds = 600.0  # for one call; then it has failed
+    retries: Count = 3  # of a call; where its server was stopped or slept does not count
+    backoff_s: WaitSeconds = 60.0  # for which a model that failed on a block is not tried there
+    health_s: Seconds = 1.0  # between two checks of a server
+    answer_s: Seconds = 5.0  # to wait for the answer to a check
+    misses: Misses = 4  # checks in a row without an answer until a server counts as dead
 
 
 class PlacementLiveConfig(PlacementConfig):

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from inframind_gym.configs import Fraction, Positive, StrictModel, validate
+from inframind_gym.configs import Fraction, StrictModel, validate, within
 from inframind_gym.errors import ConfigError, require_positive, unknown
 
 Times = NDArray[np.float64]
+Factor = Annotated[float, within(0.001, 1000.0)]  # of the base rate
+Seconds = Annotated[float, within(0.001, 1e6)]
 
 
 class ArrivalProcess(StrictModel):
@@ -67,9 +69,9 @@ class BurstArrivals(ArrivalProcess):
     """Poisson arrivals whose rate is `factor` times the base rate at the end of every period."""
 
     kind: Literal["burst"] = "burst"
-    factor: Positive = 10.0
-    duration_s: Positive = 3.0
-    period_s: Positive = 20.0
+    factor: Factor = 10.0
+    duration_s: Seconds = 3.0
+    period_s: Seconds = 20.0
 
     @model_validator(mode="after")
     def _check(self) -> BurstArrivals:
@@ -100,7 +102,7 @@ class DiurnalArrivals(ArrivalProcess):
 
     kind: Literal["diurnal"] = "diurnal"
     amplitude: Fraction = 0.8
-    period_s: Positive = 600.0
+    period_s: Seconds = 600.0
 
     def mean_rate_factor(self) -> float:
         """Return mean rate over base rate: over whole periods they are the same."""
@@ -125,7 +127,7 @@ class SustainedArrivals(ArrivalProcess):
     """
 
     kind: Literal["sustained"] = "sustained"
-    factor: Positive = 3.0
+    factor: Factor = 3.0
     start_frac: Fraction = 0.25
     end_frac: Fraction = 0.75
 

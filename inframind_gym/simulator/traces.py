@@ -54,6 +54,7 @@ class Trace:
 @dataclass(frozen=True)
 class _Layout:
     columns: tuple[str, str, str]
+    unit: str  # of a timestamp
     nanoseconds: Callable[[str], int]  # of a timestamp: integers keep Azure's 0.1 µs
 
 
@@ -73,15 +74,20 @@ def _from_seconds(text: str, unit_s: float = 1.0) -> int:
 
 
 _LAYOUTS: Final = (
-    _Layout(("timestamp", "contexttokens", "generatedtokens"), _from_datetime),
     _Layout(
-        ("timestamp_ms", "input_length", "output_length"), lambda text: _from_seconds(text, 1e-3)
+        ("timestamp", "contexttokens", "generatedtokens"), "a date and time of day", _from_datetime
     ),
-    _Layout(("timestamp", "input", "output"), _from_seconds),
+    _Layout(
+        ("timestamp_ms", "input_length", "output_length"),
+        "milliseconds",
+        lambda text: _from_seconds(text, 1e-3),
+    ),
+    _Layout(("timestamp", "input", "output"), "seconds", _from_seconds),
 )
 _WANTED: Final = (
-    "TIMESTAMP,ContextTokens,GeneratedTokens | timestamp_ms,input_length,output_length | "
-    "timestamp,input,output"
+    "TIMESTAMP,ContextTokens,GeneratedTokens (date and time of day), "
+    "timestamp_ms,input_length,output_length (milliseconds), or "
+    "timestamp,input,output (seconds)"
 )
 
 
@@ -150,7 +156,7 @@ def _read_rows(path: Path, lines: Iterable[str]) -> list[tuple[int, int, int]]:
             text = ",".join(record)[:80]
             raise ConfigError(
                 f"{path}:{reader.line_num}: cannot read the row {text!r}, wanted "
-                f"{','.join(header)}. Correct or remove the line."
+                f"{','.join(header)} with {layout.unit} as the time. Correct or remove the line."
             ) from None
         if row[1] < 0 or row[2] < 0:
             raise ConfigError(f"{path}:{reader.line_num}: a count of tokens is negative.")

@@ -15,6 +15,7 @@ from inframind_gym.policies import BasePolicy, Contexts, Policy
 STREAM = "InfraMind-Stream-v0"
 EXECUTOR = "InfraMind-Executor-v0"
 PLANNER = "InfraMind-Planner-v0"
+PLACEMENT = "InfraMind-Placement-v0"
 ROUTING = (EXECUTOR, PLANNER, STREAM)  # the ids whose agent routes the calls of queries
 
 

@@ -312,7 +312,7 @@ def test_the_batch_resets_by_itself() -> None:
 def test_masks_allow_every_plan_that_fits_the_space() -> None:
     env = make(num_queries=3, down_models=["mistral-24b"])
     _, info = env.reset(seed=0)
-    assert info["action_mask"].all() and info["action_mask"].shape == (HIGHS.sum(),)
+    assert [mask.all() and len(mask) for mask in info["action_mask"]] == HIGHS.tolist()
     assert env.action_masks().all()
 
 
@@ -337,7 +337,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"level": "joint"}, "level: 'joint' is not valid. Valid: planner"),
     ({"exekutor": "static_mix"}, "exekutor: unknown key. Did you mean 'executor'"),
     ({"observe": "infra", "system_features": ["kv", "kv"]}, "names one twice"),
-    ({"budget_s": -1.0}, "budget_s must be a positive, finite number"),
+    ({"budget_s": -1.0}, "budget_s: must be a number from 0.001"),
 ]
 
 

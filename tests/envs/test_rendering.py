@@ -37,13 +37,13 @@ def make(name: str, steps: int, **arguments: Any) -> Any:
 def words(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """All that is written from now on."""
     written: list[str] = []
-    real = rendering._Canvas.text
+    real = rendering.Canvas.text
 
     def text(self: Any, at: Any, said: str, *style: Any, **options: Any) -> int:
         written.append(said)
         return real(self, at, said, *style, **options)
 
-    monkeypatch.setattr(rendering._Canvas, "text", text)
+    monkeypatch.setattr(rendering.Canvas, "text", text)
     return written
 
 

@@ -239,5 +239,5 @@ def test_telemetry_can_be_polled_more_often() -> None:
         ages[poll_s] = max(found)
         assert own.unwrapped.policy_spec().metrics_poll_s == (poll_s or 5.0)
     assert ages[0.5] <= 0.5 < ages[None] <= 5.0
-    with pytest.raises(ConfigError, match="metrics_poll_s must be a positive"):
+    with pytest.raises(ConfigError, match="metrics_poll_s: must be a number from"):
         make_batch(1, metrics_poll_s=0.0)

@@ -51,8 +51,7 @@ def play(env: PlacementEnv) -> list[dict[str, Any]]:
     infos, over = [info], False
     while not over:
         assert observation in env.observation_space
-        mask = info["action_mask"].reshape(env.simulation.num_gpus, -1)
-        action = np.array([rng.choice(np.flatnonzero(row)) for row in mask])
+        action = np.array([rng.choice(np.flatnonzero(mask)) for mask in info["action_mask"]])
         observation, reward, terminated, over, info = env.step(action)
         assert not terminated and reward == pytest.approx(sum(info["rewards"].values()))
         infos.append(info)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, MultiDiscrete
-from gymnasium.utils.env_checker import check_env
+from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.vector import AutoresetMode
 
 import inframind_gym  # noqa: F401
@@ -22,6 +22,7 @@ from inframind_gym.envs.placement.config import PlacementConfig
 from inframind_gym.envs.placement.env import PlacementEnv
 from inframind_gym.envs.placement.live import PlacementLiveEnv
 from inframind_gym.envs.placement.vector import PlacementVectorEnv
+from inframind_gym.envs.rendering import GOOD, RUNNING, WAITING
 from inframind_gym.errors import ActionError, ConfigError
 from inframind_gym.live.config import PlacementLiveConfig
 from tests.placement.toys import card, tight_cluster, write_cluster, write_demand
@@ -50,7 +51,7 @@ def test_the_constructors_name_every_argument() -> None:
     assert live == {*PlacementLiveConfig.model_fields, "render_mode"}
     for cls, arguments in (
         (PlacementEnv, [*fields, "render_mode", "unknown_arguments"]),
-        (PlacementVectorEnv, ["num_envs", *fields]),
+        (PlacementVectorEnv, ["num_envs", "autoreset_mode", *fields]),
     ):
         found = inspect.signature(cls).parameters
         assert list(found) == arguments
@@ -78,7 +79,8 @@ def episode(env: gym.Env[Any, Any], seed: int, action_seed: int = 0) -> list[Any
         assert not terminated
         assert observation in env.observation_space
         assert reward == pytest.approx(sum(info["rewards"].values()))
-        trace.append((observation.tobytes(), reward, info["cost"], info["action_mask"].tobytes()))
+        masks = b"".join(mask.tobytes() for mask in info["action_mask"])
+        trace.append((observation.tobytes(), reward, info["cost"], masks))
     return trace
 
 
@@ -123,7 +125,8 @@ def test_a_row_of_the_batch_is_a_single_environment(num_envs: int) -> None:
                     assert infos["final_info"][key][row] == info[key], key
                 observation, info = env.reset()
             assert np.array_equal(observations[row], observation)
-            assert np.array_equal(masks[row], info["action_mask"])
+            assert np.array_equal(masks[row], np.concatenate(info["action_mask"]))
+            assert data_equivalence(infos["action_mask"][row], info["action_mask"])
 
 
 def test_the_batch_hands_out_no_memory_twice() -> None:
@@ -169,7 +172,7 @@ def test_contexts_agree_with_observations(tmp_path: Path) -> None:
             context.waiting[0], rel=1e-4, abs=1e-4
         )
         assert np.expm1(by_model[:, 8] * np.log(301)) == pytest.approx(context.wake_s[0], rel=1e-4)
-        assert np.array_equal(info["action_mask"], context.mask[0].ravel())
+        assert np.array_equal(np.stack(info["action_mask"]), context.mask[0])
         if over:
             break
 
@@ -183,10 +186,12 @@ def test_contexts_agree_with_observations(tmp_path: Path) -> None:
         ({"demand": "trace"}, "Give the path of a CSV file as the argument `trace`"),
         ({"trace": "x.csv"}, "the demand's arrivals are 'poisson'"),
         ({"decision_interval_s": 2.5}, "must be a whole multiple of routing_interval_s"),
-        ({"load": 0}, "load: input should be greater than 0, got 0"),
+        ({"load": 0}, "load: must be a number from 0.001 to 1000, got 0"),
         ({"initial": "full"}, "'full' is not valid"),
         ({"num_decisions": True}, "must be a number"),
-        ({"load": None}, "load: input should be a valid number"),
+        ({"load": None}, "load: must be a number from 0.001 to 1000, got None"),
+        ({"decision_interval_s": 3600, "routing_interval_s": 0.01}, "10000 times at most"),
+        ({"num_decisions": 10**6, "load": 1000}, "jobs would come in an episode"),
     ],
     ids=str,
 )
@@ -234,6 +239,25 @@ def test_rendering() -> None:
     assert "qwen-7b: " in picture
 
 
+@pytest.mark.parametrize("cluster", ["h100-4gpu", "h100-16gpu", "h100-64gpu"])
+def test_the_picture_shows_states_and_waiting_calls(cluster: str) -> None:
+    """At the start models are awake and nothing runs; later calls run, then models come."""
+    env: Any = gym.make(PLACEMENT, cluster=cluster, render_mode="rgb_array", load=2.0)
+    env.action_space.seed(0)
+    env.reset(seed=0)
+    frames = [env.render()]
+    for _ in range(3):
+        *_, info = env.step(np.zeros(env.action_space.shape, np.int64))
+    frames.append(env.render())
+    env.step(env.action_space.sample(mask=info["action_mask"]))
+    frames.append(env.render())
+    assert frames[2].shape == (540, 960, 3) and np.array_equal(frames[2], env.render())
+    below = [frame[110:] for frame in frames]  # the legend of the colours
+    for colour, expected in ((GOOD, [1, 1]), (RUNNING, [0, 1]), (WAITING, [0, 1, 1])):
+        shown = [int((frame == colour).all(-1).sum() > 50) for frame in below]
+        assert shown[: len(expected)] == expected, colour
+
+
 def test_maskable_ppo_learns_on_it() -> None:
     """The masks have the form that sb3-contrib wants, and a few updates run through."""
     contrib = pytest.importorskip("sb3_contrib")
@@ -242,8 +266,10 @@ def test_maskable_ppo_learns_on_it() -> None:
     learner.learn(64)
     observation, info = env.reset(seed=0)
     for _ in range(8):
-        action, _ = learner.predict(observation, action_masks=info["action_mask"])
-        mask = info["action_mask"].reshape(4, -1)
+        action, _ = learner.predict(
+            observation, action_masks=env.get_wrapper_attr("action_masks")()
+        )
+        mask = np.stack(info["action_mask"])
         assert mask[np.arange(4), action].all()
         observation, _, _, _, info = env.step(action)
 
@@ -256,7 +282,7 @@ def test_batches_of_both_families_keep_one_contract(name: str) -> None:
         batch.step(np.zeros(2, np.int64))
     with pytest.raises(ConfigError, match="2 environments"):
         batch.reset(seed=[1, 2, 3])
-    with pytest.raises(ConfigError, match="at least one environment"):
+    with pytest.raises(ConfigError, match="num_envs must be a number from 1"):
         gym.make_vec(name, num_envs=0)
     with pytest.raises(ConfigError, match="not rendered"):
         gym.make_vec(name, num_envs=2, render_mode="ansi")

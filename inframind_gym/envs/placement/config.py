@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import model_validator
 
-from inframind_gym.configs import (
-    Fraction,
-    NonNegative,
-    Positive,
-    PositiveInt,
-    StrictModel,
-    validate,
-)
+from inframind_gym.configs import Fraction, StrictModel, validate, within
 
 DEFAULT_CLUSTER: Final = "h100-8gpu"
 DEFAULT_DEMAND: Final = "steady"
+MOST_TICKS: Final = 10_000  # routing intervals of a decision interval
 
 
 class ForeignMemory(StrictModel):
@@ -27,8 +21,8 @@ class ForeignMemory(StrictModel):
     than is free at that instant.
     """
 
-    max_MB: NonNegative = 12000.0  # noqa: N815
-    every_s: Positive = 30.0
+    max_MB: Annotated[float, within(0.0, 1e9)] = 12000.0  # noqa: N815
+    every_s: Annotated[float, within(0.01, 1e6)] = 30.0
 
 
 class PlacementConfig(StrictModel):
@@ -37,17 +31,18 @@ class PlacementConfig(StrictModel):
     cluster: str = DEFAULT_CLUSTER
     demand: str = DEFAULT_DEMAND
     trace: str | None = None
-    load: Positive = 1.0
-    routing_interval_s: Positive = 1.0
-    decision_interval_s: Positive = 5.0
-    num_decisions: PositiveInt = 120
+    load: Annotated[float, within(0.001, 1000.0)] = 1.0
+    routing_interval_s: Annotated[float, within(0.01, 3600.0)] = 1.0
+    decision_interval_s: Annotated[float, within(0.01, 3600.0)] = 5.0
+    num_decisions: Annotated[int, within(1, 1_000_000)] = 120
     initial: Literal["spread", "empty"] = "spread"
-    illegal_penalty: NonNegative = 0.1
-    latency_scale_s: Positive = 10.0
+    illegal_penalty: Annotated[float, within(0.0, 1e6)] = 0.1
+    latency_scale_s: Annotated[float, within(0.001, 1e6)] = 10.0
     ema: Fraction = 0.3
-    timing_spread: NonNegative = 0.2
-    timing_noise: NonNegative = 0.1
+    timing_spread: Annotated[float, within(0.0, 3.0)] = 0.2
+    timing_noise: Annotated[float, within(0.0, 3.0)] = 0.1
     foreign_memory: ForeignMemory = ForeignMemory()
+    observation: Literal["flat", "dict"] = "flat"
 
     @model_validator(mode="after")
     def _whole_intervals(self) -> PlacementConfig:
@@ -61,6 +56,11 @@ class PlacementConfig(StrictModel):
                     f"{name} ({interval_s:g}) must be a whole multiple of routing_interval_s "
                     f"({self.routing_interval_s:g})"
                 )
+        if self.ticks > MOST_TICKS:
+            raise ValueError(
+                f"decision_interval_s ({self.decision_interval_s:g}) is {self.ticks} times "
+                f"routing_interval_s ({self.routing_interval_s:g}); {MOST_TICKS} times at most"
+            )
         return self
 
     @property

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from inframind_gym.envs.actions import check_actions
+from inframind_gym.envs.checks import check_actions, check_options
+from inframind_gym.envs.observations import ObservationForm, Places
 from inframind_gym.envs.placement.config import (
     DEFAULT_CLUSTER,
     DEFAULT_DEMAND,
@@ -21,29 +22,33 @@ from inframind_gym.envs.placement.context import (
     contexts,
     spec_of,
 )
-from inframind_gym.envs.placement.observation import HIGHEST
+from inframind_gym.envs.placement.observation import GPU_FEATURES, HIGHEST, MODEL_FEATURES, STATES
 from inframind_gym.envs.placement.reward import TERMS
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.errors import ConfigError, unknown
 
+RENDER_MODES = ("ansi", "rgb_array")
 
-def placement_spaces(simulation: PlacementSimulation) -> tuple[spaces.Box, spaces.MultiDiscrete]:
-    """Return the observation and the action space of one cluster."""
+
+def placement_spaces(
+    simulation: PlacementSimulation,
+) -> tuple[spaces.Box, Places | None, spaces.MultiDiscrete]:
+    """Return the space of flat observations, the places of a Dict's entries, the action space."""
     box = spaces.Box(0.0, HIGHEST, (simulation.observation_size,), np.float32)
-    return box, spaces.MultiDiscrete([simulation.num_models + 1] * simulation.num_gpus)
+    gpus, models = simulation.num_gpus, simulation.num_models
+    places = None
+    if simulation.config.observation == "dict":
+        of_gpus, of_models = np.split(
+            np.arange(box.shape[0]), [gpus * (STATES * models + GPU_FEATURES)]
+        )
+        places = {
+            "gpus": of_gpus.reshape(gpus, -1),
+            "models": of_models.reshape(models, MODEL_FEATURES),
+        }
+    return box, places, spaces.MultiDiscrete([models + 1] * gpus)
 
 
-def no_options(options: dict[str, Any] | None) -> None:
-    """Refuse options of `reset`: there are none.
-
-    Raises:
-        ConfigError: an option is given.
-    """
-    for key in options or {}:
-        raise ConfigError(f"reset: {unknown('option', key, ())}")
-
-
-class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
+class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
     """Decide every five seconds which model each GPU of a cluster holds awake.
 
     ## Description
@@ -59,16 +64,18 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
     ## Action Space
 
     `MultiDiscrete([M + 1] * G)`: per GPU 0, leave it alone, or 1 + the model to make active.
-    `action_masks()` and `info["action_mask"]`, (G·(M + 1),), mark the choices that are open to each
-    GPU: it is STABLE, the model fits, is not loading anywhere and its block of GPUs is free. A mask
-    cannot express that all GPUs of a block choose the same model; a choice of only some of them is
-    illegal. Illegal choices do nothing and cost reward; the rule is in
-    `inframind_gym.simulator.placement.choices`.
+    `info["action_mask"]`, a tuple of G int8 arrays (M + 1,), marks the choices that are open to
+    each GPU, and so does `action_masks()`, (G·(M + 1),) of bool: the GPU is STABLE, the model fits,
+    is not loading anywhere and its block of GPUs is free. A mask cannot express that all GPUs of a
+    block choose the same model; a choice of only some of them is illegal. Illegal choices do
+    nothing and cost reward; the rule is in `inframind_gym.simulator.placement.choices`. No legal
+    action is masked out.
 
     ## Observation Space
 
     `Box(0, 5, (G·(4·M + 7) + 12·M,))`: the models on each GPU and the calls that wait for each
-    model, number by number in `inframind_gym.envs.placement.observation`.
+    model, number by number in `inframind_gym.envs.placement.observation`. With
+    `observation="dict"` a Dict of the same numbers: `gpus` (G, 4·M + 7) and `models` (M, 12).
 
     ## Rewards and costs
 
@@ -110,14 +117,15 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
     * `timing_noise`: log-normal spread of each single transition around that.
     * `foreign_memory`: memory that other processes take, which makes starts fail: every `every_s`
       seconds (30) uniform in 0..`max_MB` (12,000), at most what is free.
-    * `render_mode`: None or "ansi".
+    * `observation`: "flat" or "dict".
+    * `render_mode`: None, "ansi" (text) or "rgb_array".
 
     ## Version History
 
     * v0: first version.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
 
     def __init__(
         self,
@@ -135,6 +143,7 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         timing_spread: float = 0.2,
         timing_noise: float = 0.1,
         foreign_memory: dict[str, float] | None = None,
+        observation: Literal["flat", "dict"] = "flat",
         render_mode: str | None = None,
         **unknown_arguments: Any,
     ) -> None:
@@ -145,13 +154,14 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
 
     def _set_up(self, simulation: PlacementSimulation, render_mode: str | None) -> None:
         """Set spaces and state of an environment with this cluster."""
-        if render_mode not in (None, "ansi"):
-            raise ConfigError(unknown("render_mode", render_mode, ("ansi",)))
+        if render_mode not in (None, *RENDER_MODES):
+            raise ConfigError(unknown("render_mode", render_mode, RENDER_MODES))
         self.render_mode = render_mode
         self.simulation = simulation
         self.config = simulation.config
-        box, choices = placement_spaces(simulation)
-        self.observation_space = cast("gym.Space[NDArray[np.float32]]", box)
+        box, places, choices = placement_spaces(simulation)
+        self._form = ObservationForm(box, places)
+        self.observation_space = self._form.space
         self.action_space = choices
         self._highs = np.asarray(choices.nvec)
         self._row = np.zeros(1, np.int64)
@@ -161,22 +171,26 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode.
 
         Raises:
             ConfigError: an option is given; there are none.
         """
         super().reset(seed=seed)
-        no_options(options)
+        check_options(options, ())
         observations = self.simulation.observations()
         self.simulation.start(self._row, [self.np_random], observations)
         self._running = True
         self._episode_cost = 0.0
         self._episode_reward = 0.0
-        return observations[0], {"cost": 0.0, "time_s": 0.0, "action_mask": self.action_masks()}
+        return self._form.of(observations[0]), {
+            "cost": 0.0,
+            "time_s": 0.0,
+            "action_mask": tuple(self.simulation.state.mask[0].astype(np.int8)),
+        }
 
-    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Carry out a decision and let `decision_interval_s` pass.
 
         Raises:
@@ -199,7 +213,7 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
             "rewards": dict(zip(TERMS, terms, strict=True)),
             "illegal": int(episode["illegal"]),
             "time_s": float(episode["tick"] * self.config.routing_interval_s),
-            "action_mask": self.action_masks(),
+            "action_mask": tuple(self.simulation.state.mask[0].astype(np.int8)),
         }
         if truncated:
             self._running = False
@@ -208,7 +222,7 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
                 "episode_reward": self._episode_reward,
                 **self.simulation.summary(0),
             }
-        return observations[0], reward, False, truncated, info
+        return self._form.of(observations[0]), reward, False, truncated, info
 
     # Information for policies
 
@@ -229,6 +243,10 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         """Return the jobs that ended in the last step, (k,) JOB_DONE."""
         return self.simulation.completed(0)
 
-    def render(self) -> str | None:
-        """Return a table of GPUs and models ("ansi")."""
-        return None if self.render_mode is None else self.simulation.table(0)
+    def render(self) -> Any:
+        """Return the cluster: a table ("ansi") or a picture, (540, 960, 3) uint8 ("rgb_array")."""
+        if self.render_mode != "rgb_array":
+            return None if self.render_mode is None else self.simulation.table(0)
+        from inframind_gym.envs.placement.rendering import draw_frame
+
+        return draw_frame(self.simulation, self._episode_reward, self._episode_cost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from inframind_gym.envs.placement.config import PlacementConfig
 from inframind_gym.envs.placement.entry import BEGIN, STEP, drive, write_held
 from inframind_gym.envs.placement.observation import observation_size
 from inframind_gym.envs.placement.reward import TERMS
+from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.placement.cards import ClusterConfig, ModelCard, load_cluster
 from inframind_gym.simulator.placement.demand import DemandConfig, JobArrivals, load_demand
 from inframind_gym.simulator.placement.jobs import dag_table
@@ -32,6 +33,8 @@ from inframind_gym.simulator.placement.state import (
     first_gpu,
 )
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
+
+MOST_JOBS: Final = 2_000_000  # expected in an episode of all environments of a batch, 1 kB each
 
 
 class PlacementSimulation:
@@ -58,6 +61,12 @@ class PlacementSimulation:
         self.cluster_config, self.cards = load_cluster(config.cluster)
         self.demand = load_demand(config.demand)
         rate = jobs_per_min(config, self.cluster_config, self.demand)
+        jobs = num_envs * rate * config.horizon_s / 60.0
+        if jobs > MOST_JOBS:
+            raise ConfigError(
+                f"{jobs:.1g} jobs would come in an episode of all {num_envs} environments, at most "
+                f"{MOST_JOBS:,} can; lower load, num_decisions, decision_interval_s or num_envs"
+            )
         self.arrivals = JobArrivals(self.demand, rate, config.horizon_s, config.trace)
         self.world = self._build_world()
         self.state: ClusterState = allocate(self.world, num_envs, self.arrivals.capacity)
@@ -117,7 +126,16 @@ class PlacementSimulation:
             actions: (E, G), each number in its range.
             observations: (E, d), written.
         """
-        drive(self.world, self.state, STEP, self._all_rows, actions, observations, self.terms)
+        self.step_rows(self._all_rows, actions, observations)
+
+    def step_rows(
+        self,
+        rows: NDArray[np.int64],
+        actions: NDArray[np.int64],
+        observations: NDArray[np.float32],
+    ) -> None:
+        """Carry out a decision in the environments `rows` (k,) alone."""
+        drive(self.world, self.state, STEP, rows, actions, observations, self.terms)
 
     def over(self) -> NDArray[np.bool_]:
         """Return (E,) whether each environment's episode has reached its last decision."""

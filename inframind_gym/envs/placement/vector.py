@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.batch import BatchEnv, BatchStep, Seeds, signature_in_a_batch
+from inframind_gym.envs.batch import BatchEnv, signature_in_a_batch
 from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.envs.placement.context import (
     PlacementContext,
@@ -15,22 +15,15 @@ from inframind_gym.envs.placement.context import (
     contexts,
     spec_of,
 )
-from inframind_gym.envs.placement.env import PlacementEnv, no_options, placement_spaces
+from inframind_gym.envs.placement.env import PlacementEnv, placement_spaces
 from inframind_gym.envs.placement.reward import TERMS
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 
 
 class PlacementVectorEnv(BatchEnv):
-    """E clusters that step together; row i does what a single environment of its seed does.
+    """`InfraMind-Placement-v0` in a batch (`BatchEnv`); arguments as of `PlacementEnv`."""
 
-    Autoreset is SAME_STEP: where an episode ends, `infos["final_obs"]` and `infos["final_info"]`
-    are of that episode, and the observation is the first of the next one. Reward, cost and terms of
-    a row are always those of the step that was taken.
-
-    Args:
-        num_envs: E; the other arguments are those of `PlacementEnv`. It is not rendered.
-    """
-
+    truncates = True
     __signature__ = signature_in_a_batch(PlacementEnv)
 
     def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
@@ -39,43 +32,25 @@ class PlacementVectorEnv(BatchEnv):
         self.simulation = PlacementSimulation(self.config, num_envs)
         self._set_spaces(*placement_spaces(self.simulation))
 
-    def reset(
-        self, *, seed: Seeds = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin an episode everywhere.
+    def _start(
+        self, rows: NDArray[np.int64], observations: NDArray[np.float32], *, first: bool
+    ) -> None:
+        generators = [self._generators[row] for row in rows.tolist()]
+        self.simulation.start(rows, generators, observations)
 
-        Args:
-            seed: of environment 0 (environment i takes seed + i), or one an environment.
-            options: there are none.
-
-        Raises:
-            ConfigError: an option is given, or the number of seeds is wrong.
-        """
-        no_options(options)
-        self._begin(seed)
-        observations = self.simulation.observations()
-        self.simulation.start(np.arange(self.num_envs), self._generators, observations)
-        return observations, self._infos(np.zeros(self.num_envs))
-
-    def step(self, actions: Any) -> BatchStep:
-        """Carry out one decision in every environment.
-
-        Raises:
-            ActionError: an action of the wrong shape or out of range.
-            ConfigError: `reset` was not called.
-        """
+    def _carry_out(
+        self,
+        actions: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        observations: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], dict[str, Any]]:
         simulation = self.simulation
-        checked = self._check(actions)
-        observations = simulation.observations()
-        simulation.step(checked, observations)
+        simulation.terms[self._over] = 0.0  # the rows that do not step
+        simulation.step_rows(rows, actions, observations)
         terms = simulation.terms
         rewards = terms[:, 0] + terms[:, 1] + terms[:, 2]
         costs = simulation.state.episode["late"].astype(np.float64)
-        self._episode_costs += costs
-        self._episode_rewards += rewards
-        truncations = simulation.over()
-        infos = self._infos(costs)
-        infos |= {
+        infos = {
             "rewards": {
                 **{term: terms[:, i].copy() for i, term in enumerate(TERMS)},
                 **{f"_{term}": self._every() for term in TERMS},
@@ -84,10 +59,10 @@ class PlacementVectorEnv(BatchEnv):
             "illegal": simulation.state.episode["illegal"].copy(),
             "_illegal": self._every(),
         }
-        if truncations.any():
-            self._end(np.flatnonzero(truncations), observations, infos)
-        terminations = np.zeros(self.num_envs, np.bool_)
-        return observations, rewards, terminations, truncations, infos
+        return rewards, costs, simulation.over(), infos
+
+    def _sample_masks(self) -> tuple[Any, ...]:
+        return tuple(map(tuple, self.simulation.state.mask.astype(np.int8)))
 
     # Information for policies
 
@@ -114,7 +89,3 @@ class PlacementVectorEnv(BatchEnv):
             for key, value in self.simulation.summary(row).items():
                 summary.setdefault(key, np.zeros(self.num_envs, type(value)))[row] = value
         return summary
-
-    def _begin_again(self, rows: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
-        generators = [self._generators[row] for row in rows.tolist()]
-        self.simulation.start(rows, generators, observations)

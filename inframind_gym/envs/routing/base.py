@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.actions import check_actions
+from inframind_gym.envs.checks import SampleMask, check_actions, check_options
+from inframind_gym.envs.observations import ObservationForm
 from inframind_gym.envs.routing.actions import action_mask, action_space
-from inframind_gym.envs.routing.config import DEFAULT_POOL, DEFAULT_WORKLOAD, env_config
+from inframind_gym.envs.routing.config import DEFAULT_POOL, DEFAULT_WORKLOAD, RANGES, env_config
 from inframind_gym.envs.routing.observation import observation_space
+from inframind_gym.envs.routing.places import places
 from inframind_gym.envs.routing.simulation import DECISION, STREAM_OVER, Simulation
-from inframind_gym.errors import ConfigError, require_positive, unknown
+from inframind_gym.errors import ConfigError, require_within, unknown
 
 if TYPE_CHECKING:
     from inframind_gym.envs.routing.spec import PolicySpec
@@ -29,7 +31,7 @@ def passed_on(local: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in local.items() if k not in ("self", "__class__", "others")} | others
 
 
-class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
+class InfraMindEnv(gym.Env[Any, Any]):
     """A router of multi-agent LLM calls in front of vLLM servers.
 
     The subclasses are the registered environments; see there.
@@ -60,7 +62,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         agents: dict[str, Any] | None = None,
         background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix",
         level: Literal["executor", "planner", "joint"] = "executor",
-        observation: Literal["full", "index"] = "full",
+        observation: Literal["full", "index", "dict"] = "full",
         system_features: Sequence[Literal["queue", "e2e", "kv", "in_flight"]] = ("queue", "e2e"),
         metrics_poll_s: float | None = None,
         record_calls: bool = False,
@@ -75,13 +77,13 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         self.render_mode = render_mode
         self.simulation = self._simulate(arguments)
         self.config = self.simulation.config
-        self.observation_space = cast(
-            "gym.Space[NDArray[np.float32]]", observation_space(self.simulation)
-        )
-        self.action_space = action_space(self.simulation)
-        self._highs = np.atleast_1d(
-            np.asarray(getattr(self.action_space, "nvec", getattr(self.action_space, "n", None)))
-        )
+        self._form = ObservationForm(observation_space(self.simulation), places(self.simulation))
+        self.observation_space = self._form.space
+        choices = action_space(self.simulation)
+        self.action_space = choices
+        self._sample_mask = SampleMask(choices)
+        highs = getattr(choices, "nvec", getattr(choices, "n", None))
+        self._highs = np.atleast_1d(np.asarray(highs))
         self._num_routes = self.simulation.num_routes if self.simulation.level == "executor" else 0
         self._mask_of = -1
         self._mask = np.zeros(0, np.bool_)
@@ -105,7 +107,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         """Return what rendering keeps of the last decisions; None where nothing is rendered."""
         if self.render_mode is None:
             return None
-        from inframind_gym.envs.rendering import DecisionLog
+        from inframind_gym.envs.routing.rendering import DecisionLog
 
         return DecisionLog(6)
 
@@ -147,25 +149,26 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
             (M·S,) for the executor, the form that MaskablePPO wants; at the other levels the masks
             of all parts of the action, one after the other.
         """
+        return self._current_mask().copy()
+
+    def _current_mask(self) -> NDArray[np.bool_]:
         up = int(self._contexts[0]["models_up"])
         if up != self._mask_of:
             self._mask_of = up
             self._mask = action_mask(self.simulation, up, self._highs)
-        return self._mask.copy()
+        return self._mask
 
     # Gymnasium
 
     def _set_options(self, options: dict[str, Any] | None) -> None:
         numbers: dict[str, float] = {}
-        for key, value in (options or {}).items():
-            if key not in RESET_OPTIONS:
-                raise ConfigError(f"reset: {unknown('option', key, RESET_OPTIONS)}")
+        for key, value in check_options(options, RESET_OPTIONS).items():
             drawn = key == "budget_s" and isinstance(value, float) and np.isnan(value)
-            numbers[key] = value if drawn else require_positive(key, value)
+            numbers[key] = value if drawn else require_within(value, *RANGES[key], key)
         self._rate = numbers.get("arrival_rate_per_min", self._rate)
         self._budget = numbers.get("budget_s", self._budget)
 
-    def _begin(self, *, inside: bool) -> NDArray[np.float32]:
+    def _begin(self, *, inside: bool) -> Any:
         observations, self._contexts = self.simulation.buffers()
         self.simulation.start(
             self._row,
@@ -178,16 +181,15 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         )
         return self._episode_starts(observations)
 
-    def _episode_starts(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _episode_starts(self, observations: NDArray[np.float32]) -> Any:
         self._episode_cost = 0.0
         self._episode_reward = 0.0
         self._running = True
         if self._log is not None:
             self._log.clear()
-        observation: NDArray[np.float32] = observations[0]
-        return observation
+        return self._form.of(observations[0])
 
-    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Carry out the decision and let time run to the next one.
 
         Raises:
@@ -213,7 +215,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         if terminated:
             info["episode_cost"] = self._episode_cost
             info |= self._summary()
-        return observations[0], reward, terminated, False, info
+        return self._form.of(observations[0]), reward, terminated, False, info
 
     def _checked(self, action: Any) -> NDArray[np.int64]:
         if self._num_routes and isinstance(action, int | np.integer):
@@ -230,7 +232,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
             "time_s": float(context["time_s"]),
             "query": int(context["query"]),
             "node": int(context["node"]),
-            "action_mask": self.action_masks(),
+            "action_mask": self._sample_mask.of(self._current_mask()),
         }
 
     def _summary(self) -> dict[str, Any]:
@@ -240,7 +242,7 @@ class InfraMindEnv(gym.Env[NDArray[np.float32], Any]):
         """Return a picture of queues, budget and the last decisions, (540, 960, 3) uint8."""
         if self.render_mode is None:
             return None
-        from inframind_gym.envs.rendering import draw_frame
+        from inframind_gym.envs.routing.rendering import draw_frame
 
         return draw_frame(self.simulation, self._contexts[0], self._log, self._rate)
 
@@ -256,7 +258,7 @@ class TaggedQueryEnv(InfraMindEnv):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Start the episode of the next query; see Starting State."""
         super().reset(seed=seed)
         self._set_options(options)

@@ -7,13 +7,21 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from inframind_gym.configs import PositiveInt, StrictModel, validate
-from inframind_gym.errors import ConfigError, require_positive, unknown
+from inframind_gym.configs import StrictModel, validate, within
+from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, Graph, custom_graph
 from inframind_gym.simulator.workload import AgentProfile
 
 DEFAULT_POOL: Final = "b200-2gpu"
 DEFAULT_WORKLOAD: Final = "mixed"
+
+# Of the numbers among the arguments, both ends included. Beyond them a step could take minutes.
+RANGES: Final = {
+    "arrival_rate_per_min": (0.01, 100_000.0),
+    "budget_s": (0.001, 1e6),  # what an observation can show
+    "num_queries": (1, 1_000_000),
+    "metrics_poll_s": (0.001, 3600.0),
+}
 
 
 class FixedPlan(StrictModel):
@@ -55,9 +63,9 @@ class EnvConfig(StrictModel):
     workload: str = DEFAULT_WORKLOAD
     tasks: str = "builtin"
     split: Literal["train", "val", "test", "all"] = "test"
-    arrival_rate_per_min: float = 100.0
-    budget_s: float | None = None
-    num_queries: PositiveInt | None = None
+    arrival_rate_per_min: Annotated[float, within(*RANGES["arrival_rate_per_min"])] = 100.0
+    budget_s: Annotated[float, within(*RANGES["budget_s"])] | None = None
+    num_queries: Annotated[int, within(*RANGES["num_queries"])] | None = None
     arrivals: str | dict[str, Any] = "poisson"
     scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
     execution: Literal["parallel", "sequential"] | None = None
@@ -65,11 +73,16 @@ class EnvConfig(StrictModel):
     agents: AgentProfile | None = None
     background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix"
     level: Literal["executor", "planner", "joint"] = "executor"
-    observation: Literal["full", "index"] = "full"
+    observation: Literal["full", "index", "dict"] = "full"
     system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
-    metrics_poll_s: float | None = None
+    metrics_poll_s: Annotated[float, within(*RANGES["metrics_poll_s"])] | None = None
     record_calls: bool = False
     down_models: tuple[str, ...] = ()
+
+    @property
+    def embedding(self) -> Literal["full", "index"]:
+        """Form of query and role among the numbers of an observation."""
+        return "index" if self.observation == "index" else "full"
 
 
 class PlannerConfig(EnvConfig):
@@ -110,9 +123,6 @@ def checked_config(arguments: Mapping[str, Any], model: type[ConfigT]) -> Config
     if given.get("planner") == "mix":
         given["planner"] = None
     config = validate(given, model, source="environment")
-    for key in ("arrival_rate_per_min", "budget_s", "metrics_poll_s"):
-        if getattr(config, key) is not None:  # as it was given: "100" and True are no rates
-            require_positive(key, given.get(key, getattr(config, key)))
     if len(set(config.system_features)) != len(config.system_features):
         raise ConfigError(f"system_features names one twice: {list(config.system_features)}")
     return config

@@ -19,7 +19,7 @@ class ExecutorEnv(TaggedQueryEnv):
 
     `Discrete(M·3)`: model `a // 3` in the order of the pool, strategy `a % 3` (0 Flash, 1 Concise,
     2 DeepThink). A call routed to a model that is down goes to the next one that is up;
-    `action_masks()` and `info["action_mask"]` tell which are up.
+    `info["action_mask"]`, (M·3,) int8, tells which are up, and so does `action_masks()`, of bool.
 
     ## Observation Space
 
@@ -35,7 +35,8 @@ class ExecutorEnv(TaggedQueryEnv):
     | (5) | KV-cache use, with `system_features=("queue", "e2e", "kv")` | 0..1 |
 
     With `observation="index"` two indices (of the task and of the role) stand in place of the 768
-    numbers. Telemetry is as old as the last poll (every 5 s).
+    numbers, with "dict" the numbers come as a Dict with servers as rows
+    (`inframind_gym.envs.routing.places`). Telemetry is as old as the last poll (every 5 s).
 
     ## Rewards and costs
 
@@ -71,7 +72,7 @@ class ExecutorEnv(TaggedQueryEnv):
     | `agents` | rules of the agents beyond their graph; None: the workload's |
     | `background` | router of the calls that are not the agent's |
     | `level` | decisions of the agent: "executor", or as in `InfraMind-Stream-v0` |
-    | `observation` | "full" (embeddings) or "index" |
+    | `observation` | "full" (embeddings), "index" or "dict" |
     | `system_features` | observed telemetry: "queue", "e2e", "kv", "in_flight" |
     | `metrics_poll_s` | seconds between two polls of it; None: the pool's |
     | `record_calls` | keep a record of every call (`calls()`) |

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from inframind_gym.envs.routing.base import TaggedQueryEnv, passed_on
 from inframind_gym.envs.routing.config import DEFAULT_POOL, DEFAULT_WORKLOAD, planner_config
 from inframind_gym.envs.routing.planner_simulation import PlannerSimulation
@@ -46,7 +43,7 @@ class PlannerEnv(TaggedQueryEnv):
     | 2-7 | role of each agent, taken modulo the number of roles of the query's domain |
 
     Roles beyond the number of agents are not read. Every plan can be carried out:
-    `action_masks()` is all true.
+    `info["action_mask"]`, a tuple of an int8 array a part, is all ones.
 
     ## Observation Space
 
@@ -61,7 +58,8 @@ class PlannerEnv(TaggedQueryEnv):
     | 5 | mean end-to-end latency of each model, s | log(1 + e2e) / log 300 |
 
     The last two are the `system_features`; "kv" and "in_flight" may be named too. With
-    `observation="index"` the index of the query stands in place of its embedding.
+    `observation="index"` the index of the query stands in place of its embedding, with "dict" the
+    numbers come as a Dict with servers as rows (`inframind_gym.envs.routing.places`).
     `env.unwrapped.policy_spec().layout` finds every number and turns it back into its unit.
 
     ## Rewards and costs
@@ -116,7 +114,7 @@ class PlannerEnv(TaggedQueryEnv):
         planner: dict[str, Any] | None = None,
         agents: dict[str, Any] | None = None,
         background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix",
-        observation: Literal["full", "index"] = "full",
+        observation: Literal["full", "index", "dict"] = "full",
         system_features: Sequence[Literal["queue", "e2e", "kv", "in_flight"]] = ("queue", "e2e"),
         metrics_poll_s: float | None = None,
         record_calls: bool = False,
@@ -133,7 +131,7 @@ class PlannerEnv(TaggedQueryEnv):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Wait for the next query; with a seed the executor forgets what it has learned."""
         if seed is not None:
             self.simulation.reset_executor()

@@ -100,7 +100,7 @@ class PlannerSimulation(Simulation):
     ) -> None:
         """Say what the planner sees, and find it in what the loops write."""
         self.layout = replace(
-            wide, embedding=self.config.observation, system_features=infra, scope=scope
+            wide, embedding=self.config.embedding, system_features=infra, scope=scope
         )
         self.observation_size = self.layout.size
         columns = [wide.budget] if scope == "plan" else []

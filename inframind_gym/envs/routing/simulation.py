@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,9 @@ from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
 
 if TYPE_CHECKING:
     from inframind_gym.envs.routing.spec import PolicySpec
+
+MOST_PLACES: Final = 10_000_000  # queries of all environments of a batch, 1.5 kB each
+MOST_POLLS: Final = 2e7  # of the servers in a stream: half a second of computing
 
 __all__ = ["DECISION", "STREAM_OVER", "TAGGED_QUERY_OVER", "Simulation"]
 
@@ -115,11 +118,16 @@ class Simulation:
         self._members = [np.flatnonzero(task_profile == p) for p in range(len(weighted))]
         self.arrivals = make_arrivals(config.arrivals)
         self.num_queries = config.num_queries or self.workload.num_queries
+        if num_envs * self.num_queries > MOST_PLACES:
+            raise ConfigError(
+                f"{num_envs} environments of num_queries={self.num_queries} are too many at once: "
+                f"the product may be {MOST_PLACES:,} at most"
+            )
         self.scheduler = config.scheduler or self.pool.scheduler
         self.execution = config.execution or self.workload.execution
         self.models_up = self._models_up(config.down_models)
         self.layout = ObservationLayout(
-            len(self.pool.models), config.observation, config.system_features, self.pool.queue_norm
+            len(self.pool.models), config.embedding, config.system_features, self.pool.queue_norm
         )
         self.max_queue = self.num_queries * MAX_AGENTS / self.pool.queue_norm
         self.observation_size = self.layout.size + (config.level == "joint")
@@ -147,7 +155,7 @@ class Simulation:
                 "one_query": int(one_query),
                 "fixed_topology": _topology_of(config.planner),
                 "fixed_agents": config.planner.num_agents if config.planner else -1,
-                "embeddings": int(config.observation == "full"),
+                "embeddings": int(config.embedding == "full"),
             },
             [] if own_graph is None else [own_graph],
         )
@@ -225,9 +233,9 @@ class Simulation:
             rng = generators[i]
             starts[i]["key"] = rng.integers(2**64, dtype=np.uint64)
             starts[i]["tagged_from"] = rng.integers(queries) if inside else 0
-            self.state.arrival_s[e, :queries] = self.arrivals.sample(
-                float(rates_per_min[i]), queries, rng
-            )
+            arrival_s = self.arrivals.sample(float(rates_per_min[i]), queries, rng)
+            self._check_length(arrival_s[-1])
+            self.state.arrival_s[e, :queries] = arrival_s
             self.state.task[e, :queries] = self._draw_tasks(queries, rng)
         starts["budget_s"] = budgets_s
         starts["num_queries"] = queries
@@ -247,19 +255,31 @@ class Simulation:
         contexts: NDArray[Any],
         rewards: NDArray[np.float64],
         costs: NDArray[np.float64],
+        rows: NDArray[np.int64] | None = None,
     ) -> NDArray[np.int64]:
         """Carry out one action an environment and run to the next decision.
 
         Args:
             actions: (E, a) with a = `action_size`, in range (not checked here).
-            observations: (E, d), contexts (E,), rewards (E,), costs (E,): written.
+            observations: (E, d), contexts (E,), rewards (E,), costs (E,): written at `rows`.
+            rows: (k,) environments; None: all.
 
         Returns:
             (E,) DECISION, STREAM_OVER or TAGGED_QUERY_OVER; valid until the next call.
         """
-        rows, starts = self._leg.rows, self._leg.starts
+        rows, starts = self._leg.rows if rows is None else rows, self._leg.starts
         self._drive(Leg(STEP, rows, starts, actions, observations, contexts, rewards, costs))
         return self.status
+
+    def _check_length(self, last_s: float) -> None:
+        """Refuse a stream in which the servers would be polled for minutes of computing."""
+        polls = last_s / self.pool.metrics_poll_s
+        if not polls <= MOST_POLLS:
+            raise ConfigError(
+                f"the last of {self.num_queries} queries would arrive after {last_s:g} s, and the "
+                f"servers be polled {polls:.1g} times, at most {MOST_POLLS:.0g}; raise "
+                "arrival_rate_per_min or metrics_poll_s, or lower num_queries"
+            )
 
     def _toward(
         self,

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from inframind_gym.envs.routing.base import InfraMindEnv
 
 
@@ -72,7 +69,7 @@ class StreamEnv(InfraMindEnv):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Start a new stream."""
         super().reset(seed=seed)
         self._set_options(options)

@@ -7,31 +7,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.batch import BatchEnv, BatchStep, Seeds, signature_in_a_batch
+from inframind_gym.envs.batch import BatchEnv, Seeds, signature_in_a_batch
+from inframind_gym.envs.checks import SampleMask, check_options
 from inframind_gym.envs.routing.actions import action_mask, action_space
 from inframind_gym.envs.routing.base import RESET_OPTIONS
-from inframind_gym.envs.routing.config import env_config, planner_config
+from inframind_gym.envs.routing.config import RANGES, env_config, planner_config
 from inframind_gym.envs.routing.executor import ExecutorEnv
 from inframind_gym.envs.routing.observation import observation_space
+from inframind_gym.envs.routing.places import places
 from inframind_gym.envs.routing.planner import PlannerEnv
 from inframind_gym.envs.routing.planner_simulation import PlannerSimulation
 from inframind_gym.envs.routing.simulation import DECISION, STREAM_OVER, Simulation
 from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.envs.routing.stream import StreamEnv
-from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.errors import ConfigError
 
 
 class InfraMindVectorEnv(BatchEnv):
-    """E environments that step together; row i does what a single environment of its seed does.
-
-    Autoreset is SAME_STEP: where an episode ends, `infos["final_obs"]` and `infos["final_info"]`
-    tell how, and the observation is the first of the next episode. The rewards, costs and records
-    of a row are always those of the step that was taken.
+    """The routing environments in a batch (`BatchEnv`).
 
     Args:
         num_envs: E.
         one_query: Executor and Planner (one query is an episode) or Stream (a stream is).
-        arguments: as of the single environments.
+        arguments: as of the single environments, and `autoreset_mode`.
 
     `reset(seed=…, options=…)`: the options `arrival_rate_per_min` and `budget_s` are numbers, or
     arrays (E,) with one number an environment; a budget of NaN is drawn from the tiers.
@@ -42,7 +40,13 @@ class InfraMindVectorEnv(BatchEnv):
         self._one_query = one_query
         self.simulation = self._simulate(arguments)
         self.config = self.simulation.config
-        self._set_spaces(observation_space(self.simulation), action_space(self.simulation))
+        actions = action_space(self.simulation)
+        self._set_spaces(observation_space(self.simulation), places(self.simulation), actions)
+        self._mask = action_mask(self.simulation, self.simulation.models_up, self._highs)
+        shared = SampleMask(actions).of(self._mask)  # by all rows and steps, and so not to write to
+        for part in shared if isinstance(shared, tuple) else (shared,):
+            part.flags.writeable = False
+        self._masks = (shared,) * num_envs
         self._rates = np.full(num_envs, self.config.arrival_rate_per_min)
         budget = np.nan if self.config.budget_s is None else self.config.budget_s
         self._budgets = np.full(num_envs, budget)
@@ -73,53 +77,48 @@ class InfraMindVectorEnv(BatchEnv):
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(E, M·S) routes to models that are up; at other levels as of the single environments."""
-        mask = action_mask(self.simulation, self.simulation.models_up, self._highs)
-        return np.tile(mask, (self.num_envs, 1))
+        return np.tile(self._mask, (self.num_envs, 1))
 
-    def reset(
-        self, *, seed: Seeds = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start a new stream everywhere.
-
-        Args:
-            seed: of environment 0 (environment i takes seed + i), or one a environment.
-            options: see the class.
-        """
-        self._set_options(options)
-        self._begin(seed)
+    def _fresh_observations(self) -> NDArray[np.float32]:
         observations, self._contexts = self.simulation.buffers()
-        self._start(np.arange(self.num_envs), observations, inside=self._one_query)
-        self._completed = None
-        return observations, self._infos(np.zeros(self.num_envs))
+        return observations
 
-    def step(self, actions: Any) -> BatchStep:
-        """Carry out one action in every environment.
-
-        Raises:
-            ActionError: an action out of range.
-            ConfigError: `reset` was not called.
-        """
-        checked = self._check(actions)
-        observations, self._contexts = self.simulation.buffers()
-        rewards, costs = np.empty(self.num_envs), np.empty(self.num_envs)
-        status = self.simulation.step(checked, observations, self._contexts, rewards, costs)
-        terminations = status != DECISION
-        self._episode_costs += costs
-        self._episode_rewards += rewards
-        self._completed = None  # gathered when asked for
-        infos = self._infos(costs)
-        if terminations.any():
-            self._completed = self.simulation.completed_batch()
-            self._end(np.flatnonzero(terminations), observations, infos)
-        truncations = np.zeros(self.num_envs, np.bool_)
-        return observations, rewards, terminations, truncations, infos
-
-    def _begin_again(self, rows: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
-        if self._one_query:
+    def _start(
+        self, rows: NDArray[np.int64], observations: NDArray[np.float32], *, first: bool
+    ) -> None:
+        if first:
+            self._completed = None
+        if self._one_query and not first:
             self.simulation.resume(rows, observations, self._contexts)
             rows = rows[self.simulation.status[rows] == STREAM_OVER]
         if len(rows):
-            self._start(rows, observations, inside=False)
+            self.simulation.start(
+                rows,
+                [self._generators[row] for row in rows.tolist()],
+                self._rates[rows],
+                self._budgets[rows],
+                observations,
+                self._contexts,
+                inside=first and self._one_query,
+            )
+
+    def _carry_out(
+        self,
+        actions: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        observations: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], dict[str, Any]]:
+        rewards, costs = np.zeros(self.num_envs), np.zeros(self.num_envs)
+        status = self.simulation.step(
+            actions, observations, self._contexts, rewards, costs, rows=rows
+        )
+        over = status != DECISION
+        # Gathered when asked for, or before the next episodes begin.
+        self._completed = self.simulation.completed_batch() if over.any() else None
+        return rewards, costs, over, {}
+
+    def _sample_masks(self) -> tuple[Any, ...]:
+        return self._masks
 
     def _summary(
         self, over: NDArray[np.bool_], rewards: NDArray[np.float64], costs: NDArray[np.float64]
@@ -138,38 +137,26 @@ class InfraMindVectorEnv(BatchEnv):
             summary[key][rows] = records[key]
         return summary
 
-    def _start(
-        self, rows: NDArray[np.int64], observations: NDArray[np.float32], *, inside: bool
-    ) -> None:
-        self.simulation.start(
-            rows,
-            [self._generators[row] for row in rows.tolist()],
-            self._rates[rows],
-            self._budgets[rows],
-            observations,
-            self._contexts,
-            inside=inside,
-        )
-
     def _set_options(self, options: dict[str, Any] | None) -> None:
-        numbers: dict[str, NDArray[np.float64]] = {}
-        for key, value in (options or {}).items():
-            if key not in RESET_OPTIONS:
-                raise ConfigError(f"reset: {unknown('option', key, RESET_OPTIONS)}")
-            numbers[key] = self._per_row(key, value)
+        numbers = {
+            key: self._per_row(key, value)
+            for key, value in check_options(options, RESET_OPTIONS).items()
+        }
         self._rates = numbers.get("arrival_rate_per_min", self._rates)
         self._budgets = numbers.get("budget_s", self._budgets)
 
     def _per_row(self, key: str, value: Any) -> NDArray[np.float64]:
         """An option as (E,) numbers; a budget of NaN stands for the tiers."""
+        low, high = RANGES[key]
         try:
             rows = np.broadcast_to(np.asarray(value, np.float64), (self.num_envs,)).copy()
-        except (TypeError, ValueError):
-            rows = np.zeros(self.num_envs)
+        except (TypeError, ValueError, OverflowError):
+            rows = np.full(self.num_envs, -np.inf)
         drawn = np.isnan(rows) & (key == "budget_s")
-        if not (drawn | (np.isfinite(rows) & (rows > 0))).all():
+        if not (drawn | ((low <= rows) & (rows <= high))).all():
             raise ConfigError(
-                f"{key} must be a positive, finite number or {self.num_envs} of them, got {value!r}"
+                f"{key} must be a number from {low:g} to {high:g}, or {self.num_envs} of them, "
+                f"got {value!r:.60}"
             )
         return rows
 
@@ -209,7 +196,7 @@ class PlannerVectorEnv(InfraMindVectorEnv):
 
     def reset(
         self, *, seed: Seeds = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Start a new stream everywhere; with a seed the executor forgets what it has learned."""
         if seed is not None:
             self.simulation.reset_executor()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.actions import check_actions
+from inframind_gym.envs.checks import check_actions
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.live.client import ChatResult

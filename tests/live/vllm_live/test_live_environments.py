@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
 
 import inframind_gym
@@ -43,7 +42,7 @@ def test_the_registered_environments(live_id: str, rig: LiveRig, tmp_path: Path)
         while not over:
             assert env.observation_space.contains(observation)
             assert info["action_mask"].any()
-            action = env.action_space.sample(mask=info["action_mask"].astype(np.int8))
+            action = env.action_space.sample(mask=info["action_mask"])
             observation, _, over, _, info = env.step(action)
             steps += 1
     finally:

@@ -1,0 +1,91 @@
+"""Checks of actions and of the options of `reset`, and masks in Gymnasium's form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from inframind_gym.errors import ActionError, ConfigError, unknown
+
+
+def check_actions(actions: Any, highs: NDArray[np.int64], num_envs: int) -> NDArray[np.int64]:
+    """Actions as a new array (num_envs, a), every number in its range.
+
+    It is contiguous and writable: for any other numba would compile the entry points again.
+
+    Args:
+        actions: one action an environment, in any form that NumPy takes.
+        highs: (a,) number of choices of each part.
+        num_envs: how many are expected.
+
+    Raises:
+        ActionError: a wrong shape, a number that is not an integer, or one out of range.
+    """
+    array = np.asarray(actions)
+    if array.dtype.kind not in "iu":
+        raise ActionError(
+            f"actions must be integers, got {array.dtype} ({actions!r}); use the action space"
+        )
+    parts = len(highs)
+    fits = (
+        array.shape == (num_envs, parts)
+        or (parts == 1 and array.shape == (num_envs,))
+        or (num_envs == 1 and array.shape == (parts,))
+        or (num_envs == parts == array.size == 1)
+    )
+    if not fits:
+        raise ActionError(
+            f"actions have shape {array.shape}; expected {num_envs} of {parts} numbers each"
+        )
+    array = np.array(array.reshape(num_envs, parts), np.int64, order="C")
+    if (array < 0).any() or (array >= highs).any():
+        env, part = np.argwhere((array < 0) | (array >= highs))[0].tolist()
+        where = f" of environment {env}" if num_envs > 1 else ""
+        where += f", part {part}" if parts > 1 else ""
+        raise ActionError(
+            f"action {array[env, part]}{where} is out of range: it must be in 0..{highs[part] - 1}"
+        )
+    return array
+
+
+def check_options(options: object, known: Sequence[str]) -> dict[str, Any]:
+    """The options of a `reset`.
+
+    Raises:
+        ConfigError: they are not a dict, or one is unknown.
+    """
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise ConfigError(f"reset: options must be a dict or None, got {options!r}")
+    for key in options:
+        if key not in known:
+            raise ConfigError(f"reset: {unknown('option', key, known)}")
+    return options
+
+
+class SampleMask:
+    """Masks in the form of `space.sample(mask=…)`.
+
+    Args:
+        space: of the actions.
+    """
+
+    def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
+        self._parts: list[slice] | None = None
+        if isinstance(space, spaces.MultiDiscrete):
+            ends = np.cumsum(space.nvec).tolist()
+            self._parts = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
+
+    def of(self, mask: NDArray[np.bool_]) -> Any:
+        """Return (n,) int8 for a Discrete space, for a MultiDiscrete one a tuple, an array a part.
+
+        Args:
+            mask: (n,) of all parts of the action, one after the other.
+        """
+        numbers = mask.astype(np.int8)
+        return numbers if self._parts is None else tuple([numbers[part] for part in self._parts])
