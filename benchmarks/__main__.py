@@ -9,6 +9,7 @@ import typer
 
 from benchmarks import fidelity  # noqa: F401  (adds its command)
 from inframind_gym.benchmark.cli import app
+from inframind_gym.cli import print_in_any_encoding
 from inframind_gym.errors import friendly
 
 
@@ -54,4 +55,5 @@ def record(
 
 
 if __name__ == "__main__":
+    print_in_any_encoding()
     app()

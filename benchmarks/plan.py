@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import yaml
 from pydantic import Field, model_validator
 
-from inframind_gym.configs import PositiveInt, StrictModel, load_yaml_model
+from inframind_gym.configs import PositiveInt, StrictModel, validate
 from inframind_gym.errors import unknown
 
 PLAN: Final = Path(__file__).with_name("plan.yaml")
@@ -107,4 +108,5 @@ class PlanConfig(StrictModel):
 
 def load_plan(path: Path = PLAN) -> PlanConfig:
     """Read a plan."""
-    return load_yaml_model(path, PlanConfig)
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return validate(content, PlanConfig, source=str(path))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import platform
+import sys
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -21,25 +24,37 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "sim2real": "inframind_gym.calibration.commands:sim2real",
     "pool": "inframind_gym.live.command:app",
 }
-_LOADERS: Final = {  # kind of file -> function that reads and checks it
-    "pools": "inframind_gym.simulator.server.pool:load_pool",
-    "workloads": "inframind_gym.simulator.workload:load_workload",
-    "placement/clusters": "inframind_gym.simulator.placement.cards:load_cluster",
-    "placement/demands": "inframind_gym.simulator.placement.demand:load_demand",
-    "suites": "inframind_gym.benchmark.suite:load_suite",
-}
+_SHIPPED: Final = ("pools", "workloads", "placement/clusters", "placement/demands", "suites")
+_ASCII: Final = str.maketrans(
+    {
+        **dict.fromkeys("—·", "-"),
+        **{"…": "...", "×": "x", "±": "+-", "→": "->", "≤": "<=", "≥": ">=", "≈": "~", "µ": "u"},
+        **{"β": "beta", "δ": "delta", "λ": "lambda", "ρ": "rho", "σ": "sigma", "Σ": "sum"},
+    }
+)
 
 
-def _load(path: str) -> Any:
-    """Import ``package.module:attribute``."""
-    module, _, attribute = path.partition(":")
-    return getattr(import_module(module), attribute)
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Replace what a terminal's encoding lacks, as `codecs.register_error` wants it."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_ASCII)
+    return text.encode("ascii", "replace").decode(), error.end
+
+
+def print_in_any_encoding() -> None:
+    """Let standard output and error take all text, in ASCII locales too."""
+    codecs.register_error("inframind", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="inframind")
 
 
 @cache
 def _command(name: str) -> Any:
     """Make the click command of a name of `_COMMANDS`."""
-    found = _load(_COMMANDS[name])
+    module, _, attribute = _COMMANDS[name].partition(":")
+    found = getattr(import_module(module), attribute)
     parent = typer.Typer(add_completion=False)
     if isinstance(found, typer.Typer):
         parent.add_typer(found, name=name)
@@ -50,6 +65,11 @@ def _command(name: str) -> Any:
 
 class LazyGroup(TyperGroup):
     """Group of commands whose modules are imported when a command is used or listed."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command."""
+        print_in_any_encoding()
+        return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
@@ -96,23 +116,33 @@ def info() -> None:
             table.add_row(package, "not installed")
     table.add_row("python", platform.python_version())
     table.add_row("environments", "\n".join(ENVIRONMENTS))
-    for kind in _LOADERS:
+    for kind in _SHIPPED:
         table.add_row(kind, "\n".join(list_configs(kind)))
     Console().print(table)
 
 
 @app.command()
 def check(
-    kind: Annotated[str, typer.Argument(help=f"Kind of file: {', '.join(_LOADERS)}.")],
-    name_or_path: Annotated[str, typer.Argument(help="A shipped name, or a path of a YAML file.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="YAML of a pool, workload, suite, cluster, demand or catalogue; arrival trace "
+            "(.csv); questions or request log (.jsonl, .jsonl.gz); measured runs (.json); folder "
+            "of questions or of a checkpoint; name of one that is shipped; or a policy. Before "
+            "another target: its kind.",
+        ),
+    ],
+    of_kind: Annotated[
+        str | None, typer.Argument(metavar="OTHER", help="The target, after its kind.")
+    ] = None,
 ) -> None:
-    """Check a configuration file, and say what is wrong with it."""
-    from inframind_gym.configs import find_config
+    """Say what a file, a folder or a policy is and holds, or what is wrong with it."""
+    from inframind_gym.check import KINDS
+    from inframind_gym.check import check as find
 
     with friendly():
-        if kind not in _LOADERS:
-            raise InfraMindError(unknown("kind of file", kind, _LOADERS))
-        path = find_config(kind, name_or_path)
-        loader = _load(_LOADERS[kind])
-        loader(str(path) if kind == "suites" else path)
-    typer.echo(f"{path}: valid")
+        if of_kind is not None and target not in KINDS:
+            raise InfraMindError(unknown("kind", target, KINDS))
+        lines = find(target) if of_kind is None else find(of_kind, target)
+        typer.echo("\n  ".join(lines))

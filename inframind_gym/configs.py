@@ -7,6 +7,7 @@ wrong with it, the nearest valid key and the remedy.
 
 from __future__ import annotations
 
+import os
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,8 @@ from typing import Annotated, Any, TypeVar, Union
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from inframind_gym.errors import ConfigError, did_you_mean, require_within, unknown
+from inframind_gym.errors import ConfigError, did_you_mean, require_within, shortened, unknown
+from inframind_gym.files import read_yaml
 
 _PACKAGE = Path(__file__).resolve().parent
 _ROOTS = (_PACKAGE / "_configs", _PACKAGE.parent / "envs_configs")  # in a wheel, in a checkout
@@ -29,6 +31,8 @@ _SINGULAR = {
     "placement/demands": "demand",
 }
 _SUFFIXES = (".yaml", ".yml")
+_MOST_ERRORS = 20  # that one message lists
+_LARGEST = 2**53  # of a number; every whole one up to it is a float, too
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -45,12 +49,20 @@ def _reject_bool(value: object) -> object:
     return value
 
 
-Number = Annotated[float, BeforeValidator(_reject_bool), Field(allow_inf_nan=False)]
-Positive = Annotated[float, BeforeValidator(_reject_bool), Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_inf_nan=False)]
+Number = Annotated[
+    float,
+    BeforeValidator(_reject_bool),
+    Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False),
+]
+Positive = Annotated[
+    float, BeforeValidator(_reject_bool), Field(gt=0, le=_LARGEST, allow_inf_nan=False)
+]
+NonNegative = Annotated[
+    float, BeforeValidator(_reject_bool), Field(ge=0, le=_LARGEST, allow_inf_nan=False)
+]
 Fraction = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, le=1, allow_inf_nan=False)]
-PositiveInt = Annotated[int, BeforeValidator(_reject_bool), Field(gt=0)]
-NonNegativeInt = Annotated[int, BeforeValidator(_reject_bool), Field(ge=0)]
+PositiveInt = Annotated[int, BeforeValidator(_reject_bool), Field(gt=0, le=_LARGEST)]
+NonNegativeInt = Annotated[int, BeforeValidator(_reject_bool), Field(ge=0, le=_LARGEST)]
 
 
 def within(low: float, high: float) -> BeforeValidator:
@@ -101,19 +113,7 @@ def load_yaml_model(path: str | Path, model: type[ModelT]) -> ModelT:
             does not satisfy the model (file, line, dotted key, nearest valid key).
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path}: is not UTF-8 text ({error.reason}). Save it as UTF-8."
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(_yaml_message(path, error)) from None
+    data, root = read_yaml(path)
     if root is None or not isinstance(data, dict):
         found = "empty" if data is None else f"a {type(data).__name__}"
         keys = ", ".join(model.model_fields)
@@ -140,7 +140,10 @@ def validate(
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        lines = [_describe(item, model, source, root) for item in _deepest(error.errors())]
+        found = _deepest(error.errors())
+        lines = [_describe(item, model, source, root) for item in found[:_MOST_ERRORS]]
+        if len(found) > _MOST_ERRORS:
+            lines.append(f"{source}: {len(found) - _MOST_ERRORS} more errors like these.")
         raise ConfigError("\n".join(lines)) from None
 
 
@@ -150,24 +153,15 @@ def _check_kind(kind: str) -> None:
 
 
 def _existing_file(path: Path, kind: str) -> Path:
-    if path.is_file():
+    if os.path.isfile(path):
         return path
-    if path.is_dir():
+    if os.path.isdir(path):
         raise ConfigError(f"{path}: is a folder, wanted the YAML file of a {kind}.")
     neighbours = [p.name for p in path.parent.glob("*") if p.suffix in _SUFFIXES]
     hint = did_you_mean(path.name, sorted(neighbours))
     raise ConfigError(
         f"{path}: no such {kind} file.{hint} Relative paths start at the working folder."
     )
-
-
-def _yaml_message(path: Path, error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
-    where = "" if mark is None else f":{mark.line + 1}:{mark.column + 1}"
-    place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
-    remedy = "Check the indentation (spaces, no tabs), the colons and the quotes there."
-    return f"{path}{where}: malformed YAML{place}: {problem}. {remedy}"
 
 
 def _reject_repeated_keys(path: Path, node: yaml.Node, prefix: str = "") -> None:
@@ -205,7 +199,7 @@ def _describe(
 ) -> str:
     """Return one line for one pydantic error: source, line, dotted key, what is wrong, remedy."""
     loc = [part for part in item["loc"] if part != "[key]"]
-    dotted = ".".join(str(part) for part in loc)
+    dotted = ".".join(shortened(part) for part in loc)
     line = "" if root is None else f":{_line(root, loc)}"
     head = f"{source}{line}: {dotted}: " if dotted else f"{source}: "
     kind, context = item["type"], item.get("ctx", {})
@@ -233,7 +227,7 @@ def _shown(value: object) -> str:
     numbers = isinstance(value, list | tuple) and all(isinstance(v, int | float) for v in value)
     if isinstance(value, list | tuple | set) and not (numbers and len(value) <= 8):
         return f"a list of {len(value)}"
-    return repr(value)
+    return shortened(repr(value))
 
 
 def _line(node: yaml.Node, loc: Sequence[str | int]) -> int:

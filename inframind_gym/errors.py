@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from numbers import Real
+from pathlib import Path
 from typing import Any, cast
 
 
@@ -21,7 +22,7 @@ class ConfigError(InfraMindError):
     """A pool, workload, suite, arrival specification or environment argument is wrong."""
 
 
-class TaskError(InfraMindError):
+class TaskError(ConfigError):
     """A task file, a task record or an embedding is wrong."""
 
 
@@ -46,6 +47,26 @@ def friendly() -> Iterator[None]:
         raise SystemExit(0) from None
 
 
+def install_command(extra: str) -> str:
+    """Return the command that installs the package with an extra, from where it is installed."""
+    checkout = Path(__file__).resolve().parents[1]
+    if (checkout / "pyproject.toml").is_file():
+        return f'`pip install -e "{checkout}[{extra}]"`'
+    return f'`pip install "inframind-gym[{extra}]"`'
+
+
+def needs(what: str, package: str, extra: str) -> str:
+    """Return the message for a package that is missing.
+
+    Args:
+        what: What needs it, e.g. "the fluid bounds"; it opens the message.
+        package: Its name.
+        extra: The extra of this package that installs it.
+    """
+    command = install_command(extra)
+    return f"{what} needs {package}, which is not installed. Install the extra `{extra}`: {command}"
+
+
 def require(module: str, what: str, extra: str) -> Any:
     """Return a module that an extra of this package brings.
 
@@ -60,17 +81,20 @@ def require(module: str, what: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ConfigError(
-            f"{what} needs {error.name or module}, which is not installed: pip install "
-            f"'inframind-gym[{extra}]', or in a checkout pip install -c constraints.txt -e "
-            f"'.[{extra}]'"
-        ) from None
+        raise ConfigError(needs(what, error.name or module, extra)) from None
+
+
+def shortened(value: object, most_chars: int = 100) -> str:
+    """Return a value's text, cut to fit into a message."""
+    text = str(value)
+    return text if len(text) <= most_chars else f"{text[: most_chars - 1]}…"
 
 
 def nearest(name: object, known: Iterable[object]) -> str | None:
     """Return the known name that looks most like `name`, or None if none comes close."""
     table = {str(candidate).lower(): str(candidate) for candidate in known}
-    matches = difflib.get_close_matches(str(name).lower(), list(table), n=1, cutoff=0.6)
+    wanted = shortened(name).lower()  # comparing takes the square of its length
+    matches = difflib.get_close_matches(wanted, list(table), n=1, cutoff=0.6)
     return table[matches[0]] if matches else None
 
 
@@ -90,7 +114,7 @@ def unknown(kind: str, name: object, known: Iterable[object]) -> str:
     """
     names = [str(candidate) for candidate in known]
     listing = ", ".join(names) if names else "none"
-    return f"unknown {kind} {str(name)!r}.{did_you_mean(name, names)} Known: {listing}."
+    return f"unknown {kind} {shortened(name)!r}.{did_you_mean(name, names)} Known: {listing}."
 
 
 def require_positive(name: str, value: object) -> float:

@@ -1,11 +1,174 @@
-"""Writing files so that a kill or a full disk leaves the old one whole."""
+"""Reading files that others wrote, within limits; writing so that the old file stays whole.
+
+Whatever comes from outside is read here: configurations, logs, traces, questions, checkpoints. A
+file that is broken, or built to exhaust memory or time, is a ConfigError that names it.
+"""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import json
 import os
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any, Final, NoReturn
 
-from inframind_gym.errors import InfraMindError
+import yaml
+
+from inframind_gym.errors import ConfigError, InfraMindError
+
+MOST_YAML_BYTES: Final = 2**19
+MOST_VALUES: Final = 10_000  # of a YAML file: they take half a second
+MOST_JSON_BYTES: Final = 16 * 2**20  # of a document, and of one line of a file of lines
+MOST_BYTES: Final = 512 * 2**20  # of a log, a trace or a file of questions, unpacked
+MOST_DEPTH: Final = 64  # of lists and mappings in each other
+MOST_DIGITS: Final = 300  # of a number: it still is a finite float
+MOST_COLUMN_CHARS: Final = 10_000  # of a CSV file
+_MOST_UNPACKED: Final = 100  # times the size of a gzip file; text shrinks 3 to 20 times
+_SMALL_BYTES: Final = 2**20  # unpacked size up to which that is not asked
+_CHUNK_BYTES: Final = 2**20
+_PLAIN: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float"))
+
+
+def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Read a plain file; one that ends with .gz is unpacked.
+
+    Raises:
+        ConfigError: It cannot be read, is no plain file, is no gzip file, or is too large.
+    """
+    with _Source(Path(path), most_bytes) as source:
+        chunks = iter(lambda: source.read(_CHUNK_BYTES), b"")
+        return b"".join(chunks)
+
+
+def read_text(path: str | Path, most_bytes: int = MOST_BYTES) -> str:
+    """Read a text in UTF-8, see `read_bytes`.
+
+    Raises:
+        ConfigError: Also if it is not UTF-8.
+    """
+    raw = read_bytes(path, most_bytes)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: is not UTF-8 text ({error.reason}). Save it as UTF-8."
+        ) from None
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line) of a text file, see `read_text`, a line at a time.
+
+    Raises:
+        ConfigError: Also if a line is longer than MOST_JSON_BYTES.
+    """
+    with _Source(Path(path), MOST_BYTES) as source:
+        number = 0
+        while raw := source.line(number + 1):
+            number += 1
+            try:
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ConfigError(
+                    f"{path}:{number}: is not UTF-8 text ({error.reason}). Save it as UTF-8."
+                ) from None
+
+
+def read_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number from 1, object) for the lines of a JSON Lines file that are not blank.
+
+    Raises:
+        ConfigError: See `read_lines` and `parse_json`; also if a line is no object.
+    """
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        item = parse_json(line, f"{path}, line {number}")
+        if not isinstance(item, dict):
+            raise ConfigError(f"{path}, line {number}: is not a JSON object but {item!r:.40}.")
+        yield number, item
+
+
+def read_csv(path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, columns) of the rows of a CSV file, see `read_lines`.
+
+    Raises:
+        ConfigError: Also if a column is longer than MOST_COLUMN_CHARS, or quotes do not match.
+    """
+    reader = csv.reader(line for _, line in read_lines(path))
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise ConfigError(f"{path}:{reader.line_num}: is not CSV ({error}).") from None
+        if row is None:
+            return
+        if any(len(column) > MOST_COLUMN_CHARS for column in row):
+            raise ConfigError(
+                f"{path}:{reader.line_num}: a column has more than {MOST_COLUMN_CHARS:,} "
+                "characters. Is a quote missing?"
+            )
+        yield reader.line_num, row
+
+
+def read_json(path: str | Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ConfigError: See `read_text` and `parse_json`.
+    """
+    return parse_json(read_text(path, MOST_JSON_BYTES), str(path))
+
+
+def parse_json(text: str, source: str) -> Any:
+    """Parse JSON.
+
+    Args:
+        text: One value.
+        source: Where it came from, a file, a line or an argument; the message opens with it.
+
+    Raises:
+        ConfigError: It is not JSON, repeats a key, is nested deeper than MOST_DEPTH, or has a
+            whole number of more than MOST_DIGITS digits or a text that no file can hold.
+    """
+    try:
+        if len(text) > MOST_JSON_BYTES:
+            raise ValueError(f"more than {MOST_JSON_BYTES:,} characters")
+        data = _JSON.decode(text)
+        if text.count("[") + text.count("{") > MOST_DEPTH:
+            _check_depth(data)
+        if "\\u" in text:  # half of a pair of surrogates
+            json.dumps(data, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ConfigError(f"{source}: is nested deeper than {MOST_DEPTH} levels.") from None
+    except UnicodeEncodeError:
+        raise ConfigError(f"{source}: holds half of a surrogate pair (\\ud800-\\udfff).") from None
+    except ValueError as error:
+        raise ConfigError(f"{source}: is not valid JSON ({error}).") from None
+    return data
+
+
+def read_yaml(path: str | Path) -> tuple[Any, yaml.Node | None]:
+    """Read a YAML file: mappings, lists, texts, numbers, true, false and null; no dates.
+
+    Returns:
+        The data and the tree of nodes, which knows their lines; (None, None) for an empty file.
+
+    Raises:
+        ConfigError: It cannot be read, is malformed (file, line, column), has an anchor, an alias
+            or a tag, or more than MOST_YAML_BYTES, MOST_VALUES or MOST_DEPTH.
+    """
+    text = read_text(path, MOST_YAML_BYTES)
+    try:
+        loader = _YamlLoader(text, path)
+        root = loader.get_single_node()
+        return (None, None) if root is None else (loader.construct_document(root), root)
+    except ConfigError:
+        raise
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # of an escaped character
+        raise ConfigError(_yaml_message(path, error)) from None
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -34,3 +197,157 @@ def replace_bytes(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise InfraMindError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+class _Source:
+    """An open file that counts what is read from it. A context that names the file in errors."""
+
+    def __init__(self, path: Path, most_bytes: int) -> None:
+        if not os.path.isfile(path):
+            raise ConfigError(f"{path}: cannot be read ({_why_no_file(path)}).")
+        self._path, self._packed = path, path.suffix == ".gz"
+        self._most_bytes, self._read_bytes = most_bytes, 0
+
+    def __enter__(self) -> _Source:
+        try:
+            opener: Any = gzip.open if self._packed else open
+            self._file: IO[bytes] = opener(self._path, "rb")
+        except OSError as error:
+            raise ConfigError(
+                f"{self._path}: cannot be read ({error.strerror or error})."
+            ) from None
+        if self._packed:
+            self._check_unpacked()
+        return self
+
+    def _check_unpacked(self) -> None:
+        """Unpack the file once, before anything is made of what it holds."""
+        most_bytes = max(_SMALL_BYTES, _MOST_UNPACKED * self._path.stat().st_size)
+        while self.read(_CHUNK_BYTES):
+            if self._read_bytes > most_bytes:
+                raise ConfigError(
+                    f"{self._path}: unpacks to more than {_MOST_UNPACKED} times its size. If that "
+                    "is meant, unpack it first."
+                )
+        self._file.seek(0)
+        self._read_bytes = 0
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self, size: int) -> bytes:
+        """Read at most `size` bytes."""
+        return self._counted(self._file.read, size)
+
+    def line(self, number: int) -> bytes:
+        """Read a line."""
+        raw = self._counted(self._file.readline, MOST_JSON_BYTES + 1)
+        if len(raw) > MOST_JSON_BYTES:
+            raise ConfigError(
+                f"{self._path}:{number}: the line has more than {MOST_JSON_BYTES:,} bytes."
+            )
+        return raw
+
+    def _counted(self, read: Any, size: int) -> bytes:
+        try:
+            raw: bytes = read(size)
+        except (OSError, EOFError, zlib.error) as error:
+            what = "is a gzip file that is cut or damaged" if self._packed else "cannot be read"
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"{self._path}: {what} ({reason}).") from None
+        self._read_bytes += len(raw)
+        if self._read_bytes > self._most_bytes:
+            unpacked = " unpacked" if self._packed else ""
+            raise ConfigError(
+                f"{self._path}: has more than {self._most_bytes:,} bytes{unpacked}. Split it."
+            )
+        return raw
+
+
+def _why_no_file(path: Path) -> str:
+    if os.path.isdir(path):
+        return "it is a folder"
+    return "it is a pipe or a device" if os.path.exists(path) else "no such file"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r:.80} is given twice")
+    return data
+
+
+def _whole(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"a number of {len(text):,} digits; {MOST_DIGITS} at most")
+    return int(text)
+
+
+_JSON: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_whole)
+
+
+def _check_depth(data: object) -> None:
+    """Raise RecursionError for what is nested too deeply."""
+    level = [data]
+    for _ in range(MOST_DEPTH + 1):
+        containers = [item for item in level if isinstance(item, dict | list)]
+        level = [v for c in containers for v in (c.values() if isinstance(c, dict) else c)]
+        if not level:
+            return
+    raise RecursionError
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """Plain YAML: no anchors, no tags, no dates, no merged keys; bounded depth and size."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 (as PyYAML declares it)
+        first: [(tag, pattern) for tag, pattern in resolvers if tag in _PLAIN]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, text: str, path: str | Path) -> None:
+        super().__init__(text)
+        self._path = path
+        self._depth = self._values = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a value, unless that exceeds a limit."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        self._values += 1
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            self._refuse(event, "anchors (&) and aliases (*) are not taken; write the value out")
+        if event.tag is not None:
+            self._refuse(event, f"tags are not taken; remove {event.tag!r:.80}")
+        if self._depth > MOST_DEPTH:
+            self._refuse(event, f"nested deeper than {MOST_DEPTH} levels")
+        if self._values > MOST_VALUES:
+            self._refuse(event, f"more than {MOST_VALUES:,} values; split the file")
+        if isinstance(event, yaml.ScalarEvent):
+            event.value.encode()  # fails for half of a pair of surrogates
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+    def construct_scalar(self, node: Any) -> Any:
+        """Return the text of a scalar, unless it is a number of too many digits."""
+        if node.tag in _PLAIN and len(node.value) > MOST_DIGITS:
+            digits = f"{len(node.value):,} digits; {MOST_DIGITS} at most"
+            self._refuse(node, f"a number of {digits}")
+        return super().construct_scalar(node)
+
+    def _refuse(self, place: Any, problem: str) -> NoReturn:
+        mark = place.start_mark
+        raise ConfigError(f"{self._path}:{mark.line + 1}:{mark.column + 1}: {problem}.")
+
+
+def _yaml_message(path: str | Path, error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    where = "" if mark is None else f":{mark.line + 1}:{mark.column + 1}"
+    place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+    remedy = "Check the indentation (spaces, no tabs), the colons and the quotes there."
+    return f"{path}{where}: malformed YAML{place}: {problem:.300}. {remedy}"

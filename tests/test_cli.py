@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import inframind_gym
-from inframind_gym.cli import app
+from inframind_gym.cli import app, print_in_any_encoding
+from inframind_gym.configs import find_config
+from inframind_gym.policies.checkpoint import SHIPPED
+
+ROOT = str(Path(__file__).parents[1])
 
 LOADED = """
 import sys
@@ -47,18 +54,116 @@ def test_every_command_shows_its_help(arguments: list[str], expected: str) -> No
     assert ("--show-completion" in done.stdout) == (arguments == [])
 
 
-def test_configurations_are_checked_by_kind() -> None:
-    def check(*arguments: str) -> tuple[int, str]:
-        done = CliRunner().invoke(app, ["check", *arguments])
-        return done.exit_code, done.output
+def check(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["check", *arguments])
+    return done.exit_code, done.output
 
-    for kind, name in (
-        ("pools", "b200-2gpu"),
-        ("workloads", "math"),
-        ("suites", "placement_quick"),
-        ("placement/clusters", "h100-4gpu"),
-    ):
-        status, output = check(kind, name)
-        assert (status, output.rstrip().endswith("valid")) == (0, True), output
-    assert check("pools", "b200")[0] == 2
-    assert "Did you mean 'suites'" in check("suite", "quick")[1]
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("b200-2gpu", "pool, 5 models on 2 GPUs"),
+        ("mixed", "workload, 500 queries an episode, "),
+        ("starter", "suite of routing, 6 policies, 3 cells of 5 episodes each"),
+        ("placement_quick", "suite of placement, "),
+        ("h100-4gpu", "cluster, 4 GPUs, 6 models"),
+        ("bursty", "demand, 24 jobs per GPU and minute"),
+        ("h100", "catalogue, 16 models"),
+        ("static:llama-8b:Flash", "policy static:llama-8b:Flash"),
+        ("mcf_plus", "policy mcf_plus"),
+        ("tests.benchmark.policies_under_test:Cheapest", "policy "),
+        (f"{SHIPPED / 'masrouter'}", "weights; played as masrouter:"),
+        (f"{SHIPPED / 'sb3_ppo' / 'config.json'}", "weights; played as sb3_ppo:"),
+        (f"{SHIPPED / 'placement_maskable_ppo'}", "played as sb3_maskable_ppo:"),
+        (f"{SHIPPED / 'bid_price'}", "played as bid_price:"),
+        ("trace.csv", "arrival trace, 2 requests in 4 s (15.0 a minute)"),
+        ("folder", "1 questions, math 1"),
+        ("folder/q.jsonl", "answers: expression 1"),
+        ("log.jsonl", "1 requests of small, 5 + 6 tokens each, 1 without an answer"),
+        ("runs.json", "measured runs, 1 cells, mas 1"),
+        ("graph.json", "GPTSwarm graph, 2 models, 1 edges"),
+        ("pool.yaml", "pool, 3 models on 1 GPU"),
+    ],
+)
+def test_what_a_file_is_and_holds(
+    target: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT)
+    request = {"sent_ts": 1.0, "arrival_time": 1.0, "first_token_ts": 2.0, "last_token_ts": 3.0}
+    request |= {"request_id": "a", "input_toks": 5, "output_toks": 6, "model": "small"}
+    failed = {"request_id": "b", "sent_ts": 2.0, "status": "error", "model": "small"}
+    cell = {"arrival_rate": 10, "accuracy": 0.5, "latency": 3.0}
+    (tmp_path / "folder").mkdir()
+    for name, content in {
+        "trace.csv": "timestamp,input,output\n0,1,1\n4,1,1\n",
+        "folder/q.jsonl": json.dumps({"id": 1, "problem": "1 + 1?", "answer": "2"}),
+        "log.jsonl": f"{json.dumps(request)}\n{json.dumps(failed)}\n",
+        "runs.json": json.dumps({"mas": {"math": [cell]}}),
+        "graph.json": '{"models": ["a", "b"], "edges": [[0, 1]]}',
+        "pool.yaml": find_config("pools", "single-gpu").read_text(encoding="utf-8"),
+    }.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    status, output = check(target)
+    assert (status, said in output) == (0, True), output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["b200"], "Did you mean 'b200-2gpu'?"),
+        (["least_load"], "Did you mean 'least_loaded'?"),
+        (["random:1:2:3"], "too many arguments"),
+        (["suite", "quick"], "unknown kind 'suite'. Did you mean 'suites'?"),
+        (["pools", "b200"], "unknown pool 'b200'"),
+        (["nowhere/pool.yaml"], "no such file or folder"),
+        (["typo.yaml"], "typo.yaml:1: schedular: unknown key. Did you mean 'scheduler'?"),
+        (["other.yaml"], "are those of no file that is known"),
+        (["notes.txt"], "is of no kind that is known"),
+        (["results"], "inframind bench leaderboard results"),
+        (["suite.yaml"], "suite.yaml: unknown pool 'nowhere'"),
+    ],
+)
+def test_what_is_wrong_with_a_file(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pool = find_config("pools", "single-gpu").read_text(encoding="utf-8")
+    suite = find_config("suites", "starter").read_text(encoding="utf-8")
+    (tmp_path / "results").mkdir()
+    for name, content in {
+        "typo.yaml": f"schedular: edf\n{pool}",
+        "other.yaml": "version: 3\nservices: {}\n",
+        "notes.txt": "some text",
+        "suite.yaml": suite.replace("b200-2gpu", "nowhere"),
+        "results/run.json": "{}",
+        "results/records.jsonl": "",
+    }.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    status, output = check(*arguments)
+    assert (status, said in output) == (2, True), output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--help"], 0, "bench"),
+        (["bench", "run", "--help"], 0, "--suite"),
+        (["info"], 0, "InfraMind-Stream-v0"),
+        (["check", "x" * 200], 2, "xxx...' is nothing that is known"),
+        (["check", "βudget"], 2, "udget' is nothing that is known"),
+    ],
+)
+def test_an_ascii_locale_prints(arguments: list[str], status: int, said: str) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    code = "from inframind_gym.cli import app; app()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, env=os.environ | ascii_only
+    )
+    output = (done.stdout + done.stderr).decode("ascii")
+    assert (done.returncode, said in output) == (status, True), output
+
+
+def test_what_ascii_lacks_is_written_out() -> None:
+    print_in_any_encoding()
+    assert "goodput ± 1, β → 3…☃".encode("ascii", "inframind") == b"goodput +- 1, beta -> 3...?"

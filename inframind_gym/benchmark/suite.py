@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-import yaml
 from pydantic import Field, ValidationInfo, field_validator
 
 from inframind_gym.benchmark.cells import BaseCell, Place
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.configs import PositiveInt, StrictModel, find_config, load_yaml_model, validate
-from inframind_gym.errors import require_positive
+from inframind_gym.configs import (
+    NonNegativeInt,
+    PositiveInt,
+    StrictModel,
+    find_config,
+    load_yaml_model,
+    validate,
+)
+from inframind_gym.errors import ConfigError, require_positive
+from inframind_gym.files import parse_json, read_yaml
 
+MOST_SEEDS = 10_000
 _SEEDS_RULE = "must be a count of at least 1 (5) or a list of seeds from 0 on (0,1,2), got {!r}"
 
 
@@ -74,7 +81,7 @@ class BaseSuite(StrictModel):
     name: str
     description: str = ""
     policies: tuple[str, ...] = Field(min_length=1)
-    seeds: PositiveInt | tuple[Annotated[int, Field(ge=0)], ...] = 5
+    seeds: Annotated[PositiveInt, Field(le=MOST_SEEDS)] | tuple[NonNegativeInt, ...] = 5
 
     @field_validator("seeds", mode="before")
     @classmethod
@@ -167,19 +174,18 @@ def load_suite(name_or_path: str, overrides: Mapping[str, Any] | None = None) ->
         The checked suite, an instance of the `suite` of the family that the file's ``kind`` names.
 
     Raises:
-        BenchmarkError: There is no such family.
-        ConfigError: The suite is unknown, its file malformed, or an override has a value that the
-            suite cannot take.
+        ConfigError: The suite or its family is unknown, its file malformed, or an override has a
+            value that the suite cannot take.
     """
     from inframind_gym.benchmark.families import ROUTING, family
 
     path = find_config("suites", name_or_path)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        content = None  # `load_yaml_model` says what is wrong
+    content, _ = read_yaml(path)
     kind = content.get("kind", ROUTING) if isinstance(content, dict) else ROUTING
-    model = family(str(kind)).suite
+    try:
+        model = family(str(kind)).suite
+    except BenchmarkError as error:
+        raise ConfigError(f"{path}: kind: {error}") from None
     suite = load_yaml_model(path, model)
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     if not given:
@@ -236,16 +242,13 @@ def parse_arrivals(text: str | None) -> str | dict[str, Any] | None:
     """Read ``--arrivals``: a process's name, a trace's CSV file, or a JSON mapping.
 
     Raises:
-        BenchmarkError: Malformed JSON, or a trace that does not exist.
+        BenchmarkError: A trace that does not exist.
+        ConfigError: Malformed JSON.
     """
     if text is None:
         return None
     if text.lstrip().startswith("{"):
-        try:
-            spec = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise BenchmarkError(f"--arrivals: not valid JSON: {error}") from None
-        return dict(spec)
+        return dict(parse_json(text, "--arrivals"))
     if text.endswith(".csv") or "/" in text:
         if not Path(text).is_file():
             raise BenchmarkError(f"--arrivals: there is no file {text}")

@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar, cast
 
-from inframind_gym.errors import InfraMindError
+from inframind_gym.errors import InfraMindError, needs
 
 MAX_ATTEMPTS: Final = 3  # at work whose workers die
 POLL_S: Final = 0.2
@@ -362,10 +362,7 @@ def _connect(address: str, workers: int) -> tuple[Any, bool]:
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError:
-        raise RayError(
-            "--ray-address needs Ray: install the extra `ray`, from the repository "
-            '`pip install -c constraints.txt -e ".[ray]"`.'
-        ) from None
+        raise RayError(needs("--ray-address", "Ray", "ray")) from None
     if ray.is_initialized():
         return ray, False
     try:

@@ -21,6 +21,7 @@ from inframind_gym.calibration.fit import minimise
 from inframind_gym.calibration.live_episodes import Episode
 from inframind_gym.configs import find_config
 from inframind_gym.errors import InfraMindError
+from inframind_gym.files import read_yaml
 from inframind_gym.simulator.server.pool import PoolConfig
 from inframind_gym.simulator.server.replay import replay_requests
 from inframind_gym.simulator.server.state import cards
@@ -157,7 +158,7 @@ def pool_yaml(source: str, fitted: PoolConfig, report: Path) -> str:
         report: File with the figures of the fit.
     """
     path = Path(find_config("pools", source))
-    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    data, _ = read_yaml(path)
     data["name"] = f"{fitted.name}-fitted"
     for entry, gpu in zip(data["gpus"], fitted.gpus, strict=True):
         if gpu.colocation_slowdown:

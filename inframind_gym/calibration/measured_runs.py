@@ -11,7 +11,6 @@ the authors of InfraMind (arXiv 2606.11440).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -31,6 +30,7 @@ from pydantic import (
 
 from inframind_gym.configs import Fraction, NonNegative, Number, Positive, validate
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.files import read_json
 
 QUANTILES: Final = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
 SLO_S: Final = 100.0  # SLO target of methods without a budget: that of the published comparison
@@ -204,12 +204,7 @@ def read_methods(path: str | Path) -> list[str]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: is not JSON ({error}).") from None
+    data = read_json(path)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: wanted {{method: {{dataset: [cell, ...]}}}} at the top.")
     return {name: cells for name, cells in data.items() if name != "metadata"}

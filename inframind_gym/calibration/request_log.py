@@ -28,7 +28,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from inframind_gym.configs import validate
 from inframind_gym.errors import ConfigError, did_you_mean, unknown
-from inframind_gym.tasks.loaders import read_lines
+from inframind_gym.files import read_objects
 
 _ANSWERED: Final = ("ok", "truncated")  # status of requests that have an answer
 _OF_ANSWERS: Final = ("input_toks", "output_toks", "first_token_ts", "last_token_ts")
@@ -151,7 +151,7 @@ def read_log(path: str | Path, model: str | None = None) -> RequestLog:
     models: set[str] = set()
     failed = 0
     of_client = False
-    for number, record in read_lines(path):
+    for number, record in read_objects(path):
         where = f"{path}, line {number}"
         of = record.get("model")
         if isinstance(of, str):

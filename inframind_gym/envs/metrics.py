@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from inframind_gym.envs.routing.base import InfraMindEnv
-from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.errors import ConfigError, InfraMindError, needs
 from inframind_gym.policies import multiplier_of
 from inframind_gym.simulator.server.telemetry import QUEUE
 from inframind_gym.simulator.workflow.state import IS_DUE
@@ -101,10 +101,7 @@ class RouterMetrics:
 
     def __init__(self, models: Sequence[str]) -> None:
         if find_spec("prometheus_client") is None:
-            raise InfraMindError(
-                "exporting metrics needs prometheus_client, which is not installed: "
-                "pip install 'inframind-gym[live]'"
-            )
+            raise InfraMindError(needs("exporting metrics", "prometheus_client", "live"))
         from prometheus_client import CollectorRegistry, Counter, Histogram
 
         class Registry(CollectorRegistry):

@@ -28,15 +28,15 @@ from numpy.typing import NDArray
 from inframind_gym.envs.placement.vector import PlacementVectorEnv
 from inframind_gym.envs.routing.vector import InfraMindVectorEnv
 from inframind_gym.envs.wrappers import RecordEpisodeCostVector
-from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.errors import ConfigError, needs, unknown
 
 try:
     from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env import VecEnv
 except ImportError as error:
     raise ImportError(
-        "SB3VecEnv needs Stable-Baselines3; install it with "
-        '`pip install "inframind-gym[agents]"`, or step the vector environment itself'
+        f"{needs('SB3VecEnv', 'Stable-Baselines3', 'agents')}. Or step the vector environment "
+        "itself."
     ) from error
 
 Indices = None | int | Iterable[int]

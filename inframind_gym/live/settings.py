@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import Field, model_validator
 
 from inframind_gym.configs import NonNegative, NonNegativeInt, Positive, PositiveInt, StrictModel
-from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.errors import ConfigError, InfraMindError, needs
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 
 if TYPE_CHECKING:
@@ -131,7 +131,4 @@ def require_live() -> None:
     """
     for module in ("aiohttp", "prometheus_client", "psutil"):
         if find_spec(module) is None:
-            raise InfraMindError(
-                f"live servers need {module}, which is not installed: "
-                "pip install 'inframind-gym[live]'"
-            )
+            raise InfraMindError(needs("a pool of live servers", module, "live"))

@@ -1,7 +1,8 @@
 """Weights on disk: `model.safetensors` and `config.json` in one folder, whole or not at all.
 
 Nothing here is pickled, so a checkpoint from anywhere can be opened. The weights file carries a
-copy of the configuration: two files that do not belong together, or were edited, are refused.
+copy of the configuration, and the configuration the sha256 of the weights file: two files that do
+not belong together, were edited or are damaged, are refused.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.errors import ConfigError, InfraMindError, did_you_mean
+from inframind_gym.errors import ConfigError, InfraMindError, did_you_mean, shortened
+from inframind_gym.files import read_json
 
 SHIPPED: Final = Path(__file__).resolve().parent / "checkpoints"  # a folder a policy
 MODEL_FILE: Final = "model.safetensors"
 CONFIG_FILE: Final = "config.json"
 MAX_BYTES: Final = 256 * 2**20  # of a weights file; ours take about 1 MB
 _KEY: Final = "config"  # of the copy in the weights file's metadata
+_SHA256: Final = "weights_sha256"  # key of the configuration file; the copy lacks it
 
 Tensors = Mapping[str, NDArray[Any]]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -46,16 +49,16 @@ def save(folder: str | Path, tensors: Tensors, config: Mapping[str, Any]) -> Non
     from safetensors.numpy import save as encode
 
     folder = Path(folder)
-    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    data = encode(arrays, metadata={_KEY: text})
+    data = encode(arrays, metadata={_KEY: _text(config)})
+    digest = hashlib.sha256(data).hexdigest()
     new, old = _beside(folder, "new"), _beside(folder, "old")
     try:
         _recover(folder)
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         (new / MODEL_FILE).write_bytes(data)
-        (new / CONFIG_FILE).write_text(text, encoding="utf-8")
+        (new / CONFIG_FILE).write_text(_text({**config, _SHA256: digest}), encoding="utf-8")
         if folder.exists():
             os.replace(folder, old)
         os.replace(new, folder)
@@ -91,8 +94,9 @@ def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         Name -> array, floats as float32 or what was saved, and the configuration.
 
     Raises:
-        ConfigError: there is no checkpoint, or one that is damaged, too large, holds numbers that
-            are not finite, or whose two files do not belong together.
+        ConfigError: there is no checkpoint, or one that is damaged (its weights do not have the
+            sha256 of the configuration), too large, holds numbers that are not finite, or whose two
+            files do not belong together. One that was saved by 0.1.0 has no sha256.
     """
     folder = Path(folder)
     _recover(folder)
@@ -102,9 +106,17 @@ def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
             raise ConfigError(f"{folder}: is no checkpoint, {_what_is_missing(path)}")
     if model.stat().st_size > MAX_BYTES:
         raise ConfigError(f"{model}: has {model.stat().st_size} bytes, more than {MAX_BYTES}.")
+    content = read_json(config)
+    if not isinstance(content, dict):
+        raise ConfigError(f"{config}: wanted an object, {{...}}, got {shortened(repr(content))}.")
+    digest = content.pop(_SHA256, None)
+    if digest is not None and digest != fingerprint(folder):
+        raise ConfigError(
+            f"{model}: its sha256 is not the one that {config.name} gives. The file is damaged, or "
+            "of another checkpoint: copy both files again."
+        )
     tensors, copy = _read_tensors(model)
-    text = config.read_text(encoding="utf-8", errors="replace")
-    if copy != text:
+    if copy != _text(content):
         raise ConfigError(
             f"{config}: is not the configuration that {model.name} was saved with. "
             "Copy both files of a checkpoint together and edit neither."
@@ -112,7 +124,7 @@ def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     for name, array in tensors.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ConfigError(f"{model}: {name} holds numbers that are not finite.")
-    return tensors, dict(json.loads(text))
+    return tensors, content
 
 
 def check_shapes(folder: str | Path, tensors: Tensors, shapes: Shapes) -> None:
@@ -151,6 +163,10 @@ def part(tensors: Tensors, prefix: str) -> dict[str, NDArray[Any]]:
 def prefixed(tensors: Tensors, prefix: str) -> dict[str, NDArray[Any]]:
     """The tensors with `prefix` before every name."""
     return {prefix + name: array for name, array in tensors.items()}
+
+
+def _text(config: Mapping[str, Any]) -> str:
+    return json.dumps(config, indent=2, sort_keys=True) + "\n"
 
 
 def _read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], str]:

@@ -12,7 +12,6 @@ was made by `python -m baselines.gptswarm_training --seed 0`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -24,6 +23,7 @@ from pydantic import Field
 
 from inframind_gym.configs import StrictModel, validate
 from inframind_gym.errors import ConfigError
+from inframind_gym.files import read_json
 from inframind_gym.policies import PolicySpec
 from inframind_gym.policies.draws import named
 from inframind_gym.policies.heuristic import Asked, Heuristic
@@ -64,16 +64,12 @@ def load_swarm(path: Path) -> Swarm:
     Raises:
         ConfigError: the file cannot be read or is no such graph; names it and the key.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
+    if not path.is_file():
         raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}); train a graph with "
+            f"{path}: cannot be read (no such file); train a graph with "
             f"`python -m baselines.gptswarm_training --out {path}`"
-        ) from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: is not JSON ({error})") from None
-    swarm = validate(content, Swarm, source=str(path))
+        )
+    swarm = validate(read_json(path), Swarm, source=str(path))
     for edge in swarm.edges:
         if edge not in edges_of(len(swarm.models)):
             raise ConfigError(

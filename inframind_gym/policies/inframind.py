@@ -15,11 +15,20 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
+from inframind_gym.configs import Number, PositiveInt, StrictModel, validate
 from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Contexts, PolicySpec, models_up
-from inframind_gym.policies.checkpoint import SHIPPED, check_shapes, fingerprint, load, part
+from inframind_gym.policies.checkpoint import (
+    CONFIG_FILE,
+    SHIPPED,
+    check_shapes,
+    fingerprint,
+    load,
+    part,
+)
 from inframind_gym.policies.draws import RowwiseDraws, named
 from inframind_gym.policies.planner_network import NumpyPlanner
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
@@ -183,6 +192,33 @@ class Executor:
         return out
 
 
+class _Network(StrictModel):
+    num_features: PositiveInt = 2
+    joint_head: bool = True
+    dual_pathway: bool = True
+    cost_critic: bool = False
+
+
+class InfraMindCheckpoint(BaseModel):
+    """Keys of `config.json` that are read.
+
+    Attributes:
+        models: aliases, in the order of the actions.
+        strategies: names, in the order of the actions.
+        network: of `ExecutorShape`.
+        system_features: telemetry that it observes.
+        system_state: False: it was trained without.
+        multiplier: λ; older checkpoints have none.
+    """
+
+    models: tuple[str, ...] = Field(min_length=1)
+    strategies: tuple[str, ...] = Field(min_length=1)
+    network: _Network
+    system_features: tuple[str, ...]
+    system_state: bool
+    multiplier: Number | None = None
+
+
 class InfraMindPolicy(RowwiseDraws):
     """The likeliest actions of a checkpoint's planner and executor.
 
@@ -209,23 +245,26 @@ class InfraMindPolicy(RowwiseDraws):
                 f"no checkpoint of {self.name} is shipped. Train one: python -m agents.train "
                 f"--config {self.name} --out FOLDER, and play {self.name}:FOLDER/best"
             )
-        tensors, self.config = load(self.folder)
-        self.multiplier = self.config.get("multiplier")  # λ; older checkpoints have none
+        tensors, content = load(self.folder)
+        source = str(self.folder / CONFIG_FILE)
+        self.config = validate(content, InfraMindCheckpoint, source=source)
+        self.multiplier = self.config.multiplier
         self.fingerprint = fingerprint(self.folder)  # results of other weights are not these
-        try:
-            self.shape = ExecutorShape(
-                len(self.config["models"]),
-                len(self.config["strategies"]),
-                **self.config["network"],
-            )
-        except (KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{self.folder}: config.json is not that of an InfraMind checkpoint ({error})."
-            ) from None
-        self.requires = {"level": "joint", "system_features": self.config["system_features"]}
+        self.shape = ExecutorShape(
+            len(self.config.models),
+            len(self.config.strategies),
+            **self.config.network.model_dump(exclude_unset=True),
+        )
+        self.requires = {
+            "level": "joint",
+            "system_features": list(self.config.system_features),
+        }
         self._executor_weights = part(tensors, "executor.")
         check_shapes(self.folder, self._executor_weights, self.shape.shapes())
-        self._planner = NumpyPlanner(part(tensors, "planner."))
+        try:
+            self._planner = NumpyPlanner(part(tensors, "planner."))
+        except (KeyError, IndexError, ValueError) as error:
+            raise ConfigError(f"{self.folder}: its planner is not whole: {error}.") from None
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Prepare for `len(seeds)` rows.
@@ -234,9 +273,9 @@ class InfraMindPolicy(RowwiseDraws):
             ConfigError: the pool or the level is not the one that the policy was trained for.
         """
         super().reset(spec, seeds)
-        if list(spec.models) != self.config["models"]:
+        if tuple(spec.models) != self.config.models:
             raise ConfigError(
-                f"{self.folder}: was trained for the models {', '.join(self.config['models'])}; "
+                f"{self.folder}: was trained for the models {', '.join(self.config.models)}; "
                 f"this pool has {', '.join(spec.models)}. Train a policy for it: agents/train.py."
             )
         if spec.level != "joint" or not len(spec.task_embeddings):
@@ -282,7 +321,7 @@ class InfraMindPolicy(RowwiseDraws):
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         resource = observations[:, self.spec.layout.resource].copy()
-        if not self.config["system_state"]:
+        if not self.config.system_state:
             resource[:, 1:] = 0.0
         logits = self._executor(self._projected[contexts["task"]], contexts["role"], resource)
         up = np.repeat(models_up(contexts, self.spec.num_models), self.spec.num_strategies, axis=1)

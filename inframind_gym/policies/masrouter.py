@@ -13,8 +13,11 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
-from inframind_gym.errors import ConfigError
+from inframind_gym.configs import validate
+from inframind_gym.envs.routing.layout import EMBED_DIM
+from inframind_gym.errors import ConfigError, shortened
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec, checkpoint, models_up
 from inframind_gym.policies.planner_network import (
     PLAN_DRAWS,
@@ -37,6 +40,13 @@ DRAW_STRATEGY: Final = PLAN_DRAWS + MAX_AGENTS  # 14.. the strategies of its nod
 TRAIN: Final = "Train one with `python -m agents.train --config masrouter`"
 
 
+class _Facts(BaseModel):
+    """Keys of `config.json` that are read."""
+
+    algorithm: str = ""
+    models: tuple[str, ...] = ()
+
+
 class NumpyModelRouter:
     """MasRouter's planner and its router of models.
 
@@ -50,6 +60,8 @@ class NumpyModelRouter:
     def __init__(self, weights: Weights) -> None:
         self.planner = NumpyPlanner(subset(weights, "planner."))
         self.models = Candidates(subset(weights, "llm_router."))
+        latent, domain = self.planner.encode(np.zeros((1, EMBED_DIM))), np.zeros(1, np.int64)
+        self.probabilities(latent, domain, *self.planner.plan(latent, domain))  # fails here, if so
 
     def probabilities(
         self, latent: Floats, domain: Indices, topology: Indices, count: Indices, roles: Indices
@@ -79,19 +91,25 @@ class MasRouterPolicy(BasePolicy):
         folder = DEFAULT_CHECKPOINT if checkpoint_folder is None else Path(checkpoint_folder)
         self.name = "masrouter" if checkpoint_folder is None else f"masrouter:{checkpoint_folder}"
         self.requires = {"level": "joint"}
-        tensors, facts = checkpoint.load(folder)
-        if facts.get("algorithm") != "masrouter":
+        tensors, content = checkpoint.load(folder)
+        facts = validate(content, _Facts, source=str(folder / checkpoint.CONFIG_FILE))
+        if facts.algorithm != "masrouter":
             raise ConfigError(
-                f"{folder}: is a checkpoint of {facts.get('algorithm')!r}, not of a MasRouter. "
+                f"{folder}: is a checkpoint of {shortened(facts.algorithm)!r}, not of a MasRouter. "
                 f"{TRAIN}."
             )
         self.folder = folder
         self.fingerprint = checkpoint.fingerprint(folder)  # results of other weights are not these
         try:
             self.router = NumpyModelRouter(tensors)
-        except KeyError as error:
-            raise ConfigError(f"{folder}: has no tensor {error}. {TRAIN}.") from None
-        self.models: tuple[str, ...] = tuple(facts["models"])
+        except (KeyError, IndexError, ValueError) as error:
+            raise ConfigError(f"{folder}: is no whole MasRouter: {error}. {TRAIN}.") from None
+        self.models = facts.models
+        if len(self.models) != len(self.router.models.latents):
+            raise ConfigError(
+                f"{folder}: names {len(self.models)} models, its weights are of "
+                f"{len(self.router.models.latents)}. {TRAIN}."
+            )
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Encode all tasks of the run once.

@@ -17,6 +17,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 from inframind_gym.tasks import DOMAINS
+from inframind_gym.tasks.taskset import EMBED_DIM
 
 Weights = Mapping[str, NDArray[np.floating[Any]]]
 Floats = NDArray[np.floating[Any]]
@@ -99,6 +100,8 @@ class NumpyPlanner:
         self._weights = subset(weights, "")
         self.modes = Candidates(subset(weights, "collab_mode."))
         self.roles = Candidates(subset(weights, "role_selector."))
+        latent = self.encode(np.zeros((1, EMBED_DIM)))
+        self.plan(latent, np.zeros(1, np.int64))  # fails here, if it does
 
     def encode(self, query: NDArray[np.floating[Any]]) -> Floats:
         """Return latents (B, 64) of queries (B, 384)."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -21,6 +20,8 @@ import numba
 from llvmlite import ir
 from numba.core import event, types
 from numba.extending import intrinsic
+
+from inframind_gym.simulator.compile_cache import Announcement, use_cache
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -60,7 +61,7 @@ def _cached_by(digest: str) -> Iterator[None]:
     """Let functions that are decorated here be cached in a folder of that digest.
 
     It is below NUMBA_CACHE_DIR where that is set, else in the package, or in the user's cache where
-    the package cannot be written to.
+    the package cannot be written to. Where that cannot be either, nothing is cached.
     """
     config: Any = numba.config
     given = config.CACHE_DIR
@@ -70,7 +71,8 @@ def _cached_by(digest: str) -> Iterator[None]:
     elif os.access(own if own.is_dir() else _PACKAGE, os.W_OK):
         base = own
     else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "inframind_gym"
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        base = Path(home if os.path.isabs(home) else os.devnull) / "inframind_gym"  # no home: none
     config.CACHE_DIR = str(base / f"kernels-{digest}")
     try:
         yield
@@ -89,26 +91,8 @@ _njit: Final[Any] = numba.njit  # `_nrt` is missing from numba's own stubs
 entry_points: Final[dict[Any, tuple[Path, ...]]] = {}
 
 
-class _Announcement(event.Listener):
-    """Message on standard error when a function of ours is compiled, which takes a while."""
-
-    def on_start(self, event: Any) -> None:
-        """Announce a compilation."""
-        if event.data["dispatcher"] in entry_points:
-            name = event.data["dispatcher"].py_func.__name__
-            print(
-                f"inframind_gym: compiling `{name}`, up to a minute; later runs take it from the "
-                "cache",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    def on_end(self, event: Any) -> None:
-        """Do nothing."""
-
-
 _register: Final[Any] = event.register
-_register("numba:compile", _Announcement())
+_register("numba:compile", Announcement(entry_points))
 
 
 def _prefetch(typing_context: Any, array: Any, element: Any, byte: Any) -> Any:
@@ -153,7 +137,8 @@ def make_jit(*sources: Path, allocates: bool = False) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         with _cached_by(source_digest(sources)):
-            dispatcher = _njit(cache=True, **options)(function)
+            dispatcher = _njit(**options)(function)
+            use_cache(dispatcher)
         entry_points[dispatcher] = sources
         return cast(F, dispatcher)
 

@@ -9,8 +9,8 @@ Three CSV layouts are known, told apart by their header:
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,10 +19,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.errors import ConfigError, did_you_mean
+from inframind_gym.errors import ConfigError, did_you_mean, shortened
+from inframind_gym.files import read_csv
 
 MIN_ARRIVALS: Final = 2  # one gap at least
-_LATEST_NS: Final = 9.2e18  # int64
+_LATEST_NS: Final = 4.6e18  # 2115 if counted since 1970; the difference of two fits an int64
+_MOST_TOKENS: Final = 1 << 24  # of a request
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,14 +65,27 @@ def _from_datetime(text: str) -> int:
     text = text.removesuffix("Z").removesuffix("+00:00")
     if "-" not in text or ":" not in text:
         raise ValueError("not a date with a time of day")
+    whole_s = int(np.datetime64(text, "s").astype(np.int64))  # in ns, years past 2262 wrap around
+    _check_time(whole_s * 1e9)
     return int(np.datetime64(text, "ns").astype(np.int64))
 
 
 def _from_seconds(text: str, unit_s: float = 1.0) -> int:
     value = float(text) * unit_s * 1e9
-    if not abs(value) < _LATEST_NS:
-        raise ValueError("not a finite time")
+    _check_time(value)
     return round(value)
+
+
+def _check_time(time_ns: float) -> None:
+    if not abs(time_ns) < _LATEST_NS:
+        raise ValueError("the time lies more than 145 years from the start of the clock")
+
+
+def _tokens(text: str) -> int:
+    count = int(float(text))
+    if not 0 <= count <= _MOST_TOKENS:
+        raise ValueError(f"a count of tokens is not in 0 to {_MOST_TOKENS:,}")
+    return count
 
 
 _LAYOUTS: Final = (
@@ -119,49 +134,42 @@ def load_trace(path: str | Path) -> Trace:
 
 @lru_cache(maxsize=8)
 def _load(resolved: Path, path: Path, mtime_ns: int, size: int) -> Trace:
-    try:
-        with resolved.open(encoding="utf-8-sig", newline="") as file:
-            rows = _read_rows(path, file)
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not a CSV text file in UTF-8.") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
-    stamps = np.array([row[0] for row in rows], dtype=np.int64)
+    rows = _read_rows(path)
+    stamps = rows[:, 0]
     if len(stamps) < MIN_ARRIVALS or stamps.min() == stamps.max():
         raise ConfigError(
             f"{path}: too short, {len(stamps)} rows with {len(np.unique(stamps))} distinct times. "
             f"A replay needs at least {MIN_ARRIVALS} distinct times."
         )
     order = np.argsort(stamps, kind="stable")
-    tokens = np.array([row[1:] for row in rows], dtype=np.int64)[order]
+    tokens = rows[order, 1:]
     times = _spread_ties((stamps[order] - stamps[order[0]]) * 1e-9)
     arrays = (times, tokens[:, 0].copy(), tokens[:, 1].copy())
-    for array in arrays:
-        array.flags.writeable = False
+    for column in arrays:
+        column.flags.writeable = False
     return Trace(path, *arrays)
 
 
-def _read_rows(path: Path, lines: Iterable[str]) -> list[tuple[int, int, int]]:
-    reader = csv.reader(lines)
-    header = [name.strip() for name in next(reader, [])]
+def _read_rows(path: Path) -> NDArray[np.int64]:
+    """Return time in ns, tokens of prompt and of answer of every request, (N, 3)."""
+    reader = read_csv(path)
+    header = [name.strip() for name in next(reader, (1, []))[1]]
     layout, columns = _find_layout(path, header)
-    rows = []
-    for record in reader:
+    rows = array("q")
+    for line, record in reader:
         if not record or record == [""]:
             continue
         try:
             stamp, given, made = (record[column].strip() for column in columns)
-            row = (layout.nanoseconds(stamp), int(float(given)), int(float(made)))
-        except (IndexError, ValueError, OverflowError):
-            text = ",".join(record)[:80]
+            rows.extend((layout.nanoseconds(stamp), _tokens(given), _tokens(made)))
+        except (IndexError, ValueError, OverflowError) as error:
+            text = shortened(",".join(record))
             raise ConfigError(
-                f"{path}:{reader.line_num}: cannot read the row {text!r}, wanted "
-                f"{','.join(header)} with {layout.unit} as the time. Correct or remove the line."
+                f"{path}:{line}: cannot read the row {text!r} ({shortened(error)}), wanted "
+                f"{shortened(','.join(header))} with {layout.unit} as the time. Correct or remove "
+                "the line."
             ) from None
-        if row[1] < 0 or row[2] < 0:
-            raise ConfigError(f"{path}:{reader.line_num}: a count of tokens is negative.")
-        rows.append(row)
-    return rows
+    return np.frombuffer(rows, np.int64).reshape(-1, 3)
 
 
 def _find_layout(path: Path, header: list[str]) -> tuple[_Layout, tuple[int, int, int]]:

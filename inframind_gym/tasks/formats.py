@@ -61,7 +61,7 @@ def parse_mbpp(item: Item) -> tuple[str, Answer]:
     All tests, after ``test_imports``, make the answer.
     """
     tests = strings(item, "test_list")
-    imports = item.get("test_imports") or []
+    imports = strings(item, "test_imports") if item.get("test_imports") else []
     reference = str(item.get("reference", item.get("code", "")))
     defined = re.findall(r"^def +(\w+)", reference, re.MULTILINE)
     called = [name for name in defined if re.search(rf"\b{name}\b", tests[0])]

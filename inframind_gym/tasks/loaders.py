@@ -5,10 +5,8 @@ Files are JSON Lines, plain or gzipped, one task a line.
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import TaskError, unknown
+from inframind_gym.files import read_objects
 from inframind_gym.tasks.formats import FORMATS, OWN_KEYS, format_of_keys, format_of_stem
 from inframind_gym.tasks.records import (
     Item,
@@ -172,29 +171,6 @@ def task_files(source: Path) -> list[Path]:
     return files
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, Item]]:
-    """Yield (line number from 1, parsed object) for every line that is not blank.
-
-    Raises:
-        TaskError: the file cannot be read, or a line is not a JSON object; names file and line.
-    """
-    number = 0
-    try:
-        with (gzip.open if path.name.endswith(".gz") else open)(path, "rb") as stream:
-            for number, raw in enumerate(stream, start=1):
-                if not raw.strip():
-                    continue
-                try:
-                    item = json.loads(raw)
-                except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
-                    raise TaskError(f"{path}, line {number}: not valid JSON ({error})") from None
-                if not isinstance(item, dict):
-                    raise TaskError(f"{path}, line {number}: not a JSON object but {item!r:.40}")
-                yield number, item
-    except (OSError, EOFError) as error:
-        raise TaskError(f"{path}: cannot be read after line {number} ({error})") from None
-
-
 def read_file(path: Path) -> list[TaskRecord]:
     """Read one task file.
 
@@ -208,7 +184,7 @@ def read_file(path: Path) -> list[TaskRecord]:
     stem, file_split = split_of_stem(path.name.removesuffix(".gz").removesuffix(".jsonl"))
     read: Callable[[Item, str], TaskRecord] | None = None
     records: list[TaskRecord] = []
-    for number, item in read_lines(path):
+    for number, item in read_objects(path):
         try:
             read = read or _reader(item, stem)
             record = read(item, f"{stem}/{number}")

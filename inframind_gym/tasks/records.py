@@ -22,6 +22,7 @@ from inframind_gym.tasks.taskset import (
 )
 
 Item = dict[str, Any]
+MOST_DIFFICULTY = 100.0  # standard deviations
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +79,16 @@ def answer_from_json(value: object) -> Answer:
         content = number_text(content)
     if not isinstance(content, str):
         raise TaskError(f"'value' of the answer must be a string or a number, not {content!r}")
+    options = value.get("options", ())
+    texts = [value.get("entry_point", ""), value.get("reference", "")]
+    if not isinstance(options, (list, tuple)):
+        raise TaskError(f"'options' of the answer must be a list of texts, not {options!r:.60}")
+    if not all(isinstance(text, str) for text in (*options, *texts)):
+        raise TaskError("'options', 'entry_point' and 'reference' of the answer must be texts")
     return Answer(
         kind=kind,
         value=content,
-        options=tuple(value.get("options", ())),
+        options=tuple(options),
         entry_point=value.get("entry_point", ""),
         reference=value.get("reference", ""),
     )
@@ -116,12 +123,19 @@ def record_from_json(item: Item, dataset: str) -> TaskRecord:
     task_id, text, domain, answer = (required(item, n) for n in ("id", "text", "domain", "answer"))
     if domain not in DOMAINS:
         raise TaskError(unknown("domain", str(domain), DOMAINS))
+    if not isinstance(text, str) or not text.strip():
+        raise TaskError(f"'text' must be a text that is not empty, not {text!r:.60}")
     difficulty = item.get("difficulty")
-    if difficulty is not None and not isinstance(difficulty, (int, float)):
-        raise TaskError(f"'difficulty' must be a number, not {difficulty!r}")
+    if difficulty is not None and not (
+        isinstance(difficulty, (int, float)) and abs(difficulty) <= MOST_DIFFICULTY
+    ):
+        raise TaskError(
+            f"'difficulty' must be a number, at most {MOST_DIFFICULTY:g} from 0, not "
+            f"{difficulty!r:.60}"
+        )
     return TaskRecord(
         id=str(task_id),
-        text=str(text),
+        text=text,
         dataset=str(item.get("dataset", dataset)),
         domain=domain,
         answer=answer_from_json(answer),

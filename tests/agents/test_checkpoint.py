@@ -1,5 +1,6 @@
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies.checkpoint import (
     CONFIG_FILE,
     MODEL_FILE,
+    SHIPPED,
     check_shapes,
     exists,
+    fingerprint,
     load,
     part,
     save,
@@ -101,3 +104,25 @@ def test_a_save_that_is_interrupted_loses_nothing(tmp_path, monkeypatch, renames
     assert exists(folder)
     assert load(folder)[1] == {"version": 1}
     assert not exists(tmp_path / "nothing")
+
+
+def test_a_flipped_bit_of_the_weights_is_noticed(folder):
+    data = bytearray((folder / MODEL_FILE).read_bytes())
+    data[-1] ^= 1
+    (folder / MODEL_FILE).write_bytes(data)
+    with pytest.raises(ConfigError, match="its sha256 is not the one"):
+        load(folder)
+    config = json.loads((folder / CONFIG_FILE).read_text())
+    assert config.pop("weights_sha256")
+    (folder / CONFIG_FILE).write_text(json.dumps(config))  # as 0.1.0 saved it
+    assert load(folder)[1] == CONFIG
+
+
+def test_all_checkpoints_of_the_repository_have_a_sha256():
+    seeds = Path(__file__).resolve().parents[2] / "agents" / "checkpoints"
+    found = [path.parent for root in (SHIPPED, seeds) for path in root.rglob(MODEL_FILE)]
+    assert len(found) >= 16
+    for each in found:
+        config = json.loads((each / CONFIG_FILE).read_text(encoding="utf-8"))
+        assert config["weights_sha256"] == fingerprint(each), each
+        load(each)

@@ -113,7 +113,7 @@ def test_every_node_asks_its_model_or_the_next_that_is_up() -> None:
     ("content", "message"),
     [
         (None, r"cannot be read .*python -m baselines\.gptswarm_training"),
-        ("{", "is not JSON"),
+        ("{", "is not valid JSON"),
         ({"models": ["a", "b"]}, "edges: this key is required"),
         ({"models": ["a", "b"], "edges": [[1, 0]]}, r"\[1, 0\] must go from a node to a later"),
         ({"models": ["a", "b"], "edges": [[0, 2]]}, r"\[0, 2\] must go .* of the 2"),

@@ -189,7 +189,7 @@ def test_a_typo_in_a_suite_names_file_key_and_remedy(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="quick"):
         load_suite("quik")
     path.write_text("kind: placment\nname: t\n")
-    with pytest.raises(BenchmarkError, match="Did you mean 'placement'"):
+    with pytest.raises(ConfigError, match="Did you mean 'placement'"):
         load_suite(str(path))
 
 
@@ -205,7 +205,7 @@ def test_options_are_parsed(tmp_path: Path) -> None:
             parse_numbers("--rates", f"10,{text}")
     with pytest.raises(BenchmarkError, match="--seeds"):
         parse_seeds("five")
-    with pytest.raises(BenchmarkError, match="JSON"):
+    with pytest.raises(ConfigError, match="JSON"):
         parse_arrivals("{kind: burst}")
     with pytest.raises(BenchmarkError, match="no file"):
         parse_arrivals(str(tmp_path / "none.csv"))

@@ -124,7 +124,7 @@ def test_what_a_method_has_no_use_for_can_be_missing(tmp_path: Path) -> None:
         ({"latency": {**latencies(), "p5": 99.0}}, r"p5 \(99\) exceeds p25 \(18\)"),
         ({"model_distribution": {"a": 0.3}}, r"model_distribution: the shares sum to 0\.3"),
         ({"n_episodes": 0}, r"n_episodes: .* greater than or equal to 1, got 0"),
-        ({"n_episodes": 10**400}, r"n_episodes: .* less than or equal to 100000"),
+        ({"n_episodes": 10**290}, r"n_episodes: .* less than or equal to 100000"),
         ({"n_episodes": {"mean": 1e6}}, r"n_episodes: .* less than or equal to 100000"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_wrong_file_is_explained(tmp_path: Path) -> None:
         read_runs(tmp_path / "none.json")
     bad = tmp_path / "bad.json"
     bad.write_text("{", encoding="utf-8")
-    with pytest.raises(ConfigError, match="is not JSON"):
+    with pytest.raises(ConfigError, match="is not valid JSON"):
         read_runs(bad)
     with pytest.raises(ConfigError, match="no measured cell"):
         read_runs(written(tmp_path, {"metadata": {}}))

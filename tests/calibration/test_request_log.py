@@ -63,8 +63,8 @@ def test_clocks_are_matched_by_the_request_that_waited_least(tmp_path: Path) -> 
         ([line(0), line(1, last_token_ts=501.5)], r"line 2: last_token_ts \(501.5\) comes before"),
         ([line(0, scheduled_ts=500.1)], "would be negative"),
         ([line(0, arrival_time=math.nan)], "arrival_time: .*finite number, got nan"),
-        ([line(0, arrival_time=10**400)], "arrival_time: .*valid number"),
-        ([line(0, arrival_time=-(10**400))], "arrival_time: .*valid number"),
+        ([line(0, arrival_time=10**290)], "arrival_time: .*less than or equal to"),
+        ([line(0, arrival_time=-(10**290))], "arrival_time: .*greater than or equal to"),
         ([line(0, input_toks=10**12)], "input_toks: .*less than or equal to 16777216"),
         ([line(0, output_toks=1e30)], "output_toks: .*less than or equal to 16777216"),
         ([line(0, output_toks=math.nan)], "output_toks: .*valid integer, got nan"),
@@ -92,10 +92,10 @@ def test_ids_that_are_no_numbering_may_come_in_any_order(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"request_id": ', "line 1: not valid JSON"),
-        (b"[1, 2]", "line 1: not a JSON object"),
-        (b"[" * 100_000, "line 1: not valid JSON"),
-        (b"\xff\xfe", "line 1: not valid JSON"),
+        (b'{"request_id": ', "line 1: is not valid JSON"),
+        (b"[1, 2]", "line 1: is not a JSON object"),
+        (b"[" * 100_000, "line 1: is nested deeper than 64"),
+        (b"\xff\xfe", ":1: is not UTF-8 text"),
     ],
 )
 def test_files_that_are_no_log(tmp_path: Path, content: bytes, message: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from pydantic import Field
 
+from inframind_gym import errors
 from inframind_gym.configs import (
     NonNegative,
     Positive,
@@ -25,7 +28,9 @@ from inframind_gym.errors import (
     ConfigError,
     InfraMindError,
     TaskError,
+    install_command,
     nearest,
+    needs,
     require_positive,
     unknown,
 )
@@ -164,6 +169,34 @@ def test_unknown_message_and_nearest() -> None:
     assert unknown("policy", "zzz", []) == "unknown policy 'zzz'. Known: none."
     assert nearest("FLASH", ["Flash", "Concise"]) == "Flash"
     assert nearest("qqq", ["Flash", "Concise"]) is None
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = Path(errors.__file__).parents[1]
+    assert needs("the plot", "matplotlib", "plot") == (
+        "the plot needs matplotlib, which is not installed. Install the extra `plot`: "
+        f'`pip install -e "{root}[plot]"`'
+    )
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "inframind_gym" / "errors.py"))
+    assert install_command("live") == '`pip install "inframind-gym[live]"`'
+
+
+def test_install_hints_name_extras_that_exist() -> None:
+    root = Path(errors.__file__).parents[1]
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    sources = [
+        p for top in ("inframind_gym", "agents", "benchmarks") for p in (root / top).rglob("*.py")
+    ]
+    for path in sources:
+        text = path.read_text(encoding="utf-8")
+        for extra in re.findall(r'\bneeds\([^)]*"(\w+)"\)', text):
+            assert extra in extras, path
+        assert path.name == "errors.py" or 'pip install "inframind' not in text, path
+        assert "pip install 'inframind" not in text, path
 
 
 def test_errors_are_value_errors() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.errors import TaskError
+from inframind_gym.errors import ConfigError, TaskError
 from inframind_gym.tasks import grade
 from inframind_gym.tasks.loaders import read_file, read_folder
 from inframind_gym.tasks.records import TaskRecord, record_from_json
@@ -212,8 +212,8 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": "m/1", "problem": ', r"math\.jsonl, line 3: not valid JSON"),
-        ("[1, 2]", r"math\.jsonl, line 3: not a JSON object but \[1, 2\]"),
+        ('{"id": "m/1", "problem": ', r"math\.jsonl, line 3: is not valid JSON"),
+        ("[1, 2]", r"math\.jsonl, line 3: is not a JSON object but \[1, 2\]"),
         ({"id": "x", "answer": "1"}, r"line 3: the key 'problem' is missing \(nor 'question'\)"),
         ({"id": "x", "problem": "p"}, r"line 3: the key 'answer' is missing"),
         (dict(MATH, id="x", problem=""), "line 3: 'problem' must be a text that is not empty"),
@@ -223,7 +223,7 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
 )
 def test_a_broken_line_is_named(tmp_path: Path, line: Any, message: str) -> None:
     write(tmp_path / "math.jsonl", MATH, "", line)
-    with pytest.raises(TaskError, match=message):
+    with pytest.raises(ConfigError, match=message):
         read_folder(tmp_path)
 
 
@@ -270,14 +270,14 @@ def test_an_id_that_occurs_twice(tmp_path: Path) -> None:
 def test_broken_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"id": "\xff\xfe"}\n')
-    with pytest.raises(TaskError, match=r"a\.jsonl, line 1: not valid JSON"):
+    with pytest.raises(ConfigError, match=r"a\.jsonl:1: is not UTF-8"):
         read_folder(path)
     packed = gzip.compress(json.dumps(MATH).encode() * 200)
     (tmp_path / "b.jsonl.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(TaskError, match=r"b\.jsonl\.gz: cannot be read"):
+    with pytest.raises(ConfigError, match=r"b\.jsonl\.gz: is a gzip file that is cut"):
         read_folder(tmp_path / "b.jsonl.gz")
     (tmp_path / "c.jsonl.gz").write_bytes(b"this is no gzip file")
-    with pytest.raises(TaskError, match=r"c\.jsonl\.gz: cannot be read"):
+    with pytest.raises(ConfigError, match=r"c\.jsonl\.gz: is a gzip file that is cut or damaged"):
         read_folder(tmp_path / "c.jsonl.gz")
 
 

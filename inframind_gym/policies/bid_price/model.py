@@ -10,7 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
+from inframind_gym.configs import NonNegativeInt, validate
 from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
@@ -235,14 +237,36 @@ _AXES: Final = {
 }
 
 
+class _Trained(BaseModel):
+    mode: str | None = None
+
+
+class BidPriceCheckpoint(BaseModel):
+    """Keys of `config.json` that are read.
+
+    Attributes:
+        algorithm: one of ALGORITHMS.
+        models: aliases, in the order of the tensors.
+        strategies: how many there are.
+        config: settings of the training.
+    """
+
+    algorithm: str
+    models: tuple[str, ...] = ()
+    strategies: NonNegativeInt = 0
+    config: _Trained = _Trained()
+
+
 def load_model(folder: str | Path) -> BidPriceModel:
     """Read a checkpoint.
 
     Raises:
         ConfigError: there is none, or it is damaged or of another algorithm.
     """
-    tensors, config = checkpoint.load(folder)
-    models, strategies = tuple(config["models"]), int(config["strategies"])
+    tensors, content = checkpoint.load(folder)
+    source = Path(folder) / checkpoint.CONFIG_FILE
+    config = validate(content, BidPriceCheckpoint, source=str(source))
+    models, strategies = config.models, config.strategies
     sizes = {"E": EMBED_DIM, "D": len(DOMAINS), "N": MAX_NODES, "M": len(models)}
     sizes["+"] = len(models) + 1
     for axis, name in {

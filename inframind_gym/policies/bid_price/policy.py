@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -11,11 +10,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.configs import validate
+from inframind_gym.errors import ConfigError, shortened, unknown
+from inframind_gym.files import read_json
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
 from inframind_gym.policies.bid_price.model import (
     ALGORITHM,
     ALGORITHMS,
+    BidPriceCheckpoint,
     BidPriceModel,
     choose,
     edges,
@@ -259,14 +261,13 @@ def _trained_mode(folder: Path) -> str | None:
     """
     modes: dict[str, str | None] = {}
     for path in _configs(folder):
-        try:
-            about = dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError):
-            raise ConfigError(f"{path}: is no configuration of a checkpoint.") from None
-        found, config = about.get("algorithm"), about.get("config", {})
-        if found not in ALGORITHMS:
-            raise ConfigError(f"{path.parent}: is a checkpoint of {found!r}, not of {ALGORITHM!r}.")
-        modes[path.parent.name] = config.get("mode")
+        about = validate(read_json(path), BidPriceCheckpoint, source=str(path))
+        if about.algorithm not in ALGORITHMS:
+            raise ConfigError(
+                f"{path.parent}: is a checkpoint of {shortened(about.algorithm)!r}, not of "
+                f"{ALGORITHM!r}."
+            )
+        modes[path.parent.name] = about.config.mode
     if not modes:
         raise ConfigError(
             f"{folder}: holds no checkpoint. Train one: python -m agents.train --config bid_price "

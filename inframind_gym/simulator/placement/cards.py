@@ -24,6 +24,7 @@ from inframind_gym.configs import (
 from inframind_gym.errors import ConfigError, unknown
 
 MOST_MODELS = 64
+MOST_GPUS = 4096  # of a group
 TensorParallel = Annotated[int, Field(ge=1, le=8)]
 
 
@@ -111,7 +112,7 @@ class GpuGroup(StrictModel):
         alpha: Largest share of it that sleeping models may keep.
     """
 
-    count: PositiveInt
+    count: Annotated[PositiveInt, Field(le=MOST_GPUS)]
     vram_total_MB: Positive  # noqa: N815
     alpha: Fraction
 
@@ -151,7 +152,10 @@ def load_cluster(name_or_path: str | Path) -> tuple[ClusterConfig, tuple[ModelCa
     """
     path = find_config("placement/clusters", name_or_path)
     cluster = load_yaml_model(path, ClusterConfig)
-    catalogue_path = find_config("placement/catalogues", cluster.catalogue)
+    try:
+        catalogue_path = find_config("placement/catalogues", cluster.catalogue)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: catalogue: {error}") from None
     cards = {card.alias: card for card in load_yaml_model(catalogue_path, Catalogue).models}
     vram_mb = [group.vram_total_MB for group in cluster.gpus for _ in range(group.count)]
     for alias in cluster.models:

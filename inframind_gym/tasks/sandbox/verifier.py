@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from inframind_gym.errors import needs
 from inframind_gym.tasks.sandbox.jail import wire
 from inframind_gym.tasks.sandbox.process import (
     START_S,
@@ -117,10 +118,7 @@ def _start(landlock: bool) -> _Process:
     for name in _PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is None or not spec.submodule_search_locations:
-            raise SandboxError(
-                f"comparing formulas needs math-verify, and the package {name!r} is not "
-                "installed; install the extra `live`: pip install 'inframind-gym[live]'"
-            )
+            raise SandboxError(needs("comparing formulas", name, "live"))
         places += [str(Path(place).resolve()) for place in spec.submodule_search_locations]
     with pipes(2) as ((requests_r, requests_w), (results_r, results_w)):
         job = {

@@ -1,0 +1,323 @@
+"""Files that are broken, absurd or hostile: each is an error that names the file, and soon."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import save as encode
+
+from inframind_gym.benchmark.suite import parse_arrivals
+from inframind_gym.calibration.measured_runs import read_runs
+from inframind_gym.calibration.request_log import read_log
+from inframind_gym.check import check
+from inframind_gym.configs import find_config
+from inframind_gym.errors import ConfigError
+from inframind_gym.policies import checkpoint
+from inframind_gym.policies.bid_price.model import load_model
+from inframind_gym.policies.gptswarm import load_swarm
+from inframind_gym.policies.loading import make as make_policy
+from inframind_gym.simulator.placement.cards import load_cluster
+from inframind_gym.simulator.placement.demand import load_demand
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.traces import load_trace
+from inframind_gym.simulator.workload import load_workload
+from inframind_gym.tasks.loaders import read_folder
+
+MOST_S = 2.0  # of CPU time
+MOST_MB = 400  # by which the process grows
+
+Case = tuple[str, str, bytes]  # reader, name of the file or folder, content
+
+
+def shipped(kind: str, name: str) -> bytes:
+    return find_config(kind, name).read_bytes()
+
+
+def lines(*items: Any) -> bytes:
+    return "".join(f"{json.dumps(item)}\n" for item in items).encode()
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "pool": load_pool,
+    "workload": load_workload,
+    "suite": lambda path: check(str(path), "suites"),
+    "cluster": load_cluster,
+    "demand": load_demand,
+    "trace": load_trace,
+    "log": read_log,
+    "questions": read_folder,
+    "runs": read_runs,
+    "swarm": load_swarm,
+    "checkpoint": lambda path: checkpoint.load(path.parent),
+    "inframind": lambda path: make_policy(f"inframind:{path.parent}"),
+    "masrouter": lambda path: make_policy(f"masrouter:{path.parent}"),
+    "bid_price": lambda path: load_model(make_policy(f"bid_price:{path.parent}").folder("math")),
+    "sb3_ppo": lambda path: make_policy(f"sb3_ppo:{path.parent}"),
+}
+YAML = {
+    "pool": shipped("pools", "single-gpu"),
+    "workload": shipped("workloads", "math"),
+    "suite": shipped("suites", "starter"),
+    "cluster": shipped("placement/clusters", "h100-4gpu"),
+    "demand": shipped("placement/demands", "bursty"),
+}
+REQUEST = {
+    "request_id": "a", "input_toks": 5, "output_toks": 5, "arrival_time": 100.0,
+    "queued_ts": 5.0, "scheduled_ts": 5.1, "first_token_ts": 5.2, "last_token_ts": 6.0,
+}  # fmt: skip
+QUESTION = {"id": "m/0", "problem": "1 + 1?", "answer": "2"}
+CELL = {"arrival_rate": 10, "accuracy": 0.5, "latency": {"mean": 3.0}}
+DEEP = b"[" * 100_000
+ALIASES = b"a: &a [x, x, x, x, x, x, x, x]\n" + b"".join(
+    b"%c: &%c [%s]\n" % (b, b, b", ".join([b"*%c" % (b - 1)] * 8)) for b in range(98, 110)
+)
+
+
+def yaml_cases() -> Iterator[Case]:
+    """The same damage to every kind of configuration, then absurd values of single keys."""
+    for kind, good in YAML.items():
+        head = good.rstrip() + b"\n"
+        for what, content in {
+            "empty": b"",
+            "list": b"- a\n- b\n",
+            "number": b"5",
+            "cut": good[: len(good) // 2] + b"\n  - [",
+            "aliases": ALIASES,
+            "recursive": b"name: &a [*a]\n",
+            "anchor": head + b"other: &x 1\n",
+            "merged": head + b"<<: {name: b}\n",
+            "tag": b"name: !!python/object/apply:os.system [ls]\n",
+            "binary": b"name: !!binary aGk=\n",
+            "deep": b"name: " + DEEP,
+            "dashes": b"- " * 100_000,
+            "scalar": b"name: " + b"x" * 10_000_000,
+            "digits": head + b"other: " + b"9" * 100_000,
+            "date": head + b"other: 99999-99-99 99:99:99\n",
+            "twice": head + head,
+            "documents": head + b"---\n" + head,
+            "keys": b"".join(b"key%d: 1\n" % i for i in range(40_000)),
+            "long": head + b"x" * 1000 + b": 1\n",
+            "list key": head + b"? [a, b]\n: 1\n",
+            "escape": b'name: "\\UFFFFFFFF"\n',
+            "surrogate": b'name: "\\ud800"\n',
+            "zero": b"name: \0\n",
+            "utf16": good.decode().encode("utf-16"),
+            "latin1": b"name: \xe4\n",
+            "tab": b"name:\n\t- a\n",
+        }.items():
+            yield kind, f"{what}.yaml", content
+    for kind, key, old, values in (
+        ("pool", "max_num_seqs", "8", ("1.0e+30", "9" * 200, "-1", ".nan", "[1]", "2001-01-01")),
+        ("pool", "gpu_memory_frac", "0.47", ("1.0e+300", "-.inf", "{a: 1}", "")),
+        ("workload", "num_queries", "500", ("0", "1" * 300, "yes", "500.5", "1" * 301)),
+        ("suite", "seeds", "5", ("0", "1" * 15, "-1", "[0, 0]", "[x]", "{}", "[]", "1.5")),
+        ("suite", "rates_per_min", "[10, 100, 200]", ("[]", "[0]", "[.inf]", "[1.0e+300]", "10")),
+        ("suite", "pool", "b200-2gpu", ("nowhere", "/x.yaml", "x" * 5000, "[]")),
+        ("suite", "workloads", "[mixed]", ("[mixt]", "[mixed, mixed]", "[/proc/self/mem.yaml]")),
+        ("suite", "num_queries", "200", ("200\narrivals: {kind: bursts}", "200\narrivals: {}")),
+        (
+            "suite",
+            "num_queries",
+            "200",
+            ("200\nkind: [a]", "200\narrivals: {kind: trace, path: x}"),
+        ),
+        ("cluster", "count", "4", ("9" * 12, "0", "1.0e+9", "x")),
+        ("cluster", "catalogue", "h100", ("x", "/dev/zero.yaml", "''")),
+        ("demand", "zipf", "0.8", ("-1", ".nan", "1.0e+300")),
+        ("demand", "num_agents", "{1: 1,", ("{99: 1,", "{x: 1,", "{1: 1, 1: 2,")),
+    ):
+        assert f"{key}: {old}".encode() in YAML[kind], key
+        for number, value in enumerate(values):
+            content = YAML[kind].replace(f"{key}: {old}".encode(), f"{key}: {value}".encode())
+            yield kind, f"{key}{number}.yaml", content
+
+
+def json_cases() -> Iterator[Case]:
+    """Damage to JSON files, to lines of JSON, and to values in them."""
+    for kind, name, good in (
+        ("runs", "x.json", {"mas": {"math": [CELL]}}),
+        ("swarm", "x.json", {"models": ["a", "b"], "edges": [[0, 1]]}),
+        ("log", "x.jsonl", REQUEST),
+        ("questions", "x.jsonl", QUESTION),
+    ):
+        text = json.dumps(good).encode()
+        for what, content in {
+            "empty": b"",
+            "cut": text[:-2],
+            "list": b"[1]",
+            "null": b"null",
+            "deep": DEEP,
+            "objects": b'{"a":' * 100_000,
+            "number": text[:-1] + b', "x": ' + b"9" * 5000 + b"}",
+            "exponent": b"1e999999",
+            "twice": text[:-1] + b"," + text[1:],
+            "surrogate": b'{"request_id": "\\ud800", "id": "\\ud800"}',
+            "utf16": text.decode().encode("utf-16"),
+            "latin1": b'{"id": "\xe4"}',
+            "zeros": bytes(1000),
+            "scalar": b'{"id": "' + b"x" * 20_000_000,
+            "python": b"{'id': 1}",
+        }.items():
+            yield kind, f"{what}-{name}", content
+    for key, value in (
+        ("input_toks", 1e30), ("input_toks", 10**30), ("output_toks", float("inf")),
+        ("arrival_time", 1e300), ("queued_ts", -1), ("last_token_ts", float("nan")),
+        ("first_token_ts", []), ("request_id", None), ("output_toks", True),
+    ):  # fmt: skip
+        yield "log", f"{key}.jsonl", lines(REQUEST | {key: value})
+    for key, value in (
+        ("problem", ""), ("problem", []), ("answer", None), ("answer", {}), ("split", "x" * 99_999),
+        ("answer", float("nan")), ("split", []),
+    ):  # fmt: skip
+        yield "questions", f"{key}.jsonl", lines(QUESTION | {key: value})
+    own = {"id": 1, "text": "t", "domain": "Math", "answer": 1}
+    for key, value in (
+        ("difficulty", 10**299), ("difficulty", float("nan")), ("domain", []), ("domain", {}),
+        ("answer", {"kind": [], "value": 1}), ("text", []),
+        ("answer", {"kind": "choice", "value": "A", "options": 3}),
+        ("answer", {"kind": "tests", "value": "x", "entry_point": 3}), ("text", ""),
+    ):  # fmt: skip
+        yield "questions", f"own-{key}.jsonl", lines(own | {key: value})
+    code = {"prompt": "p", "test_list": ["assert f()"]}
+    for key, value in (("test_list", [1]), ("test_imports", 3), ("test_imports", [3])):
+        yield "questions", f"code-{key}.jsonl", lines(code | {key: value})
+    for key, value in (
+        ("accuracy", 2), ("accuracy", 10**200), ("arrival_rate", 0), ("latency", -1),
+        ("latency", {"mean": 10**200}), ("model_distribution", {"a": 1e308, "b": 1e308}),
+        ("n_episodes", 1e300), ("n_episodes", 10**290), ("latency", {"p50": []}), ("budget", "x"),
+        ("tokens_per_episode", {"prompt": {"mean": "x"}}),
+    ):  # fmt: skip
+        yield "runs", f"{key}.json", json.dumps({"mas": {"math": [CELL | {key: value}]}}).encode()
+    yield "runs", "shape1.json", b'{"mas": 1}'
+    yield "runs", "shape2.json", b'{"mas": {"math": 1}}'
+    yield "runs", "shape3.json", b'{"mas": {"math": [1]}}'
+    yield "runs", "shape4.json", b"{}"
+    yield "swarm", "edge.json", b'{"models": ["a"], "edges": [[0, 1]]}'
+    yield "swarm", "many.json", json.dumps({"models": ["a"] * 99, "edges": []}).encode()
+    good = lines(QUESTION)
+    bomb = gzip.compress(b"\n" * 60_000_000, compresslevel=1)
+    for what, content in {
+        "no": b"this is no gzip file",
+        "cut": gzip.compress(good * 500)[:-20],
+        "flipped": bytes([*gzip.compress(good)[:20], 255, 255, *gzip.compress(good)[22:]]),
+        "empty": b"",
+        "bomb": bomb,
+        "line": gzip.compress(b"x" * 50_000_000, compresslevel=1),
+    }.items():
+        yield "questions", f"{what}.jsonl.gz", content
+        yield "log", f"{what}.jsonl.gz", content
+
+
+def trace_cases() -> Iterator[Case]:
+    """Damage to traces of the three layouts."""
+    plain, azure = b"timestamp,input,output\n0,1,1\n", b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    mooncake = b"timestamp_ms,input_length,output_length\n0,1,1\n"
+    for number, content in enumerate((
+        b"", b"\n\n\n", b"a,b,c\n1,2,3\n", plain, plain + b"0,1,1\n", plain + b"1,1\n",
+        plain + b"1,1e30,1\n", plain + b"1,1,1e30\n", plain + b"1,-1,1\n", plain + b"1,nan,1\n",
+        plain + b"1,inf,1\n", plain + b"1e300,1,1\n", plain + b"nan,1,1\n", plain + b"x,1,1\n",
+        plain + b"1,1," + b"1" * 200_000 + b"\n", plain + b'1,1,"' + b"1" * 200_000,
+        plain + b"1,1," + b"1" * 20_000 + b"\n", plain + b"1,1,1\0\n", plain + b"1,\xff,1\n",
+        plain + b"x" * 20_000_000, plain.decode().encode("utf-16"), b"\x89PNG\r\n\xff\xfe",
+        b"timestamp," * 10_000, mooncake + b"1e30,1,1\n", mooncake + b"1,1,16777217\n",
+        azure + b"2023-99-99 00:00:00,1,1\n", azure + b"99999-01-01 00:00:00,1,1\n",
+        azure + b"999999999999-01-01 00:00:00,1,1\n", azure + b"-9999-01-01 00:00:00,1,1\n",
+        azure + b"0001-01-01 00:00:00,1,1\n", azure + b"00:00,1,1\n", azure + b"2023-01-01,1,1\n",
+        azure + b"2023-01-01 00:00:00 CET,1,1\n", azure + b":-,1,1\n",
+    )):  # fmt: skip
+        yield "trace", f"trace{number}.csv", content
+
+
+def checkpoint_cases() -> Iterator[Case]:
+    """Configurations that go with their weights and are no configurations of the policy."""
+    for content in (
+        b"",
+        b"[]",
+        b"null",
+        b'"x"',
+        DEEP,
+        b"\xff",
+        b'{"a": 1}',
+        b'{"weights_sha256": 1}',
+    ):
+        yield "checkpoint", "config.json", content
+    for policy, folder in (
+        ("inframind", "inframind"), ("masrouter", "masrouter"), ("sb3_ppo", "sb3_ppo"),
+        ("bid_price", "bid_price/math"),
+    ):  # fmt: skip
+        good = json.loads((checkpoint.SHIPPED / folder / checkpoint.CONFIG_FILE).read_text())
+        wrong: tuple[dict[str, Any], ...] = (
+            {"models": 3}, {"models": [[]]}, {"models": ["x" * 100_000]}, {"strategies": None},
+            {"algorithm": []}, {"layers": [10**20]}, {"config": []}, {"config": {"mode": []}},
+            {"network": []}, {"network": {"num_features": 10**20}}, {"system_features": 1},
+        )  # fmt: skip
+        for changes in wrong:
+            if set(changes) <= set(good):
+                yield policy, f"{folder}/config.json", json.dumps(good | changes).encode()
+
+
+CASES = [*yaml_cases(), *json_cases(), *trace_cases(), *checkpoint_cases()]
+
+
+def write(folder: Path, case: Case) -> Path:
+    """Write a case; a checkpoint's configuration with weights that have the same one."""
+    reader, name, content = case
+    path = folder / Path(name).name
+    if name.endswith("/config.json"):
+        config = json.loads(content)
+        config.pop("weights_sha256", None)
+        text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+        tensors, _ = checkpoint.load(checkpoint.SHIPPED / Path(name).parent)
+        (folder / checkpoint.MODEL_FILE).write_bytes(encode(tensors, metadata={"config": text}))
+        content = text.encode()
+    elif reader == "checkpoint":
+        checkpoint.save(folder, {}, {})
+    path.write_bytes(content)
+    return path
+
+
+def test_there_are_enough() -> None:
+    assert len(CASES) >= 190
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{c[0]}-{c[1]}" for c in CASES])
+def test_a_bad_file_is_an_error_that_names_it(case: Case, tmp_path: Path) -> None:
+    path = write(tmp_path, case)
+    reader = READERS[case[0]]
+    start_s = time.process_time()
+    size_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ConfigError) as caught:
+        reader(path)
+    assert time.process_time() - start_s < MOST_S
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - size_kb < MOST_MB * 1024
+    message = str(caught.value)
+    assert path.name in message or path.parent.name in message
+    assert len(message) < 20_000
+    message.encode()
+
+
+@pytest.mark.parametrize("text", ['{"a":' * 100_000, '{"kind": ' + "9" * 5000 + "}", "{'a': 1}"])
+def test_arrivals_of_the_command_line(text: str) -> None:
+    with pytest.raises(ConfigError, match="--arrivals: is n"):
+        parse_arrivals(text)
+
+
+def test_what_is_no_plain_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    for path, why in (
+        (tmp_path / "pipe.json", "a pipe or a device"),
+        (Path("/dev/zero"), "a pipe or a device"),
+        (tmp_path, "a folder"),
+        (tmp_path / ("x" * 300), "no such file"),
+        (tmp_path / "\0", "no such file"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            read_runs(path)
