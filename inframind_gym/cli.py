@@ -103,15 +103,24 @@ def info() -> None:
 
 @app.command()
 def check(
-    kind: Annotated[str, typer.Argument(help=f"Kind of file: {', '.join(_LOADERS)}.")],
-    name_or_path: Annotated[str, typer.Argument(help="A shipped name, or a path of a YAML file.")],
+    kind: Annotated[str, typer.Argument(help=f"Kind of file: {', '.join([*_LOADERS, 'tasks'])}.")],
+    name_or_path: Annotated[
+        str,
+        typer.Argument(help="A shipped name, a path of a YAML file, or a folder of tasks."),
+    ],
 ) -> None:
-    """Check a configuration file, and say what is wrong with it."""
+    """Check a configuration file, or run the reference answers of tasks; say what is wrong."""
     from inframind_gym.configs import find_config
 
     try:
+        if kind == "tasks":
+            from inframind_gym.tasks.checking import check_tasks
+
+            found = check_tasks(name_or_path)
+            typer.echo("\n".join([f"{name_or_path}: {found.lines()[0]}", *found.lines()[1:]]))
+            raise typer.Exit(1 if found.failed else 0)
         if kind not in _LOADERS:
-            raise InfraMindError(unknown("kind of file", kind, _LOADERS))
+            raise InfraMindError(unknown("kind of file", kind, [*_LOADERS, "tasks"]))
         path = find_config(kind, name_or_path)
         loader = _load(_LOADERS[kind])
         loader(str(path) if kind == "suites" else path)

@@ -155,7 +155,10 @@ class LiveSimulation(BackendSimulation):
         """Return whether a response solves a task; called by several threads at once."""
         if self._sandbox is None:
             raise InfraMindError("the environment is closed")
-        return judge(self.tasks.answers[task], text, self._sandbox, self.tasks.texts[task])
+        tasks = self.tasks
+        return judge(
+            tasks.answers[task], text, self._sandbox, tasks.texts[task], task=tasks.ids[task]
+        )
 
 
 def compile_driver(config: LiveConfig) -> None:

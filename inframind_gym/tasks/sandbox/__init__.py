@@ -30,19 +30,24 @@ from __future__ import annotations
 import ast
 import functools
 import os
+import re
 import sys
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from inframind_gym.errors import ConfigError, require_positive
+from inframind_gym.tasks.extract import MAX_TEXT
+from inframind_gym.tasks.sandbox.jail.examiner import BrokenTestsError
 from inframind_gym.tasks.sandbox.jail.lockdown import landlock_version
 from inframind_gym.tasks.sandbox.jail.syscalls import this_machine
 from inframind_gym.tasks.sandbox.process import (
     START_S,
     SandboxError,
     end,
+    package_places,
     pipes,
     read_message,
     start,
@@ -52,7 +57,12 @@ from inframind_gym.tasks.taskset import Answer
 
 __all__ = ["Isolation", "Limits", "Sandbox", "SandboxError", "Verdict", "isolation"]
 
-MAX_CODE = 1 << 20  # characters
+PACKAGES = ("numpy",)
+# What classes have from their bases, in _said.
+_INHERITED: dict[str, Iterable[str]] = {
+    **{kind.__name__: dir(kind) for kind in (list, dict, set)},
+    **dict.fromkeys(("Enum", "Flag"), ("__iter__", "__len__", "__getitem__")),
+}
 _TRIES = 2  # of a check: the machine may have been busy
 
 
@@ -132,9 +142,7 @@ class Sandbox:
     Attributes:
         limits: of one judgement.
         isolation: how code is isolated here.
-
-    Raises:
-        SandboxError: code cannot be isolated on this machine.
+        workers: judgements that run at a time.
     """
 
     def __init__(
@@ -143,6 +151,7 @@ class Sandbox:
         *,
         workers: int | None = None,
         landlock: bool | None = None,
+        packages: Sequence[str] = PACKAGES,
     ) -> None:
         """Make a sandbox.
 
@@ -150,6 +159,12 @@ class Sandbox:
             limits: of one judgement; None: the defaults.
             workers: judgements that run at a time, others wait; None: one a processor.
             landlock: False does without it, as on a kernel that has none; None: as the kernel is.
+            packages: installed packages that answers and tests may import beside the standard
+                library. Each is imported, before the lock, where a text mentions it.
+
+        Raises:
+            SandboxError: code cannot be isolated on this machine.
+            ConfigError: `workers` is below 1, or a package is not installed.
         """
         self.limits = limits or Limits()
         self.isolation = isolation()
@@ -160,6 +175,14 @@ class Sandbox:
         count = workers if workers is not None else os.cpu_count() or 1
         if count < 1:
             raise ConfigError(f"workers is {workers!r}; it must be at least 1")
+        self._packages = {name: package_places(name) for name in packages}
+        for name, places in self._packages.items():
+            if not places:
+                raise ConfigError(
+                    f"packages: {name!r} is not an installed package with a folder of its own; "
+                    f"install it or leave it out (default: {', '.join(PACKAGES)})"
+                )
+        self.workers = count
         self._slots = threading.BoundedSemaphore(count)
         self._verifier = Verifier(landlock=self.isolation.landlock > 0, workers=count)
 
@@ -194,7 +217,7 @@ class Sandbox:
         trivial = Answer("tests", "assert f(1) == 2", entry_point="f")
         return self.run_tests("def f(x):\n    return x + 1\n", trivial).passed
 
-    def run_tests(self, code: str, answer: Answer, question: str = "") -> Verdict:
+    def run_tests(self, code: str, answer: Answer, question: str = "", task: str = "") -> Verdict:
         """Run an answer's code against a task's tests.
 
         Args:
@@ -203,16 +226,25 @@ class Sandbox:
             question: the task's text; where it is Python (as HumanEval's are), its imports and
                 helpers are there for the answer and for the tests. The tests have the imports of
                 the reference too.
+            task: name of the task, for messages.
 
         Raises:
             SandboxError: the code could not be isolated, and was not run.
-            ConfigError: the tests themselves cannot be run.
+            ConfigError: the tests raise something before they first call the answer.
         """
-        if len(code) > MAX_CODE:
-            return Verdict(False, "the code is too long")
+        if len(code) > MAX_TEXT:
+            return Verdict(False, f"the code has more than {MAX_TEXT} characters")
         preamble = question if _is_python(question) else ""
         with self._slots:
-            return self._examine(code, answer, preamble)
+            try:
+                return self._examine(code, answer, preamble)
+            except BrokenTestsError as error:
+                name = f"task {task!r}" if task else f"task of {answer.entry_point or 'no name'!r}"
+                raise ConfigError(
+                    f"{name}: its tests fail before they first call the answer: {error}. Mend "
+                    f"them or leave the task out; they may import the standard library and "
+                    f"{', '.join(self._packages) or 'no package'} (argument `packages`)."
+                ) from None
 
     def same_formula(self, expected: str, found: str) -> bool:
         """Return whether two LaTeX formulas are equal, by math-verify; False after a time limit.
@@ -224,9 +256,14 @@ class Sandbox:
 
     def _examine(self, code: str, answer: Answer, preamble: str) -> Verdict:
         """Start the two processes, wait for the verdict and end them."""
+        texts = (preamble, answer.reference, answer.value, code)
+        packages = [name for name in self._packages if any(name in text for text in texts)]
+        places = [place for name in packages for place in self._packages[name]]
         common = {
             "landlock": self.isolation.landlock > 0,
-            "readable": [],
+            "readable": [str(place) for place in places],
+            "folders": sorted({str(place.parent) for place in places}),
+            "packages": packages,
             "cpu_s": self.limits.cpu_s,
             "memory_mb": self.limits.memory_mb,
             "parent": os.getpid(),
@@ -248,6 +285,7 @@ class Sandbox:
                         "tests": answer.value,
                         "preamble": f"{_imports(answer.reference)}\n{preamble}",
                         "entry_point": answer.entry_point,
+                        **_said(answer.reference, preamble, answer.entry_point),
                     }
                     running.append(start(job, (requests_w, results_r, verdict_w)))
             finally:
@@ -272,10 +310,32 @@ class Sandbox:
             return Verdict(False, f"no verdict within {self.limits.wall_s:g} s")
         reason = last[1:].decode("utf-8", "replace")
         if last[:1] == b"B":
-            raise ConfigError(f"the task's tests cannot be run: {reason}")
+            raise BrokenTestsError(reason)
         if last == b"P":
             return Verdict(True)
         return Verdict(False, reason or "the tests did not come to an end")
+
+
+@functools.lru_cache(1024)
+def _said(reference: str, preamble: str, entry_point: str) -> dict[str, Any]:
+    """Return what a task says of the names and objects of its answers, for the examiner.
+
+    Returns:
+        "provides": names that an answer has to define; None: not known.
+        "can": names that plain data has (``__len__``, ``count`` ...) and the task's objects have,
+        too; None: all.
+    """
+    source = f"{preamble}\n{reference}"
+    defined = re.findall(r"^(?:def|class|async def)\s+(\w+)", source, re.MULTILINE)
+    provides = [entry_point, *defined] if entry_point or defined else None
+    if not source.strip():  # classes are named in CapWords
+        return {"provides": provides, "can": None if entry_point[:1].isupper() else []}
+    can: set[str] = set()
+    for bases in re.findall(r"^[ \t]*class\s+\w+(?:\((.*)\))?", source, re.MULTILINE):
+        can.update(re.findall(r"\w+", source), ("__str__", "__repr__", "__format__"))
+        for base in re.findall(r"\w+", bases):
+            can.update(_INHERITED.get(base, ()))
+    return {"provides": provides, "can": sorted(can)}
 
 
 @functools.lru_cache(1024)
