@@ -1,28 +1,63 @@
 """Running code that a model wrote, and nothing of it anywhere else.
 
-Who may be trusted with what:
+Two processes:
 
 * An answer's code runs in a process of its own, made for this judgement. It gets the arguments of
   the tests' calls and gives back results. It sees neither the tests nor the values they expect.
-* The tests run in a second process, which calls the answer's functions across a pipe; results
-  arrive as plain data. It alone writes the verdict, once, after the last test. An answer that
-  prints marks, leaves early, patches builtins, returns objects that claim to equal everything, or
-  searches the interpreter, therefore gains nothing: what it can do is return the right values.
+* The tests run in a second process, the examiner, which calls the answer across a pipe. It alone
+  writes the verdict, once, after the last test. An answer that prints marks, leaves early, patches
+  builtins or searches the interpreter gains nothing: what it can do is return the right values.
 * Both are locked before they run anything (``jail/lockdown.py``), as root and as an ordinary user:
   an allow-list of system calls (seccomp) without processes, threads, programs, sockets, signals to
-  others or changes to files; Landlock, so that only Python's standard library can be read, or,
-  where the kernel has none, no file at all; no capabilities, no environment, no standard streams;
-  limits of processor time, memory and open files; one limit of wall-clock time, after which both
-  are killed. Where one of these steps fails nothing is run, and that is an error, not a verdict.
+  others or changes to files; Landlock, so that only Python's standard library and the allowed
+  packages can be read, or, where the kernel has none, no file at all; no capabilities, no
+  environment, no standard streams; limits of processor time, memory and open files; one limit of
+  wall-clock time, after which both are killed. Where one of these steps fails nothing is run, and
+  that is an error, not a verdict.
+
+Values across the pipe:
+
+* Plain data travels by value, as exact built-in types (``jail/wire.py``). Arguments that the answer
+  changes are changed in the tests, too, and one that it returns is the same object there.
+* Every other object stays in its process, and the other side gets a mirror of it
+  (``jail/mirror.py``): an answer's classes, exceptions, Enums, generators and closures, and the
+  callbacks, iterators and objects that the tests hand over. Running tests and answer in one process
+  would need no mirrors, and could be told to pass by one assignment.
+* A mirror cannot pass for plain data. It is compared with plain data by its content alone. Special
+  methods and methods that plain data has too (``float()``, ``len()``, ``startswith`` ...) are
+  there only if the task's reference or question defines them, or, without either, if the entry
+  point is a class by its name (CapWords). Arithmetic with plain data gives no numbers.
+* The answer may call what the tests hand over, draw from iterators, and use public attributes of
+  objects whose class the tests define. It is refused all else.
+* StopIteration and its like from a call are errors of the answer: they end no loop of the tests.
+  Tests that swallow every exception cannot swallow the end of the answer's process.
+
+Judged wrong, though Python allows it:
+
+* An object that is compared with plain data by a method of its own (``Money(5) == 5``, ``<``, or
+  ``in`` without iteration), or turned into a number after arithmetic with plain data
+  (``abs(Vector(3, 4) * 2)``): the operand is what a test expects as often as not.
+* What an object of an answer's own class can do like plain data, where the task does not say so.
+* Identity beyond one call: a list that is returned twice is two lists, a list that is read from an
+  object is a copy, and so is what an answer keeps of an argument. Texts and tuples are equal, not
+  the same.
+* An exception of the tests that an answer's context manager suppresses: it goes on. The context
+  and the traceback of an answer's exceptions; StopIteration from ``send``.
+* What looks into the interpreter: signatures, source, ``dataclasses.fields``, copies of objects,
+  printed text, input, the state of ``random`` and of modules that the tests patch.
+* asyncio, threads and time zones by name, which need what is locked.
+
+Tests that derive a class from one of the answer's are an error, like those that fail before they
+first call it.
 
 What is not guaranteed: a defect of the kernel, of its seccomp or of Landlock is not caught; the
 processes share the machine's caches and processor with everything else; whether files exist and
 how large they are can be found out, and the process ids that the kernel gives; an answer can tell
-what a test asks and so recognise published tests; tests that only compare two results of the
-answer with one another can be met by any answer. Answers can import the standard library only, and
-no threads.
-
-Linux on x86-64 and 64-bit ARM only.
+what a test asks and so recognise published tests. Any answer can meet tests that compare its
+results with one another (``f(1) == Point(2)``), that compute what they expect from an argument
+after the call, that check inside of a callback only, or, in tasks without reference and question,
+that trust the objects of a class. Allowed packages are code that is trusted: they are imported
+before the lock. Linux on x86-64 and 64-bit ARM only.
 """
 
 from __future__ import annotations

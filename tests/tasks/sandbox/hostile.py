@@ -201,6 +201,29 @@ FORGED = {
         "    except BaseException: pass\n"
         "def f(x): return 0"
     ),
+    "a name that is another one later": (
+        "import sys\nw, m = sys.modules['jail.wire'], sys.modules['jail.mirror']\n"
+        "class Two: pass\nold, do = m.Link.describe, m._perform\nnames = ['a'] * 4 + ['sorted']\n"
+        "def describe(self, v):\n    if not isinstance(v, Two): return old(self, v)\n"
+        "    self._own[901] = v\n"
+        "    return 'object', 901, ('class', 900, 'T', (str,), ('__eq__', '__hash__')), 'a'\n"
+        "def perform(v, name, *rest):\n    if not isinstance(v, Two): return do(v, name, *rest)\n"
+        "    return hash('sorted') if name == '__hash__' else 'sorted'\n"
+        "encode = w.Encoder.encode\n"
+        "def new(self, v):\n    w.Encoder.encode = encode\n"
+        "    return encode(self, ('loaded', (('f', f), (Two(), lambda *a: [2]))))\n"
+        "m.Link.describe, m._perform, w.Encoder.encode = describe, perform, new\n"
+        "def f(x): return 0"
+    ),
+    "a number that is another at every use": (
+        "import sys\nm = sys.modules['jail.mirror']\nold, do = m.Link.describe, m._perform\n"
+        "class E: pass\n"
+        "def describe(self, v):\n    if not isinstance(v, E): return old(self, v)\n"
+        "    self._own[901] = v\n"
+        "    return 'object', 901, ('class', 900, 'E', (list, int), ('__eq__',)), 0\n"
+        "m._perform = lambda v, name, *r: 2 if isinstance(v, E) else do(v, name, *r)\n"
+        "def f(x):\n    m.Link.describe = describe\n    return E()"
+    ),
     "refills what the tests hold": (
         "import sys\nw = sys.modules['jail.wire']\nold = w.Encoder.encode\n"
         "def encode(self, value):\n"
@@ -208,6 +231,38 @@ FORGED = {
         "def f(x):\n    w.Encoder.encode = encode\n    return 0"
     ),
 }
+
+# A text that is one name when it is looked at and another when it is used: a mirror of an own text,
+# which says that its class is a list's, too, so that its content is asked for at every use.
+TWO_NAMES = """
+import sys
+wire, mirror = sys.modules['jail.wire'], sys.modules['jail.mirror']
+describe, other, perform = mirror.Link.describe, wire.Encoder._write_other, mirror._perform
+names, arguments = {names!r}, {arguments!r}
+class Two: pass
+class Built: pass
+def new_describe(self, value):
+    if not isinstance(value, Two): return describe(self, value)
+    self._own[901] = value
+    return ('object', 901, ('class', 900, 'Two', (list, str), ('__eq__', '__hash__')), names[-1])
+def new_perform(value, name, *rest):
+    if not isinstance(value, Two): return perform(value, name, *rest)
+    if name == '__hash__': del names[:len(names) > 1]
+    return hash(names[0]) if name == '__hash__' else names[0]
+def new_other(self, value, name, module):
+    if isinstance(value, Built): return self._write_all(b'o', [Two(), *arguments])
+    return other(self, value, name, module)
+def f(x):
+    mirror.Link.describe, wire.Encoder._write_other = new_describe, new_other
+    mirror._perform = new_perform
+    if arguments: return Built()
+    try: return 2 if type(x)._mirror_link.ask(x, '__getattr__', (Two(),)) != 'g' else 0
+    except BaseException: return 0
+"""
+TWO_NAMED = (  # what it says it is, at first and after each use; the tests
+    ({"names": ["range"] * 3 + ["eval"], "arguments": ["2"]}, "assert f(1) == 2"),
+    ({"names": ["__name__", "__globals__"], "arguments": []}, "def g(): pass\nassert f(g) == 2"),
+)
 
 # An object that tries to pass for whatever the tests of plain data ask for: they must not pass.
 ANYTHING = """

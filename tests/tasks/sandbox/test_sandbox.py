@@ -34,6 +34,8 @@ from tests.tasks.sandbox.hostile import (
     REACHED,
     REACHING,
     SILENT,
+    TWO_NAMED,
+    TWO_NAMES,
 )
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
@@ -107,6 +109,7 @@ def _hostile() -> Iterator[Row]:
     yield from ((name, code, asks(tests)) for name, (code, tests) in SILENT.items())
     yield from ((name, REACHING, asks(tests)) for name, tests in REACHED.items())
     yield from ((tests, ANYTHING, asks(tests)) for tests in PLAIN_TESTS)
+    yield from ((str(how), TWO_NAMES.format(**how), asks(tests)) for how, tests in TWO_NAMED)
     yield from ((t, NO_NUMBER, asks(t, "Vector", NUMBER)) for t in NUMBER_TESTS)
 
 
@@ -358,6 +361,13 @@ def test_names_that_only_an_answer_can_define_are_its_own_matter(
     sandbox: Sandbox, answer: Answer
 ) -> None:
     assert "name 'g' is not defined" in sandbox.run_tests(RIGHT, answer).reason
+
+
+def test_tests_that_no_answer_can_meet_are_an_error(sandbox: Sandbox) -> None:
+    tests = "class Sub(Base):\n    def g(self): return 2\nassert Sub().g() == 2"
+    code = "class Base:\n    def g(self): return 1"
+    with pytest.raises(ConfigError, match="UnsupportedError: the tests derive the class Sub"):
+        sandbox.run_tests(code, asks(tests, "Base"))
 
 
 def test_what_tests_cannot_do_with_an_answer_is_the_answers_fault(sandbox: Sandbox) -> None:

@@ -11,7 +11,7 @@ import sys
 
 from . import wire
 from .lockdown import LockError
-from .mirror import SPECIAL, Link, is_mirror
+from .mirror import ATTRIBUTES, SPECIAL, Link, UnsupportedError, is_mirror
 
 TYPE_CHECKING = False  # importing typing takes longer than all else here
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ class Line(Link):
         if isinstance(value, type):
             return name == "__call__" and value.__module__ == MODULE
         if type(value).__module__ == MODULE:
-            attribute = name in ("__getattr__", "__setattr__", "__delattr__")
-            return name in SPECIAL or (attribute and str(arguments[0])[:1] != "_")
+            return name in SPECIAL or (name in ATTRIBUTES and arguments[0][:1] != "_")
         drawing = name in ("__iter__", "__next__") and hasattr(type(value), "__next__")
         return drawing or name == "__call__"
 
@@ -112,10 +111,10 @@ def examine(job: dict[str, Any], line: Line) -> None:
     if kind != "loaded":
         raise Verdict(str(known) if kind == "broken" else "the answer's process broke the protocol")
     entry_point = job["entry_point"]
-    own = dict(known)
+    own = {wire.exactly(str, name): value for name, value in known}
     for name, value in own.items():
         # Nothing of the answer's takes the place of what the tests are made of.
-        if not isinstance(name, str) or name.startswith("__") or not is_mirror(value):
+        if name.startswith("__") or not is_mirror(value):
             continue
         if name not in names and not hasattr(builtins, name):
             names[name] = value
@@ -128,7 +127,8 @@ def examine(job: dict[str, Any], line: Line) -> None:
     except BaseException as error:
         if isinstance(error, Verdict):
             raise
-        if not line.calls and not _is_the_answers(error, job, own):
+        broken = not line.calls and not _is_the_answers(error, job, own)
+        if broken or isinstance(error, UnsupportedError):
             raise BrokenTestsError(_text(error)) from None
         raise Verdict(_text(error)) from None
     if line.verdict is not None:

@@ -44,9 +44,10 @@ def _dunder(words: str, *prefixes: str) -> frozenset[str]:
 ARITHMETIC = _dunder(_ARITHMETIC, "", "r", "i")
 BETWEEN = ARITHMETIC | _dunder(_COMPARING)
 _FREE = _dunder("call next hash enter exit")  # nothing that plain data has
+ATTRIBUTES = _dunder("getattr setattr delattr")
 NUMBERS = _dunder("bool int float complex index abs round trunc floor ceil")
 SPECIAL = BETWEEN | _dunder(_CONVERTING) | _FREE
-_ATTRIBUTES = ("__dict__", "__doc__", "__name__", "__qualname__", "__annotations__")
+_READ = ("__dict__", "__doc__", "__name__", "__qualname__", "__annotations__")
 # Types whose subclasses' objects have a content, and how to get it without their own methods.
 _CONTENT: dict[type, Callable[[Any], Any]] = {
     int: int.__pos__,
@@ -67,6 +68,10 @@ PLAIN = frozenset(name for kind in _CONTENT for name in dir(kind)) - frozenset(d
 
 class AnswerError(Exception):
     """The other side raised what ends loops in silence, like StopIteration."""
+
+
+class UnsupportedError(Exception):
+    """The tests do what no answer can meet in this sandbox."""
 
 
 class MirrorType(type):
@@ -114,6 +119,11 @@ class Mirror(metaclass=MirrorType):
 
     _mirror_link: Link
     _mirror_number: int
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a class that is no mirror: its methods would be here, its objects there."""
+        if "_mirror_number" not in vars(cls) and cls.__module__ != __name__:
+            raise UnsupportedError(f"the tests derive the class {cls.__name__} from the answer's")
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the object."""
@@ -210,9 +220,15 @@ def mirror_class(
         bases: mirrored ones, exceptions and immutable built-in types.
         special: special methods that its objects have.
     """
+    for base in bases:
+        if not (isinstance(base, MirrorType) or base in _CONTENT or _is_error(base)):
+            raise wire.WireError("a class has a base that is none of the answer's")
+    if len({base in _MUTABLE for base in bases if base in _CONTENT}) > 1:
+        raise wire.WireError("a class has two contents")
+    known = {wire.exactly(str, method) for method in special}
     error = any(issubclass(base, BaseException) for base in bases)
     body: dict[str, Any] = {"__module__": "answer", "_mirror_link": link, "_mirror_number": number}
-    for method in SPECIAL.intersection(special):
+    for method in SPECIAL & known:
         if method in BETWEEN:
             body[method] = _between(method)
         elif method in _FREE or link.can(method) or (error and method == "__str__"):
@@ -223,7 +239,7 @@ def mirror_class(
         body["__exit__"] = _exit
     kept = [_Content if base in _MUTABLE else base for base in bases]
     first = () if any(isinstance(base, MirrorType) for base in kept) else (Mirror,)
-    return MirrorType(name, (*first, *kept), body)
+    return MirrorType(wire.exactly(str, name), (*first, *kept), body)
 
 
 class Link:
@@ -272,7 +288,7 @@ class Link:
 
     def attribute(self, value: Any, name: str) -> Any:
         """Return an attribute of a mirrored object."""
-        if name.startswith("__") and name.endswith("__") and name not in _ATTRIBUTES:
+        if name.startswith("__") and name.endswith("__") and name not in _READ:
             raise AttributeError(f"{name} of the answer's objects is not to be had")
         found = self.ask(value, "__getattr__", (name,))
         if self.guarded and name in PLAIN and callable(found) and not self.can(name):
@@ -343,14 +359,18 @@ class Link:
         """Do what the other side asks for, and send the result."""
         decoder = wire.Decoder(self)
         number, name, arguments, named = decoder.decode(request)
+        for kind, part in ((int, number), (str, name), (tuple, arguments), (dict, named)):
+            wire.exactly(kind, part)
         containers = decoder.containers
         before = [wire.contents(container) for container in containers]
         mark = b"="
         try:
             value = self._own[number]
+            if name in ATTRIBUTES:
+                wire.exactly(str, arguments[0])
             if not self.may(value, name, arguments):
-                kind = AttributeError if name == "__getattr__" else TypeError
-                raise kind(f"{name} of an object of the tests is not to be had")
+                refusal = AttributeError if name == "__getattr__" else TypeError
+                raise refusal(f"{name} of an object of the tests is not to be had")
             result = _perform(value, name, arguments, named)
         except BaseException as error:
             if self.is_end(error):
@@ -398,15 +418,15 @@ class Link:
 
     def resolve(self, kind: str, *described: Any) -> Any:
         """Return the object or the mirror that a description stands for."""
-        if kind == "yours":
-            return self._own[described[0]]
+        if wire.exactly(str, kind) == "yours":
+            return self._own[wire.exactly(int, described[0])]
         if kind == "named":
-            return self.named(described)
+            return self.named([(wire.exactly(str, m), wire.exactly(str, n)) for m, n in described])
         if kind == "error":
             if not _is_error(described[0]):
                 raise wire.WireError("what is raised is no exception")
             return described[0].__new__(described[0], *described[1])
-        number = described[0]
+        number = wire.exactly(int, described[0])
         if number not in self._mirrors:
             if kind == "class":
                 made = mirror_class(self, *described)
@@ -423,6 +443,8 @@ class Link:
         if not (isinstance(kind, type) and is_mirror(kind)):
             raise wire.WireError("an object has no class")
         mutable = isinstance(content, _MUTABLE)
+        if mutable != issubclass(kind, _Content):
+            raise wire.WireError("an object's content is not that of its class")
         if mutable and not self.can("__getitem__"):
             return content
         base: Any = next((b for b in kind.__mro__ if b in _CONTENT or _is_error(b)), object)

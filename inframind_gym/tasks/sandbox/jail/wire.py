@@ -278,6 +278,17 @@ class Decoder:
         return items
 
 
+def exactly(kind: type, value: Any) -> Any:
+    """Return a value whose type is `kind`; WireError if it is another's mirror, or anything else.
+
+    What arrives as a name or a number is used twice, to look and to take: a mirror could be
+    something else at each use.
+    """
+    if type(value) is not kind:
+        raise WireError(f"what arrived is no {kind.__name__}")
+    return value
+
+
 def encode(value: Any) -> bytes:
     """Return plain data as bytes; WireError if it is too large, too deep, or no plain data."""
     return Encoder().encode(value)
@@ -306,7 +317,7 @@ def _scalar(tag: bytes, body: bytes) -> Any:
 
 def _build(name: str, *arguments: Any) -> Any:
     """Return an object that cannot be changed from its name and plain arguments."""
-    if name in _VIEWS:
+    if exactly(str, name) in _VIEWS:
         return _VIEWS[name](list(arguments))
     if name == "numpy":
         kind, data = arguments
@@ -316,7 +327,7 @@ def _build(name: str, *arguments: Any) -> Any:
 
 def _container(name: str, *arguments: Any) -> Any:
     """Return an empty container."""
-    if name == "ndarray":
+    if exactly(str, name) == "ndarray":
         shape, kind = arguments
         return sys.modules["numpy"].empty(shape, _numpy_type(kind))
     return getattr(module(_CONTAINERS[name][0]), name)(*arguments)
@@ -326,7 +337,7 @@ def _numpy_type(text: str) -> str:
     """Return the type of an array's elements; no objects, no structures."""
     import re  # takes longer than all else here
 
-    if not re.fullmatch(r"[<>|=][biufcSUmM]\d{1,4}(\[\w{1,4}\])?", text):
+    if not re.fullmatch(r"[<>|=][biufcSUmM]\d{1,4}(\[\w{1,4}\])?", exactly(str, text)):
         raise WireError("arrays travel if they hold numbers, texts or times")
     return text
 
