@@ -28,7 +28,7 @@ LAYERS = {
     "live": ("tasks", "simulator", "envs", "policies"),
     "calibration": ("tasks", "simulator", "envs", "policies", "live"),
     "benchmark": ("tasks", "simulator", "envs", "policies", "live", "__init__"),
-    "cli": ("simulator", "envs", "benchmark", "calibration", "live", "__init__"),
+    "cli": ("tasks", "simulator", "envs", "benchmark", "calibration", "live", "__init__"),
     "__init__": ("registration",),
     "__main__": ("cli",),
 }

@@ -335,13 +335,17 @@ class Vector:
     def __mul__(self, k): return Vector(self.x * k, self.y * k)
     def __neg__(self): return self * -1
     def __abs__(self): return (self.x ** 2 + self.y ** 2) ** 0.5
+    def __len__(self): return 2
     def norm(self): return abs(self)
 """
 NO_NUMBER = f"""{ANYTHING}
+class Zero(int): pass
+class Empty(list): pass
 class Vector(Any):
     def __init__(self, x, y): pass
     def norm(self): return self
-    __sub__ = __mul__ = __neg__ = __pow__ = lambda s, *a: s
+    __len__ = lambda s: 0
+    __sub__ = __mul__ = __neg__ = __pow__ = lambda s, *a: {{}}
 """
 NUMBER_TESTS = (
     "assert Vector(3, 4).norm() == 5", "assert abs(Vector(3, 4).norm() - 5) < 1e-6",
@@ -349,6 +353,7 @@ NUMBER_TESTS = (
     "assert Vector(3, 4).norm() in [5]", "assert (Vector(3, 4).norm() - 5) * 1 < 1e-6",
     "assert Vector(3, 4).norm().startswith('5')", "assert 4 < Vector(3, 4).norm() < 6",
     "assert round(Vector(3, 4).norm(), 3) == 5", "assert len(Vector(3, 4).norm()) == 2",
+    "assert not len(Vector(3, 4).norm() - 5)",
 )  # fmt: skip
 
 # Answers that end what the tests do in silence, and the tests.

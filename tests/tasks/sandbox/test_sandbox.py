@@ -110,7 +110,9 @@ def _hostile() -> Iterator[Row]:
     yield from ((name, REACHING, asks(tests)) for name, tests in REACHED.items())
     yield from ((tests, ANYTHING, asks(tests)) for tests in PLAIN_TESTS)
     yield from ((str(how), TWO_NAMES.format(**how), asks(tests)) for how, tests in TWO_NAMED)
-    yield from ((t, NO_NUMBER, asks(t, "Vector", NUMBER)) for t in NUMBER_TESTS)
+    for given in ("s", "Zero()", "Empty()"):
+        code = NO_NUMBER.replace("{}", given)
+        yield from ((f"{given}: {t}", code, asks(t, "Vector", NUMBER)) for t in NUMBER_TESTS)
 
 
 def test_no_verdict_can_be_forged(sessions: list[int]) -> None:

@@ -45,7 +45,7 @@ ARITHMETIC = _dunder(_ARITHMETIC, "", "r", "i")
 BETWEEN = ARITHMETIC | _dunder(_COMPARING)
 _FREE = _dunder("call next hash enter exit")  # nothing that plain data has
 ATTRIBUTES = _dunder("getattr setattr delattr")
-NUMBERS = _dunder("bool int float complex index abs round trunc floor ceil")
+NUMBERS = _dunder("len bool int float complex index abs round trunc floor ceil")
 SPECIAL = BETWEEN | _dunder(_CONVERTING) | _FREE
 _READ = ("__dict__", "__doc__", "__name__", "__qualname__", "__annotations__")
 # Types whose subclasses' objects have a content, and how to get it without their own methods.
@@ -122,7 +122,7 @@ class Mirror(metaclass=MirrorType):
 
     def __init_subclass__(cls) -> None:
         """Refuse a class that is no mirror: its methods would be here, its objects there."""
-        if "_mirror_number" not in vars(cls) and cls.__module__ != __name__:
+        if "_mirror_number" not in vars(cls):
             raise UnsupportedError(f"the tests derive the class {cls.__name__} from the answer's")
 
     def __getattr__(self, name: str) -> Any:
@@ -178,7 +178,8 @@ def _between(name: str) -> Callable[..., Any]:
         result = NotImplemented if own is None else own(*others)
         if result is NotImplemented and name in ARITHMETIC and link.can(name):
             result = link.do(self, name, others, derives=True)
-            if result is not NotImplemented and not is_mirror(result):
+            plain = not is_mirror(result) or isinstance(result, (*_CONTENT, _Content))
+            if plain and result is not NotImplemented:
                 raise TypeError(f"{name} of the answer's {type(self).__name__} gave no object")
         if result is NotImplemented and name in ("__eq__", "__ne__"):
             return name == "__ne__"
