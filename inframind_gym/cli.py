@@ -108,6 +108,9 @@ def check(
         str,
         typer.Argument(help="A shipped name, a path of a YAML file, or a folder of tasks."),
     ],
+    packages: Annotated[
+        str, typer.Option(help="Packages that the code of tasks may import, by commas.")
+    ] = "numpy",
 ) -> None:
     """Check a configuration file, or run the reference answers of tasks; say what is wrong."""
     from inframind_gym.configs import find_config
@@ -116,7 +119,7 @@ def check(
         if kind == "tasks":
             from inframind_gym.tasks.checking import check_tasks
 
-            found = check_tasks(name_or_path)
+            found = check_tasks(name_or_path, [p for p in packages.split(",") if p])
             typer.echo("\n".join([f"{name_or_path}: {found.lines()[0]}", *found.lines()[1:]]))
             raise typer.Exit(1 if found.failed else 0)
         if kind not in _LOADERS:

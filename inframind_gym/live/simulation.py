@@ -111,7 +111,8 @@ class LiveSimulation(BackendSimulation):
         """
         kinds = {answer.kind for answer in self.tasks.answers}
         code, formulas = "tests" in kinds, bool(kinds & {"expression", "number"})
-        sandbox = Sandbox(workers=self._live.live.judges)
+        settings = self._live.live
+        sandbox = Sandbox(workers=settings.judges, packages=settings.packages)
         try:
             sandbox.check(code=code, formulas=formulas)
         except SandboxError as error:

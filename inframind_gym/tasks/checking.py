@@ -10,7 +10,7 @@ from pathlib import Path
 from inframind_gym.errors import ConfigError
 from inframind_gym.tasks.loaders import read_folder
 from inframind_gym.tasks.records import TaskRecord
-from inframind_gym.tasks.sandbox import Sandbox
+from inframind_gym.tasks.sandbox import PACKAGES, Sandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,18 @@ def check_references(records: Sequence[TaskRecord], sandbox: Sandbox) -> Referen
     )
 
 
-def check_tasks(source: str | Path) -> ReferenceCheck:
+def check_tasks(source: str | Path, packages: Sequence[str] = PACKAGES) -> ReferenceCheck:
     """Read a folder of tasks, or one file, and judge its reference answers in the sandbox.
 
+    Args:
+        source: the folder or file.
+        packages: what code may import beside the standard library.
+
     Raises:
+        ConfigError: a package is not installed.
         TaskError: the files cannot be read, or a record is broken; names file, line and key.
         SandboxError: code cannot be isolated on this machine.
     """
     records = read_folder(Path(source))
-    with Sandbox() as sandbox:
+    with Sandbox(packages=packages) as sandbox:
         return check_references(records, sandbox)

@@ -49,6 +49,15 @@ def test_references_that_do_not_pass_are_named(
         assert line in done.output
 
 
+def test_packages_are_allowed_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "code.jsonl"
+    path.write_text(task(0, "import numpy\nassert f(1) == 2", "def f(x): return x + 1"))
+    for packages, status in (("numpy", 0), ("", 1), ("no_such_package", 2)):
+        arguments = ["check", "tasks", str(path), "--packages", packages]
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == status, done.output
+
+
 def test_a_folder_without_tasks_is_an_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["check", "tasks", str(tmp_path)])
     assert (done.exit_code, "holds no task file" in done.output) == (2, True)

@@ -90,7 +90,7 @@ from inframind_gym.tasks.sandbox.process import (
 from inframind_gym.tasks.sandbox.verifier import Verifier
 from inframind_gym.tasks.taskset import Answer
 
-__all__ = ["Isolation", "Limits", "Sandbox", "SandboxError", "Verdict", "isolation"]
+__all__ = ["PACKAGES", "Isolation", "Limits", "Sandbox", "SandboxError", "Verdict", "isolation"]
 
 PACKAGES = ("numpy",)
 # What classes have from their bases, in _said.
@@ -278,7 +278,7 @@ class Sandbox:
                 raise ConfigError(
                     f"{name}: its tests fail before they first call the answer: {error}. Mend "
                     f"them or leave the task out; they may import the standard library and "
-                    f"{', '.join(self._packages) or 'no package'} (argument `packages`)."
+                    f"{', '.join(self._packages) or 'no package'} (setting `packages`)."
                 ) from None
 
     def same_formula(self, expected: str, found: str) -> bool:
