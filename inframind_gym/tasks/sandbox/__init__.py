@@ -25,8 +25,9 @@ Values across the pipe:
   would need no mirrors, and could be told to pass by one assignment.
 * A mirror cannot pass for plain data. It is compared with plain data by its content alone. Special
   methods and methods that plain data has too (``float()``, ``len()``, ``startswith`` ...) are
-  there only if the task's reference or question defines them, or, without either, if the entry
-  point is a class by its name (CapWords). Arithmetic with plain data gives no numbers.
+  there only if the task's reference or question defines them, or, in a task without either, if the
+  tests make objects of a class (a name in CapWords) that only the answer can define. Arithmetic
+  with plain data gives no numbers.
 * The answer may call what the tests hand over, draw from iterators, and use public attributes of
   objects whose class the tests define. It is refused all else.
 * StopIteration and its like from a call are errors of the answer: they end no loop of the tests.
@@ -63,6 +64,7 @@ before the lock. Linux on x86-64 and 64-bit ARM only.
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import os
 import re
@@ -320,7 +322,7 @@ class Sandbox:
                         "tests": answer.value,
                         "preamble": f"{_imports(answer.reference)}\n{preamble}",
                         "entry_point": answer.entry_point,
-                        **_said(answer.reference, preamble, answer.entry_point),
+                        **_said(answer, preamble),
                     }
                     running.append(start(job, (requests_w, results_r, verdict_w)))
             finally:
@@ -352,7 +354,7 @@ class Sandbox:
 
 
 @functools.lru_cache(1024)
-def _said(reference: str, preamble: str, entry_point: str) -> dict[str, Any]:
+def _said(answer: Answer, preamble: str) -> dict[str, Any]:
     """Return what a task says of the names and objects of its answers, for the examiner.
 
     Returns:
@@ -360,11 +362,14 @@ def _said(reference: str, preamble: str, entry_point: str) -> dict[str, Any]:
         "can": names that plain data has (``__len__``, ``count`` ...) and the task's objects have,
         too; None: all.
     """
-    source = f"{preamble}\n{reference}"
+    source = f"{preamble}\n{answer.reference}"
     defined = re.findall(r"^(?:def|class|async def)\s+(\w+)", source, re.MULTILINE)
-    provides = [entry_point, *defined] if entry_point or defined else None
-    if not source.strip():  # classes are named in CapWords
-        return {"provides": provides, "can": None if entry_point[:1].isupper() else []}
+    provides = [answer.entry_point, *defined] if answer.entry_point or defined else None
+    if not source.strip():
+        made = set(re.findall(r"(?<![\w.])[A-Z]\w*(?=\()", answer.value))
+        lines = re.findall(r"^\s*(?:import|from|class)\b.*", answer.value, re.MULTILINE)
+        made -= {*dir(builtins), *re.findall(r"\w+", " ".join(lines))}
+        return {"provides": provides, "can": None if made else []}
     can: set[str] = set()
     for bases in re.findall(r"^[ \t]*class\s+\w+(?:\((.*)\))?", source, re.MULTILINE):
         can.update(re.findall(r"\w+", source), ("__str__", "__repr__", "__format__"))

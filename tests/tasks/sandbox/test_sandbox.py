@@ -148,17 +148,49 @@ def test_legal_styles_pass(sandbox: Sandbox) -> None:
     assert {name: v.reason for name, v in found.items() if not v.passed} == {}
 
 
+CAPTURED = (
+    "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as out: f()\n"
+    "assert out.getvalue() == '2\\n'"
+)
+MONEY_TESTS = "from decimal import Decimal\nassert abs(f(Decimal(5))) == 5"
+MONEY = (
+    "class Money:\n    def __init__(self, n): self.n = n\n"
+    "    def __eq__(self, o): return self.n == getattr(o, 'n', o)\n"
+    "    def __mul__(self, k): return Money(self.n * k)\n"
+    "    def __abs__(self): return abs(self.n)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "tests", "entry_point", "reason"),
+    [
+        (MONEY, "assert Money(5) == 5", "Money", "AssertionError"),
+        (MONEY, "assert abs(Money(5) * 2) == 10", "Money", "gives no number"),
+        (MONEY + "def f(x): return Money(x)", "assert abs(f(5)) == 5", "f", "bad operand"),
+        (MONEY + "from decimal import *\ndef f(x): return Money(x)", MONEY_TESTS, "f", "bad op"),
+        ("a = []\ndef f(): return a", "assert f() is f()", "f", "AssertionError"),
+        ("def f(a): return a", "a = (1, [])\nassert f(a) is a", "f", "AssertionError"),
+        ("async def f(): return 2", "import asyncio\nassert asyncio.run(f()) == 2", "f", "."),
+        ("def f(): print(2)", CAPTURED, "f", "AssertionError"),
+        ("def f(a): 2", "import inspect\nassert 'a:' in inspect.getsource(f)", "f", "."),
+    ],
+)
+def test_what_the_sandbox_says_it_judges_wrong(
+    sandbox: Sandbox, code: str, tests: str, entry_point: str, reason: str
+) -> None:
+    verdict = sandbox.run_tests(code, asks(tests, entry_point))
+    assert not verdict.passed
+    assert re.search(reason, verdict.reason)
+
+
 def test_the_tests_of_legal_styles_can_fail(sandbox: Sandbox) -> None:
     """None of them passes an answer whose names are all there and do nothing."""
-    wrong = (
-        (
-            name,
-            "\n".join(f"def {n}(*a, **k): pass" for n in re.findall(r"\b[A-Za-z]\w*(?=\()", code)),
-            answer,
-        )
-        for name, code, answer in legal()
-    )
-    found = verdicts(sandbox, wrong)
+
+    def idle(code: str) -> str:
+        names = re.findall(r"^(?:def|class) (\w+)|^(\w+) =", code, re.MULTILINE)
+        return "\n".join(f"def {first or second}(*a, **k): pass" for first, second in names)
+
+    found = verdicts(sandbox, ((name, idle(code), answer) for name, code, answer in legal()))
     assert [name for name, verdict in found.items() if verdict.passed] == []
 
 
