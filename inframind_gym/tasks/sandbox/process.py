@@ -23,7 +23,7 @@ from inframind_gym.errors import InfraMindError
 
 # The modules of jail/ in the order in which they import one another.
 _MODULES = (
-    "syscalls", "wire", "lockdown", "mirror", "candidate", "examiner", "verifier", "main",
+    "syscalls", "wire", "lockdown", "mirror", "link", "candidate", "examiner", "verifier", "main",
 )  # fmt: skip
 # The processes get these modules compiled, with their job: nothing is looked for on the disk.
 _START = """

@@ -116,7 +116,7 @@ FORGED = {
         "    args = property(__str__)\ndef f(x): raise E"
     ),
     "raises what is no exception": (
-        "import sys\nL = sys.modules['jail.mirror'].Link\n"
+        "import sys\nL = sys.modules['jail.link'].Link\n"
         "def f(x):\n    L.describe = lambda s, v: ('error', int, (2,))\n    raise ValueError"
     ),
     "ends generators": "def f(x):\n    raise GeneratorExit\n    yield",
@@ -157,33 +157,33 @@ FORGED = {
         "x = 12345\nctypes.c_int64.from_address(id(x) + 8).value = id(E)\ndef f(y): return x"
     ),
     "names an exception of the jail": (
-        "import sys\nL = sys.modules['jail.mirror'].Link\n"
+        "import sys\nL = sys.modules['jail.link'].Link\n"
         "def f(x):\n"
         "    L.describe = lambda s, v: ('named', ('jail.examiner', 'BrokenTestsError'))\n"
         "    return object()"
     ),
     "raises an exception of the jail": (
-        "import sys\nL = sys.modules['jail.mirror'].Link\nold = L.describe\n"
+        "import sys\nL = sys.modules['jail.link'].Link\nold = L.describe\n"
         "def describe(s, v):\n"
         "    return ('named', ('jail.examiner', 'BrokenTestsError')) if isinstance(v, type) "
         "else ('error', KeyError, ())\n"
         "def f(x):\n    L.describe = describe\n    raise ValueError"
     ),
     "stands for a built-in type": (
-        "import sys\nL = sys.modules['jail.mirror'].Link\n"
+        "import sys\nL = sys.modules['jail.link'].Link\n"
         "L.describe = lambda s, v: ('named', ('builtins', 'bool'))\ndef f(x): return 0"
     ),
     "claims objects of the tests": (
-        "import sys\nL = sys.modules['jail.mirror'].Link\n"
+        "import sys\nL = sys.modules['jail.link'].Link\n"
         "def f(x):\n    L.describe = lambda s, v: ('yours', 0)\n    return object()"
     ),
     "an object without a class": (
-        "import sys\nL = sys.modules['jail.mirror'].Link\n"
+        "import sys\nL = sys.modules['jail.link'].Link\n"
         "made = 'object', 9, ('named', ('builtins', 'int')), 2\n"
         "def f(x):\n    L.describe = lambda s, v: made\n    return object()"
     ),
     "a class with the tests' methods": (
-        "import sys\nL = sys.modules['jail.mirror'].Link\n"
+        "import sys\nL = sys.modules['jail.link'].Link\n"
         "def f(x):\n"
         "    L._describe_class = lambda s, k: ('class', 77, 'int', (int,), "
         "('__getattribute__', '__new__', '__eq__', '__class__'))\n"
@@ -192,7 +192,7 @@ FORGED = {
         "    return object()"
     ),
     "asks before it is asked": (
-        "import sys\nm = sys.modules['jail.mirror']\nM = type('M', (), {'_mirror_number': 0})\n"
+        "import sys\nm = sys.modules['jail.link']\nM = type('M', (), {'_mirror_number': 0})\n"
         "frame = sys._getframe()\n"
         "while 'link' not in frame.f_locals: frame = frame.f_back\n"
         "for n in range(-9, 9):\n"
@@ -202,7 +202,7 @@ FORGED = {
         "def f(x): return 0"
     ),
     "a name that is another one later": (
-        "import sys\nw, m = sys.modules['jail.wire'], sys.modules['jail.mirror']\n"
+        "import sys\nw, m = sys.modules['jail.wire'], sys.modules['jail.link']\n"
         "class Two: pass\nold, do = m.Link.describe, m._perform\nnames = ['a'] * 4 + ['sorted']\n"
         "def describe(self, v):\n    if not isinstance(v, Two): return old(self, v)\n"
         "    self._own[901] = v\n"
@@ -216,7 +216,7 @@ FORGED = {
         "def f(x): return 0"
     ),
     "a number that is another at every use": (
-        "import sys\nm = sys.modules['jail.mirror']\nold, do = m.Link.describe, m._perform\n"
+        "import sys\nm = sys.modules['jail.link']\nold, do = m.Link.describe, m._perform\n"
         "class E: pass\n"
         "def describe(self, v):\n    if not isinstance(v, E): return old(self, v)\n"
         "    self._own[901] = v\n"
@@ -236,7 +236,7 @@ FORGED = {
 # which says that its class is a list's, too, so that its content is asked for at every use.
 TWO_NAMES = """
 import sys
-wire, mirror = sys.modules['jail.wire'], sys.modules['jail.mirror']
+wire, mirror = sys.modules['jail.wire'], sys.modules['jail.link']
 describe, other, perform = mirror.Link.describe, wire.Encoder._write_other, mirror._perform
 names, arguments = {names!r}, {arguments!r}
 class Two: pass

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 
 from . import wire
+from .link import Link
 from .lockdown import LockError
-from .mirror import Link
 
 TYPE_CHECKING = False  # importing typing takes longer than all else here
 if TYPE_CHECKING:

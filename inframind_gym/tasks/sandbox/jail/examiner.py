@@ -10,8 +10,9 @@ import builtins
 import sys
 
 from . import wire
+from .link import Link
 from .lockdown import LockError
-from .mirror import ATTRIBUTES, SPECIAL, Link, UnsupportedError, is_mirror
+from .mirror import ATTRIBUTES, SPECIAL, UnsupportedError, is_mirror
 
 TYPE_CHECKING = False  # importing typing takes longer than all else here
 if TYPE_CHECKING:

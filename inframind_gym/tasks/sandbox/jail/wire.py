@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class References(Protocol):
-        """Objects that stay on one side; see ``mirror.Link``."""
+        """Objects that stay on one side; see ``link.Link``."""
 
         def describe(self, value: Any) -> Sequence[Any]:
             """Return the values that stand for an object, the kind of reference first."""
