@@ -20,9 +20,9 @@ Values across the pipe:
 * Plain data travels by value, as exact built-in types (``jail/wire.py``). Arguments that the answer
   changes are changed in the tests, too, and one that it returns is the same object there.
 * Every other object stays in its process, and the other side gets a mirror of it
-  (``jail/mirror.py``, ``jail/link.py``): an answer's classes, exceptions, Enums, generators and closures, and the
-  callbacks, iterators and objects that the tests hand over. Running tests and answer in one process
-  would need no mirrors, and could be told to pass by one assignment.
+  (``jail/mirror.py``, ``jail/link.py``): an answer's classes, exceptions, Enums, generators and
+  closures, and the callbacks, iterators and objects that the tests hand over. Running tests and
+  answer in one process would need no mirrors, and could be told to pass by one assignment.
 * A mirror cannot pass for plain data. It is compared with plain data by its content alone. Special
   methods and methods that plain data has too (``float()``, ``len()``, ``startswith`` ...) are
   there only if the task's reference or question defines them, or, in a task without either, if the
