@@ -130,19 +130,28 @@ def check(
             help="YAML of a pool, workload, suite, cluster, demand or catalogue; arrival trace "
             "(.csv); questions or request log (.jsonl, .jsonl.gz); measured runs (.json); folder "
             "of questions or of a checkpoint; name of one that is shipped; or a policy. Before "
-            "another target: its kind.",
+            "another target: its kind, or `tasks` to run the reference answers of questions.",
         ),
     ],
     of_kind: Annotated[
         str | None, typer.Argument(metavar="OTHER", help="The target, after its kind.")
     ] = None,
+    packages: Annotated[
+        str, typer.Option(help="Packages that the code of `tasks` may import, by commas.")
+    ] = "numpy",
 ) -> None:
     """Say what a file, a folder or a policy is and holds, or what is wrong with it."""
     from inframind_gym.check import KINDS
     from inframind_gym.check import check as find
 
     with friendly():
+        if target == "tasks" and of_kind is not None:
+            from inframind_gym.tasks.checking import check_tasks
+
+            found = check_tasks(of_kind, [name for name in packages.split(",") if name])
+            typer.echo(f"{of_kind}: " + "\n".join(found.lines()))
+            raise typer.Exit(bool(found.failed))
         if of_kind is not None and target not in KINDS:
-            raise InfraMindError(unknown("kind", target, KINDS))
+            raise InfraMindError(unknown("kind", target, [*KINDS, "tasks"]))
         lines = find(target) if of_kind is None else find(of_kind, target)
         typer.echo("\n  ".join(lines))

@@ -30,7 +30,7 @@ LAYERS = {
     "calibration": ("tasks", "simulator", "envs", "policies", "live"),
     "benchmark": ("tasks", "simulator", "envs", "policies", "live", "__init__"),
     "check": ("simulator", "tasks", "policies", "benchmark", "calibration"),
-    "cli": ("check", "simulator", "envs", "benchmark", "calibration", "live", "__init__"),
+    "cli": ("check", "tasks", "simulator", "envs", "benchmark", "calibration", "live", "__init__"),
     "__init__": ("registration",),
     "__main__": ("cli",),
 }

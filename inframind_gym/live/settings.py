@@ -56,6 +56,7 @@ class LiveSettings(StrictModel):
     # grading
     judges: PositiveInt | None = None  # threads; None: one a processor
     judge_s: Positive = 60.0  # an answer that takes longer to grade stays ungraded
+    packages: tuple[str, ...] = ("numpy",)  # that code may import beside the standard library
 
     @model_validator(mode="after")
     def _check(self) -> LiveSettings:

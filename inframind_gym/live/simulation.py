@@ -111,7 +111,8 @@ class LiveSimulation(BackendSimulation):
         """
         kinds = {answer.kind for answer in self.tasks.answers}
         code, formulas = "tests" in kinds, bool(kinds & {"expression", "number"})
-        sandbox = Sandbox(workers=self._live.live.judges)
+        settings = self._live.live
+        sandbox = Sandbox(workers=settings.judges, packages=settings.packages)
         try:
             sandbox.check(code=code, formulas=formulas)
         except SandboxError as error:
@@ -155,7 +156,10 @@ class LiveSimulation(BackendSimulation):
         """Return whether a response solves a task; called by several threads at once."""
         if self._sandbox is None:
             raise InfraMindError("the environment is closed")
-        return judge(self.tasks.answers[task], text, self._sandbox, self.tasks.texts[task])
+        tasks = self.tasks
+        return judge(
+            tasks.answers[task], text, self._sandbox, tasks.texts[task], task=tasks.ids[task]
+        )
 
 
 def compile_driver(config: LiveConfig) -> None:

@@ -1,6 +1,7 @@
 """Finding the final answer in what a model wrote: a number, a letter, an expression, code.
 
-Nothing here runs any code.
+Nothing here runs any code. Of a response the last ``MAX_TEXT`` characters are read, where final
+answers stand. A model's text holds the caller for milliseconds: every pattern takes linear time.
 """
 
 from __future__ import annotations
@@ -8,15 +9,18 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import zip_longest
 
 # After a word character or a closing bracket, "-" is an operator and no sign.
 _SIGN = r"(?<![\w)\]])[-+]?"
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
 # Exact fractions hold every digit: an exponent of nine digits would fill the memory.
 _EXPONENT = r"(?:[eE][-+]?\d{1,3}(?!\d))?"
+MAX_TEXT = 64_000
 MAX_DIGITS = 400
+MAX_MARKS = 20  # of "the answer is", the last ones
 MAX_LINE = 400  # characters after "the answer is" in which the answer has to come
 _NUMBER = re.compile(
     rf"{_SIGN}(?P<whole>{_DIGITS})\s+(?P<top>\d+)/(?P<bottom>[1-9]\d*)(?![\d.])"
@@ -27,6 +31,7 @@ _SHORT_FRAC = re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)")
 _POWER_OF_TEN = re.compile(
     r"(?<=\d)\s*(?:\\times|\\cdot|[×*·])\s*10\s*(?:\^|\*\*)\s*\{?\s*([-+]?\d{1,3})(?!\d)\s*\}?"
 )
+_BRACKET = re.compile("[{}]")
 _MARKED = re.compile(r"answer\b[^\n\d\\$=:]{0,40}?(?:\bis\b|:|=)", re.IGNORECASE)
 
 
@@ -35,14 +40,13 @@ def boxed(text: str) -> str | None:
     start = text.rfind("\\boxed")
     if start < 0:
         return None
-    at = text.find("{", start)
-    if at < 0:
-        return None
     depth = 0
-    for i in range(at, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[i], 0)
+    for bracket in _BRACKET.finditer(text, start):
+        depth += 1 if bracket[0] == "{" else -1
         if depth == 0:
-            return text[at + 1 : i]
+            return text[text.index("{", start) + 1 : bracket.start()]
+        if depth < 0:
+            return None
     return None
 
 
@@ -90,6 +94,7 @@ def final_number(text: str) -> Fraction | None:
     Looked for in this order: in the last ``\boxed{}``; after the last ``####``; after the last
     "answer is", "answer:" or "answer ="; the last number of the text.
     """
+    text = final_part(text)
     inside = boxed(text)
     if inside is not None:
         found = parse_number(_result(inside)) or parse_number(inside)
@@ -100,7 +105,7 @@ def final_number(text: str) -> Fraction | None:
         found = parse_number(tail)
         if found is not None:
             return found
-    for match in reversed(list(_MARKED.finditer(text))):
+    for match in reversed(list(_MARKED.finditer(text))[-MAX_MARKS:]):
         line = text[match.end() : match.end() + MAX_LINE].split("\n", 1)[0]
         # "... is 3 + 4 = 7": what counts stands after the last sign of equality.
         found = parse_number(line.rpartition("=")[2]) or parse_number(line)
@@ -128,7 +133,7 @@ _WORKING = re.compile(
     r"|[\^!√π∞±×÷·∑∫*]"
     rf"|{_VALUE}[\s{{}}()]*[-+/][\s{{}}()]*{_VALUE}"
     rf"|{_VALUE}[\s{{}}]*\)\s*\([\s{{}}]*{_VALUE}"
-    rf"|{_VALUE}\s*/?\s*[abinxyz](?![a-zA-Z])"  # "2x", "2/x"; "2 m" is two metres
+    rf"|{_VALUE}\s*(?:/\s*)?[abinxyz](?![a-zA-Z])"  # "2x", "2/x"; "2 m" is two metres
     rf"|(?<![a-zA-Z])[a-zA-Z]\s*[-+/]\s*{_VALUE}"
 )
 
@@ -158,13 +163,16 @@ def _without_variable(match: re.Match[str]) -> str:
 
 
 _LETTER_RULES = (
-    re.compile(r"(?:answer|choice|option)(?:\s+is)?\s*[:=]?[\s*_$]*\(?([A-Z])\)?(?![\w'\u2019])"),
     re.compile(
-        r"(?:Answer|ANSWER|Choice|Option)(?:\s+is)?\s*[:=]?[\s*_$]*\(?([A-Z])\)?(?![\w'\u2019])"
+        r"(?:answer|choice|option)(?:\s{1,9}is)?\s{0,9}[:=]?[\s*_$]{0,20}\(?([A-Z])\)?(?![\w'\u2019])"
+    ),
+    re.compile(
+        r"(?:Answer|ANSWER|Choice|Option)(?:\s{1,9}is)?\s{0,9}[:=]?[\s*_$]{0,20}\(?([A-Z])\)?"
+        r"(?![\w'\u2019])"
     ),
 )
 _LINE_LETTER = re.compile(r"^[\s*_(\[]*([A-Za-z])[\s*_)\].:]*$")
-_LINE_START = re.compile(r"^[\s*_(]*([A-Z])[).:]", re.MULTILINE)
+_LINE_START = re.compile(r"^[ \t*_(]{0,20}([A-Z])[).:]", re.MULTILINE)
 _IN_BRACKETS = re.compile(r"\(([A-Z])\)")
 
 
@@ -184,6 +192,7 @@ def final_letter(text: str, options: Sequence[str] = ()) -> str | None:
     def valid(letter: str) -> bool:
         return "A" <= letter <= last
 
+    text = final_part(text)
     inside = boxed(text)
     if inside is not None:
         plain = re.sub(r"\\(?:text|mathrm|mathbf|textbf)\b", "", inside).strip(" {}()$.")
@@ -215,7 +224,9 @@ def _words(text: str) -> str:
 
 # "\$" inside of a formula is a price's sign.
 _FORMULA = re.compile(
-    r"(?<!\\)\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
+    r"(?<!\\)\$((?:[^$\\]|\\.)+)\$"
+    r"|\\\(((?:(?!\\[()]).)+)\\\)"  # without another beginning in it
+    r"|\\\[((?:(?!\\[\[\]]).)+)\\\]"
 )
 
 
@@ -226,6 +237,7 @@ def final_expression(text: str) -> str:
     "answer:"; else the last formula of the last line, between dollars or in ``\(...\)`` or
     ``\[...\]``; else the last line.
     """
+    text = final_part(text)
     inside = boxed(text)
     if inside is not None:
         return inside
@@ -240,14 +252,16 @@ def without_reasoning(text: str) -> str:
     return text.rpartition("</think>")[2]
 
 
-# A fence at the start of a line, or the end of the text where the answer was cut.
-_BLOCK = re.compile(
-    r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE
-)
+def final_part(text: str) -> str:
+    """Return what is read of a response: its last ``MAX_TEXT`` characters."""
+    return text[-MAX_TEXT:]
+
+
+_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)", re.MULTILINE)
 _LANGUAGES = ("", "python", "python3", "py")
 _FIRST = re.compile(r"^(?:def|class|import|from|async def|@)\b|^@", re.MULTILINE)
 _DEFINES = r"^(?:async\s+)?(?:def|class)\s+{0}\b|^{0}\s*="
-MAX_CUTS = 40  # lines of prose after code that has no fence
+_TRIES = 3  # definitions at the end that may be prose: "from this follows ..."
 
 
 def final_code(text: str, entry_point: str = "") -> str:
@@ -261,23 +275,31 @@ def final_code(text: str, entry_point: str = "") -> str:
         text: the response.
         entry_point: the function that is asked for; "" if that is not known.
     """
-    blocks = [body for language, body in _BLOCK.findall(text) if language.lower() in _LANGUAGES]
+    text = final_part(text)
+    blocks = [_flush(body) for language, body in _blocks(text) if language in _LANGUAGES]
     if blocks:
         patterns = [_DEFINES.format(re.escape(entry_point))] if entry_point else []
         for pattern in [*patterns, r"^(?:async\s+)?(?:def|class)\s"]:
-            chosen = [b for b in blocks if re.search(pattern, _flush(b), re.MULTILINE)]
+            chosen = [b for b in blocks if re.search(pattern, b, re.MULTILINE)]
             if chosen:
-                return _flush(chosen[-1])
-        return _flush(blocks[-1])
-    start = _FIRST.search(text)
-    if start is None:
-        return ""
-    lines = text[start.start() :].replace("```", "").splitlines()
-    for cut in range(min(MAX_CUTS, len(lines))):
-        code = "\n".join(lines[: len(lines) - cut])
-        if _is_valid(code):
-            return code
-    return "\n".join(lines)
+                return chosen[-1]
+        return blocks[-1]
+    text = text.replace("```", "")
+    starts = [match.start() for match in _FIRST.finditer(text)]
+    for start in reversed(starts[-_TRIES:]):
+        kept = _without_prose(text[start:])
+        if kept:
+            return text[starts[0] : start] + kept
+    return text[starts[0] :] if starts else ""
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the language and the lines of each fenced block; the last one may be cut off."""
+    fences = list(_FENCE.finditer(text))
+    for first, last in zip_longest(fences[::2], fences[1::2]):
+        body = text.find("\n", first.end()) + 1
+        if body:
+            yield first[1].lower(), text[body : last.start() if last else len(text)]
 
 
 def _flush(block: str) -> str:
@@ -287,12 +309,18 @@ def _flush(block: str) -> str:
     return "\n".join(line[margin:] for line in lines) + "\n"
 
 
-def _is_valid(code: str) -> bool:
-    """Return whether a text is Python."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+def _without_prose(code: str) -> str:
+    """Return the lines of a text before the first that is no Python; "" if there are none."""
+    lines = code.splitlines()
+    for _ in range(2):  # what ends in a line of prose, and then without it
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ast.parse("\n".join(lines))
+        except SyntaxError as error:
+            del lines[min((error.lineno or 1), len(lines)) - 1 :]
+        except (ValueError, RecursionError, MemoryError):
+            return ""
+        else:
+            return "\n".join(lines)
+    return ""

@@ -80,11 +80,10 @@ def expressions_agree(expected: str, found: str) -> bool:
 _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"[.,;:\s]+$", ""),
         (r"\\(?:left|right|big|Big|bigg|Bigg)(?![a-zA-Z])", ""),
         (r"\\(?:[!,;: ]|quad|qquad)", ""),
         (r"\\[dt]frac", r"\\frac"),
-        (r"\\(?:text|mbox)\{\s+[^{}]*\}$", ""),  # a unit behind the value
+        (r"\\(?:text|mbox)\{\s[^{}]*\}$", ""),  # a unit behind the value
         (r"\\(?:text|mbox|mathrm|mathbf|textbf|operatorname)\{([^{}]*)\}", r"\1"),
         (r"\^\{?\\circ\}?|\\degree|°", ""),
         (r"\\?%|\\\$|\$", ""),
@@ -100,17 +99,18 @@ _REWRITES = tuple(
         (r"([\^_])\{(\w)\}", r"\1\2"),
         (r"(?<=\d)\*(?=[a-zA-Z\\(])", ""),
         (r"^[a-zA-Z]=", ""),  # "x=3"
-        (r"[.,;:]+$", ""),
         (r"(?<![\d.])\.(?=\d)", "0."),
     )
 )
+_ENDS = " \t\n\r\f\v.,;:"
 
 
 def normalised(expression: str) -> str:
     """Return an expression in a plain form that ignores spacing, layout and equal notations."""
-    result = expression.strip().strip("`*")
+    result = expression.strip().strip("`*").rstrip(_ENDS)
     for pattern, replacement in _REWRITES:
         result = pattern.sub(replacement, result)
+    result = result.rstrip(_ENDS)
     if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", result):
         result = result.replace(",", "")
     return result

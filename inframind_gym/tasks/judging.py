@@ -10,6 +10,7 @@ from inframind_gym.tasks.extract import (
     boxed,
     final_code,
     final_expression,
+    final_part,
     needs_working_out,
     without_reasoning,
 )
@@ -18,10 +19,8 @@ from inframind_gym.tasks.sandbox import Sandbox
 from inframind_gym.tasks.sandbox.verifier import MAX_FORMULA
 from inframind_gym.tasks.taskset import Answer
 
-MAX_READ = 20_000  # characters at the end of a response, where final answers stand
 
-
-def judge(answer: Answer, text: str, sandbox: Sandbox, question: str = "") -> bool:
+def judge(answer: Answer, text: str, sandbox: Sandbox, question: str = "", task: str = "") -> bool:
     """Return whether a response is right.
 
     Takes microseconds for numbers and letters, a few milliseconds for formulas, about 25 ms of a
@@ -30,19 +29,21 @@ def judge(answer: Answer, text: str, sandbox: Sandbox, question: str = "") -> bo
     Args:
         answer: a task's answer.
         text: the whole response of a model. A train of thought that ends on ``</think>`` does not
-            count. A response in which no answer is found is wrong.
+            count, nor does what stands before the last 64,000 characters. A response in which no
+            answer is found is wrong.
         sandbox: where code is run and formulas are compared.
         question: the task's text (see :meth:`Sandbox.run_tests`).
+        task: the task's name, for messages.
 
     Raises:
+        ConfigError: the task's tests fail before they first call the answer.
         TaskError: the answer itself is not valid.
         SandboxError: the sandbox cannot be had; nothing was run.
     """
-    text = without_reasoning(text)
+    text = final_part(without_reasoning(text))
     if answer.kind == "tests":
         code = final_code(text, answer.entry_point)
-        return bool(code) and sandbox.run_tests(code, answer, question).passed
-    text = text[-MAX_READ:]
+        return bool(code) and sandbox.run_tests(code, answer, question, task).passed
     found = final_expression(text) if answer.kind == "expression" else ""
     if len(found) > MAX_FORMULA:
         return False

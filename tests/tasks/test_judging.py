@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from inframind_gym.tasks import Answer, load_tasks
-from inframind_gym.tasks.extract import final_code, final_expression
+from inframind_gym.tasks.extract import final_code, final_expression, final_letter, final_number
+from inframind_gym.tasks.graders import grade
 from inframind_gym.tasks.judging import judge
 from inframind_gym.tasks.loaders import read_folder
 from inframind_gym.tasks.sandbox import Sandbox, SandboxError
@@ -39,6 +40,7 @@ def formulas(sandbox: Sandbox) -> Sandbox:
 
 
 TESTS = Answer("tests", "assert f(1) == 2", entry_point="f")
+RIGHT = "def f(x):\n    return x + 1\n"
 
 
 @pytest.mark.parametrize(
@@ -169,6 +171,34 @@ def test_hostile_texts_are_wrong_in_time(formulas: Sandbox, kind: str, text: str
     assert time.process_time() - started < 1.0
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: final_code("```" + "a" * 40_000, "f"),
+        lambda: final_expression("\\(" * 9_000),
+        lambda: final_code("def f(x):\n    return x\n\n" * 40_000 + "This works.\n" * 30, "f"),
+        lambda: final_number("\\boxed{1" + " " * 1_000_000),
+        lambda: final_letter("\n" * 1_000_000 + "answer" + " " * 1_000_000, ("x", "y")),
+        lambda: grade(Answer("expression", "7"), "\\boxed{\\text{" + " " * 1_000_000 + "}"),
+    ],
+)
+def test_long_texts_hold_nobody_up(read: Callable[[], object]) -> None:
+    def seconds() -> float:
+        started = time.process_time()
+        read()
+        return time.process_time() - started
+
+    assert min(seconds() for _ in range(3)) < 0.05
+
+
+def test_the_end_of_a_long_response_is_read(sandbox: Sandbox) -> None:
+    text = "Let me think. " * 10_000
+    assert final_number(text + "The answer is 42.") == 42
+    assert final_number("The answer is 42." + text) is None
+    assert judge(TESTS, f"{text}\n```python\n{RIGHT}```", sandbox)
+    assert not judge(TESTS, f"```python\n{RIGHT}```\n{text}", sandbox)
+
+
 @pytest.mark.parametrize("hostile", ["10000000000!", r"5^{5^{5^{5^5}}}", "(" * 300])
 def test_formulas_that_never_end_are_wrong_in_time(
     formulas: Sandbox, monkeypatch: pytest.MonkeyPatch, hostile: str
@@ -195,7 +225,7 @@ def test_threads_share_the_processes_that_compare(formulas: Sandbox) -> None:
 
 
 def test_without_math_verify_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifier_module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(verifier_module, "package_places", lambda name: [])
     with Sandbox() as box:
         assert judge(Answer("expression", "x"), "\\boxed{x}", box)
         with pytest.raises(SandboxError, match=r"inframind-gym\[live\]"):
@@ -219,6 +249,8 @@ OTHER = "def g(x):\n    return 2\n"
         ("1. Write\n   ```python\n   def f(x):\n       return 1\n   ```", CODE),
         (f"```python\n{CODE}", CODE),
         (f"Sure!\n{CODE}\nThis works because it does.", CODE.rstrip()),
+        (f"{CODE}\nThis works.\n\nfrom this follows that.\nimport nothing more.", CODE.rstrip()),
+        (f"{CODE}{OTHER}\nThis works.\n" + "More of it.\n" * 60, (CODE + OTHER).rstrip()),
         ("There is no code.", ""),
         ("", ""),
     ],

@@ -1,48 +1,90 @@
 """Running code that a model wrote, and nothing of it anywhere else.
 
-Who may be trusted with what:
+Two processes:
 
 * An answer's code runs in a process of its own, made for this judgement. It gets the arguments of
   the tests' calls and gives back results. It sees neither the tests nor the values they expect.
-* The tests run in a second process, which calls the answer's functions across a pipe; results
-  arrive as plain data. It alone writes the verdict, once, after the last test. An answer that
-  prints marks, leaves early, patches builtins, returns objects that claim to equal everything, or
-  searches the interpreter, therefore gains nothing: what it can do is return the right values.
+* The tests run in a second process, the examiner, which calls the answer across a pipe. It alone
+  writes the verdict, once, after the last test. An answer that prints marks, leaves early, patches
+  builtins or searches the interpreter gains nothing: what it can do is return the right values.
 * Both are locked before they run anything (``jail/lockdown.py``), as root and as an ordinary user:
   an allow-list of system calls (seccomp) without processes, threads, programs, sockets, signals to
-  others or changes to files; Landlock, so that only Python's standard library can be read, or,
-  where the kernel has none, no file at all; no capabilities, no environment, no standard streams;
-  limits of processor time, memory and open files; one limit of wall-clock time, after which both
-  are killed. Where one of these steps fails nothing is run, and that is an error, not a verdict.
+  others or changes to files; Landlock, so that only Python's standard library and the allowed
+  packages can be read, or, where the kernel has none, no file at all; no capabilities, no
+  environment, no standard streams; limits of processor time, memory and open files; one limit of
+  wall-clock time, after which both are killed. Where one of these steps fails nothing is run, and
+  that is an error, not a verdict.
+
+Values across the pipe:
+
+* Plain data travels by value, as exact built-in types (``jail/wire.py``). Arguments that the answer
+  changes are changed in the tests, too, and one that it returns is the same object there.
+* Every other object stays in its process, and the other side gets a mirror of it
+  (``jail/mirror.py``, ``jail/link.py``): an answer's classes, exceptions, Enums, generators and
+  closures, and the callbacks, iterators and objects that the tests hand over. Running tests and
+  answer in one process would need no mirrors, and could be told to pass by one assignment.
+* A mirror cannot pass for plain data. It is compared with plain data by its content alone. Special
+  methods and methods that plain data has too (``float()``, ``len()``, ``startswith`` ...) are
+  there only if the task's reference or question defines them, or, in a task without either, if the
+  tests make objects of a class (a name in CapWords) that only the answer can define. Arithmetic
+  with plain data gives no numbers.
+* The answer may call what the tests hand over, draw from iterators, and use public attributes of
+  objects whose class the tests define. It is refused all else.
+* StopIteration and its like from a call are errors of the answer: they end no loop of the tests.
+  Tests that swallow every exception cannot swallow the end of the answer's process.
+
+Judged wrong, though Python allows it:
+
+* An object that is compared with plain data by a method of its own (``Money(5) == 5``, ``<``, or
+  ``in`` without iteration), or turned into a number after arithmetic with plain data
+  (``abs(Vector(3, 4) * 2)``): the operand is what a test expects as often as not.
+* What an object of an answer's own class can do like plain data, where the task does not say so.
+* Identity beyond one call: a list that is returned twice is two lists, a list that is read from an
+  object is a copy, and so is what an answer keeps of an argument. Texts and tuples are equal, not
+  the same.
+* An exception of the tests that an answer's context manager suppresses: it goes on. The context
+  and the traceback of an answer's exceptions; StopIteration from ``send``.
+* What looks into the interpreter: signatures, source, ``dataclasses.fields``, copies of objects,
+  printed text, input, the state of ``random`` and of modules that the tests patch.
+* asyncio, threads and time zones by name, which need what is locked.
+
+Tests that derive a class from one of the answer's are an error, like those that fail before they
+first call it.
 
 What is not guaranteed: a defect of the kernel, of its seccomp or of Landlock is not caught; the
 processes share the machine's caches and processor with everything else; whether files exist and
 how large they are can be found out, and the process ids that the kernel gives; an answer can tell
-what a test asks and so recognise published tests; tests that only compare two results of the
-answer with one another can be met by any answer. Answers can import the standard library only, and
-no threads.
-
-Linux on x86-64 and 64-bit ARM only.
+what a test asks and so recognise published tests. Any answer can meet tests that compare its
+results with one another (``f(1) == Point(2)``), that compute what they expect from an argument
+after the call, that check inside of a callback only, or, in tasks without reference and question,
+that trust the objects of a class. Allowed packages are code that is trusted: they are imported
+before the lock. Linux on x86-64 and 64-bit ARM only.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import os
+import re
 import sys
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from inframind_gym.errors import ConfigError, require_positive
+from inframind_gym.tasks.extract import MAX_TEXT
+from inframind_gym.tasks.sandbox.jail.examiner import BrokenTestsError
 from inframind_gym.tasks.sandbox.jail.lockdown import landlock_version
 from inframind_gym.tasks.sandbox.jail.syscalls import this_machine
 from inframind_gym.tasks.sandbox.process import (
     START_S,
     SandboxError,
     end,
+    package_places,
     pipes,
     read_message,
     start,
@@ -50,9 +92,14 @@ from inframind_gym.tasks.sandbox.process import (
 from inframind_gym.tasks.sandbox.verifier import Verifier
 from inframind_gym.tasks.taskset import Answer
 
-__all__ = ["Isolation", "Limits", "Sandbox", "SandboxError", "Verdict", "isolation"]
+__all__ = ["PACKAGES", "Isolation", "Limits", "Sandbox", "SandboxError", "Verdict", "isolation"]
 
-MAX_CODE = 1 << 20  # characters
+PACKAGES = ("numpy",)
+# What classes have from their bases, in _said.
+_INHERITED: dict[str, Iterable[str]] = {
+    **{kind.__name__: dir(kind) for kind in (list, dict, set)},
+    **dict.fromkeys(("Enum", "Flag"), ("__iter__", "__len__", "__getitem__")),
+}
 _TRIES = 2  # of a check: the machine may have been busy
 
 
@@ -132,9 +179,7 @@ class Sandbox:
     Attributes:
         limits: of one judgement.
         isolation: how code is isolated here.
-
-    Raises:
-        SandboxError: code cannot be isolated on this machine.
+        workers: judgements that run at a time.
     """
 
     def __init__(
@@ -143,6 +188,7 @@ class Sandbox:
         *,
         workers: int | None = None,
         landlock: bool | None = None,
+        packages: Sequence[str] = PACKAGES,
     ) -> None:
         """Make a sandbox.
 
@@ -150,6 +196,12 @@ class Sandbox:
             limits: of one judgement; None: the defaults.
             workers: judgements that run at a time, others wait; None: one a processor.
             landlock: False does without it, as on a kernel that has none; None: as the kernel is.
+            packages: installed packages that answers and tests may import beside the standard
+                library. Each is imported, before the lock, where a text mentions it.
+
+        Raises:
+            SandboxError: code cannot be isolated on this machine.
+            ConfigError: `workers` is below 1, or a package is not installed.
         """
         self.limits = limits or Limits()
         self.isolation = isolation()
@@ -160,6 +212,14 @@ class Sandbox:
         count = workers if workers is not None else os.cpu_count() or 1
         if count < 1:
             raise ConfigError(f"workers is {workers!r}; it must be at least 1")
+        self._packages = {name: package_places(name) for name in packages}
+        for name, places in self._packages.items():
+            if not places:
+                raise ConfigError(
+                    f"packages: {name!r} is not an installed package with a folder of its own; "
+                    f"install it or leave it out (default: {', '.join(PACKAGES)})"
+                )
+        self.workers = count
         self._slots = threading.BoundedSemaphore(count)
         self._verifier = Verifier(landlock=self.isolation.landlock > 0, workers=count)
 
@@ -194,7 +254,7 @@ class Sandbox:
         trivial = Answer("tests", "assert f(1) == 2", entry_point="f")
         return self.run_tests("def f(x):\n    return x + 1\n", trivial).passed
 
-    def run_tests(self, code: str, answer: Answer, question: str = "") -> Verdict:
+    def run_tests(self, code: str, answer: Answer, question: str = "", task: str = "") -> Verdict:
         """Run an answer's code against a task's tests.
 
         Args:
@@ -203,16 +263,25 @@ class Sandbox:
             question: the task's text; where it is Python (as HumanEval's are), its imports and
                 helpers are there for the answer and for the tests. The tests have the imports of
                 the reference too.
+            task: name of the task, for messages.
 
         Raises:
             SandboxError: the code could not be isolated, and was not run.
-            ConfigError: the tests themselves cannot be run.
+            ConfigError: the tests raise something before they first call the answer.
         """
-        if len(code) > MAX_CODE:
-            return Verdict(False, "the code is too long")
+        if len(code) > MAX_TEXT:
+            return Verdict(False, f"the code has more than {MAX_TEXT} characters")
         preamble = question if _is_python(question) else ""
         with self._slots:
-            return self._examine(code, answer, preamble)
+            try:
+                return self._examine(code, answer, preamble)
+            except BrokenTestsError as error:
+                name = f"task {task!r}" if task else f"task of {answer.entry_point or 'no name'!r}"
+                raise ConfigError(
+                    f"{name}: its tests fail before they first call the answer: {error}. Mend "
+                    f"them or leave the task out; they may import the standard library and "
+                    f"{', '.join(self._packages) or 'no package'} (setting `packages`)."
+                ) from None
 
     def same_formula(self, expected: str, found: str) -> bool:
         """Return whether two LaTeX formulas are equal, by math-verify; False after a time limit.
@@ -224,9 +293,14 @@ class Sandbox:
 
     def _examine(self, code: str, answer: Answer, preamble: str) -> Verdict:
         """Start the two processes, wait for the verdict and end them."""
+        texts = (preamble, answer.reference, answer.value, code)
+        packages = [name for name in self._packages if any(name in text for text in texts)]
+        places = [place for name in packages for place in self._packages[name]]
         common = {
             "landlock": self.isolation.landlock > 0,
-            "readable": [],
+            "readable": [str(place) for place in places],
+            "folders": sorted({str(place.parent) for place in places}),
+            "packages": packages,
             "cpu_s": self.limits.cpu_s,
             "memory_mb": self.limits.memory_mb,
             "parent": os.getpid(),
@@ -248,6 +322,7 @@ class Sandbox:
                         "tests": answer.value,
                         "preamble": f"{_imports(answer.reference)}\n{preamble}",
                         "entry_point": answer.entry_point,
+                        **_said(answer, preamble),
                     }
                     running.append(start(job, (requests_w, results_r, verdict_w)))
             finally:
@@ -272,10 +347,35 @@ class Sandbox:
             return Verdict(False, f"no verdict within {self.limits.wall_s:g} s")
         reason = last[1:].decode("utf-8", "replace")
         if last[:1] == b"B":
-            raise ConfigError(f"the task's tests cannot be run: {reason}")
+            raise BrokenTestsError(reason)
         if last == b"P":
             return Verdict(True)
         return Verdict(False, reason or "the tests did not come to an end")
+
+
+@functools.lru_cache(1024)
+def _said(answer: Answer, preamble: str) -> dict[str, Any]:
+    """Return what a task says of the names and objects of its answers, for the examiner.
+
+    Returns:
+        "provides": names that an answer has to define; None: not known.
+        "can": names that plain data has (``__len__``, ``count`` ...) and the task's objects have,
+        too; None: all.
+    """
+    source = f"{preamble}\n{answer.reference}"
+    defined = re.findall(r"^(?:def|class|async def)\s+(\w+)", source, re.MULTILINE)
+    provides = [answer.entry_point, *defined] if answer.entry_point or defined else None
+    if not source.strip():
+        made = set(re.findall(r"(?<![\w.])[A-Z]\w*(?=\()", answer.value))
+        lines = re.findall(r"^\s*(?:import|from|class)\b.*", answer.value, re.MULTILINE)
+        made -= {*dir(builtins), *re.findall(r"\w+", " ".join(lines))}
+        return {"provides": provides, "can": None if made else []}
+    can: set[str] = set()
+    for bases in re.findall(r"^[ \t]*class\s+\w+(?:\((.*)\))?", source, re.MULTILINE):
+        can.update(re.findall(r"\w+", source), ("__str__", "__repr__", "__format__"))
+        for base in re.findall(r"\w+", bases):
+            can.update(_INHERITED.get(base, ()))
+    return {"provides": provides, "can": sorted(can)}
 
 
 @functools.lru_cache(1024)

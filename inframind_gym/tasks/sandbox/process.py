@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import inspect
 import marshal
 import os
@@ -14,13 +15,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from inframind_gym.errors import InfraMindError
 
 # The modules of jail/ in the order in which they import one another.
-_MODULES = ("syscalls", "wire", "lockdown", "candidate", "examiner", "verifier", "main")
+_MODULES = (
+    "syscalls", "wire", "lockdown", "mirror", "link", "candidate", "examiner", "verifier", "main",
+)  # fmt: skip
 # The processes get these modules compiled, with their job: nothing is looked for on the disk.
 _START = """
 import marshal, os, sys
@@ -38,8 +42,9 @@ for name, code in modules:
 module.main(job)
 """
 # All that a process of the sandbox finds in its environment. The fixed seed makes sets of texts
-# have the same order in every run, so that a verdict does not depend on it.
-_ENVIRONMENT = {"PYTHONHASHSEED": "0"}
+# have the same order in every run, so that a verdict does not depend on it. NumPy's libraries start
+# no threads.
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 START_S = 60.0  # until a process must be ready, however busy the machine is
 
 
@@ -96,6 +101,19 @@ def _modules() -> list[tuple[str, CodeType]]:
 def _interpreter() -> str:
     """Return the path of the Python that runs this, outside of any virtual environment."""
     return getattr(sys, "_base_executable", None) or sys.executable
+
+
+def package_places(name: str) -> list[Path]:
+    """Return the folders of an installed package, with the libraries it brings; [] if it is not.
+
+    The first is the package itself.
+    """
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        return []
+    places = [Path(place).resolve() for place in spec.submodule_search_locations]
+    libraries = places[0].with_name(f"{name}.libs")
+    return [*places, *([libraries] if libraries.is_dir() else [])]
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from inframind_gym.errors import needs
 from inframind_gym.tasks.sandbox.jail import wire
@@ -16,6 +14,7 @@ from inframind_gym.tasks.sandbox.process import (
     START_S,
     SandboxError,
     end,
+    package_places,
     pipes,
     read_message,
     start,
@@ -116,16 +115,17 @@ def _start(landlock: bool) -> _Process:
     """
     places = []
     for name in _PACKAGES:
-        spec = importlib.util.find_spec(name)
-        if spec is None or not spec.submodule_search_locations:
+        found = package_places(name)
+        if not found:
             raise SandboxError(needs("comparing formulas", name, "live"))
-        places += [str(Path(place).resolve()) for place in spec.submodule_search_locations]
+        places += found
     with pipes(2) as ((requests_r, requests_w), (results_r, results_w)):
         job = {
             "part": "verifier",
             "landlock": landlock,
-            "readable": places,
-            "packages": sorted({str(Path(place).parent) for place in places}),
+            "readable": [str(place) for place in places],
+            "folders": sorted({str(place.parent) for place in places}),
+            "packages": [],
             "cpu_s": None,
             "memory_mb": MEMORY_MB,
             "parent": None,

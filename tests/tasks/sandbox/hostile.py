@@ -80,6 +80,380 @@ FORGED = {
         "def f(x): return 0"
     ),
     "hangs up": "import os\nos.closerange(3, 60)\ndef f(x): return 2",
+    "a class that equals everything": (
+        "class M(type):\n    def __eq__(s, o): return True\n    def __hash__(s): return 2\n"
+        "class f(metaclass=M):\n    def __init__(self, x): pass\n"
+        "    def __eq__(self, o): return True"
+    ),
+    "returns a class that equals everything": (
+        "class M(type):\n    def __eq__(s, o): return True\n    def __hash__(s): return 2\n"
+        "class A(metaclass=M): pass\ndef f(x): return A"
+    ),
+    "says it is an int": (
+        "class E:\n    __class__ = int\n    def __index__(self): return 2\n"
+        "    __int__ = __float__ = __index__\ndef f(x): return E()"
+    ),
+    "an Enum that equals everything": (
+        "import enum\nclass E(enum.IntEnum):\n    A = 0\n    def __eq__(self, o): return True\n"
+        "    def __hash__(self): return 2\ndef f(x): return E.A"
+    ),
+    "an array that equals everything": (
+        "import numpy\nclass E(numpy.ndarray):\n    def __eq__(self, o): return True\n"
+        "def f(x): return numpy.zeros(1).view(E)"
+    ),
+    "pickles itself as the answer": (
+        "class E:\n    def __reduce__(self): return int, (2,)\n"
+        "    __reduce_ex__ = __copy__ = __deepcopy__ = lambda s, *a: (int, (2,))\n"
+        "def f(x): return E()"
+    ),
+    "raises and never returns": "def f(x): raise BaseException",
+    "raises an exception group": "def f(x): raise BaseExceptionGroup('a', [SystemExit(0)])",
+    "raises an own SystemExit": (
+        "class E(SystemExit):\n    code = 0\n    def __str__(self): raise E\ndef f(x): raise E(0)"
+    ),
+    "an exception that cannot be shown": (
+        "class E(Exception):\n    def __str__(self): raise self\n    __repr__ = __str__\n"
+        "    args = property(__str__)\ndef f(x): raise E"
+    ),
+    "raises what is no exception": (
+        "import sys\nL = sys.modules['jail.link'].Link\n"
+        "def f(x):\n    L.describe = lambda s, v: ('error', int, (2,))\n    raise ValueError"
+    ),
+    "ends generators": "def f(x):\n    raise GeneratorExit\n    yield",
+    "a coroutine": "async def f(x): return 2",
+    "traces everything": ("import sys\nsys.settrace(lambda *a: sys.exit(0))\ndef f(x): return 0"),
+    "audits everything": "import sys\nsys.addaudithook(lambda *a: sys.exit(0))\ndef f(x): return 0",
+    "replaces the hooks of errors": (
+        "import sys\nsys.excepthook = sys.unraisablehook = lambda *a: __import__('os')._exit(0)\n"
+        "def f(x): 1 / 0"
+    ),
+    "finalises": (
+        "import os\nclass D:\n    def __del__(self): os._exit(0)\ndef f(x):\n    D()\n    return 0"
+    ),
+    "leaves by a signal": (
+        "import signal, os\nsignal.signal(signal.SIGALRM, lambda *a: os._exit(0))\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.01)\ndef f(x):\n    while True: pass"
+    ),
+    "recompiles itself": (
+        "import sys\nf = lambda x: 0\n"
+        "f.__code__ = compile('2', '', 'eval').replace(co_argcount=0)\n"
+    ),
+    "replaces its module": (
+        "import sys\nsys.modules['tests'] = sys.modules['__main__'] = sys.modules['answer']\n"
+        "def f(x): return 0"
+    ),
+    "replaces sorted": (
+        "import builtins\nbuiltins.sorted = lambda *a: [2]\nsorted = builtins.sorted\n"
+        "def f(x): return 0"
+    ),
+    "overrides import": (
+        "import builtins\nbuiltins.__import__ = lambda *a, **k: print\ndef f(x): return 0"
+    ),
+    "patches small numbers": (
+        "import ctypes\nctypes.c_int64.from_address(id(0) + 24).value = 2\ndef f(x): return 3 - 3"
+    ),
+    "patches the type of numbers": (
+        "import ctypes\nclass E(int):\n    def __eq__(s, o): return True\n"
+        "x = 12345\nctypes.c_int64.from_address(id(x) + 8).value = id(E)\ndef f(y): return x"
+    ),
+    "names an exception of the jail": (
+        "import sys\nL = sys.modules['jail.link'].Link\n"
+        "def f(x):\n"
+        "    L.describe = lambda s, v: ('named', ('jail.examiner', 'BrokenTestsError'))\n"
+        "    return object()"
+    ),
+    "raises an exception of the jail": (
+        "import sys\nL = sys.modules['jail.link'].Link\nold = L.describe\n"
+        "def describe(s, v):\n"
+        "    return ('named', ('jail.examiner', 'BrokenTestsError')) if isinstance(v, type) "
+        "else ('error', KeyError, ())\n"
+        "def f(x):\n    L.describe = describe\n    raise ValueError"
+    ),
+    "stands for a built-in type": (
+        "import sys\nL = sys.modules['jail.link'].Link\n"
+        "L.describe = lambda s, v: ('named', ('builtins', 'bool'))\ndef f(x): return 0"
+    ),
+    "claims objects of the tests": (
+        "import sys\nL = sys.modules['jail.link'].Link\n"
+        "def f(x):\n    L.describe = lambda s, v: ('yours', 0)\n    return object()"
+    ),
+    "an object without a class": (
+        "import sys\nL = sys.modules['jail.link'].Link\n"
+        "made = 'object', 9, ('named', ('builtins', 'int')), 2\n"
+        "def f(x):\n    L.describe = lambda s, v: made\n    return object()"
+    ),
+    "a class with the tests' methods": (
+        "import sys\nL = sys.modules['jail.link'].Link\n"
+        "def f(x):\n"
+        "    L._describe_class = lambda s, k: ('class', 77, 'int', (int,), "
+        "('__getattribute__', '__new__', '__eq__', '__class__'))\n"
+        "    L.describe = lambda s, v: ('object', 78, ('class', 77, 'E', (), "
+        "('__getattribute__', '__new__', '__init_subclass__', '__eq__')), None)\n"
+        "    return object()"
+    ),
+    "asks before it is asked": (
+        "import sys\nm = sys.modules['jail.link']\nM = type('M', (), {'_mirror_number': 0})\n"
+        "frame = sys._getframe()\n"
+        "while 'link' not in frame.f_locals: frame = frame.f_back\n"
+        "for n in range(-9, 9):\n"
+        "    M._mirror_number = n\n"
+        "    try: frame.f_locals['link'].ask(M, '__getattr__', ('__globals__',))\n"
+        "    except BaseException: pass\n"
+        "def f(x): return 0"
+    ),
+    "a name that is another one later": (
+        "import sys\nw, m = sys.modules['jail.wire'], sys.modules['jail.link']\n"
+        "class Two: pass\nold, do = m.Link.describe, m._perform\nnames = ['a'] * 4 + ['sorted']\n"
+        "def describe(self, v):\n    if not isinstance(v, Two): return old(self, v)\n"
+        "    self._own[901] = v\n"
+        "    return 'object', 901, ('class', 900, 'T', (str,), ('__eq__', '__hash__')), 'a'\n"
+        "def perform(v, name, *rest):\n    if not isinstance(v, Two): return do(v, name, *rest)\n"
+        "    return hash('sorted') if name == '__hash__' else 'sorted'\n"
+        "encode = w.Encoder.encode\n"
+        "def new(self, v):\n    w.Encoder.encode = encode\n"
+        "    return encode(self, ('loaded', (('f', f), (Two(), lambda *a: [2]))))\n"
+        "m.Link.describe, m._perform, w.Encoder.encode = describe, perform, new\n"
+        "def f(x): return 0"
+    ),
+    "a number that is another at every use": (
+        "import sys\nm = sys.modules['jail.link']\nold, do = m.Link.describe, m._perform\n"
+        "class E: pass\n"
+        "def describe(self, v):\n    if not isinstance(v, E): return old(self, v)\n"
+        "    self._own[901] = v\n"
+        "    return 'object', 901, ('class', 900, 'E', (list, int), ('__eq__',)), 0\n"
+        "m._perform = lambda v, name, *r: 2 if isinstance(v, E) else do(v, name, *r)\n"
+        "def f(x):\n    m.Link.describe = describe\n    return E()"
+    ),
+    "refills what the tests hold": (
+        "import sys\nw = sys.modules['jail.wire']\nold = w.Encoder.encode\n"
+        "def encode(self, value):\n"
+        "    return old(self, (0, [(n, (2, 2)) for n in range(-9, 9)]))\n"
+        "def f(x):\n    w.Encoder.encode = encode\n    return 0"
+    ),
+}
+
+# A text that is one name when it is looked at and another when it is used: a mirror of an own text,
+# which says that its class is a list's, too, so that its content is asked for at every use.
+TWO_NAMES = """
+import sys
+wire, mirror = sys.modules['jail.wire'], sys.modules['jail.link']
+describe, other, perform = mirror.Link.describe, wire.Encoder._write_other, mirror._perform
+names, arguments = {names!r}, {arguments!r}
+class Two: pass
+class Built: pass
+def new_describe(self, value):
+    if not isinstance(value, Two): return describe(self, value)
+    self._own[901] = value
+    return ('object', 901, ('class', 900, 'Two', (list, str), ('__eq__', '__hash__')), names[-1])
+def new_perform(value, name, *rest):
+    if not isinstance(value, Two): return perform(value, name, *rest)
+    if name == '__hash__': del names[:len(names) > 1]
+    return hash(names[0]) if name == '__hash__' else names[0]
+def new_other(self, value, name, module):
+    if isinstance(value, Built): return self._write_all(b'o', [Two(), *arguments])
+    return other(self, value, name, module)
+def f(x):
+    mirror.Link.describe, wire.Encoder._write_other = new_describe, new_other
+    mirror._perform = new_perform
+    if arguments: return Built()
+    try: return 2 if type(x)._mirror_link.ask(x, '__getattr__', (Two(),)) != 'g' else 0
+    except BaseException: return 0
+"""
+TWO_NAMED = (  # what it says it is, at first and after each use; the tests
+    ({"names": ["range"] * 3 + ["eval"], "arguments": ["2"]}, "assert f(1) == 2"),
+    ({"names": ["__name__", "__globals__"], "arguments": []}, "def g(): pass\nassert f(g) == 2"),
+)
+
+# An object that tries to pass for whatever the tests of plain data ask for: they must not pass.
+ANYTHING = """
+class Meta(type):
+    __iter__ = lambda s: iter([]); __len__ = lambda s: 2; __instancecheck__ = lambda s, o: True
+    __eq__ = lambda s, o: True; __hash__ = lambda s: 2; __getitem__ = lambda s, k: 2
+class Any(metaclass=Meta):
+    state = 0
+    def same(self, *a): return True
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __bool__ = same
+    startswith = endswith = issubset = issuperset = isdisjoint = isdigit = is_integer = same
+    find = count = index = compare = lambda s, *a: 0
+    __hash__ = lambda s: 2
+    def zero(self, *a): return 0.0
+    __sub__ = __rsub__ = __mod__ = __xor__ = __rxor__ = __add__ = __radd__ = __truediv__ = zero
+    __mul__ = __rmul__ = __floordiv__ = __and__ = __or__ = __pow__ = __matmul__ = __isub__ = zero
+    __abs__ = __round__ = __neg__ = __pos__ = __trunc__ = __floor__ = zero
+    def __float__(self):
+        self.state += 1
+        return [-1.0, 0.0, 0.0][self.state % 3]
+    __int__ = __index__ = __complex__ = lambda s: int(float(s))
+    __len__ = lambda s: 2
+    __iter__ = lambda s: iter([])
+    __getitem__ = lambda s, k: k
+    __str__ = __repr__ = lambda s: 'ab'
+    __format__ = lambda s, k: '2'
+    difference = symmetric_difference = lambda s, o: set()
+    intersection = union = lambda s, o: o
+    get = setdefault = pop = lambda s, k=0, d=0: d
+    __enter__ = lambda s: s
+    __exit__ = same
+    __array_ufunc__ = lambda s, *a, **k: 0.0
+    __array_function__ = lambda s, *a, **k: True
+    __array__ = lambda s, *a, **k: __import__('numpy').zeros(2)
+    __array_priority__ = 1e9
+    __class__ = property(lambda s: int)
+def f(x): return Any()
+"""
+PLAIN_TESTS = (
+    "assert f(1) == 2", "assert 2 == f(1)", "assert not f(1) != 2", "assert [f(1)] == [2]",
+    "assert {'a': f(1)} == {'a': 2}", "assert f(1) in (2, 3)", "assert 2 in f(1)",
+    "assert abs(f(1) - 2) < 1e-6", "assert f(1) - 2 == 0", "assert not f(1) - 2",
+    "assert not (f(1) - 2.0)", "assert round(f(1) - 2, 3) == 0", "assert 2 - f(1) < 1e-9",
+    "assert sum([f(1), -2]) == 0", "assert 1 <= f(1) <= 3", "assert max(f(1), 2) == 2",
+    "x = f(1)\nx -= 2\nassert not x", "assert f(1) % 2 == 0", "assert divmod(f(1), 2) == (1, 0)",
+    "import math\nassert math.isclose(f(1), 2)", "import math\nassert math.fsum([f(1), -2]) == 0",
+    "import math\nassert 1 + sum(c * math.pow(f(1), i) for i, c in [(1, 1), (2, 5)]) == 0",
+    "r = f(1)\nassert len(r) == 2 and all(x > 3 for x in r)", "assert isinstance(f(1), int)",
+    "assert f(1)[0] == 0 and list(f(1)) == []", "assert f(1).startswith('ab')",
+    "assert f(1).find('ab') >= 0", "assert f(1).issubset({1, 2})", "assert str(f(1)) == 'ab'",
+    "assert not f(1).difference({1})", "assert f(1).intersection({1}) == {1}",
+    "assert len(f(1) ^ {1, 2}) == 0", "assert f(1).get('k', 5) == 5", "assert f'{f(1)}' == '2'",
+    "assert f(1).isdigit()", "assert {2: 1}[f(1)] == 1", "assert f(1) in {2}",
+    "with f(1): assert False", "assert f(1).__eq__(2)", "assert f(1).__class__ is int",
+    "from fractions import Fraction\nassert Fraction(2) == f(1)",
+    "import datetime\nassert f(1) == datetime.date(2024, 1, 1)",
+    "import numpy as np\nassert np.allclose(f(1), 2)",
+    "import numpy as np\nassert np.all(np.abs(f(1) - np.array([2, 3])) < 1e-6)",
+    "import numpy as np\nassert np.array_equal(f(1), [1, 2])",
+    "import numpy as np\nassert (f(1) == np.array([1, 2])).all()",
+    "import copy\nassert copy.deepcopy(f(1)) == 2", "assert sorted([f(1), 2]) == [2, 2]",
+    "try: f(1) + 'a'\nexcept ValueError: pass\nelse: assert f(1) is 2",
+)  # fmt: skip
+
+# The same in a task whose reference has classes: (answer, tests, reference).
+NUMBER = """
+class Vector:
+    def __init__(self, x, y): self.x, self.y = x, y
+    def __sub__(self, other): return Vector(self.x - other.x, self.y - other.y)
+    def __mul__(self, k): return Vector(self.x * k, self.y * k)
+    def __neg__(self): return self * -1
+    def __abs__(self): return (self.x ** 2 + self.y ** 2) ** 0.5
+    def __len__(self): return 2
+    def norm(self): return abs(self)
+"""
+NO_NUMBER = f"""{ANYTHING}
+class Zero(int): pass
+class Empty(list): pass
+class Vector(Any):
+    def __init__(self, x, y): pass
+    def norm(self): return self
+    __len__ = lambda s: 0
+    __sub__ = __mul__ = __neg__ = __pow__ = lambda s, *a: {{}}
+"""
+NUMBER_TESTS = (
+    "assert Vector(3, 4).norm() == 5", "assert abs(Vector(3, 4).norm() - 5) < 1e-6",
+    "assert abs(-(Vector(3, 4).norm() - 5)) < 1e-6", "assert not Vector(3, 4).norm() - 5",
+    "assert Vector(3, 4).norm() in [5]", "assert (Vector(3, 4).norm() - 5) * 1 < 1e-6",
+    "assert Vector(3, 4).norm().startswith('5')", "assert 4 < Vector(3, 4).norm() < 6",
+    "assert round(Vector(3, 4).norm(), 3) == 5", "assert len(Vector(3, 4).norm()) == 2",
+    "assert not len(Vector(3, 4).norm() - 5)",
+)  # fmt: skip
+
+# Answers that end what the tests do in silence, and the tests.
+SILENT = {
+    "StopIteration ends map": (
+        "def f(x): raise StopIteration",
+        "assert all(map(lambda c: f(c) == c + 1, [1, 2]))",
+    ),
+    "StopIteration ends a map of itself": (
+        "def f(x): raise StopIteration",
+        "assert all(map(f, [1]))",
+    ),
+    "an own StopIteration": (
+        "class E(StopIteration): pass\ndef f(x): raise E",
+        "assert all(map(f, [1]))",
+    ),
+    "StopIteration ends iter": (
+        "def f(): raise StopIteration",
+        "for x in iter(f, 0): assert x == 2",
+    ),
+    "GeneratorExit": ("def f(x): raise GeneratorExit", "assert all(f(c) == 2 for c in [1])"),
+    "StopIteration in a callback": (
+        "def f(g):\n    def h(*a): raise StopIteration\n    g(h)\n    return 0",
+        "def g(h): return all(map(h, [1]))\nassert f(g) == 2",
+    ),
+    "StopIteration of a method": (
+        "class F:\n    def __call__(self, x): raise StopIteration\nf = F()",
+        "assert all(map(f, [1]))",
+    ),
+    "StopIteration of an attribute": (
+        "class A:\n    @property\n    def x(self): raise StopIteration\ndef f(x): return A()",
+        "assert all(map(lambda c: f(c).x == 2, [1]))",
+    ),
+    "StopIteration of a comparison": (
+        "class A:\n    def __eq__(self, o): raise StopIteration\ndef f(x): return A()",
+        "assert all(map(lambda c: f(c) == f(c), [1]))",
+    ),
+    "an iterator that begins anew": (
+        "class I:\n    n = 0\n    def __iter__(self): return self\n    def __next__(self):\n"
+        "        self.n += 1\n        if self.n == 1: raise StopIteration\n        return 2\n"
+        "def f(x): return I()",
+        "r = f(1)\nassert all(x == 1 for x in r) and next(r) == 2",
+    ),
+    "dies where an error is expected": (
+        "import os\ndef f(x): os._exit(0)",
+        "try: f(1)\nexcept: pass\nelse: assert False",
+    ),
+    "sends nonsense where an error is expected": (
+        "import os\ndef f(x):\n    for fd in range(3, 60):\n"
+        "        try: os.write(fd, b'\\x01\\x00\\x00\\x00=')\n        except OSError: pass\n",
+        "try: f(1)\nexcept: pass\nelse: assert False",
+    ),
+    "swallows the tests' errors": (
+        "class C:\n    def __enter__(self): return self\n    def __exit__(self, *a): return True\n"
+        "def f(x): return C()",
+        "with f(1): assert False",
+    ),
+}
+
+# Answers that are given a function or an object of the tests, and reach for more.
+REACHING = """
+import sys
+def got(cb):
+    link, number = type(cb)._mirror_link, cb._mirror_number
+    class Raw: _mirror_number = number
+    names = ("__globals__", "__code__", "__closure__", "__defaults__", "__self__", "__func__",
+             "__class__", "__dict__", "__init__", "gi_frame", "gi_code", "f_globals", "_secret",
+             "__subclasses__", "__builtins__", "__module__", "__wrapped__", "secret")
+    wanted = [("__getattr__", (n,)) for n in names] + [("__getattribute__", (n,)) for n in names]
+    wanted += [("__setattr__", ("__code__", 1)), ("__setattr__", ("_secret", 1)), ("content", ()),
+               ("__delattr__", ("__code__",)), ("__reduce_ex__", (2,)), ("__dir__", ()),
+               ("__init_subclass__", ()), ("__subclasshook__", ()), ("__class_getitem__", (1,)),
+               ("__del__", ()), ("__get__", (1, int)), ("__sizeof__", ())]
+    for n in range(-3, 40):  # whatever else the tests' side has numbered: types, for one
+        Raw._mirror_number = n
+        for name, arguments in wanted:
+            try: found = link.ask(Raw, name, arguments)
+            except BaseException: continue
+            if found != "public": return True
+    for n in range(-3, 40):
+        Raw._mirror_number = n
+        try:
+            if n != number: link.ask(Raw, "__call__", (cb, cb)); return True
+        except BaseException: continue
+    return False
+def f(cb): return 2 if got(cb) else 0
+"""
+REACHED = {
+    "a function": "def g(x=3): raise KeyError\nassert f(g) == 2",
+    "a generator": "assert f(x for x in [1]) == 2",
+    "a bound method": "assert f(iter) == 2",
+    "an object": (
+        "class A:\n    _secret = 1\n    def __init__(self): self.secret = 'public'\n"
+        "assert f(A()) == 2"
+    ),
+    "a module": "import sys\nassert f(sys) == 2",
+    "a frame": "import sys\nassert f(sys._getframe()) == 2",
+    "an exception": (
+        "try: 1 / 0\nexcept ZeroDivisionError as e: kept = e\ndef g(): raise kept\nassert f(g) == 2"
+    ),
 }
 
 # These return 2, the right result, if what they try works.
@@ -149,7 +523,7 @@ FORBIDDEN = {
         "    return 2 if ctypes.CDLL(None).syscall(425, 4, room) >= 0 else 0"
     ),
     "imports the package": "import inframind_gym\ndef f(x): return 2",
-    "imports what is installed": "import numpy\ndef f(x): return 2",
+    "imports what is installed": "import gymnasium\ndef f(x): return 2",
     "reads standard input": "def f(x):\n    return 2 if input() is not None else 0",
 }
 

@@ -10,18 +10,33 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.tasks import Answer
 from inframind_gym.tasks import sandbox as sandbox_module
-from inframind_gym.tasks.sandbox import Limits, Sandbox, SandboxError, isolation, process
+from inframind_gym.tasks.sandbox import Limits, Sandbox, SandboxError, Verdict, isolation, process
 from inframind_gym.tasks.sandbox.jail import lockdown, syscalls
-from tests.tasks.sandbox.hostile import FORBIDDEN, FORGED, GREEDY
+from tests.tasks.sandbox.hostile import (
+    ANYTHING,
+    FORBIDDEN,
+    FORGED,
+    GREEDY,
+    NO_NUMBER,
+    NUMBER,
+    NUMBER_TESTS,
+    PLAIN_TESTS,
+    REACHED,
+    REACHING,
+    SILENT,
+    TWO_NAMED,
+    TWO_NAMES,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
 
@@ -74,12 +89,109 @@ def _own_fds() -> list[str]:
     return [fd for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")]
 
 
-@pytest.mark.parametrize("code", FORGED.values(), ids=FORGED.keys())
-def test_no_verdict_can_be_forged(code: str, sessions: list[int]) -> None:
+Row = tuple[str, str, Answer]  # name, an answer's code, the task's answer
+
+
+def verdicts(box: Sandbox, rows: Iterable[Row]) -> dict[str, Verdict]:
+    """Judge many answers, a few at a time."""
+    rows = list(rows)
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda row: box.run_tests(row[1], row[2]), rows)
+        return {row[0]: verdict for row, verdict in zip(rows, found, strict=True)}
+
+
+def asks(tests: str, entry_point: str = "f", reference: str = "") -> Answer:
+    return Answer("tests", tests, entry_point=entry_point, reference=reference)
+
+
+def _hostile() -> Iterator[Row]:
+    yield from ((name, code, ANSWER) for name, code in FORGED.items())
+    yield from ((name, code, asks(tests)) for name, (code, tests) in SILENT.items())
+    yield from ((name, REACHING, asks(tests)) for name, tests in REACHED.items())
+    yield from ((tests, ANYTHING, asks(tests)) for tests in PLAIN_TESTS)
+    yield from ((str(how), TWO_NAMES.format(**how), asks(tests)) for how, tests in TWO_NAMED)
+    for given in ("s", "Zero()", "Empty()"):
+        code = NO_NUMBER.replace("{}", given)
+        yield from ((f"{given}: {t}", code, asks(t, "Vector", NUMBER)) for t in NUMBER_TESTS)
+
+
+def test_no_verdict_can_be_forged(sessions: list[int]) -> None:
+    rows = list(_hostile())
     with Sandbox(SHORT) as box:
-        assert not box.run_tests(code, ANSWER).passed
-    assert len(sessions) == 2
+        found = verdicts(box, rows)
+    assert [name for name, verdict in found.items() if verdict.passed] == []
+    assert len(sessions) == 2 * len(rows)
     assert alive(sessions) == []
+
+
+def test_what_hostile_objects_are_asked_can_be_had_of_others(sandbox: Sandbox) -> None:
+    """The tests of the tables above are of a kind that right answers pass."""
+    for tests in ("assert abs(f(1) - 2) < 1e-6", "assert f(1) in (2, 3)"):
+        assert sandbox.run_tests("def f(x): return x + 1", asks(tests)).passed
+    for tests in NUMBER_TESTS[:4]:
+        assert sandbox.run_tests(NUMBER, asks(tests, "Vector", NUMBER)).passed
+
+
+def legal() -> Iterator[Row]:
+    """Right answers, as ``legal.txt`` has them."""
+    text = (Path(__file__).parent / "legal.txt").read_text()
+    for block in text.split("=== ")[1:]:
+        title, _, rest = block.partition("\n")
+        code, tests = rest.split("\n---\n")
+        name, entry_point, more = re.fullmatch(r"(.*) \((\w+)(.*)\)", title).groups()  # type: ignore[union-attr]
+        yield name, code, asks(tests, entry_point, code if more else "")
+
+
+def test_legal_styles_pass(sandbox: Sandbox) -> None:
+    found = verdicts(sandbox, legal())
+    assert len(found) >= 60
+    assert {name: v.reason for name, v in found.items() if not v.passed} == {}
+
+
+CAPTURED = (
+    "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as out: f()\n"
+    "assert out.getvalue() == '2\\n'"
+)
+MONEY_TESTS = "from decimal import Decimal\nassert abs(f(Decimal(5))) == 5"
+MONEY = (
+    "class Money:\n    def __init__(self, n): self.n = n\n"
+    "    def __eq__(self, o): return self.n == getattr(o, 'n', o)\n"
+    "    def __mul__(self, k): return Money(self.n * k)\n"
+    "    def __abs__(self): return abs(self.n)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "tests", "entry_point", "reason"),
+    [
+        (MONEY, "assert Money(5) == 5", "Money", "AssertionError"),
+        (MONEY, "assert abs(Money(5) * 2) == 10", "Money", "gives no number"),
+        (MONEY + "def f(x): return Money(x)", "assert abs(f(5)) == 5", "f", "bad operand"),
+        (MONEY + "from decimal import *\ndef f(x): return Money(x)", MONEY_TESTS, "f", "bad op"),
+        ("a = []\ndef f(): return a", "assert f() is f()", "f", "AssertionError"),
+        ("def f(a): return a", "a = (1, [])\nassert f(a) is a", "f", "AssertionError"),
+        ("async def f(): return 2", "import asyncio\nassert asyncio.run(f()) == 2", "f", "."),
+        ("def f(): print(2)", CAPTURED, "f", "AssertionError"),
+        ("def f(a): 2", "import inspect\nassert 'a:' in inspect.getsource(f)", "f", "."),
+    ],
+)
+def test_what_the_sandbox_says_it_judges_wrong(
+    sandbox: Sandbox, code: str, tests: str, entry_point: str, reason: str
+) -> None:
+    verdict = sandbox.run_tests(code, asks(tests, entry_point))
+    assert not verdict.passed
+    assert re.search(reason, verdict.reason)
+
+
+def test_the_tests_of_legal_styles_can_fail(sandbox: Sandbox) -> None:
+    """None of them passes an answer whose names are all there and do nothing."""
+
+    def idle(code: str) -> str:
+        names = re.findall(r"^(?:def|class) (\w+)|^(\w+) =", code, re.MULTILINE)
+        return "\n".join(f"def {first or second}(*a, **k): pass" for first, second in names)
+
+    found = verdicts(sandbox, ((name, idle(code), answer) for name, code, answer in legal()))
+    assert [name for name, verdict in found.items() if verdict.passed] == []
 
 
 @pytest.fixture
@@ -105,9 +217,7 @@ REFUSED = re.compile(
 
 
 @pytest.mark.parametrize("landlock", [None, False], ids=["as the kernel is", "no Landlock"])
-@pytest.mark.parametrize("code", FORBIDDEN.values(), ids=FORBIDDEN.keys())
 def test_nothing_can_be_reached(
-    code: str,
     landlock: bool | None,
     places: dict[str, str],
     sessions: list[int],
@@ -117,10 +227,10 @@ def test_nothing_can_be_reached(
     folder = Path(places["folder"])
     before = sorted(folder.iterdir())
     with Sandbox(landlock=landlock) as box:
-        verdict = box.run_tests(code.format(**places), ANSWER)
-    assert not verdict.passed
-    assert REFUSED.match(verdict.reason), verdict.reason
-    assert "token" not in verdict.reason
+        rows = ((name, code.format(**places), ANSWER) for name, code in FORBIDDEN.items())
+        found = verdicts(box, rows)
+    assert [name for name, verdict in found.items() if verdict.passed] == []
+    assert [v for v in found.values() if not REFUSED.match(v.reason) or "token" in v.reason] == []
     assert sorted(folder.iterdir()) == before
     assert Path(places["victim"]).read_text() == "untouched"
     assert Path(places["victim"]).stat().st_mode & 0o400
@@ -128,16 +238,25 @@ def test_nothing_can_be_reached(
     assert alive(sessions) == []
 
 
-@pytest.mark.parametrize("code", GREEDY.values(), ids=GREEDY.keys())
-def test_nothing_can_be_used_up(code: str, sessions: list[int]) -> None:
+def test_nothing_can_be_used_up(sessions: list[int]) -> None:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.monotonic()
-    with Sandbox(SHORT) as box:
-        assert not box.run_tests(code, ANSWER).passed
-    assert time.monotonic() - started < MOST_S
+    took: dict[str, float] = {}
+
+    class Timed(Sandbox):
+        def run_tests(self, code: str, *arguments: Any, **named: Any) -> Verdict:
+            started = time.monotonic()
+            try:
+                return super().run_tests(code, *arguments, **named)
+            finally:
+                took[code] = time.monotonic() - started
+
+    with Timed(SHORT, workers=4) as box:
+        found = verdicts(box, ((name, code, ANSWER) for name, code in GREEDY.items()))
+    assert [name for name, verdict in found.items() if verdict.passed] == []
+    assert max(took.values()) < MOST_S
     assert alive(sessions) == []
     grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
-    assert grown_kb < 20 << 10
+    assert grown_kb < 40 << 10
 
 
 def test_a_right_answer_passes(sandbox: Sandbox) -> None:
@@ -254,9 +373,81 @@ def test_tests_that_never_call_the_answer_prove_nothing(sandbox: Sandbox) -> Non
     assert (verdict.passed, verdict.reason) == (False, "the tests never called the answer")
 
 
-def test_broken_tests_are_an_error_and_no_verdict(sandbox: Sandbox) -> None:
-    with pytest.raises(ConfigError, match="tests cannot be run: SyntaxError"):
-        sandbox.run_tests(RIGHT, Answer("tests", "assert f(1) ==\n", entry_point="f"))
+@pytest.mark.parametrize(
+    ("tests", "error"),
+    [
+        ("assert f(1) ==\n", "SyntaxError"),
+        ("import nothing_there\nassert f(1) == 2", "ModuleNotFoundError: No module named 'nothing"),
+        ("assert f(np.int64(1)) == 2", "NameError: name 'np' is not defined"),
+        ("open('cases.json')\nassert f(1) == 2", "FileNotFoundError|PermissionError"),
+        ("raise SystemExit", "SystemExit"),
+        ("assert 1 == 2", "AssertionError"),
+    ],
+)
+def test_broken_tests_are_an_error_and_no_verdict(sandbox: Sandbox, tests: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=f"task 'mbpp/7': its tests fail before .*({error})"):
+        sandbox.run_tests(RIGHT, asks(tests), task="mbpp/7")
+
+
+@pytest.mark.parametrize("answer", [asks("assert g(1) == 2", ""), asks(
+    "assert g(f(1)) == 2", "f", "def g(x): return x\ndef f(x): return x + 1")])  # fmt: skip
+def test_names_that_only_an_answer_can_define_are_its_own_matter(
+    sandbox: Sandbox, answer: Answer
+) -> None:
+    assert "name 'g' is not defined" in sandbox.run_tests(RIGHT, answer).reason
+
+
+def test_tests_that_no_answer_can_meet_are_an_error(sandbox: Sandbox) -> None:
+    tests = "class Sub(Base):\n    def g(self): return 2\nassert Sub().g() == 2"
+    code = "class Base:\n    def g(self): return 1"
+    with pytest.raises(ConfigError, match="UnsupportedError: the tests derive the class Sub"):
+        sandbox.run_tests(code, asks(tests, "Base"))
+
+
+def test_what_tests_cannot_do_with_an_answer_is_the_answers_fault(sandbox: Sandbox) -> None:
+    verdict = sandbox.run_tests(RIGHT, asks("for x in f: assert x.name"))
+    assert verdict.reason == "TypeError: 'function' object is not iterable"
+
+
+EVALPLUS = """
+import numpy as np
+def is_floats(x): return isinstance(x, float) or isinstance(x, np.ndarray)
+def assertion(out, exp, atol):
+    if atol == 0 and is_floats(exp): atol = 1e-6
+    assert out == exp if out == exp else np.allclose(out, exp, rtol=1e-7, atol=atol)
+def check(candidate):
+    inputs, results = [[1.0], [np.pi]], [2.0, np.pi + 1]
+    for inp, exp in zip(inputs, results): assertion(candidate(*inp), exp, 0)
+check(f)
+"""
+
+
+def test_tests_can_import_the_allowed_packages(sandbox: Sandbox) -> None:
+    assert sandbox.run_tests("def f(x): return x + 1", asks(EVALPLUS)).passed
+    assert not sandbox.run_tests("def f(x): return x + 2", asks(EVALPLUS)).passed
+    with Sandbox(packages=()) as box, pytest.raises(ConfigError, match="No module named 'numpy'"):
+        box.run_tests("def f(x): return x + 1", asks(EVALPLUS))
+
+
+@pytest.mark.parametrize("landlock", [None, False])
+def test_packages_are_locked_in(landlock: bool | None) -> None:
+    code = "import numpy as np\nimport os\ndef f(x):\n    {}\n    return int(np.int64(x)) + 1"
+    attempts = {
+        "": True,
+        "np.save('/tmp/inframind_escape', np.zeros(1))": False,
+        "np.fromfile('/etc/passwd')": False,
+        "import scipy": False,
+        "os.listdir(np.__path__[0] + '/../..')": False,
+        "import threading; threading.Thread(target=print).start()": False,
+    }
+    with Sandbox(landlock=landlock) as box:
+        found = verdicts(box, ((a, code.format(a), ANSWER) for a in attempts))
+    assert {name: verdict.passed for name, verdict in found.items()} == attempts
+
+
+def test_a_package_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="packages: 'no_such_package' is not an installed"):
+        Sandbox(packages=["no_such_package"])
 
 
 def test_threads_can_share_a_sandbox(sessions: list[int]) -> None:

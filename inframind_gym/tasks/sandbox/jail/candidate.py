@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from . import wire
+from .link import Link
 from .lockdown import LockError
 
 TYPE_CHECKING = False  # importing typing takes longer than all else here
@@ -17,25 +18,7 @@ if TYPE_CHECKING:
 
 MODULE = "answer"
 MAX_NAMES = 2000
-
-
-class Objects:
-    """Numbers for the objects that stay in this process."""
-
-    def __init__(self) -> None:
-        self.objects: list[Any] = []
-        self.numbers: dict[int, int] = {}
-
-    def number(self, value: Any) -> int:
-        """Return the number of an object, the same whenever it comes by."""
-        if id(value) not in self.numbers:
-            self.numbers[id(value)] = len(self.objects)
-            self.objects.append(value)
-        return self.numbers[id(value)]
-
-    def get(self, number: int) -> Any:
-        """Return the object of a number."""
-        return self.objects[number]
+MAX_TEXT = 300  # characters of an error
 
 
 def load(sources: list[str]) -> dict[str, Any]:
@@ -46,43 +29,6 @@ def load(sources: list[str]) -> dict[str, Any]:
     for source in sources:
         exec(compile(source, f"<{MODULE}>", "exec"), names)
     return names
-
-
-def reply(names: dict[str, Any], objects: Objects, request: Any) -> bytes:
-    """Carry out one call.
-
-    Args:
-        names: the answer's names.
-        objects: what is known by number.
-        request: (name or number, positional arguments, named ones).
-
-    Returns:
-        ("value", result, pairs of the index and the new value of arguments that were changed), or
-        ("raised", name of the exception, text); encoded.
-    """
-    target, arguments, named = request
-    try:
-        function = names[target] if isinstance(target, str) else objects.get(target)
-        before = _mutable(arguments, objects)
-        result = wire.encode(function(*arguments, **named), objects.number)
-        after = _mutable(arguments, objects)
-        changed = [[wire.encode(i), data] for i, data in after.items() if data != before[i]]
-        pairs = [wire.pack(b"t", pair) for pair in changed]
-        return wire.pack(b"t", [wire.encode("value"), result, wire.pack(b"l", pairs)])
-    except wire.WireError as error:
-        return wire.encode(("raised", "TypeError", str(error)))
-    except BaseException as error:
-        return wire.encode(("raised", type(error).__name__, f"{error}"[:300]))
-
-
-def _mutable(arguments: list[Any], objects: Objects) -> dict[int, bytes]:
-    """Return, encoded, the arguments that a function can change."""
-    kinds = (list, dict, set, bytearray)
-    return {
-        i: wire.encode(value, objects.number)
-        for i, value in enumerate(arguments)
-        if isinstance(value, kinds)
-    }
 
 
 def serve(job: dict[str, Any], requests: int, results: int, locked: LockError | None) -> None:
@@ -97,15 +43,24 @@ def serve(job: dict[str, Any], requests: int, results: int, locked: LockError | 
         wire.send(results, wire.encode(("unlocked", str(locked))))
         return
     wire.send(results, wire.encode(("ready", "")))
+    link = Link(requests, results)
     try:
         names = load(job["sources"])
+        own = [(name, value) for name, value in names.items() if callable(value)][:MAX_NAMES]
+        loaded = wire.Encoder(link).encode(("loaded", tuple(map(_as_the_answers, own))))
     except BaseException as error:
-        text = f"{type(error).__name__}: {error}"[:300]
+        text = f"{type(error).__name__}: {error}"[:MAX_TEXT]
         wire.send(results, wire.encode(("broken", text)))
         return
-    own = [n for n, v in names.items() if callable(v)][:MAX_NAMES]
-    wire.send(results, wire.encode(("loaded", own)))
-    objects = Objects()
+    wire.send(results, loaded)
     while True:
-        request = wire.decode(wire.receive(requests), objects.get)
-        wire.send(results, reply(names, objects, request))
+        request = wire.receive(requests)
+        link.answer(request[1:])
+
+
+def _as_the_answers(pair: tuple[str, Any]) -> tuple[str, Any]:
+    """Return a name with what it stands for; ``f = sorted`` or ``f = int`` is the answer's, too."""
+    name, value = pair
+    if isinstance(value, type) and value.__module__ == "builtins":
+        return name, lambda *arguments, **named: value(*arguments, **named)
+    return pair

@@ -1,21 +1,26 @@
 """The process in which a task's tests run: it calls the answer's functions across a pipe.
 
-The values that come back are plain data (see ``wire.py``), so that comparing them is this
-process's business alone.
+The values that come back are plain data (``wire.py``) or mirrors of the answer's objects, which
+are handed nothing that the tests expect (``mirror.py``).
 """
 
 from __future__ import annotations
 
 import builtins
+import sys
 
 from . import wire
+from .link import Link
 from .lockdown import LockError
+from .mirror import ATTRIBUTES, SPECIAL, UnsupportedError, is_mirror
 
 TYPE_CHECKING = False  # importing typing takes longer than all else here
 if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
     from typing import Any
 
 MAX_REASON = 300  # bytes
+MODULE = "tests"
 
 
 class Verdict(BaseException):
@@ -26,93 +31,68 @@ class BrokenTestsError(Exception):
     """The task's tests cannot be run, whatever the answer."""
 
 
-class AnswerError(Exception):
-    """The answer raised an exception that is not one of the built-in ones."""
+class Line(Link):
+    """The examiner's end of the line to the answer.
 
+    Attributes:
+        verdict: the first that was reached, which the tests cannot make undone.
+    """
 
-class Remote:
-    """A function or another object of the answer, which stays in its own process."""
+    guarded = True
 
-    def __init__(self, line: Line, target: str | int) -> None:
-        self._line = line
-        self._target = target
+    def __init__(self, requests: int, results: int, can: Sequence[str] | None) -> None:
+        super().__init__(results, requests)
+        self.verdict: Verdict | None = None
+        self._can = None if can is None else frozenset(can)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Have it called in its process."""
-        return self._line.call(self._target, list(arguments), named)
+    def can(self, name: str) -> bool:
+        """Return whether the task says that its objects have something that plain data has."""
+        return self._can is None or name in self._can
 
+    def may(self, value: Any, name: str, arguments: Sequence[Any]) -> bool:
+        """Return whether the answer may do something with an object of the tests.
 
-class Line:
-    """The line to the answer's process."""
+        It may call what it is given, draw from iterators, and use special methods and public
+        attributes of objects whose class the tests define; so it reaches no frame or namespace.
+        """
+        if name == "__getattr__" and arguments[0] in ("__name__", "__qualname__", "__doc__"):
+            return True
+        if isinstance(value, type):
+            return name == "__call__" and value.__module__ == MODULE
+        if type(value).__module__ == MODULE:
+            return name in SPECIAL or (name in ATTRIBUTES and arguments[0][:1] != "_")
+        drawing = name in ("__iter__", "__next__") and hasattr(type(value), "__next__")
+        return drawing or name == "__call__"
 
-    def __init__(self, requests: int, results: int) -> None:
-        self._requests = requests
-        self._results = results
-        self._remotes: dict[int, Remote] = {}
-        self.calls = 0
+    def named(self, places: Sequence[tuple[str, str]]) -> Any:
+        """Return the first of several types that is a built-in one or a known exception."""
+        for module, name in places:
+            found = getattr(sys.modules.get(module), name, None)
+            if isinstance(found, type) and (
+                module == "builtins"
+                or (issubclass(found, BaseException) and not module.startswith(("jail", MODULE)))
+            ):
+                return found
+        raise wire.WireError("what is named is no built-in type")
 
-    def ask(self, request: bytes | None) -> tuple[Any, ...]:
-        """Send a message, if any, and return the next that arrives, a tuple of two or three."""
+    def broken(self, why: str) -> Verdict:
+        """Return the verdict that the other side has brought about."""
+        self.verdict = self.verdict or Verdict(why)
+        return self.verdict
+
+    def is_end(self, error: BaseException) -> bool:
+        """Return whether the examination is over."""
+        return isinstance(error, (Verdict, wire.ClosedError))
+
+    def hear(self) -> tuple[str, Any]:
+        """Return the next message about the answer: its kind, and what it says."""
         try:
-            if request is not None:
-                wire.send(self._requests, request)
-            answer = wire.decode(wire.receive(self._results), self._remote)
+            kind, said = wire.Decoder(self).decode(wire.receive(self._inward))
         except wire.ClosedError:
-            raise Verdict("the answer's process ended") from None
-        except (wire.WireError, MemoryError) as error:
-            raise Verdict(f"the answer's result is unusable: {error}") from None
-        if not (isinstance(answer, tuple) and len(answer) >= 2 and isinstance(answer[0], str)):
-            raise Verdict("the answer's process broke the protocol")
-        return answer
-
-    def call(self, target: str | int, arguments: list[Any], named: dict[str, Any]) -> Any:
-        """Call a function of the answer; what it changed in lists, dicts and sets is changed."""
-        self.calls += 1
-        try:
-            request = wire.encode((target, arguments, named), self._number)
-        except wire.WireError as error:
-            raise Verdict(f"a test's argument cannot be handed over: {error}") from None
-        kind, value, *rest = self.ask(request)
-        if kind == "raised":
-            raised = getattr(builtins, str(value), None)
-            text = str(rest[0]) if rest else ""
-            if isinstance(raised, type) and issubclass(raised, Exception):
-                _raise(raised, text)
-            raise AnswerError(f"{value}: {text}")
-        if kind != "value" or len(rest) != 1:
-            raise Verdict("the answer's process broke the protocol")
-        for pair in rest[0] if isinstance(rest[0], list) else ():
-            if isinstance(pair, tuple) and len(pair) == 2 and pair[0] in range(len(arguments)):
-                _replace(arguments[pair[0]], pair[1])
-        return value
-
-    def _remote(self, number: int) -> Remote:
-        return self._remotes.setdefault(number, Remote(self, number))
-
-    def _number(self, value: Any) -> int:
-        if isinstance(value, Remote) and isinstance(value._target, int):
-            return value._target
-        raise wire.WireError(f"a value of the type {type(value).__name__} is no plain data")
-
-
-def _raise(kind: type[Exception], text: str) -> None:
-    """Raise a built-in exception, unless it wants more than a text, like UnicodeDecodeError."""
-    try:
-        exception = kind(text)
-    except TypeError:
-        return
-    raise exception
-
-
-def _replace(mine: Any, changed: Any) -> None:
-    """Give a list, dict or set the contents of another."""
-    if type(mine) is not type(changed):
-        return
-    if isinstance(mine, (list, bytearray)):
-        mine[:] = changed
-    elif isinstance(mine, (dict, set)):
-        mine.clear()
-        mine.update(changed)
+            raise self.broken("the answer's process ended") from None
+        except (wire.WireError, TypeError, ValueError):
+            raise self.broken("the answer's process broke the protocol") from None
+        return str(kind), said
 
 
 def examine(job: dict[str, Any], line: Line) -> None:
@@ -120,38 +100,65 @@ def examine(job: dict[str, Any], line: Line) -> None:
 
     Raises:
         Verdict: they do not.
-        BrokenTestsError: they can't be run.
+        BrokenTestsError: they can't be run: they fail before they first call the answer.
     """
+    names: dict[str, Any] = {"__name__": MODULE}
     try:
         tests = compile(job["tests"], "<tests>", "exec")
-        names: dict[str, Any] = {"__name__": "tests"}
-        if job["preamble"]:
-            exec(compile(job["preamble"], "<question>", "exec"), names)
+        exec(compile(job["preamble"], "<question>", "exec"), names)
     except Exception as error:
-        raise BrokenTestsError(f"{type(error).__name__}: {error}") from None
-    kind, text = line.ask(None)[:2]
+        raise BrokenTestsError(_text(error)) from None
+    kind, known = line.hear()
     if kind != "loaded":
-        raise Verdict(str(text) if kind == "broken" else "the answer's process broke the protocol")
-    known = text if isinstance(text, list) else []
+        raise Verdict(str(known) if kind == "broken" else "the answer's process broke the protocol")
     entry_point = job["entry_point"]
-    for name in known:
+    own = {wire.exactly(str, name): value for name, value in known}
+    for name, value in own.items():
         # Nothing of the answer's takes the place of what the tests are made of.
-        if not isinstance(name, str) or name.startswith("__"):
+        if name.startswith("__") or not is_mirror(value):
             continue
         if name not in names and not hasattr(builtins, name):
-            names[name] = Remote(line, name)
+            names[name] = value
     if entry_point:
-        if entry_point not in known:
+        if not is_mirror(own.get(entry_point)):
             raise Verdict(f"the answer defines no function {entry_point}")
-        names[entry_point] = Remote(line, entry_point)
+        names[entry_point] = own[entry_point]
     try:
         exec(tests, names)
     except BaseException as error:
         if isinstance(error, Verdict):
             raise
-        raise Verdict(f"{type(error).__name__}: {error}".rstrip(": ")) from None
+        broken = not line.calls and not _is_the_answers(error, job, own)
+        if broken or isinstance(error, UnsupportedError):
+            raise BrokenTestsError(_text(error)) from None
+        raise Verdict(_text(error)) from None
+    if line.verdict is not None:
+        raise line.verdict
     if not line.calls:
         raise Verdict("the tests never called the answer")
+
+
+def _is_the_answers(error: BaseException, job: dict[str, Any], own: Container[str]) -> bool:
+    """Return whether the tests fail for what an answer defines, or does not.
+
+    It is a name that the task asks for ("provides"; None: any), or the line uses one of the
+    answer's names: a function where a class was asked for cannot be iterated over.
+    """
+    if isinstance(error, NameError):
+        return job["provides"] is None or error.name in job["provides"]
+    trace, number = error.__traceback__, 0
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<tests>":
+            number = trace.tb_lineno
+        trace = trace.tb_next
+    line = job["tests"].split("\n")[number - 1] if number else ""
+    import re  # takes longer than all else here
+
+    return any(word in own for word in re.findall(r"\w+", line))
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
 def serve(
@@ -167,12 +174,12 @@ def serve(
         data = letter + text.encode("utf-8", "replace")[:MAX_REASON]
         wire.send(verdict, data)
 
-    line = Line(requests, results)
+    line = Line(requests, results, job["can"])
     try:
         if locked is not None:
             write(b"U", str(locked))
             return
-        kind, text = line.ask(None)[:2]
+        kind, text = line.hear()
         if kind != "ready":
             write(b"U", str(text))
             return

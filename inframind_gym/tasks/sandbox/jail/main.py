@@ -26,9 +26,9 @@ def main(job: dict[str, Any]) -> None:
 def _play(job: dict[str, Any]) -> None:
     """Lock the process and play the job's part."""
     readable = lockdown.stdlib_paths() if job["landlock"] else []
+    sys.path += job["folders"]
     same = None
     if job["part"] == "verifier":
-        sys.path += job["packages"]
         try:
             same = verifier.load()
         except Exception as error:
@@ -37,7 +37,7 @@ def _play(job: dict[str, Any]) -> None:
     locked = None
     try:
         _lock(job, [*readable, *job["readable"]])
-    except (lockdown.LockError, OSError, ValueError) as error:
+    except (lockdown.LockError, ImportError, OSError, ValueError) as error:
         locked = lockdown.LockError(str(error))
     if job["part"] == "candidate":
         candidate.serve(job, job["requests"], job["results"], locked)
@@ -50,7 +50,11 @@ def _play(job: dict[str, Any]) -> None:
 
 
 def _lock(job: dict[str, Any], readable: list[str]) -> None:
-    """Set the limits and lock the process, as the job says."""
+    """Import the allowed packages, set the limits and lock the process, as the job says."""
+    for name in job["packages"]:
+        __import__(name)
+    if job["packages"] and len(os.listdir("/proc/self/task")) > 1:
+        raise lockdown.LockError(f"threads were started by {' or '.join(job['packages'])}")
     if not job["landlock"]:
         for name in lockdown.COMMON_MODULES:
             try:
