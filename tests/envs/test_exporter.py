@@ -355,7 +355,7 @@ def test_wrong_addresses_are_refused(arguments: Any, error: Any, told: str) -> N
 
 def test_without_prometheus_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "find_spec", lambda _: None)
-    with pytest.raises(InfraMindError, match=r"prometheus_client.*inframind-gym\[live\]"):
+    with pytest.raises(InfraMindError, match=r"prometheus_client.*the extra `live`"):
         ExportMetrics(gym.make(STREAM), port=0)
 
 
