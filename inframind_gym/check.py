@@ -17,6 +17,7 @@ from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.configs import find_config, list_configs, load_yaml_model
 from inframind_gym.errors import ConfigError, InfraMindError, did_you_mean, shortened
 from inframind_gym.files import read_yaml
+from inframind_gym.policies import checkpoint
 from inframind_gym.policies.loading import registered_policies, resolve_policy
 from inframind_gym.policies.placement import registry as placement
 from inframind_gym.simulator.placement.cards import Catalogue, ClusterConfig, load_cluster
@@ -28,8 +29,8 @@ from inframind_gym.tasks.loaders import read_folder
 
 _TAKEN: Final = (
     "YAML of a pool, workload, suite, cluster, demand or catalogue (.yaml); an arrival trace "
-    "(.csv); questions, a file (.jsonl, .jsonl.gz) or a folder; the name of a configuration that "
-    "is shipped; a policy as `bench run --policies` takes it, with its checkpoint as NAME:FOLDER"
+    "(.csv); questions, a file (.jsonl, .jsonl.gz) or a folder; the folder of a checkpoint; the "
+    "name of a configuration that is shipped; a policy as `bench run --policies` takes it"
 )
 
 
@@ -72,12 +73,12 @@ def check(target: str, kind: str | None = None) -> list[str]:
 
 def _kind_of(path: Path) -> str:
     """Return the kind of a file or folder, by its ending and what it holds."""
-    for name, remedy in (
-        ("run.json", f"results; read them with `inframind bench leaderboard {path}`"),
-        ("config.json", f"a checkpoint; check it as a policy, NAME:{path}"),
-    ):
-        if (path / name).is_file():
-            raise ConfigError(f"{path}: holds {remedy}.")
+    if (path / "run.json").is_file():
+        raise ConfigError(
+            f"{path}: holds results; read them with `inframind bench leaderboard {path}`."
+        )
+    if _checkpoints_in(path):
+        return "checkpoints"
     if path.suffix in (".yaml", ".yml"):
         return _kind_of_yaml(path)
     if path.suffix == ".csv":
@@ -158,6 +159,22 @@ def _questions(target: str) -> list[str]:
     ]
 
 
+def _checkpoints_in(folder: Path) -> list[Path]:
+    """Return the folder, or those in it, that have a checkpoint; a policy can need several."""
+    found = [*folder.glob("config.json"), *folder.glob("*/config.json")]
+    return sorted(path.parent for path in found)
+
+
+def _checkpoints(target: str) -> list[str]:
+    lines = []
+    for folder in _checkpoints_in(Path(target)) or [Path(target)]:
+        tensors, config = checkpoint.load(folder)
+        numbers = sum(array.size for array in tensors.values())
+        kind = shortened(config.get("agent") or config.get("algorithm") or config.get("kind"))
+        lines.append(f"{folder}: checkpoint of {kind}, {numbers:,} weights")
+    return [*lines, f"check that a policy can play them with `inframind check NAME:{target}`"]
+
+
 def _policy(target: str) -> list[str]:
     names = [*placement.names(), *(entry.name for entry in registered_policies())]
     if ":" not in target and target not in names:
@@ -214,5 +231,6 @@ KINDS: Final[dict[str, Callable[[str], list[str]]]] = {
     **{kind: partial(_configuration, kind) for kind in _CONFIGURATIONS},
     "traces": _trace,
     "questions": _questions,
+    "checkpoints": _checkpoints,
     "policies": _policy,
 }

@@ -111,9 +111,9 @@ def check(
         typer.Argument(
             metavar="TARGET",
             help="YAML of a pool, workload, suite, cluster, demand or catalogue; arrival trace "
-            "(.csv); questions (.jsonl, .jsonl.gz, a folder); name of one that is shipped; or a "
-            "policy, with its checkpoint as NAME:FOLDER. Before another target: its kind, or "
-            "`tasks` to run the reference answers of questions.",
+            "(.csv); questions (.jsonl, .jsonl.gz, a folder); folder of a checkpoint; name of one "
+            "that is shipped; or a policy. Before another target: its kind, or `tasks` to run the "
+            "reference answers of questions.",
         ),
     ],
     of_kind: Annotated[

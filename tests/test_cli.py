@@ -72,6 +72,8 @@ def check(*arguments: str) -> tuple[int, str]:
         ("static:llama-8b:Flash", "policy static:llama-8b:Flash"),
         ("mcf_plus", "policy mcf_plus"),
         ("tests.benchmark.policies_under_test:Cheapest", "policy "),
+        (f"{SHIPPED / 'masrouter'}", "checkpoint of masrouter, "),
+        (f"{SHIPPED / 'bid_price'}", "bid_price/math: checkpoint of headway, "),
         (f"masrouter:{SHIPPED / 'masrouter'}", "policy masrouter:"),
         (f"sb3_maskable_ppo:{SHIPPED / 'placement_maskable_ppo'}", "policy "),
         ("trace.csv", "arrival trace, 2 requests in 4 s (15.0 a minute)"),
@@ -110,7 +112,6 @@ def test_what_a_file_is_and_holds(
         (["notes.txt"], "is of no kind that is known"),
         (["results"], "inframind bench leaderboard results"),
         (["suite.yaml"], "suite.yaml: unknown pool 'nowhere'"),
-        ([str(SHIPPED / "masrouter")], "a checkpoint; check it as a policy, NAME:/"),
         ([f"sb3_ppo:{SHIPPED / 'masrouter'}"], "masrouter"),
     ],
 )
