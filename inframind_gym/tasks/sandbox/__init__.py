@@ -31,6 +31,9 @@ Values across the pipe:
 * The answer may call what the tests hand over, draw from iterators, and use public attributes of
   objects whose class the tests define. It is refused all else.
 * StopIteration and its like from a call are errors of the answer: they end no loop of the tests.
+  Exceptions of the library, and SystemExit and its like, are themselves where the tests name them;
+  elsewhere a base of them is raised (SystemExit: BaseException). No library skips or ends anything
+  for an answer, as unittest does for a SkipTest.
   Tests that swallow every exception cannot swallow the end of the answer's process.
 
 Judged wrong, though Python allows it:
@@ -49,7 +52,7 @@ Judged wrong, though Python allows it:
 * asyncio, threads and time zones by name, which need what is locked.
 
 Tests that derive a class from one of the answer's are an error, like those that fail before they
-first call it.
+first call it. ``unittest.main()`` does: it looks for test cases in another module.
 
 What is not guaranteed: a defect of the kernel, of its seccomp or of Landlock is not caught; the
 processes share the machine's caches and processor with everything else; whether files exist and
@@ -361,7 +364,9 @@ def _said(answer: Answer, preamble: str) -> dict[str, Any]:
         "provides": names that an answer has to define; None: not known.
         "can": names that plain data has (``__len__``, ``count`` ...) and the task's objects have,
         too; None: all.
+        "words": of the tests, names of exceptions that they expect among them.
     """
+    words = sorted(set(re.findall(r"[^\W\d]\w*", f"{preamble}\n{answer.value}")))
     source = f"{preamble}\n{answer.reference}"
     defined = re.findall(r"^(?:def|class|async def)\s+(\w+)", source, re.MULTILINE)
     provides = [answer.entry_point, *defined] if answer.entry_point or defined else None
@@ -369,13 +374,13 @@ def _said(answer: Answer, preamble: str) -> dict[str, Any]:
         made = set(re.findall(r"(?<![\w.])[A-Z]\w*(?=\()", answer.value))
         lines = re.findall(r"^\s*(?:import|from|class)\b.*", answer.value, re.MULTILINE)
         made -= {*dir(builtins), *re.findall(r"\w+", " ".join(lines))}
-        return {"provides": provides, "can": None if made else []}
+        return {"provides": provides, "can": None if made else [], "words": words}
     can: set[str] = set()
     for bases in re.findall(r"^[ \t]*class\s+\w+(?:\((.*)\))?", source, re.MULTILINE):
         can.update(re.findall(r"\w+", source), ("__str__", "__repr__", "__format__"))
         for base in re.findall(r"\w+", bases):
             can.update(_INHERITED.get(base, ()))
-    return {"provides": provides, "can": sorted(can)}
+    return {"provides": provides, "can": sorted(can), "words": words}
 
 
 @functools.lru_cache(1024)

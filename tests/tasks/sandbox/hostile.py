@@ -356,6 +356,15 @@ NUMBER_TESTS = (
     "assert not len(Vector(3, 4).norm() - 5)",
 )  # fmt: skip
 
+TEST_CASE = """
+import io, unittest
+import doctest; doctest.SkipTest = unittest.SkipTest
+class T(unittest.TestCase):
+    def test(self): self.assertEqual(f(1), 2)
+suite = unittest.defaultTestLoader.loadTestsFromTestCase(T)
+result = unittest.TextTestRunner(io.StringIO()).run(suite)
+assert result.wasSuccessful() and not result.errors and not result.failures
+"""
 # Answers that end what the tests do in silence, and the tests.
 SILENT = {
     "StopIteration ends map": (
@@ -405,6 +414,33 @@ SILENT = {
         "import os\ndef f(x):\n    for fd in range(3, 60):\n"
         "        try: os.write(fd, b'\\x01\\x00\\x00\\x00=')\n        except OSError: pass\n",
         "try: f(1)\nexcept: pass\nelse: assert False",
+    ),
+    **{
+        f"{raised} in a test case": (
+            f"import unittest\n{code}\ndef f(x): raise {raised}",
+            TEST_CASE,
+        )
+        for raised, code in {
+            "unittest.SkipTest": "",
+            "unittest.case._ShouldStop": "",
+            "an_own_one": "class an_own_one(unittest.SkipTest, ValueError): pass",
+            "KeyError": (  # by a module that is none of unittest's
+                "import sys\nL = sys.modules['jail.link'].Link\nold = L.describe\n"
+                "L.describe = lambda s, v: ('named', ('doctest', 'SkipTest')) if v is KeyError "
+                "else old(s, v)"
+            ),
+            "SystemExit(0)": "",
+            "KeyboardInterrupt": "",
+        }.items()
+    },
+    "SystemExit ends a profile": (
+        "def f(x): raise SystemExit",
+        "import contextlib, io, profile\nwith contextlib.redirect_stdout(io.StringIO()):\n"
+        "    profile.runctx('assert f(1) == 2', globals(), {})",
+    ),
+    "BdbQuit ends a debugger": (
+        "import bdb\ndef f(x): raise bdb.BdbQuit",
+        "import bdb\nbdb.Bdb().runctx('assert f(1) == 2', globals(), {})",
     ),
     "swallows the tests' errors": (
         "class C:\n    def __enter__(self): return self\n    def __exit__(self, *a): return True\n"

@@ -34,6 +34,7 @@ from tests.tasks.sandbox.hostile import (
     REACHED,
     REACHING,
     SILENT,
+    TEST_CASE,
     TWO_NAMED,
     TWO_NAMES,
 )
@@ -128,6 +129,7 @@ def test_what_hostile_objects_are_asked_can_be_had_of_others(sandbox: Sandbox) -
     """The tests of the tables above are of a kind that right answers pass."""
     for tests in ("assert abs(f(1) - 2) < 1e-6", "assert f(1) in (2, 3)"):
         assert sandbox.run_tests("def f(x): return x + 1", asks(tests)).passed
+    assert sandbox.run_tests("def f(x): return x + 1", asks(TEST_CASE)).passed
     for tests in NUMBER_TESTS[:4]:
         assert sandbox.run_tests(NUMBER, asks(tests, "Vector", NUMBER)).passed
 

@@ -237,7 +237,9 @@ def mirror_class(
         body |= {"__next__": _next, "__iter__": lambda self: self}
     if "__exit__" in body and link.guarded:
         body["__exit__"] = _exit
-    kept = [Changeable if base in MUTABLE else base for base in bases]
+    # What stands in for an exception can be a base of another one.
+    lowest = [base for base in bases if not any(issubclass(b, base) for b in {*bases} - {base})]
+    kept = [Changeable if base in MUTABLE else base for base in dict.fromkeys(lowest)]
     first = () if any(isinstance(base, MirrorType) for base in kept) else (Mirror,)
     return MirrorType(wire.exactly(str, name), (*first, *kept), body)
 
