@@ -26,8 +26,8 @@ Values across the pipe:
 * A mirror cannot pass for plain data. It is compared with plain data by its content alone. Special
   methods and methods that plain data has too (``float()``, ``len()``, ``startswith`` ...) are
   there only if the task's reference or question defines them, or, in a task without either, if the
-  tests make objects of a class (a name in CapWords) that only the answer can define. Arithmetic
-  with plain data gives no numbers.
+  tests make objects of a class (a name in CapWords) that only the answer can define. Enums can be
+  iterated over in any task. Arithmetic with plain data gives no numbers.
 * The answer may call what the tests hand over, draw from iterators, and use public attributes of
   objects whose class the tests define. It is refused all else.
 * StopIteration and its like from a call are errors of the answer: they end no loop of the tests.
@@ -68,13 +68,16 @@ from __future__ import annotations
 
 import ast
 import builtins
+import collections
+import collections.abc
 import functools
 import os
 import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,10 +102,9 @@ __all__ = ["PACKAGES", "Isolation", "Limits", "Sandbox", "SandboxError", "Verdic
 
 PACKAGES = ("numpy",)
 # What classes have from their bases, in _said.
-_INHERITED: dict[str, Iterable[str]] = {
-    **{kind.__name__: dir(kind) for kind in (list, dict, set)},
-    **dict.fromkeys(("Enum", "Flag"), ("__iter__", "__len__", "__getitem__")),
-}
+_BASES = {name: typing.get_origin(kind) for name, kind in vars(typing).items()}
+_BASES |= {**vars(collections.abc), **vars(collections), "list": list, "dict": dict, "set": set}
+_INHERITED = {name: dir(kind) for name, kind in _BASES.items() if isinstance(kind, type)}
 _TRIES = 2  # of a check: the machine may have been busy
 
 

@@ -365,6 +365,29 @@ suite = unittest.defaultTestLoader.loadTestsFromTestCase(T)
 result = unittest.TextTestRunner(io.StringIO()).run(suite)
 assert result.wasSuccessful() and not result.errors and not result.failures
 """
+# A class with what plain data can do, and the tests that ask for it.
+CLASS = f"""{ANYTHING}
+class Kind(type):
+    state = 0
+    def __iter__(cls):
+        Kind.state += 1
+        return iter([[0], [], [cls(), cls()]][Kind.state % 3])
+    __len__ = lambda s: 2
+    __getitem__ = lambda s, k: k
+class Any(Any, metaclass=Kind):
+    @property
+    def name(self):
+        Kind.state += 1
+        return Kind.state
+def f(x): return Any
+"""
+CLASS_TESTS = (
+    "r = f(1)\nassert len(r) == 2 and all(x > 3 for x in r)", "assert f(1)['a'] == 'a'",
+    "assert list(f(1)) == [] and len(f(1)) == 2", "assert len(f(1)) == 2 and list(f(1)) == [0]",
+    "assert sum(f(1)) == 0 and len(f(1)) == 2",
+    "for i in range(9):\n    try: r = [*f(1)]\n    except TypeError: continue\n"
+    "    assert len(r) == 0 < len([*f(1)])",
+)  # fmt: skip
 # Answers that end what the tests do in silence, and the tests.
 SILENT = {
     "StopIteration ends map": (

@@ -24,6 +24,8 @@ from inframind_gym.tasks.sandbox import Limits, Sandbox, SandboxError, Verdict, 
 from inframind_gym.tasks.sandbox.jail import lockdown, syscalls
 from tests.tasks.sandbox.hostile import (
     ANYTHING,
+    CLASS,
+    CLASS_TESTS,
     FORBIDDEN,
     FORGED,
     GREEDY,
@@ -110,6 +112,7 @@ def _hostile() -> Iterator[Row]:
     yield from ((name, code, asks(tests)) for name, (code, tests) in SILENT.items())
     yield from ((name, REACHING, asks(tests)) for name, tests in REACHED.items())
     yield from ((tests, ANYTHING, asks(tests)) for tests in PLAIN_TESTS)
+    yield from ((f"class: {tests}", CLASS, asks(tests)) for tests in CLASS_TESTS)
     yield from ((str(how), TWO_NAMES.format(**how), asks(tests)) for how, tests in TWO_NAMED)
     for given in ("s", "Zero()", "Empty()"):
         code = NO_NUMBER.replace("{}", given)
@@ -135,13 +138,20 @@ def test_what_hostile_objects_are_asked_can_be_had_of_others(sandbox: Sandbox) -
 
 
 def legal() -> Iterator[Row]:
-    """Right answers, as ``legal.txt`` has them."""
+    """Right answers, as ``legal.txt`` has them.
+
+    "<a|b>" in a block makes one of each; "(both)" in its title: with a reference and without one.
+    """
     text = (Path(__file__).parent / "legal.txt").read_text()
     for block in text.split("=== ")[1:]:
-        title, _, rest = block.partition("\n")
-        code, tests = rest.split("\n---\n")
-        name, entry_point, more = re.fullmatch(r"(.*) \((\w+)(.*)\)", title).groups()  # type: ignore[union-attr]
-        yield name, code, asks(tests, entry_point, code if more else "")
+        words = (re.findall(r"<([^<>|]+(?:\|[^<>|]+)+)>", block) or [""])[0]
+        for word in words.split("|"):
+            title, _, rest = block.replace(f"<{words}>", word).partition("\n")
+            code, tests = rest.split("\n---\n")
+            name, entry_point, more = re.fullmatch(r"(.*) \((\w+)(.*)\)", title).groups()  # type: ignore[union-attr]
+            for reference in {", both": ("", code), ", reference": (code,), "": ("",)}[more]:
+                given = "with" if reference else "without"
+                yield f"{name}, {given} a reference", code, asks(tests, entry_point, reference)
 
 
 def test_legal_styles_pass(sandbox: Sandbox) -> None:

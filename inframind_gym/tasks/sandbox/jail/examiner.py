@@ -122,8 +122,8 @@ def examine(job: dict[str, Any], line: Line) -> None:
     """
     names: dict[str, Any] = {"__name__": MODULE}
     try:
-        tests = compile(job["tests"], "<tests>", "exec")
-        exec(compile(job["preamble"], "<question>", "exec"), names)
+        tests = compile(job["tests"], "<tests>", "exec", dont_inherit=True)
+        exec(compile(job["preamble"], "<question>", "exec", dont_inherit=True), names)
     except Exception as error:
         raise BrokenTestsError(_text(error)) from None
     kind, known = line.hear()
