@@ -367,7 +367,7 @@ assert result.wasSuccessful() and not result.errors and not result.failures
 """
 # A class with what plain data can do, and the tests that ask for it.
 CLASS = f"""{ANYTHING}
-class Kind(type):
+class Kind(type(Any)):
     state = 0
     def __iter__(cls):
         Kind.state += 1
@@ -383,10 +383,9 @@ def f(x): return Any
 """
 CLASS_TESTS = (
     "r = f(1)\nassert len(r) == 2 and all(x > 3 for x in r)", "assert f(1)['a'] == 'a'",
-    "assert list(f(1)) == [] and len(f(1)) == 2", "assert len(f(1)) == 2 and list(f(1)) == [0]",
+    "assert list(f(1)) == [] and len(f(1)) == 2",
     "assert sum(f(1)) == 0 and len(f(1)) == 2",
-    "for i in range(9):\n    try: r = [*f(1)]\n    except TypeError: continue\n"
-    "    assert len(r) == 0 < len([*f(1)])",
+    "for i in range(9):\n    if not [*f(1)] and [*f(1)]: break\nelse: assert False",
 )  # fmt: skip
 # Answers that end what the tests do in silence, and the tests.
 SILENT = {

@@ -113,7 +113,10 @@ class MirrorType(type):
         if link.can(name):
             return link.ask(cls, name, arguments)
         if number not in link.members:
-            found = [*link.ask(cls, "__iter__")]
+            try:
+                found = [*link.ask(cls, "__iter__")]
+            except AttributeError:  # it is no Enum
+                found = [None]
             if not all(isinstance(member, cls) for member in found):
                 raise TypeError(f"the task defines no {name} for the class {cls.__name__}")
             link.members[number] = {member.name: member for member in found}
