@@ -83,10 +83,9 @@ class Line(Link):
         have its name; anywhere else a base of it takes its place.
         """
         if not issubclass(kind, BaseException):
-            return kind.__module__ == "builtins"
-        if kind is BaseException:
-            return True
-        if kind.__module__ == "builtins" and issubclass(kind, Exception):
+            return module == "builtins"
+        usual = kind.__module__ == "builtins" and issubclass(kind, Exception)
+        if usual or kind is BaseException:
             return True
         if kind.__module__.startswith(("jail", MODULE, "unittest")):
             return False
