@@ -46,7 +46,8 @@ Judged wrong, though Python allows it:
   object is a copy, and so is what an answer keeps of an argument. Texts and tuples are equal, not
   the same.
 * An exception of the tests that an answer's context manager suppresses: it goes on. The context
-  and the traceback of an answer's exceptions; StopIteration from ``send``.
+  and the traceback of an answer's exceptions; StopIteration from ``send``; what exceptions of the
+  library have beside their arguments (``SystemExit.code``, ``JSONDecodeError.pos``).
 * What looks into the interpreter: signatures, source, ``dataclasses.fields``, copies of objects,
   printed text, input, the state of ``random`` and of modules that the tests patch.
 * asyncio, threads and time zones by name, which need what is locked.

@@ -164,6 +164,7 @@ CAPTURED = (
     "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as out: f()\n"
     "assert out.getvalue() == '2\\n'"
 )
+EXIT_CODE = "try: f()\nexcept SystemExit as e: assert e.code == 3\nelse: assert False"
 MONEY_TESTS = "from decimal import Decimal\nassert abs(f(Decimal(5))) == 5"
 MONEY = (
     "class Money:\n    def __init__(self, n): self.n = n\n"
@@ -180,6 +181,7 @@ MONEY = (
         (MONEY, "assert abs(Money(5) * 2) == 10", "Money", "gives no number"),
         (MONEY + "def f(x): return Money(x)", "assert abs(f(5)) == 5", "f", "bad operand"),
         (MONEY + "from decimal import *\ndef f(x): return Money(x)", MONEY_TESTS, "f", "bad op"),
+        ("def f(): raise SystemExit(3)", EXIT_CODE, "f", "AssertionError"),
         ("a = []\ndef f(): return a", "assert f() is f()", "f", "AssertionError"),
         ("def f(a): return a", "a = (1, [])\nassert f(a) is a", "f", "AssertionError"),
         ("async def f(): return 2", "import asyncio\nassert asyncio.run(f()) == 2", "f", "."),
@@ -346,6 +348,7 @@ def test_tests_that_never_call_the_answer_prove_nothing(sandbox: Sandbox) -> Non
         ("assert f(np.int64(1)) == 2", "NameError: name 'np' is not defined"),
         ("open('cases.json')\nassert f(1) == 2", "FileNotFoundError|PermissionError"),
         ("raise SystemExit", "SystemExit"),
+        ("import unittest\nunittest.main()", "SystemExit"),
         ("assert 1 == 2", "AssertionError"),
     ],
 )
