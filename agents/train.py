@@ -27,6 +27,12 @@ app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
 def main(
     config: Annotated[str, typer.Option(help="YAML file, or the name of one in agents/configs.")],
     out: Annotated[Path, typer.Option(help="Folder of the training.")],
+    pool: Annotated[
+        str | None, typer.Option(help="Pool to train for, a name or a YAML file: env.pool.")
+    ] = None,
+    workload: Annotated[
+        str | None, typer.Option(help="Workload to train on, a name or a YAML file: env.workload.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same result.", min=0)] = 0,
     workers: Annotated[int, typer.Option(help="Processes that play.", min=1)] = 1,
     ray_address: Annotated[
@@ -52,7 +58,9 @@ def main(
     }
     try:
         with friendly():
-            train, checked = read_config(config, set_ or [])
+            world = {"env.pool": pool, "env.workload": workload}
+            changes = [f"{key}={value}" for key, value in world.items() if value is not None]
+            train, checked = read_config(config, [*changes, *(set_ or [])])
             known = inspect.signature(train).parameters
             for name in sorted(options.keys() - known.keys()):
                 if options.pop(name) not in (None, False, 1):

@@ -117,7 +117,8 @@ def _workload(target: str) -> list[str]:
     path = find_config("workloads", target)
     workload = _load("inframind_gym.simulator.workload:load_workload")(path)
     asks = f"questions of {workload.dataset}" if workload.mix is None else _listed(workload.mix)
-    return [f"{path}: workload, {workload.num_queries} queries an episode, {asks}"]
+    estimates = _load("inframind_gym.simulator.workload:estimates")(workload)
+    return [f"{path}: workload, {workload.num_queries} queries an episode, {asks}", *estimates]
 
 
 def _suite(target: str) -> list[str]:
