@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -32,7 +32,6 @@ from inframind_gym.configs import (
     load_yaml_model,
 )
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.simulator.item_response import ability_of
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, STRATEGIES, TOPOLOGIES
 
 Domain = Literal["Math", "Code", "Commonsense"]
@@ -335,8 +334,8 @@ class WorkloadConfig(StrictModel):
         """
         if benchmark == self.dataset:
             return _ability(self, score)
-        if benchmark not in list_configs("workloads"):
-            known = dict.fromkeys([str(self.dataset), *_benchmarks()])
+        known = dict.fromkeys([str(self.dataset), *_benchmarks()])
+        if benchmark not in known:
             raise ConfigError(unknown("benchmark", benchmark, known))
         other = load_yaml_model(find_config("workloads", benchmark), WorkloadConfig)
         theirs, ours = _abilities(other), _abilities(self)
@@ -364,9 +363,9 @@ def _abilities(workload: WorkloadConfig) -> dict[str, float]:
 
 def _ability(workload: WorkloadConfig, score: float) -> float:
     """Return the ability at which one call is right in `score` percent of a workload's tasks."""
-    quality = workload.quality
-    if quality is None:
-        raise ConfigError(f"{workload.name} is a mix: name a benchmark of its own.")
+    from inframind_gym.simulator.item_response import ability_of
+
+    quality = cast(QualityProfile, workload.quality)  # no mix has models
     slope = quality.discrimination
     return ability_of(score / 100.0, slope * quality.difficulty_sd) / slope
 
