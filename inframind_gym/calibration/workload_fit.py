@@ -236,22 +236,12 @@ def fit_table(of: Mapping[str, Any]) -> Table:
         "Right %: as measured. Slope: log length for each standard deviation of difficulty.",
         caption_justify="left",
         box=None,
-        padding=(0, 1),
+        padding=(0, 1, 0, 0),
     )
-    columns = (
-        "model",
-        "outcomes",
-        "right %",
-        "ability",
-        "±",
-        "tokens",
-        "±",
-        "slope",
-        "held out",
-        "±",
-    )
+    table.add_column("model", overflow="ellipsis", no_wrap=True)
+    columns = ("asked", "right %", "ability", "±", "tokens", "±", "slope", "held out", "±")
     for column in columns:
-        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+        table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True, min_width=4)
     for row in sorted(of["models"], key=lambda row: -row["ability"]):
         checked = ("", "")
         if row["held_out"]:
