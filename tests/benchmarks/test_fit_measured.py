@@ -13,7 +13,6 @@ from benchmarks.fit.measured import (
     FITTED,
     Fit,
     Layout,
-    ability_of,
     middle_cost_rate,
     outcomes,
     quality_prior,
@@ -25,6 +24,8 @@ from benchmarks.fit.measured import (
 from inframind_gym.calibration.measured_runs import MeasuredCell
 from inframind_gym.calibration.replay import Constants, load_constants, predict
 from inframind_gym.configs import find_config
+from inframind_gym.simulator.item_response import ability_of
+from inframind_gym.simulator.workload import load_workload
 
 DATASETS = ("math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro")
 

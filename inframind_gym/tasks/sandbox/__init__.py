@@ -75,7 +75,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inframind_gym.errors import ConfigError, require_positive
+from inframind_gym.errors import ConfigError, require_within
 from inframind_gym.tasks.extract import MAX_TEXT
 from inframind_gym.tasks.sandbox.jail.examiner import BrokenTestsError
 from inframind_gym.tasks.sandbox.jail.lockdown import landlock_version
@@ -118,7 +118,7 @@ class Limits:
     memory_mb: int = 512
 
     def __post_init__(self) -> None:
-        require_positive("wall_s", self.wall_s)
+        require_within(self.wall_s, 0.001, 86_400.0, "wall_s")
         if self.cpu_s < 1:
             raise ConfigError(f"cpu_s is {self.cpu_s!r}; it must be at least 1 (whole seconds)")
         if self.memory_mb < 64:
