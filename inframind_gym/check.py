@@ -118,7 +118,7 @@ def _configuration(kind: str, target: str) -> list[str]:
 def _workload_said(workload: WorkloadConfig) -> str:
     asks = f"questions of {workload.dataset}" if workload.mix is None else _listed(workload.mix)
     said = f"workload, {workload.num_queries} queries an episode, {asks}"
-    return "\n  ".join([said, *estimates(workload)])
+    return "; ".join([said, *estimates(workload)])
 
 
 def _load_suite(path: Path) -> Any:
