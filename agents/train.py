@@ -48,7 +48,10 @@ def main(
         typer.Option("--set", help="Change a key of the configuration: executor.lr=1e-4."),
     ] = None,
 ) -> None:
-    """Train a policy: the best one is written to OUT/best, metrics to OUT/metrics.jsonl."""
+    """Train a policy: the best one is written to OUT/best, metrics to OUT/metrics.jsonl.
+
+    It plays as `inframind bench run --policies NAME:OUT/best`, on its own pool.
+    """
     options = {
         "workers": workers,
         "ray_address": ray_address,

@@ -44,14 +44,14 @@ class RoutingFamily(Family):
         from inframind_gym.simulator.workload import estimates, load_workload
 
         return {
+            "estimates": {
+                name: estimates(load_workload(suite.source("workloads", name)))
+                for name in suite.names("workloads")
+            },
             "names": {
                 "models": [model.alias for model in load_pool(suite.pool).models],
                 "strategies": list(STRATEGIES),
                 "topologies": [*TOPOLOGIES, CUSTOM],
-            },
-            "estimates": {
-                name: estimates(load_workload(suite.source("workloads", name)))
-                for name in suite.names("workloads")
             },
             "env_specs": {
                 f"{name}/{workload}": env_spec(suite, workload, policy)
