@@ -124,7 +124,7 @@ def judged_episodes(config: BidPriceConfig, num_models: int) -> int:
     """Return the number of episodes that `search_prices` has judged at its end."""
     search, some, running = config.search, int(config.objective.bursts > 0.0), 0
     sets, prices = grid_points(search, num_models).shape[:2]
-    total = sets * prices * (search.grid_episodes + some)
+    total = int(sets * prices) * (search.grid_episodes + some)
     for one in search.rounds:
         running = running or min(sets, one.searches)
         if running > one.searches:

@@ -107,7 +107,7 @@ def workload_yaml(
     for alias, m in zip(aliases, index, strict=True):
         text = f"{{output_tokens_median: {lengths.median[m]:.4g}, ability: {rasch.ability[m]:.3f}}}"
         models.append(
-            f"  {json.dumps(alias)}: {text}  # ± {lengths.median_error[m]:.2g}, "
+            f"  {json.dumps(alias, ensure_ascii=False)}: {text}  # ± {lengths.median_error[m]:.2g}, "
             f"± {rasch.ability_error[m]:.2f}; {asked[m]} outcomes"
         )
     taken = like.model_dump(include=set(_TAKEN))
@@ -140,7 +140,7 @@ def workload_yaml(
             _plain(taken),
             "# Fitted: median answer length and ability (Rasch model), each with its standard "
             f"error{chars}.",
-            "# Add a model without outcomes by a published score, here or on a shipped benchmark:",
+            f"# Add a model without outcomes by its score (percent right) on {dataset}:",
             f"#   my-model: {{output_tokens_median: 300, ability_from: {{{dataset}: 52.1}}}}",
             "models:",
             *models,
@@ -369,5 +369,7 @@ def _aliases(option: str | None, models: Sequence[str]) -> dict[str, str]:
         alias, _, name = item.strip().partition("=")
         if (name or alias) not in models:
             raise ConfigError(f"--models: {unknown('model', name or alias, models)}")
+        if alias in aliases:
+            raise ConfigError(f"--models: {alias!r} is given twice. Keep one.")
         aliases[alias] = name or alias
     return aliases

@@ -174,6 +174,7 @@ def test_a_table_of_several_domains_becomes_a_mix(tmp_path: Path, made: Outcomes
     ("options", "message"),
     [
         (["--models", "e"], "unknown model 'e'"),
+        (["--models", "x=a,x=b"], "'x' is given twice"),
         (["--domain", "Cod"], "Did you mean 'Code'"),
         (["--column", "llm=model"], "unknown meaning 'llm'"),
         (["--column", "model"], "write MEANING=NAME"),
