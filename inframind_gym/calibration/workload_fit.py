@@ -105,10 +105,12 @@ def workload_yaml(
     rasch, lengths, asked = fit.rasch, fit.lengths, fit.asked
     models = []
     for alias, m in zip(aliases, index, strict=True):
-        text = f"{{output_tokens_median: {lengths.median[m]:.4g}, ability: {rasch.ability[m]:.3f}}}"
+        key = json.dumps(alias, ensure_ascii=False)
+        median, ability = f"{lengths.median[m]:.4g}", f"{rasch.ability[m]:.3f}"
         models.append(
-            f"  {json.dumps(alias, ensure_ascii=False)}: {text}  # ± {lengths.median_error[m]:.2g}, "
-            f"± {rasch.ability_error[m]:.2f}; {asked[m]} outcomes"
+            f"  {key}: {{output_tokens_median: {median}, ability: {ability}}}"
+            f"  # ± {lengths.median_error[m]:.2g}, ± {rasch.ability_error[m]:.2f}; "
+            f"{asked[m]} outcomes"
         )
     taken = like.model_dump(include=set(_TAKEN))
     taken["agents"]["visible_tests"] = 0.0
