@@ -24,7 +24,7 @@ from inframind_gym.simulator.placement.cards import Catalogue, ClusterConfig, lo
 from inframind_gym.simulator.placement.demand import DemandConfig, load_demand
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.traces import load_trace
-from inframind_gym.simulator.workload import WorkloadConfig, load_workload
+from inframind_gym.simulator.workload import WorkloadConfig, estimates, load_workload
 from inframind_gym.tasks.loaders import read_folder
 
 _TAKEN: Final = (
@@ -117,7 +117,8 @@ def _configuration(kind: str, target: str) -> list[str]:
 
 def _workload_said(workload: WorkloadConfig) -> str:
     asks = f"questions of {workload.dataset}" if workload.mix is None else _listed(workload.mix)
-    return f"workload, {workload.num_queries} queries an episode, {asks}"
+    said = f"workload, {workload.num_queries} queries an episode, {asks}"
+    return "; ".join([said, *estimates(workload)])
 
 
 def _load_suite(path: Path) -> Any:

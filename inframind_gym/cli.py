@@ -22,6 +22,7 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "replay": "inframind_gym.calibration.commands:replay",
     "sim2real": "inframind_gym.calibration.commands:sim2real",
     "pool": "inframind_gym.live.command:app",
+    "workload": "inframind_gym.calibration.workload_fit:app",
 }
 _SHIPPED: Final = ("pools", "workloads", "placement/clusters", "placement/demands", "suites")
 

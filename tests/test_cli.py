@@ -42,6 +42,7 @@ def test_the_version_loads_nothing_heavy() -> None:
         ([], "bench"),
         (["bench"], "leaderboard"),
         (["pool"], "place"),
+        (["workload", "fit"], "--domain"),
         (["calibrate"], "--max-num-seqs"),
         (["replay"], "--"),
         (["sim2real"], "--"),
