@@ -13,8 +13,7 @@ from inframind_gym.envs.routing.actions import action_mask, action_space
 from inframind_gym.envs.routing.base import RESET_OPTIONS
 from inframind_gym.envs.routing.config import RANGES, env_config, planner_config
 from inframind_gym.envs.routing.executor import ExecutorEnv
-from inframind_gym.envs.routing.observation import observation_space
-from inframind_gym.envs.routing.places import places
+from inframind_gym.envs.routing.observation import observation_space, places
 from inframind_gym.envs.routing.planner import PlannerEnv
 from inframind_gym.envs.routing.planner_simulation import PlannerSimulation
 from inframind_gym.envs.routing.simulation import DECISION, STREAM_OVER, Simulation
