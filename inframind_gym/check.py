@@ -97,10 +97,11 @@ def _kind_of_yaml(path: Path) -> str:
     if not isinstance(data, dict) or not data:
         raise _unknown(f"{path}: wanted `key: value` lines.")
 
-    def fit(kind_and_model: tuple[str, type[BaseModel]]) -> int:
+    def fit(kind_and_model: tuple[str, type[BaseModel]]) -> tuple[int, int]:
         fields = kind_and_model[1].model_fields
         required = {name for name, field in fields.items() if field.is_required()}
-        return len(fields.keys() & data.keys()) - len(required - data.keys())
+        missing = len(required - data.keys())
+        return len(fields.keys() & data.keys()) - missing, len(required) - missing
 
     kinds = _CONFIGURATIONS.items()
     best, model = max(((kind, m) for kind, taken in kinds for m in taken.models), key=fit)
