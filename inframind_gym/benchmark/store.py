@@ -368,10 +368,13 @@ class ResultStore:
             self._replace(CELLS, lines())
         self._find_cells()
 
+    def _has_cells(self) -> bool:
+        cells = self.folder / CELLS
+        return cells.exists() and cells.stat().st_size > 0
+
     def _merge(self, header: Mapping[str, Any]) -> dict[str, Any]:
         if not (self.folder / HEADER).exists():
-            cells = self.folder / CELLS
-            if cells.exists() and cells.stat().st_size:
+            if self._has_cells():
                 raise BenchmarkError(
                     f"{self.folder} has results, but no {HEADER}. Choose another folder."
                 )
@@ -379,6 +382,8 @@ class ResultStore:
         old, files = read_header(self.folder), self._family.suite.files()
         differing = differences(old, header)
         if differing:
+            if not self._has_cells():
+                return dict(header)
             raise BenchmarkError(
                 f"{self.folder} holds results of other settings: {'; '.join(differing)}. "
                 "Choose another folder, or delete this one to start over."

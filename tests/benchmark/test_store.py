@@ -239,6 +239,13 @@ def test_other_settings_are_refused(folder: Path) -> None:
     assert (folder / CELLS).read_bytes() == before
 
 
+def test_a_folder_without_cells_takes_other_settings(tmp_path: Path) -> None:
+    for changes in ({"num_queries": 7}, {}):
+        with ResultStore(tmp_path, header(settings=changes)):
+            pass
+    assert read_header(tmp_path)["settings"] == {}
+
+
 def test_a_folder_of_another_format_is_refused(folder: Path) -> None:
     """Formats 1 and 2 had no checksums."""
     old = header(settings={"num_queries": 50, "format": 2})

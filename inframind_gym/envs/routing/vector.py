@@ -153,9 +153,9 @@ class InfraMindVectorEnv(BatchEnv):
             rows = np.full(self.num_envs, -np.inf)
         drawn = np.isnan(rows) & (key == "budget_s")
         if not (drawn | ((low <= rows) & (rows <= high))).all():
+            several = f", or {self.num_envs} of them" if self.num_envs > 1 else ""
             raise ConfigError(
-                f"{key} must be a number from {low:g} to {high:g}, or {self.num_envs} of them, "
-                f"got {value!r:.60}"
+                f"{key} must be a number from {low:g} to {high:g}{several}, got {value!r:.60}"
             )
         return rows
 
