@@ -16,7 +16,7 @@ import yaml
 from pydantic import ConfigDict
 
 from inframind_gym.configs import StrictModel, load_yaml_model, validate
-from inframind_gym.errors import ConfigError, did_you_mean, friendly
+from inframind_gym.errors import ConfigError, did_you_mean, friendly, needs
 
 CONFIGS: Final = Path(__file__).resolve().parent / "configs"
 
@@ -150,10 +150,8 @@ def _algorithm(name: str, path: Path) -> Callable[..., Any]:
     try:
         train: Callable[..., Any] | None = getattr(importlib.import_module(package), "train", None)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"training {name} needs {error.name}: make setup, or pip install -c "
-            "constraints.txt -e '.[agents]' after torch (README)"
-        ) from None
+        missing = needs(f"training {name}", error.name or "a package", "agents")
+        raise ConfigError(missing) from None
     if train is None:
         raise ConfigError(f"{path}: algorithm: agents/{name}.py trains nothing.")
     return train

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
+import typer
 from pydantic import BaseModel
 
 from inframind_gym.benchmark.placement.suite import PlacementSuite
 from inframind_gym.benchmark.routing.suite import RoutingSuite
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.configs import find_config, list_configs, load_yaml_model
-from inframind_gym.errors import ConfigError, InfraMindError, did_you_mean, shortened
+from inframind_gym.errors import (
+    ConfigError,
+    InfraMindError,
+    did_you_mean,
+    friendly,
+    shortened,
+    unknown,
+)
 from inframind_gym.files import read_yaml
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.loading import registered_policies, resolve_policy
@@ -25,9 +33,11 @@ from inframind_gym.simulator.placement.demand import DemandConfig, load_demand
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.traces import load_trace
 from inframind_gym.simulator.workload import WorkloadConfig, estimates, load_workload
+from inframind_gym.tasks.checking import check_tasks
 from inframind_gym.tasks.loaders import read_folder
+from inframind_gym.tasks.sandbox import PACKAGES
 
-_TAKEN: Final = (
+TAKEN: Final = (
     "YAML of a pool, workload, suite, cluster, demand or catalogue (.yaml); an arrival trace "
     "(.csv); questions, a file (.jsonl, .jsonl.gz) or a folder; the folder of a checkpoint; the "
     "name of a configuration that is shipped; a policy as `bench run --policies` takes it"
@@ -42,21 +52,56 @@ class _Configuration(NamedTuple):
     said: Callable[[Any], str]  # of what was loaded
 
 
-def check(target: str, kind: str | None = None) -> list[str]:
+class CheckFailedError(InfraMindError):
+    """What was checked can be read but is not right; the message is the lines that say so."""
+
+
+def command(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help=f"{TAKEN}. Before another target: its kind; as `tasks` the reference answers of "
+            "questions are run.",
+        ),
+    ],
+    of_kind: Annotated[
+        str | None, typer.Argument(metavar="OTHER", help="The target, after its kind.")
+    ] = None,
+    packages: Annotated[
+        str, typer.Option(help="Packages that the code of `tasks` may import, by commas.")
+    ] = ",".join(PACKAGES),
+) -> None:
+    """Say what a file, a folder or a policy is and holds, or what is wrong with it."""
+    with friendly():
+        kind, name = (None, target) if of_kind is None else (target, of_kind)
+        try:
+            lines = check(name, kind, packages=[part for part in packages.split(",") if part])
+        except CheckFailedError as error:
+            typer.echo(error)
+            raise typer.Exit(1) from None
+        typer.echo("\n  ".join(lines))
+
+
+def check(target: str, kind: str | None = None, *, packages: Sequence[str] = PACKAGES) -> list[str]:
     """Read whatever a target names.
 
     Args:
         target: File, folder, name of a shipped configuration, or policy.
         kind: One of KINDS; None: found out.
+        packages: What the code of "tasks" may import beside the standard library.
 
     Returns:
         Lines that say what it is and what it holds.
 
     Raises:
-        InfraMindError: It cannot be used, or there is nothing of that name.
+        InfraMindError: It cannot be used, or there is nothing of that name or kind.
+        CheckFailedError: A reference answer of the tasks fails.
     """
     if kind is not None:
-        return KINDS[kind](target)
+        if kind not in KINDS:
+            raise ConfigError(unknown("kind", kind, KINDS))
+        return KINDS[kind](target, packages) if kind == "tasks" else KINDS[kind](target)
     if os.path.exists(target):
         return KINDS[_kind_of(Path(target))](target)
     kinds = [kind for kind in _CONFIGURATIONS if target in list_configs(kind)]
@@ -89,7 +134,7 @@ def _kind_of(path: Path) -> str:
 
 
 def _unknown(problem: str) -> ConfigError:
-    return ConfigError(f"{problem} Taken are: {_TAKEN}.")
+    return ConfigError(f"{problem} Taken are: {TAKEN}.")
 
 
 def _kind_of_yaml(path: Path) -> str:
@@ -97,10 +142,11 @@ def _kind_of_yaml(path: Path) -> str:
     if not isinstance(data, dict) or not data:
         raise _unknown(f"{path}: wanted `key: value` lines.")
 
-    def fit(kind_and_model: tuple[str, type[BaseModel]]) -> int:
+    def fit(kind_and_model: tuple[str, type[BaseModel]]) -> tuple[int, int]:
         fields = kind_and_model[1].model_fields
         required = {name for name, field in fields.items() if field.is_required()}
-        return len(fields.keys() & data.keys()) - len(required - data.keys())
+        missing = len(required - data.keys())
+        return len(fields.keys() & data.keys()) - missing, len(required) - missing
 
     kinds = _CONFIGURATIONS.items()
     best, model = max(((kind, m) for kind, taken in kinds for m in taken.models), key=fit)
@@ -158,6 +204,14 @@ def _questions(target: str) -> list[str]:
         f"{target}: {len(records)} questions, {_listed(Counter(r.dataset for r in records))}",
         f"splits: {_listed(splits)}; answers: {_listed(Counter(r.answer.kind for r in records))}",
     ]
+
+
+def _tasks(target: str, packages: Sequence[str]) -> list[str]:
+    share, failed = check_tasks(target, packages)
+    lines = [f"{target}: {share}", *failed]
+    if failed:
+        raise CheckFailedError("\n  ".join(lines))
+    return lines
 
 
 def _checkpoints_in(folder: Path) -> list[Path]:
@@ -228,10 +282,11 @@ _CONFIGURATIONS: Final = {
         lambda catalogue: f"catalogue, {_count(catalogue.models, 'model')}",
     ),
 }
-KINDS: Final[dict[str, Callable[[str], list[str]]]] = {
+KINDS: Final[dict[str, Callable[..., list[str]]]] = {
     **{kind: partial(_configuration, kind) for kind in _CONFIGURATIONS},
     "traces": _trace,
     "questions": _questions,
+    "tasks": _tasks,
     "checkpoints": _checkpoints,
     "policies": _policy,
 }

@@ -14,9 +14,9 @@ import typer
 from typer.core import TyperGroup
 
 from inframind_gym import ENVIRONMENTS, __version__
-from inframind_gym.errors import InfraMindError, friendly, unknown
 
 _COMMANDS: Final = {  # name -> function or group, imported when it is used
+    "check": "inframind_gym.check:command",
     "bench": "inframind_gym.benchmark.cli:app",
     "calibrate": "inframind_gym.calibration.commands:calibrate",
     "replay": "inframind_gym.calibration.commands:replay",
@@ -103,39 +103,3 @@ def info() -> None:
     for kind in _SHIPPED:
         table.add_row(kind, "\n".join(list_configs(kind)))
     Console().print(table)
-
-
-@app.command()
-def check(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="YAML of a pool, workload, suite, cluster, demand or catalogue; arrival trace "
-            "(.csv); questions (.jsonl, .jsonl.gz, a folder); folder of a checkpoint; name of one "
-            "that is shipped; or a policy. Before another target: its kind, or `tasks` to run the "
-            "reference answers of questions.",
-        ),
-    ],
-    of_kind: Annotated[
-        str | None, typer.Argument(metavar="OTHER", help="The target, after its kind.")
-    ] = None,
-    packages: Annotated[
-        str, typer.Option(help="Packages that the code of `tasks` may import, by commas.")
-    ] = "numpy",
-) -> None:
-    """Say what a file, a folder or a policy is and holds, or what is wrong with it."""
-    from inframind_gym.check import KINDS
-    from inframind_gym.check import check as find
-
-    with friendly():
-        if target == "tasks" and of_kind is not None:
-            from inframind_gym.tasks.checking import check_tasks
-
-            share, failed = check_tasks(of_kind, [name for name in packages.split(",") if name])
-            typer.echo("\n  ".join([f"{of_kind}: {share}", *failed]))
-            raise typer.Exit(bool(failed))
-        if of_kind is not None and target not in KINDS:
-            raise InfraMindError(unknown("kind", target, [*KINDS, "tasks"]))
-        lines = find(target) if of_kind is None else find(of_kind, target)
-        typer.echo("\n  ".join(lines))

@@ -8,6 +8,7 @@ wrong with it, the nearest valid key and the remedy.
 from __future__ import annotations
 
 import os
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from inframind_gym.errors import ConfigError, did_you_mean, require_within, shortened, unknown
 from inframind_gym.files import read_yaml
@@ -61,6 +69,26 @@ NonNegativeInt = Annotated[int, _NUMBER, Field(ge=0, le=_LARGEST)]
 def within(low: float, high: float) -> BeforeValidator:
     """Let a field take numbers from `low` to `high` alone; the message names both."""
     return BeforeValidator(lambda value: require_within(value, low, high))
+
+
+def whole(pattern: str, what_is_wrong: str) -> AfterValidator:
+    """Refuse a text that does not match as a whole."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"{text!r:.80} {what_is_wrong}")
+        return text
+
+    return AfterValidator(check)
+
+
+Name = Annotated[  # also of a folder or file
+    str,
+    whole(
+        r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}",
+        "is no name: give 1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-', a letter or digit first",
+    ),
+]
 
 
 def list_configs(kind: str) -> tuple[str, ...]:

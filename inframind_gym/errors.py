@@ -91,7 +91,8 @@ def shortened(value: object, most_chars: int = 100) -> str:
 
 def nearest(name: object, known: Iterable[object]) -> str | None:
     """Return the known name that looks most like `name`, or None if none comes close."""
-    table = {str(candidate).lower(): str(candidate) for candidate in known}
+    names = (str(candidate) for candidate in known)
+    table = {other.lower(): other for other in names if other != str(name)}  # a link to nowhere
     wanted = shortened(name).lower()  # comparing takes the square of its length
     matches = difflib.get_close_matches(wanted, list(table), n=1, cutoff=0.6)
     return table[matches[0]] if matches else None

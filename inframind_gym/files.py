@@ -10,6 +10,7 @@ import csv
 import gzip
 import json
 import os
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,6 +66,17 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
             yield number, _decoded(raw, f"{path}:{number}")
 
 
+def read_raw_lines(path: str | Path) -> Iterator[bytes]:
+    """Yield the lines of a plain file, in pieces where one is longer than MOST_BYTES.
+
+    Raises:
+        ConfigError: It cannot be read, or is no plain file.
+    """
+    with _Source(Path(path), sys.maxsize) as source:
+        while raw := source.raw_line(MOST_BYTES):
+            yield raw
+
+
 def read_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number from 1, object) for the lines of a JSON Lines file that are not blank.
 
@@ -111,20 +123,21 @@ def read_json(path: str | Path) -> Any:
     return parse_json(read_text(path, MOST_JSON_BYTES), str(path))
 
 
-def parse_json(text: str, source: str) -> Any:
+def parse_json(text: str, source: str, most_chars: int = MOST_JSON_BYTES) -> Any:
     """Parse JSON.
 
     Args:
         text: One value.
         source: Where it came from, a file, a line or an argument; the message opens with it.
+        most_chars: Length that it may have.
 
     Raises:
         ConfigError: It is not JSON, repeats a key, is nested deeper than MOST_DEPTH, or has a
             whole number of more than MOST_DIGITS digits or a text that no file can hold.
     """
     try:
-        if len(text) > MOST_JSON_BYTES:
-            raise ValueError(f"more than {MOST_JSON_BYTES:,} characters")
+        if len(text) > most_chars:
+            raise ValueError(f"more than {most_chars:,} characters")
         data = _JSON.decode(text)
         if text.count("[") + text.count("{") > MOST_DEPTH:
             _check_depth(data)
@@ -230,9 +243,13 @@ class _Source:
         """Read at most `size` bytes."""
         return self._counted(self._file.read, size)
 
+    def raw_line(self, most_bytes: int) -> bytes:
+        """Read a line, or its first `most_bytes` bytes."""
+        return self._counted(self._file.readline, most_bytes)
+
     def line(self, number: int) -> bytes:
         """Read a line."""
-        raw = self._counted(self._file.readline, MOST_JSON_BYTES + 1)
+        raw = self.raw_line(MOST_JSON_BYTES + 1)
         if len(raw) > MOST_JSON_BYTES:
             raise ConfigError(
                 f"{self._path}:{number}: the line has more than {MOST_JSON_BYTES:,} bytes."

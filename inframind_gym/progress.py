@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _LINE_EVERY_S = 10.0
 
@@ -23,18 +23,21 @@ class ProgressReport:
     """
 
     def __init__(self, total: int, done: int, what: str, unit: str) -> None:
+        from rich import progress as bars
+        from rich.console import Console
+
         self._what, self._unit = what, unit
         self._total, self._count, self._start = total, done, done
         self._began = self._printed = time.monotonic()
         console = Console(stderr=True)
         self._bar: Progress | None = None
         if console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
+            self._bar = bars.Progress(
+                bars.TextColumn("{task.description}"),
+                bars.BarColumn(bar_width=None),
+                bars.TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
+                bars.TimeElapsedColumn(),
+                bars.TimeRemainingColumn(),
                 console=console,
                 transient=True,
             )
@@ -68,6 +71,7 @@ class ProgressReport:
             self._bar.stop()
 
 
-def say(message: str) -> None:
-    """Print a line to standard error."""
-    print(message, file=sys.stderr, flush=True)
+def say(message: str, end: str = "\n") -> None:
+    """Print a line to standard error, where there is one."""
+    if sys.stderr is not None:
+        print(message, file=sys.stderr, end=end, flush=True)

@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import inframind_gym
+from inframind_gym.check import _kind_of_yaml
 from inframind_gym.cli import app
-from inframind_gym.configs import find_config
+from inframind_gym.configs import _SINGULAR, find_config, list_configs
 from inframind_gym.policies.checkpoint import SHIPPED
 
 ROOT = str(Path(__file__).parents[1])
@@ -100,6 +101,13 @@ def test_what_a_file_is_and_holds(
 
 
 @pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in _SINGULAR for name in list_configs(kind)]
+)
+def test_every_shipped_file_is_known_by_its_keys(kind: str, name: str) -> None:
+    assert _kind_of_yaml(find_config(kind, name)) == kind
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["b200"], "Did you mean 'b200-2gpu'?"),
@@ -108,6 +116,7 @@ def test_what_a_file_is_and_holds(
         (["suite", "quick"], "unknown kind 'suite'. Did you mean 'suites'?"),
         (["pools", "b200"], "unknown pool 'b200'"),
         (["nowhere/pool.yaml"], "no such file or folder"),
+        (["./loop.yaml"], "loop.yaml: no such file or folder. Did you mean 'typo.yaml'?"),
         (["typo.yaml"], "typo.yaml:1: schedular: unknown key. Did you mean 'scheduler'?"),
         (["other.yaml"], "are those of no file that is known"),
         (["notes.txt"], "is of no kind that is known"),
@@ -123,6 +132,7 @@ def test_what_is_wrong_with_a_file(
     pool = find_config("pools", "single-gpu").read_text(encoding="utf-8")
     suite = find_config("suites", "starter").read_text(encoding="utf-8")
     (tmp_path / "results").mkdir()
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     for name, content in {
         "typo.yaml": f"schedular: edf\n{pool}",
         "other.yaml": "version: 3\nservices: {}\n",

@@ -52,7 +52,7 @@ def blame(policy: str) -> Iterator[None]:
         raise
     except InfraMindError as error:
         raise PolicyFailedError(policy, str(error)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         trace = "".join(traceback.format_exception(error))
         reason = f"failed with {type(error).__name__}: {error}"
         raise PolicyFailedError(policy, reason, trace) from error
@@ -77,6 +77,10 @@ def checked(policy: str, chosen: Any, space: Space[Any], rows: int) -> NDArray[n
         if np.ndim(chosen) and len(chosen) == rows:
             for action in chosen:  # one of them is wrong
                 checked(policy, action, space, 1)
+        elif rows > 1:
+            raise PolicyFailedError(
+                policy, f"act_batch() returned the shape {np.shape(chosen)} for {rows} rows"
+            ) from None
         most = sorted(set((highs - 1).tolist()))
         wanted = f"{len(highs)} integers" if len(highs) > 1 else "an integer"
         raise PolicyFailedError(

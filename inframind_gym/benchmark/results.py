@@ -17,7 +17,14 @@ from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import Family, family_of
 from inframind_gym.benchmark.metrics import TAIL, Columns, Layout
 from inframind_gym.benchmark.stats import interval, pooled_quantile, resample_counts
-from inframind_gym.benchmark.store import Timing, read_cells, read_header, read_timings
+from inframind_gym.benchmark.store import (
+    BROKEN,
+    CELLS,
+    Timing,
+    read_cells,
+    read_header,
+    read_timings,
+)
 
 NUM_PARTS = 10  # stretches of a lone episode, which are resampled in place of episodes
 
@@ -195,6 +202,7 @@ class Results:
         timings: Time that policies took to decide in them, where that was measured.
         missing: Coordinates of the planned cells that are not there, by policy.
         damaged: Lines of ``cells.jsonl`` that do not hold their checksum.
+        unplanned: Cells that are left out, since the folder's runs did not plan them.
     """
 
     folder: Path
@@ -205,6 +213,7 @@ class Results:
     timings: dict[BaseCell, Timing]
     missing: dict[str, list[str]]
     damaged: int
+    unplanned: int
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -231,6 +240,8 @@ class Results:
                 f"unfinished, {len(self.episodes)} of {self.planned} cells; missing{damaged}: "
                 f"{', '.join(parts)}. The command that made {self.folder} continues it"
             )
+        if self.unplanned:
+            notes.append(f"left out: {self.unplanned} cells that no run of {self.folder} planned")
         if self.timings and len(self.timings) < len(self.episodes):
             notes.append(f"times are those of {len(self.timings)} of {len(self.episodes)} cells")
         return notes
@@ -259,25 +270,28 @@ def load_results(folder: Path) -> Results:
     """Read the finished cells of a folder.
 
     Raises:
-        BenchmarkError: It is no results folder, or holds no finished cell.
+        InfraMindError: It is no results folder, or holds no finished cell that can be read.
     """
     header = read_header(folder)
     try:
         family = family_of(header["suite"])
         layout = family.layout(header)
+        if not {"name", *family.shown} <= header["suite"].keys():
+            raise KeyError
     except (KeyError, TypeError):
         raise BenchmarkError(
             f"{folder}: run.json was written by another version of the benchmark."
         ) from None
+    planned = header.get("planned", {})
     missing = {
         policy: dict(cells)
-        for policy, cells in header.get("planned", {}).items()
+        for policy, cells in planned.items()
         if policy not in header.get("left_out", {})
     }
     taken = read_timings(folder)
     episodes: dict[BaseCell, Episode] = {}
     timings: dict[BaseCell, Timing] = {}
-    damaged = 0
+    damaged = unplanned = 0
     for found in read_cells(folder):
         if found is None:
             damaged += 1
@@ -285,8 +299,18 @@ def load_results(folder: Path) -> Results:
         cell, name = found.cell, found.line["cell"]
         if cell.policy in header.get("left_out", {}):
             continue
+        if planned and name not in planned.get(cell.policy, {}):
+            unplanned += 1
+            continue
         missing.get(cell.policy, {}).pop(name, None)
-        episodes[cell] = Episode.of(layout, found.columns())
+        try:
+            episodes[cell] = Episode.of(layout, found.columns())
+        except BROKEN as error:
+            raise BenchmarkError(
+                f"{folder / CELLS}: the records of cell {name} cannot be read ({error!r:.200}), "
+                "although its checksum holds: another program wrote them. Delete the line and run "
+                f"the command that made {folder} again."
+            ) from None
         if name in taken:
             timings[cell] = taken[name]
     if not episodes:
@@ -295,7 +319,7 @@ def load_results(folder: Path) -> Results:
             f"{folder} holds no finished cell yet{torn}. Run the command that made it again."
         )
     lacking = {policy: list(cells.values()) for policy, cells in missing.items() if cells}
-    return Results(folder, header, family, layout, episodes, timings, lacking, damaged)
+    return Results(folder, header, family, layout, episodes, timings, lacking, damaged, unplanned)
 
 
 def _parts(records: int) -> NDArray[np.int64]:

@@ -29,11 +29,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from pydantic import BaseModel
 
 from inframind_gym.benchmark.cells import BaseCell
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import Family, family_of
 from inframind_gym.benchmark.metrics import TAIL, Columns, Layout
+from inframind_gym.configs import validate
+from inframind_gym.files import MOST_BYTES, parse_json, read_bytes, read_raw_lines
 
 FORMAT = 3  # of the folder
 HEADER, CELLS, TIMING = "run.json", "cells.jsonl", "timing.jsonl"
@@ -42,7 +45,26 @@ _LOCK = ".lock"  # held by the run that uses the folder
 _NEW = ".new"  # suffix of a file that is about to replace another
 _UNSEALED = b"0" * 64  # in place of the checksum while it is computed
 
+BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, zlib.error)
+
 Timing = dict[str, float]  # name of a measurement -> milliseconds
+
+
+class _Header(BaseModel):
+    """What is read of ``run.json``; it holds more."""
+
+    settings: dict[str, Any]
+    policies: dict[str, Any]
+    suite: dict[str, Any]
+    env_specs: dict[str, Any]
+    runs: list[dict[str, Any]]
+    names: dict[str, tuple[str, ...]] = {}
+    workloads: dict[str, str] = {}
+    clusters: dict[str, str] = {}
+    demands: dict[str, str] = {}
+    planned: dict[str, dict[str, str]] = {}
+    left_out: dict[str, str] = {}
+    bounds: tuple[str, ...] = ()
 
 
 def _seal(content: Mapping[str, Any], indent: int | None = None) -> bytes:
@@ -57,17 +79,14 @@ def _unseal(text: bytes) -> dict[str, Any]:
     """Invert `_seal`.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: The text is not as it was written.
+        One of BROKEN: The text is not as it was written.
     """
-    content: dict[str, Any] = json.loads(text)
+    content: dict[str, Any] = parse_json(text.decode(), "the text", MOST_BYTES)
     digest = content.pop("sha256").encode()
     head, _, tail = text.rpartition(digest)
     if hashlib.sha256(head + _UNSEALED + tail).hexdigest().encode() != digest:
         raise ValueError("the checksum differs")
     return content
-
-
-_BROKEN = (ValueError, KeyError, TypeError, AttributeError)
 
 
 def _pack(columns: Columns) -> str:
@@ -81,10 +100,13 @@ def _pack(columns: Columns) -> str:
 
 
 def _unpack(text: str) -> dict[str, Any]:
-    content = zlib.decompress(base64.b64decode(text))
+    unpacker = zlib.decompressobj()
+    content = unpacker.decompress(base64.b64decode(text), MOST_BYTES)
+    if not unpacker.eof:
+        raise ValueError(f"cut, or of more than {MOST_BYTES:,} bytes")
     start = content.index(b"\n") + 1
     columns = {}
-    for name, kind, shape in json.loads(content[:start]):
+    for name, kind, shape in parse_json(content[:start].decode(), "its head"):
         dtype, size = np.dtype(kind), math.prod(shape)
         columns[name] = np.frombuffer(content, dtype, size, start).reshape(shape)
         start += size * dtype.itemsize
@@ -159,21 +181,22 @@ def read_header(folder: Path) -> dict[str, Any]:
     """Read ``run.json``.
 
     Raises:
-        BenchmarkError: The folder is not one of results, is damaged, or of another format.
+        InfraMindError: The folder is not one of results, is damaged, or of another format.
     """
     path = folder / HEADER
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
+    if not path.exists():
         what = "holds no results" if folder.is_dir() else "does not exist"
         raise BenchmarkError(
             f"{folder} {what} (no {HEADER}). "
             f"Make some: inframind bench run --suite quick --out {folder}"
-        ) from None
+        )
+    text = read_bytes(path)
     try:
-        written = json.loads(text)["settings"].get("format", FORMAT)
+        written = parse_json(text.decode(), "the text", MOST_BYTES)["settings"].get(
+            "format", FORMAT
+        )
         header = _unseal(text) if written == FORMAT else {}  # formats 1 and 2 had no checksum
-    except _BROKEN as error:
+    except BROKEN as error:
         raise BenchmarkError(
             f"{path} is damaged or was edited ({error}): nothing says any more what ran. Restore "
             "it from a copy, or run the command again in another folder."
@@ -183,6 +206,7 @@ def read_header(folder: Path) -> dict[str, Any]:
             f"{folder} was written in format {written} of the benchmark, this is format {FORMAT}. "
             "Choose another folder, or delete this one to start over."
         )
+    validate(header, _Header, source=str(path))
     return header
 
 
@@ -229,13 +253,13 @@ def _scan(path: Path, family: Family) -> Iterator[tuple[int, FinishedCell | None
     """Yield the length of every line, and the cell."""
     if not path.exists():
         return
-    with path.open("rb") as file:
-        for raw in file:
-            try:
-                line = _unseal(raw)
-                yield len(raw), FinishedCell(family.suite.cell.from_json(line), line)
-            except _BROKEN:
-                yield len(raw), None
+    for raw in read_raw_lines(path):
+        try:
+            line = _unseal(raw)
+            hash(line["cell"])
+            yield len(raw), FinishedCell(family.suite.cell.from_json(line), line)
+        except BROKEN:
+            yield len(raw), None
 
 
 def read_timings(folder: Path) -> dict[str, Timing]:
@@ -245,11 +269,12 @@ def read_timings(folder: Path) -> dict[str, Timing]:
     """
     path = folder / TIMING
     timings: dict[str, Timing] = {}
-    for raw in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+    for raw in read_raw_lines(path) if path.exists() else ():
         try:
             line = _unseal(raw)
-            timings[line.pop("cell")] = line
-        except _BROKEN:
+            cell = line.pop("cell")
+            timings[cell] = {name: float(ms) for name, ms in line.items()}
+        except BROKEN:
             continue
     return timings
 
@@ -295,7 +320,7 @@ class ResultStore:
             merged = self._merge(header)
             self._find_cells()
             timing = folder / TIMING
-            if timing.exists() and not timing.read_bytes().endswith(b"\n"):
+            if timing.exists() and not read_bytes(timing).endswith(b"\n"):
                 self._append(TIMING, b"\n")  # end the line that a kill has torn
             self._write_header(merged)
         except BaseException:
@@ -368,10 +393,13 @@ class ResultStore:
             self._replace(CELLS, lines())
         self._find_cells()
 
+    def _has_cells(self) -> bool:
+        cells = self.folder / CELLS
+        return cells.exists() and cells.stat().st_size > 0
+
     def _merge(self, header: Mapping[str, Any]) -> dict[str, Any]:
         if not (self.folder / HEADER).exists():
-            cells = self.folder / CELLS
-            if cells.exists() and cells.stat().st_size:
+            if self._has_cells():
                 raise BenchmarkError(
                     f"{self.folder} has results, but no {HEADER}. Choose another folder."
                 )
@@ -379,11 +407,15 @@ class ResultStore:
         old, files = read_header(self.folder), self._family.suite.files()
         differing = differences(old, header)
         if differing:
+            if not self._has_cells():
+                return dict(header)
             raise BenchmarkError(
                 f"{self.folder} holds results of other settings: {'; '.join(differing)}. "
                 "Choose another folder, or delete this one to start over."
             )
-        merged = {key: {**old[key], **header[key]} for key in ("policies", *files, "env_specs")}
+        merged = {
+            key: {**old.get(key, {}), **header[key]} for key in ("policies", *files, "env_specs")
+        }
         planned = dict(old.get("planned", {}))
         for policy, cells in header.get("planned", {}).items():
             planned[policy] = {**planned.get(policy, {}), **cells}

@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from inframind_gym.benchmark.cells import BaseCell, Place
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.configs import (
-    NonNegativeInt,
-    PositiveInt,
     StrictModel,
     find_config,
     load_yaml_model,
@@ -23,7 +21,10 @@ from inframind_gym.errors import ConfigError, require_within
 from inframind_gym.files import parse_json, read_yaml
 
 MOST_SEEDS = 10_000
-_SEEDS_RULE = "must be a count of at least 1 (5) or a list of seeds from 0 on (0,1,2), got {!r}"
+_SEEDS_RULE = (
+    f"must be a count of at least 1 and at most {MOST_SEEDS} (5) or a list of seeds from 0 on "
+    "(0,1,2), got {!r:.60}"
+)
 
 
 def name_of(name_or_path: str) -> str:
@@ -81,14 +82,14 @@ class BaseSuite(StrictModel):
     name: str
     description: str = ""
     policies: tuple[str, ...] = Field(min_length=1)
-    seeds: Annotated[PositiveInt, Field(le=MOST_SEEDS)] | tuple[NonNegativeInt, ...] = 5
+    seeds: int | tuple[int, ...] = 5
 
     @field_validator("seeds", mode="before")
     @classmethod
     def _count_or_list(cls, seeds: Any) -> Any:
         listed = isinstance(seeds, list | tuple)
-        least, items = (0, seeds) if listed else (1, [seeds])
-        if not items or any(type(item) is not int or item < least for item in items):
+        least, most, items = (0, 2**53, seeds) if listed else (1, MOST_SEEDS, [seeds])
+        if not items or any(type(item) is not int or not least <= item <= most for item in items):
             raise ValueError(_SEEDS_RULE.format(seeds))
         return seeds
 

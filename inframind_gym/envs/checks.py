@@ -41,7 +41,7 @@ def check_actions(actions: Any, highs: NDArray[np.int64], num_envs: int) -> NDAr
         raise ActionError(
             f"actions have shape {array.shape}; expected {num_envs} of {parts} numbers each"
         )
-    array = np.array(array.reshape(num_envs, parts), np.int64, order="C")
+    array = array.reshape(num_envs, parts)
     if (array < 0).any() or (array >= highs).any():
         env, part = np.argwhere((array < 0) | (array >= highs))[0].tolist()
         where = f" of environment {env}" if num_envs > 1 else ""
@@ -49,7 +49,7 @@ def check_actions(actions: Any, highs: NDArray[np.int64], num_envs: int) -> NDAr
         raise ActionError(
             f"action {array[env, part]}{where} is out of range: it must be in 0..{highs[part] - 1}"
         )
-    return array
+    return np.array(array, np.int64, order="C")
 
 
 def check_options(options: object, known: Sequence[str]) -> dict[str, Any]:

@@ -137,14 +137,15 @@ class BasePolicy:
 
 
 def stack_actions(actions: Sequence[Any]) -> NDArray[Any]:
-    """The actions of several rows as one array; of objects where they are no integers (NaN, None).
+    """The actions of several rows as one array; of objects where they are no integers (2.7, NaN).
 
     Who asked checks the array, and can name the wrong action.
     """
     try:
-        return np.array(actions, np.int64)
-    except (TypeError, ValueError, OverflowError):
-        return np.fromiter(actions, object, len(actions))
+        stacked = np.array(actions, None if len(actions) else np.int64)
+    except ValueError:  # of different shapes
+        stacked = np.zeros(0)
+    return stacked if stacked.dtype.kind in "iu" else np.fromiter(actions, object, len(actions))
 
 
 def models_up(contexts: Contexts, num_models: int) -> NDArray[np.bool_]:

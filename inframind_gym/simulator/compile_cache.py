@@ -17,18 +17,14 @@ from typing import IO, Any, Final
 
 from numba.core import caching, event
 
+from inframind_gym.progress import say
+
 REMEDY: Final = "Set NUMBA_CACHE_DIR to a folder that can be written."
 _STILL_S: Final = 15.0  # between two lines on standard error, where that is no terminal
 
 _Files: Final[Any] = caching.IndexDataCacheFile  # numba's caches have no types
 _Function: Final[Any] = caching.FunctionCache
 _Results: Final[Any] = caching.CompileResultCacheImpl
-
-
-def say(text: str, end: str = "\n") -> None:
-    """Write a line on standard error, where there is one."""
-    if sys.stderr is not None:
-        print(f"inframind_gym: {text}", file=sys.stderr, end=end, flush=True)
 
 
 class _CheckedFiles(_Files):  # type: ignore[misc]
@@ -106,7 +102,8 @@ class CheckedCache(_Function):  # type: ignore[misc]
             super().save_overload(signature, compiled)
         except OSError as error:
             reason = error.strerror or error
-            say(f"compiled code cannot be kept in {self._cache_path}: {reason}. {REMEDY}")
+            what = f"compiled code cannot be kept in {self._cache_path}: {reason}"
+            say(f"inframind_gym: {what}. {REMEDY}")
 
     def release(self) -> None:
         """Let other processes compile or load."""
@@ -118,7 +115,8 @@ class CheckedCache(_Function):  # type: ignore[misc]
         try:
             return super().load_overload(signature, target)
         except Exception as error:  # whatever unpickling a damaged file ends with
-            say(f"deletes compiled code that cannot be loaded ({error}) and compiles it again")
+            why = f"compiled code that cannot be loaded ({error})"
+            say(f"inframind_gym: deletes {why} and compiles it again")
             self._cache_file.delete()
             return None
 
@@ -132,7 +130,8 @@ class CheckedCache(_Function):  # type: ignore[misc]
                 fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):
                 name = self._py_func.__name__
-                say(f"waits for another process, which compiles `{name}` ({path} is locked)")
+                what = f"another process, which compiles `{name}` ({path} is locked)"
+                say(f"inframind_gym: waits for {what}")
                 fcntl.lockf(self._lock, fcntl.LOCK_EX)
         except OSError:  # a file system without locks: two processes may compile the same
             self.release()
@@ -196,9 +195,10 @@ class Announcement(event.Listener):
         later = "later runs take it from the cache"
         if not kept:
             later = f"every run does, as no folder for compiled code can be written. {REMEDY}"
-        say(f"compiling `{name}`: up to two minutes, longer on a busy machine; {later}")
+        what = f"inframind_gym: compiling `{name}`"
+        say(f"{what}: up to two minutes, longer on a busy machine; {later}")
         terminal = sys.stderr is not None and sys.stderr.isatty()
         while not self._done.wait(1.0 if terminal else _STILL_S):
             passed_s = time.monotonic() - start_s
-            say(f"compiling `{name}`: {passed_s:.0f} s", end="\r" if terminal else "\n")
-        say(f"compiled `{name}` in {time.monotonic() - start_s:.0f} s")
+            say(f"{what}: {passed_s:.0f} s", end="\r" if terminal else "\n")
+        say(f"inframind_gym: compiled `{name}` in {time.monotonic() - start_s:.0f} s")

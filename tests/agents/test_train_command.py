@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agents.runs import Tracker, read_metrics
-from agents.train import CONFIGS, app, read_config
+from agents.train import CONFIGS, _algorithm, app, read_config
 from inframind_gym.errors import ConfigError
 
 TINY = [
@@ -71,6 +71,15 @@ def test_unknown_names_are_errors(tmp_path):
     (tmp_path / "mine.yaml").write_text("algorithm: lagrangian\n")
     with pytest.raises(ConfigError, match=r"agents/lagrangian\.py trains nothing"):
         read_config(str(tmp_path / "mine.yaml"), [])
+
+
+def test_a_missing_package_is_named_with_what_installs_it(monkeypatch):
+    missing = Mock(side_effect=ModuleNotFoundError(name="torch"))
+    monkeypatch.setattr("agents.train.importlib.import_module", missing)
+    with pytest.raises(
+        ConfigError, match=r"training inframind needs torch, .* `pip install .*\[agen"
+    ):
+        _algorithm("inframind", CONFIGS / "inframind.yaml")
 
 
 def test_a_resumed_training_goes_on_with_its_run_of_wandb(tmp_path, monkeypatch):

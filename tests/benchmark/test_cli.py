@@ -68,7 +68,14 @@ def test_compare_takes_policies_or_folders(folder: Path) -> None:
         (["run", "--seeds", "x"], "--seeds: must be a count"),
         (["run", "--seeds", "0"], "--seeds: must be a count of at least 1"),
         (["run", "--suite", "NO_SEEDS"], "seeds: must be a count of at least 1"),
-        (["run", "--queries", "0"], "num_queries"),
+        (
+            ["run", "--seeds", "100001"],
+            "seeds: must be a count of at least 1 and at most 10000 (5)",
+        ),
+        (["run", "--queries", "0"], "num_queries: must be a number from 1 to 1e+06"),
+        (["run", "--queries", "1000000000000"], "num_queries: must be a number from 1 to 1e+06"),
+        (["run", "--rates", "20,0.001"], "rates_per_min.1: must be a number from 0.01 to 100000"),
+        (["run", "--budgets", "tiers,1e7"], "budgets_s.1: must be a number from 0.001 to 1e+06"),
         (["speed", "--only", "kernel"], "Did you mean 'kernel_rps'"),
     ],
 )

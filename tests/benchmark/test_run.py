@@ -13,10 +13,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
+from gymnasium.spaces import Discrete
 
 from inframind_gym.benchmark import runner
 from inframind_gym.benchmark.cells import grid
-from inframind_gym.benchmark.errors import BenchmarkError, PolicyFailedError
+from inframind_gym.benchmark.errors import BenchmarkError, PolicyFailedError, checked
 from inframind_gym.benchmark.families import family
 from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.results import load_results
@@ -236,7 +237,10 @@ def test_a_policy_that_was_left_out_joins_when_it_can_play(
 
 @pytest.mark.parametrize(
     ("action", "shown"),
-    [("nan", "nan"), ("None", "None"), ("15", "15"), ("-1", "-1"), ("[1, 2]", r"\[1,? 2\]")],
+    [
+        *(("nan", "nan"), ("None", "None"), ("15", "15"), ("-1", "-1"), ("[1, 2]", r"\[1,? 2\]")),
+        *(("2.7", r"2\.7"), ("'3'", "3"), ("True", "True"), ("2**64 - 1", str(2**64 - 1))),
+    ],
 )
 @pytest.mark.parametrize("batch", ["", "Batch"])
 def test_a_wrong_action_is_shown_with_what_was_wanted(
@@ -248,6 +252,18 @@ def test_a_wrong_action_is_shown_with_what_was_wanted(
     wanted = rf"^policy {policy}: act\(\) returned {shown}; wanted an integer in 0\.\.14$"
     with pytest.raises(PolicyFailedError, match=wanted):
         next(Simulator(config).run(grid(config)[:1]))
+
+
+def test_a_policy_that_exits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WRONG_ACTION", "exit(3)")
+    config = suite(policies=[f"{MINE}:Wrong"], seeds=1)
+    with pytest.raises(PolicyFailedError, match=r":Wrong: failed with SystemExit: 3"):
+        next(Simulator(config).run(grid(config)[:1]))
+
+
+def test_the_number_of_actions_is_told_from_a_wrong_action() -> None:
+    with pytest.raises(PolicyFailedError, match=r"act_batch\(\) returned the shape \(1,\) for 3"):
+        checked("mine", np.zeros(1, np.int64), Discrete(15), 3)
 
 
 def test_a_workload_counts_by_its_content_and_can_be_moved(tmp_path: Path) -> None:

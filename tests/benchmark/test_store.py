@@ -1,3 +1,4 @@
+import base64
 import dataclasses
 import errno
 import json
@@ -6,8 +7,10 @@ import random
 import shutil
 import signal
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +25,13 @@ from inframind_gym.benchmark.store import (
     HEADER,
     TIMING,
     ResultStore,
+    _seal,
     read_cells,
     read_header,
     read_timings,
 )
 from inframind_gym.benchmark.tables import leaderboard_sheets
+from inframind_gym.errors import InfraMindError
 from tests.benchmark.synthetic_results import drawn, header, plan_of, result, write_folder
 
 CELL_LIST = [RoutingCell(p, "w", 10.0, 30.0, seed) for p in ("good", "bad") for seed in range(3)]
@@ -239,6 +244,13 @@ def test_other_settings_are_refused(folder: Path) -> None:
     assert (folder / CELLS).read_bytes() == before
 
 
+def test_a_folder_without_cells_takes_other_settings(tmp_path: Path) -> None:
+    for changes in ({"num_queries": 7}, {}):
+        with ResultStore(tmp_path, header(settings=changes)):
+            pass
+    assert read_header(tmp_path)["settings"] == {}
+
+
 def test_a_folder_of_another_format_is_refused(folder: Path) -> None:
     """Formats 1 and 2 had no checksums."""
     old = header(settings={"num_queries": 50, "format": 2})
@@ -275,6 +287,62 @@ def test_results_without_a_header_are_not_touched(folder: Path) -> None:
     with pytest.raises(BenchmarkError, match=r"no run.json"):
         ResultStore(folder, header())
     assert (folder / CELLS).read_bytes() == before
+
+
+DEEP = b"[" * 100_000
+BOMB = base64.b64encode(zlib.compress(b"[]\n" + bytes(2**20))).decode()
+
+
+def sealed_cell(**changes: Any) -> bytes:
+    return _seal({**json.loads(result(CELL_LIST[0], make(CELL_LIST[0])).line), **changes})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (HEADER, DEEP, "run.json is damaged or was edited .*nested deeper"),
+        (HEADER, None, "run.json: cannot be read .it is a folder"),
+        (CELLS, None, "cells.jsonl: cannot be read .it is a folder"),
+        (TIMING, None, "timing.jsonl: cannot be read .it is a folder"),
+        (CELLS, DEEP, "no finished cell yet .1 damaged or torn"),
+        (CELLS, _seal({"cell": []}), "no finished cell yet .1 damaged or torn"),
+        *(
+            (CELLS, sealed_cell(columns=columns), "cells.jsonl: the records of cell .* cannot be")
+            for columns in (None, 3, "", "AAAA", "é", BOMB[:-8], BOMB)
+        ),
+        *(
+            (HEADER, _seal(header(**{key: value}), indent=2), f"run.json: {key}")
+            for key, value in (
+                *(("planned", [1]), ("planned", {"good": 3}), ("policies", []), ("names", None)),
+                *(("suite", []), ("runs", {}), ("bounds", 3), ("left_out", ["good"])),
+                *(("workloads", [1]), ("env_specs", 1)),
+            )
+        ),
+        (HEADER, _seal(header(suite={"kind": []}), indent=2), "run.json was written by another"),
+        (HEADER, _seal(header(suite={}), indent=2), "run.json was written by another"),
+    ],
+)
+def test_what_no_run_has_written_is_an_error(
+    folder: Path, name: str, content: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "MOST_BYTES", 2**20)
+    path = folder / name
+    path.unlink()
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(InfraMindError, match=said):
+        load_results(folder)
+
+
+def test_cells_that_were_not_planned_are_left_out(folder: Path) -> None:
+    other = dataclasses.replace(CELL_LIST[0], seed=9)
+    with (folder / CELLS).open("ab") as file:
+        file.write(result(other, make(other)).line)
+    loaded = load_results(folder)
+    assert other not in loaded.episodes
+    assert loaded.notes()[0] == f"left out: 1 cells that no run of {folder} planned"
 
 
 def test_nothing_in_a_line_is_nan(folder: Path) -> None:

@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
-from inframind_gym.configs import find_config, list_configs
+from inframind_gym.configs import find_config, list_configs, validate
 from inframind_gym.errors import ConfigError
+from inframind_gym.simulator.placement.cards import Catalogue, ClusterConfig
 from inframind_gym.simulator.server.pool import PoolConfig, ServerCard, StepCost, load_pool
 
 ALIASES = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
 
 
-def plain(name: str = "b200-2gpu") -> dict[str, Any]:
-    data: dict[str, Any] = yaml.safe_load(find_config("pools", name).read_text(encoding="utf-8"))
+def plain(name: str = "b200-2gpu", kind: str = "pools") -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load(find_config(kind, name).read_text(encoding="utf-8"))
     return data
 
 
@@ -155,10 +157,21 @@ def test_memory_is_not_given_away_twice(tmp_path: Path) -> None:
     assert "on gpu0 add up to 1.08" in refused(tmp_path, data)
 
 
-def test_urls_are_checked(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "url",
+    ["localhost:8000", "ftp://x", "http://", "http://x:99999", "http://x:p", "http://a b/"],
+)
+def test_urls_are_checked(url: str, tmp_path: Path) -> None:
     data = plain()
-    data["models"][0]["url"] = "localhost:8000"
-    assert "must start with http:// or https://" in refused(tmp_path, data)
+    data["models"][0]["url"] = url
+    assert "must start with http:// or https://, then comes a host" in refused(tmp_path, data)
+
+
+@pytest.mark.parametrize("url", ["http://localhost:8000", "https://[::1]/v1/x", "http://10.0.0.1"])
+def test_urls_stay_as_they_are_written(url: str) -> None:
+    data = plain()
+    data["models"][0]["url"] = url
+    assert PoolConfig.model_validate(data).models[0].url == url
 
 
 def test_index_of_a_model() -> None:
@@ -199,6 +212,8 @@ def test_how_servers_are_started_is_checked(tmp_path: Path) -> None:
         ({"path": "a\0"}, "models.0.path: 'a\\x00' is empty, begins with"),
         ({"load_format": "-x"}, "models.0.load_format: '-x' is empty, begins"),
         ({"env": {"CUDA_VISIBLE_DEVICES": 1}}, "is set from the model's GPUs"),
+        ({"env": {"VLLM_API_KEY": "x"}}, "VLLM_API_KEY is set from the shell, where clients"),
+        ({"url": "http://x/\0"}, "models.0.url: 'http://x/\\x00' is empty, begins with"),
         ({"env": {"A B": "1"}}, "'A B' is no name of an environment variable"),
         ({"env": {"A": True}}, "models.0.env.A: input should be a valid string"),
         ({"path": "tiny:small"}, "tiny:LAYERSxWIDTH"),
@@ -221,15 +236,28 @@ def test_arguments_that_only_look_like_ours_are_taken() -> None:
     assert list(PoolConfig.model_validate(data).models[0].extra_args) == given
 
 
-@pytest.mark.parametrize("key", ["name", "models.0.alias"])
+@pytest.mark.parametrize(
+    ("kind", "shipped", "model", "key"),
+    [
+        ("pools", "b200-2gpu", PoolConfig, "name"),
+        ("pools", "b200-2gpu", PoolConfig, "models.0.alias"),
+        ("placement/clusters", "h100-4gpu", ClusterConfig, "name"),
+        ("placement/catalogues", "h100", Catalogue, "name"),
+        ("placement/catalogues", "h100", Catalogue, "models.0.alias"),
+    ],
+)
 @pytest.mark.parametrize(
     "name",
     ["", ".", "..", "../x", "c/d", "/etc", "-f", ".x", "a b", "a+b", "a\0", "a\n", "é", "a" * 65],
 )
-def test_names_of_files_and_folders_are_plain(key: str, name: str, tmp_path: Path) -> None:
-    data = plain()
+def test_names_of_files_and_folders_are_plain(
+    kind: str, shipped: str, model: type[BaseModel], key: str, name: str
+) -> None:
+    data = plain(shipped, kind)
     (data if key == "name" else data["models"][0])[key.rpartition(".")[2]] = name
-    message = refused(tmp_path, data)
+    with pytest.raises(ConfigError) as caught:
+        validate(data, model, source="file")
+    message = str(caught.value)
     assert f"{key}: " in message and "is no name: give 1 to 64 of a-z, A-Z, 0-9, '.'" in message
     assert len(message) < 400
 

@@ -8,21 +8,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from inframind_gym.benchmark.cells import Axis, BaseCell, Place, content_hash
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.provenance import file_hash
 from inframind_gym.benchmark.suite import BaseSuite, absolute, check_axis, check_names, name_of
-from inframind_gym.configs import Positive, PositiveInt, StrictModel, list_configs
-from inframind_gym.errors import unknown
+from inframind_gym.configs import StrictModel, list_configs, within
+from inframind_gym.envs.routing.config import RANGES
+from inframind_gym.errors import require_within, unknown
 from inframind_gym.live.settings import LiveSettings
 
 MIXED = "mixed"  # the workload that a folder of tasks replaces by its datasets
 
 Budget = float | Literal["tiers"]
+
+
+def _checked_budget(value: Any) -> Budget:
+    return "tiers" if value == "tiers" else require_within(value, *RANGES["budget_s"])
+
+
+Rate = Annotated[float, within(*RANGES["arrival_rate_per_min"])]
+NumQueries = Annotated[int, within(*RANGES["num_queries"])]
 Budgets = Annotated[
-    tuple[Positive | Literal["tiers"], ...], Field(min_length=1), AfterValidator(check_axis)
+    tuple[Annotated[Budget, BeforeValidator(_checked_budget)], ...],
+    Field(min_length=1),
+    AfterValidator(check_axis),
 ]
 
 
@@ -69,7 +80,7 @@ class WorkloadSettings(StrictModel):
     """
 
     budgets_s: Budgets | None = None
-    num_queries: PositiveInt | None = None
+    num_queries: NumQueries | None = None
 
 
 class RoutingSuite(BaseSuite):
@@ -104,9 +115,9 @@ class RoutingSuite(BaseSuite):
     kind: Literal["routing"] = "routing"
     pool: str = "b200-2gpu"
     workloads: tuple[str, ...] = Field(min_length=1)
-    rates_per_min: tuple[Positive, ...] = Field(min_length=1)
+    rates_per_min: tuple[Rate, ...] = Field(min_length=1)
     budgets_s: Budgets
-    num_queries: PositiveInt | None = None
+    num_queries: NumQueries | None = None
     by_workload: dict[str, WorkloadSettings] = Field(default_factory=dict)
     arrivals: str | dict[str, Any] = "poisson"
     execution: Literal["parallel", "sequential"] | None = None
@@ -114,7 +125,7 @@ class RoutingSuite(BaseSuite):
     tasks: str = "builtin"
     split: Literal["train", "val", "test", "all"] = "test"
     system_features: tuple[str, ...] = ("queue", "e2e")
-    metrics_poll_s: Positive | None = None
+    metrics_poll_s: Annotated[float, within(*RANGES["metrics_poll_s"])] | None = None
     down_models: tuple[str, ...] = ()
     backend: Literal["surrogate", "vllm"] = "surrogate"
     live: LiveSettings = LiveSettings()

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from inframind_gym.envs.checks import check_actions, check_options
+from inframind_gym.envs.checks import SampleMask, check_actions, check_options
 from inframind_gym.envs.observations import ObservationForm, Places
 from inframind_gym.envs.placement.config import (
     DEFAULT_CLUSTER,
@@ -163,6 +163,7 @@ class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
         self._form = ObservationForm(box, places)
         self.observation_space = self._form.space
         self.action_space = choices
+        self._sample_mask = SampleMask(choices)
         self._highs = np.asarray(choices.nvec)
         self._row = np.zeros(1, np.int64)
         self._running = False
@@ -187,7 +188,7 @@ class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
         return self._form.of(observations[0]), {
             "cost": 0.0,
             "time_s": 0.0,
-            "action_mask": tuple(self.simulation.state.mask[0].astype(np.int8)),
+            "action_mask": self._sample_mask.of(self.action_masks()),
         }
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -213,7 +214,7 @@ class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
             "rewards": dict(zip(TERMS, terms, strict=True)),
             "illegal": int(episode["illegal"]),
             "time_s": float(episode["tick"] * self.config.routing_interval_s),
-            "action_mask": tuple(self.simulation.state.mask[0].astype(np.int8)),
+            "action_mask": self._sample_mask.of(self.action_masks()),
         }
         if truncated:
             self._running = False

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.batch import BatchEnv, signature_in_a_batch
+from inframind_gym.envs.checks import SampleMask
 from inframind_gym.envs.placement.config import placement_config
 from inframind_gym.envs.placement.context import (
     PlacementContext,
@@ -30,7 +31,9 @@ class PlacementVectorEnv(BatchEnv):
         super().__init__(num_envs, arguments)
         self.config = placement_config(arguments)
         self.simulation = PlacementSimulation(self.config, num_envs)
-        self._set_spaces(*placement_spaces(self.simulation))
+        box, places, choices = placement_spaces(self.simulation)
+        self._set_spaces(box, places, choices)
+        self._sample_mask = SampleMask(choices)
 
     def _start(
         self, rows: NDArray[np.int64], observations: NDArray[np.float32], *, first: bool
@@ -62,7 +65,7 @@ class PlacementVectorEnv(BatchEnv):
         return rewards, costs, simulation.over(), infos
 
     def _sample_masks(self) -> tuple[Any, ...]:
-        return tuple(map(tuple, self.simulation.state.mask.astype(np.int8)))
+        return tuple(map(self._sample_mask.of, self.action_masks()))
 
     # Information for policies
 

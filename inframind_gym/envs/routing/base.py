@@ -13,8 +13,7 @@ from inframind_gym.envs.checks import SampleMask, check_actions, check_options
 from inframind_gym.envs.observations import ObservationForm
 from inframind_gym.envs.routing.actions import action_mask, action_space
 from inframind_gym.envs.routing.config import DEFAULT_POOL, DEFAULT_WORKLOAD, RANGES, env_config
-from inframind_gym.envs.routing.observation import observation_space
-from inframind_gym.envs.routing.places import places
+from inframind_gym.envs.routing.observation import observation_space, places
 from inframind_gym.envs.routing.simulation import DECISION, STREAM_OVER, Simulation
 from inframind_gym.errors import ConfigError, require_within, unknown
 

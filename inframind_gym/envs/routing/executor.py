@@ -36,7 +36,7 @@ class ExecutorEnv(TaggedQueryEnv):
 
     With `observation="index"` two indices (of the task and of the role) stand in place of the 768
     numbers, with "dict" the numbers come as a Dict with servers as rows
-    (`inframind_gym.envs.routing.places`). Telemetry is as old as the last poll (every 5 s).
+    (`inframind_gym.envs.routing.observation`). Telemetry is as old as the last poll (every 5 s).
 
     ## Rewards and costs
 

@@ -1,6 +1,15 @@
 """Observations of the routing environments: their space, and the code that writes them.
 
-The layout, number by number and in units, is `ObservationLayout` (`layout`).
+The layout, number by number and in units, is `ObservationLayout` (`layout`). As a Dict, for set
+encoders and SB3's `MultiInputPolicy`, they hold the same numbers, in the same scales:
+
+| entry | shape | |
+|---|---|---|
+| `query` | (384,) | embedding of the query |
+| `role` | (384,) | embedding of the role; in the scope "call" |
+| `budget` | (1,) | remaining budget |
+| `servers` | (M, F) | a row a model, a column a system feature in their order |
+| `plan` | (1,) | 1 where a plan is due; at the joint level |
 """
 
 from __future__ import annotations
@@ -21,6 +30,7 @@ from inframind_gym.simulator.workflow.state import IS_DUE, PLAN, PLAN_NODE, ROUT
 from inframind_gym.simulator.workflow.workflow import remaining_budget_s
 
 if TYPE_CHECKING:
+    from inframind_gym.envs.observations import Places
     from inframind_gym.envs.routing.simulation import Simulation
 
 LONGEST_S = 1e6  # bound of the time features: nothing observed lasts longer
@@ -44,6 +54,20 @@ def observation_space(simulation: Simulation) -> spaces.Box:
     if layout.has("e2e"):
         high[layout.system("e2e")] = longest
     return spaces.Box(low, high, dtype=np.float32)
+
+
+def places(simulation: Simulation) -> Places | None:
+    """Places of the entries of a Dict observation; None where observations are flat."""
+    if simulation.config.observation != "dict":
+        return None
+    layout, every = simulation.layout, np.arange(simulation.observation_size)
+    found = {"query": every[layout.query], "role": every[layout.role]}
+    if layout.scope != "query":
+        resource = every[layout.resource]
+        found["budget"] = resource[:1]
+        found["servers"] = resource[1:].reshape(-1, layout.num_models).T
+        found["plan"] = every[layout.size :]
+    return {name: at for name, at in found.items() if at.size}
 
 
 @inner

@@ -59,7 +59,7 @@ class PlannerEnv(TaggedQueryEnv):
 
     The last two are the `system_features`; "kv" and "in_flight" may be named too. With
     `observation="index"` the index of the query stands in place of its embedding, with "dict" the
-    numbers come as a Dict with servers as rows (`inframind_gym.envs.routing.places`).
+    numbers come as a Dict with servers as rows (`inframind_gym.envs.routing.observation`).
     `env.unwrapped.policy_spec().layout` finds every number and turns it back into its unit.
 
     ## Rewards and costs

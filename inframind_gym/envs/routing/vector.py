@@ -13,8 +13,7 @@ from inframind_gym.envs.routing.actions import action_mask, action_space
 from inframind_gym.envs.routing.base import RESET_OPTIONS
 from inframind_gym.envs.routing.config import RANGES, env_config, planner_config
 from inframind_gym.envs.routing.executor import ExecutorEnv
-from inframind_gym.envs.routing.observation import observation_space
-from inframind_gym.envs.routing.places import places
+from inframind_gym.envs.routing.observation import observation_space, places
 from inframind_gym.envs.routing.planner import PlannerEnv
 from inframind_gym.envs.routing.planner_simulation import PlannerSimulation
 from inframind_gym.envs.routing.simulation import DECISION, STREAM_OVER, Simulation
@@ -154,9 +153,9 @@ class InfraMindVectorEnv(BatchEnv):
             rows = np.full(self.num_envs, -np.inf)
         drawn = np.isnan(rows) & (key == "budget_s")
         if not (drawn | ((low <= rows) & (rows <= high))).all():
+            several = f", or {self.num_envs} of them" if self.num_envs > 1 else ""
             raise ConfigError(
-                f"{key} must be a number from {low:g} to {high:g}, or {self.num_envs} of them, "
-                f"got {value!r:.60}"
+                f"{key} must be a number from {low:g} to {high:g}{several}, got {value!r:.60}"
             )
         return rows
 

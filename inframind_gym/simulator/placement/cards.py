@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from inframind_gym.configs import (
     Fraction,
+    Name,
     NonNegative,
     NonNegativeInt,
     Positive,
@@ -51,7 +52,7 @@ class ModelCard(StrictModel):
     """
 
     model_id: str = Field(min_length=1)
-    alias: str = Field(min_length=1)
+    alias: Name
     tp_min: TensorParallel = 1
     t_wake_s: Positive
     t_sleep_s: Positive
@@ -90,7 +91,7 @@ class ModelCard(StrictModel):
 class Catalogue(StrictModel):
     """Models on one kind of GPU."""
 
-    name: str
+    name: Name
     description: str = ""
     models: tuple[ModelCard, ...] = Field(min_length=1)
 
@@ -128,7 +129,7 @@ class ClusterConfig(StrictModel):
         gpus: The GPUs. An instance of `tp_min` k spans the GPUs k·j to k·j + k - 1 for some j.
     """
 
-    name: str
+    name: Name
     description: str = ""
     catalogue: str
     models: tuple[str, ...] = Field(min_length=1, max_length=MOST_MODELS)

@@ -11,10 +11,19 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    HttpUrl,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from inframind_gym.configs import (
     Fraction,
+    Name,
     NonNegative,
     NonNegativeInt,
     Positive,
@@ -22,6 +31,7 @@ from inframind_gym.configs import (
     StrictModel,
     find_config,
     load_yaml_model,
+    whole,
 )
 from inframind_gym.errors import ConfigError, unknown
 
@@ -34,32 +44,14 @@ def _number_as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _whole(pattern: str, what_is_wrong: str) -> AfterValidator:
-    """Refuse a text that does not match as a whole."""
-
-    def check(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise ValueError(f"{text!r:.80} {what_is_wrong}")
-        return text
-
-    return AfterValidator(check)
-
-
-Name = Annotated[  # also of a folder or file
-    str,
-    _whole(
-        r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}",
-        "is no name: give 1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-', a letter or digit first",
-    ),
-]
 Value = Annotated[  # of an argument of vLLM
     str,
-    _whole(r"[^-\x00-\x1f][^\x00-\x1f]*", "is empty, begins with '-' or holds a control character"),
+    whole(r"[^-\x00-\x1f][^\x00-\x1f]*", "is empty, begins with '-' or holds a control character"),
 ]
 Text = Annotated[
     str,
     BeforeValidator(_number_as_text),
-    _whole(r"[^\0]*", "holds a NUL: no process can be given it"),
+    whole(r"[^\0]*", "holds a NUL: no process can be given it"),
 ]
 
 # What `inframind pool up` says to vLLM by itself, or not at all, and where that is set.
@@ -84,6 +76,11 @@ _TAKEN_ARGS: Final = {
     "--async-scheduling": "`server.async_scheduling`",
     "--scheduling-policy": "nowhere: servers of a pool always run `priority`",
 }
+_TAKEN_VARIABLES: Final = {
+    "CUDA_VISIBLE_DEVICES": "the model's GPUs",
+    "VLLM_API_KEY": "the shell, where clients read it too",
+}
+_URL: Final[TypeAdapter[HttpUrl | None]] = TypeAdapter(HttpUrl | None)
 _TINY: Final = re.compile(r"tiny:[1-9]\d*x[1-9]\d*")
 _VARIABLE: Final = re.compile(r"[A-Za-z_]\w*")
 
@@ -188,7 +185,7 @@ class ModelConfig(StrictModel):
     params_b: Positive  # billions of parameters
     gpu_memory_frac: Annotated[Fraction, Field(gt=0)]
     port: Port | None = None
-    url: str | None = None  # of a server that runs already; instead of a port
+    url: Value | None = None  # of a server that runs already; instead of a port
     # How `inframind pool up` starts its server; nothing else takes notice.
     path: Value | None = None  # of the weights: a folder, a name on the Hugging Face hub, or
     # tiny:LAYERSxWIDTH, made on the spot with random weights; without it the name
@@ -208,8 +205,13 @@ class ModelConfig(StrictModel):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} must start with http:// or https://")
+        try:
+            _URL.validate_python(url)
+        except ValidationError:
+            raise ValueError(
+                f"{url!r:.80} is no server's address: it must start with http:// or https://, "
+                "then comes a host and, after ':', a port of 1 to 65535"
+            ) from None
         return url
 
     @field_validator("path")
@@ -245,8 +247,8 @@ class ModelConfig(StrictModel):
         for name in env:
             if not _VARIABLE.fullmatch(name):
                 raise ValueError(f"{name!r} is no name of an environment variable")
-        if "CUDA_VISIBLE_DEVICES" in env:
-            raise ValueError("CUDA_VISIBLE_DEVICES is set from the model's GPUs: remove it here")
+            if name in _TAKEN_VARIABLES:
+                raise ValueError(f"{name} is set from {_TAKEN_VARIABLES[name]}: remove it here")
         return env
 
     @model_validator(mode="after")
