@@ -396,6 +396,7 @@ class ResultStore:
                 for policy, reason in old.get("left_out", {}).items()
                 if policy not in header["policies"]
             },
+            "estimates": {**old.get("estimates", {}), **header.get("estimates", {})},
             "bounds": sorted({*old.get("bounds", ()), *header.get("bounds", ())}),
             "runs": [*old["runs"], *header["runs"]],
         }

@@ -42,9 +42,12 @@ class RoutingFamily(Family):
         from inframind_gym.simulator.server.pool import load_pool
         from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLOGIES
 
+        pool = load_pool(suite.pool)
         return {
+            "priced": pool.has_prices,
+            "estimates": {"pool": pool.notes},
             "names": {
-                "models": [model.alias for model in load_pool(suite.pool).models],
+                "models": list(pool.aliases),
                 "strategies": list(STRATEGIES),
                 "topologies": [*TOPOLOGIES, CUSTOM],
             },
@@ -82,7 +85,8 @@ class RoutingFamily(Family):
 
     def layout(self, header: Mapping[str, Any]) -> QueryLayout:
         """Make the layout of sums over queries."""
-        return QueryLayout(**{key: tuple(names) for key, names in header["names"].items()})
+        names = {key: tuple(names) for key, names in header["names"].items()}
+        return QueryLayout(**names, priced=header.get("priced", False))
 
     def limits(
         self, results: Results, common: Sequence[Place], *, compute: bool

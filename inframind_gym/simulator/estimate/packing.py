@@ -175,13 +175,20 @@ def _server(each: Wanted, gpu: Gpu, limits: Limits) -> Server:
         raise ConfigError(
             f"--max-model-len {limits.max_model_len}: {each.alias} takes at most {longest} tokens."
         )
-    tokens = limits.max_num_batched_tokens or (8192 if gpu.memory_gb >= _LARGE_GB else 2048)
+    tokens = limits.max_num_batched_tokens
+    if tokens is None:
+        tokens = max(8192 if gpu.memory_gb >= _LARGE_GB else 2048, limits.max_num_seqs)
+    elif tokens < limits.max_num_seqs:
+        raise ConfigError(
+            f"--max-num-batched-tokens {tokens} must be at least --max-num-seqs "
+            f"{limits.max_num_seqs}: a step computes one token for every running sequence."
+        )
     return Server(
         model=each.model,
         gpu=gpu,
         tensor_parallel=1,
         max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=max(tokens, limits.max_num_seqs),
+        max_num_batched_tokens=tokens,
         max_model_len=limits.max_model_len or min(8192, longest),
     )
 

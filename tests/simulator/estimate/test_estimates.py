@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 from typer.testing import CliRunner
 
+from inframind_gym.calibration.live_pool import pool_yaml
 from inframind_gym.cli import app
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.estimate.architecture import find_architecture, known_models
@@ -183,11 +185,13 @@ def test_models_that_are_not_known(models: str, words: str) -> None:
         parse_models(models)
 
 
-def test_an_unknown_gpu_and_a_context_that_is_too_long() -> None:
+def test_an_unknown_gpu_and_limits_that_do_not_go() -> None:
     with pytest.raises(ConfigError, match="H100-80GB"):
         find_gpu("H100")
     with pytest.raises(ConfigError, match="takes at most 8192 tokens"):
         pool("A100-80GB", 1, "gemma-2-9b", max_model_len=16384)
+    with pytest.raises(ConfigError, match="at least --max-num-seqs 256"):
+        pool("A100-80GB", 1, "gemma-2-9b", max_num_batched_tokens=128)
 
 
 def test_the_command_writes_a_pool_that_is_read_back(tmp_path: Path) -> None:
@@ -208,3 +212,17 @@ def test_the_command_writes_a_pool_that_is_read_back(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*command, "--force"]).exit_code == 0
     said = CliRunner().invoke(app, ["check", str(out)]).output
     assert "estimates, not measured: qwen-14b" in said
+
+
+def test_a_reset_names_the_models_whose_cards_are_estimates() -> None:
+    for name in ("single-gpu", "b200-2gpu"):
+        env = gym.make("InfraMind-Stream-v0", pool=name, num_queries=2)
+        _, info = env.reset(seed=0)
+        assert info.get("estimates") == (load_pool(name).estimates or None)
+
+
+def test_fitted_cards_are_no_estimates(tmp_path: Path) -> None:
+    assert load_pool("single-gpu").estimates
+    out = tmp_path / "fitted.yaml"
+    out.write_text(pool_yaml("single-gpu", load_pool("single-gpu"), Path("report.json")), "utf-8")
+    assert not load_pool(out).estimates
