@@ -94,7 +94,7 @@ def _parse(text: str) -> Wanted:
     own = name.rstrip("/").rpartition("/")[2].lstrip(".") or "model"
     path = model.awq if kind == "awq" and stored != "awq" else None
     return Wanted(
-        alias=alias or re.sub(r"[^a-zA-Z0-9._-]", "-", own if kind == stored else f"{own}-{kind}"),
+        alias=alias or re.sub(r"[^a-zA-Z0-9._-]", "-", own),
         name=model.repository or name,
         path=path,
         model=model.model_copy(update={"quantization": kind}),

@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_said_with_what_is_missing(
     [
         ("llama-8b", "Did you mean 'llama-3.1-8b'"),
         ("llama-3.1-8b:int3", "unknown quantization 'int3'"),
-        ("llama-3.1-8b,llama-3.1-8b", "is there twice"),
+        ("llama-3.1-8b,llama-3.1-8b:fp8", "is there twice"),
         (" , ", "names no model"),
         ("/nowhere/model", "config.json"),
     ],
