@@ -161,6 +161,11 @@ def _configuration(kind: str, target: str) -> list[str]:
     return [f"{path}: {taken.said(taken.load(path))}"]
 
 
+def _pool_said(pool: PoolConfig) -> str:
+    held = f"pool, {_count(pool.aliases, 'model')} on {_count(pool.gpus, 'GPU')}"
+    return "; ".join((held, *pool.notes))
+
+
 def _workload_said(workload: WorkloadConfig) -> str:
     asks = f"questions of {workload.dataset}" if workload.mix is None else _listed(workload.mix)
     said = f"workload, {workload.num_queries} queries an episode, {asks}"
@@ -266,7 +271,7 @@ _CONFIGURATIONS: Final = {
     "pools": _Configuration(
         (PoolConfig,),
         load_pool,
-        lambda pool: f"pool, {_count(pool.aliases, 'model')} on {_count(pool.gpus, 'GPU')}",
+        _pool_said,
     ),
     "workloads": _Configuration((WorkloadConfig,), load_workload, _workload_said),
     "suites": _Configuration((RoutingSuite, PlacementSuite), _load_suite, _suite_said),

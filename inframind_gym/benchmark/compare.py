@@ -59,7 +59,9 @@ def compare(
         BenchmarkError: The sides have no episode in common.
     """
     family = a.results.family
-    names = tuple(family.metrics)
+    of_both = set(a.results.layout.measured(family.metrics))
+    of_both &= set(b.results.layout.measured(family.metrics))
+    names = tuple(name for name in family.metrics if name in of_both)
     pairs = _pairs(a, b)
     rows = []
     totals: list[Estimate] = []

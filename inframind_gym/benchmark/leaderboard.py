@@ -50,6 +50,7 @@ def leaderboard(
         "ranking": None,
         **{axis.table: axis for axis in family.suite.cell.axes},
     }
+    names = layout.measured(family.metrics)
     bounds = set(results.header.get("bounds", ()))
     strata = {policy: results.strata(policy) for policy in results.policies}
     common = [
@@ -62,9 +63,7 @@ def leaderboard(
         known = {"policy": policy, "bound": policy in bounds}
         for place, episodes in own.items():
             stratum = Stratum.of(list(episodes.values()))
-            estimate = Estimate.of(
-                tuple(family.metrics), layout, stratum, place, bootstrap_seed, num_resamples
-            )
+            estimate = Estimate.of(names, layout, stratum, place, bootstrap_seed, num_resamples)
             where = family.suite.cell.describe(place)
             rows.append({**known, **where, "seeds": sorted(episodes), **estimate.to_json()})
             for group in zip(axes, (None, *place), strict=True) if place in common else ():

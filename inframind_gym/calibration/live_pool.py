@@ -137,7 +137,7 @@ def _with(pool: PoolConfig, shared: Sequence[str], point: NDArray[np.float64]) -
     for m, model in enumerate(pool.models):
         constants = zip(CONSTANTS, values[m * len(CONSTANTS) :], strict=False)
         step = model.server.step.model_copy(update=dict(constants))
-        server = model.server.model_copy(update={"step": step})
+        server = model.server.model_copy(update={"step": step, "estimate": False})
         models.append(model.model_copy(update={"server": server}))
     slowdowns = dict(zip(shared, values[len(models) * len(CONSTANTS) :], strict=True))
     gpus = [
@@ -166,6 +166,7 @@ def pool_yaml(source: str, fitted: PoolConfig, report: Path) -> str:
     for entry, model in zip(data["models"], fitted.models, strict=True):
         step = model.server.step.model_dump(exclude_defaults=True)
         entry["server"]["step"] = {name: _rounded(value) for name, value in step.items()}
+        entry["server"].pop("estimate", None)
     head = (
         f"# {path.name} with step costs and slowdowns fitted by `inframind sim2real`; the figures "
         f"are in {report.name}.\n"

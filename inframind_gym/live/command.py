@@ -1,9 +1,11 @@
-"""`inframind pool`: start, watch and stop the servers of a pool, and place models on them."""
+"""`inframind pool`: make a pool; start, watch and stop its servers; place models on them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
+import shlex
 import signal
 import sys
 import time
@@ -20,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
+from inframind_gym.files import replace_text
 from inframind_gym.live.progress import coloured, duration, outcome, show_failure, up_progress
 from inframind_gym.live.settings import require_live
 from inframind_gym.simulator.server.pool import load_pool
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from inframind_gym.live.started import StartedServers
     from inframind_gym.policies.placement.protocol import PlacementPolicy
 
-app = typer.Typer(no_args_is_help=True, help="Start, watch and stop the vLLM servers of a pool.")
+app = typer.Typer(no_args_is_help=True, help="Make a pool; start, watch and stop its vLLM servers.")
 
 PoolOption = Annotated[str, typer.Option("--pool", help="A shipped pool's name, or a YAML file.")]
 StateOption = Annotated[
@@ -50,6 +53,85 @@ PythonOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+@app.command()
+def new(
+    gpu: Annotated[str, typer.Option(help="Kind of GPU: H100-80GB, RTX-4090, L4, MI300X, ...")],
+    models: Annotated[
+        str,
+        typer.Option(
+            metavar="[ALIAS=]MODEL[:QUANTIZATION],...",
+            help="llama-3.1-8b, qwen2.5-7b:awq, qwen3-14b:fp8, ..., or folders with a config.json "
+            "(./my-model). The alias is what workloads call the model. Default: its name.",
+        ),
+    ],
+    num_gpus: Annotated[int, typer.Option(min=1, max=64, help="GPUs of that kind.")] = 1,
+    out: Annotated[Path, typer.Option(help="File to write, YAML.")] = Path("pool.yaml"),
+    max_num_seqs: Annotated[
+        int, typer.Option(min=1, max=4096, help="Sequences that a server runs at once.")
+    ] = 256,
+    max_num_batched_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1 << 20,
+            help="Tokens that a step computes. Default: 8192 on GPUs of 70 GB or more, else 2048.",
+            show_default=False,
+        ),
+    ] = None,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Tokens of prompt and output. Default: 8192, or what the model takes.",
+            show_default=False,
+        ),
+    ] = None,
+    price_per_gpu_hour: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="USD; boards then show $ / 1k queries.", show_default=False),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Make a pool of models on GPUs, with server cards estimated from data sheets.
+
+    Step times follow from the model's architecture and the GPU's bandwidth and FLOP/s, KV caches
+    from the memory that is left. Says which models do not fit, and by how much. Nothing is
+    measured: cards are marked `estimate`.
+    """
+    with _refusing(needs_live=False):
+        from inframind_gym.simulator.estimate.packing import Limits, make_pool, parse_models
+        from inframind_gym.simulator.estimate.writing import pool_yaml
+
+        if out.exists() and not force:
+            raise ConfigError(f"{out}: is there already. Give another --out, or --force.")
+        wanted = parse_models(models)
+        limits = Limits(max_num_seqs, max_num_batched_tokens, max_model_len)
+        name = re.sub(r"[^a-zA-Z0-9._-]", "-", out.stem)[:64]
+        pool = make_pool(name, gpu, num_gpus, wanted, limits, price_per_gpu_hour)
+        command = shlex.join(["inframind", *sys.argv[1:]])
+        replace_text(out, pool_yaml(pool, wanted, command))
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in ("model", "GPU"):
+        table.add_column(column, no_wrap=True)
+    for column in ("weights", "share", "KV tokens", "ms/token"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for each, model in zip(wanted, pool.models, strict=True):
+        card = model.server
+        table.add_row(
+            model.alias,
+            " ".join(model.all_gpus),
+            f"{each.model.weight_bytes / 1e9:.1f} GB",
+            f"{model.gpu_memory_frac:.1%}",
+            f"{(card.num_kv_blocks - 1) * card.block_size:,}",
+            f"{1e3 * (card.call_s(500, 501) - card.call_s(500, 1)) / 500:.1f}",
+        )
+    Console(highlight=False).print(table)
+    for each in wanted:
+        if each.needs_path:
+            typer.echo(f"{each.alias}: give its `path` in {out} before `inframind pool up`.")
+    typer.echo(f"{out}: estimates, nothing was measured. Check it: inframind check {out}")
 
 
 @app.command()

@@ -43,13 +43,18 @@ class RoutingFamily(Family):
         from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLOGIES
         from inframind_gym.simulator.workload import estimates, load_workload
 
+        pool = load_pool(suite.pool)
         return {
+            "priced": pool.has_prices,
             "estimates": {
-                name: estimates(load_workload(suite.source("workloads", name)))
-                for name in suite.names("workloads")
+                "pool": pool.notes,
+                **{
+                    name: estimates(load_workload(suite.source("workloads", name)))
+                    for name in suite.names("workloads")
+                },
             },
             "names": {
-                "models": [model.alias for model in load_pool(suite.pool).models],
+                "models": list(pool.aliases),
                 "strategies": list(STRATEGIES),
                 "topologies": [*TOPOLOGIES, CUSTOM],
             },
@@ -87,7 +92,8 @@ class RoutingFamily(Family):
 
     def layout(self, header: Mapping[str, Any]) -> QueryLayout:
         """Make the layout of sums over queries."""
-        return QueryLayout(**{key: tuple(names) for key, names in header["names"].items()})
+        names = {key: tuple(names) for key, names in header["names"].items()}
+        return QueryLayout(**names, priced=header.get("priced", False))
 
     def limits(
         self, results: Results, common: Sequence[Place], *, compute: bool

@@ -19,6 +19,7 @@ from inframind_gym.benchmark.errors import (
     checked,
 )
 from inframind_gym.benchmark.families import Player
+from inframind_gym.benchmark.routing.prices import with_prices
 from inframind_gym.benchmark.routing.rollout import ENV_IDS, Finished, env_kwargs, names_of
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.envs.metrics import RouterExporter
@@ -72,8 +73,10 @@ class LiveSimulator(Player):
             say(f"metrics: {self._exporter.url}")
         for cell in cells:
             policy, env = self._start(cell)
-            names = names_of(env.policy_spec(), env.simulation.tasks)
-            yield [(cell, self._episode(env, policy, cell), names)]
+            done = self._episode(env, policy, cell)
+            pool = env.simulation.pool
+            calls = env.calls() if pool.has_token_prices else None
+            yield [(cell, with_prices(pool, done, calls), names_of(env))]
 
     def ask(self, cell: RoutingCell) -> None:
         """Make the policy and the environment of a cell, and reset the policy."""
@@ -160,7 +163,7 @@ class LiveSimulator(Player):
         """Return the last environment if it fits, else a new one."""
         kwargs = env_kwargs(self.suite, workload, policy)
         kwargs["log"] = None if self.log is None else str(self.log)
-        kwargs["record_calls"] = self.export_port is not None
+        kwargs["record_calls"] = bool(kwargs.get("record_calls")) or self.export_port is not None
         if self._made is None or self._made[0] != kwargs:
             self._leave()
             made = gym.make(ENV_IDS["vllm"], disable_env_checker=True, **kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from inframind_gym.benchmark.metrics import Columns, Layout, Metric
 
 SLO_TARGETS_S = (10, 30, 50, 100, 200, 300)
+PRICE = "usd_per_1k_queries"  # of pools with prices alone
 SHARES = ("model_share", "strategy_share", "topology_share")
 METRICS: dict[str, Metric] = {
     metric.name: metric
@@ -29,6 +30,7 @@ METRICS: dict[str, Metric] = {
         Metric("output_tokens_per_query", "output tokens/query"),
         Metric("calls_per_query", "calls/query"),
         Metric("truncated_share", "cut", "%", "lower"),
+        Metric(PRICE, "$ / 1k queries", "", "lower"),
     )
 }
 _PLAIN_SUMS = (
@@ -47,6 +49,7 @@ class QueryLayout(Layout):
         models: Aliases of the pool's models.
         strategies: Prompt strategies.
         topologies: Collaboration topologies.
+        priced: Whether the pool has prices: the last column is then what a query costs, USD.
     """
 
     tail: ClassVar[str] = "latency_p95_s"
@@ -54,6 +57,11 @@ class QueryLayout(Layout):
     models: tuple[str, ...]
     strategies: tuple[str, ...]
     topologies: tuple[str, ...]
+    priced: bool = False
+
+    def measured(self, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
+        """Return the names of those metrics that its records give: a price only with prices."""
+        return tuple(name for name in metrics if name != PRICE or self.priced)
 
     def share_slices(self) -> dict[str, tuple[slice, tuple[str, ...]]]:
         """Return the columns of each share's counts, and the names that they count."""
@@ -81,7 +89,8 @@ class QueryLayout(Layout):
             _counts(columns["strategy"], self.strategies),
             _counts(columns["topology"][:, None], self.topologies),
         ]
-        return np.column_stack([*plain, *counted]).astype(np.float64)
+        usd = [columns["usd"]] if self.priced else []
+        return np.column_stack([*plain, *counted, *usd]).astype(np.float64)
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but ``latency_p95_s`` from sums ``(..., width)``, ``(...)`` each."""
@@ -95,6 +104,7 @@ class QueryLayout(Layout):
             "output_tokens_per_query": output / queries,
             "truncated_share": cut / np.maximum(total["calls_per_query"], 1.0),
             "imbalance": imbalance(sums[..., self.share_slices()["model_share"][0]]),
+            **({PRICE: 1000.0 * sums[..., -1] / queries} if self.priced else {}),
         }
 
     def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -44,11 +44,13 @@ def encode_episode(
     Args:
         cell: The cell's coordinates.
         cell_id: Its id.
-        completed: One record of the COMPLETED dtype for each query, in any order.
+        completed: One record of the COMPLETED dtype for each query, in any order; with `usd` if
+            the pool has prices (`prices.with_prices`).
         names: Meaning of the records' numbers.
     """
     ordered = completed[np.argsort(completed["query"], kind="stable")]
-    columns = {name: ordered[name] for name in FIELDS}
+    priced = ("usd",) if names.layout.priced else ()
+    columns = {name: ordered[name] for name in (*FIELDS, *priced)}
     for name in ("model", "strategy"):  # (num_queries, most nodes); -1 where a query has fewer
         unused = np.arange(columns[name].shape[1]) >= ordered["num_nodes"][:, None]
         chosen = np.where(unused, np.int8(-1), columns[name])

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import nan
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import gymnasium as gym
 import numpy as np
@@ -23,13 +23,18 @@ import inframind_gym  # noqa: F401
 from inframind_gym.benchmark.errors import StoppedError, blame, checked
 from inframind_gym.benchmark.families import Player
 from inframind_gym.benchmark.routing.metrics import QueryLayout
+from inframind_gym.benchmark.routing.prices import with_prices
 from inframind_gym.benchmark.routing.records import Names
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.envs.routing.vector import StreamVectorEnv
-from inframind_gym.policies import Policy, PolicySpec, feedback_of, requires_of, resolve_policy
+from inframind_gym.policies import Policy, feedback_of, requires_of, resolve_policy
+from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import CUSTOM, TOPOLOGIES
-from inframind_gym.tasks.taskset import DOMAINS, TaskSet
+from inframind_gym.tasks.taskset import DOMAINS
+
+if TYPE_CHECKING:
+    from inframind_gym.envs.routing.live import StreamLiveEnv
 
 ENV_IDS: Final = {"surrogate": "InfraMind-Stream-v0", "vllm": "InfraMind-StreamLive-v0"}
 
@@ -47,6 +52,8 @@ def env_kwargs(suite: RoutingSuite, workload: str, policy: Policy) -> dict[str, 
         "down_models": list(suite.down_models),
         "observation": "index",
     }
+    if load_pool(suite.pool).has_token_prices:
+        kwargs["record_calls"] = True
     if suite.backend == "vllm":
         kwargs["live"] = suite.live.model_dump(mode="json")
     return kwargs | requires_of(policy)
@@ -67,7 +74,7 @@ class Simulator(Player):
         first = cells[0]
         policy, env, observations = self._start(cells)
         self.began = time.monotonic()
-        names = names_of(env.policy_spec(), env.simulation.tasks)
+        names = names_of(env)
         observe = feedback_of(policy)
         done = np.zeros((len(cells), env.simulation.num_queries), COMPLETED)
         running = np.ones(len(cells), dtype=np.bool_)
@@ -96,7 +103,7 @@ class Simulator(Player):
             over = np.flatnonzero(running & (terminated | truncated)).tolist()
             running[over] = False
             if over:
-                yield [(cells[row], done[row], names) for row in over]
+                yield [(cells[row], _priced(env, row, done[row]), names) for row in over]
 
     def ask(self, cell: RoutingCell) -> None:
         """Make the policy and the environment of a cell, and reset both."""
@@ -129,6 +136,8 @@ class Simulator(Player):
     def _environment(self, policy: Policy, workload: str, rows: int) -> StreamVectorEnv:
         """Return the last environment if it fits, else a new one."""
         kwargs = {**env_kwargs(self.suite, workload, policy), "num_envs": rows}
+        if kwargs.get("record_calls"):  # they are read when an episode is over
+            kwargs["autoreset_mode"] = "NextStep"
         if self._made is None or self._made[0] != kwargs:
             if self._made is not None:
                 self._made[1].close()
@@ -144,11 +153,18 @@ def env_spec(suite: RoutingSuite, workload: str, policy: Policy) -> dict[str, An
     return dict(json.loads(spec.to_json()))
 
 
-def names_of(spec: PolicySpec, tasks: TaskSet) -> Names:
+def names_of(env: StreamVectorEnv | StreamLiveEnv) -> Names:
     """Return the names of the numbers in a run's records."""
+    spec, tasks, pool = env.policy_spec(), env.simulation.tasks, env.simulation.pool
     return Names(
-        QueryLayout(spec.models, spec.strategies, (*TOPOLOGIES, CUSTOM)),
+        QueryLayout(spec.models, spec.strategies, (*TOPOLOGIES, CUSTOM), pool.has_prices),
         np.array(DOMAINS),
         np.array(tasks.ids),
         np.array(tasks.datasets),
     )
+
+
+def _priced(env: StreamVectorEnv, row: int, completed: NDArray[np.void]) -> NDArray[np.void]:
+    """Return the queries of a row's episode, which has just ended, with what they cost."""
+    pool = env.simulation.pool
+    return with_prices(pool, completed, env.calls(row) if pool.has_token_prices else None)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inframind_gym.benchmark.routing.limits import KIND
-from inframind_gym.benchmark.routing.metrics import METRICS
+from inframind_gym.benchmark.routing.metrics import METRICS, PRICE
 from inframind_gym.benchmark.routing.suite import budget_text
 from inframind_gym.benchmark.tables import (
     Sheet,
@@ -28,15 +28,18 @@ _USED = ("imbalance", "tokens_per_query", "truncated_share")
 def routing_sheets(board: Mapping[str, Any]) -> list[Sheet]:
     """Make the tables of a leaderboard: ranking, by workload, rate and budget, what was used."""
     policies = [row["policy"] for row in board["ranking"]]
+    priced = PRICE in board["ranking"][0]
+    main = (*_MAIN, METRICS[PRICE]) if priced else _MAIN
+    paid = " $: GPUs from the first arrival to the last answer, and tokens." if priced else ""
     live = f", live on {Path(board['pool']).stem}" if board["backend"] == "vllm" else ""
     sheets = [
         metrics_sheet(
             f"{board['suite']}: {of_planned(board, 'queries')}{live}",
             board["ranking"],
-            _MAIN,
+            main,
             f"Means over {cells_text(board)} (workload x rate x budget) ± half of the 95 % "
             "interval. Goodput: solved within the query's own budget; SLO: answered within it; "
-            f"lat./β: latency over budget.{about_bounds(board)}{_about_fluid(board)}",
+            f"lat./β: latency over budget.{paid}{about_bounds(board)}{_about_fluid(board)}",
         )
     ]
     if len({row["workload"] for row in board["by_workload"]}) > 1:
@@ -45,7 +48,7 @@ def routing_sheets(board: Mapping[str, Any]) -> list[Sheet]:
     rates = list(dict.fromkeys(row["rate_per_min"] for row in board["by_rate"]))
     for rate in rates:
         rows = [row for row in board["by_rate"] if row["rate_per_min"] == rate]
-        sheets.append(metrics_sheet(f"At {rate:g} queries/min", rows, _MAIN))
+        sheets.append(metrics_sheet(f"At {rate:g} queries/min", rows, main))
     if len({row["budget_s"] for row in board["by_budget"]}) > 1:
         sheets.append(_goodput("budget", board["by_budget"], "budget_s", policies))
     sheets.append(_use_sheet(board["ranking"]))

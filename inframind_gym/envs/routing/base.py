@@ -234,6 +234,11 @@ class InfraMindEnv(gym.Env[Any, Any]):
             "action_mask": self._sample_mask.of(self._current_mask()),
         }
 
+    def _first_info(self) -> dict[str, Any]:
+        """Return the info of a reset, which names models whose server cards are estimates."""
+        estimates = self.simulation.pool.estimates
+        return self._info(0.0) | ({"estimates": estimates} if estimates else {})
+
     def _summary(self) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -272,7 +277,7 @@ class TaggedQueryEnv(InfraMindEnv):
                 observation = self._begin(inside=False)
             else:
                 observation = self._episode_starts(observations)
-        return observation, self._info(0.0)
+        return observation, self._first_info()
 
     def _summary(self) -> dict[str, Any]:
         query = self.completed()[-1]

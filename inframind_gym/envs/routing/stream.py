@@ -74,7 +74,7 @@ class StreamEnv(InfraMindEnv):
         super().reset(seed=seed)
         self._set_options(options)
         observation = self._begin(inside=False)
-        return observation, self._info(0.0)
+        return observation, self._first_info()
 
     def _summary(self) -> dict[str, Any]:
         queries = self.simulation.num_queries

@@ -85,6 +85,11 @@ _TINY: Final = re.compile(r"tiny:[1-9]\d*x[1-9]\d*")
 _VARIABLE: Final = re.compile(r"[A-Za-z_]\w*")
 
 
+def _is_none(value: object) -> bool:
+    """Keep an option that is not given out of dumps: the hash of a pool stays."""
+    return value is None
+
+
 class StepCost(StrictModel):
     """Cost of one engine step, in seconds.
 
@@ -119,6 +124,8 @@ class ServerCard(StrictModel):
     prefix_caching: bool = False  # an evicted request finds again what was not overwritten
     shared_prefix_tokens: NonNegativeInt = 0  # head of all prompts, always cached: a chat template
     async_scheduling: bool = False  # a step is scheduled while the one before it runs
+    # Computed from data sheets, not measured. Not dumped when false: the hash of a card stays.
+    estimate: bool = Field(False, exclude_if=lambda estimate: not estimate)
     step: StepCost
 
     @model_validator(mode="after")
@@ -169,6 +176,7 @@ class GpuConfig(StrictModel):
     device: str = Field(min_length=1)  # e.g. "B200"
     memory_gb: Positive | None = None  # 1e9 bytes
     colocation_slowdown: NonNegative = 0.0
+    price_per_gpu_hour_usd: NonNegative | None = Field(None, exclude_if=_is_none)
 
     @property
     def is_cpu(self) -> bool:
@@ -184,6 +192,8 @@ class ModelConfig(StrictModel):
     gpu: str  # name of a GpuConfig
     params_b: Positive  # billions of parameters
     gpu_memory_frac: Annotated[Fraction, Field(gt=0)]
+    price_per_million_prompt_tokens_usd: NonNegative | None = Field(None, exclude_if=_is_none)
+    price_per_million_output_tokens_usd: NonNegative | None = Field(None, exclude_if=_is_none)
     port: Port | None = None
     url: Value | None = None  # of a server that runs already; instead of a port
     # How `inframind pool up` starts its server; nothing else takes notice.
@@ -305,6 +315,33 @@ class PoolConfig(StrictModel):
     def aliases(self) -> tuple[str, ...]:
         """Aliases of the models, in the order of the actions."""
         return tuple(model.alias for model in self.models)
+
+    @property
+    def estimates(self) -> tuple[str, ...]:
+        """Aliases of the models whose server cards are estimates."""
+        return tuple(model.alias for model in self.models if model.server.estimate)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on the origin of its numbers, without full stop."""
+        if not self.estimates:
+            return ()
+        return (f"server cards that are estimates, not measured: {', '.join(self.estimates)}",)
+
+    @property
+    def has_token_prices(self) -> bool:
+        """True if tokens of a model have a price."""
+        return any(
+            model.price_per_million_prompt_tokens_usd is not None
+            or model.price_per_million_output_tokens_usd is not None
+            for model in self.models
+        )
+
+    @property
+    def has_prices(self) -> bool:
+        """True if GPU hours or tokens have a price."""
+        hours = any(gpu.price_per_gpu_hour_usd is not None for gpu in self.gpus)
+        return hours or self.has_token_prices
 
     def gpu_of(self, model: ModelConfig) -> GpuConfig:
         """The GPU that a model is on, the first if it is on several."""

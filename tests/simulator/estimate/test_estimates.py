@@ -1,0 +1,228 @@
+"""Pools estimated from architectures and data sheets: sizes, placement, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from typer.testing import CliRunner
+
+from inframind_gym.calibration.live_pool import pool_yaml
+from inframind_gym.cli import app
+from inframind_gym.errors import ConfigError
+from inframind_gym.simulator.estimate.architecture import find_architecture, known_models
+from inframind_gym.simulator.estimate.packing import Limits, make_pool, parse_models
+from inframind_gym.simulator.estimate.roofline import Server, find_gpu, hardware
+from inframind_gym.simulator.server.pool import PoolConfig, load_pool
+
+PUBLISHED_B = {  # parameters by the model cards, 10^9
+    "llama-3.2-1b": 1.24,
+    "llama-3.1-8b": 8.03,
+    "llama-3.3-70b": 70.6,
+    "qwen2.5-0.5b": 0.49,
+    "qwen2.5-72b": 72.7,
+    "qwen3-4b": 4.02,
+    "qwen3-30b-a3b": 30.5,
+    "mixtral-8x7b": 46.7,
+    "mistral-small-24b": 23.6,
+    "gemma-2-9b": 9.24,
+    "phi-4": 14.7,
+}
+LLAMA = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+}
+
+
+def pool(gpu: str, num_gpus: int, models: str, **limits: Any) -> PoolConfig:
+    return make_pool("mine", gpu, num_gpus, parse_models(models), Limits(**limits))
+
+
+def folder(path: Path, **config: Any) -> str:
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    return str(path)
+
+
+@pytest.mark.parametrize(("name", "published"), PUBLISHED_B.items())
+def test_parameters_are_the_published_ones(name: str, published: float) -> None:
+    assert find_architecture(name).parameters / 1e9 == pytest.approx(published, rel=0.01)
+
+
+@pytest.mark.parametrize("name", known_models())
+def test_every_model_has_a_card_on_every_gpu_that_holds_it(name: str) -> None:
+    for gpu in hardware().gpus.values():
+        server = Server(find_architecture(name), gpu, 1, 64, 2048, 4096)
+        card = server.card(2 * server.least_bytes)
+        assert card.estimate
+        assert card.num_kv_blocks > server.least_blocks
+        # No faster than reading what a token needs, nor slower than half as fast.
+        model = server.model
+        read = 2.0 * (model.used_by_a_token + model.in_head)
+        token_s = (card.call_s(10, 101) - card.call_s(10, 1)) / 100
+        assert token_s > 0.7 * read / (1e9 * gpu.bandwidth_gb_per_s)
+
+
+def test_the_cache_of_the_rtx_4090_is_the_one_that_vllm_reports() -> None:
+    """2,588 blocks with 256 sequences and 2,048 tokens a step (LLMServingSim's log)."""
+    (model,) = pool("RTX 4090", 1, "llama-3.1-8b").models
+    assert model.server.num_kv_blocks == pytest.approx(2588, rel=0.03)
+
+
+def test_a_config_json_gives_the_same_card_as_the_table(tmp_path: Path) -> None:
+    own = folder(tmp_path / "mine", **LLAMA)
+    (one,), (other,) = pool("L40S", 1, own).models, pool("L40S", 1, "llama-3.1-8b").models
+    assert one.server == other.server
+    assert (one.alias, one.name) == ("mine", own)
+
+
+def test_a_config_json_of_experts_and_of_images(tmp_path: Path) -> None:
+    experts = {"num_local_experts": 8, "num_experts_per_tok": 2}
+    mixtral = find_architecture(
+        folder(tmp_path / "a", **{**LLAMA, "vocab_size": 32000, "text_config": experts})
+    )
+    assert mixtral.parameters == find_architecture("mixtral-8x7b").parameters
+    assert mixtral.used_by_a_token < 0.3 * mixtral.parameters
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_size": None}, ["config.json", "hidden_size", "required"]),
+        ({"kv_lora_rank": 512}, ["kv_lora_rank", "inframind calibrate"]),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, ["bitsandbytes", "awq"]),
+        ({"torch_dtype": "int8"}, ["int8", "bfloat16"]),
+        ({"num_hidden_layers": -3}, ["num_hidden_layers", "greater than 0"]),
+    ],
+)
+def test_a_config_json_that_does_not_do(
+    tmp_path: Path, changes: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_architecture(folder(tmp_path / "m", **{**LLAMA, **changes}))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_weights_of_a_config_json_that_are_quantized(tmp_path: Path) -> None:
+    own = folder(tmp_path / "m", **LLAMA, quantization_config={"quant_method": "awq", "bits": 4})
+    (model,) = parse_models(own)
+    assert model.model.quantization == "awq"
+    assert not model.needs_path
+    with pytest.raises(ConfigError, match="says that its weights are awq"):
+        parse_models(f"{own}:fp8")
+
+
+def test_smaller_weights_are_read_faster_and_leave_more_room() -> None:
+    cards = [
+        pool("H100-80GB", 1, f"llama-3.1-8b:{kind}").models[0].server
+        for kind in ("bf16", "fp8", "awq")
+    ]
+    assert sorted(cards, key=lambda card: card.num_kv_blocks) == cards
+    assert sorted(cards, key=lambda card: -card.call_s(10, 101)) == cards
+
+
+def test_the_largest_is_placed_first_and_its_peers_share_what_is_left() -> None:
+    found = pool("H100-80GB", 2, "qwen2.5-7b,llama-3.1-8b,qwen2.5-32b")
+    assert found.aliases == ("qwen2.5-7b", "llama-3.1-8b", "qwen2.5-32b")  # order of the actions
+    assert [model.gpu for model in found.models] == ["gpu1", "gpu1", "gpu0"]
+    seven, eight, _ = found.models
+    assert seven.gpu_memory_frac + eight.gpu_memory_frac == pytest.approx(0.9, abs=0.002)
+    assert seven.server.num_kv_blocks == pytest.approx(eight.server.num_kv_blocks, rel=0.05)
+    assert found.gpus[1].colocation_slowdown == 1.0
+    assert found.estimates == found.aliases
+
+
+def test_a_model_that_is_larger_than_a_gpu_has_several_of_its_own() -> None:
+    found = pool("H100-80GB", 3, "llama-3.2-3b,llama-3.3-70b")
+    small, large = found.models
+    assert large.tensor_parallel == 2
+    assert large.all_gpus == ("gpu0", "gpu1")
+    assert small.all_gpus == ("gpu2",)
+    twice = pool("H200", 1, "llama-3.3-70b:fp8").models[0].server.step
+    assert large.server.step.base_s < 2.0 * twice.base_s
+
+
+@pytest.mark.parametrize(
+    ("gpu", "num_gpus", "models", "words"),
+    [
+        ("H100-80GB", 1, "llama-3.3-70b", ["2 GPUs of its own", "1 of 1 are empty"]),
+        ("L4", 1, "llama-3.1-8b,llama-3.2-3b", ["llama-3.2-3b needs 8.9 GB", "5.9 GB too few"]),
+        ("L4", 1, "phi-4,qwen2.5-32b,llama-3.2-1b", ["phi-4 needs", "qwen2.5-32b needs"]),
+    ],
+)
+def test_what_does_not_fit_is_said_with_what_is_missing(
+    gpu: str, num_gpus: int, models: str, words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        pool(gpu, num_gpus, models)
+    for word in [*words, "--num-gpus"]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        ("llama-8b", "Did you mean 'llama-3.1-8b'"),
+        ("llama-3.1-8b:int3", "unknown quantization 'int3'"),
+        ("llama-3.1-8b,llama-3.1-8b:fp8", "is there twice"),
+        (" , ", "names no model"),
+        ("/nowhere/model", "config.json"),
+    ],
+)
+def test_models_that_are_not_known(models: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_models(models)
+
+
+def test_an_unknown_gpu_and_limits_that_do_not_go() -> None:
+    with pytest.raises(ConfigError, match="H100-80GB"):
+        find_gpu("H100")
+    with pytest.raises(ConfigError, match="takes at most 8192 tokens"):
+        pool("A100-80GB", 1, "gemma-2-9b", max_model_len=16384)
+    with pytest.raises(ConfigError, match="at least --max-num-seqs 256"):
+        pool("A100-80GB", 1, "gemma-2-9b", max_num_batched_tokens=128)
+
+
+def test_the_command_writes_a_pool_that_is_read_back(tmp_path: Path) -> None:
+    out = tmp_path / "my pool.yaml"
+    command = ["pool", "new", "--gpu", "H100-80GB", "--models", "qwen-14b=qwen2.5-coder-14b:awq"]
+    command += ["--out", str(out), "--price-per-gpu-hour", "2.5"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    found = load_pool(out)
+    (model,) = found.models
+    assert (found.name, model.alias, model.server.estimate) == ("my-pool", "qwen-14b", True)
+    assert model.path == "Qwen/Qwen2.5-Coder-14B-Instruct-AWQ"
+    assert found.gpus[0].price_per_gpu_hour_usd == 2.5
+    assert "estimates" in out.read_text()
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 2
+    assert "--force" in again.output
+    assert CliRunner().invoke(app, [*command, "--force"]).exit_code == 0
+    said = CliRunner().invoke(app, ["check", str(out)]).output
+    assert "estimates, not measured: qwen-14b" in said
+
+
+def test_a_reset_names_the_models_whose_cards_are_estimates() -> None:
+    for name in ("single-gpu", "b200-2gpu"):
+        env = gym.make("InfraMind-Stream-v0", pool=name, num_queries=2)
+        _, info = env.reset(seed=0)
+        assert info.get("estimates") == (load_pool(name).estimates or None)
+
+
+def test_fitted_cards_are_no_estimates(tmp_path: Path) -> None:
+    assert load_pool("single-gpu").estimates
+    out = tmp_path / "fitted.yaml"
+    out.write_text(pool_yaml("single-gpu", load_pool("single-gpu"), Path("report.json")), "utf-8")
+    assert not load_pool(out).estimates
