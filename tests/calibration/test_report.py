@@ -74,13 +74,15 @@ def test_starvation_without_a_known_cache_is_warned_of(tmp_path: Path) -> None:
     found = warnings(calibrate(log, Limits(64, 1024)))
     assert any("Give --num-kv-blocks" in text for text in found)
     hint = next(text for text in found if "up to about" in text).split("up to about ")[1]
+    assert any("taken to be one that holds 2" in text for text in found)
     assert 200 < int(hint.split()[0]) < 300  # 239 were there
     assert warnings(calibrate(log, Limits(64, 1024, 240))) == []
 
 
 def test_other_things_that_speak_against_the_options(tmp_path: Path) -> None:
     log = read_log(write(tmp_path, rows(card())))
-    assert any("ran at once" in text for text in warnings(calibrate(log, Limits(4, 1024))))
+    found = warnings(calibrate(log, Limits(4, 1024)))
+    assert any("taken to be 4 data-parallel engines" in text for text in found)
     lines = rows(card())
     for line in lines[10:]:
         line["arrival_time"] -= 20.0
