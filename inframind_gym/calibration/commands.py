@@ -58,6 +58,8 @@ def calibrate(
         _write(report, figures)
     for warning in figures["warnings"]:
         typer.echo(f"warning: {warning}", err=True)
+    for note in figures["notes"]:
+        typer.echo(f"note: {note}", err=True)
     Console().print(log_table(calibration, figures))
     typer.echo(f"card: {out}\nreport: {report}")
 

@@ -7,12 +7,13 @@ the first `n` requests needs no other.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.calibration.request_log import RequestLog
+from inframind_gym.simulator.server.pool import ServerCard
 
 _PATIENCE: Final = 4  # steps; a request that arrives within a step waits for its end
 _LEAST_STARVED_S: Final = 1.0
@@ -77,3 +78,26 @@ def most_blocks(log: RequestLog, n: int, block_size: int) -> int:
         tokens = (log.prompt_tokens[:n] + done * log.output_tokens[:n])[running]
         most = max(most, int(np.ceil(tokens / block_size).sum()))
     return most
+
+
+def load_range(
+    card: ServerCard, prompt_tokens: NDArray[np.int64], served: NDArray[Any], n: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the load of a simulation until the first `n` requests have ended.
+
+    Returns:
+        Fewest and most sequences at once, without the extreme hundredths of the busy time; fewest
+        and most new tokens of a step: those of a step that admits, if all of them fit one.
+    """
+    start_s, end_s = served["admitted_s"], served["finish_s"]
+    times = np.unique(np.concatenate([start_s, end_s]))
+    times = times[times <= end_s[:n].max()]
+    running, lasts_s = count_at(start_s, end_s, times[:-1]), np.diff(times)
+    order = np.argsort(running)
+    order = order[running[order] > 0]
+    share = np.cumsum(lasts_s[order]) / lasts_s[order].sum()
+    fewest, most = (int(running[order][np.searchsorted(share, at)]) for at in (0.01, 0.99))
+    instants, which = np.unique(start_s, return_inverse=True)
+    admitted = np.bincount(which, prompt_tokens)[instants <= times[-1]]
+    budget = card.data_parallel_size * card.max_num_batched_tokens
+    return (fewest, most), (fewest, max(most, min(int(admitted.max()), budget)))

@@ -16,6 +16,7 @@ from rich.table import Table
 from inframind_gym.calibration.concurrency import (
     cache_was_full,
     count_at,
+    load_range,
     most_blocks,
     most_running,
     starved_s,
@@ -68,7 +69,7 @@ def log_report(calibration: Calibration) -> dict[str, Any]:
         `all` and `unseen` (the requests that were not fitted): for `ttft_s`, `tpot_s`, `e2e_s`, in
         seconds, the FIGURES as pairs, and `mae_pct`, the mean over the requests of the absolute
         error relative to the measured value. Latencies start at the arrival. Further `parameters`,
-        `log`, `card`, `concurrency` (the most requests that ran at once) and `warnings`.
+        `log`, `card`, `concurrency` (the most requests that ran at once), `warnings` and `notes`.
     """
     log = calibration.log
     ran, runs = _concurrency(calibration)
@@ -92,6 +93,7 @@ def log_report(calibration: Calibration) -> dict[str, Any]:
         },
         "concurrency": {"measured": ran, "predicted": runs},
         "warnings": warnings(calibration),
+        "notes": notes(calibration),
     }
 
 
@@ -152,11 +154,35 @@ def card_yaml(calibration: Calibration) -> str:
         lines.append("num_kv_blocks was not given: so many that the cache never fills up")
     if calibration.limits.data_parallel_size is None and calibration.card.data_parallel_size > 1:
         lines.append("data_parallel_size was not given: the fewest engines for what ran at once")
+    lines += notes(calibration)
     if "per_attention_unit_s" not in calibration.parameters:
         lines.append("per_attention_unit_s: not fitted, per_new_token_s / 24576 (width 4096)")
     lines.append("max_model_len: the longest request of the log")
     body = yaml.safe_dump(calibration.card.model_dump(), sort_keys=False)
     return "".join(f"# {line}\n" for line in lines) + body
+
+
+def notes(calibration: Calibration) -> list[str]:
+    """Return what the fitted requests leave open: constants and loads."""
+    card, evidence = calibration.card, calibration.card.evidence
+    if evidence is None:
+        return []
+    found = []
+    if evidence.not_identified:
+        found.append(
+            f"{', '.join(evidence.not_identified)}: not identified by the fitted requests. Half or "
+            "twice as large, the other constants make up for it: take care with other loads"
+        )
+    fewest, most = evidence.sequences
+    found.append(
+        f"fitted to {fewest} to {most} sequences at once and {evidence.new_tokens[0]} to "
+        f"{evidence.new_tokens[1]} new tokens a step"
+    )
+    log, served = calibration.log, calibration.served
+    of_all = load_range(card, log.prompt_tokens, served, len(log))[0]
+    if of_all[0] < fewest or of_all[1] > most:
+        found.append(f"all requests: {of_all[0]} to {of_all[1]} sequences, beyond what was fitted")
+    return found
 
 
 def _concurrency(calibration: Calibration) -> tuple[int, int]:

@@ -23,11 +23,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.calibration.concurrency import cache_was_full, most_blocks, most_running
+from inframind_gym.calibration.concurrency import (
+    cache_was_full,
+    load_range,
+    most_blocks,
+    most_running,
+)
 from inframind_gym.calibration.fit import minimise
 from inframind_gym.calibration.request_log import RequestLog
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.server.pool import ServerCard, StepCost
+from inframind_gym.simulator.server.pool import Evidence, ServerCard, StepCost
 from inframind_gym.simulator.server.replay import replay_requests
 from inframind_gym.simulator.server.state import card_record
 
@@ -49,6 +54,7 @@ _ROOFLINE_POWER: Final = 8.0
 # models of 8 to 32 billion parameters; a factor of ten weighs as half a percent of mismatch does.
 _PRIORS: Final = (("per_new_token_s", "base_s", 1 / 220), ("per_kv_token_s", "base_s", 8e-6))
 _PRIOR_WEIGHT: Final = 0.001
+_SILENT: Final = 0.05  # share of the mismatch; a constant that costs less is not identified
 _NOTHING: Final = 0.01  # smallest ratio to its median that a prior tells from 0
 
 
@@ -158,16 +164,21 @@ def calibrate(log: RequestLog, limits: Limits, *, fit_fraction: float = 0.5) -> 
     trial = _Trial(log, limits, fitted)
     best = _choose(trial)
     card = trial.card(best.options, best.constants)
+    served = trial.replay(card_record(card))
+    sequences, new_tokens = load_range(card, log.prompt_tokens, served, fitted)
+    silent = _not_identified(trial, best)
+    evidence = Evidence(sequences=sequences, new_tokens=new_tokens, not_identified=silent)
+    parameters = {name: getattr(card, name, value) for name, value in best.constants.items()}
     return Calibration(
         log=log,
-        card=card,
+        card=card.model_copy(update={"evidence": evidence}),
         limits=limits,
         fitted=fitted,
         fit_fraction=fit_fraction,
         mismatch=best.mismatch,
         submit_s=trial.submit_s,
-        served=trial.replay(card_record(card)),
-        parameters=best.constants | best.options.chosen(trial.contended),
+        served=served,
+        parameters=parameters | best.options.chosen(trial.contended),
         evaluations=trial.evaluations,
     )
 
@@ -242,6 +253,20 @@ def _choose_caching(trial: _Trial, plain: _Candidate) -> _Candidate:
     return plain if plain.beats(best, _GAIN_OF_CHANGE) else best
 
 
+def _not_identified(trial: _Trial, best: _Candidate) -> tuple[str, ...]:
+    """Return the constants that could be half or twice as large: others make up for them."""
+    enough = max((1.0 + _SILENT) * best.mismatch, _EXPLAINED)
+    silent = []
+    for name, value in best.constants.items():
+        others = {other: of for other, of in best.constants.items() if other != name}
+        for factor in (0.5, 2.0):
+            held = {name: factor * value}
+            if trial.search(best.options, others, spread=0.1, held=held).mismatch < enough:
+                silent.append(name)
+                break
+    return tuple(silent)
+
+
 class _Trial:
     """The log, simulated under given options and constants, and the mismatch of its first part."""
 
@@ -314,16 +339,24 @@ class _Trial:
             record, self._server, self.submit_s, self._prompt_tokens, self._output_tokens
         )
 
-    def search(self, options: Options, start: dict[str, float], *, spread: float) -> _Candidate:
-        """Find constants near `start` under which the fitted requests are met."""
+    def search(
+        self,
+        options: Options,
+        start: dict[str, float],
+        *,
+        spread: float,
+        held: dict[str, float] | None = None,
+    ) -> _Candidate:
+        """Find constants near `start`, beside those `held`, that meet the fitted requests."""
         evaluations = max(200, _EVALUATIONS * _LONG_LOG // max(len(self._server), _LONG_LOG))
+        evaluations = evaluations if held is None else evaluations // 5
         names = list(start)
         values = np.array([start[name] for name in names])
         scale = np.maximum(values, [0.2 * self._typical.get(name, 0.0) for name in names])
 
         def constants(point: NDArray[np.float64]) -> dict[str, float]:
             found = np.maximum(np.abs(point) * scale, [_LEAST.get(name, 0.0) for name in names])
-            return dict(zip(names, found.tolist(), strict=True))
+            return dict(zip(names, found.tolist(), strict=True)) | (held or {})
 
         def mismatch(point: NDArray[np.float64]) -> float:
             tried = constants(point)

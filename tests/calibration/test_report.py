@@ -19,7 +19,7 @@ from inframind_gym.calibration.report import (
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
 from inframind_gym.configs import load_yaml_model
-from inframind_gym.simulator.server.pool import ServerCard
+from inframind_gym.simulator.server.pool import ServerCard, StepCost
 from tests.calibration.synthetic import card, rows, write
 
 STARVED = card(max_num_seqs=64, num_kv_blocks=240, max_model_len=1200)
@@ -67,6 +67,19 @@ def test_the_card_reads_as_a_card_and_says_where_it_is_from(
     assert f"parameters fitted or chosen: {count} (base_s" in text
     assert "e2e: mean" in text
     assert "num_kv_blocks was not given" in text
+    assert "new tokens a step" in text
+
+
+def test_the_load_and_what_it_leaves_open_are_said(tmp_path: Path) -> None:
+    """Nothing is read off cached tokens, so the log cannot say how long that takes."""
+    step = StepCost(base_s=0.01, per_new_token_s=4e-5)
+    found = calibrate(read_log(write(tmp_path, rows(card(step=step)))), Limits(16, 1024))
+    evidence = found.card.evidence
+    assert evidence is not None
+    assert evidence.sequences[1] == 16 < evidence.new_tokens[1] <= 1024
+    assert "per_kv_token_s" in evidence.not_identified
+    assert "base_s" not in evidence.not_identified
+    assert log_report(found)["notes"][0].startswith("per_kv_token_s")
 
 
 def test_starvation_without_a_known_cache_is_warned_of(tmp_path: Path) -> None:

@@ -203,8 +203,11 @@ def test_how_servers_are_started_is_checked(tmp_path: Path) -> None:
         ({"env": {"A": True}}, "models.0.env.A: input should be a valid string"),
         ({"path": "tiny:small"}, "tiny:LAYERSxWIDTH"),
         ({"path": ""}, "models.0.path: '' is empty, "),
-        ({"tensor_parallel": 2}, "tensor_parallel is 2: name as many GPUs under `gpus`, not 1"),
-        ({"gpus": ["gpu0", "gpu1"]}, "tensor_parallel is 1: name as many GPUs"),
+        (
+            {"tensor_parallel": 2},
+            "tensor_parallel is 2 and server.data_parallel_size 1: name 2 GPUs",
+        ),
+        ({"gpus": ["gpu0", "gpu1"]}, "name 1 GPUs under `gpus`, not 2"),
         ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu0"]}, "gpus: names one twice"),
         ({"tensor_parallel": 2, "gpus": ["gpu1", "gpu0"]}, "the first must be the model's gpu"),
         ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu2"]}, "unknown gpu 'gpu2'"),

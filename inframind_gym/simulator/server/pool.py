@@ -125,6 +125,14 @@ class StepCost(StrictModel):
         return float(longer_s * (1.0 + ratio) ** (1.0 / self.roofline_power) - self.base_s)
 
 
+class Evidence(StrictModel):
+    """Load that a card was fitted to: outside of it, and where it is silent, the card guesses."""
+
+    sequences: tuple[PositiveInt, PositiveInt]  # that ran at once, fewest and most
+    new_tokens: tuple[PositiveInt, PositiveInt]  # of a step, fewest and most
+    not_identified: tuple[str, ...] = ()  # constants that might as well be half or twice as large
+
+
 class ServerCard(StrictModel):
     """Limits and speed of one model on one GPU, in the terms of vLLM V1's scheduler."""
 
@@ -139,6 +147,7 @@ class ServerCard(StrictModel):
     shared_prefix_tokens: NonNegativeInt = 0  # head of all prompts, always cached: a chat template
     async_scheduling: bool = False  # a step is scheduled while the one before it runs
     step: StepCost
+    evidence: Evidence | None = Field(None, exclude_if=lambda evidence: evidence is None)
 
     @model_validator(mode="after")
     def _check(self) -> ServerCard:
