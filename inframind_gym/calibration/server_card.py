@@ -208,11 +208,12 @@ def _choose(trial: _Trial) -> _Candidate:
     best = _prefer_async(*found)
     options = best.options
     best = trial.search(options, best.constants, spread=0.2)
-    summed = _first(trial, replace(options, roofline_power=1.0))
-    if summed.beats(best, _GAIN_OF_CHANGE):
-        best, options = summed, summed.options
+    if best.mismatch > _EXPLAINED:
+        summed = _first(trial, replace(options, roofline_power=1.0))
+        if summed.beats(best, _GAIN_OF_CHANGE):
+            best, options = summed, summed.options
     switched = [replace(options, async_scheduling=switch) for switch in (True, False)]
-    for extra in EXTRA:
+    for extra in EXTRA if best.mismatch > _EXPLAINED else ():
         richer = _prefer_async(*(_first(trial, each, extra) for each in switched))
         if richer.beats(best, _GAIN_OF_CHANGE):
             best = richer
