@@ -365,7 +365,7 @@ def _runs_figure(rows: Sequence[Row], what: str) -> Figure:
 def _panels(count: int) -> tuple[Figure, Sequence[Axes]]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.0, 4.6), layout="constrained")
+    figure = Figure(figsize=(4.5 * count, 4.6), layout="constrained")
     return figure, np.atleast_1d(figure.subplots(1, count)).tolist()
 
 

@@ -169,6 +169,8 @@ def calibrate(log: RequestLog, limits: Limits, *, fit_fraction: float = 0.5) -> 
     silent = _not_identified(trial, best)
     evidence = Evidence(sequences=sequences, new_tokens=new_tokens, not_identified=silent)
     parameters = {name: getattr(card, name, value) for name, value in best.constants.items()}
+    if limits.data_parallel_size is None and trial.engines > 1:
+        parameters["data_parallel_size"] = trial.engines
     return Calibration(
         log=log,
         card=card.model_copy(update={"evidence": evidence}),

@@ -72,7 +72,7 @@ def test_what_made_the_log_is_recovered(tmp_path: Path, name: str) -> None:
 def test_engines_that_the_log_proves(tmp_path: Path) -> None:
     log = read_log(write(tmp_path, rows(card(data_parallel_size=2, max_num_seqs=8))))
     found = calibrate(log, Limits(8, 1024))
-    assert found.card.data_parallel_size == 2
+    assert found.card.data_parallel_size == found.parameters["data_parallel_size"] == 2
     for metric in METRICS:
         assert abs(log_report(found)["unseen"][metric]["mean"]["error_pct"]) < 1.0
     assert "the fewest engines" in card_yaml(found)
