@@ -62,6 +62,8 @@ CARD: Final = {  # fitted or chosen for a log: unit, factor, meaning
     "base_s": ("ms", 1e3, "of a step, whatever it serves"),
     "per_kv_token_s": ("ns", 1e9, "for every cached token that is read"),
     "per_new_token_s": ("µs", 1e6, "for every token that is computed"),
+    "per_attention_unit_s": ("ns", 1e9, "for every token of a prompt times its context"),
+    "roofline_power": ("", 1.0, "1: weights and new tokens add up; above: they overlap"),
     "async_scheduling": ("", 1.0, "a step is planned while the one before runs"),
     "prefix_caching": ("", 1.0, "evicted requests find their blocks again"),
     "shared_prefix_blocks": ("blocks", 1.0, "of a head that all prompts share"),
@@ -82,14 +84,15 @@ class Log:
 
 
 # From LLMServingSim's validation page (https://github.com/casys-kaist/LLMServingSim, docs), which
-# publishes the logs with their run's meta.json. The cache of the RTX PRO 6000 peaks at 78 %.
+# publishes the logs with their run's meta.json. The caches of the RTX PRO 6000 never filled up.
 LOGS: Final = {
     "RTX4090_Llama-3.1-8B.jsonl": Log(
-        "Llama-3.1-8B on one RTX 4090", Limits(256, 2048, 2588), 2, 5, 5
+        "Llama-3.1-8B on one RTX 4090", Limits(256, 2048, 2588), 1, 3, 3
     ),
     "RTXPRO6000_Llama-3.1-8B.jsonl": Log(
-        "Llama-3.1-8B on one RTX PRO 6000", Limits(128, 2048), 1, 3, 5
+        "Llama-3.1-8B on one RTX PRO 6000", Limits(128, 2048), 1, 3, 3
     ),
+    "RTXPRO6000_Qwen3-32B.jsonl": Log("Qwen3-32B on two RTX PRO 6000", Limits(128, 2048), 1, 3, 3),
 }
 
 
@@ -362,7 +365,7 @@ def _runs_figure(rows: Sequence[Row], what: str) -> Figure:
 def _panels(count: int) -> tuple[Figure, Sequence[Axes]]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.0, 4.6), layout="constrained")
+    figure = Figure(figsize=(4.5 * count, 4.6), layout="constrained")
     return figure, np.atleast_1d(figure.subplots(1, count)).tolist()
 
 

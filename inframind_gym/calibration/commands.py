@@ -24,9 +24,18 @@ def calibrate(
     report: Annotated[Path, typer.Option(help="Figures to write, JSON.")],
     num_kv_blocks: Annotated[
         int | None,
-        typer.Option(help="As the server reports at start-up. Default: the cache never fills up."),
+        typer.Option(
+            help="As the server reports at start-up. Default: fitted if the log shows a full cache."
+        ),
     ] = None,
     block_size: Annotated[int, typer.Option(help="Tokens in a KV block.")] = 16,
+    data_parallel_size: Annotated[
+        int | None,
+        typer.Option(
+            help="As the server was started with; the limits are of one engine. Default: as many "
+            "as the log proves."
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Alias of the model, in a log of several.")
     ] = None,
@@ -40,13 +49,17 @@ def calibrate(
     from inframind_gym.calibration.request_log import read_log
 
     with friendly():
-        limits = server_card.Limits(max_num_seqs, max_num_batched_tokens, num_kv_blocks, block_size)
+        limits = server_card.Limits(
+            max_num_seqs, max_num_batched_tokens, num_kv_blocks, block_size, data_parallel_size
+        )
         calibration = server_card.calibrate(read_log(log, model), limits, fit_fraction=fit_fraction)
-        figures = log_report(calibration)
-        replace_text(out, card_yaml(calibration))
+        figures, card = log_report(calibration), card_yaml(calibration)
+        replace_text(out, card)
         _write(report, figures)
     for warning in figures["warnings"]:
         typer.echo(f"warning: {warning}", err=True)
+    for note in figures["notes"]:
+        typer.echo(f"note: {note}", err=True)
     Console().print(log_table(calibration, figures))
     typer.echo(f"card: {out}\nreport: {report}")
 

@@ -13,8 +13,17 @@ import yaml
 from numpy.typing import NDArray
 from rich.table import Table
 
+from inframind_gym.calibration.concurrency import (
+    cache_was_full,
+    count_at,
+    load_range,
+    most_blocks,
+    most_running,
+    starved_s,
+)
 from inframind_gym.calibration.measured_runs import QUANTILES, SLO_S, MeasuredCell
 from inframind_gym.calibration.replay_choices import HARNESSES
+from inframind_gym.errors import InfraMindError
 
 if TYPE_CHECKING:
     from inframind_gym.calibration.live_episodes import Episode
@@ -27,6 +36,9 @@ METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
 FIGURES: Final = ("mean", "p50", "p90", "p95", "p99")
 ERRORS: Final = ("latency_mean_abs_pct", "latency_p95_abs_pct", "accuracy_abs_points")
 _POOR_FIT_PCT: Final = 10.0
+# A predicted peak of running requests may be off by either; beyond both the card is refused.
+_CONCURRENCY_REQ: Final = 4
+_CONCURRENCY_SHARE: Final = 0.25
 Pair = dict[str, float | None]
 
 
@@ -57,9 +69,10 @@ def log_report(calibration: Calibration) -> dict[str, Any]:
         `all` and `unseen` (the requests that were not fitted): for `ttft_s`, `tpot_s`, `e2e_s`, in
         seconds, the FIGURES as pairs, and `mae_pct`, the mean over the requests of the absolute
         error relative to the measured value. Latencies start at the arrival. Further `parameters`,
-        `log`, `card` and `warnings`.
+        `log`, `card`, `concurrency` (the most requests that ran at once), `warnings` and `notes`.
     """
     log = calibration.log
+    ran, runs = _concurrency(calibration)
     return {
         "all": _part(calibration, slice(0, None)),
         "unseen": _part(calibration, slice(calibration.fitted, None)),
@@ -78,7 +91,9 @@ def log_report(calibration: Calibration) -> dict[str, Any]:
             "fit_fraction": calibration.fit_fraction,
             "predicted_evictions": int(calibration.served["evictions"].sum()),
         },
+        "concurrency": {"measured": ran, "predicted": runs},
         "warnings": warnings(calibration),
+        "notes": notes(calibration),
     }
 
 
@@ -113,7 +128,12 @@ def _part(calibration: Calibration, part: slice) -> dict[str, Any]:
 
 
 def card_yaml(calibration: Calibration) -> str:
-    """Return the card as YAML that reads as a `ServerCard`, its origin in comments."""
+    """Return the card as YAML that reads as a `ServerCard`, its origin in comments.
+
+    Raises:
+        InfraMindError: The card contradicts the log's own concurrency.
+    """
+    _check_concurrency(calibration)
     log, figures = calibration.log, _part(calibration, slice(calibration.fitted, None))
     lines = [
         "Server card, fitted to a request log by `inframind calibrate`.",
@@ -128,13 +148,69 @@ def card_yaml(calibration: Calibration) -> str:
         if of["mae_pct"] is not None:
             errors = ", ".join(f"{name} {of[name]['error_pct']:+.2f}" for name in FIGURES)
             lines.append(f"  {metric[:-2]}: {errors}; mean absolute {of['mae_pct']:.2f}")
-    if calibration.limits.num_kv_blocks is None:
+    if "num_kv_blocks" in calibration.parameters:
+        lines.append("num_kv_blocks was not given: fitted, because requests waited for the cache")
+    elif calibration.limits.num_kv_blocks is None:
         lines.append("num_kv_blocks was not given: so many that the cache never fills up")
+    if calibration.limits.data_parallel_size is None and calibration.card.data_parallel_size > 1:
+        lines.append("data_parallel_size was not given: the fewest engines for what ran at once")
+    lines += notes(calibration)
     if "per_attention_unit_s" not in calibration.parameters:
         lines.append("per_attention_unit_s: not fitted, per_new_token_s / 24576 (width 4096)")
     lines.append("max_model_len: the longest request of the log")
     body = yaml.safe_dump(calibration.card.model_dump(), sort_keys=False)
     return "".join(f"# {line}\n" for line in lines) + body
+
+
+def notes(calibration: Calibration) -> list[str]:
+    """Return what the fitted requests leave open: constants and loads."""
+    card, evidence = calibration.card, calibration.card.evidence
+    if evidence is None:
+        return []
+    found = []
+    if evidence.not_identified:
+        found.append(
+            f"{', '.join(evidence.not_identified)}: not identified by the fitted requests. Half or "
+            "twice as large, the other constants make up for it: take care with other loads"
+        )
+    fewest, most = evidence.sequences
+    found.append(
+        f"fitted to {fewest} to {most} sequences at once and {evidence.new_tokens[0]} to "
+        f"{evidence.new_tokens[1]} new tokens a step"
+    )
+    log, served = calibration.log, calibration.served
+    of_all = load_range(card, log.prompt_tokens, served, len(log))[0]
+    if of_all[0] < fewest or of_all[1] > most:
+        found.append(f"all requests: {of_all[0]} to {of_all[1]} sequences, beyond what was fitted")
+    return found
+
+
+def _concurrency(calibration: Calibration) -> tuple[int, int]:
+    """Return the most requests that ran at once: measured (0: not in the log) and predicted."""
+    log, served = calibration.log, calibration.served
+    predicted = count_at(served["admitted_s"], served["finish_s"], served["admitted_s"])
+    return most_running(log, len(log)), int(predicted.max())
+
+
+def _check_concurrency(calibration: Calibration) -> None:
+    """Refuse a card under which other numbers of requests run at once than did."""
+    measured, predicted = _concurrency(calibration)
+    card, name = calibration.card, calibration.log.name
+    if measured > card.slots:
+        least = -(-measured // card.max_num_seqs)
+        raise InfraMindError(
+            f"{name}: up to {measured} requests ran at once and the server has {card.slots} slots "
+            f"(max-num-seqs {card.max_num_seqs} x data-parallel-size {card.data_parallel_size}): "
+            f"check max-num-seqs, or give --data-parallel-size {least} or more"
+        )
+    apart = abs(predicted - measured)
+    if measured and apart > max(_CONCURRENCY_REQ, _CONCURRENCY_SHARE * measured):
+        raise InfraMindError(
+            f"{name}: at most {measured} requests ran at once, and {predicted} do with the fitted "
+            "card: no prediction of it can be right. Give the limits that the server was started "
+            "with: --num-kv-blocks (its log says how many), --max-num-seqs, "
+            "--max-num-batched-tokens, --data-parallel-size"
+        )
 
 
 def warnings(calibration: Calibration) -> list[str]:
@@ -146,20 +222,25 @@ def warnings(calibration: Calibration) -> list[str]:
             f"{log.failed} requests of the log were not answered and are left out, though the "
             "server may have worked on them"
         )
-    if log.has_schedule:
-        starved_s, span_s = _starvation_s(calibration)
-        if limits.num_kv_blocks is None and starved_s > max(1.0, 0.1 * span_s):
-            found.append(
-                f"requests waited for {starved_s:.0f} s of {span_s:.0f} s while fewer than "
-                f"{limits.max_num_seqs} ran: the KV cache was probably full, unless the log begins "
-                "on a busy server. Give --num-kv-blocks; the requests that ran at once held up to "
-                f"about {_most_blocks(calibration)} blocks of {limits.block_size} tokens"
-            )
-        most = int(_count_at(log.scheduled_s, log.last_token_s, log.scheduled_s).max())
-        if most > limits.max_num_seqs:
-            found.append(
-                f"up to {most} requests ran at once, more than max-num-seqs ({limits.max_num_seqs})"
-            )
+    engines = calibration.card.data_parallel_size
+    if limits.num_kv_blocks is None and cache_was_full(log, len(log), calibration.card.slots):
+        waited_s = starved_s(log, len(log), calibration.card.slots)
+        held = most_blocks(log, len(log), limits.block_size) // engines
+        size = calibration.parameters.get("num_kv_blocks")
+        taken = "never fills up" if size is None else f"holds {round(size)} blocks"
+        found.append(
+            f"requests waited for {waited_s:.0f} s while neither slots nor the token budget were "
+            "used up: the KV cache was probably full, unless the log begins on a busy server. It "
+            f"is taken to be one that {taken}. Give --num-kv-blocks; the requests that ran at once "
+            f"held up to about {held} blocks of {limits.block_size} tokens"
+            f"{' an engine' if engines > 1 else ''}"
+        )
+    if limits.data_parallel_size is None and engines > 1:
+        found.append(
+            f"up to {most_running(log, calibration.fitted)} requests ran at once, more than "
+            f"max-num-seqs ({limits.max_num_seqs}): taken to be {engines} data-parallel engines, "
+            "the fewest that can. Give --data-parallel-size"
+        )
     late_s = float(np.max(log.queued_s - calibration.submit_s))
     steps = np.maximum(log.output_tokens - 1, 1)
     tpot_s = float(np.median((log.last_token_s - log.first_token_s) / steps))
@@ -175,40 +256,6 @@ def warnings(calibration: Calibration) -> list[str]:
             "the simulation does not, or it was started with other options than given here"
         )
     return found
-
-
-def _starvation_s(calibration: Calibration) -> tuple[float, float]:
-    """Return the time in which requests waited though slots were free, and the log's length, s."""
-    log = calibration.log
-    times = np.unique(np.concatenate([log.queued_s, log.scheduled_s, log.last_token_s]))
-    lasts = np.diff(times)
-    middle = times[:-1] + 0.5 * lasts
-    running = _count_at(log.scheduled_s, log.last_token_s, middle)
-    waiting = _count_at(log.queued_s, log.scheduled_s, middle)
-    starved = (waiting > 0) & (running < calibration.limits.max_num_seqs)
-    return float(lasts[starved].sum()), float(times[-1] - times[0])
-
-
-def _count_at(
-    start_s: NDArray[np.float64], end_s: NDArray[np.float64], times: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    """Count the intervals [start, end) that contain each time."""
-    begun = np.searchsorted(np.sort(start_s), times, side="right")
-    ended = np.searchsorted(np.sort(end_s), times, side="right")
-    return (begun - ended).astype(np.int64)
-
-
-def _most_blocks(calibration: Calibration) -> int:
-    """Return the most blocks that running requests held, if tokens came at an even pace."""
-    log = calibration.log
-    most = 0
-    for now_s in log.scheduled_s:
-        running = (log.scheduled_s <= now_s) & (log.last_token_s > now_s)
-        lasts = np.maximum(log.last_token_s - log.first_token_s, 1e-9)
-        done = np.clip((now_s - log.first_token_s) / lasts, 0.0, 1.0)
-        tokens = (log.prompt_tokens + done * log.output_tokens)[running]
-        most = max(most, int(np.ceil(tokens / calibration.limits.block_size).sum()))
-    return most
 
 
 def log_table(calibration: Calibration, figures: Mapping[str, Any]) -> Table:

@@ -6,23 +6,33 @@ times of the others are never read.
 
 The constants of the step cost are found by `fit.minimise`. How the server schedules (async
 scheduling, prefix caching) is not in the log: the choice that explains the fitted requests better
-is taken. What departs from vLLM's defaults, or costs one more constant, must explain them clearly
-better.
+is taken. What departs from vLLM's defaults or from the roofline, or costs one more constant, must
+explain them clearly better. Weak priors hold what a log is silent about.
+
+Two limits may be left open. If more requests than `max_num_seqs` ran at once, the server has
+several data-parallel engines. If requests waited for the KV cache, its size is one more constant.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.calibration.concurrency import (
+    cache_was_full,
+    load_range,
+    most_blocks,
+    most_running,
+)
 from inframind_gym.calibration.fit import minimise
 from inframind_gym.calibration.request_log import RequestLog
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.server.pool import ServerCard, StepCost
+from inframind_gym.simulator.server.pool import Evidence, ServerCard, StepCost
 from inframind_gym.simulator.server.replay import replay_requests
 from inframind_gym.simulator.server.state import card_record
 
@@ -38,6 +48,14 @@ _LONG_LOG: Final = 2000
 _MOST: Final = 1 << 24  # upper bound of every limit
 _JITTER: Final = 20  # steps; a request that just misses one is late by that much of TTFT's scale
 _LEAST: Final = {"base_s": 1e-7, "sparse_tokens": 1.0}
+_ROOFLINE_POWER: Final = 8.0
+# Ratios of constants, their medians and the weight of a squared logarithm: computing takes as long
+# as reading the weights at some 220 tokens, reading cached tokens at 125,000. So it is for dense
+# models of 8 to 32 billion parameters; a factor of ten weighs as half a percent of mismatch does.
+_PRIORS: Final = (("per_new_token_s", "base_s", 1 / 220), ("per_kv_token_s", "base_s", 8e-6))
+_PRIOR_WEIGHT: Final = 0.001
+_SILENT: Final = 0.05  # share of the mismatch; a constant that costs less is not identified
+_NOTHING: Final = 0.01  # smallest ratio to its median that a prior tells from 0
 
 
 @dataclass(frozen=True)
@@ -46,8 +64,9 @@ class Limits:
 
     max_num_seqs: int
     max_num_batched_tokens: int
-    num_kv_blocks: int | None = None  # None: the cache never filled up
+    num_kv_blocks: int | None = None  # None: fitted if the log shows a full cache, else plenty
     block_size: int = 16
+    data_parallel_size: int | None = None  # None: as many engines as the log needs
 
     def check(self, log: RequestLog) -> None:
         """Check ranges, and that every request of the log fits.
@@ -55,8 +74,7 @@ class Limits:
         Raises:
             InfraMindError: A limit is out of range or a request exceeds it.
         """
-        for name in ("max_num_seqs", "max_num_batched_tokens", "num_kv_blocks", "block_size"):
-            value = getattr(self, name)
+        for name, value in asdict(self).items():
             if value is not None and not 1 <= value <= _MOST:
                 raise InfraMindError(
                     f"{name.replace('_', '-')} must be between 1 and {_MOST:,}, not {value}"
@@ -85,10 +103,14 @@ class Options:
     async_scheduling: bool = False
     prefix_caching: bool = False
     prefix_blocks: int = 0  # of the head that all prompts share
+    roofline_power: float = _ROOFLINE_POWER
 
     def chosen(self, contended: bool) -> dict[str, float | int | bool]:
-        """Return the options that the log decides: without evictions only one."""
-        chosen: dict[str, float | int | bool] = {"async_scheduling": self.async_scheduling}
+        """Return the options that the log decides: without evictions only two."""
+        chosen: dict[str, float | int | bool] = {
+            "roofline_power": self.roofline_power,
+            "async_scheduling": self.async_scheduling,
+        }
         if contended:
             chosen["prefix_caching"] = self.prefix_caching
             chosen["shared_prefix_blocks"] = self.prefix_blocks
@@ -141,23 +163,34 @@ def calibrate(log: RequestLog, limits: Limits, *, fit_fraction: float = 0.5) -> 
     limits.check(log)
     trial = _Trial(log, limits, fitted)
     best = _choose(trial)
+    card = trial.card(best.options, best.constants)
+    served = trial.replay(card_record(card))
+    sequences, new_tokens = load_range(card, log.prompt_tokens, served, fitted)
+    silent = _not_identified(trial, best)
+    evidence = Evidence(sequences=sequences, new_tokens=new_tokens, not_identified=silent)
+    parameters = {name: getattr(card, name, value) for name, value in best.constants.items()}
+    if limits.data_parallel_size is None and trial.engines > 1:
+        parameters["data_parallel_size"] = trial.engines
     return Calibration(
         log=log,
-        card=trial.card(best.options, best.constants),
+        card=card.model_copy(update={"evidence": evidence}),
         limits=limits,
         fitted=fitted,
         fit_fraction=fit_fraction,
         mismatch=best.mismatch,
         submit_s=trial.submit_s,
-        served=trial.replay(card_record(trial.card(best.options, best.constants))),
-        parameters=best.constants | best.options.chosen(trial.contended),
+        served=served,
+        parameters=parameters | best.options.chosen(trial.contended),
         evaluations=trial.evaluations,
     )
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Options, the constants found for them, and the mismatch that remains."""
+    """Options, the constants found for them, and the mismatch that remains.
+
+    The constants were searched with their priors, which the mismatch leaves out.
+    """
 
     options: Options
     constants: dict[str, float]
@@ -177,13 +210,17 @@ def _choose(trial: _Trial) -> _Candidate:
     best = _prefer_async(*found)
     options = best.options
     best = trial.search(options, best.constants, spread=0.2)
-    for extra in EXTRA:
-        richer = _first(trial, options, extra)
+    if best.mismatch > _EXPLAINED:
+        summed = _first(trial, replace(options, roofline_power=1.0))
+        if summed.beats(best, _GAIN_OF_CHANGE):
+            best, options = summed, summed.options
+    switched = [replace(options, async_scheduling=switch) for switch in (True, False)]
+    for extra in EXTRA if best.mismatch > _EXPLAINED else ():
+        richer = _prefer_async(*(_first(trial, each, extra) for each in switched))
         if richer.beats(best, _GAIN_OF_CHANGE):
             best = richer
-    best = trial.search(options, best.constants, spread=0.1)
-    # With one more constant, the other way of scheduling may explain more.
-    flipped = replace(options, async_scheduling=not options.async_scheduling)
+    best = trial.search(best.options, best.constants, spread=0.1)
+    flipped = replace(best.options, async_scheduling=not best.options.async_scheduling)
     return _prefer_async(best, trial.search(flipped, best.constants, spread=0.2))
 
 
@@ -196,7 +233,7 @@ def _prefer_async(one: _Candidate, other: _Candidate) -> _Candidate:
 def _first(trial: _Trial, options: Options, extra: tuple[str, ...] = ()) -> _Candidate:
     """Return the best constants, the basic ones and `extra`, of searches from several starts."""
     found = (trial.search(options, start, spread=0.5) for start in trial.starts(extra))
-    return min(found, key=lambda candidate: candidate.mismatch)
+    return min(found, key=lambda candidate: candidate.mismatch + _implausible(candidate.constants))
 
 
 def _choose_caching(trial: _Trial, plain: _Candidate) -> _Candidate:
@@ -204,7 +241,7 @@ def _choose_caching(trial: _Trial, plain: _Candidate) -> _Candidate:
 
     Without evictions the log cannot decide, and it does not matter.
     """
-    if not trial.contended or trial.limits.num_kv_blocks is None:
+    if not trial.contended:
         return plain
     best: _Candidate | None = None
     blocks = 0
@@ -217,6 +254,20 @@ def _choose_caching(trial: _Trial, plain: _Candidate) -> _Candidate:
         blocks = max(1, 2 * blocks)
     assert best is not None
     return plain if plain.beats(best, _GAIN_OF_CHANGE) else best
+
+
+def _not_identified(trial: _Trial, best: _Candidate) -> tuple[str, ...]:
+    """Return the constants that could be half or twice as large: others make up for them."""
+    enough = max((1.0 + _SILENT) * best.mismatch, _EXPLAINED)
+    silent = []
+    for name, value in best.constants.items():
+        others = {other: of for other, of in best.constants.items() if other != name}
+        for factor in (0.5, 2.0):
+            held = {name: factor * value}
+            if trial.search(best.options, others, spread=0.1, held=held).mismatch < enough:
+                silent.append(name)
+                break
+    return tuple(silent)
 
 
 class _Trial:
@@ -233,6 +284,13 @@ class _Trial:
         self._server = np.zeros(len(log), np.int64)
         largest = int((log.prompt_tokens + log.output_tokens).max())
         self._blocks_each = -(-largest // limits.block_size)
+        engines = -(-most_running(log, fitted) // limits.max_num_seqs)
+        self.engines = limits.data_parallel_size or max(1, engines)
+        slots = self.engines * limits.max_num_seqs
+        self._blocks_held: int | None = None  # in one engine, by requests that filled its cache
+        if limits.num_kv_blocks is None and cache_was_full(log, fitted, slots):
+            held = most_blocks(log, fitted, limits.block_size)
+            self._blocks_held = max(-(-held // self.engines), self._blocks_each)
         # Nothing else is taken from the measured times.
         self._first_token_s = log.first_token_s[:fitted]
         self._finish_s = log.last_token_s[:fitted]
@@ -256,18 +314,25 @@ class _Trial:
         """Return the server card of these options and constants."""
         limits = self.limits
         blocks = limits.num_kv_blocks
-        if blocks is None:  # room for everything
+        if "num_kv_blocks" in constants:
+            least = self._blocks_each + options.prefix_blocks + 1
+            blocks = max(round(constants["num_kv_blocks"]), least)
+        elif blocks is None:  # room for everything
             blocks = limits.max_num_seqs * self._blocks_each + options.prefix_blocks + 1
         return ServerCard(
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
             num_kv_blocks=blocks,
             block_size=limits.block_size,
+            data_parallel_size=self.engines,
             max_model_len=self._blocks_each * limits.block_size,
             async_scheduling=options.async_scheduling,
             prefix_caching=options.prefix_caching,
             shared_prefix_tokens=options.prefix_blocks * limits.block_size,
-            step=StepCost(**_complete(constants)),
+            step=StepCost(
+                **_complete({n: v for n, v in constants.items() if n in StepCost.model_fields}),
+                roofline_power=options.roofline_power,
+            ),
         )
 
     def replay(self, record: NDArray[Any]) -> NDArray[Any]:
@@ -277,27 +342,35 @@ class _Trial:
             record, self._server, self.submit_s, self._prompt_tokens, self._output_tokens
         )
 
-    def search(self, options: Options, start: dict[str, float], *, spread: float) -> _Candidate:
-        """Find constants near `start` under which the fitted requests are met."""
+    def search(
+        self,
+        options: Options,
+        start: dict[str, float],
+        *,
+        spread: float,
+        held: dict[str, float] | None = None,
+    ) -> _Candidate:
+        """Find constants near `start`, beside those `held`, that meet the fitted requests."""
         evaluations = max(200, _EVALUATIONS * _LONG_LOG // max(len(self._server), _LONG_LOG))
+        evaluations = evaluations if held is None else evaluations // 5
         names = list(start)
         values = np.array([start[name] for name in names])
         scale = np.maximum(values, [0.2 * self._typical.get(name, 0.0) for name in names])
-        record = card_record(self.card(options, start))
 
         def constants(point: NDArray[np.float64]) -> dict[str, float]:
             found = np.maximum(np.abs(point) * scale, [_LEAST.get(name, 0.0) for name in names])
-            return dict(zip(names, found.tolist(), strict=True))
+            return dict(zip(names, found.tolist(), strict=True)) | (held or {})
 
         def mismatch(point: NDArray[np.float64]) -> float:
-            for name, value in _complete(constants(point)).items():
-                record[name] = value
-            return self._mismatch(self.replay(record))
+            tried = constants(point)
+            record = card_record(self.card(options, tried))
+            return self._mismatch(self.replay(record)) + _implausible(tried)
 
         point, least = minimise(
             mismatch, values / scale, spread=spread, evaluations=evaluations, seed=0
         )
-        return _Candidate(options, constants(point), least)
+        found = constants(point)
+        return _Candidate(options, found, least - _implausible(found))
 
     def _mismatch(self, served: NDArray[Any]) -> float:
         """Return the relative errors of the fitted requests, added up.
@@ -318,7 +391,7 @@ class _Trial:
 
     def most_prefix_blocks(self) -> int:
         """Return the largest possible head that all prompts share, in blocks."""
-        spare = (self.limits.num_kv_blocks or 0) - 1 - self._blocks_each
+        spare = (self.limits.num_kv_blocks or self._blocks_held or 0) - 1 - self._blocks_each
         return min(int(self._prompt_tokens.min() - 1) // self.limits.block_size, spare)
 
     def starts(self, extra: tuple[str, ...] = ()) -> Iterator[dict[str, float]]:
@@ -334,7 +407,8 @@ class _Trial:
         tpot_s = float(np.median(self._tpot_s[self._timed]))
         busy_s = float((self._finish_s - self._first_token_s).sum())
         span_s = float(self._finish_s.max() - self._first_token_s.min())
-        at_once = float(np.clip(busy_s / max(span_s, 1e-9), 1.0, self.limits.max_num_seqs))
+        slots = self.engines * self.limits.max_num_seqs
+        at_once = float(np.clip(busy_s / max(span_s, 1e-9), 1.0, slots))
         prompt = float(self._prompt_tokens[: self._fitted].mean())
         context = prompt + 0.5 * float(self._output_tokens[: self._fitted].mean())
         token_s = float(np.quantile(self._prefill_s, 0.25))
@@ -347,8 +421,18 @@ class _Trial:
                 "per_seq_s": 0.3 * base * tpot_s / at_once,
                 "sparse_s": 0.5 * base * tpot_s,
                 "sparse_tokens": 16.0,
+                "num_kv_blocks": float(self._blocks_held or 0),
             }
-            yield {name: start[name] for name in (*BASIC, *extra)}
+            cache = () if self._blocks_held is None else ("num_kv_blocks",)
+            yield {name: start[name] for name in (*BASIC, *cache, *extra)}
+
+
+def _implausible(constants: dict[str, float]) -> float:
+    """Return how far the constants are from their priors."""
+    off = 0.0
+    for name, of, median in _PRIORS:
+        off += math.log(max(constants[name] / constants[of] / median, _NOTHING)) ** 2
+    return _PRIOR_WEIGHT * off
 
 
 def _complete(constants: dict[str, float]) -> dict[str, float]:

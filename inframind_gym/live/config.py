@@ -158,10 +158,10 @@ def _served(pool: PoolConfig, cluster: ClusterConfig, card: ModelCard) -> ModelC
             f"{where}: sleep_mode is off, but cluster {cluster.name!r} lets models sleep. Set "
             "sleep_mode: true, or alpha: 0 in the cluster."
         )
-    if card.slots != model.server.max_num_seqs:
+    if card.slots != model.server.slots:
         raise ConfigError(
-            f"{where}: server.max_num_seqs is {model.server.max_num_seqs}, the card of cluster "
-            f"{cluster.name!r} has slots: {card.slots}. Make them equal."
+            f"{where}: server.max_num_seqs is {model.server.slots} (of all engines), the card of "
+            f"cluster {cluster.name!r} has slots: {card.slots}. Make them equal."
         )
     return model
 

@@ -131,6 +131,8 @@ def server_command(
     else:
         arguments += ["--gpu-memory-utilization", f"{model.gpu_memory_frac:g}"]
         arguments += ["--tensor-parallel-size", str(model.tensor_parallel)]
+        if card.data_parallel_size > 1:
+            arguments += ["--data-parallel-size", str(card.data_parallel_size)]
         if card.block_size != _GPU_BLOCK:
             arguments += ["--block-size", str(card.block_size)]
         env["CUDA_VISIBLE_DEVICES"] = _gpus(pool, model, visible)

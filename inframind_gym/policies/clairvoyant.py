@@ -199,11 +199,14 @@ def large_recipes(routes: int) -> NDArray[Any]:
 
 
 @inner
-def backlog(cluster: Cluster, e: int, m: int, rank: float, slots: Any) -> tuple[float, float]:
+def backlog(
+    cluster: Cluster, card: Any, e: int, m: int, rank: float, slots: Any
+) -> tuple[float, float]:
     """Return the wait of a new call at server `m`, and the work that the server has left.
 
     Args:
         cluster: the servers.
+        card: that of server `m`, linear (`linear_cards`).
         e: environment of the batch.
         m: the server.
         rank: priority of a call that would be sent now.
@@ -214,7 +217,6 @@ def backlog(cluster: Cluster, e: int, m: int, rank: float, slots: Any) -> tuple[
         alone on its GPU, in seconds.
     """
     server = cluster.server[e, m]
-    card = cluster.card[m]
     token_s = card.base_s / card.max_num_seqs + card.per_seq_s + card.per_new_token_s
     size = int(card.max_num_seqs)
     work_s = 0.0
@@ -248,11 +250,12 @@ def first_free(slots: Any, size: int) -> int:
 
 
 @inner
-def present_pace(cluster: Cluster, e: int, m: int, rank: float, slots: Any, pace: Any) -> float:
+def present_pace(
+    cluster: Cluster, card: Any, e: int, m: int, rank: float, slots: Any, pace: Any
+) -> float:
     """Write the present pace of server `m`; return its work left, in seconds."""
     server = cluster.server[e, m]
-    card = cluster.card[m]
-    steps, work_s = backlog(cluster, e, m, rank, slots)
+    steps, work_s = backlog(cluster, card, e, m, rank, slots)
     peers = 0
     for other in range(cluster.card.shape[0]):
         state = cluster.server[e, other]
@@ -295,7 +298,7 @@ def price_work(
     rank = priority(oracle.params, query.arrival_s + query.budget_s, episode.now_s)
     models = cluster.card.shape[0]
     for m in range(models):
-        left_s[m] = present_pace(cluster, e, m, rank, slots, oracle.pace[m])
+        left_s[m] = present_pace(cluster, oracle.card[m], e, m, rank, slots, oracle.pace[m])
     for m in range(models):
         on_gpu_s = left_s[m]
         for other in range(models):

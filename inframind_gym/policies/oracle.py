@@ -31,6 +31,7 @@ from inframind_gym.simulator.quality import (
     query_length_z,
 )
 from inframind_gym.simulator.rng import STREAM_TESTS, uniform
+from inframind_gym.simulator.server.state import linear_cards
 from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES, SECOND
@@ -82,7 +83,7 @@ class Oracle(NamedTuple):
     """Constants and servers that outcomes depend on, and the outcome of the last recipe."""
 
     params: EnvParams
-    card: NDArray[Any]  # (M,) CARD
+    card: NDArray[Any]  # (M,) CARD, linear: no step is shorter
     pace: NDArray[Any]  # (M,) PACE
     outcome: NDArray[Any]  # (1,) OUTCOME
     work_s: NDArray[np.float64]  # (M,) work of every server that counts
@@ -105,6 +106,7 @@ def make_oracle(params: EnvParams, card: NDArray[Any]) -> Oracle:
         params: constants of the run.
         card: (M,) CARD.
     """
+    card = linear_cards(card)
     pace = np.zeros(len(card), PACE)
     pace["step_s"] = card["base_s"] + card["per_seq_s"] + card["per_new_token_s"]
     pace["factor"] = 1.0

@@ -17,26 +17,26 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("name", "limits", "mean_pct", "percentile_pct", "ttft_pct"),
+    ("name", "limits"),
     [
-        ("RTXPRO6000_Llama-3.1-8B", Limits(128, 2048), 1.0, 3.0, 5.0),
-        ("RTX4090_Llama-3.1-8B", Limits(256, 2048, 2588), 2.0, 5.0, 5.0),
+        ("RTXPRO6000_Llama-3.1-8B", Limits(128, 2048)),
+        ("RTXPRO6000_Qwen3-32B", Limits(128, 2048)),
+        ("RTX4090_Llama-3.1-8B", Limits(256, 2048, 2588)),
     ],
 )
-def test_the_unseen_half(
-    name: str, limits: Limits, mean_pct: float, percentile_pct: float, ttft_pct: float
-) -> None:
+def test_the_unseen_half(name: str, limits: Limits) -> None:
     figures = log_report(calibrate(read_log(LOGS / f"{name}.jsonl"), limits))
     e2e = figures["unseen"]["e2e_s"]
-    assert abs(e2e["mean"]["error_pct"]) <= mean_pct
+    assert abs(e2e["mean"]["error_pct"]) <= 1.0
     for percentile in ("p50", "p90", "p95", "p99"):
-        assert abs(e2e[percentile]["error_pct"]) <= percentile_pct, percentile
-    assert abs(figures["unseen"]["ttft_s"]["mean"]["error_pct"]) <= ttft_pct
+        assert abs(e2e[percentile]["error_pct"]) <= 3.0, percentile
+    assert abs(figures["unseen"]["ttft_s"]["mean"]["error_pct"]) <= 3.0
     assert figures["parameters"]["count"] <= 8
     assert figures["warnings"] == []
 
 
 def test_the_full_cache_shows() -> None:
     log = read_log(LOGS / "RTX4090_Llama-3.1-8B.jsonl")
-    (warning, *_) = log_report(calibrate(log, Limits(256, 2048)))["warnings"]
-    assert "Give --num-kv-blocks" in warning
+    figures = log_report(calibrate(log, Limits(256, 2048)))
+    assert "Give --num-kv-blocks" in figures["warnings"][0]
+    assert abs(figures["unseen"]["e2e_s"]["mean"]["error_pct"]) <= 3.0

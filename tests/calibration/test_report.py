@@ -19,7 +19,7 @@ from inframind_gym.calibration.report import (
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
 from inframind_gym.configs import load_yaml_model
-from inframind_gym.simulator.server.pool import ServerCard
+from inframind_gym.simulator.server.pool import ServerCard, StepCost
 from tests.calibration.synthetic import card, rows, write
 
 STARVED = card(max_num_seqs=64, num_kv_blocks=240, max_model_len=1200)
@@ -67,6 +67,19 @@ def test_the_card_reads_as_a_card_and_says_where_it_is_from(
     assert f"parameters fitted or chosen: {count} (base_s" in text
     assert "e2e: mean" in text
     assert "num_kv_blocks was not given" in text
+    assert "new tokens a step" in text
+
+
+def test_the_load_and_what_it_leaves_open_are_said(tmp_path: Path) -> None:
+    """Nothing is read off cached tokens, so the log cannot say how long that takes."""
+    step = StepCost(base_s=0.01, per_new_token_s=4e-5)
+    found = calibrate(read_log(write(tmp_path, rows(card(step=step)))), Limits(16, 1024))
+    evidence = found.card.evidence
+    assert evidence is not None
+    assert evidence.sequences[1] == 16 < evidence.new_tokens[1] <= 1024
+    assert "per_kv_token_s" in evidence.not_identified
+    assert "base_s" not in evidence.not_identified
+    assert log_report(found)["notes"][0].startswith("per_kv_token_s")
 
 
 def test_starvation_without_a_known_cache_is_warned_of(tmp_path: Path) -> None:
@@ -74,13 +87,15 @@ def test_starvation_without_a_known_cache_is_warned_of(tmp_path: Path) -> None:
     found = warnings(calibrate(log, Limits(64, 1024)))
     assert any("Give --num-kv-blocks" in text for text in found)
     hint = next(text for text in found if "up to about" in text).split("up to about ")[1]
+    assert any("taken to be one that holds 2" in text for text in found)
     assert 200 < int(hint.split()[0]) < 300  # 239 were there
     assert warnings(calibrate(log, Limits(64, 1024, 240))) == []
 
 
 def test_other_things_that_speak_against_the_options(tmp_path: Path) -> None:
     log = read_log(write(tmp_path, rows(card())))
-    assert any("ran at once" in text for text in warnings(calibrate(log, Limits(4, 1024))))
+    found = warnings(calibrate(log, Limits(4, 1024)))
+    assert any("taken to be 4 data-parallel engines" in text for text in found)
     lines = rows(card())
     for line in lines[10:]:
         line["arrival_time"] -= 20.0

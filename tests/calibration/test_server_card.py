@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.calibration.report import FIGURES, METRICS, log_report
+from inframind_gym.calibration.report import FIGURES, METRICS, card_yaml, log_report
 from inframind_gym.calibration.request_log import read_log
-from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
+from inframind_gym.calibration.server_card import BASIC, Calibration, Limits, calibrate
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.pool import ServerCard, StepCost
-from tests.calibration.synthetic import card, rows, write
+from tests.calibration.synthetic import STEP, card, rows, write
 
 SERVERS: dict[str, ServerCard] = {
     "slots": card(),
@@ -23,7 +23,10 @@ SERVERS: dict[str, ServerCard] = {
         num_kv_blocks=240, max_model_len=1200, async_scheduling=True, prefix_caching=True
     ),
     "per sequence": card(step=StepCost(base_s=0.01, per_seq_s=1e-3, per_new_token_s=2e-5)),
-    "experts": card(step=StepCost(base_s=0.004, sparse_s=0.03, sparse_tokens=8.0)),
+    "experts": card(
+        step=StepCost(base_s=0.004, per_new_token_s=1e-5, sparse_s=0.03, sparse_tokens=8.0)
+    ),
+    "roofline": card(step=STEP.model_copy(update={"roofline_power": 8.0})),
 }
 
 
@@ -57,8 +60,42 @@ def test_what_made_the_log_is_recovered(tmp_path: Path, name: str) -> None:
     if name == "slots":
         assert found.card.step.base_s == pytest.approx(server.step.base_s, rel=0.05)
         assert found.card.step.per_new_token_s == pytest.approx(4e-5, rel=0.1)
-        basic = {"base_s", "per_kv_token_s", "per_new_token_s", "async_scheduling"}
+        assert found.card.step.roofline_power == 1.0
+        basic = {*BASIC, "roofline_power", "async_scheduling"}
         assert basic <= set(found.parameters) <= basic | {"per_attention_unit_s"}
+
+    if name == "roofline":
+        assert found.card.step.roofline_power == 8.0
+        assert found.card.step.base_s == pytest.approx(server.step.base_s, rel=0.05)
+
+
+def test_engines_that_the_log_proves(tmp_path: Path) -> None:
+    log = read_log(write(tmp_path, rows(card(data_parallel_size=2, max_num_seqs=8))))
+    found = calibrate(log, Limits(8, 1024))
+    assert found.card.data_parallel_size == found.parameters["data_parallel_size"] == 2
+    for metric in METRICS:
+        assert abs(log_report(found)["unseen"][metric]["mean"]["error_pct"]) < 1.0
+    assert "the fewest engines" in card_yaml(found)
+    refused = calibrate(log, Limits(8, 1024, data_parallel_size=1))
+    with pytest.raises(InfraMindError, match=r"16 requests ran at once .*-parallel-size 2 or"):
+        card_yaml(refused)
+
+
+def test_a_full_cache_shows_how_large_it_is(tmp_path: Path) -> None:
+    server = card(max_num_seqs=64, num_kv_blocks=240, max_model_len=1200)
+    log = read_log(write(tmp_path, rows(server)))
+    found = calibrate(log, Limits(64, 1024))
+    assert found.card.num_kv_blocks == pytest.approx(240, rel=0.05)
+    assert abs(log_report(found)["unseen"]["e2e_s"]["mean"]["error_pct"]) < 3.0
+    assert "num_kv_blocks was not given: fitted" in card_yaml(found)
+
+
+def test_a_prediction_at_odds_with_the_log_is_refused(tmp_path: Path) -> None:
+    """Twice the cache: it was given, so nothing is inferred, and too many run at once."""
+    server = card(max_num_seqs=64, num_kv_blocks=240, max_model_len=1200)
+    log = read_log(write(tmp_path, rows(server)))
+    with pytest.raises(InfraMindError, match=r"at most \d+ requests ran at once, and \d+ do"):
+        card_yaml(calibrate(log, Limits(64, 1024, 480)))
 
 
 def test_a_clients_log_is_enough(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from inframind_gym.configs import find_config, list_configs, validate
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.placement.cards import Catalogue, ClusterConfig
 from inframind_gym.simulator.server.pool import PoolConfig, ServerCard, StepCost, load_pool
+from inframind_gym.simulator.server.state import card_record, linear_cards
 
 ALIASES = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
 
@@ -218,8 +219,11 @@ def test_how_servers_are_started_is_checked(tmp_path: Path) -> None:
         ({"env": {"A": True}}, "models.0.env.A: input should be a valid string"),
         ({"path": "tiny:small"}, "tiny:LAYERSxWIDTH"),
         ({"path": ""}, "models.0.path: '' is empty, "),
-        ({"tensor_parallel": 2}, "tensor_parallel is 2: name as many GPUs under `gpus`, not 1"),
-        ({"gpus": ["gpu0", "gpu1"]}, "tensor_parallel is 1: name as many GPUs"),
+        (
+            {"tensor_parallel": 2},
+            "tensor_parallel is 2 and server.data_parallel_size 1: name 2 GPUs",
+        ),
+        ({"gpus": ["gpu0", "gpu1"]}, "name 1 GPUs under `gpus`, not 2"),
         ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu0"]}, "gpus: names one twice"),
         ({"tensor_parallel": 2, "gpus": ["gpu1", "gpu0"]}, "the first must be the model's gpu"),
         ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu2"]}, "unknown gpu 'gpu2'"),
@@ -269,3 +273,29 @@ def test_a_model_on_two_gpus() -> None:
     assert pool.models[0].all_gpus == ("gpu0", "gpu1")
     assert pool.gpu_index == (0, 1, 0, 1, 1)  # the surrogate has it on the first
     assert pool.gpu_of(pool.models[0]).name == "gpu0"
+
+
+def test_engines_in_lockstep_share_all_limits() -> None:
+    one = load_pool("b200-2gpu").models[0].server
+    two = one.model_copy(update={"data_parallel_size": 2})
+    single, double = card_record(one), card_record(two)
+    for limit in ("max_num_seqs", "max_num_batched_tokens", "usable_blocks"):
+        assert double[limit] == 2 * single[limit]
+    assert two.slots == 2 * one.slots
+    # What a file does not say isn't dumped: the pool's hash is that of before the field was there.
+    assert "data_parallel_size" not in one.model_dump()
+    assert "roofline_power" not in one.step.model_dump()
+
+
+@pytest.mark.parametrize("power", [1.0, 4.0, 100.0])
+def test_a_linear_card_is_never_slower(power: float) -> None:
+    step = StepCost(base_s=0.01, per_new_token_s=1e-4, roofline_power=power)
+    card = load_pool("b200-2gpu").models[0].server.model_copy(update={"step": step})
+    (linear,) = linear_cards(card_record(card))
+    for tokens in (1, 5, 16, 100, 2048):
+        exact_s = step.base_s + step.computing_s(tokens)
+        linear_s = linear["base_s"] + linear["per_new_token_s"] * tokens
+        assert linear_s <= exact_s * (1 + 1e-12)
+        if tokens == card.slots or power == 1.0:
+            assert linear_s == pytest.approx(exact_s, rel=1e-12)
+    assert max(0.01, 1e-4 * 2048) <= 0.01 + step.computing_s(2048) <= 0.01 + 1e-4 * 2048

@@ -46,6 +46,7 @@ def random_load(seed: int) -> Load:
                 per_attention_unit_s=float(rng.choice([0.0, 1e-8])),
                 sparse_s=float(rng.choice([0.0, 0.02])),
                 sparse_tokens=float(rng.choice([4.0, 16.0])),
+                roofline_power=(1.0, 4.0)[seed % 2],
                 peers=tuple(o for o in range(num_servers) if o != m and gpu[o] == gpu[m]),
                 slowdown=float(rng.choice([0.0, 0.3])),
                 shared_prefix_tokens=shared * block_size,

@@ -72,7 +72,7 @@ class BackendSimulation(Simulation):
         for model, depth_req, kv_frac in zip(
             models, telemetry.depth_req, telemetry.kv_frac, strict=True
         ):
-            running = min(int(depth_req), model.server.max_num_seqs)
+            running = min(int(depth_req), model.server.slots)
             loads.append(Load(running, int(depth_req) - running, float(kv_frac)))
         return tuple(loads)
 

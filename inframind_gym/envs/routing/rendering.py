@@ -178,7 +178,7 @@ def _server(
     canvas: Canvas, model: ModelConfig, load: Load, is_up: bool, left: int, y: int, height: int
 ) -> None:
     """One row's name and bars, which are of the present."""
-    ink, slots = INK if is_up else GREY, model.server.max_num_seqs
+    ink, slots = INK if is_up else GREY, model.server.slots
     roomy = height >= 34
     canvas.text((left + 14, y - 8 if roomy else y), model.alias, 15, ink, width=142)
     if roomy:

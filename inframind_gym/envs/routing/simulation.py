@@ -358,7 +358,7 @@ class Simulation:
             strategy_share=_shares(weights @ np.diff(params.strategy_cdf, prepend=0.0, axis=1)),
             expected_call_s=self._expected_call_s(),
             ability=weights @ params.response.ability,
-            max_num_seqs=np.array([m.server.max_num_seqs for m in self.pool.models]),
+            max_num_seqs=np.array([m.server.slots for m in self.pool.models]),
             queue_norm=self.pool.queue_norm,
             scheduler=self.scheduler,
             metrics_poll_s=self.pool.metrics_poll_s,

@@ -154,6 +154,17 @@ def sparse_weights_s(card: Any, tokens: int) -> float:
 
 
 @inner
+def computing_s(card: Any, tokens: int) -> float:
+    """Time that computing `tokens` tokens adds to reading the weights (`StepCost.computing_s`)."""
+    alone_s = card.per_new_token_s * tokens
+    if card.roofline_power == 1.0:
+        return float(alone_s)
+    longer_s, shorter_s = max(card.base_s, alone_s), min(card.base_s, alone_s)
+    ratio = (shorter_s / longer_s) ** card.roofline_power
+    return float(longer_s * (1.0 + ratio) ** (1.0 / card.roofline_power) - card.base_s)
+
+
+@inner
 def stretch_s(server: Any, steps: int) -> float:
     """Duration of the first `steps` >= 1 steps of the server's stretch."""
     alike = steps - server.lead
@@ -277,7 +288,7 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
                 card.base_s
                 + card.per_seq_s * served
                 + card.per_kv_token_s * kv_tokens
-                + card.per_new_token_s * tokens
+                + computing_s(card, tokens)
                 + card.per_attention_unit_s * attention
                 + sparse_weights_s(card, tokens)
             )
@@ -296,7 +307,7 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
         card.base_s
         + card.per_seq_s * decoders
         + card.per_kv_token_s * kv_tokens
-        + card.per_new_token_s * decoders
+        + computing_s(card, decoders)
         + sparse_weights_s(card, decoders)
     )
     server.growth_s = factor * card.per_kv_token_s * decoders

@@ -66,6 +66,8 @@ _TAKEN_ARGS: Final = {
     "--gpu-memory-utilization": "`gpu_memory_frac`",
     "--tensor-parallel-size": "`tensor_parallel`",
     "-tp": "`tensor_parallel`",
+    "--data-parallel-size": "`server.data_parallel_size`",
+    "-dp": "`server.data_parallel_size`",
     "--load-format": "`load_format`",
     "--enable-sleep-mode": "`sleep_mode`",
     "--max-num-seqs": "`server.max_num_seqs`",
@@ -94,12 +96,13 @@ class StepCost(StrictModel):
     """Cost of one engine step, in seconds.
 
     A step that serves B sequences, reads the keys and values of `kv_tokens` cached tokens and
-    computes `new_tokens` tokens (prefilled ones, and one per decoding sequence) takes `base_s
-    + per_seq_s * B + per_kv_token_s * kv_tokens + per_new_token_s * new_tokens
-    + per_attention_unit_s * sum(chunk * context_after)
+    computes `new_tokens` tokens (prefilled ones, and one per decoding sequence) takes
+    `(base_s^p + (per_new_token_s * new_tokens)^p)^(1/p) + per_seq_s * B
+    + per_kv_token_s * kv_tokens + per_attention_unit_s * sum(chunk * context_after)
     + sparse_s * (1 - exp(-new_tokens / sparse_tokens))`, times the co-location factor of its GPU
-    (`GpuConfig`). The last term is for mixtures of experts: a step reads those that a token of it
-    was sent to.
+    (`GpuConfig`), where p is `roofline_power`. The first term is a roofline: reading the weights
+    and computing overlap, the more the larger p is. With p = 1 they add up. The last term is for
+    mixtures of experts: a step reads those that a token of it was sent to.
     """
 
     base_s: Positive  # reading the weights, launching the kernels
@@ -111,6 +114,25 @@ class StepCost(StrictModel):
     )
     sparse_s: NonNegative = 0.0  # for reading all experts, when there are tokens for all
     sparse_tokens: Positive = 16.0  # that reach 63 % of them: experts over experts a token
+    # Not dumped at its default, so that the hash of a card that lacks it stays what it was.
+    roofline_power: Annotated[Positive, Field(ge=1.0)] = Field(1.0, exclude_if=lambda p: p == 1.0)
+
+    def computing_s(self, new_tokens: float) -> float:
+        """Return the time that computing `new_tokens` tokens adds to reading the weights."""
+        alone_s = self.per_new_token_s * new_tokens
+        if self.roofline_power == 1.0:
+            return alone_s
+        longer_s, shorter_s = max(self.base_s, alone_s), min(self.base_s, alone_s)
+        ratio = (shorter_s / longer_s) ** self.roofline_power
+        return float(longer_s * (1.0 + ratio) ** (1.0 / self.roofline_power) - self.base_s)
+
+
+class Evidence(StrictModel):
+    """Load that a card was fitted to: outside of it, and where it is silent, the card guesses."""
+
+    sequences: tuple[PositiveInt, PositiveInt]  # that ran at once, fewest and most
+    new_tokens: tuple[PositiveInt, PositiveInt]  # of a step, fewest and most
+    not_identified: tuple[str, ...] = ()  # constants that might as well be half or twice as large
 
 
 class ServerCard(StrictModel):
@@ -121,12 +143,15 @@ class ServerCard(StrictModel):
     num_kv_blocks: PositiveInt  # KV cache, in blocks
     block_size: PositiveInt = 16  # tokens a block
     max_model_len: PositiveInt  # tokens: prompt and output together
+    # vLLM's `--data-parallel-size`: engines that step together, each with the limits above.
+    data_parallel_size: PositiveInt = Field(1, exclude_if=lambda size: size == 1)
     prefix_caching: bool = False  # an evicted request finds again what was not overwritten
     shared_prefix_tokens: NonNegativeInt = 0  # head of all prompts, always cached: a chat template
     async_scheduling: bool = False  # a step is scheduled while the one before it runs
     # Computed from data sheets, not measured. Not dumped when false: the hash of a card stays.
     estimate: bool = Field(False, exclude_if=lambda estimate: not estimate)
     step: StepCost
+    evidence: Evidence | None = Field(None, exclude_if=lambda evidence: evidence is None)
 
     @model_validator(mode="after")
     def _check(self) -> ServerCard:
@@ -151,18 +176,23 @@ class ServerCard(StrictModel):
             )
         return self
 
+    @property
+    def slots(self) -> int:
+        """Sequences that run at once, in all engines."""
+        return self.data_parallel_size * self.max_num_seqs
+
     def call_s(self, prompt_tokens: float, output_tokens: float) -> float:
         """Return the seconds that one call takes on an otherwise idle GPU."""
         step = self.step
         prompt_tokens = max(prompt_tokens - self.shared_prefix_tokens, 1.0)
         chunks = max(1.0, prompt_tokens / self.max_num_batched_tokens)
         prefill_s = chunks * (step.base_s + step.per_seq_s + step.sparse_s)
-        prefill_s += step.per_new_token_s * prompt_tokens
+        prefill_s += chunks * step.computing_s(prompt_tokens / chunks)
         context = prompt_tokens + 0.5 * output_tokens
         decode_s = (
             step.base_s
             + step.per_seq_s
-            + step.per_new_token_s
+            + step.computing_s(1.0)
             + step.per_kv_token_s * context
             + step.sparse_s * (1.0 - math.exp(-1.0 / step.sparse_tokens))
         )
@@ -263,10 +293,12 @@ class ModelConfig(StrictModel):
 
     @model_validator(mode="after")
     def _check_gpus(self) -> ModelConfig:
-        if len(self.all_gpus) != self.tensor_parallel:
+        needed = self.tensor_parallel * self.server.data_parallel_size
+        if len(self.all_gpus) != needed:
             raise ValueError(
-                f"tensor_parallel is {self.tensor_parallel}: name as many GPUs under `gpus`, "
-                f"not {len(self.all_gpus)}"
+                f"tensor_parallel is {self.tensor_parallel} and server.data_parallel_size "
+                f"{self.server.data_parallel_size}: name {needed} GPUs under `gpus`, not "
+                f"{len(self.all_gpus)}"
             )
         if len(set(self.all_gpus)) != len(self.all_gpus):
             raise ValueError("gpus: names one twice")

@@ -21,15 +21,17 @@ NEVER_S: Final = np.inf
 # Constants of one server, from its card.
 CARD: Final = np.dtype(
     [
-        ("base_s", "f8"),  # step time = base + per_seq·B + per_kv_token·KV + per_new_token·N + …
+        # step time = (base^p + (per_new_token·N)^p)^(1/p) + per_seq·B + per_kv_token·KV + …
+        ("base_s", "f8"),
         ("per_seq_s", "f8"),
         ("per_kv_token_s", "f8"),
         ("per_new_token_s", "f8"),
         ("per_attention_unit_s", "f8"),
         ("sparse_s", "f8"),
         ("sparse_tokens", "f8"),
+        ("roofline_power", "f8"),  # p
         ("slowdown", "f8"),  # relative, per co-located model that has work
-        ("max_num_seqs", "i4"),
+        ("max_num_seqs", "i4"),  # this and the next two: of all data-parallel engines together
         ("max_num_batched_tokens", "i4"),
         ("usable_blocks", "i4"),  # KV blocks less the reserved one and the shared prefix
         ("block_size", "i4"),
@@ -137,7 +139,7 @@ def card_record(card: ServerCard, slowdown: float = 0.0, peers: int = 0) -> NDAr
         slowdown: Of a step, relative, per co-located model that has work.
         peers: Bit mask of the other servers on the same GPU.
     """
-    step = card.step
+    step, engines = card.step, card.data_parallel_size
     out = np.zeros(1, CARD)
     out[0] = (
         step.base_s,
@@ -147,10 +149,11 @@ def card_record(card: ServerCard, slowdown: float = 0.0, peers: int = 0) -> NDAr
         step.per_attention_unit_s,
         step.sparse_s,
         step.sparse_tokens,
+        step.roofline_power,
         slowdown,
-        card.max_num_seqs,
-        card.max_num_batched_tokens,
-        card.num_kv_blocks - 1 - card.shared_prefix_tokens // card.block_size,
+        card.slots,
+        engines * card.max_num_batched_tokens,
+        engines * (card.num_kv_blocks - 1 - card.shared_prefix_tokens // card.block_size),
         card.block_size,
         peers,
         card.shared_prefix_tokens,
@@ -172,6 +175,21 @@ def cards(pool: PoolConfig) -> NDArray[Any]:
         )
         records.append(card_record(model.server, slowdown[model.gpu], peers))
     return np.concatenate(records)
+
+
+def linear_cards(card: NDArray[Any]) -> NDArray[Any]:
+    """Return cards (M,) whose steps are linear in new tokens and never longer than the given ones'.
+
+    In place of the roofline stands its tangent at `max_num_seqs` new tokens: the steps of a full
+    batch that only decodes take as long.
+    """
+    out, power = card.copy(), card["roofline_power"]
+    compute_s = card["per_new_token_s"] * card["max_num_seqs"]
+    step_s = (card["base_s"] ** power + compute_s**power) ** (1.0 / power)
+    out["base_s"] = card["base_s"] ** power * step_s ** (1.0 - power)
+    out["per_new_token_s"] *= (compute_s / step_s) ** (power - 1.0)
+    out["roofline_power"] = 1.0
+    return out
 
 
 _CACHE_LINE: Final = 64  # bytes

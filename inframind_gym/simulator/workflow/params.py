@@ -110,7 +110,7 @@ def build_params(
     record = np.zeros(1, SETTINGS)
     for field, value in settings.items():
         record[field] = value
-    record["slots"][0, : len(aliases)] = [model.server.max_num_seqs for model in pool.models]
+    record["slots"][0, : len(aliases)] = [model.server.slots for model in pool.models]
     max_output = pool.max_output_tokens
     embedding = load_role_embeddings()
     return EnvParams(

@@ -78,6 +78,9 @@ def test_everything_that_a_pool_can_say(tmp_path: Path) -> None:
     card = {**pool.models[0].server.model_dump(), "prefix_caching": True, "async_scheduling": True}
     text = " ".join(command(changed(pool, server=card)).arguments)
     assert "--enable-prefix-caching" in text and " --async-scheduling" in text
+    engines = {"server": {**card, "data_parallel_size": 2}, "tensor_parallel": 1}
+    text = " ".join(command(changed(pool, **engines)).arguments)
+    assert "--tensor-parallel-size 1 --data-parallel-size 2" in text
 
 
 def test_on_cpus_there_is_no_gpu_and_the_cache_is_the_cards(

@@ -36,6 +36,7 @@ class RefServer:
     per_attention_unit_s: float = 0.0  # ... of prefill: new tokens x context after them
     sparse_s: float = 0.0  # ... at most, for reading the experts that its tokens are sent to
     sparse_tokens: float = 16.0  # tokens that reach all but a share 1/e of them
+    roofline_power: float = 1.0  # p: weights and new tokens take (base^p + tokens^p)^(1/p)
     peers: tuple[int, ...] = ()  # indices of the other servers on the same GPU
     slowdown: float = 0.0  # a step takes (1 + slowdown * busy peers) times as long
     shared_prefix_tokens: int = 0  # head of every prompt, in blocks that are never freed
@@ -263,7 +264,7 @@ class _Engine:
                 request.admitted_s = now_s
 
     def step_duration_s(self, busy_peers: int) -> float:
-        """Linear step cost; a step that only evicts computes nothing and takes no time."""
+        """Step cost; a step that only evicts computes nothing and takes no time."""
         if not self.batch:
             return 0.0
         kv_tokens = sum(request.computed for request in self.batch)
@@ -273,11 +274,12 @@ class _Engine:
             for request, tokens in self.batch.items()
             if request.in_prefill
         )
+        power = self.server.roofline_power
+        computing_s = self.server.per_new_token_s * new_tokens
         alone_s = (
-            self.server.base_s
+            (self.server.base_s**power + computing_s**power) ** (1.0 / power)
             + self.server.per_seq_s * len(self.batch)
             + self.server.per_kv_token_s * kv_tokens
-            + self.server.per_new_token_s * new_tokens
             + self.server.per_attention_unit_s * attention_units
             + self.server.sparse_s * (1.0 - math.exp(-new_tokens / self.server.sparse_tokens))
         )

@@ -27,6 +27,7 @@ REAL_STEP: Final = StepCost(
     per_new_token_s=9e-5,
     per_attention_unit_s=1e-7,
     sparse_s=0.01,
+    roofline_power=4.0,
 )
 
 

@@ -119,11 +119,11 @@ def step_s(cost: StepCost, chunks: dict[int, int], progress: list[_Progress]) ->
         for i, chunk in chunks.items()
         if progress[i].computed < progress[i].prefill_tokens
     )
+    power = cost.roofline_power
     return (
-        cost.base_s
+        (cost.base_s**power + (cost.per_new_token_s * new_tokens) ** power) ** (1.0 / power)
         + cost.per_seq_s * len(chunks)
         + cost.per_kv_token_s * sum(progress[i].computed for i in chunks)
-        + cost.per_new_token_s * new_tokens
         + cost.per_attention_unit_s * attention
         + cost.sparse_s * (1.0 - math.exp(-new_tokens / cost.sparse_tokens))
     )
