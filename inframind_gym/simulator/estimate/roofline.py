@@ -22,7 +22,6 @@ from inframind_gym.simulator.server.pool import ServerCard, StepCost
 
 BLOCK_SIZE: Final = 16
 ROOFLINE_POWER: Final = 4.0  # p
-_DECODING: Final = 0.25  # tokens of the smaller step that a sum meets, over those at the knee
 
 
 class Gpu(StrictModel):
@@ -163,11 +162,9 @@ class Server:
         read = model.bytes_a_weight * model.always_read + 2.0 * model.in_head
         weights_s = read / bandwidth + factors.step_s + factors.layer_s * model.num_hidden_layers
         costs = {
-            **_overlapping(
-                weights_s + reduce_s,
-                2.0 * model.used_by_a_token / (peak * flops) + reduce_token_s,
-                self.max_num_batched_tokens,
-            ),
+            "base_s": weights_s + reduce_s,
+            "per_new_token_s": 2.0 * model.used_by_a_token / (peak * flops) + reduce_token_s,
+            "roofline_power": ROOFLINE_POWER,
             "per_seq_s": factors.seq_s + seq_flop / (gpu.bf16_tflops * flops),
             "per_kv_token_s": self.block_bytes / BLOCK_SIZE * self.tensor_parallel / bandwidth,
             "per_attention_unit_s": attention_flop / (gpu.bf16_tflops * flops),
@@ -188,19 +185,3 @@ class Server:
         moved = 2.0 * (ranks - 1) / ranks * 2.0 * self.model.hidden_size  # bytes, in a ring
         times = 2 * self.model.num_hidden_layers
         return times * least_s, times * moved / (1e9 * gpu.link_gb_per_s * share)
-
-
-def _overlapping(weights_s: float, token_s: float, most_tokens: int) -> dict[str, float]:
-    """Return the constants of a `StepCost` for a roofline.
-
-    `StepCost` adds reading and computing up. The sum that is taken has the roofline's time for a
-    step of few tokens, as when decoding, and for one of `most_tokens`, as when prefilling.
-    """
-
-    def step_s(tokens: float) -> float:
-        parts = weights_s**ROOFLINE_POWER + (token_s * tokens) ** ROOFLINE_POWER
-        return float(parts ** (1.0 / ROOFLINE_POWER))
-
-    few = min(_DECODING * weights_s / token_s, 0.5 * most_tokens)
-    per_token_s = (step_s(most_tokens) - step_s(few)) / (most_tokens - few)
-    return {"base_s": step_s(few) - per_token_s * few, "per_new_token_s": per_token_s}
