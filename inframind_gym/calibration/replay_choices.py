@@ -45,8 +45,8 @@ from inframind_gym.simulator.workload import AgentProfile, TaskProfile
 
 # Logits that the aggregating call of `moa` loses against the deciding call of a workflow, the same
 # for all datasets. Chosen for the accuracies published with InfraMind: MATH 74.6, GSM-Hard 49.0 and
-# MMLU-Pro 44.0 %. The simulation has 75, 51 and 54 (without it 79, 56 and 57): no shift of one size
-# explains the loss on MMLU-Pro.
+# MMLU-Pro 44.0 %. The simulation has 73, 51 and 51: no shift of one size explains the loss on
+# MMLU-Pro.
 AGGREGATOR_LOGIT: Final = -0.8
 
 # Share of an adaptive router's calls that take their query's own route instead of one of their own:
