@@ -376,7 +376,7 @@ def train(
             learner.restore(*saved)
             learner.scale_lr(progress.lr_scale)
             best = checkpoint.part(saved[0], "best.")
-            tracker.rewind(progress.decisions)
+        tracker.rewind(progress.decisions)  # a round may have been noted before a state was saved
         per_epoch = len(config.rates_per_min)
         while progress.round < config.epochs * per_epoch and not progress.stopped:
             play_round(learner, rollouts, tracker, progress)

@@ -27,6 +27,12 @@ app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
 def main(
     config: Annotated[str, typer.Option(help="YAML file, or the name of one in agents/configs.")],
     out: Annotated[Path, typer.Option(help="Folder of the training.")],
+    pool: Annotated[
+        str | None, typer.Option(help="Pool to train for, a name or a YAML file: env.pool.")
+    ] = None,
+    workload: Annotated[
+        str | None, typer.Option(help="Workload to train on, a name or a YAML file: env.workload.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same result.", min=0)] = 0,
     workers: Annotated[int, typer.Option(help="Processes that play.", min=1)] = 1,
     ray_address: Annotated[
@@ -42,7 +48,10 @@ def main(
         typer.Option("--set", help="Change a key of the configuration: executor.lr=1e-4."),
     ] = None,
 ) -> None:
-    """Train a policy: the best one is written to OUT/best, metrics to OUT/metrics.jsonl."""
+    """Train a policy: the best one is written to OUT/best, metrics to OUT/metrics.jsonl.
+
+    It plays as `inframind bench run --policies NAME:OUT/best`, on its own pool.
+    """
     options = {
         "workers": workers,
         "ray_address": ray_address,
@@ -52,7 +61,9 @@ def main(
     }
     try:
         with friendly():
-            train, checked = read_config(config, set_ or [])
+            world = {"env.pool": pool, "env.workload": workload}
+            changes = [f"{key}={value}" for key, value in world.items() if value is not None]
+            train, checked = read_config(config, [*changes, *(set_ or [])])
             known = inspect.signature(train).parameters
             for name in sorted(options.keys() - known.keys()):
                 if options.pop(name) not in (None, False, 1):

@@ -33,7 +33,7 @@ from baselines.hyperparameters import (
     load_hyperparameters,
 )
 from inframind_gym.envs.sb3 import SB3VecEnv
-from inframind_gym.errors import ConfigError, friendly, unknown
+from inframind_gym.errors import ConfigError, friendly, needs, unknown
 from inframind_gym.policies import checkpoint
 
 try:
@@ -47,10 +47,7 @@ try:
 
     from baselines.lagrangian import LagrangianLog, LagrangianVecEnv
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"training needs {error.name}; install it with `pip install torch` and "
-        '`pip install "inframind-gym[agents]"`'
-    ) from None
+    raise ModuleNotFoundError(needs("training", error.name or "SB3", "agents")) from None
 
 ENV_ID: Final = "InfraMind-Executor-v0"
 ACTIVATIONS: Final = {nn.Tanh: "tanh", nn.ReLU: "relu"}

@@ -5,29 +5,41 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from inframind_gym.configs import find_config, list_configs
+from pydantic import BaseModel
+
+from inframind_gym.benchmark.placement.suite import PlacementSuite
+from inframind_gym.benchmark.routing.suite import RoutingSuite
+from inframind_gym.benchmark.suite import load_suite
+from inframind_gym.configs import find_config, list_configs, load_yaml_model
 from inframind_gym.errors import ConfigError, InfraMindError, did_you_mean, shortened
-from inframind_gym.files import read_json, read_objects, read_yaml
+from inframind_gym.files import read_yaml
+from inframind_gym.policies import checkpoint
+from inframind_gym.policies.loading import registered_policies, resolve_policy
+from inframind_gym.policies.placement import registry as placement
+from inframind_gym.simulator.placement.cards import Catalogue, ClusterConfig, load_cluster
+from inframind_gym.simulator.placement.demand import DemandConfig, load_demand
+from inframind_gym.simulator.server.pool import PoolConfig, load_pool
+from inframind_gym.simulator.traces import load_trace
+from inframind_gym.simulator.workload import WorkloadConfig, estimates, load_workload
+from inframind_gym.tasks.loaders import read_folder
 
-_MODELS: Final = {  # kind of YAML file -> its model, by whose keys it is known
-    "pools": "inframind_gym.simulator.server.pool:PoolConfig",
-    "workloads": "inframind_gym.simulator.workload:WorkloadConfig",
-    "suites": "inframind_gym.benchmark.routing.suite:RoutingSuite",
-    "placement suites": "inframind_gym.benchmark.placement.suite:PlacementSuite",
-    "placement/clusters": "inframind_gym.simulator.placement.cards:ClusterConfig",
-    "placement/demands": "inframind_gym.simulator.placement.demand:DemandConfig",
-    "placement/catalogues": "inframind_gym.simulator.placement.cards:Catalogue",
-}
 _TAKEN: Final = (
     "YAML of a pool, workload, suite, cluster, demand or catalogue (.yaml); an arrival trace "
-    "(.csv); questions or a request log (.jsonl, .jsonl.gz); measured runs or a GPTSwarm graph "
-    "(.json); a folder of questions or of a checkpoint; the name of one that is shipped; a policy "
-    "as `bench run --policies` takes it"
+    "(.csv); questions, a file (.jsonl, .jsonl.gz) or a folder; the folder of a checkpoint; the "
+    "name of a configuration that is shipped; a policy as `bench run --policies` takes it"
 )
+
+
+class _Configuration(NamedTuple):
+    """A kind of YAML file."""
+
+    models: tuple[type[BaseModel], ...]  # a file is known by their keys
+    load: Callable[[Path], Any]
+    said: Callable[[Any], str]  # of what was loaded
 
 
 def check(target: str, kind: str | None = None) -> list[str]:
@@ -46,8 +58,8 @@ def check(target: str, kind: str | None = None) -> list[str]:
     if kind is not None:
         return KINDS[kind](target)
     if os.path.exists(target):
-        return KINDS[_kind_of_folder(target) if os.path.isdir(target) else _kind_of(target)](target)
-    kinds = [kind for kind in KINDS if kind in _MODELS and target in list_configs(kind)]
+        return KINDS[_kind_of(Path(target))](target)
+    kinds = [kind for kind in _CONFIGURATIONS if target in list_configs(kind)]
     if kinds:
         return [line for kind in kinds for line in KINDS[kind](target)]
     looks_like_path = "/" in target or target.endswith((".yaml", ".csv", ".json", ".jsonl", ".gz"))
@@ -59,103 +71,78 @@ def check(target: str, kind: str | None = None) -> list[str]:
     return _policy(target)
 
 
-def _kind_of(target: str) -> str:
-    """Return the kind of a file, by its ending and what it holds."""
-    name = Path(target).name
-    if name in ("config.json", "model.safetensors"):
+def _kind_of(path: Path) -> str:
+    """Return the kind of a file or folder, by its ending and what it holds."""
+    if (path / "run.json").is_file():
+        raise ConfigError(
+            f"{path}: holds results; read them with `inframind bench leaderboard {path}`."
+        )
+    if _checkpoints_in(path):
         return "checkpoints"
-    if name.endswith((".yaml", ".yml")):
-        return _kind_of_yaml(target)
-    if name.endswith(".csv"):
+    if path.suffix in (".yaml", ".yml"):
+        return _kind_of_yaml(path)
+    if path.suffix == ".csv":
         return "traces"
-    if name.endswith((".jsonl", ".jsonl.gz")):
-        first: Any = next(read_objects(target), (1, {}))[1]
-        return "logs" if {"input_toks", "queued_ts", "sent_ts"} & first.keys() else "questions"
-    if name.endswith(".json"):
-        data = read_json(target)
-        return "graphs" if isinstance(data, dict) and "edges" in data else "runs"
-    raise ConfigError(f"{target}: is of no kind that is known. Taken are: {_TAKEN}.")
+    if path.is_dir() or path.name.endswith((".jsonl", ".jsonl.gz")):
+        return "questions"
+    raise _unknown(f"{path}: is of no kind that is known.")
 
 
-def _kind_of_yaml(target: str) -> str:
-    data, _ = read_yaml(target)
+def _unknown(problem: str) -> ConfigError:
+    return ConfigError(f"{problem} Taken are: {_TAKEN}.")
+
+
+def _kind_of_yaml(path: Path) -> str:
+    data, _ = read_yaml(path)
     if not isinstance(data, dict) or not data:
-        raise ConfigError(f"{target}: wanted `key: value` lines. Taken are: {_TAKEN}.")
+        raise _unknown(f"{path}: wanted `key: value` lines.")
 
-    def fit(kind: str) -> int:
-        fields = _load(_MODELS[kind]).model_fields
+    def fit(kind_and_model: tuple[str, type[BaseModel]]) -> int:
+        fields = kind_and_model[1].model_fields
         required = {name for name, field in fields.items() if field.is_required()}
         return len(fields.keys() & data.keys()) - len(required - data.keys())
 
-    best = max(_MODELS, key=fit)
-    if not _load(_MODELS[best]).model_fields.keys() & data.keys() - {"name", "description"}:
-        raise ConfigError(
-            f"{target}: its keys {', '.join(map(str, data))[:200]} are those of no file that is "
-            f"known. Taken are: {_TAKEN}."
-        )
-    return "suites" if best == "placement suites" else best
+    kinds = _CONFIGURATIONS.items()
+    best, model = max(((kind, m) for kind, taken in kinds for m in taken.models), key=fit)
+    if not model.model_fields.keys() & data.keys() - {"name", "description"}:
+        keys = ", ".join(map(str, data))[:200]
+        raise _unknown(f"{path}: its keys {keys} are those of no file that is known.")
+    return best
 
 
-def _kind_of_folder(target: str) -> str:
-    folder = Path(target)
-    if any(folder.glob("*.jsonl")) and (folder / "run.json").is_file():
-        raise ConfigError(
-            f"{folder}: holds the results of a benchmark; read it with `inframind bench "
-            f"leaderboard {folder}`."
-        )
-    found = (folder / "config.json").is_file() or any(folder.glob("*/config.json"))
-    return "checkpoints" if found else "questions"
+def _configuration(kind: str, target: str) -> list[str]:
+    path, taken = find_config(kind, target), _CONFIGURATIONS[kind]
+    return [f"{path}: {taken.said(taken.load(path))}"]
 
 
-def _pool(target: str) -> list[str]:
-    path = find_config("pools", target)
-    pool = _load("inframind_gym.simulator.server.pool:load_pool")(path)
-    return [f"{path}: pool, {_count(pool.aliases, 'model')} on {_count(pool.gpus, 'GPU')}"]
-
-
-def _workload(target: str) -> list[str]:
-    path = find_config("workloads", target)
-    workload = _load("inframind_gym.simulator.workload:load_workload")(path)
+def _workload_said(workload: WorkloadConfig) -> str:
     asks = f"questions of {workload.dataset}" if workload.mix is None else _listed(workload.mix)
-    return [f"{path}: workload, {workload.num_queries} queries an episode, {asks}"]
+    said = f"workload, {workload.num_queries} queries an episode, {asks}"
+    return "; ".join([said, *estimates(workload)])
 
 
-def _suite(target: str) -> list[str]:
-    path = find_config("suites", target)
-    suite = _load("inframind_gym.benchmark.suite:load_suite")(str(path))
+def _load_suite(path: Path) -> Any:
+    suite = load_suite(str(path))
     try:
-        suite = suite.resolve()
+        return suite.resolve()
     except InfraMindError as error:
         raise ConfigError(f"{path}: {error}") from None
-    cells = len(list(suite.places()))
-    seeds = len(suite.seed_list)
-    return [
-        f"{path}: suite of {suite.kind}, {_count(suite.policies, 'policy')}, {cells} cells of "
-        f"{seeds} episodes each"
-    ]
 
 
-def _cluster(target: str) -> list[str]:
-    path = find_config("placement/clusters", target)
-    cluster, cards = _load("inframind_gym.simulator.placement.cards:load_cluster")(path)
-    return [f"{path}: cluster, {cluster.num_gpus} GPUs, {_count(cards, 'model')}"]
+def _suite_said(suite: Any) -> str:
+    return (
+        f"suite of {suite.kind}, {_count(suite.policies, 'policy')}, "
+        f"{len(list(suite.places()))} cells of {len(suite.seed_list)} episodes each"
+    )
 
 
-def _demand(target: str) -> list[str]:
-    path = find_config("placement/demands", target)
-    demand = _load("inframind_gym.simulator.placement.demand:load_demand")(path)
-    return [f"{path}: demand, {demand.jobs_per_gpu_per_min:g} jobs per GPU and minute"]
-
-
-def _catalogue(target: str) -> list[str]:
-    path = find_config("placement/catalogues", target)
-    model = _load(_MODELS["placement/catalogues"])
-    catalogue = _load("inframind_gym.configs:load_yaml_model")(path, model)
-    return [f"{path}: catalogue, {_count(catalogue.models, 'model')}"]
+def _cluster_said(loaded: Any) -> str:
+    cluster, cards = loaded
+    return f"cluster, {cluster.num_gpus} GPUs, {_count(cards, 'model')}"
 
 
 def _trace(target: str) -> list[str]:
-    trace = _load("inframind_gym.simulator.traces:load_trace")(target)
+    trace = load_trace(target)
     return [
         f"{target}: arrival trace, {len(trace)} requests in {trace.times_s[-1]:.0f} s "
         f"({trace.rate_per_min:.1f} a minute)",
@@ -165,7 +152,7 @@ def _trace(target: str) -> list[str]:
 
 
 def _questions(target: str) -> list[str]:
-    records = _load("inframind_gym.tasks.loaders:read_folder")(Path(target))
+    records = read_folder(Path(target))
     splits = Counter(record.actual_split for record in records)
     return [
         f"{target}: {len(records)} questions, {_listed(Counter(r.dataset for r in records))}",
@@ -173,94 +160,42 @@ def _questions(target: str) -> list[str]:
     ]
 
 
-def _log(target: str) -> list[str]:
-    read_log = _load("inframind_gym.calibration.request_log:read_log")
-    named = {item.get("model") for _, item in read_objects(target)}
-    models = sorted(name for name in named if isinstance(name, str))
-    lines = [f"{target}: request log"]
-    for model in (*models,) or (None,):
-        log = read_log(target, model)
-        tokens = f"{log.prompt_tokens.mean():.0f} + {log.output_tokens.mean():.0f} tokens each"
-        of = f" of {model}" if model else ""
-        lines.append(f"{len(log)} requests{of}, {tokens}, {log.failed} without an answer")
-    return lines
+def _checkpoints_in(folder: Path) -> list[Path]:
+    """Return the folder, or those in it, that have a checkpoint; a policy can need several."""
+    found = [*folder.glob("config.json"), *folder.glob("*/config.json")]
+    return sorted(path.parent for path in found)
 
 
-def _runs(target: str) -> list[str]:
-    cells = _load("inframind_gym.calibration.measured_runs:read_runs")(target)
-    methods = _listed(Counter(cell.method for cell in cells))
-    return [f"{target}: measured runs, {len(cells)} cells, {methods}"]
-
-
-def _graph(target: str) -> list[str]:
-    swarm = _load("inframind_gym.policies.gptswarm:load_swarm")(Path(target))
-    return [
-        f"{target}: GPTSwarm graph, {_count(swarm.models, 'model')}, {len(swarm.edges)} edges; "
-        f"played as gptswarm:{target}"
-    ]
-
-
-def _checkpoint(target: str) -> list[str]:
-    folder = Path(target) if os.path.isdir(target) else Path(target).parent
-    subfolders = sorted(path.parent for path in folder.glob("*/config.json"))
-    if not (folder / "config.json").is_file() and subfolders:
-        return [line for each in subfolders for line in _checkpoint(str(each))]
-    tensors, config = _load("inframind_gym.policies.checkpoint:load")(folder)
-    kind, algorithm = str(config.get("kind", "")), str(config.get("algorithm", ""))
-    name = {
-        "placement_scorer": "sb3_maskable_ppo",
-        "sb3": f"sb3_{algorithm}",
-    }.get(kind, str(config.get("agent") or algorithm.replace("headway", "bid_price")))
-    numbers = sum(array.size for array in tensors.values())
-    line = f"{folder}: checkpoint, {numbers:,} weights"
-    if name not in _policies():
-        return [f"{line}, of {shortened(name)!r}, which no policy here plays"]
-    if kind == "placement_scorer":
-        import_module("inframind_gym.policies.placement.registry").resolve(f"{name}:{folder}")
-    else:
-        _make(f"{name}:{folder}")
-    return [f"{line}; played as {name}:{folder}"]
+def _checkpoints(target: str) -> list[str]:
+    lines = []
+    for folder in _checkpoints_in(Path(target)) or [Path(target)]:
+        tensors, config = checkpoint.load(folder)
+        numbers = sum(array.size for array in tensors.values())
+        kind = shortened(config.get("agent") or config.get("algorithm") or config.get("kind"))
+        lines.append(f"{folder}: checkpoint of {kind}, {numbers:,} weights")
+    return [*lines, f"check that a policy can play them with `inframind check NAME:{target}`"]
 
 
 def _policy(target: str) -> list[str]:
-    known = _policies()
-    name = target.split(":")[0]
-    if name not in known and ":" not in target:
-        shipped = [name for kind in KINDS if kind in _MODELS for name in list_configs(kind)]
-        hint = did_you_mean(target, [*known, *shipped, *os.listdir()])
-        raise ConfigError(
-            f"{shortened(target)!r} is nothing that is known.{hint} Taken are: {_TAKEN}."
-        )
+    names = [*placement.names(), *(entry.name for entry in registered_policies())]
+    if ":" not in target and target not in names:
+        shipped = [name for kind in _CONFIGURATIONS for name in list_configs(kind)]
+        hint = did_you_mean(target, [*names, *shipped, *os.listdir()])
+        raise _unknown(f"{shortened(target)!r} is nothing that is known.{hint}")
     policy = _make(target)
     return [f"{target}: policy {policy.name} ({type(policy).__module__})"]
 
 
-def _policies() -> dict[str, Callable[..., Any]]:
-    """Names of registered policies, and what makes one, of routing before placement."""
-    routing = import_module("inframind_gym.policies.loading")
-    placement = import_module("inframind_gym.policies.placement.registry")
-    own = dict.fromkeys(placement.names(), placement.resolve)
-    return own | {entry.name: routing.resolve_policy for entry in routing.registered_policies()}
-
-
 def _make(target: str) -> Any:
-    """Make a policy; one of a module of the user's own may be of routing or of placement."""
-    resolve = _policies().get(target.split(":")[0])
-    if resolve is not None:
-        return resolve(target)
+    """Make a policy of routing or, where it is none, of placement."""
     try:
-        return import_module("inframind_gym.policies.loading").resolve_policy(target)
+        return resolve_policy(target)
     except ConfigError as error:
         try:
-            return import_module("inframind_gym.policies.placement.registry").resolve(target)
-        except ConfigError:
-            raise error from None
-
-
-def _load(path: str) -> Any:
-    """Import ``package.module:attribute``."""
-    module, _, attribute = path.partition(":")
-    return getattr(import_module(module), attribute)
+            return placement.resolve(target)
+        except ConfigError as other:
+            of_placement = target.split(":")[0] in placement.names()
+            raise (other if of_placement else error) from None
 
 
 def _count(items: Iterable[Any], what: str) -> str:
@@ -273,18 +208,30 @@ def _listed(counts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {count:g}" for name, count in counts.items())
 
 
+_CONFIGURATIONS: Final = {
+    "pools": _Configuration(
+        (PoolConfig,),
+        load_pool,
+        lambda pool: f"pool, {_count(pool.aliases, 'model')} on {_count(pool.gpus, 'GPU')}",
+    ),
+    "workloads": _Configuration((WorkloadConfig,), load_workload, _workload_said),
+    "suites": _Configuration((RoutingSuite, PlacementSuite), _load_suite, _suite_said),
+    "placement/clusters": _Configuration((ClusterConfig,), load_cluster, _cluster_said),
+    "placement/demands": _Configuration(
+        (DemandConfig,),
+        load_demand,
+        lambda demand: f"demand, {demand.jobs_per_gpu_per_min:g} jobs per GPU and minute",
+    ),
+    "placement/catalogues": _Configuration(
+        (Catalogue,),
+        lambda path: load_yaml_model(path, Catalogue),
+        lambda catalogue: f"catalogue, {_count(catalogue.models, 'model')}",
+    ),
+}
 KINDS: Final[dict[str, Callable[[str], list[str]]]] = {
-    "pools": _pool,
-    "workloads": _workload,
-    "suites": _suite,
-    "placement/clusters": _cluster,
-    "placement/demands": _demand,
-    "placement/catalogues": _catalogue,
+    **{kind: partial(_configuration, kind) for kind in _CONFIGURATIONS},
     "traces": _trace,
     "questions": _questions,
-    "logs": _log,
-    "runs": _runs,
-    "graphs": _graph,
-    "checkpoints": _checkpoint,
+    "checkpoints": _checkpoints,
     "policies": _policy,
 }

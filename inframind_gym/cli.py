@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import platform
 import sys
@@ -23,31 +22,16 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "replay": "inframind_gym.calibration.commands:replay",
     "sim2real": "inframind_gym.calibration.commands:sim2real",
     "pool": "inframind_gym.live.command:app",
+    "workload": "inframind_gym.calibration.workload_fit:app",
 }
 _SHIPPED: Final = ("pools", "workloads", "placement/clusters", "placement/demands", "suites")
-_ASCII: Final = str.maketrans(
-    {
-        **dict.fromkeys("—·", "-"),
-        **{"…": "...", "×": "x", "±": "+-", "→": "->", "≤": "<=", "≥": ">=", "≈": "~", "µ": "u"},
-        **{"β": "beta", "δ": "delta", "λ": "lambda", "ρ": "rho", "σ": "sigma", "Σ": "sum"},
-    }
-)
-
-
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Replace what a terminal's encoding lacks, as `codecs.register_error` wants it."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    text = error.object[error.start : error.end].translate(_ASCII)
-    return text.encode("ascii", "replace").decode(), error.end
 
 
 def print_in_any_encoding() -> None:
-    """Let standard output and error take all text, in ASCII locales too."""
-    codecs.register_error("inframind", _in_ascii)
+    """Let standard output and error take all text, in ASCII locales too: "?" for what they lack."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="inframind")
+            stream.reconfigure(errors="replace")
 
 
 @cache
@@ -128,9 +112,9 @@ def check(
         typer.Argument(
             metavar="TARGET",
             help="YAML of a pool, workload, suite, cluster, demand or catalogue; arrival trace "
-            "(.csv); questions or request log (.jsonl, .jsonl.gz); measured runs (.json); folder "
-            "of questions or of a checkpoint; name of one that is shipped; or a policy. Before "
-            "another target: its kind, or `tasks` to run the reference answers of questions.",
+            "(.csv); questions (.jsonl, .jsonl.gz, a folder); folder of a checkpoint; name of one "
+            "that is shipped; or a policy. Before another target: its kind, or `tasks` to run the "
+            "reference answers of questions.",
         ),
     ],
     of_kind: Annotated[
@@ -148,9 +132,9 @@ def check(
         if target == "tasks" and of_kind is not None:
             from inframind_gym.tasks.checking import check_tasks
 
-            found = check_tasks(of_kind, [name for name in packages.split(",") if name])
-            typer.echo(f"{of_kind}: " + "\n".join(found.lines()))
-            raise typer.Exit(bool(found.failed))
+            share, failed = check_tasks(of_kind, [name for name in packages.split(",") if name])
+            typer.echo("\n  ".join([f"{of_kind}: {share}", *failed]))
+            raise typer.Exit(bool(failed))
         if of_kind is not None and target not in KINDS:
             raise InfraMindError(unknown("kind", target, [*KINDS, "tasks"]))
         lines = find(target) if of_kind is None else find(of_kind, target)

@@ -49,20 +49,13 @@ def _reject_bool(value: object) -> object:
     return value
 
 
-Number = Annotated[
-    float,
-    BeforeValidator(_reject_bool),
-    Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False),
-]
-Positive = Annotated[
-    float, BeforeValidator(_reject_bool), Field(gt=0, le=_LARGEST, allow_inf_nan=False)
-]
-NonNegative = Annotated[
-    float, BeforeValidator(_reject_bool), Field(ge=0, le=_LARGEST, allow_inf_nan=False)
-]
-Fraction = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, le=1, allow_inf_nan=False)]
-PositiveInt = Annotated[int, BeforeValidator(_reject_bool), Field(gt=0, le=_LARGEST)]
-NonNegativeInt = Annotated[int, BeforeValidator(_reject_bool), Field(ge=0, le=_LARGEST)]
+_NUMBER = BeforeValidator(_reject_bool)
+Number = Annotated[float, _NUMBER, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
+Positive = Annotated[float, _NUMBER, Field(gt=0, le=_LARGEST, allow_inf_nan=False)]
+NonNegative = Annotated[float, _NUMBER, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
+Fraction = Annotated[float, _NUMBER, Field(ge=0, le=1, allow_inf_nan=False)]
+PositiveInt = Annotated[int, _NUMBER, Field(gt=0, le=_LARGEST)]
+NonNegativeInt = Annotated[int, _NUMBER, Field(ge=0, le=_LARGEST)]
 
 
 def within(low: float, high: float) -> BeforeValidator:

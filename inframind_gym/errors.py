@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -115,24 +114,6 @@ def unknown(kind: str, name: object, known: Iterable[object]) -> str:
     names = [str(candidate) for candidate in known]
     listing = ", ".join(names) if names else "none"
     return f"unknown {kind} {shortened(name)!r}.{did_you_mean(name, names)} Known: {listing}."
-
-
-def require_positive(name: str, value: object) -> float:
-    """Return `value` as a float, if it is a positive, finite number.
-
-    Args:
-        name: The argument's name with its unit, e.g. "arrival_rate_per_min"; it opens the message.
-        value: What the caller passed.
-
-    Raises:
-        ConfigError: If `value` is not a number, or is 0, negative, infinite or NaN.
-    """
-    number = math.nan
-    if isinstance(value, Real) and not isinstance(value, bool):
-        number = float(value)
-    if not (math.isfinite(number) and number > 0.0):
-        raise ConfigError(f"{name} must be a positive, finite number, got {value!r}.")
-    return number
 
 
 def require_within(value: object, low: float, high: float, name: str = "") -> float:

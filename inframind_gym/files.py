@@ -49,13 +49,7 @@ def read_text(path: str | Path, most_bytes: int = MOST_BYTES) -> str:
     Raises:
         ConfigError: Also if it is not UTF-8.
     """
-    raw = read_bytes(path, most_bytes)
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path}: is not UTF-8 text ({error.reason}). Save it as UTF-8."
-        ) from None
+    return _decoded(read_bytes(path, most_bytes), str(path))
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
@@ -68,12 +62,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         number = 0
         while raw := source.line(number + 1):
             number += 1
-            try:
-                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise ConfigError(
-                    f"{path}:{number}: is not UTF-8 text ({error.reason}). Save it as UTF-8."
-                ) from None
+            yield number, _decoded(raw, f"{path}:{number}")
 
 
 def read_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -204,7 +193,9 @@ class _Source:
 
     def __init__(self, path: Path, most_bytes: int) -> None:
         if not os.path.isfile(path):
-            raise ConfigError(f"{path}: cannot be read ({_why_no_file(path)}).")
+            special = "it is a pipe or a device" if os.path.exists(path) else "no such file"
+            why = "it is a folder" if os.path.isdir(path) else special
+            raise ConfigError(f"{path}: cannot be read ({why}).")
         self._path, self._packed = path, path.suffix == ".gz"
         self._most_bytes, self._read_bytes = most_bytes, 0
 
@@ -264,10 +255,13 @@ class _Source:
         return raw
 
 
-def _why_no_file(path: Path) -> str:
-    if os.path.isdir(path):
-        return "it is a folder"
-    return "it is a pipe or a device" if os.path.exists(path) else "no such file"
+def _decoded(raw: bytes, place: str) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{place}: is not UTF-8 text ({error.reason}). Save it as UTF-8."
+        ) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

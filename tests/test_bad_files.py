@@ -122,18 +122,15 @@ def yaml_cases() -> Iterator[Case]:
         ("suite", "rates_per_min", "[10, 100, 200]", ("[]", "[0]", "[.inf]", "[1.0e+300]", "10")),
         ("suite", "pool", "b200-2gpu", ("nowhere", "/x.yaml", "x" * 5000, "[]")),
         ("suite", "workloads", "[mixed]", ("[mixt]", "[mixed, mixed]", "[/proc/self/mem.yaml]")),
-        ("suite", "num_queries", "200", ("200\narrivals: {kind: bursts}", "200\narrivals: {}")),
-        (
-            "suite",
-            "num_queries",
-            "200",
-            ("200\nkind: [a]", "200\narrivals: {kind: trace, path: x}"),
-        ),
+        ("suite", "num_queries", "200", [f"200\n{line}" for line in (
+            "arrivals: {kind: bursts}", "arrivals: {}", "arrivals: {kind: trace, path: x}",
+            "kind: [a]",
+        )]),
         ("cluster", "count", "4", ("9" * 12, "0", "1.0e+9", "x")),
         ("cluster", "catalogue", "h100", ("x", "/dev/zero.yaml", "''")),
         ("demand", "zipf", "0.8", ("-1", ".nan", "1.0e+300")),
         ("demand", "num_agents", "{1: 1,", ("{99: 1,", "{x: 1,", "{1: 1, 1: 2,")),
-    ):
+    ):  # fmt: skip
         assert f"{key}: {old}".encode() in YAML[kind], key
         for number, value in enumerate(values):
             content = YAML[kind].replace(f"{key}: {old}".encode(), f"{key}: {value}".encode())
@@ -196,10 +193,8 @@ def json_cases() -> Iterator[Case]:
         ("tokens_per_episode", {"prompt": {"mean": "x"}}),
     ):  # fmt: skip
         yield "runs", f"{key}.json", json.dumps({"mas": {"math": [CELL | {key: value}]}}).encode()
-    yield "runs", "shape1.json", b'{"mas": 1}'
-    yield "runs", "shape2.json", b'{"mas": {"math": 1}}'
-    yield "runs", "shape3.json", b'{"mas": {"math": [1]}}'
-    yield "runs", "shape4.json", b"{}"
+    for content in (b'{"mas": 1}', b'{"mas": {"math": 1}}', b'{"mas": {"math": [1]}}', b"{}"):
+        yield "runs", "shape.json", content
     yield "swarm", "edge.json", b'{"models": ["a"], "edges": [[0, 1]]}'
     yield "swarm", "many.json", json.dumps({"models": ["a"] * 99, "edges": []}).encode()
     good = lines(QUESTION)
@@ -239,15 +234,8 @@ def trace_cases() -> Iterator[Case]:
 def checkpoint_cases() -> Iterator[Case]:
     """Configurations that go with their weights and are no configurations of the policy."""
     for content in (
-        b"",
-        b"[]",
-        b"null",
-        b'"x"',
-        DEEP,
-        b"\xff",
-        b'{"a": 1}',
-        b'{"weights_sha256": 1}',
-    ):
+        b"", b"[]", b"null", b'"x"', DEEP, b"\xff", b'{"a": 1}', b'{"weights_sha256": 1}',
+    ):  # fmt: skip
         yield "checkpoint", "config.json", content
     for policy, folder in (
         ("inframind", "inframind"), ("masrouter", "masrouter"), ("sb3_ppo", "sb3_ppo"),

@@ -29,7 +29,7 @@ LAYERS = {
     "live": ("tasks", "simulator", "envs", "policies"),
     "calibration": ("tasks", "simulator", "envs", "policies", "live"),
     "benchmark": ("tasks", "simulator", "envs", "policies", "live", "__init__"),
-    "check": ("simulator", "tasks", "policies", "benchmark", "calibration"),
+    "check": ("simulator", "tasks", "policies", "benchmark"),
     "cli": ("check", "tasks", "simulator", "envs", "benchmark", "calibration", "live", "__init__"),
     "__init__": ("registration",),
     "__main__": ("cli",),

@@ -120,6 +120,20 @@ def grid_points(config: SearchConfig, num_models: int) -> NDArray[np.float64]:
     return points
 
 
+def judged_episodes(config: BidPriceConfig, num_models: int) -> int:
+    """Return the number of episodes that `search_prices` has judged at its end."""
+    search, some, running = config.search, int(config.objective.bursts > 0.0), 0
+    sets, prices = grid_points(search, num_models).shape[:2]
+    total = int(sets * prices) * (search.grid_episodes + some)
+    for one in search.rounds:
+        running = running or min(sets, one.searches)
+        if running > one.searches:
+            total += running * search.final_episodes * (1 + some)
+            running = one.searches
+        total += one.generations * running * search.population * (one.episodes + some)
+    return len(config.rates_per_min) * total
+
+
 Judge = Callable[[NDArray[np.float64], int, int], NDArray[np.float64]]
 """Gives points (K, C, dimensions) of K rates their values (K, C), high is good, by so many episodes
 with steady arrivals and so many with bursts."""

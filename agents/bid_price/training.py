@@ -28,10 +28,17 @@ from numpy.typing import NDArray
 from agents.bid_price import estimation, search, survey
 from agents.bid_price.config import BidPriceConfig
 from agents.bid_price.estimation import ItemResponse
-from agents.bid_price.search import MEASURES, SURVEY_QUERIES, dimensions, prices_of
+from agents.bid_price.search import (
+    MEASURES,
+    SURVEY_QUERIES,
+    dimensions,
+    judged_episodes,
+    prices_of,
+)
 from agents.bid_price.survey import Job, Played, environment, joined, surveyed
 from agents.runs import Tracker, check_resume, run_of
 from inframind_gym.benchmark.workers import Workers
+from inframind_gym.envs.routing.config import RANGES
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.bid_price.model import (
     BidPriceModel,
@@ -41,6 +48,7 @@ from inframind_gym.policies.bid_price.model import (
 )
 from inframind_gym.policies.bid_price.policy import BidPricePolicy, RecipePolicy, requirements
 from inframind_gym.policies.bid_price.recipes import RecipeTable, tabulate
+from inframind_gym.progress import ProgressReport
 from inframind_gym.simulator.arrivals import BurstArrivals
 from inframind_gym.tasks import DOMAINS
 
@@ -48,7 +56,8 @@ from inframind_gym.tasks import DOMAINS
 SURVEY, LOAD, SEARCH, STEADY, VALIDATION, BURSTS = range(6)
 BEST: Final = "best"  # folder of the trained agent within that of the training
 STATE: Final = "state"  # folder from which a training that was stopped continues
-NEVER_S: Final = 1e6  # between two polls of a telemetry that is not read; an ample budget
+AMPLE_S: Final = 1e6  # a budget
+SELDOM_S: Final = RANGES["metrics_poll_s"][1]  # between two polls of a telemetry that is not read
 ANY_RATE: Final = (1.0,)  # of candidates with a single set of prices, which they pay at every rate
 
 
@@ -117,9 +126,25 @@ class Trainer:
         self.spec = made.policy_spec()
         self._code = DOMAINS.index("Code") in made.simulation.tasks.domain
         self._decisions, self._began = 0.0, time.monotonic()
+        what, done = f"bid_price on {self.spec.workload}", sum(self.queries.values())
+        self._report = ProgressReport(self.total_queries(), done, what, "queries")
 
     def run(self, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
         """Carry out all stages, or those after the one whose result is `tensors`."""
+        with self._report:
+            return self._run(tensors)
+
+    def total_queries(self) -> int:
+        """Return the number of queries that a whole training plays."""
+        config, rates = self.config, len(self.config.rates_per_min)
+        batch = config.rows * SURVEY_QUERIES
+        survey = sum(-(-one.queries // batch) * batch for one in config.survey)
+        load = config.load_episodes * rates * config.load_queries
+        episodes = judged_episodes(config, self.spec.num_models)
+        episodes += config.validation_episodes * rates
+        return survey + load + episodes * config.search.queries
+
+    def _run(self, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
         spec = self.spec
         if not tensors:
             listed = survey.candidates(spec.num_models, spec.num_strategies, code=self._code)
@@ -139,8 +164,10 @@ class Trainer:
         """Return results of jobs, in their order."""
         played = sum(len(job.seeds) * int(job.env["num_queries"]) for job in jobs)
         self.queries[kind] = self.queries.get(kind, 0) + played
-        found = self.pool.run(enumerate(jobs), request=lambda job: job[1])
-        results = {job[0]: result for job, result in found}
+        results = {}
+        for (number, job), result in self.pool.run(enumerate(jobs), request=lambda job: job[1]):
+            results[number] = result
+            self._report.advance(len(job.seeds) * int(job.env["num_queries"]))
         return [results[number] for number in range(len(jobs))]
 
     # Survey and load
@@ -148,8 +175,8 @@ class Trainer:
     def _surveyed(self, recipes: RecipeTable, number: int) -> Played:
         """Play round `number` of the survey."""
         config = self.config
-        env = {**self._env, "num_queries": SURVEY_QUERIES, "budget_s": NEVER_S}
-        env["metrics_poll_s"] = NEVER_S
+        env = {**self._env, "num_queries": SURVEY_QUERIES, "budget_s": AMPLE_S}
+        env["metrics_poll_s"] = SELDOM_S
         rates = np.full(config.rows, config.idle_rate_per_min)
         policy = RecipePolicy(recipes)
         jobs = []

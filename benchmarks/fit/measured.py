@@ -29,8 +29,6 @@ from typing import Annotated, Any, Final, NamedTuple
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import expit
 
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.calibration.fit import Vector
@@ -48,6 +46,7 @@ from inframind_gym.configs import find_config
 from inframind_gym.errors import friendly
 from inframind_gym.files import replace_text
 from inframind_gym.progress import say
+from inframind_gym.simulator.item_response import ability_of
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 from inframind_gym.simulator.workload import AgentProfile, PlannerMix
 
@@ -218,17 +217,6 @@ def quality_prior(layout: Layout) -> tuple[Vector, Vector]:
     for d, dataset in enumerate(layout.datasets, datasets * models):
         precision[d, d] = SPREAD_SD.get(dataset, OTHER_SPREAD_SD) ** -2
     return mean, precision
-
-
-def ability_of(accuracy: float, difficulty_sd: float) -> float:
-    """Return the ability in logits whose mean accuracy over normal difficulties is given."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(41)
-    weights = weights / math.sqrt(2.0 * math.pi)
-
-    def excess(ability: float) -> float:
-        return float(weights @ expit(ability - difficulty_sd * nodes)) - accuracy
-
-    return float(brentq(excess, -20.0, 20.0, xtol=1e-9))
 
 
 def with_constants(start: Constants, layout: Layout, x: Vector) -> Constants:

@@ -1,20 +1,17 @@
 """Measure difficulty from the outcomes of many models: ``python -m benchmarks.fit.outcomes``.
 
 Reads outcomes (a CSV of id, model, correct, output_chars: 29 models on 3,000 questions of MMLU-Pro)
-and the questions, and fits one Rasch model, P(right) = σ(ability - difficulty) with normal
-difficulties, by marginal maximum likelihood. The quality model's constants of difficulty, of a cut
-answer and of two calls of one model come from here. So does the direction of the embedding space
-along which real questions get harder, which the package ships.
+and the questions, and fits one Rasch model (`inframind_gym.calibration.outcomes`). The quality
+model's constants of difficulty, of a cut answer and of two calls of one model come from here. So
+does the direction of the embedding space along which real questions get harder, which the package
+ships.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
@@ -22,12 +19,15 @@ from typing import Annotated, Any, Final, cast
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from scipy.optimize import brentq, minimize
-from scipy.special import expit, log_expit, ndtr, ndtri
+from scipy.optimize import brentq
+from scipy.special import expit, ndtr, ndtri
 
 from benchmarks.fit.measured import OUTCOMES
+from inframind_gym.calibration.outcomes import Outcomes, Rasch, fit_rasch
+from inframind_gym.calibration.outcomes import read_outcomes as read_table
 from inframind_gym.errors import ConfigError, friendly
 from inframind_gym.files import replace_text
+from inframind_gym.simulator.item_response import NODES, WEIGHTS
 from inframind_gym.tasks import load_tasks
 
 Array = NDArray[np.float64]
@@ -43,93 +43,32 @@ SIBLINGS: Final = (
 CUT_CHARS: Final = 5000
 RIDGE: Final = (1.0, 3.0, 10.0, 30.0, 100.0)  # penalties to choose from
 FOLDS: Final = 5
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(41)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
-
-
-@dataclass(frozen=True)
-class Outcomes:
-    """Outcomes of M models on Q questions; NaN where a model was not asked."""
-
-    models: tuple[str, ...]
-    questions: tuple[str, ...]
-    right: Array  # (M, Q) 0 or 1
-    chars: Array  # (M, Q) length of the answer
-
-
-@dataclass(frozen=True)
-class Rasch:
-    """P(right) = σ(ability - difficulty), difficulty normal with mean 0."""
-
-    ability: Array  # (M,) logits
-    difficulty_sd: float  # logits
-    difficulty: Array  # (Q,) logits, posterior means
-
-    def correlation(self, one: int, other: int, latent: float = 0.0) -> float:
-        """Return the correlation of two models' outcomes over the questions.
-
-        Args:
-            one: A model.
-            other: Another one.
-            latent: Correlation of the normal latents behind the two, at one difficulty.
-        """
-        right = expit(self.ability[[one, other], None] - self.difficulty_sd * _NODES)  # (2, K)
-        mean = right @ _WEIGHTS
-        shared, own = math.sqrt(latent), math.sqrt(1.0 - latent)
-        given = ndtr((ndtri(right)[:, :, None] - shared * _NODES) / own)  # (2, K, K)
-        both = _WEIGHTS @ (given[0] * given[1]) @ _WEIGHTS
-        return float((both - mean.prod()) / math.sqrt(float(np.prod(mean * (1.0 - mean)))))
 
 
 def read_outcomes(path: Path) -> Outcomes:
-    """Read outcomes from a CSV, gzipped or not.
+    """Read outcomes of MMLU-Pro with the characters of the answers.
 
     Raises:
         ConfigError: The file cannot be read or lacks a column.
     """
-    try:
-        opened: Any = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8", newline="") as stream:
-            rows = list(csv.DictReader(stream))
-        models, place = np.unique([row["model"] for row in rows], return_inverse=True)
-        questions, column = np.unique([row["id"] for row in rows], return_inverse=True)
-        right, chars = np.full((2, len(models), len(questions)), np.nan)
-        right[place, column] = [float(row["correct"]) for row in rows]
-        chars[place, column] = [float(row["output_chars"]) for row in rows]
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
-    except (KeyError, ValueError) as error:
-        raise ConfigError(f"{path}: wanted id, model, correct, output_chars ({error}).") from None
-    if not rows:
-        raise ConfigError(f"{path}: holds no outcome.")
-    return Outcomes(tuple(models.tolist()), tuple(questions.tolist()), right, chars)
+    return read_table(path, {"length": "output_chars"}, "Commonsense")["Commonsense"]
 
 
-def fit_rasch(outcomes: Outcomes) -> Rasch:
-    """Fit abilities and the spread of difficulty by marginal maximum likelihood."""
-    asked = ~np.isnan(outcomes.right)
-    right = np.nan_to_num(outcomes.right)
-    models = len(outcomes.models)
+def correlation(rasch: Rasch, one: int, other: int, latent: float = 0.0) -> float:
+    """Return the correlation of two models' outcomes over the questions.
 
-    def posterior(point: Array) -> tuple[Array, Array, float]:
-        """Return for the nodes P(right) (M, K), each question's weights (Q, K); log-likelihood."""
-        logit = point[:models, None] - math.exp(point[models]) * _NODES
-        wrong = asked * (1.0 - right)
-        joint = right.T @ log_expit(logit) + wrong.T @ log_expit(-logit) + np.log(_WEIGHTS)
-        top = joint.max(axis=1, keepdims=True)
-        weight = np.exp(joint - top)
-        total = weight.sum(axis=1, keepdims=True)
-        return expit(logit), weight / total, float((np.log(total) + top).sum())
-
-    def loss(point: Array) -> tuple[float, Array]:
-        p, weight, log_likelihood = posterior(point)
-        excess = right @ weight - (asked @ weight) * p
-        spread = excess @ (math.exp(point[models]) * _NODES)
-        return -log_likelihood, np.append(-excess.sum(axis=1), spread.sum())
-
-    found = minimize(loss, np.zeros(models + 1), jac=True, method="L-BFGS-B").x
-    sd = math.exp(found[models])
-    return Rasch(found[:models], sd, posterior(found)[1] @ (sd * _NODES))
+    Args:
+        rasch: Of the models.
+        one: A model.
+        other: Another one.
+        latent: Correlation of the normal latents behind the two, at one difficulty.
+    """
+    right = expit(rasch.ability[[one, other], None] - rasch.difficulty_sd * NODES)  # (2, K)
+    mean = right @ WEIGHTS
+    shared, own = math.sqrt(latent), math.sqrt(1.0 - latent)
+    given = ndtr((ndtri(right)[:, :, None] - shared * NODES) / own)  # (2, K, K)
+    both = WEIGHTS @ (given[0] * given[1]) @ WEIGHTS
+    return float((both - mean.prod()) / math.sqrt(float(np.prod(mean * (1.0 - mean)))))
 
 
 def same_model_correlation(outcomes: Outcomes, rasch: Rasch) -> float:
@@ -142,7 +81,7 @@ def same_model_correlation(outcomes: Outcomes, rasch: Rasch) -> float:
         def excess(
             latent: float, one: int = one, other: int = other, of: float = measured
         ) -> float:
-            return rasch.correlation(one, other, latent) - of
+            return correlation(rasch, one, other, latent) - of
 
         found.append(brentq(excess, 0.0, 0.99) if excess(0.0) < 0.0 else 0.0)
     return float(np.mean(found))
@@ -158,15 +97,15 @@ def cut_right_frac(outcomes: Outcomes, rasch: Rasch) -> tuple[float, int]:
 
     Expected at their questions' difficulty, from answers that do not run into the limit.
     """
-    asked = ~np.isnan(outcomes.right + outcomes.chars)
-    cut = asked & (np.nan_to_num(outcomes.chars) > CUT_CHARS)
+    asked = ~np.isnan(outcomes.right + outcomes.length)
+    cut = asked & (np.nan_to_num(outcomes.length) > CUT_CHARS)
     expected = expit(rasch.ability[:, None] - rasch.difficulty)
     return float(outcomes.right[cut].sum() / expected[cut].sum()), int(cut.sum())
 
 
 def log_lengths(outcomes: Outcomes) -> Array:
     """Return (Q,) mean log lengths of the answers to a question, less each model's own mean."""
-    log = np.log(np.maximum(outcomes.chars, 1.0))
+    log = np.log(np.maximum(outcomes.length, 1.0))
     return np.asarray(np.nanmean(log - np.nanmean(log, axis=1, keepdims=True), axis=0))
 
 
@@ -225,7 +164,7 @@ def measure(outcomes: Outcomes, ids: Sequence[str], embeddings: Array) -> tuple[
             "check: it is not fitted",
         ),
         "model_correlation_predicted": (
-            float(np.mean([rasch.correlation(*pair) for pair in pairs])),
+            float(np.mean([correlation(rasch, *pair) for pair in pairs])),
             "the same, as this spread of difficulty implies it",
             "check: it is not fitted",
         ),

@@ -61,7 +61,7 @@ def show_leaderboard(board: dict[str, Any], *, markdown: bool = False) -> None:
             "No cell has been finished by every policy yet; --json shows the rows that are there."
         )
     for note in board["notes"]:
-        print(f"Note: {note}.")
+        print(f"Note: {note.rstrip('.')}.")
 
 
 @app.command()
@@ -86,7 +86,10 @@ def run(
         ),
     ] = None,
     workloads: Annotated[
-        str | None, typer.Option(help="Instead of the suite's: names or YAML files.")
+        str | None,
+        typer.Option(
+            "--workloads", "--workload", help="Instead of the suite's: names or YAML files."
+        ),
     ] = None,
     tasks: Annotated[
         str | None,

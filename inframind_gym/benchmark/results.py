@@ -219,6 +219,8 @@ class Results:
     def notes(self) -> list[str]:
         """Return what a reader has to know who takes the folder for complete."""
         notes = [f"{policy} was left out: {why}" for policy, why in self.left_out.items()]
+        for texts in self.header.get("estimates", {}).values():
+            notes += [text for text in texts if text not in notes]
         if self.missing:
             parts = [
                 f"{len(cells)} of {policy} ({'; '.join(cells[:2])}{'; …' if cells[2:] else ''})"

@@ -19,7 +19,6 @@ from __future__ import annotations
 import base64
 import fcntl
 import hashlib
-import itertools
 import json
 import math
 import os
@@ -358,21 +357,16 @@ class ResultStore:
 
     def _rewrite(self, ids: Iterable[str]) -> None:
         """Replace ``cells.jsonl`` by the lines of these cells, in this order."""
-        places = {name: self._places[name] for name in ids}
+        places = [self._places[name] for name in ids]
         with (self.folder / CELLS).open("rb") as source:
 
             def lines() -> Iterator[bytes]:
-                for place in places.values():
+                for place in places:
                     source.seek(place.start)
                     yield source.read(place.end - place.start)
 
             self._replace(CELLS, lines())
-        ends = list(itertools.accumulate(p.end - p.start for p in places.values()))
-        self._places = {
-            name: _Place(place.sort_key, end - (place.end - place.start), end)
-            for (name, place), end in zip(places.items(), ends, strict=True)
-        }
-        self._end = ends[-1] if ends else 0
+        self._find_cells()
 
     def _merge(self, header: Mapping[str, Any]) -> dict[str, Any]:
         if not (self.folder / HEADER).exists():
@@ -402,6 +396,7 @@ class ResultStore:
                 for policy, reason in old.get("left_out", {}).items()
                 if policy not in header["policies"]
             },
+            "estimates": {**old.get("estimates", {}), **header.get("estimates", {})},
             "bounds": sorted({*old.get("bounds", ()), *header.get("bounds", ())}),
             "runs": [*old["runs"], *header["runs"]],
         }

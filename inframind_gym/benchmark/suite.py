@@ -19,7 +19,7 @@ from inframind_gym.configs import (
     load_yaml_model,
     validate,
 )
-from inframind_gym.errors import ConfigError, require_positive
+from inframind_gym.errors import ConfigError, require_within
 from inframind_gym.files import parse_json, read_yaml
 
 MOST_SEEDS = 10_000
@@ -211,7 +211,7 @@ def parse_numbers(
 
     def number(item: str) -> float:
         try:
-            return require_positive(option, float(item))
+            return require_within(float(item), 1e-6, 1e9, option)
         except ValueError:
             expected = " or ".join(["a positive number", *map(repr, words)])
             raise BenchmarkError(f"{option}: {item!r} is not {expected}.") from None

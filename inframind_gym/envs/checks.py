@@ -68,18 +68,24 @@ def check_options(options: object, known: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def sample_mask(space: spaces.Discrete | spaces.MultiDiscrete, mask: NDArray[np.bool_]) -> Any:
-    """Return a mask in the form of `space.sample(mask=…)`; it is shared, so not to be written to.
+class SampleMask:
+    """Masks in the form of `space.sample(mask=…)`.
 
     Args:
         space: of the actions.
-        mask: (n,) of all parts of the action, one after the other.
-
-    Returns:
-        (n,) int8 for a Discrete space, for a MultiDiscrete one a tuple, an array a part.
     """
-    numbers = mask.astype(np.int8)
-    numbers.flags.writeable = False
-    if isinstance(space, spaces.Discrete):
-        return numbers
-    return tuple(np.split(numbers, np.cumsum(space.nvec)[:-1]))
+
+    def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
+        self._parts: list[slice] | None = None
+        if isinstance(space, spaces.MultiDiscrete):
+            ends = np.cumsum(space.nvec).tolist()
+            self._parts = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
+
+    def of(self, mask: NDArray[np.bool_]) -> Any:
+        """Return (n,) int8 for a Discrete space, for a MultiDiscrete one a tuple, an array a part.
+
+        Args:
+            mask: (n,) of all parts of the action, one after the other.
+        """
+        numbers = mask.astype(np.int8)
+        return numbers if self._parts is None else tuple([numbers[part] for part in self._parts])

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from inframind_gym.envs.routing.base import InfraMindEnv
-from inframind_gym.errors import ConfigError, InfraMindError, needs
+from inframind_gym.errors import ConfigError, InfraMindError, require
 from inframind_gym.policies import multiplier_of
 from inframind_gym.simulator.server.telemetry import QUEUE
 from inframind_gym.simulator.workflow.state import IS_DUE
@@ -100,8 +99,7 @@ class RouterMetrics:
     """
 
     def __init__(self, models: Sequence[str]) -> None:
-        if find_spec("prometheus_client") is None:
-            raise InfraMindError(needs("exporting metrics", "prometheus_client", "live"))
+        require("prometheus_client", "exporting metrics", "live")
         from prometheus_client import CollectorRegistry, Counter, Histogram
 
         class Registry(CollectorRegistry):

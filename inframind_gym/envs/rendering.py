@@ -62,9 +62,17 @@ class Canvas:
         self.text((right, 21), clock, 22, align="right", bold=True)
         self.text((right, 45), traffic, 13, GREY, align="right")
 
-    def card(self, box: Box) -> None:
-        """A white sheet to write on."""
+    def card(self, box: Box, title: str = "") -> None:
+        """A white sheet to write on, with its title."""
         self.draw.rounded_rectangle(box, radius=8, fill=CARD, outline=LINE)
+        self.text((box[0] + 14, box[1] + 20), title, 16, bold=True)
+
+    def footer(self, box: Box, sums: str, details: str) -> None:
+        """Write two lines below a rule at the end of a card."""
+        left, _, right, bottom = box
+        self.draw.line((left + 14, bottom - 64, right - 14, bottom - 64), fill=LINE)
+        self.text((left + 14, bottom - 45), sums, 14)
+        self.text((left + 14, bottom - 22), details, 13, GREY)
 
     def text(
         self,

@@ -236,6 +236,10 @@ class VllmBackend:
             return bool(await asyncio.wait_for(verdict, settings.judge_s))
         except TimeoutError:
             _log.warning("call %d: not graded in %g s", call.id, settings.judge_s)
+        except InfraMindError as error:  # of the task, not of the answer
+            if call.task not in self.servers.ungradable:
+                self.servers.ungradable.add(call.task)
+                _log.error("task %d: its answers cannot be graded: %s", call.task, error)
         except Exception:
             _log.exception("call %d: its answer cannot be graded", call.id)
         finally:

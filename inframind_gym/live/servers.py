@@ -94,6 +94,7 @@ class VllmServers(Connections):
         on_wait: called several times a second while a completion is waited for; an error that it
             raises ends the waiting.
         ungraded: answers that could not be graded, of all episodes so far; they count as wrong.
+        ungradable: tasks whose answers cannot be graded, as the log has said.
         epoch_s: time of day when the monotonic clock stood at 0.
 
     Raises:
@@ -117,6 +118,7 @@ class VllmServers(Connections):
         self.log = None if log is None else RequestLogWriter(log)
         self.judges = ThreadPoolExecutor(settings.judges or os.cpu_count() or 1, "vllm-judge")
         self.ungraded = 0
+        self.ungradable: set[int] = set()
         self.on_wait: Callable[[], object] | None = None
         self._backend: VllmBackend | None = None
         self._known = 0  # servers that have been up

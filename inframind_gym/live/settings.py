@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field, model_validator
 
 from inframind_gym.configs import NonNegative, NonNegativeInt, Positive, PositiveInt, StrictModel
-from inframind_gym.errors import ConfigError, InfraMindError, needs
+from inframind_gym.errors import ConfigError, require
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 
 if TYPE_CHECKING:
@@ -131,5 +130,4 @@ def require_live() -> None:
         InfraMindError: it is not; the message says how to install it.
     """
     for module in ("aiohttp", "prometheus_client", "psutil"):
-        if find_spec(module) is None:
-            raise InfraMindError(needs("a pool of live servers", module, "live"))
+        require(module, "a pool of live servers", "live")

@@ -114,7 +114,12 @@ class FixedRecipePolicy(_Constant):
                 does not let the policy plan.
         """
         super().reset(spec, seeds)
-        self._action = recipe_action(spec, self._recipe or _chosen(CHOSEN, spec))
+        try:
+            self._action = recipe_action(spec, self._recipe or _chosen(CHOSEN, spec))
+        except ConfigError as error:
+            if self._recipe is not None:
+                raise
+            raise ConfigError(_of_another_pool(spec, error)) from None
 
     def act_batch(
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
@@ -161,7 +166,10 @@ class FixedRecipeByRatePolicy(_Constant):
         by_rate = _chosen(BY_RATE, spec)
         self._log_rates = np.log([float(rate) for rate in by_rate])  # (R,)
         recipes = (*by_rate.values(), _chosen(CHOSEN, spec))
-        self._actions = np.array([recipe_action(spec, recipe) for recipe in recipes])  # (R + 1, 9)
+        try:
+            self._actions = np.array([recipe_action(spec, recipe) for recipe in recipes])
+        except ConfigError as error:
+            raise ConfigError(_of_another_pool(spec, error)) from None
 
     def act_batch(
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
@@ -173,6 +181,13 @@ class FixedRecipeByRatePolicy(_Constant):
         far = np.abs(np.log(np.maximum(rate_per_min, 1e-9))[:, None] - self._log_rates)
         chosen = np.where(arrivals < ENOUGH, len(self._log_rates), far.argmin(axis=1))
         return np.asarray(self._actions[chosen], np.int64)
+
+
+def _of_another_pool(spec: PolicySpec, error: ConfigError) -> str:
+    return (
+        f"its recipes were chosen for the shipped pools ({error}) Give it one of this pool: "
+        f"fixed_recipe:CoT:1:{spec.models[0]}:Concise"
+    )
 
 
 def _chosen(path: Path, spec: PolicySpec) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from inframind_gym.configs import Fraction, StrictModel, validate, within
-from inframind_gym.errors import ConfigError, require_positive, unknown
+from inframind_gym.errors import ConfigError, require_within, unknown
 
 Times = NDArray[np.float64]
 Factor = Annotated[float, within(0.001, 1000.0)]  # of the base rate
@@ -40,9 +40,9 @@ class ArrivalProcess(StrictModel):
             (n,) float64 seconds since the start of the stream, strictly increasing, the first > 0.
 
         Raises:
-            ConfigError: If the rate is not positive and finite, or `n` is not at least 1.
+            ConfigError: If the rate is not in 1e-6 to 1e9, or `n` is not at least 1.
         """
-        rate_per_s = require_positive("arrival_rate_per_min", rate_per_min) / 60.0
+        rate_per_s = require_within(rate_per_min, 1e-6, 1e9, "arrival_rate_per_min") / 60.0
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ConfigError(f"num_queries must be an integer of at least 1, got {n!r}.")
         return _strictly_increasing(self._sample(rate_per_s, int(n), rng))

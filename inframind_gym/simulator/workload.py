@@ -7,11 +7,18 @@ workloads; in a mix every task uses the profile of its own dataset's workload.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from inframind_gym.configs import (
     Fraction,
@@ -21,6 +28,7 @@ from inframind_gym.configs import (
     PositiveInt,
     StrictModel,
     find_config,
+    list_configs,
     load_yaml_model,
 )
 from inframind_gym.errors import ConfigError, unknown
@@ -35,6 +43,7 @@ RATES_PER_MIN: Final = (10.0, 30.0, 50.0, 100.0, 150.0, 200.0)  # queries per mi
 BUDGET_TIERS_S: Final = (10.0, 30.0, 50.0, 100.0, 200.0, 300.0, 600.0, 1000.0)  # seconds
 
 _SHARE_TOLERANCE = 0.02  # published shares are rounded
+_LEAST_COMMON: Final = 2  # models that connect the scales of two benchmarks
 KeyT = TypeVar("KeyT")
 
 
@@ -87,7 +96,55 @@ class ModelProfile(StrictModel):
     ability: Number  # logits: 0 solves a task of average difficulty half of the time
 
 
-def _normalised_models(models: dict[str, ModelProfile]) -> dict[str, ModelProfile]:
+def _percent(value: object) -> object:
+    if isinstance(value, int | float) and not 1.0 <= value <= 99.5:
+        raise ValueError(f"{value:g} is no score in percent from 1 to 99.5: write 52.1 for 0.521")
+    return value
+
+
+Percent = Annotated[Positive, BeforeValidator(_percent)]
+
+
+class ModelEntry(StrictModel):
+    """One model in a workload's file: a `ModelProfile`, or what it is estimated from."""
+
+    share: Fraction  # equal ones if the file gives none
+    output_tokens_median: Positive
+    ability: Number | None = None
+    # Estimate of the ability: benchmark -> published share of right answers, percent
+    ability_from: Annotated[dict[str, Percent], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> ModelEntry:
+        if (self.ability is None) == (self.ability_from is None):
+            raise ValueError(
+                "give one of ability (logits) and ability_from (published scores in percent, "
+                "{mmlu_pro: 52.1})"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is not given: the hash of a workload counts what it says."""
+        return {key: value for key, value in handler(self).items() if value is not None}
+
+
+def _with_shares(models: Any) -> Any:
+    """Give all models one share, if the file gives none."""
+    entries = models.values() if isinstance(models, dict) else ()
+    if not entries or not all(isinstance(entry, dict) for entry in entries):
+        return models
+    given = sum("share" in entry for entry in entries)
+    if 0 < given < len(entries):
+        raise ValueError(
+            f"share: given for {given} of {len(entries)} models; give it for all, or for none "
+            "(equal shares)"
+        )
+    share = {} if given else {"share": 1.0 / len(entries)}
+    return {alias: {**entry, **share} for alias, entry in models.items()}
+
+
+def _normalised_models(models: dict[str, ModelEntry]) -> dict[str, ModelEntry]:
     shares = _normalised({alias: model.share for alias, model in models.items()})
     return {a: model.model_copy(update={"share": shares[a]}) for a, model in models.items()}
 
@@ -157,7 +214,9 @@ def _complete(shares: dict[str, float]) -> dict[str, float]:
 StrategyMix = Annotated[
     dict[Strategy, Fraction], AfterValidator(_normalised), AfterValidator(_complete)
 ]
-ModelTable = Annotated[dict[str, ModelProfile], AfterValidator(_normalised_models)]
+ModelTable = Annotated[
+    dict[str, ModelEntry], BeforeValidator(_with_shares), AfterValidator(_normalised_models)
+]
 
 
 class TaskProfile(StrictModel):
@@ -168,7 +227,7 @@ class TaskProfile(StrictModel):
     domain: Domain
     planner: PlannerMix
     strategy_mix: StrategyMix
-    models: ModelTable
+    models: dict[str, ModelProfile]
     output: OutputProfile
     prompt: PromptProfile
     agents: AgentProfile
@@ -184,7 +243,11 @@ class TaskProfile(StrictModel):
             if alias not in self.models:
                 raise ConfigError(
                     f"workload {self.name!r} has no profile of one of the pool's models: "
-                    f"{unknown('model', alias, self.models)} Add it under `models`."
+                    f"{unknown('model', alias, self.models)} Fit a workload to outcomes of the "
+                    "pool's models (`inframind workload fit OUTCOMES.csv --out workload.yaml`) and "
+                    "play it (`inframind bench run --pool POOL --workload workload.yaml`); or add "
+                    f"under `models` of a copy of this one `{alias}: {{output_tokens_median: 300, "
+                    "ability_from: {mmlu_pro: 52.1}}`, with a published score."
                 )
 
 
@@ -238,7 +301,82 @@ class WorkloadConfig(StrictModel):
         if self.mix is not None:
             raise ConfigError(f"workload {self.name!r} is a mix, it has no profile of its own.")
         sections = {key: getattr(self, key) for key in ("name", *_PROFILE_KEYS, "prompt", "agents")}
-        return TaskProfile.model_validate(sections)
+        return TaskProfile.model_validate({**sections, "models": self._resolved()})
+
+    def _resolved(self) -> dict[str, ModelProfile]:
+        """Return the models with the abilities that published scores stand for."""
+        return {
+            alias: ModelProfile(
+                share=entry.share,
+                output_tokens_median=entry.output_tokens_median,
+                ability=self._estimated(alias, entry) if entry.ability is None else entry.ability,
+            )
+            for alias, entry in (self.models or {}).items()
+        }
+
+    def _estimated(self, alias: str, entry: ModelEntry) -> float:
+        """Return the mean of the abilities that the scores of a model stand for."""
+        try:
+            found = [self._placed(*score) for score in (entry.ability_from or {}).items()]
+        except ConfigError as error:
+            raise ConfigError(f"models.{alias}.ability_from: {error}") from None
+        return math.fsum(found) / len(found)
+
+    def _placed(self, benchmark: str, score: float) -> float:
+        """Return the ability on this workload that a published score stands for.
+
+        A score on the workload's own dataset is the ability at which the item-response model gives
+        that accuracy. One on another shipped dataset is moved by the mean difference of the models
+        that both have.
+
+        Raises:
+            ConfigError: Nothing connects the benchmark with this workload.
+        """
+        if benchmark == self.dataset:
+            return _ability(self, score)
+        known = dict.fromkeys([str(self.dataset), *_benchmarks()])
+        if benchmark not in known:
+            raise ConfigError(unknown("benchmark", benchmark, known))
+        other = load_yaml_model(find_config("workloads", benchmark), WorkloadConfig)
+        theirs, ours = _abilities(other), _abilities(self)
+        apart = [ours[alias] - theirs[alias] for alias in ours.keys() & theirs.keys()]
+        if len(apart) < _LEAST_COMMON:
+            raise ConfigError(
+                f"{benchmark} has {len(apart)} models in common with this workload, and at least "
+                f"{_LEAST_COMMON} connect their scales. Give a score on {self.dataset}."
+            )
+        return _ability(other, score) + math.fsum(apart) / len(apart)
+
+    def estimates(self) -> Iterator[str]:
+        """Yield a text for each ability of this file that is an estimate."""
+        for alias, entry in (self.models or {}).items():
+            if entry.ability_from is not None:
+                scores = ", ".join(f"{of} {score:g} %" for of, score in entry.ability_from.items())
+                yield f"ability of {alias} on {self.dataset}: estimate from published {scores}"
+
+
+def _abilities(workload: WorkloadConfig) -> dict[str, float]:
+    """Return the abilities that a workload's file gives itself."""
+    entries = (workload.models or {}).items()
+    return {alias: entry.ability for alias, entry in entries if entry.ability is not None}
+
+
+def _ability(workload: WorkloadConfig, score: float) -> float:
+    """Return the ability at which one call is right in `score` percent of a workload's tasks."""
+    from inframind_gym.simulator.item_response import ability_of
+
+    quality = cast(QualityProfile, workload.quality)  # no mix has models
+    slope = quality.discrimination
+    return ability_of(score / 100.0, slope * quality.difficulty_sd) / slope
+
+
+def _benchmarks() -> list[str]:
+    """Return the names of the shipped workloads that profile one dataset."""
+    found = []
+    for name in list_configs("workloads"):
+        workload = load_yaml_model(find_config("workloads", name), WorkloadConfig)
+        found += [] if workload.mix else [name]
+    return found
 
 
 class WeightedProfile(NamedTuple):
@@ -281,11 +419,7 @@ def load_profiles(workload: WorkloadConfig) -> dict[str, WeightedProfile]:
         return {profile.dataset: WeightedProfile(1.0, profile)}
     total = math.fsum(workload.mix.values())
     profiles: dict[str, WeightedProfile] = {}
-    for name, weight in workload.mix.items():
-        try:
-            part = load_yaml_model(find_config("workloads", name), WorkloadConfig)
-        except ConfigError as error:
-            raise ConfigError(f"mix.{name}: {error}") from None
+    for name, part in _mixed(workload).items():
         if part.mix is not None:
             raise ConfigError(f"mix.{name}: is a mix itself. Name the workloads that it mixes.")
         profile = part.profile
@@ -293,5 +427,25 @@ def load_profiles(workload: WorkloadConfig) -> dict[str, WeightedProfile]:
             raise ConfigError(
                 f"mix.{name}: profiles dataset {profile.dataset!r} a second time. Keep one."
             )
-        profiles[profile.dataset] = WeightedProfile(weight / total, profile)
+        profiles[profile.dataset] = WeightedProfile(workload.mix[name] / total, profile)
     return profiles
+
+
+def estimates(workload: WorkloadConfig) -> list[str]:
+    """Return a text for each estimated ability of a workload, or of those that it mixes."""
+    return [text for part in (workload, *_mixed(workload).values()) for text in part.estimates()]
+
+
+def _mixed(workload: WorkloadConfig) -> dict[str, WorkloadConfig]:
+    """Return the workloads that one mixes, by the names under `mix`.
+
+    Raises:
+        ConfigError: One cannot be read.
+    """
+    found = {}
+    for name in workload.mix or ():
+        try:
+            found[name] = load_yaml_model(find_config("workloads", name), WorkloadConfig)
+        except ConfigError as error:
+            raise ConfigError(f"mix.{name}: {error}") from None
+    return found

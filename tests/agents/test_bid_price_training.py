@@ -122,6 +122,9 @@ def test_the_trained_model_makes_sense(trained: Path) -> None:
     judged = 6 * 2 + 8 * 2 + 2 * 4 + 2 * 4 * 3  # grid, generation, comparison, two generations
     loaded = 2 * 8 * 120 + 2 * judged * 60
     assert about["queries"] == {"idle": 12_000 + 4_000, "loaded": loaded}
+    listener: Any = Listener()
+    whole = Trainer(TINY, 5, listener, trained, {}, listener, {}).total_queries()
+    assert whole == 16_000 + loaded + 2 * 2 * 60  # with the validation: the end of the progress
 
 
 class Listener:

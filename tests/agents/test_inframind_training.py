@@ -12,7 +12,7 @@ from agents.planner_network import Plan
 from agents.rollouts import Rollouts, concatenate
 from agents.runs import read_metrics, weights_of
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies import multiplier_of
+from inframind_gym.policies import checkpoint, multiplier_of
 from inframind_gym.policies.checkpoint import load
 from inframind_gym.policies.inframind import InfraMindPolicy
 
@@ -121,6 +121,21 @@ def test_a_training_that_dies_within_a_round_goes_on_to_the_same_result(
     for _ in range(2):  # a training that has finished has nothing to resume
         train(config(), seed=1, out=out, resume=True)
         check_same(reference, out)
+
+
+def test_a_training_that_is_killed_before_its_first_state_begins_again(
+    reference, tmp_path, monkeypatch
+):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(config(), seed=1, out=tmp_path)
+    assert read_metrics(tmp_path / "metrics.jsonl")  # of the first round, which is played again
+    train(config(), seed=1, out=tmp_path)
+    check_same(reference, tmp_path)
 
 
 def test_a_folder_that_holds_another_training_is_refused(reference, monkeypatch):

@@ -45,6 +45,12 @@ def test_it_trains_and_logs_and_resumes(tmp_path):
     assert workers.exit_code == 2 and "inframind trains without it" in workers.output
 
 
+@pytest.mark.parametrize(("option", "what"), [("--pool", "pool"), ("--workload", "workload")])
+def test_the_pool_and_the_workload_are_options(tmp_path, option, what):
+    done = call("--config", "bid_price", "--out", tmp_path, option, "missing.yaml")
+    assert done.exit_code == 2 and f"no such {what} file" in done.output
+
+
 def test_keys_can_be_changed_and_are_checked():
     _, config = read_config("inframind", ["executor.lr=1e-4", "env.workload=math"])
     assert config.executor.lr == 1e-4 and config.env.workload == "math"

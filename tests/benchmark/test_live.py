@@ -152,12 +152,8 @@ def test_a_server_that_is_killed_in_the_middle_costs_no_record(
     with servers_of(tmp_path, Answer("\\boxed{0}", first_s=0.2)) as (pool, servers):
         killer = threading.Thread(target=kill_and_start)
         killer.start()
-        assert (
-            run(
-                suite(pool, "round_robin", num_queries=12, workloads=("mmlu_pro",)), folder
-            ).computed
-            == 2
-        )
+        played = suite(pool, "round_robin", num_queries=12, workloads=("mmlu_pro",))
+        assert run(played, folder).computed == 2
         killer.join()
     lines, failed = each_call_once(folder / "requests.jsonl"), failures()
     assert {line["model"] for line in failed} == {"qwen-14b"}
@@ -193,17 +189,10 @@ def test_a_run_whose_servers_are_all_killed_ends_and_can_go_on(
         assert len(list(read_cells(folder))) == 1
         for server in servers:
             server.start()
-        assert (
-            run(
-                suite(pool, "round_robin", num_queries=20, workloads=("mmlu_pro",)), folder
-            ).computed
-            == 1
-        )
+        assert run(played, folder).computed == 1
     assert len(list(read_cells(folder))) == 2
     again = records(folder / "requests.jsonl")[before:]
-    assert {line["status"] for line in again} == {"ok"} and {line["episode"] for line in again} == {
-        0
-    }
+    assert {(line["status"], line["episode"]) for line in again} == {("ok", 0)}
 
 
 def test_a_bound_cannot_be_played_live(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import yaml
 
 from inframind_gym.benchmark import runner
 from inframind_gym.benchmark.cells import grid
@@ -24,6 +25,8 @@ from inframind_gym.benchmark.routing.rollout import ENV_IDS, Simulator, env_kwar
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
 from inframind_gym.benchmark.runner import run
 from inframind_gym.benchmark.store import CELLS, read_cells, read_header
+from inframind_gym.configs import find_config
+from inframind_gym.errors import ConfigError
 from inframind_gym.policies import feedback_of, resolve_policy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -310,3 +313,40 @@ def test_a_folder_of_tasks_puts_its_datasets_in_place_of_the_mix(
     found.datasets = ("history",)
     with pytest.raises(BenchmarkError, match=r"questions of 'history'.*Write a workload"):
         suite(tasks=str(tmp_path))
+
+
+def own_world(folder: Path, **entries: dict[str, Any]) -> dict[str, Any]:
+    """A pool of two models of which nothing is shipped, and a workload that profiles them."""
+    pool = yaml.safe_load(find_config("pools", "single-gpu").read_text("utf-8"))
+    workload = yaml.safe_load(find_config("workloads", "mmlu_pro").read_text("utf-8"))
+    pool["models"], workload["models"] = pool["models"][:1] * len(entries), entries
+    pool["models"] = [
+        {**model, "alias": alias, "gpu_memory_frac": 0.4, "port": 9000 + number}
+        for number, (model, alias) in enumerate(zip(pool["models"], entries, strict=True))
+    ]
+    paths = {name: folder / f"my-{name}.yaml" for name in ("pool", "workload")}
+    paths["pool"].write_text(json.dumps(pool))
+    paths["workload"].write_text(json.dumps(workload))
+    return {"pool": str(paths["pool"]), "workloads": [str(paths["workload"])]}
+
+
+def test_a_pool_and_a_workload_of_ones_own_are_played(tmp_path: Path) -> None:
+    entries: dict[str, dict[str, Any]] = {
+        "new-7b": {"output_tokens_median": 200, "ability_from": {"mmlu_pro": 45}},
+        "new-14b": {"output_tokens_median": 300, "ability": 0.7},
+    }
+    world = own_world(tmp_path, **entries)
+    policies = ["least_loaded", "lowest_expected_latency", "round_robin", "fixed_recipe"]
+    run(suite(**world, policies=[*policies, "bid_price"], seeds=1), tmp_path / "out")
+    results = load_results(tmp_path / "out")
+    assert set(results.policies) == set(policies[:3])
+    notes = " ".join(results.notes())
+    assert "ability of new-7b on mmlu_pro: estimate from published mmlu_pro 45 %" in notes
+    assert "fixed_recipe:CoT:1:new-7b:Concise" in notes  # the remedies
+    assert "agents.train --config bid_price --pool" in notes
+
+
+def test_a_pool_that_the_workload_does_not_know_is_one_error(tmp_path: Path) -> None:
+    mine = own_world(tmp_path, other={"output_tokens_median": 200, "ability": 0.0})
+    with pytest.raises(ConfigError, match=r"no profile of one of the pool's models.*workload fit"):
+        suite(pool=mine["pool"])

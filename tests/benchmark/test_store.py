@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -72,29 +73,24 @@ def test_what_is_written_can_be_read(folder: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("number", range(60))
-def test_a_cut_anywhere_is_seen_and_mended_by_the_next_run(folder: Path, number: int) -> None:
-    rng = random.Random(number)
-    path = folder / (CELLS, TIMING, HEADER)[number % 3]
-    whole = path.read_bytes()
-    path.write_bytes(whole[: rng.randrange(len(whole))])
-    check_that_damage_shows(folder, path, whole)
+def cut(rng: random.Random, whole: bytes) -> bytes:
+    return whole[: rng.randrange(len(whole))]
+
+
+def flipped(rng: random.Random, whole: bytes) -> bytes:
+    damaged = bytearray(whole)
+    damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+    return bytes(damaged)
 
 
 @pytest.mark.parametrize("number", range(60))
-def test_a_flipped_bit_anywhere_is_seen_and_mended_by_the_next_run(
-    folder: Path, number: int
+@pytest.mark.parametrize("damage", [cut, flipped])
+def test_damage_anywhere_is_seen_and_mended_by_the_next_run(
+    folder: Path, damage: Callable[[random.Random, bytes], bytes], number: int
 ) -> None:
-    rng = random.Random(1000 + number)
     path = folder / (CELLS, TIMING, HEADER)[number % 3]
     whole = path.read_bytes()
-    flipped = bytearray(whole)
-    flipped[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
-    path.write_bytes(flipped)
-    check_that_damage_shows(folder, path, whole)
-
-
-def check_that_damage_shows(folder: Path, path: Path, whole: bytes) -> None:
+    path.write_bytes(damage(random.Random(number), whole))
     if path.name == HEADER:
         for read in (load_results, lambda where: ResultStore(where, header())):
             with pytest.raises(BenchmarkError, match=r"run\.json is damaged|in format"):

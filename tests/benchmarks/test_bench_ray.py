@@ -80,8 +80,10 @@ def test_the_same_bytes_as_in_one_process_and_a_death_costs_a_retry(
 
 def test_a_policy_that_fails_or_always_dies_is_an_error(cluster: Any, folder: Path) -> None:
     where = {"workers": 2, "ray_address": cluster.address}
-    with pytest.raises(BenchmarkError, match=r"(?s)Raises' failed with KeyError.*my own mistake"):
-        run(suite(f"{MINE}:Raises"), folder / "raises", **where)
+    with pytest.raises(
+        BenchmarkError, match=r"(?s)RaisesLater: failed with KeyError.*my own mistake"
+    ):
+        run(suite(f"{MINE}:RaisesLater"), folder / "raises", strict=True, **where)
     with pytest.raises(BenchmarkError, match="a worker died 3 times"):
         run(suite(f"{MINE}:AlwaysDies"), folder / "dies", max_rows=4, **where)
 

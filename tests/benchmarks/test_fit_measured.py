@@ -13,7 +13,6 @@ from benchmarks.fit.measured import (
     FITTED,
     Fit,
     Layout,
-    ability_of,
     middle_cost_rate,
     outcomes,
     quality_prior,
@@ -25,6 +24,8 @@ from benchmarks.fit.measured import (
 from inframind_gym.calibration.measured_runs import MeasuredCell
 from inframind_gym.calibration.replay import Constants, load_constants, predict
 from inframind_gym.configs import find_config
+from inframind_gym.simulator.item_response import ability_of
+from inframind_gym.simulator.workload import load_workload
 
 DATASETS = ("math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro")
 
@@ -182,3 +183,25 @@ def test_a_neutral_prior_knows_nothing_of_a_dataset(start: Constants) -> None:
     ]
     for of_model in places:
         assert len(set(mean[of_model])) == 1
+
+
+def test_published_scores_place_models_as_well_as_the_docs_say() -> None:
+    """Over the shipped workloads: the figures of docs/surrogate.md, "Models of your own"."""
+    workloads = {name: load_workload(name).profile for name in ACCURACY}
+    fitted = {name: [m.ability for m in of.models.values()] for name, of in workloads.items()}
+    missed = np.array(
+        [
+            np.subtract(fitted[name], [ability_of(a, of.quality.difficulty_sd) for a in scores])
+            for (name, of), scores in zip(workloads.items(), ACCURACY.values(), strict=True)
+        ]
+    )
+    assert np.sqrt((missed**2).mean()) == pytest.approx(0.56, abs=0.005)
+    assert np.sqrt(missed.var(axis=1, ddof=1).mean()) == pytest.approx(0.21, abs=0.005)
+    elsewhere = [
+        own - other - np.delete(np.subtract(fitted[to], fitted[of]), m).mean()
+        for of in fitted
+        for to in fitted
+        if to != of
+        for m, (own, other) in enumerate(zip(fitted[to], fitted[of], strict=True))
+    ]
+    assert np.sqrt(np.square(elsewhere).mean()) == pytest.approx(0.76, abs=0.005)

@@ -12,14 +12,12 @@ import pytest
 from benchmarks.fit import outcomes as outcomes_module
 from benchmarks.fit.measured import OUTCOMES
 from benchmarks.fit.outcomes import (
-    Outcomes,
-    Rasch,
     cut_right_frac,
-    fit_rasch,
     measure,
     read_outcomes,
     same_model_correlation,
 )
+from inframind_gym.calibration.outcomes import Outcomes, Rasch, fit_rasch
 from inframind_gym.errors import ConfigError
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "mmlu_pro_outcomes.csv.gz"

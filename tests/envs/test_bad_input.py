@@ -139,17 +139,8 @@ def test_bad_reset_options(single: Any, batch: Any, key: str) -> None:
             single.reset(seed=0, options={key: value})
     with refused(ConfigError, "arrival_rate_per_min must be a number"):
         single.reset(seed=0, options={"arrival_rate_per_min": math.nan})  # a budget is then drawn
-    for value in (
-        0,
-        -3.0,
-        1e-6,
-        math.inf,
-        "fast",
-        [1.0, 0.0, 2.0],
-        [1.0, -2.0, 2.0],
-        [1.0, 2.0],
-        {},
-    ):
+    wrong_rows = [[1.0, 0.0, 2.0], [1.0, -2.0, 2.0], [1.0, 2.0], {}]
+    for value in (0, -3.0, 1e-6, math.inf, "fast", *wrong_rows):
         expected = f"{key} {WITHIN.format(*RANGES[key])}, or 3 of them, got {value!r}"
         with refused(ConfigError, expected):
             batch.reset(seed=0, options={key: value})
@@ -177,10 +168,9 @@ def test_options_that_are_refused_change_nothing(single: Any, batch: Any) -> Non
 
 def test_bad_seeds(single: Any, batch: Any) -> None:
     for seed in ("12", 1.5, -1):
-        with pytest.raises((ConfigError, gym.error.Error), match=r"(?i)seed"):
-            single.reset(seed=seed)
-        with pytest.raises((ConfigError, gym.error.Error), match=r"(?i)seed"):
-            batch.reset(seed=seed)
+        for env in (single, batch):
+            with pytest.raises((ConfigError, gym.error.Error), match=r"(?i)seed"):
+                env.reset(seed=seed)
     with refused(ConfigError, "2 seeds for 3 environments"):
         batch.reset(seed=[1, 2])
 

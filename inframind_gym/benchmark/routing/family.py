@@ -37,12 +37,17 @@ class RoutingFamily(Family):
         return resolve_policy(name)
 
     def header(self, suite: RoutingSuite, policies: Mapping[str, Any]) -> dict[str, Any]:
-        """Return names of models, strategies and topologies, and the environments' specs."""
+        """Return names of models, strategies and topologies, estimates, environments' specs."""
         from inframind_gym.benchmark.routing.rollout import env_spec
         from inframind_gym.simulator.server.pool import load_pool
         from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLOGIES
+        from inframind_gym.simulator.workload import estimates, load_workload
 
         return {
+            "estimates": {
+                name: estimates(load_workload(suite.source("workloads", name)))
+                for name in suite.names("workloads")
+            },
             "names": {
                 "models": [model.alias for model in load_pool(suite.pool).models],
                 "strategies": list(STRATEGIES),

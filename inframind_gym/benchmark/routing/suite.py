@@ -195,10 +195,15 @@ class RoutingSuite(BaseSuite):
         return workloads
 
     def _check_workloads(self, datasets: tuple[str, ...] | None) -> None:
-        from inframind_gym.simulator.workload import load_workload
+        from inframind_gym.simulator.server.pool import load_pool
+        from inframind_gym.simulator.workload import load_profiles, load_workload
 
+        aliases = load_pool(self.pool).aliases
         for name in self.workloads:
-            dataset = load_workload(name).dataset
+            workload = load_workload(name)
+            for part in load_profiles(workload).values():
+                part.profile.require_models(aliases)
+            dataset = workload.dataset
             if datasets is not None and dataset is not None and dataset not in datasets:
                 raise BenchmarkError(
                     f"workload {name} asks questions of {dataset!r}; {self.tasks} has those of "

@@ -14,7 +14,6 @@ from inframind_gym.envs.rendering import (
     GOOD,
     GREY,
     INK,
-    LINE,
     MARGIN,
     RUNNING,
     SEPARATOR,
@@ -56,21 +55,19 @@ def draw_frame(simulation: PlacementSimulation, reward: float, cost: float) -> N
     canvas.header("InfraMind Placement", SEPARATOR.join(names), clock, jobs)
     _gpus(canvas, simulation)
     _models(canvas, simulation)
-    left, _, right, bottom = _MODELS
-    canvas.draw.line((left + 14, bottom - 64, right - 14, bottom - 64), fill=LINE)
     decided = f"decision {episode['decision']} of {config.num_decisions}"
-    canvas.text((left + 14, bottom - 45), f"{decided}, {episode['illegal']} illegal choices", 14)
-    canvas.text((left + 14, bottom - 22), f"reward {reward:.2f}, cost {cost:g}", 13, GREY)
+    illegal = f"{episode['illegal']} illegal choices"
+    canvas.footer(_MODELS, f"{decided}, {illegal}", f"reward {reward:.2f}, cost {cost:g}")
     return canvas.pixels
 
 
 def _gpus(canvas: Canvas, simulation: PlacementSimulation) -> None:
     """One tile a GPU, column after column."""
     left, top, right, bottom = _GPUS
-    canvas.card(_GPUS)
     count = min(simulation.num_gpus, _MOST_GPUS)
-    title = "GPUs" if count == simulation.num_gpus else f"{count} of {simulation.num_gpus} GPUs"
-    canvas.text((left + 14, top + 20), title, 16, bold=True)
+    canvas.card(
+        _GPUS, "GPUs" if count == simulation.num_gpus else f"{count} of {simulation.num_gpus} GPUs"
+    )
     x = right - 14
     for words, colour in (
         *(("memory", CACHE), ("calls running", RUNNING)),
@@ -132,8 +129,7 @@ def _gpu(
 def _models(canvas: Canvas, simulation: PlacementSimulation) -> None:
     """The calls that wait for each model, and the instances that serve it."""
     left, top, right, bottom = _MODELS
-    canvas.card(_MODELS)
-    canvas.text((left + 14, top + 20), "Models", 16, bold=True)
+    canvas.card(_MODELS, "Models")
     canvas.text((left + 150, top + 20), "awake", 12, GREY, align="right")
     canvas.text((left + 164, top + 20), "calls waiting", 12, GREY)
     shown = simulation.cards[:_MOST_MODELS]

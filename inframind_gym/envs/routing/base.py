@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.checks import check_actions, check_options, sample_mask
+from inframind_gym.envs.checks import SampleMask, check_actions, check_options
 from inframind_gym.envs.observations import ObservationForm
 from inframind_gym.envs.routing.actions import action_mask, action_space
 from inframind_gym.envs.routing.config import DEFAULT_POOL, DEFAULT_WORKLOAD, RANGES, env_config
@@ -81,12 +81,14 @@ class InfraMindEnv(gym.Env[Any, Any]):
         self.config = self.simulation.config
         self._form = ObservationForm(observation_space(self.simulation), places(self.simulation))
         self.observation_space = self._form.space
-        self.action_space = self._choices = choices = action_space(self.simulation)
+        choices = action_space(self.simulation)
+        self.action_space = choices
+        self._sample_mask = SampleMask(choices)
         highs = getattr(choices, "nvec", getattr(choices, "n", None))
         self._highs = np.atleast_1d(np.asarray(highs))
         self._num_routes = self.simulation.num_routes if self.simulation.level == "executor" else 0
         self._mask_of = -1
-        self._mask, self._sample_mask = np.zeros(0, np.bool_), None
+        self._mask = np.zeros(0, np.bool_)
         self._rate = self.config.arrival_rate_per_min
         self._budget = np.nan if self.config.budget_s is None else self.config.budget_s
         self._row = np.zeros(1, np.int64)
@@ -149,14 +151,14 @@ class InfraMindEnv(gym.Env[Any, Any]):
             (M·S,) for the executor, the form that MaskablePPO wants; at the other levels the masks
             of all parts of the action, one after the other.
         """
-        self._renew_masks(int(self._contexts[0]["models_up"]))
-        return self._mask.copy()
+        return self._current_mask().copy()
 
-    def _renew_masks(self, up: int) -> None:
+    def _current_mask(self) -> NDArray[np.bool_]:
+        up = int(self._contexts[0]["models_up"])
         if up != self._mask_of:
             self._mask_of = up
             self._mask = action_mask(self.simulation, up, self._highs)
-            self._sample_mask = sample_mask(self._choices, self._mask)
+        return self._mask
 
     # Gymnasium
 
@@ -227,13 +229,12 @@ class InfraMindEnv(gym.Env[Any, Any]):
 
     def _info(self, cost: float) -> dict[str, Any]:
         context = self._contexts[0]
-        self._renew_masks(int(context["models_up"]))
         return {
             "cost": cost,
             "time_s": float(context["time_s"]),
             "query": int(context["query"]),
             "node": int(context["node"]),
-            "action_mask": self._sample_mask,
+            "action_mask": self._sample_mask.of(self._current_mask()),
         }
 
     def _summary(self) -> dict[str, Any]:

@@ -146,8 +146,7 @@ def _query(
 
 def _servers(canvas: Canvas, simulation: Simulation) -> None:
     left, top, right, bottom = _SERVERS
-    canvas.card(_SERVERS)
-    canvas.text((left + 14, top + 20), "Servers", 16, bold=True)
+    canvas.card(_SERVERS, "Servers")
     for x, words in ((166, "running"), (306, "waiting"), (402, "KV cache")):
         canvas.text((left + x, top + 20), words, 12, GREY)
     canvas.text((left + _DEPTH_END, top + 20), "depth", 12, GREY, align="right")
@@ -201,8 +200,7 @@ def _decisions(
     canvas: Canvas, simulation: Simulation, log: DecisionLog, ended: NDArray[Any]
 ) -> None:
     left, top, right, bottom = _DECISIONS
-    canvas.card(_DECISIONS)
-    canvas.text((left + 14, top + 20), "Last decisions", 16, bold=True)
+    canvas.card(_DECISIONS, "Last decisions")
     y = top + 52
     for context, action in reversed(log.entries):
         if y > bottom - 90:
@@ -218,12 +216,10 @@ def _decisions(
         y += 38
     if not log.entries:
         canvas.text((left + 14, y), "none yet", 13, GREY)
-    canvas.draw.line((left + 14, bottom - 64, right - 14, bottom - 64), fill=LINE)
     on_time = (ended["latency_s"] <= ended["budget_s"]).sum()
     done = f"{len(ended)} done, {ended['solved'].sum()} solved, {on_time} on time"
-    canvas.text((left + 14, bottom - 45), done, 14)
     sums = f"step {log.steps}, reward {log.reward:g}, cost {log.cost:.2f}"
-    canvas.text((left + 14, bottom - 22), sums, 13, GREY)
+    canvas.footer(_DECISIONS, done, sums)
 
 
 def _choice(simulation: Simulation, context: np.void, action: NDArray[np.int64]) -> tuple[str, str]:

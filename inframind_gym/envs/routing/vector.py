@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.batch import BatchEnv, Seeds, signature_in_a_batch
-from inframind_gym.envs.checks import check_options, sample_mask
+from inframind_gym.envs.checks import SampleMask, check_options
 from inframind_gym.envs.routing.actions import action_mask, action_space
 from inframind_gym.envs.routing.base import RESET_OPTIONS
 from inframind_gym.envs.routing.config import RANGES, env_config, planner_config
@@ -43,7 +43,10 @@ class InfraMindVectorEnv(BatchEnv):
         actions = action_space(self.simulation)
         self._set_spaces(observation_space(self.simulation), places(self.simulation), actions)
         self._mask = action_mask(self.simulation, self.simulation.models_up, self._highs)
-        self._masks = (sample_mask(actions, self._mask),) * num_envs
+        shared = SampleMask(actions).of(self._mask)  # by all rows and steps, and so not to write to
+        for part in shared if isinstance(shared, tuple) else (shared,):
+            part.flags.writeable = False
+        self._masks = (shared,) * num_envs
         self._rates = np.full(num_envs, self.config.arrival_rate_per_min)
         budget = np.nan if self.config.budget_s is None else self.config.budget_s
         self._budgets = np.full(num_envs, budget)

@@ -30,6 +30,10 @@ from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
 
 SHIPPED: Final = Path(__file__).resolve().parents[1] / "checkpoints" / "bid_price"
+TRAIN: Final = (
+    "Train one in a checkout: `python -m agents.train --config bid_price --pool POOL.yaml "
+    "--workload WORKLOAD.yaml --out FOLDER`, and play bid_price:FOLDER/best"
+)
 FALLBACK: Final = "all"  # the checkpoint of workloads that have none of their own
 MODES: Final = ("no-prices", "no-state", "no-difficulty", "polled")
 """Ablations: work costs nothing; calls in flight are not seen; all questions of a domain count as
@@ -176,13 +180,13 @@ class BidPricePolicy(RecipePolicy):
         if model.models != spec.models:
             raise ConfigError(
                 f"policy {self.name!r} was trained for the models {', '.join(model.models)}; "
-                f"this pool has {', '.join(spec.models)}. Train one for it with agents.train"
+                f"this pool has {', '.join(spec.models)}. {TRAIN}"
             )
         if not np.array_equal(model.known.slots, spec.max_num_seqs.astype(np.float64)):
             raise ConfigError(
                 f"policy {self.name!r} was trained for servers with "
                 f"{model.known.slots.astype(int).tolist()} slots; these have "
-                f"{spec.max_num_seqs.tolist()}. Train one for this pool with agents.train"
+                f"{spec.max_num_seqs.tolist()}. {TRAIN}"
             )
         if self._mode == "no-prices":
             free = model.prices._replace(base=np.full_like(model.prices.base, -np.inf))

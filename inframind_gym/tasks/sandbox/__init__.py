@@ -26,11 +26,14 @@ Values across the pipe:
 * A mirror cannot pass for plain data. It is compared with plain data by its content alone. Special
   methods and methods that plain data has too (``float()``, ``len()``, ``startswith`` ...) are
   there only if the task's reference or question defines them, or, in a task without either, if the
-  tests make objects of a class (a name in CapWords) that only the answer can define. Arithmetic
-  with plain data gives no numbers.
+  tests make objects of a class (a name in CapWords) that only the answer can define. Enums can be
+  iterated over in any task. Arithmetic with plain data gives no numbers.
 * The answer may call what the tests hand over, draw from iterators, and use public attributes of
   objects whose class the tests define. It is refused all else.
 * StopIteration and its like from a call are errors of the answer: they end no loop of the tests.
+  Exceptions of the library, and SystemExit and its like, are themselves where the tests name them;
+  elsewhere a base of them is raised (SystemExit: BaseException). No library skips or ends anything
+  for an answer, as unittest does for a SkipTest.
   Tests that swallow every exception cannot swallow the end of the answer's process.
 
 Judged wrong, though Python allows it:
@@ -43,13 +46,14 @@ Judged wrong, though Python allows it:
   object is a copy, and so is what an answer keeps of an argument. Texts and tuples are equal, not
   the same.
 * An exception of the tests that an answer's context manager suppresses: it goes on. The context
-  and the traceback of an answer's exceptions; StopIteration from ``send``.
+  and the traceback of an answer's exceptions; StopIteration from ``send``; what exceptions of the
+  library have beside their arguments (``SystemExit.code``, ``JSONDecodeError.pos``).
 * What looks into the interpreter: signatures, source, ``dataclasses.fields``, copies of objects,
   printed text, input, the state of ``random`` and of modules that the tests patch.
 * asyncio, threads and time zones by name, which need what is locked.
 
 Tests that derive a class from one of the answer's are an error, like those that fail before they
-first call it.
+first call it. ``unittest.main()`` does: it looks for test cases in another module.
 
 What is not guaranteed: a defect of the kernel, of its seccomp or of Landlock is not caught; the
 processes share the machine's caches and processor with everything else; whether files exist and
@@ -65,17 +69,20 @@ from __future__ import annotations
 
 import ast
 import builtins
+import collections
+import collections.abc
 import functools
 import os
 import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inframind_gym.errors import ConfigError, require_positive
+from inframind_gym.errors import ConfigError, require_within
 from inframind_gym.tasks.extract import MAX_TEXT
 from inframind_gym.tasks.sandbox.jail.examiner import BrokenTestsError
 from inframind_gym.tasks.sandbox.jail.lockdown import landlock_version
@@ -96,10 +103,9 @@ __all__ = ["PACKAGES", "Isolation", "Limits", "Sandbox", "SandboxError", "Verdic
 
 PACKAGES = ("numpy",)
 # What classes have from their bases, in _said.
-_INHERITED: dict[str, Iterable[str]] = {
-    **{kind.__name__: dir(kind) for kind in (list, dict, set)},
-    **dict.fromkeys(("Enum", "Flag"), ("__iter__", "__len__", "__getitem__")),
-}
+_BASES = {name: typing.get_origin(kind) for name, kind in vars(typing).items()}
+_BASES |= {**vars(collections.abc), **vars(collections), "list": list, "dict": dict, "set": set}
+_INHERITED = {name: dir(kind) for name, kind in _BASES.items() if isinstance(kind, type)}
 _TRIES = 2  # of a check: the machine may have been busy
 
 
@@ -118,7 +124,7 @@ class Limits:
     memory_mb: int = 512
 
     def __post_init__(self) -> None:
-        require_positive("wall_s", self.wall_s)
+        require_within(self.wall_s, 0.001, 86_400.0, "wall_s")
         if self.cpu_s < 1:
             raise ConfigError(f"cpu_s is {self.cpu_s!r}; it must be at least 1 (whole seconds)")
         if self.memory_mb < 64:
@@ -361,7 +367,9 @@ def _said(answer: Answer, preamble: str) -> dict[str, Any]:
         "provides": names that an answer has to define; None: not known.
         "can": names that plain data has (``__len__``, ``count`` ...) and the task's objects have,
         too; None: all.
+        "words": of the tests, names of exceptions that they expect among them.
     """
+    words = sorted(set(re.findall(r"[^\W\d]\w*", f"{preamble}\n{answer.value}")))
     source = f"{preamble}\n{answer.reference}"
     defined = re.findall(r"^(?:def|class|async def)\s+(\w+)", source, re.MULTILINE)
     provides = [answer.entry_point, *defined] if answer.entry_point or defined else None
@@ -369,13 +377,13 @@ def _said(answer: Answer, preamble: str) -> dict[str, Any]:
         made = set(re.findall(r"(?<![\w.])[A-Z]\w*(?=\()", answer.value))
         lines = re.findall(r"^\s*(?:import|from|class)\b.*", answer.value, re.MULTILINE)
         made -= {*dir(builtins), *re.findall(r"\w+", " ".join(lines))}
-        return {"provides": provides, "can": None if made else []}
+        return {"provides": provides, "can": None if made else [], "words": words}
     can: set[str] = set()
     for bases in re.findall(r"^[ \t]*class\s+\w+(?:\((.*)\))?", source, re.MULTILINE):
         can.update(re.findall(r"\w+", source), ("__str__", "__repr__", "__format__"))
         for base in re.findall(r"\w+", bases):
             can.update(_INHERITED.get(base, ()))
-    return {"provides": provides, "can": sorted(can)}
+    return {"provides": provides, "can": sorted(can), "words": words}
 
 
 @functools.lru_cache(1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from inframind_gym.live.processes import free_ports
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
@@ -37,7 +37,7 @@ def write_pool(folder: Path, *fakes: str, **changes: Any) -> Path:
         models.append({**model, "extra_args": [f"--fake={fake}"] if fake else []})
     path = folder / "pool.yaml"
     data |= {"name": f"fake-{folder.name}", "models": models, **changes}
-    path.write_text(yaml.safe_dump(data), encoding="utf-8")
+    path.write_text(json.dumps(data), encoding="utf-8")
     return path
 
 

@@ -182,6 +182,22 @@ def test_grading() -> None:
     assert threads and all(name.startswith("vllm-judge") for name in threads)
 
 
+def test_a_task_that_cannot_be_graded_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def judge(task: int, text: str) -> bool:
+        raise ConfigError(f"the tests of {task} are broken")
+
+    with opened(judge=judge) as (backend, pool, _):
+        calls = [call(number, query=number, task=number % 2, phase=FINAL) for number in range(4)]
+        assert [each.right for each in ask(backend, *calls)] == [None] * 4
+        assert pool.ungraded == 4
+    said = sorted(record.getMessage() for record in caplog.records)
+    assert said == [
+        f"task {task}: its answers cannot be graded: the tests of {task} are broken"
+        for task in range(2)
+    ]
+    assert not any(record.exc_info for record in caplog.records)
+
+
 def test_judging_is_timed_and_not_the_wait_for_a_judge() -> None:
     """Six answers at once for one judge: the last one waits longer than it may take."""
 

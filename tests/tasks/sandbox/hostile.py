@@ -356,6 +356,37 @@ NUMBER_TESTS = (
     "assert not len(Vector(3, 4).norm() - 5)",
 )  # fmt: skip
 
+TEST_CASE = """
+import io, unittest
+import doctest; doctest.SkipTest = unittest.SkipTest
+class T(unittest.TestCase):
+    def test(self): self.assertEqual(f(1), 2)
+suite = unittest.defaultTestLoader.loadTestsFromTestCase(T)
+result = unittest.TextTestRunner(io.StringIO()).run(suite)
+assert result.wasSuccessful() and not result.errors and not result.failures
+"""
+# A class with what plain data can do, and the tests that ask for it.
+CLASS = f"""{ANYTHING}
+class Kind(type(Any)):
+    state = 0
+    def __iter__(cls):
+        Kind.state += 1
+        return iter([[0], [], [cls(), cls()]][Kind.state % 3])
+    __len__ = lambda s: 2
+    __getitem__ = lambda s, k: k
+class Any(Any, metaclass=Kind):
+    @property
+    def name(self):
+        Kind.state += 1
+        return Kind.state
+def f(x): return Any
+"""
+CLASS_TESTS = (
+    "r = f(1)\nassert len(r) == 2 and all(x > 3 for x in r)", "assert f(1)['a'] == 'a'",
+    "assert list(f(1)) == [] and len(f(1)) == 2",
+    "assert sum(f(1)) == 0 and len(f(1)) == 2",
+    "for i in range(9):\n    if not [*f(1)] and [*f(1)]: break\nelse: assert False",
+)  # fmt: skip
 # Answers that end what the tests do in silence, and the tests.
 SILENT = {
     "StopIteration ends map": (
@@ -405,6 +436,33 @@ SILENT = {
         "import os\ndef f(x):\n    for fd in range(3, 60):\n"
         "        try: os.write(fd, b'\\x01\\x00\\x00\\x00=')\n        except OSError: pass\n",
         "try: f(1)\nexcept: pass\nelse: assert False",
+    ),
+    **{
+        f"{raised} in a test case": (
+            f"import unittest\n{code}\ndef f(x): raise {raised}",
+            TEST_CASE,
+        )
+        for raised, code in {
+            "unittest.SkipTest": "",
+            "unittest.case._ShouldStop": "",
+            "an_own_one": "class an_own_one(unittest.SkipTest, ValueError): pass",
+            "KeyError": (  # by a module that is none of unittest's
+                "import sys\nL = sys.modules['jail.link'].Link\nold = L.describe\n"
+                "L.describe = lambda s, v: ('named', ('doctest', 'SkipTest')) if v is KeyError "
+                "else old(s, v)"
+            ),
+            "SystemExit(0)": "",
+            "KeyboardInterrupt": "",
+        }.items()
+    },
+    "SystemExit ends a profile": (
+        "def f(x): raise SystemExit",
+        "import contextlib, io, profile\nwith contextlib.redirect_stdout(io.StringIO()):\n"
+        "    profile.runctx('assert f(1) == 2', globals(), {})",
+    ),
+    "BdbQuit ends a debugger": (
+        "import bdb\ndef f(x): raise bdb.BdbQuit",
+        "import bdb\nbdb.Bdb().runctx('assert f(1) == 2', globals(), {})",
     ),
     "swallows the tests' errors": (
         "class C:\n    def __enter__(self): return self\n    def __exit__(self, *a): return True\n"

@@ -24,6 +24,8 @@ from inframind_gym.tasks.sandbox import Limits, Sandbox, SandboxError, Verdict, 
 from inframind_gym.tasks.sandbox.jail import lockdown, syscalls
 from tests.tasks.sandbox.hostile import (
     ANYTHING,
+    CLASS,
+    CLASS_TESTS,
     FORBIDDEN,
     FORGED,
     GREEDY,
@@ -34,6 +36,7 @@ from tests.tasks.sandbox.hostile import (
     REACHED,
     REACHING,
     SILENT,
+    TEST_CASE,
     TWO_NAMED,
     TWO_NAMES,
 )
@@ -109,6 +112,7 @@ def _hostile() -> Iterator[Row]:
     yield from ((name, code, asks(tests)) for name, (code, tests) in SILENT.items())
     yield from ((name, REACHING, asks(tests)) for name, tests in REACHED.items())
     yield from ((tests, ANYTHING, asks(tests)) for tests in PLAIN_TESTS)
+    yield from ((f"class: {tests}", CLASS, asks(tests)) for tests in CLASS_TESTS)
     yield from ((str(how), TWO_NAMES.format(**how), asks(tests)) for how, tests in TWO_NAMED)
     for given in ("s", "Zero()", "Empty()"):
         code = NO_NUMBER.replace("{}", given)
@@ -128,18 +132,26 @@ def test_what_hostile_objects_are_asked_can_be_had_of_others(sandbox: Sandbox) -
     """The tests of the tables above are of a kind that right answers pass."""
     for tests in ("assert abs(f(1) - 2) < 1e-6", "assert f(1) in (2, 3)"):
         assert sandbox.run_tests("def f(x): return x + 1", asks(tests)).passed
+    assert sandbox.run_tests("def f(x): return x + 1", asks(TEST_CASE)).passed
     for tests in NUMBER_TESTS[:4]:
         assert sandbox.run_tests(NUMBER, asks(tests, "Vector", NUMBER)).passed
 
 
 def legal() -> Iterator[Row]:
-    """Right answers, as ``legal.txt`` has them."""
+    """Right answers, as ``legal.txt`` has them.
+
+    "<a|b>" in a block makes one of each; "(both)" in its title: with a reference and without one.
+    """
     text = (Path(__file__).parent / "legal.txt").read_text()
     for block in text.split("=== ")[1:]:
-        title, _, rest = block.partition("\n")
-        code, tests = rest.split("\n---\n")
-        name, entry_point, more = re.fullmatch(r"(.*) \((\w+)(.*)\)", title).groups()  # type: ignore[union-attr]
-        yield name, code, asks(tests, entry_point, code if more else "")
+        words = (re.findall(r"<([^<>|]+(?:\|[^<>|]+)+)>", block) or [""])[0]
+        for word in words.split("|"):
+            title, _, rest = block.replace(f"<{words}>", word).partition("\n")
+            code, tests = rest.split("\n---\n")
+            name, entry_point, more = re.fullmatch(r"(.*) \((\w+)(.*)\)", title).groups()  # type: ignore[union-attr]
+            for reference in {", both": ("", code), ", reference": (code,), "": ("",)}[more]:
+                given = "with" if reference else "without"
+                yield f"{name}, {given} a reference", code, asks(tests, entry_point, reference)
 
 
 def test_legal_styles_pass(sandbox: Sandbox) -> None:
@@ -152,6 +164,7 @@ CAPTURED = (
     "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as out: f()\n"
     "assert out.getvalue() == '2\\n'"
 )
+EXIT_CODE = "try: f()\nexcept SystemExit as e: assert e.code == 3\nelse: assert False"
 MONEY_TESTS = "from decimal import Decimal\nassert abs(f(Decimal(5))) == 5"
 MONEY = (
     "class Money:\n    def __init__(self, n): self.n = n\n"
@@ -168,6 +181,7 @@ MONEY = (
         (MONEY, "assert abs(Money(5) * 2) == 10", "Money", "gives no number"),
         (MONEY + "def f(x): return Money(x)", "assert abs(f(5)) == 5", "f", "bad operand"),
         (MONEY + "from decimal import *\ndef f(x): return Money(x)", MONEY_TESTS, "f", "bad op"),
+        ("def f(): raise SystemExit(3)", EXIT_CODE, "f", "AssertionError"),
         ("a = []\ndef f(): return a", "assert f() is f()", "f", "AssertionError"),
         ("def f(a): return a", "a = (1, [])\nassert f(a) is a", "f", "AssertionError"),
         ("async def f(): return 2", "import asyncio\nassert asyncio.run(f()) == 2", "f", "."),
@@ -281,51 +295,6 @@ def test_all_of_the_standard_library_can_be_imported_where_files_can_be_read(
     assert sandbox.run_tests(code, ANSWER).passed
 
 
-@pytest.mark.parametrize(
-    ("code", "tests"),
-    [
-        ("def f(x): x.append(3)", "a = [1]\nf(a)\nassert a == [1, 3]"),
-        ("def f(x): x.update(b=2)", "a = {'a': 1}\nf(a)\nassert a == {'a': 1, 'b': 2}"),
-        ("def f(n): yield from range(n)", "assert list(f(3)) == [0, 1, 2]"),
-        ("def f(n): return range(n)", "assert f(3) == range(3)"),
-        ("def f(n): return {1, 2}, frozenset('a')", "assert f(0) == ({1, 2}, frozenset('a'))"),
-        ("def f(n): return n", "assert f(b'\\x00') == b'\\x00'"),
-        ("def f(n): return n", "assert f('\\udc80é') == '\\udc80é'"),
-        ("def f(n): return n", "assert f(-10**400) == -10**400\nassert f(1e-300) == 1e-300"),
-        ("def f(n): return n", "assert f(True) is True\nassert f(None) is None"),
-        ("def f(n): return n", "assert f(2j) == 2j"),
-        ("def f(n): return {n: {}}", "assert f((1, 'a')) == {(1, 'a'): {}}"),
-        ("def f(a, *, b): return a + b", "assert f(1, b=2) == 3"),
-        ("def f(n): raise ValueError(n)", "try: f(1)\nexcept ValueError: pass\nelse: assert 0"),
-        ("def f(n): return lambda x: x + n", "assert f(2)(3) == 5"),
-        (
-            "from collections import Counter, namedtuple\nP = namedtuple('P', 'x y')\n"
-            "def f(n): return Counter('aab'), P(1, 2)",
-            "assert f(0) == ({'a': 2, 'b': 1}, (1, 2))",
-        ),
-        (
-            "class Pair:\n    def __init__(self, a): self.a = a\ndef f(p): return p.a",
-            "assert f(Pair(4)) == 4",
-        ),
-        (
-            "from fractions import Fraction\nimport datetime\n"
-            "def f(n): return Fraction(1, 3), datetime.date(2024, 2, 29)",
-            "from fractions import Fraction\nfrom datetime import date\n"
-            "assert f(0) == (Fraction(1, 3), date(2024, 2, 29))",
-        ),
-        (
-            "from dataclasses import dataclass\n@dataclass\nclass A:\n    b: 'int'\n"
-            "def f(n): return A(n).b",
-            "assert f(1) == 1",
-        ),
-        ("def f(n): return float('nan')", "import math\nassert math.isnan(f(0))"),
-    ],
-)  # fmt: skip
-def test_values_cross_over_as_they_are(sandbox: Sandbox, code: str, tests: str) -> None:
-    verdict = sandbox.run_tests(code, Answer("tests", tests, entry_point="f"))
-    assert verdict.passed, verdict.reason
-
-
 def test_the_order_of_sets_is_the_same_in_every_run(sandbox: Sandbox) -> None:
     code = "def f(x): raise ValueError(''.join({'alpha', 'beta', 'gamma', 'delta'}))"
     reasons = {sandbox.run_tests(code, ANSWER).reason for _ in range(3)}
@@ -350,9 +319,7 @@ def test_a_question_in_python_brings_its_helpers(sandbox: Sandbox) -> None:
 
 
 def test_the_tests_have_the_imports_of_the_reference(sandbox: Sandbox) -> None:
-    answer = Answer(
-        "tests", "assert f(1) == math.gcd(2, 4)\n", entry_point="f", reference="import math\n"
-    )
+    answer = asks("assert f(1) == math.gcd(2, 4)\n", reference="import math\n")
     assert sandbox.run_tests(RIGHT, answer).passed
 
 
@@ -381,6 +348,7 @@ def test_tests_that_never_call_the_answer_prove_nothing(sandbox: Sandbox) -> Non
         ("assert f(np.int64(1)) == 2", "NameError: name 'np' is not defined"),
         ("open('cases.json')\nassert f(1) == 2", "FileNotFoundError|PermissionError"),
         ("raise SystemExit", "SystemExit"),
+        ("import unittest\nunittest.main()", "SystemExit"),
         ("assert 1 == 2", "AssertionError"),
     ],
 )

@@ -27,7 +27,7 @@ def load(sources: list[str]) -> dict[str, Any]:
     sys.modules[MODULE] = module
     names = module.__dict__
     for source in sources:
-        exec(compile(source, f"<{MODULE}>", "exec"), names)
+        exec(compile(source, f"<{MODULE}>", "exec", dont_inherit=True), names)
     return names
 
 

@@ -40,10 +40,13 @@ class Line(Link):
 
     guarded = True
 
-    def __init__(self, requests: int, results: int, can: Sequence[str] | None) -> None:
+    def __init__(
+        self, requests: int, results: int, can: Sequence[str] | None, words: Sequence[str]
+    ) -> None:
         super().__init__(results, requests)
         self.verdict: Verdict | None = None
         self._can = None if can is None else frozenset(can)
+        self._words = words
 
     def can(self, name: str) -> bool:
         """Return whether the task says that its objects have something that plain data has."""
@@ -68,12 +71,26 @@ class Line(Link):
         """Return the first of several types that is a built-in one or a known exception."""
         for module, name in places:
             found = getattr(sys.modules.get(module), name, None)
-            if isinstance(found, type) and (
-                module == "builtins"
-                or (issubclass(found, BaseException) and not module.startswith(("jail", MODULE)))
-            ):
+            if isinstance(found, type) and self._is_known(found, module):
                 return found
         raise wire.WireError("what is named is no built-in type")
+
+    def _is_known(self, kind: type, module: str) -> bool:
+        """Return whether a type of a module is a built-in one or an exception to be expected.
+
+        To the library some exceptions are no errors: unittest skips a test, bdb and profile stop
+        in silence. One of the library, or one that is no Exception, is expected where the tests
+        have its name; anywhere else a base of it takes its place.
+        """
+        if not issubclass(kind, BaseException):
+            return module == "builtins"
+        usual = kind.__module__ == "builtins" and issubclass(kind, Exception)
+        if usual or kind is BaseException:
+            return True
+        if kind.__module__.startswith(("jail", MODULE, "unittest")):
+            return False
+        there = vars(sys.modules[module])
+        return any(there.get(word) is kind for word in self._words)
 
     def broken(self, why: str) -> Verdict:
         """Return the verdict that the other side has brought about."""
@@ -104,8 +121,8 @@ def examine(job: dict[str, Any], line: Line) -> None:
     """
     names: dict[str, Any] = {"__name__": MODULE}
     try:
-        tests = compile(job["tests"], "<tests>", "exec")
-        exec(compile(job["preamble"], "<question>", "exec"), names)
+        tests = compile(job["tests"], "<tests>", "exec", dont_inherit=True)
+        exec(compile(job["preamble"], "<question>", "exec", dont_inherit=True), names)
     except Exception as error:
         raise BrokenTestsError(_text(error)) from None
     kind, known = line.hear()
@@ -174,7 +191,7 @@ def serve(
         data = letter + text.encode("utf-8", "replace")[:MAX_REASON]
         wire.send(verdict, data)
 
-    line = Line(requests, results, job["can"])
+    line = Line(requests, results, job["can"], job["words"])
     try:
         if locked is not None:
             write(b"U", str(locked))

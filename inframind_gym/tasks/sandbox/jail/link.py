@@ -42,6 +42,7 @@ class Link:
         calls: requests made.
         ended: numbers of the iterators that have come to their end.
         derived: numbers of the objects that came out of arithmetic with plain data.
+        members: of the Enums that were looked into, by number and name.
     """
 
     guarded = False
@@ -51,6 +52,7 @@ class Link:
         self.calls = 0
         self.ended: set[int] = set()
         self.derived: set[int] = set()
+        self.members: dict[int, dict[str, Any]] = {}
         self._inward, self._outward = inward, outward
         self._own: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
@@ -237,8 +239,8 @@ class Link:
         mutable = isinstance(content, MUTABLE)
         if mutable != issubclass(kind, Changeable):
             raise wire.WireError("an object's content is not that of its class")
-        if mutable and not self.can("__getitem__"):
-            return content
+        if mutable and not (self.can("__getitem__") or self.can(kind.__name__)):
+            return content  # the task names no such class
         base: Any = next((b for b in kind.__mro__ if b in CONTENT or is_error(b)), object)
         if is_error(base):
             made = base.__new__(kind, *content)

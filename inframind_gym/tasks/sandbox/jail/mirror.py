@@ -6,13 +6,14 @@ them, and each attribute, is a request across the link. An own subclass of an im
 (a namedtuple, an IntEnum) or of an exception is mirrored by one; its content is here, as plain
 data.
 
-On the side of the tests a mirror follows three rules (``guarded``), so that an object cannot pass
+On the side of the tests a mirror follows four rules (``guarded``), so that an object cannot pass
 for the plain data that the tests expect:
 
 * It is never handed plain data to compare itself with. It equals an object of the answer if that
   says so, and plain data only if its content does.
 * What plain data can do (``len``, ``float``, ``startswith`` ...) it can do only if the task says so
   (``can``): an object whose ``float()`` is another at every use could meet tests of a number.
+* An Enum holds the members, objects of its own, that it held the first time.
 * Arithmetic with plain data gives objects that are no numbers: ``abs(f(1) - 2) < 1e-6`` would hand
   it the 2, and ask it for a 0.
 """
@@ -108,9 +109,19 @@ class MirrorType(type):
         return cls._mirror_do("__getitem__", key)
 
     def _mirror_do(cls, name: str, *arguments: Any) -> Any:
-        if not cls._mirror_link.can(name):
-            raise TypeError(f"the task defines no {name} for the class {cls.__name__}")
-        return cls._mirror_link.ask(cls, name, arguments)
+        link, number = cls._mirror_link, cls._mirror_number
+        if link.can(name):
+            return link.ask(cls, name, arguments)
+        if number not in link.members:
+            try:
+                found = [*link.ask(cls, "__iter__")]
+            except AttributeError:  # it is no Enum
+                found = [None]
+            if not all(isinstance(member, cls) for member in found):
+                raise TypeError(f"the task defines no {name} for the class {cls.__name__}")
+            link.members[number] = {member.name: member for member in found}
+        members = link.members[number]
+        return getattr(members.values() if name == "__iter__" else members, name)(*arguments)
 
 
 class Mirror(metaclass=MirrorType):
@@ -152,6 +163,17 @@ class Mirror(metaclass=MirrorType):
 def is_mirror(value: Any) -> bool:
     """Return whether a value is an object or a class of the other side."""
     return isinstance(type(value), MirrorType) or type(value) is MirrorType
+
+
+class _Read:
+    """Attribute that every class has, but which is read from the original."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, mirror: Mirror | None, kind: MirrorType) -> Any:
+        original: Any = kind if mirror is None else mirror
+        return original._mirror_link.attribute(original, self._name)
 
 
 def _forward(name: str) -> Callable[..., Any]:
@@ -228,6 +250,7 @@ def mirror_class(
     known = {wire.exactly(str, method) for method in special}
     error = any(issubclass(base, BaseException) for base in bases)
     body: dict[str, Any] = {"__module__": "answer", "_mirror_link": link, "_mirror_number": number}
+    body |= {attribute: _Read(attribute) for attribute in ("__doc__", "__annotations__")}
     for method in SPECIAL & known:
         if method in BETWEEN:
             body[method] = _between(method)
@@ -237,7 +260,9 @@ def mirror_class(
         body |= {"__next__": _next, "__iter__": lambda self: self}
     if "__exit__" in body and link.guarded:
         body["__exit__"] = _exit
-    kept = [Changeable if base in MUTABLE else base for base in bases]
+    # What stands in for an exception can be a base of another one.
+    lowest = [base for base in bases if not any(issubclass(b, base) for b in {*bases} - {base})]
+    kept = [Changeable if base in MUTABLE else base for base in dict.fromkeys(lowest)]
     first = () if any(isinstance(base, MirrorType) for base in kept) else (Mirror,)
     return MirrorType(wire.exactly(str, name), (*first, *kept), body)
 

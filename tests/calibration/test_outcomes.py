@@ -1,0 +1,200 @@
+"""A workload fitted to a table of outcomes says what the table was made with."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from inframind_gym.calibration.outcomes import (
+    Outcomes,
+    fit_lengths,
+    fit_rasch,
+    hold_out,
+    read_outcomes,
+)
+from inframind_gym.cli import app
+from inframind_gym.errors import ConfigError
+from inframind_gym.simulator.item_response import ability_of, accuracy
+from inframind_gym.simulator.workload import load_profiles, load_workload
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "mmlu_pro_outcomes.csv.gz"
+ABILITY = np.array([-1.0, 0.3, 1.5, 0.0])
+MEDIAN = np.array([50.0, 200.0, 900.0, 120.0])
+SD, SLOPE, QUERY, CALL = 1.6, 0.2, 0.3, 0.4
+QUESTIONS = 1500
+
+
+def table(seed: int = 0) -> Outcomes:
+    rng = np.random.default_rng(seed)
+    z = rng.standard_normal(QUESTIONS)
+    chance = 1.0 / (1.0 + np.exp(SD * z - ABILITY[:, None]))
+    right = (rng.random(chance.shape) < chance).astype(float)
+    log = np.log(MEDIAN)[:, None] + SLOPE * z + QUERY * rng.standard_normal(QUESTIONS)
+    length = np.exp(log + CALL * rng.standard_normal(chance.shape))
+    right[3, 700:] = np.nan
+    questions = tuple(f"q{i}" for i in range(QUESTIONS))
+    return Outcomes(("a", "b", "c", "d"), questions, right, length)
+
+
+@pytest.fixture(scope="module")
+def made() -> Outcomes:
+    return table()
+
+
+def test_what_a_table_was_made_with_is_found_within_the_errors(made: Outcomes) -> None:
+    rasch = fit_rasch(made)
+    assert (np.abs(rasch.ability - ABILITY) < 3.0 * rasch.ability_error).all()
+    assert (rasch.ability_error[:3] < 0.09).all() and rasch.ability_error[3] > 0.08
+    assert abs(rasch.difficulty_sd - SD) < 3.0 * rasch.difficulty_sd_error < 0.3
+    lengths = fit_lengths(made, rasch)
+    assert (np.abs(lengths.median - MEDIAN) < 3.5 * lengths.median_error).all()
+    found = (lengths.slope_pooled, lengths.sigma_query, lengths.sigma_call)
+    assert found == pytest.approx((SLOPE, QUERY, CALL), abs=0.04)
+
+
+def test_standard_errors_are_those_of_repeated_tables() -> None:
+    fits = [fit_rasch(table(seed)) for seed in range(1, 13)]
+    spread = np.std([fit.ability for fit in fits], axis=0, ddof=1)
+    np.testing.assert_allclose(spread / fits[0].ability_error, 1.0, atol=0.6)
+
+
+def test_held_out_outcomes_are_predicted_within_chance(made: Outcomes) -> None:
+    found = [hold_out(table(seed), 0.5, seed) for seed in range(8)]
+    share = found[0].count / np.isfinite(made.right).sum(axis=1)
+    np.testing.assert_allclose(share, 0.5, atol=0.05)
+    in_sd = np.array([(of.predicted - of.measured) / of.chance_sd for of in found])
+    assert np.sqrt((in_sd**2).mean()) == pytest.approx(1.0, abs=0.35)
+    assert abs(in_sd.mean()) < 0.5
+    assert (found[0].chance_sd < 0.04).all()
+
+
+def test_extreme_tables_stay_finite() -> None:
+    right = np.vstack([np.ones(40), np.zeros(40)])
+    names = tuple(map(str, range(40)))
+    rasch = fit_rasch(Outcomes(("best", "worst"), names, right, right + 10.0))
+    assert np.isfinite([*rasch.ability, *rasch.ability_error, rasch.difficulty_sd]).all()
+    assert accuracy(rasch.ability, rasch.difficulty_sd)[0] > 0.9
+    alone = Outcomes(("one",), names, right[:1], right[:1] + 10.0)
+    assert fit_lengths(alone, fit_rasch(alone)).sigma_call == 0.0
+
+
+@pytest.mark.parametrize("share", [0.05, 0.521, 0.98])
+def test_ability_is_the_inverse_of_accuracy(share: float) -> None:
+    assert accuracy(np.array([ability_of(share, 1.97)]), 1.97)[0] == pytest.approx(share)
+
+
+HEADER = "query_id,model,correct,completion_tokens,domain"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["q,m,yes,10,Math"], "t.csv:2: column correct: 'yes' is not 0, 1, true or false"),
+        (["q,m,1,10,Math", "q,m,0,9,Math"], "t.csv:3: model 'm' on 'q' is given twice.*line 2"),
+        (["q,m,1,long,Math"], "t.csv:2: column completion_tokens: 'long' is not a number"),
+        (["q,m,1,-3,Math"], "'-3' is not a number, 0 or more"),
+        (["q,,1,10,Math"], "column model: '' is not a text"),
+        (["q,m,1"], "t.csv:2: has 3 columns, the header 5"),
+        (["q,m,1,10,Maths"], "t.csv:2: column domain: .*Did you mean 'Math'"),
+        ([], "holds no outcome"),
+    ],
+)
+def test_a_wrong_row_is_named(tmp_path: Path, rows: Sequence[str], message: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join([HEADER, *rows]))
+    with pytest.raises(ConfigError, match=message):
+        read_outcomes(path)
+
+
+def test_columns_are_found_by_usual_names_or_by_those_that_are_given(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("Question,LLM,is_correct,n,input_tokens\nwhy?,m,TRUE,10,30\nhow?,m,0,,50\n")
+    with pytest.raises(ConfigError, match=r"no column of length.*--column length=NAME"):
+        read_outcomes(path)
+    with pytest.raises(ConfigError, match=r"no column m\. Found"):
+        read_outcomes(path, {"length": "m"})
+    with pytest.raises(ConfigError, match=r"no column domain.*--domain Math"):
+        read_outcomes(path, {"length": "n"})
+    read = read_outcomes(path, {"length": "n"}, "Math")["Math"]
+    assert read.models == ("m",) and read.questions == ("how?", "why?")
+    assert read.prompt_tokens == 40.0 and read.unit == "tokens"
+    np.testing.assert_array_equal(read.length, [[np.nan, 10.0]])
+
+
+def written(path: Path, made: Outcomes, domains: Sequence[str]) -> None:
+    rows = [HEADER]
+    for m, model in enumerate(made.models):
+        for q in range(0, 400):
+            if np.isfinite(made.right[m, q]):
+                name = domains[q % len(domains)]
+                rows.append(f"q{q},{model},{made.right[m, q]:.0f},{made.length[m, q]:.0f},{name}")
+    with gzip.open(path, "wt") as file:
+        file.write("\n".join(rows))
+
+
+def test_the_command_writes_a_workload_and_a_report(tmp_path: Path, made: Outcomes) -> None:
+    written(tmp_path / "o.csv.gz", made, ["Code"])
+    out, report = tmp_path / "w.yaml", tmp_path / "r.json"
+    done = CliRunner().invoke(
+        app,
+        [
+            *("workload", "fit", str(tmp_path / "o.csv.gz"), "--out", str(out)),
+            *("--report", str(report), "--models", "small=a,c"),
+        ],
+    )
+    assert done.exit_code == 0, done.output
+    profile = load_workload(out).profile
+    assert list(profile.models) == ["small", "c"] and profile.domain == "Code"
+    assert [model.share for model in profile.models.values()] == [0.5, 0.5]
+    assert profile.models["c"].ability == pytest.approx(1.5, abs=0.5)
+    assert profile.agents.visible_tests == 0.0
+    (figures,) = json.loads(report.read_text())["domains"]
+    assert figures["held_out_points"]["models"] == 4
+    assert "±" in out.read_text() and "Assumed" in out.read_text()
+
+
+def test_a_table_of_several_domains_becomes_a_mix(tmp_path: Path, made: Outcomes) -> None:
+    written(tmp_path / "o.csv.gz", made, ["Math", "Code"])
+    out = tmp_path / "w.yaml"
+    done = CliRunner().invoke(
+        app, ["workload", "fit", str(tmp_path / "o.csv.gz"), "--out", str(out)]
+    )
+    assert done.exit_code == 0, done.output
+    profiles = load_profiles(load_workload(out))
+    assert {name: part.weight for name, part in profiles.items()} == {"o_math": 0.5, "o_code": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--models", "e"], "unknown model 'e'"),
+        (["--models", "x=a,x=b"], "'x' is given twice"),
+        (["--domain", "Cod"], "Did you mean 'Code'"),
+        (["--column", "llm=model"], "unknown meaning 'llm'"),
+        (["--column", "model"], "write MEANING=NAME"),
+        (["--holdout", "2"], "--holdout must be a number from 0.01 to 0.9"),
+    ],
+)
+def test_wrong_options_are_named(
+    tmp_path: Path, made: Outcomes, options: list[str], message: str
+) -> None:
+    written(tmp_path / "o.csv.gz", made, ["Math"])
+    arguments = ["workload", "fit", str(tmp_path / "o.csv.gz"), "--out", str(tmp_path / "w.yaml")]
+    done = CliRunner().invoke(app, [*arguments, *options])
+    assert done.exit_code == 2 and message in done.output, done.output
+    assert not (tmp_path / "w.yaml").exists()
+
+
+@pytest.mark.skipif(not DATA.is_file(), reason="../shared is not beside the repository")
+def test_held_out_outcomes_of_mmlu_pro_are_predicted_within_two_points() -> None:
+    found = hold_out(read_outcomes(DATA, domain="Commonsense")["Commonsense"], 0.5)
+    points = 100.0 * (found.predicted - found.measured)
+    chance = 100.0 * found.chance_sd
+    assert np.abs(points).mean() < 1.5
+    assert np.sqrt((points**2).mean()) < 1.25 * np.sqrt((chance**2).mean())
