@@ -76,6 +76,14 @@ def replay(
         Path | None, typer.Option(help="Folder of workload YAML files. Default: the shipped ones.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Episodes to simulate for every cell.")] = 8,
+    fit_lengths: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            help="Arrival rate (queries/min) at which one factor on the answers to bare prompts is "
+            "fitted, a method without roles and dataset. Default: the shipped ones, from 50.",
+        ),
+    ] = None,
 ) -> None:
     """Simulate measured cells, executed as they were measured, and report the errors.
 
@@ -91,11 +99,24 @@ def replay(
     with friendly():
         cells = read_runs(runs, _methods(runs, methods))
         constants = replay.load_constants(pool, [cell.dataset for cell in cells], workloads)
-        rows = cell_rows(cells, replay.predict(cells, constants, seeds))
+        fitted_at = replay.FITTED_AT_PER_MIN
+        if fit_lengths is not None:
+            fitted_at = fit_lengths
+            constants = replay.fit_lengths(cells, constants, fitted_at, seeds)
+        rows = cell_rows(cells, replay.predict(cells, constants, seeds), fitted_at)
         summary = summarise(rows)
-        report = {"runs": runs.name, "pool": constants.pool.name, "seeds": seeds}
+        factors = replay.factors_used(cells, constants)
+        report = {
+            "runs": runs.name,
+            "pool": constants.pool.name,
+            "seeds": seeds,
+            "length_factors": {"fitted_at_per_min": fitted_at, "factors": factors},
+        }
         _write(out, {**report, "summary": summary, "cells": rows})
     Console().print(runs_table(summary))
+    for method, of in factors.items():
+        told = ", ".join(f"{dataset} {factor:.2f}" for dataset, factor in of.items())
+        typer.echo(f"{method}: agents' answers times {told}, fitted at {fitted_at:g} queries/min")
     typer.echo(f"{len(cells)} cells in {time.monotonic() - began:.0f} s: {out}")
 
 

@@ -9,9 +9,10 @@ times. `Constants` of servers and models can be changed between runs: so they ar
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.calibration.measured_runs import QUANTILES, SLO_S, MeasuredCell
 from inframind_gym.calibration.replay_choices import (
+    CALL_TIMEOUT_S,
     Harness,
     choose,
     graphs_of,
@@ -44,6 +46,22 @@ from inframind_gym.simulator.workload import TaskProfile, load_workload
 from inframind_gym.tasks import DOMAINS, load_tasks
 
 DEFAULT_SEEDS: Final = 8
+# `fit_lengths` on the published cells at that rate, with DEFAULT_SEEDS.
+FITTED_AT_PER_MIN: Final = 50.0
+LENGTH_FACTORS: Final[Mapping[tuple[str, str], float]] = {
+    ("moa", "math"): 1.91,
+    ("moa", "mbpp"): 1.39,
+    ("moa", "gsm_hard"): 1.05,
+    ("moa", "humaneval"): 1.00,
+    ("moa", "mmlu_pro"): 2.63,
+    ("gptswarm", "math"): 1.19,
+    ("gptswarm", "mbpp"): 1.39,
+    ("gptswarm", "gsm_hard"): 1.29,
+    ("gptswarm", "humaneval"): 0.86,
+    ("gptswarm", "mmlu_pro"): 0.80,
+}
+FACTORS: Final = (0.5, 3.0)  # the least and the greatest that is tried
+EXPLAINED: Final = 0.25  # relative error of the mean latency beyond which no factor is taken
 USUAL_QUERIES: Final = 500  # of an episode, where the cell has no count: as published
 _BATCH: Final = 160  # episodes that are advanced together
 _JOINT: Final = LEVELS.index("joint")
@@ -55,6 +73,8 @@ class Constants:
 
     pool: PoolConfig
     profiles: Mapping[str, TaskProfile]  # by dataset
+    # of the answers, by method and dataset; 1 where there is none
+    length_factors: Mapping[tuple[str, str], float] = field(default_factory=lambda: LENGTH_FACTORS)
 
 
 class Prediction(NamedTuple):
@@ -114,10 +134,12 @@ class RunBatch:
         self._draw(constants)
         rows, queries = self._arrival_s.shape
         card = cards(constants.pool)
-        ready = MAX_NODES * (int(card["max_num_seqs"].sum()) + 1)
+        slots = int(card["max_num_seqs"].sum())
+        ready = MAX_NODES * (slots + 1)
         self._flows = allocate_state(rows, queries, 1 << (ready - 1).bit_length(), False)
-        calls = 1 if self._harness.execution == "sequential" else MAX_AGENTS
-        self._cluster = allocate(card, rows, calls * queries + 1)
+        calls = MAX_AGENTS if self._harness.execution == "parallel" else 1
+        # What is aborted while it runs keeps its place until the step ends.
+        self._cluster = allocate(card, rows, calls * queries + 1 + slots)
         self.set_constants(constants)
 
     def set_constants(self, constants: Constants) -> None:
@@ -127,7 +149,14 @@ class RunBatch:
         self._cluster.card[:] = cards(constants.pool)
         params = build_params(
             constants.pool,
-            [profile_for(method, constants.profiles[dataset]) for dataset in self._datasets],
+            [
+                profile_for(
+                    method,
+                    constants.profiles[dataset],
+                    constants.length_factors.get((method, dataset), 1.0),
+                )
+                for dataset in self._datasets
+            ],
             self._tasks,
             self._task_profile,
             (SLO_S,),
@@ -145,6 +174,9 @@ class RunBatch:
                 "fixed_topology": -1,
                 "fixed_agents": -1,
                 "embeddings": 0,
+                "call_timeout_s": CALL_TIMEOUT_S,
+                "call_attempts": harness.call_attempts,
+                "call_streams": harness.streams,
             },
         )
         self._world = params._replace(graphs=graph_tables(self._graphs))
@@ -265,6 +297,74 @@ def predict(
     for indices, batch in batches(cells, constants, seeds):
         out.update(zip(indices, batch.run(), strict=True))
     return [out[index] for index in range(len(cells))]
+
+
+def fit_lengths(
+    cells: Sequence[MeasuredCell], constants: Constants, rate_per_min: float, seeds: int
+) -> Constants:
+    """Fit a factor on the agents' answers to each method without roles and dataset.
+
+    Of a grid, and then a finer one about its best point, the factor is taken that meets mean and
+    p95 of the latency best. Where none brings the mean within EXPLAINED, lengths do not explain
+    the cell, and the factor is 1.
+
+    Args:
+        cells: Those at other arrival rates and of methods with roles are not looked at.
+        constants: To start from.
+        rate_per_min: Arrival rate of the cells to be fitted.
+        seeds: Episodes of each cell.
+
+    Raises:
+        ConfigError: There is no cell to be fitted.
+    """
+    fitted = [
+        cell
+        for cell in cells
+        if cell.arrival_rate_per_min == rate_per_min and not harness_of(cell.method).has_roles
+    ]
+    if not fitted:
+        raise ConfigError(
+            f"--fit-lengths {rate_per_min:g}: no cell of a method without roles (moa, gptswarm) "
+            "has this arrival rate. Name a rate that they were measured at."
+        )
+    keys = [(cell.method, cell.dataset) for cell in fitted]
+    found = dict.fromkeys(keys, (math.inf, 1.0, math.inf))  # mismatch, factor, error of the mean
+
+    def attempt(factor_of: Mapping[tuple[str, str], float]) -> None:
+        said = predict(fitted, replace(constants, length_factors=factor_of), seeds)
+        off: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        for key, cell, prediction in zip(keys, fitted, said, strict=True):
+            mean, p95 = (
+                abs(math.log(prediction.latency_s[name] / cell.latency_s[name]))
+                for name in ("mean", "p95" if "p95" in cell.latency_s else "mean")
+            )
+            off.setdefault(key, []).append((mean + 0.5 * p95, mean))
+        for key, of in off.items():
+            mismatch, error = (float(np.mean(column)) for column in zip(*of, strict=True))
+            found[key] = min(found[key], (mismatch, factor_of[key], error))
+
+    for factor in np.geomspace(*FACTORS, 19).tolist():
+        attempt(dict.fromkeys(keys, factor))
+    best = {key: factor for key, (_, factor, _) in found.items()}
+    for nudge in (0.93, 0.95, 0.97, 1.03, 1.05, 1.07):
+        attempt({key: factor * nudge for key, factor in best.items()})
+    factors = {
+        key: factor if error <= math.log1p(EXPLAINED) else 1.0
+        for key, (_, factor, error) in found.items()
+    }
+    return replace(constants, length_factors={**constants.length_factors, **factors})
+
+
+def factors_used(
+    cells: Sequence[MeasuredCell], constants: Constants
+) -> dict[str, dict[str, float]]:
+    """Return the factors on answers that cells are simulated with, by method and dataset."""
+    used: dict[str, dict[str, float]] = {}
+    for cell in cells:
+        factor = constants.length_factors.get((cell.method, cell.dataset))
+        if factor is not None:
+            used.setdefault(cell.method, {})[cell.dataset] = factor
+    return used
 
 
 def batches(

@@ -5,10 +5,15 @@ The methods, as the InfraMind paper (arXiv 2606.11440) ran them:
 - `mas`: MasRouter (ACL 2025). Topology, agents and one model an agent, which in Debate speaks in
   both rounds; plain prompts; first come, first served.
 - `moa`: every model proposes, all at once; the pool's first model aggregates, and that call counts.
-- `gptswarm` (GPTSwarm, ICML 2024): one node a model, in the pool's order; every edge i -> j (i < j)
-  is drawn for every query. Neither it nor `moa` has roles.
+- `gptswarm` (GPTSwarm, ICML 2024): one node a model, in the pool's order and one after the other,
+  whatever the edges; then the pool's first model aggregates, and that call counts. A fixed graph
+  for each dataset says what is read. Neither it nor `moa` has roles.
 - `inframind`: an adaptive router, replayed by its measured joint shares of models and strategies,
   which result from its load and do not react to the simulated one; earliest deadline first.
+
+Every client aborted a call after CALL_TIMEOUT_S and sent it again. Those of `mas` and `inframind`
+streamed: they waited so long for the first token alone, three times in a call, of which a node made
+up to three.
 
 Choices are drawn by quota: their counts follow the shares as closely as they can, and only their
 order is random.
@@ -34,13 +39,14 @@ from inframind_gym.simulator.workflow.topology import (
     STRATEGIES,
     TOPOLOGIES,
     Graph,
+    custom_graph,
 )
 from inframind_gym.simulator.workload import AgentProfile, TaskProfile
 
 # Logits that the aggregating call of `moa` loses against the deciding call of a workflow, the same
 # for all datasets. Chosen for the accuracies published with InfraMind: MATH 74.6, GSM-Hard 49.0 and
-# MMLU-Pro 44.0 %. The simulation has 75, 51 and 54 (without it 79, 56 and 57): no shift of one size
-# explains the loss on MMLU-Pro.
+# MMLU-Pro 44.0 %. The simulation has 73, 51 and 51: no shift of one size explains the loss on
+# MMLU-Pro.
 AGGREGATOR_LOGIT: Final = -0.8
 
 # Share of an adaptive router's calls that take their query's own route instead of one of their own:
@@ -49,8 +55,9 @@ AGGREGATOR_LOGIT: Final = -0.8
 # (median absolute errors 25, 21, 12, 16 and 39 %), so it is a constant fitted to them by hand.
 ROUTE_AFFINITY: Final = 0.5
 
-GRAPHS: Final = 120  # random graphs that the queries of one `gptswarm` cell share
-USUAL_EDGES: Final = 5.5  # where a cell has none: the middle of the published 4 to 7
+CALL_TIMEOUT_S: Final = 600.0
+BARE_PROMPT_TOKENS: Final = 30  # chat template, and at most a line of instructions
+USUAL_EDGES: Final = 5  # where a cell has none: the middle of the measured 4 to 7
 _DEBATE: Final = TOPOLOGIES.index("Debate")
 _PLAIN: Final = 1  # index into STRATEGIES of the one that stands for plain prompts
 
@@ -59,20 +66,26 @@ _PLAIN: Final = 1  # index into STRATEGIES of the one that stands for plain prom
 class Harness:
     """Settings under which a method was measured."""
 
-    execution: Literal["parallel", "sequential"]
+    execution: Literal["parallel", "sequential", "serial"]
     scheduler: Literal["edf", "fcfs"]
     has_roles: bool  # agents with roles, whose rules are the workload's `agents`
     has_strategies: bool  # prompt strategies; otherwise prompts are plain
     adaptive: bool  # its choices depend on the load that they were measured under
+    streams: bool  # CALL_TIMEOUT_S is for the first token, not for the whole answer
+
+    @property
+    def call_attempts(self) -> int:
+        """How often a call is sent until it has failed."""
+        return 9 if self.streams else 3
 
 
+_ROUTER: Final = {"has_roles": True, "streams": True}
+_BASELINE: Final = dict.fromkeys(("has_roles", "has_strategies", "adaptive", "streams"), False)
 HARNESSES: Final[Mapping[str, Harness]] = {
-    "mas": Harness("sequential", "fcfs", has_roles=True, has_strategies=False, adaptive=False),
-    "moa": Harness("parallel", "fcfs", has_roles=False, has_strategies=False, adaptive=False),
-    "gptswarm": Harness(
-        "sequential", "fcfs", has_roles=False, has_strategies=False, adaptive=False
-    ),
-    "inframind": Harness("sequential", "edf", has_roles=True, has_strategies=True, adaptive=True),
+    "mas": Harness("sequential", "fcfs", has_strategies=False, adaptive=False, **_ROUTER),
+    "moa": Harness("parallel", "fcfs", **_BASELINE),
+    "gptswarm": Harness("serial", "fcfs", **_BASELINE),
+    "inframind": Harness("sequential", "edf", has_strategies=True, adaptive=True, **_ROUTER),
 }
 
 
@@ -96,11 +109,19 @@ def harness_of(method: str) -> Harness:
     return HARNESSES[method]
 
 
-def profile_for(method: str, profile: TaskProfile) -> TaskProfile:
-    """Return the profile of a dataset, changed for a method's prompts and agents."""
+def profile_for(method: str, profile: TaskProfile, length_factor: float = 1.0) -> TaskProfile:
+    """Return the profile of a dataset, changed for a method's prompts and agents.
+
+    Args:
+        method: one of HARNESSES.
+        profile: of the dataset.
+        length_factor: of the agents' answers, where the method has no prompt strategies; the call
+            that decides has the length that it has in `mas`.
+    """
     harness = harness_of(method)
     if not harness.has_roles:
-        profile = profile.model_copy(update={"agents": AgentProfile()})
+        bare = profile.prompt.model_copy(update={"overhead_tokens": BARE_PROMPT_TOKENS})
+        profile = profile.model_copy(update={"agents": AgentProfile(), "prompt": bare})
     if harness.has_strategies:
         return profile
     gain = dict.fromkeys(STRATEGIES, 0.0)
@@ -109,7 +130,12 @@ def profile_for(method: str, profile: TaskProfile) -> TaskProfile:
     return profile.model_copy(
         update={
             "output": profile.output.model_copy(
-                update={"strategy_factor": dict.fromkeys(STRATEGIES, 1.0)}
+                update={
+                    "strategy_factor": {
+                        **dict.fromkeys(STRATEGIES, 1.0),
+                        STRATEGIES[_PLAIN]: length_factor,
+                    }
+                }
             ),
             "quality": profile.quality.model_copy(update={"strategy_gain": gain}),
         }
@@ -117,7 +143,9 @@ def profile_for(method: str, profile: TaskProfile) -> TaskProfile:
 
 
 def graphs_of(cell: MeasuredCell, pool: PoolConfig) -> tuple[Graph, ...]:
-    """Return the graphs of a cell beyond the six topologies.
+    """Return the graphs of a cell beyond the six topologies: of `gptswarm` the one it has.
+
+    Only the number of its edges was measured: which they are is drawn, the same for all datasets.
 
     Raises:
         ConfigError: The pool has too many models for one graph, or the cell more edges than it.
@@ -126,24 +154,15 @@ def graphs_of(cell: MeasuredCell, pool: PoolConfig) -> tuple[Graph, ...]:
         return ()
     models = len(pool.models)
     pairs = list(combinations(range(models), 2))
-    edges = USUAL_EDGES if cell.edges is None else cell.edges
+    edges = USUAL_EDGES if cell.edges is None else round(cell.edges)
     if not 2 <= models <= MAX_AGENTS:
         raise ConfigError(f"{cell.source}: {models} models; a graph has 2 to {MAX_AGENTS} nodes.")
     if edges > len(pairs):
         raise ConfigError(
-            f"{cell.source}: {edges:g} edges; {models} nodes have at most {len(pairs)}."
+            f"{cell.source}: {edges} edges; {models} nodes have at most {len(pairs)}."
         )
-    rng = np.random.default_rng(0)
-    present = np.stack(
-        [quota([1 - edges / len(pairs), edges / len(pairs)], GRAPHS, rng) for _ in pairs]
-    )
-    graphs = []
-    for column in present.T:
-        before = [0] * models
-        for (source, target), there in zip(pairs, column, strict=True):
-            before[target] |= int(there) << source
-        graphs.append(Graph(tuple(before), tuple(range(models)), 1))
-    return tuple(graphs)
+    drawn = np.random.default_rng(0).permutation(len(pairs))[:edges]
+    return (custom_graph(models, [pairs[i] for i in drawn]),)
 
 
 def quota(shares: Sequence[float], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -175,7 +194,7 @@ def choose(
     if cell.method in ("moa", "gptswarm"):
         topology = np.full(count, TOPOLOGIES.index("IO"))
         if cell.method == "gptswarm":
-            topology = len(TOPOLOGIES) + quota([1.0] * GRAPHS, count, rng)
+            topology = np.full(count, len(TOPOLOGIES))
         node = np.minimum(np.arange(MAX_NODES), models - 1)
         route = np.tile(node * len(STRATEGIES) + _PLAIN, (count, 1))
         return Choices(topology, np.full(count, models), role, route)

@@ -275,13 +275,27 @@ def log_table(calibration: Calibration, figures: Mapping[str, Any]) -> Table:
 
 
 def cell_rows(
-    cells: Sequence[MeasuredCell], predictions: Sequence[Prediction]
+    cells: Sequence[MeasuredCell],
+    predictions: Sequence[Prediction],
+    fitted_at_per_min: float | None = None,
 ) -> list[dict[str, Any]]:
     """Return one record a cell, as JSON: its settings, pairs of figures, absolute errors.
 
     Errors are None where the cell lacks the measured figure.
+
+    Args:
+        cells: As measured.
+        predictions: One a cell.
+        fitted_at_per_min: Arrival rate at which the lengths of methods without roles were fitted.
     """
-    return [_cell_row(cell, said) for cell, said in zip(cells, predictions, strict=True)]
+    return [
+        {
+            **_cell_row(cell, said),
+            "lengths_fitted": cell.arrival_rate_per_min == fitted_at_per_min
+            and not HARNESSES[cell.method].has_roles,
+        }
+        for cell, said in zip(cells, predictions, strict=True)
+    ]
 
 
 def _cell_row(cell: MeasuredCell, said: Prediction) -> dict[str, Any]:
@@ -323,10 +337,15 @@ def _cell_row(cell: MeasuredCell, said: Prediction) -> dict[str, Any]:
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Pair]:
-    """Return the median and the 90th percentile of the absolute errors, by method."""
+    """Return the median and the 90th percentile of the absolute errors, by method.
+
+    Of a method that has cells with `lengths_fitted` the other ones count, if there are any.
+    """
     summary = {}
     for method in dict.fromkeys(row["method"] for row in rows):
-        of = [row["errors"] for row in rows if row["method"] == method]
+        own = [row for row in rows if row["method"] == method]
+        unseen = [row for row in own if not row["lengths_fitted"]]
+        of = [row["errors"] for row in unseen or own]
         entry: Pair = {"cells": len(of)}
         for name in ERRORS:
             known = [errors[name] for errors in of if errors[name] is not None]

@@ -68,6 +68,8 @@ class VllmBackend:
         judge: grades answers; None: they are not graded.
         episode: its number, in the log.
         priorities: send priorities.
+        call_timeout_s: limit of every call, which can then be sent again; None: limits follow from
+            the budget that is left, and a call that has reached its own is not sent again.
     """
 
     servers: VllmServers
@@ -76,6 +78,7 @@ class VllmBackend:
     judge: Judge | None
     episode: int
     priorities: bool
+    call_timeout_s: float | None = None
     _answers: dict[int, dict[int, str]] = field(default_factory=dict)  # by query, node; on the loop
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # by call; on the loop
     # Attempts at calls that failed, by query, node and phase.
@@ -176,7 +179,7 @@ class VllmBackend:
         room = model.server.max_model_len - call.max_tokens
         known = self._answers.get(call.query, {})
         answers = {node: known[node] for node in call.sources or call.reads if node in known}
-        over_s = submit_s + settings.limit_s(call.deadline_s - submit_s)
+        over_s = submit_s + (self.call_timeout_s or settings.limit_s(call.deadline_s - submit_s))
         result = ChatResult(submit_s + self.beginning.at_s)
         for share in _ROOM:
             try:
@@ -262,9 +265,11 @@ class VllmBackend:
     def _retryable(self, call: Call, result: ChatResult) -> bool:
         """Return whether the driver should send a call again; count the attempts at it."""
         key = (call.query, call.node, call.phase)
-        if result.answered or not result.retryable:
+        timed_out = result.status == "timeout" and self.call_timeout_s is not None
+        retryable = result.retryable or timed_out
+        if result.answered or not retryable:
             self._attempts.pop(key, None)
-            return result.retryable
+            return retryable
         self._attempts[key] = self._attempts.get(key, 0) + result.attempts
         return self._attempts[key] < self.servers.settings.most_attempts
 

@@ -137,6 +137,7 @@ class VllmServers(Connections):
         judge: Judge | None = None,
         *,
         scheduler: Scheduler | None = None,
+        call_timeout_s: float | None = None,
     ) -> VllmBackend:
         """Open the backend of an episode; its clock begins to run now.
 
@@ -147,6 +148,8 @@ class VllmServers(Connections):
             prompts: makes a call's messages.
             judge: grades an answer, on a thread of its own; None: they are not graded.
             scheduler: of the episode; "fcfs" sends no priorities. Without it the pool's.
+            call_timeout_s: limit of every call, which can then be sent again; None: limits follow
+                from the budget that is left (`LiveSettings`).
 
         Raises:
             InfraMindError: the pool is closed.
@@ -157,7 +160,9 @@ class VllmServers(Connections):
             self._backend.close()
         priorities = (scheduler or self.config.scheduler) != "fcfs"
         beginning = self.watcher.begin()
-        self._backend = VllmBackend(self, beginning, prompts, judge, self.episodes, priorities)
+        self._backend = VllmBackend(
+            self, beginning, prompts, judge, self.episodes, priorities, call_timeout_s
+        )
         self.episodes += 1
         return self._backend
 

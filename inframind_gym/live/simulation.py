@@ -101,7 +101,12 @@ class LiveSimulation(BackendSimulation):
         if self.on_wait is not None:
             self.servers.on_wait = self.on_wait
         prompts = self._prompts(self.tasks)
-        return self.servers.open(prompts, self._judge, scheduler=self.scheduler)
+        return self.servers.open(
+            prompts,
+            self._judge,
+            scheduler=self.scheduler,
+            call_timeout_s=self.config.call_timeout_s,
+        )
 
     def _make_sandbox(self) -> Sandbox:
         """Return a sandbox in which the run's answers can be judged.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,18 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from inframind_gym.calibration import replay
 from inframind_gym.calibration.measured_runs import MeasuredCell, read_runs
 from inframind_gym.calibration.replay import (
+    LENGTH_FACTORS,
     Constants,
     Prediction,
     RunBatch,
+    fit_lengths,
     load_constants,
     predict,
 )
 from inframind_gym.calibration.replay_choices import (
-    GRAPHS,
     ROUTE_AFFINITY,
     choose,
     graphs_of,
@@ -202,17 +205,13 @@ def test_agents_come_from_steps_unless_these_are_broken(
     assert mean_agents(broken, profile) == 5.0
 
 
-def test_gptswarm_draws_forward_edges(tmp_path: Path, constants: Constants) -> None:
-    cell = read_cell(tmp_path, "gptswarm", edges=4.6)
-    graphs = graphs_of(cell, constants.pool)
-    assert len(graphs) == GRAPHS
-    assert len({g.predecessors for g in graphs}) > GRAPHS // 2
-    assert all(mask >> node == 0 for g in graphs for node, mask in enumerate(g.predecessors))
-    edges = [sum(mask.bit_count() for mask in g.predecessors) for g in graphs]
-    assert np.mean(edges) == pytest.approx(4.6, abs=0.1)
+def test_gptswarm_has_one_graph_of_forward_edges(tmp_path: Path, constants: Constants) -> None:
+    cell = read_cell(tmp_path, "gptswarm", edges=4.0)
+    (graph,) = graphs_of(cell, constants.pool)
+    assert all(mask >> node == 0 for node, mask in enumerate(graph.predecessors))
+    assert sum(mask.bit_count() for mask in graph.predecessors) == 4
     choices = chosen(cell, constants, 240)
-    counts = np.bincount(choices.topology - len(TOPOLOGIES), minlength=GRAPHS)
-    assert (counts == 2).all()
+    assert set(choices.topology) == {len(TOPOLOGIES)}
     assert (choices.route[:, :5] // len(STRATEGIES) == np.arange(5)).all()
     with pytest.raises(ConfigError, match="11 edges; 5 nodes have at most 10"):
         graphs_of(read_cell(tmp_path, "gptswarm", edges=11), constants.pool)
@@ -285,20 +284,47 @@ def test_moa_is_as_slow_as_its_slowest_proposal_and_the_aggregator(
         topology_distribution={"IO": 1.0},
         num_agents=1,
     )
-    both, one = predict([moa, alone], constants, 4)
+    usual = replace(constants, length_factors={})
+    both, one = predict([moa, alone], usual, 4)
     assert both.calls == 6.0
     assert both.latency_s["mean"] == pytest.approx(2.0 * one.latency_s["mean"], rel=0.15)
 
 
-def test_gptswarm_waits_for_more_where_it_has_more_edges(
+def test_gptswarm_makes_one_call_after_the_other_whatever_its_edges(
     tmp_path: Path, constants: Constants
 ) -> None:
-    cells = [read_cell(tmp_path, "gptswarm", arrival_rate=0.01, edges=n) for n in (0, 5, 10)]
-    free, some, all_ = predict(cells, constants, 2)
-    assert free.calls == some.calls == all_.calls == 6.0
-    assert free.latency_s["mean"] < some.latency_s["mean"] < all_.latency_s["mean"]
-    # One node after the other: the sum of five calls, not the longest of them.
-    assert all_.latency_s["mean"] > 1.2 * free.latency_s["mean"]
+    usual = replace(constants, length_factors={})
+    cells = [read_cell(tmp_path, "gptswarm", arrival_rate=0.01, edges=n) for n in (0, 10)]
+    moa = read_cell(tmp_path, "moa", arrival_rate=0.01)
+    free, all_, at_once = predict([*cells, moa], usual, 2)
+    assert free.calls == all_.calls == 6.0
+    assert free.latency_s["mean"] == pytest.approx(all_.latency_s["mean"], rel=0.05)
+    assert free.latency_s["mean"] > 1.2 * at_once.latency_s["mean"]
+
+
+def test_clients_of_measured_runs_abort_calls(
+    tmp_path: Path, constants: Constants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jam = read_cell(tmp_path, "gptswarm", arrival_rate=1000.0, n_episodes=400, edges=4)
+    (aborting,) = predict([jam], constants, 1)
+    monkeypatch.setattr(replay, "CALL_TIMEOUT_S", np.inf)
+    (waiting,) = predict([jam], constants, 1)
+    assert aborting.calls > waiting.calls == 6.0
+
+
+def test_lengths_are_fitted_at_one_rate(tmp_path: Path, constants: Constants) -> None:
+    key, other = ("moa", "math"), ("moa", "mbpp")
+    cells = [read_cell(tmp_path, "moa", arrival_rate=20.0, dataset=of) for _, of in (key, other)]
+    (true,) = predict(cells[:1], replace(constants, length_factors={key: 1.6}), 1)
+    known = cells[0].model_copy(update={"latency_s": true.latency_s})
+    beyond = cells[1].model_copy(update={"latency_s": {"mean": 1e5, "p95": 1e5}})
+    elsewhere = beyond.model_copy(update={"dataset": "math", "arrival_rate_per_min": 30.0})
+    fitted = fit_lengths([known, beyond, elsewhere], constants, 20.0, 1)
+    assert fitted.length_factors[key] == pytest.approx(1.6, rel=0.03)
+    assert fitted.length_factors[other] == 1.0  # no length explains it
+    assert fitted.length_factors["gptswarm", "math"] == LENGTH_FACTORS["gptswarm", "math"]
+    with pytest.raises(ConfigError, match="no cell of a method without roles"):
+        fit_lengths([known], constants, 50.0, 1)
 
 
 def test_attainment_is_of_the_budget(tmp_path: Path, constants: Constants) -> None:
@@ -339,7 +365,8 @@ def test_errors_are_absolute_and_summed_up_by_method() -> None:
         prediction(10.0, 30.0, 0.75),
         prediction(20.0, 20.0, 0.7),
     ]
-    rows = cell_rows(cells, said)
+    rows = cell_rows(cells, said, 10.0)
+    assert not any(row["lengths_fitted"] for row in rows)  # their methods have roles
     assert [row["adaptive"] for row in rows] == [False, False, False, True]
     assert rows[0]["errors"]["latency_mean_abs_pct"] == pytest.approx(10.0)
     assert rows[2]["errors"]["latency_p95_abs_pct"] is None
@@ -355,6 +382,25 @@ def test_errors_are_absolute_and_summed_up_by_method() -> None:
         "accuracy_abs_points_median": pytest.approx(1.0),
         "accuracy_abs_points_p90": pytest.approx(4.2),
     }
+
+
+def test_cells_that_lengths_were_fitted_to_do_not_count_beside_others() -> None:
+    cells = [
+        MeasuredCell(
+            source="f: x",
+            method="moa",
+            dataset="math",
+            arrival_rate_per_min=rate,
+            accuracy=0.7,
+            latency_s={"mean": 10.0},
+        )
+        for rate in (50.0, 100.0)
+    ]
+    rows = cell_rows(cells, [prediction(10.0, 10.0, 0.7), prediction(15.0, 10.0, 0.7)], 50.0)
+    both, fitted = summarise(rows)["moa"], summarise(rows[:1])["moa"]
+    assert both["cells"] == fitted["cells"] == 1
+    assert both["latency_mean_abs_pct_median"] == pytest.approx(50.0)
+    assert fitted["latency_mean_abs_pct_median"] == pytest.approx(0.0)
 
 
 # Command
@@ -388,6 +434,9 @@ def test_the_command_writes_a_report(tmp_path: Path) -> None:
         "inframind": 1,
     }
     assert len(report["cells"]) == 5
+    assert report["length_factors"]["fitted_at_per_min"] == 50.0
+    assert set(report["length_factors"]["factors"]) == {"moa", "gptswarm"}
+    assert "fitted at 50 queries/min" in done.output
     for row in report["cells"]:
         assert row["adaptive"] == (row["method"] == "inframind")
         assert set(row["latency_s"]) == {"mean", "p5", "p25", "median", "p75", "p95"}

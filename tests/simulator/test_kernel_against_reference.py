@@ -82,8 +82,8 @@ def cards(servers: list[RefServer]) -> np.ndarray:
     return out
 
 
-def check(load: Load) -> int:
-    ReferenceKernel(load.servers).run(load.requests)
+def check(load: Load, timeout_s: float = np.inf) -> int:
+    ReferenceKernel(load.servers, timeout_s).run(load.requests)
     served = replay_requests(
         cards(load.servers),
         [r.server for r in load.requests],
@@ -91,13 +91,28 @@ def check(load: Load) -> int:
         [r.prompt_tokens for r in load.requests],
         [r.output_tokens for r in load.requests],
         [r.priority for r in load.requests],
+        timeout_s,
     )
     expected = load.requests
-    assert served["evictions"].tolist() == [r.evictions for r in expected]
+    answered = ~np.isnan([r.finish_s for r in expected])
+    evictions = [r.evictions if of else 0 for r, of in zip(expected, answered, strict=True)]
+    assert served["evictions"].tolist() == evictions
     for field in ("admitted_s", "first_token_s", "finish_s"):
-        want = [getattr(r, field) for r in expected]
+        want = np.where(answered, [getattr(r, field) for r in expected], np.nan)
         np.testing.assert_allclose(served[field], want, rtol=1e-9, atol=1e-9, err_msg=field)
     return int(served["evictions"].sum())
+
+
+@pytest.mark.parametrize("timeout_s", [0.0503, 0.507, 2.03])
+def test_agrees_on_random_loads_whose_clients_abort(timeout_s: float) -> None:
+    aborted = 0
+    for seed in range(60):
+        load = random_load(seed)
+        check(load, timeout_s)
+        ended = [r for r in load.requests if not np.isnan(r.finish_s)]
+        assert all(r.finish_s - r.submit_s <= timeout_s + 1e-9 for r in ended)
+        aborted += len(load.requests) - len(ended)
+    assert aborted > 100
 
 
 def test_agrees_on_a_hundred_random_loads_and_some_of_them_evict() -> None:

@@ -34,7 +34,8 @@ class BackendSimulation(Simulation):
         config: what to run.
         open_backend: called at the start of a stream, just before its clock begins to run.
         one_query: as of `Simulation`.
-        retries: how often a call that failed is sent again.
+        retries: how often a call that failed is sent again, where the config has no
+            `call_timeout_s`, with which `call_attempts` says so.
         patience_s: how long to wait for a model while all are down.
 
     Raises:
@@ -51,7 +52,7 @@ class BackendSimulation(Simulation):
         patience_s: float = 600.0,
     ) -> None:
         self._open_backend = open_backend
-        self._retries = retries
+        self._retries = retries if config.call_timeout_s is None else config.call_attempts - 1
         self._patience_s = patience_s
         self._loop: BackendLoop | None = None
         super().__init__(config, 1, one_query=one_query)
@@ -137,5 +138,6 @@ def open_surrogate(
         key,
         max_calls=simulation.num_queries * MAX_AGENTS + 1,
         poll_s=simulation.pool.metrics_poll_s,
+        call_timeout_s=simulation.config.call_timeout_s,
         lengths=lengths,
     )

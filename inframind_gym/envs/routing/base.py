@@ -64,6 +64,8 @@ class InfraMindEnv(gym.Env[Any, Any]):
         observation: Literal["full", "index", "dict"] = "full",
         system_features: Sequence[Literal["queue", "e2e", "kv", "in_flight"]] = ("queue", "e2e"),
         metrics_poll_s: float | None = None,
+        call_timeout_s: float | None = None,
+        call_attempts: int = 3,
         record_calls: bool = False,
         down_models: Sequence[str] = (),
         render_mode: Literal["rgb_array"] | None = None,

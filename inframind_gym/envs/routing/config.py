@@ -21,6 +21,8 @@ RANGES: Final = {
     "budget_s": (0.001, 1e6),  # what an observation can show
     "num_queries": (1, 1_000_000),
     "metrics_poll_s": (0.001, 1e6),
+    "call_timeout_s": (0.001, 1e6),
+    "call_attempts": (1, 1000),
 }
 
 
@@ -76,6 +78,8 @@ class EnvConfig(StrictModel):
     observation: Literal["full", "index", "dict"] = "full"
     system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
     metrics_poll_s: Annotated[float, within(*RANGES["metrics_poll_s"])] | None = None
+    call_timeout_s: Annotated[float, within(*RANGES["call_timeout_s"])] | None = None
+    call_attempts: Annotated[int, within(*RANGES["call_attempts"])] = 3
     record_calls: bool = False
     down_models: tuple[str, ...] = ()
 

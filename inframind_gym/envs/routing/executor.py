@@ -75,6 +75,8 @@ class ExecutorEnv(TaggedQueryEnv):
     | `observation` | "full" (embeddings), "index" or "dict" |
     | `system_features` | observed telemetry: "queue", "e2e", "kv", "in_flight" |
     | `metrics_poll_s` | seconds between two polls of it; None: the pool's |
+    | `call_timeout_s` | after which the client aborts a call; None: it waits |
+    | `call_attempts` | how often a call that it aborts is sent |
     | `record_calls` | keep a record of every call (`calls()`) |
     | `down_models` | aliases of models that are down |
 

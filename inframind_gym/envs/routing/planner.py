@@ -117,6 +117,8 @@ class PlannerEnv(TaggedQueryEnv):
         observation: Literal["full", "index", "dict"] = "full",
         system_features: Sequence[Literal["queue", "e2e", "kv", "in_flight"]] = ("queue", "e2e"),
         metrics_poll_s: float | None = None,
+        call_timeout_s: float | None = None,
+        call_attempts: int = 3,
         record_calls: bool = False,
         down_models: Sequence[str] = (),
         executor: str = "static_mix",

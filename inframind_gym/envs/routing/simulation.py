@@ -156,6 +156,8 @@ class Simulation:
                 "fixed_topology": _topology_of(config.planner),
                 "fixed_agents": config.planner.num_agents if config.planner else -1,
                 "embeddings": int(config.embedding == "full"),
+                "call_timeout_s": config.call_timeout_s or np.inf,
+                "call_attempts": config.call_attempts,
             },
             [] if own_graph is None else [own_graph],
         )
@@ -173,10 +175,14 @@ class Simulation:
     def _open_servers(self) -> int:
         """Make the servers; says how many calls can end before the next decision is made."""
         card = cards(self.pool)
-        # One more: a call that follows another is sent before that one's place is free.
+        slots = int(card["max_num_seqs"].sum())
+        # A call that follows another is sent before that one's place is free, and what is aborted
+        # while it runs keeps its place until the step ends.
         in_flight = self.num_queries * MAX_AGENTS + 1
+        if self.config.call_timeout_s is not None:
+            in_flight += slots
         self.cluster: Cluster = allocate(card, self.num_envs, in_flight)
-        return int(card["max_num_seqs"].sum())
+        return slots
 
     @property
     def level(self) -> str:

@@ -38,8 +38,10 @@ from inframind_gym.simulator.server.state import (
     FAR_CLOCK,
     FREE_IDS,
     NEVER_S,
+    NEWEST,
     NEXT_SEQ,
     NO_REQUEST,
+    OLDEST,
     USED_IDS,
     Cluster,
 )
@@ -77,8 +79,10 @@ def reset_cluster(cluster: Cluster, e: int) -> None:
         cluster.end_s[e, m] = NEVER_S
         for feature in range(cluster.seen.shape[1]):
             cluster.seen[e, feature, m] = np.float32(0.0)
-    for i in range(4):
+    for i in range(cluster.counts.shape[1]):
         cluster.counts[e, i] = 0
+    cluster.counts[e, OLDEST] = NO_REQUEST
+    cluster.counts[e, NEWEST] = NO_REQUEST
     cluster.busy[e] = np.uint32(0)
 
 

@@ -32,6 +32,21 @@ def push(heap: Any, size: int, priority: float, seq: int, request: int) -> None:
 
 
 @inner
+def remove(heap: Any, size: int, request: int) -> None:
+    """Take the entry of a request out of a heap of `size` entries that has it."""
+    hole = 0
+    while heap[hole].request != request:
+        hole += 1
+    while hole > 0:  # up to the top, as if it were the first
+        parent = (hole - 1) >> 1
+        heap[hole].priority = heap[parent].priority
+        heap[hole].seq = heap[parent].seq
+        heap[hole].request = heap[parent].request
+        hole = parent
+    pop(heap, size)
+
+
+@inner
 def pop(heap: Any, size: int) -> int:
     """Take the first entry off a heap of `size` > 0 entries and return its request id."""
     first = int(heap[0].request)

@@ -27,6 +27,7 @@ from inframind_gym.simulator.server.state import (
     Cluster,
     allocate,
 )
+from inframind_gym.simulator.server.timeouts import ABORTED, abort, next_timeout, unwatch, watch
 
 SERVED: Final = np.dtype(
     [("admitted_s", "f8"), ("first_token_s", "f8"), ("finish_s", "f8"), ("evictions", "i8")]
@@ -40,6 +41,7 @@ def replay_requests(
     prompt_tokens: ArrayLike,
     output_tokens: ArrayLike,
     priority: ArrayLike | None = None,
+    timeout_s: float = NEVER_S,
 ) -> NDArray[Any]:
     """Serve requests that arrive at given times and say what became of each.
 
@@ -50,10 +52,12 @@ def replay_requests(
         prompt_tokens: (n,) tokens to prefill, at least 1.
         output_tokens: (n,) tokens to emit, at least 1.
         priority: (n,) lower first; without it, first come first served.
+        timeout_s: after which a client aborts its request.
 
     Returns:
         (n,) SERVED records: start of the step of first admission, end of the step that emitted the
-        first token, end of the last step, s; and how often it was evicted.
+        first token, end of the last step, s; and how often it was evicted. Of one that was aborted
+        NaN and 0.
 
     Raises:
         InfraMindError: arrays of unequal length, times not ascending, counts below 1, a server that
@@ -83,8 +87,10 @@ def replay_requests(
             f"request {i} needs {needed[i]} KV blocks and its server has "
             f"{card['usable_blocks'][where[i]]}; raise num_kv_blocks or drop the request"
         )
+    for field in ("admitted_s", "first_token_s", "finish_s"):
+        out[field] = np.nan
     cluster = allocate(card, 1, len(times))
-    _replay(cluster, where, times, prompts, outputs, order, out)
+    _replay(cluster, where, times, prompts, outputs, order, timeout_s, out)
     return out
 
 
@@ -96,6 +102,7 @@ def _replay(
     prompt_tokens: NDArray[np.int64],
     output_tokens: NDArray[np.int64],
     priority: NDArray[np.float64],
+    limit_s: float,
     out: Any,
 ) -> None:
     e = 0
@@ -106,23 +113,30 @@ def _replay(
     while True:
         end_s, m = next_end(cluster, e)
         arrival_s = submit_s[arrived] if arrived < total else NEVER_S
+        timeout_s, late = next_timeout(cluster, e, limit_s)
         next_s = min(end_s, arrival_s)
         if cluster.counts[e, DIRTY] and next_s > now_s:
             flush(cluster, e, now_s)
             continue
+        next_s = min(next_s, timeout_s)
         if next_s == NEVER_S:
             return
         now_s = next_s
-        if end_s <= arrival_s:
+        if end_s == next_s:
             for i in range(finish_stretch(cluster, e, m, now_s)):
                 identity = int(cluster.done[i])
                 request = cluster.request[e, identity]
-                served = out[request.query]
-                served.admitted_s = request.admitted_s
-                served.first_token_s = request.first_token_s
-                served.finish_s = now_s
-                served.evictions = request.evictions
+                if request.query != ABORTED:
+                    served = out[request.query]
+                    served.admitted_s = request.admitted_s
+                    served.first_token_s = request.first_token_s
+                    served.finish_s = now_s
+                    served.evictions = request.evictions
+                    unwatch(cluster, e, identity)
                 release_request(cluster, e, identity)
+        elif timeout_s == next_s and arrival_s > next_s:
+            unwatch(cluster, e, late)
+            abort(cluster, e, late, now_s)
         else:
             identity = submit(
                 cluster,
@@ -134,4 +148,6 @@ def _replay(
                 output_tokens[arrived],
             )
             cluster.request[e, identity].query = arrived
+            if limit_s < NEVER_S:
+                watch(cluster, e, identity, 1)
             arrived += 1

@@ -99,6 +99,17 @@ REQUEST: Final = np.dtype(
 
 WAITING: Final = np.dtype([("priority", "f8"), ("seq", "i4"), ("request", "i4")], align=True)
 
+# A call whose client waits (`timeouts.py`).
+TIMER: Final = np.dtype(
+    [
+        ("older", "i4"),  # the calls sent before and after it that are waited for, or NO_REQUEST
+        ("newer", "i4"),
+        ("attempt", "i2"),  # 1 for the first
+        ("watched", "i2"),  # 1: it is in the list
+    ],
+    align=True,
+)
+
 # A call that ended with the last step, while the next one was scheduled already.
 LEAVING: Final = np.dtype(
     [("priority", "f8"), ("seq", "i4"), ("computed", "i4"), ("findable", "i4")], align=True
@@ -114,7 +125,9 @@ class Cluster(NamedTuple):
     request: NDArray[Any]  # (E, R) REQUEST, a pool
     free: NDArray[np.int32]  # (E, R) stack of returned request ids
     freed_before: NDArray[np.int32]  # (E, R) the server's freed_blocks at the request's eviction
-    counts: NDArray[np.int32]  # (E, 4): ids on the stack, ids ever used, next seq, dirty servers
+    timer: NDArray[Any]  # (E, R) TIMER
+    counts: NDArray[np.int32]  # (E, 6): ids on the stack, ids ever used, next seq, dirty servers,
+    # and of the calls that are waited for the oldest and the newest
     busy: NDArray[np.uint32]  # (E,) bit mask of servers that had work at the last flush
     seen: NDArray[np.float32]  # (E, 3, M) telemetry of the last poll, normalised: QUEUE, E2E, KV
     running: NDArray[np.int32]  # (E, M, S) request ids in order of admission
@@ -129,6 +142,8 @@ FREE_IDS: Final = 0
 USED_IDS: Final = 1
 NEXT_SEQ: Final = 2
 DIRTY: Final = 3
+OLDEST: Final = 4
+NEWEST: Final = 5
 
 
 def card_record(card: ServerCard, slowdown: float = 0.0, peers: int = 0) -> NDArray[Any]:
@@ -214,7 +229,8 @@ def allocate(card: NDArray[Any], num_envs: int, max_requests: int) -> Cluster:
         request=aligned((num_envs, max_requests), REQUEST),
         free=np.zeros((num_envs, max_requests), np.int32),
         freed_before=np.zeros((num_envs, max_requests), np.int32),
-        counts=np.zeros((num_envs, 4), np.int32),
+        timer=np.zeros((num_envs, max_requests), TIMER),
+        counts=np.zeros((num_envs, 6), np.int32),
         busy=np.zeros(num_envs, np.uint32),
         seen=np.zeros((num_envs, 3, models), np.float32),
         running=aligned((num_envs, models, slots), np.int32),

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.jit import jit
+from inframind_gym.simulator.jit import inner, jit
 from inframind_gym.simulator.quality import (
     ResponseTables,
     answer_bonus,
@@ -30,7 +30,7 @@ from inframind_gym.simulator.server.engine import (
     reset_cluster,
     submit,
 )
-from inframind_gym.simulator.server.state import DIRTY, Cluster, allocate
+from inframind_gym.simulator.server.state import DIRTY, NEVER_S, Cluster, allocate
 from inframind_gym.simulator.server.telemetry import (
     E2E,
     KV,
@@ -39,10 +39,19 @@ from inframind_gym.simulator.server.telemetry import (
     kv_frac,
     recent_e2e_s,
 )
+from inframind_gym.simulator.server.timeouts import ABORTED, abort, next_timeout, unwatch, watch
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
 from inframind_gym.simulator.workflow.topology import FINAL
 
-_CLOCK: Final = np.dtype([("now_s", "f8"), ("poll_s", "f8"), ("taken_s", "f8"), ("polls", "i8")])
+_CLOCK: Final = np.dtype(
+    [
+        ("now_s", "f8"),
+        ("poll_s", "f8"),
+        ("taken_s", "f8"),
+        ("call_timeout_s", "f8"),  # infinity: none
+        ("polls", "i8"),
+    ]
+)
 _ENDED: Final = np.dtype(
     [
         ("submit_s", "f8"),
@@ -50,6 +59,7 @@ _ENDED: Final = np.dtype(
         ("first_token_s", "f8"),
         ("call", "i8"),
         ("evictions", "i8"),
+        ("failed", "i8"),  # 1: it timed out
     ]
 )
 
@@ -68,6 +78,7 @@ class SurrogateBackend:
         key: of the stream's random numbers, 0..2**64 - 1.
         max_calls: most calls in flight.
         poll_s: interval at which the metrics are polled.
+        call_timeout_s: after which a call has failed; None: never.
         lengths: of prompts and answers, where they are known; None: as planned and drawn.
     """
 
@@ -80,15 +91,18 @@ class SurrogateBackend:
         *,
         max_calls: int,
         poll_s: float = 5.0,
+        call_timeout_s: float | None = None,
         lengths: Lengths | None = None,
     ) -> None:
         self._lengths = lengths
-        self._cluster = allocate(card, 1, max_calls)
+        # What was aborted while it ran keeps its place until the step ends.
+        self._cluster = allocate(card, 1, max_calls + int(card["max_num_seqs"].sum()))
         self._tables = tables
         self._role_fit = role_fit
         self._key: Any = np.uint64(key)
         self._clock = np.zeros(1, _CLOCK)
         self._clock["poll_s"] = poll_s
+        self._clock["call_timeout_s"] = NEVER_S if call_timeout_s is None else call_timeout_s
         self._metrics = np.zeros((3, len(card)))
         self._metrics[E2E] = np.nan
         self._ended = np.zeros(int(card["max_num_seqs"].max()), _ENDED)
@@ -137,9 +151,12 @@ class SurrogateBackend:
 
     def _completion(self, ended: np.void) -> Completion:
         call, tokens, truncated, right = self._outcome.pop(int(ended["call"]))
-        if call.phase == FINAL:
+        failed = bool(ended["failed"])
+        if failed:
+            tokens, truncated, right = 0, False, False
+        if call.phase == FINAL and not failed:
             self._right.pop(call.query, None)
-        else:
+        elif call.phase != FINAL:
             bit = 1 << call.node
             others = self._right.get(call.query, 0) & ~bit
             self._right[call.query] = others | bit if right else others
@@ -150,6 +167,7 @@ class SurrogateBackend:
             finish_s=self.now_s(),
             output_tokens=tokens,
             truncated=truncated,
+            failed=failed,
             right=right,
             admitted_s=float(ended["admitted_s"]),
             evictions=int(ended["evictions"]),
@@ -214,7 +232,19 @@ def _send(
     is_right = answer_right(tables, key, ordinal, task, place, model, bonus, truncated)
     identity = submit(cluster, 0, model, now_s, priority, prompt_tokens, tokens)
     cluster.request[0, identity].query = call
+    watch(cluster, 0, identity, 1)
     return tokens, truncated, is_right
+
+
+@inner
+def _note_end(request: Any, ended: Any, failed: int) -> None:
+    """Write what a request's completion tells into `ended`, an _ENDED record."""
+    ended.submit_s = request.submit_s
+    ended.admitted_s = request.admitted_s
+    ended.first_token_s = request.first_token_s
+    ended.call = request.query
+    ended.evictions = request.evictions
+    ended.failed = failed
 
 
 @jit
@@ -230,26 +260,32 @@ def _run(
     while True:
         end_s, m = next_end(cluster, 0)
         poll_s = time.poll_s * (time.polls + 1)
+        timeout_s, late = next_timeout(cluster, 0, time.call_timeout_s)
         next_s = min(end_s, min(until_s, poll_s))
         if cluster.counts[0, DIRTY] and next_s > time.now_s:
             flush(cluster, 0, time.now_s)
             continue
+        next_s = min(next_s, timeout_s)
         time.now_s = next_s
         if end_s == next_s:
-            count = finish_stretch(cluster, 0, m, next_s)
-            for i in range(count):
+            count = 0
+            for i in range(finish_stretch(cluster, 0, m, next_s)):
                 identity = int(cluster.done[i])
                 request = cluster.request[0, identity]
-                ended[i].submit_s = request.submit_s
-                ended[i].admitted_s = request.admitted_s
-                ended[i].first_token_s = request.first_token_s
-                ended[i].call = request.query
-                ended[i].evictions = request.evictions
+                if request.query != ABORTED:
+                    _note_end(request, ended[count], 0)
+                    unwatch(cluster, 0, identity)
+                    count += 1
                 release_request(cluster, 0, identity)
             if count > 0:
                 return count
         elif until_s == next_s:
             return 0
+        elif timeout_s == next_s:
+            _note_end(cluster.request[0, late], ended[0], 1)
+            unwatch(cluster, 0, late)
+            abort(cluster, 0, late, next_s)
+            return 1
         else:
             for server in range(metrics.shape[1]):
                 metrics[QUEUE, server] = depth_req(cluster, 0, server)

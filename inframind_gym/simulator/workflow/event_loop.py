@@ -24,6 +24,7 @@ from inframind_gym.simulator.server.engine import (
 )
 from inframind_gym.simulator.server.state import DIRTY, NEVER_S, Cluster
 from inframind_gym.simulator.server.telemetry import poll
+from inframind_gym.simulator.server.timeouts import ABORTED, abort, next_timeout, unwatch, watch
 from inframind_gym.simulator.workflow.dispatch import SEND, SEND_FINAL, WAIT, next_event
 from inframind_gym.simulator.workflow.lifecycle import (
     end_call,
@@ -40,9 +41,16 @@ from inframind_gym.simulator.workflow.topology import FINAL, FIRST, SECOND
 
 @inner
 def send_call(
-    params: EnvParams, state: EnvState, cluster: Cluster, e: int, slot: int, node: int, phase: int
+    params: EnvParams,
+    state: EnvState,
+    cluster: Cluster,
+    e: int,
+    slot: int,
+    node: int,
+    phase: int,
+    attempt: int,
 ) -> None:
-    """Send a call of the query to the server it was routed to."""
+    """Send a call of the query to the server it was routed to; `attempt` counts from 1."""
     query = state.query[e, slot]
     stream = state.stream[e]
     model, strategy, prompt, rank = prepare_call(params, state, e, slot, node, phase)
@@ -61,11 +69,15 @@ def send_call(
     request.query = slot
     request.node = node
     request.phase = phase
+    if params.settings[0].call_timeout_s < NEVER_S:
+        watch(cluster, e, identity, attempt)
 
 
 @inner
 def call_done(params: EnvParams, state: EnvState, cluster: Cluster, e: int, identity: int) -> None:
     """A server has finished a call: judge the answer and do what follows from it."""
+    if params.settings[0].call_timeout_s < NEVER_S:
+        unwatch(cluster, e, identity)
     request = cluster.request[e, identity]
     slot, node, phase = int(request.query), int(request.node), int(request.phase)
     query = state.query[e, slot]
@@ -95,7 +107,30 @@ def call_done(params: EnvParams, state: EnvState, cluster: Cluster, e: int, iden
         )
     follows = end_call(params, state, e, request, truncated, False, right, False)
     if follows <= FINAL:
-        send_call(params, state, cluster, e, slot, node if follows == SECOND else 0, follows)
+        send_call(params, state, cluster, e, slot, node if follows == SECOND else 0, follows, 1)
+
+
+@inner
+def call_times_out(
+    params: EnvParams, state: EnvState, cluster: Cluster, e: int, identity: int
+) -> None:
+    """The client has waited for a call long enough: abort it, and send it again or do without."""
+    request = cluster.request[e, identity]
+    stream = state.stream[e]
+    settings = params.settings[0]
+    unwatch(cluster, e, identity)
+    if settings.call_streams and request.first_token_s <= stream.now_s:
+        return
+    slot, node, phase = int(request.query), int(request.node), int(request.phase)
+    attempt = int(cluster.timer[e, identity].attempt)
+    again = attempt < settings.call_attempts
+    request.output_tokens = 0
+    follows = end_call(params, state, e, request, False, True, False, again)
+    abort(cluster, e, identity, stream.now_s)
+    if again:
+        send_call(params, state, cluster, e, slot, node, phase, attempt + 1)
+    elif follows <= FINAL:
+        send_call(params, state, cluster, e, slot, node if follows == SECOND else 0, follows, 1)
 
 
 @inner
@@ -111,7 +146,7 @@ def advance(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> int
     while True:
         event, slot, node = next_event(params, state, e)
         if event in (SEND, SEND_FINAL):
-            send_call(params, state, cluster, e, slot, node, FIRST if event == SEND else FINAL)
+            send_call(params, state, cluster, e, slot, node, FIRST if event == SEND else FINAL, 1)
             continue
         if event != WAIT:
             return event
@@ -119,18 +154,25 @@ def advance(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> int
         arrival_s = NEVER_S
         if stream.arrived < stream.num_queries:
             arrival_s = state.arrival_s[e, stream.arrived]
+        timeout_s, late = NEVER_S, 0
+        if settings.call_timeout_s < NEVER_S:
+            timeout_s, late = next_timeout(cluster, e, settings.call_timeout_s)
         next_s = min(end_s, min(arrival_s, stream.next_poll_s))
         if cluster.counts[e, DIRTY] and next_s > stream.now_s:
             flush(cluster, e, stream.now_s)
             continue
+        next_s = min(next_s, timeout_s)
         stream.now_s = next_s
         if end_s == next_s:
             for i in range(finish_stretch(cluster, e, m, next_s)):
                 identity = int(cluster.done[i])
-                call_done(params, state, cluster, e, identity)
+                if cluster.request[e, identity].query != ABORTED:
+                    call_done(params, state, cluster, e, identity)
                 release_request(cluster, e, identity)
         elif arrival_s == next_s:
             start_query(params, state, e)
+        elif timeout_s == next_s:
+            call_times_out(params, state, cluster, e, late)
         else:
             poll(cluster, e, next_s, params.features, settings.queue_norm, settings.queue_high)
             stream.polls += 1

@@ -80,6 +80,7 @@ def start_query(params: EnvParams, state: EnvState, e: int) -> None:
     query.pushed = 0
     query.done = 0
     query.right = 0
+    query.lost = 0
     query.proven = 0
     query.prompt_tokens = 0
     query.output_tokens = 0
@@ -131,16 +132,17 @@ def nodes_read(params: EnvParams, query: Any, node: int, phase: int) -> Any:
     """Bit mask of the nodes whose answers are in the prompt of a call.
 
     The deciding call reads every agent's last one; a second call reads its own first answer too.
+    Of a node whose call failed there is nothing to read.
     """
     if phase == FINAL:
         everyone = (_ONE << np.uint32(query.num_nodes)) - _ONE
         if query.topology == _DEBATE:
-            return everyone & ~((_ONE << np.uint32(query.num_agents)) - _ONE)
-        return everyone
+            everyone &= ~((_ONE << np.uint32(query.num_agents)) - _ONE)
+        return everyone & ~query.lost
     before = params.graphs.predecessors[query.topology, query.num_agents - 1, node]
     if phase == SECOND:
-        return before | _ONE << np.uint32(node)
-    return before | np.uint32(0)
+        before |= _ONE << np.uint32(node)
+    return before & ~query.lost
 
 
 @inner
@@ -242,7 +244,7 @@ def end_call(
         query.calls += 1
         return phase
     follows = complete_call(
-        params, state, e, slot, node, phase, int(answer.output_tokens), right and not failed
+        params, state, e, slot, node, phase, int(answer.output_tokens), right and not failed, failed
     )
     if follows == OVER:
         query_over(params, state, e, slot)

@@ -24,7 +24,7 @@ from inframind_gym.simulator.workflow.topology import (
 from inframind_gym.simulator.workload import TaskProfile
 from inframind_gym.tasks import DOMAINS, TaskSet, load_role_embeddings
 
-EXECUTIONS: Final = ("parallel", "sequential")
+EXECUTIONS: Final = ("parallel", "sequential", "serial")
 SCHEDULERS: Final = ("edf", "edf_late_last", "fcfs")
 ROUTERS: Final = ("static_mix", "round_robin", "least_loaded", "none")
 LEVELS: Final = ("executor", "planner", "joint")
@@ -34,6 +34,9 @@ SETTINGS: Final = np.dtype(
         ("poll_s", "f8"),
         ("queue_norm", "f8"),
         ("queue_high", "f8"),
+        ("call_timeout_s", "f8"),  # after which a client aborts a call; infinity: never
+        ("call_attempts", "i4"),  # how often a call is sent until it has failed
+        ("call_streams", "i4"),  # 1: the client waits so long for the first token, 0: for all
         ("max_output_tokens", "i4"),
         ("execution", "i4"),  # index into EXECUTIONS
         ("scheduler", "i4"),  # index into SCHEDULERS
@@ -108,6 +111,8 @@ def build_params(
     for profile in profiles:
         profile.require_models(aliases)
     record = np.zeros(1, SETTINGS)
+    record["call_timeout_s"] = np.inf
+    record["call_attempts"] = 1
     for field, value in settings.items():
         record[field] = value
     record["slots"][0, : len(aliases)] = [model.server.slots for model in pool.models]

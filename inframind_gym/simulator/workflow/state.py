@@ -56,6 +56,7 @@ QUERY: Final = np.dtype(
         ("pushed", "u4"),  # bit masks over nodes
         ("done", "u4"),
         ("right", "u4"),
+        ("lost", "u4"),  # whose last call failed: nobody reads them
         ("proven", "u4"),  # whose answer is code that the tests in the prompt prove right
         ("prompt_tokens", "i4"),
         ("output_tokens", "i4"),
@@ -146,7 +147,7 @@ CALL: Final = np.dtype(
         ("model", "i1"),
         ("strategy", "i1"),
         ("truncated", "i1"),
-        ("failed", "i1"),  # no answer came: a live server's error, never the surrogate's
+        ("failed", "i1"),  # no answer came: a live server's error, or the client's time-out
         ("right", "i1"),
     ],
     align=True,

@@ -4,10 +4,11 @@ Pure rules, whichever backend serves the calls: nothing here knows of servers. A
 starts a query, hands in plans and routes, and reports each call that is done; the machine answers
 which call follows and puts the decisions that became possible into the ready ring.
 
-Two kinds of execution. `parallel`: the nodes that are ready run at once and latency is wall-clock
+Three kinds of execution. `parallel`: the nodes that are ready run at once and latency is wall-clock
 time from arrival to the end of the deciding call. `sequential`, as in the measured runs of the
 published system: one call of a query is in flight at a time, nodes in order; latency is counted
 along the slowest line of ancestors, and the deciding call loads the servers but is not counted.
+`serial`: one call at a time, too, but latency is wall-clock time to the end of the deciding call.
 
 Where the workload says so (`AgentProfile`), roles can make two calls a node, and a node that reads
 proven code hands it on without a call of its own.
@@ -25,7 +26,8 @@ from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.state import NOTHING, OVER, PLAN_NODE, EnvState
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST, SECOND
 
-SEQUENTIAL = 1  # index into EXECUTIONS
+PARALLEL = 0  # indices into EXECUTIONS
+SEQUENTIAL = 1
 _ONE = np.uint32(1)
 
 
@@ -96,7 +98,7 @@ def push_next(params: EnvParams, state: EnvState, e: int, slot: int) -> None:
     """Push the decisions of the query that can be made now and were not before."""
     query = state.query[e, slot]
     predecessors = params.graphs.predecessors[query.topology, query.num_agents - 1]
-    one_by_one = params.settings[0].execution == SEQUENTIAL
+    one_by_one = params.settings[0].execution != PARALLEL
     if one_by_one and query.pushed != query.done:
         return
     for node in range(query.num_nodes):
@@ -165,6 +167,7 @@ def complete_call(
     phase: int,
     tokens: int,
     right: bool,
+    failed: bool,
 ) -> int:
     """A call of the query is done, now.
 
@@ -173,6 +176,7 @@ def complete_call(
         phase: FIRST, SECOND or FINAL.
         tokens: length of the answer.
         right: whether the answer is right, where the backend can tell.
+        failed: there is no answer.
 
     Returns:
         The phase of the call that follows from this one (SECOND of the same node, or FINAL);
@@ -188,6 +192,8 @@ def complete_call(
         return OVER
     proven = right and params.role_codes[query.role[node]] == 1
     note_answer(query, node, node, tokens, right, proven)
+    bit = _ONE << np.uint32(node)
+    query.lost = query.lost | bit if failed else query.lost & ~bit
     if phase == FIRST and (
         params.graphs.calls_per_node[query.topology] == 2
         or params.role_calls[query.profile, query.role[node]] == 2

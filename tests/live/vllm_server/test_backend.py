@@ -309,6 +309,17 @@ def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
         assert completion.failed == math.isnan(completion.first_token_s) or completion.failed
 
 
+@pytest.mark.parametrize("call_timeout_s", [None, 0.3])
+def test_a_call_that_times_out_is_sent_again_where_clients_do(call_timeout_s: float | None) -> None:
+    script = Answer("42", first_s=30.0)
+    with five(lambda *_: script) as servers, live(servers, floor_s=0.3, grace_s=0.0) as pool:
+        backend = pool.open(Prompts(), call_timeout_s=call_timeout_s)
+        left_s = -1.0 if call_timeout_s is None else 50.0
+        (done,) = ask(backend, call(deadline_s=left_s))
+    assert done.failed and done.retryable is (call_timeout_s is not None)
+    assert done.finish_s - done.submit_s == pytest.approx(0.3, abs=0.25)
+
+
 def test_time_limits() -> None:
     settings = LiveSettings(grace_s=10.0, floor_s=30.0, cap_s=100.0)
     assert [settings.limit_s(left_s) for left_s in (-500.0, 0.0, 25.0, 500.0)] == [30, 30, 35, 100]

@@ -129,6 +129,8 @@ class _Engine:
     left_over: list[tuple[RefRequest, int]] = field(default_factory=list)
     # Requests that ended with the last step. With async scheduling, this one is scheduled before.
     leaving: list[RefRequest] = field(default_factory=list)
+    # Running requests whose client has gone: they leave with the step under way.
+    aborted: list[RefRequest] = field(default_factory=list)
     evicted: list[RefRequest] = field(default_factory=list)  # in this step
     admitted: list[RefRequest] = field(default_factory=list)  # in this step
     in_step: bool = False
@@ -300,7 +302,20 @@ class _Engine:
                 request.finish_s = now_s
                 self.running.remove(request)
                 self.leaving.append(request)
+        for request in self.aborted:
+            request.finish_s = math.nan
+            if request in self.running:
+                self.running.remove(request)
+                self.leaving.append(request)
+        self.aborted = []
         self.in_step = False
+
+    def abort(self, request: RefRequest) -> None:
+        """The client waits no longer."""
+        if request in self.waiting:
+            self.waiting.remove(request)
+        elif request in self.running:
+            self.aborted.append(request)
 
 
 class ReferenceKernel:
@@ -314,8 +329,13 @@ class ReferenceKernel:
         [3]
     """
 
-    def __init__(self, servers: Sequence[RefServer]) -> None:
-        """Start at time 0 with `servers` idle; peers are indices into this sequence."""
+    def __init__(self, servers: Sequence[RefServer], timeout_s: float = math.inf) -> None:
+        """Start at time 0 with `servers` idle; peers are indices into this sequence.
+
+        A request that has not ended `timeout_s` after its submission is aborted by its client.
+        """
+        self._timeout_s = timeout_s
+        self._watched: list[RefRequest] = []  # submitted, in that order
         self.now_s = 0.0
         self._engines = [_Engine(server) for server in servers]
         self._pending: list[RefRequest] = []  # not visible yet, by submit_s, then their order
@@ -344,7 +364,9 @@ class ReferenceKernel:
         """Move the clock to the next event and do everything that happens at that instant."""
         step_ends = [engine.steps[-1].end_s for engine in self._engines if engine.in_step]
         submissions = [request.submit_s for request in self._pending[:1]]
-        self.now_s = min(step_ends + submissions)
+        self._watched = [request for request in self._watched if math.isnan(request.finish_s)]
+        timeouts = [request.submit_s + self._timeout_s for request in self._watched[:1]]
+        self.now_s = min(step_ends + submissions + timeouts)
 
         # First, on all servers, what finishes now.
         for engine in self._engines:
@@ -357,8 +379,19 @@ class ReferenceKernel:
             request.seq = self._num_submitted
             self._num_submitted += 1
             self._engines[request.server].waiting.append(request)
+            self._watched.append(request)
 
         # ... the steps that start now see all of it, as do their busy peers.
+        self._start_steps()
+
+        # Last what times out; those that waited behind it may fit.
+        while self._watched and self._watched[0].submit_s + self._timeout_s == self.now_s:
+            request = self._watched.pop(0)
+            if math.isnan(request.finish_s):
+                self._engines[request.server].abort(request)
+        self._start_steps()
+
+    def _start_steps(self) -> None:
         for engine in self._engines:
             if engine.has_work() and not engine.in_step:
                 engine.start_step(self.now_s, self._busy_peers(engine))

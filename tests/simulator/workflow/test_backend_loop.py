@@ -131,6 +131,13 @@ def test_a_failed_call_is_a_wrong_answer() -> None:
     assert query["output_tokens"] == 300
 
 
+def test_nobody_reads_a_node_whose_call_failed() -> None:
+    scripted = Scripted(fails(1), topology="FullConnected", num_agents=3)
+    scripted.play(by_node([1]))
+    reads = [call.reads for call in scripted.opened[0].calls]
+    assert reads == [(), (0,), (0,), (0, 2)]
+
+
 def test_a_failed_deciding_call_solves_nothing() -> None:
     (query,) = Scripted(fails(3), topology="Chain", num_agents=3).play(by_node([1])).completed
     assert (query["right"], query["solved"], query["failed_calls"]) == (0b111, 0, 1)

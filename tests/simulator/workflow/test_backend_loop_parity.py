@@ -8,7 +8,7 @@ import pytest
 from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
 from inframind_gym.envs.routing.config import env_config
 from inframind_gym.simulator.workflow.backend import Backend
-from inframind_gym.simulator.workflow.topology import TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES
 from tests.simulator.workflow.backend_play import at_random, both, play, same_sweep
 
 QUERIES = 30
@@ -61,3 +61,33 @@ def test_the_same_sweep_again_and_another_one() -> None:
     same_sweep(first, again)
     assert not np.array_equal(first.completed["task"], other.completed["task"])
     assert isinstance(open_surrogate(driven, 0), Backend)
+
+
+@pytest.mark.parametrize("execution", ["parallel", "sequential"])
+@pytest.mark.parametrize(("call_timeout_s", "attempts"), [(3.07, 1), (12.3, 3)])
+def test_clients_that_abort_calls_and_send_them_again(
+    execution: str, call_timeout_s: float, attempts: int
+) -> None:
+    ours, theirs = both(
+        False,
+        3,
+        600.0,
+        level="joint",
+        execution=execution,
+        call_timeout_s=call_timeout_s,
+        call_attempts=attempts,
+    )
+    same_sweep(ours, theirs)
+    calls, completed = ours.calls, ours.completed
+    failed = calls[calls["failed"] == 1]
+    assert completed["failed_calls"].sum() == len(failed) > 5
+    np.testing.assert_allclose(failed["finish_s"] - failed["submit_s"], call_timeout_s)
+    assert not failed["output_tokens"].any() and not failed["right"].any()
+    assert (calls["finish_s"] - calls["submit_s"]).max() <= call_timeout_s + 1e-9
+    _, sent = np.unique(calls[["query", "node", "phase"]], return_counts=True)
+    assert sent.max() == attempts
+    # A failed deciding call solves nothing.
+    final = calls[calls["phase"] == FINAL]
+    lost = set(completed["query"]) - set(final["query"][final["failed"] == 0])
+    assert lost
+    assert not completed["solved"][np.isin(completed["query"], list(lost))].any()
