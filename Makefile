@@ -29,7 +29,7 @@ export PYTHONUNBUFFERED := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup test processors lint format bench speed fidelity results wheel live clean
+.PHONY: help setup test slow processors lint format bench speed fidelity results wheel live clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## */\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -38,6 +38,9 @@ setup: $(FULL)  ## Install everything that the other targets need into .venv
 
 test: $(FULL)  ## Run the tests (TEST_ARGS="-k kernel")
 	$(PY) -m pytest $(TEST_ARGS)
+
+slow: $(FULL)  ## Run the tests that take more than ten seconds each
+	$(PY) -m pytest $(TEST_ARGS) -m slow
 
 # What differs between processors: NumPy's and BLAS's kernels, libm's, and the code that LLVM makes.
 processors: $(FULL)  ## Play the golden episodes as other processors would (minutes: it compiles again)

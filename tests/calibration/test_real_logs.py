@@ -35,6 +35,7 @@ def test_the_unseen_half(name: str, limits: Limits) -> None:
     assert figures["warnings"] == []
 
 
+@pytest.mark.slow
 def test_the_full_cache_shows() -> None:
     log = read_log(LOGS / "RTX4090_Llama-3.1-8B.jsonl")
     figures = log_report(calibrate(log, Limits(256, 2048)))
