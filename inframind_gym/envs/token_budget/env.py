@@ -183,9 +183,7 @@ class TokenBudgetEnv(gym.Env[NDArray[np.float32], Any]):
             info["suggested_minimum"] = minimum
         return observations[0], info
 
-    def step(
-        self, action: Any
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Carry out a decision.
 
         Raises:

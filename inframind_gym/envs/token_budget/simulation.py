@@ -252,7 +252,9 @@ class TokenBudgetSimulation:
         task = self.task
         if not isinstance(task, SimulatedTask):
             return None
-        state = state_of(task.plan[rows], task.sections[rows], task.hidden[rows], task.flagged[rows])
+        state = state_of(
+            task.plan[rows], task.sections[rows], task.hidden[rows], task.flagged[rows]
+        )
         return Truth(task.complexity[rows], task.value[rows], state)
 
     def spec(self) -> TokenBudgetSpec:

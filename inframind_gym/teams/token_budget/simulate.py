@@ -128,9 +128,7 @@ class SimulatedTask:
         """Return the true quality (k,) of what some teams have, 0-100."""
         sections, plan = self.sections[rows], self.plan[rows]
         lost = self._settings.quality.per_defect * (self.hidden[rows] + self.flagged[rows])
-        points = np.where(
-            sections > 0, self._sections[sections] - lost, self._plan_points[plan]
-        )
+        points = np.where(sections > 0, self._sections[sections] - lost, self._plan_points[plan])
         return np.asarray(self.value[rows] * np.maximum(points, 0.0))
 
     def call(self, rows: Ints, agents: Ints, sizes: Ints, limits: Ints) -> Calls:

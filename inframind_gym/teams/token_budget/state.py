@@ -89,9 +89,7 @@ class TeamState:
         """
         ledger, least = self.ledger, self.settings.min_completion_tokens
         self.estimates[rows], self.has_draft[rows] = estimates, has_draft
-        limits = rules.call_limits(
-            ledger, rows, estimates, self.max_tokens, self.self_eval, least
-        )
+        limits = rules.call_limits(ledger, rows, estimates, self.max_tokens, self.self_eval, least)
         limits[:, CRITIC] *= has_draft[:, None]
         self.limits[rows] = limits
         moved = rules.movable(ledger, rows, self.settings.reallocation_share)
@@ -168,5 +166,3 @@ def suggestion(budget: int, minimum: int, complexity: int) -> str:
         f"a {COMPLEXITIES[complexity]} task wants at least {minimum:,} tokens, the budget is "
         f"{budget:,}: raise it to {minimum:,}, or narrow the task (scope_down)"
     )
-
-
