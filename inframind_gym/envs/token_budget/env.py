@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from inframind_gym.envs.checks import SampleMask, check_actions, check_options
+from inframind_gym.envs.checks import check_actions, check_options
 from inframind_gym.envs.token_budget.config import TokenBudgetConfig, token_budget_config
 from inframind_gym.envs.token_budget.context import TokenBudgetContext, TokenBudgetSpec
 from inframind_gym.envs.token_budget.observation import HIGH, LOW
@@ -154,7 +154,8 @@ class TokenBudgetEnv(gym.Env[NDArray[np.float32], Any]):
         self.render_mode = render_mode
         self.config = token_budget_config(arguments)
         self.simulation = TokenBudgetSimulation(self.config, 1)
-        self.observation_space, self.action_space = token_budget_spaces(self.config)
+        box, self.action_space = token_budget_spaces(self.config)
+        self.observation_space: spaces.Box = box
         self._row = np.zeros(1, np.int64)
         self._running = False
         self._episode_cost = self._episode_reward = 0.0

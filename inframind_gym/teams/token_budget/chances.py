@@ -82,7 +82,7 @@ def _chances(chance: Chance) -> Floats:
         * np.array(chance.by_size)[:, None]
         * np.array([1.0, chance.cut])
     )
-    return np.minimum(found, LIKELIEST)
+    return np.asarray(np.minimum(found, LIKELIEST))
 
 
 def _sums(chance: Floats, most: int) -> Floats:

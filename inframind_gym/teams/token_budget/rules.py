@@ -137,7 +137,8 @@ def allocate(budget: Any, shares: Any) -> Ints:
         shares: (..., 3), summing to 1.
     """
     whole = np.asarray(budget, np.int64)
-    parts = np.floor(whole[..., None] * np.asarray(shares, np.float64) + 1e-9).astype(np.int64)
+    exact = whole[..., None] * np.asarray(shares, np.float64)
+    parts: Ints = np.floor(exact + 1e-9).astype(np.int64)
     parts[..., EXECUTOR] += whole - parts.sum(axis=-1)
     return parts
 
@@ -175,7 +176,7 @@ def call_limits(
     soft = ledger.left[rows] + ledger.free[rows, None]
     room = np.minimum(hard, soft) - prompt_estimate
     room[ledger.cut[rows] | (room < min_completion)] = 0
-    return np.minimum(max_tokens, room[:, :, None])
+    return np.asarray(np.minimum(max_tokens, room[:, :, None]))
 
 
 def can_go_on(
@@ -258,7 +259,7 @@ def quality(
 
 def roi(delta: Any, tokens: Any) -> Floats:
     """Return points of quality per token."""
-    return np.asarray(delta, np.float64) / np.maximum(tokens, 1)
+    return np.asarray(np.asarray(delta, np.float64) / np.maximum(tokens, 1))
 
 
 def record(

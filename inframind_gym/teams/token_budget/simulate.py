@@ -92,7 +92,7 @@ class SimulatedTask:
 
     def start(self, rows: Ints, keys: NDArray[np.uint64]) -> None:
         """Begin new tasks, drawn from their keys (k,)."""
-        draws = uniform_array(keys[:, None], STREAM_TASK, np.zeros((len(rows), 1)), _DRAWS)
+        draws = uniform_array(keys[:, None], STREAM_TASK, np.zeros_like(rows)[:, None], _DRAWS)
         true = np.minimum((draws[:, :1] > self._shares).sum(axis=1), 2)
         beside = np.where(true == 1, np.where(draws[:, 2] < 0.5, 0, 2), 1)
         self.keys[rows], self.complexity[rows] = keys, true
@@ -198,7 +198,7 @@ class SimulatedTask:
         kind = np.where(drafted, noise.bias, noise.plan_bias) + self._bias[rows]
         rating = self.truth(rows) + kind + noise.step_sd * _normal(draws[:, 5], draws[:, 6])
         ticked = np.where(drafted, self.sections[rows] / SECTIONS, self._ticked[self.plan[rows]])
-        claimed = self._settings.claimed_points_per_flag * found
+        claimed = np.asarray(self._settings.claimed_points_per_flag * found, np.float64)
         return Evidence(np.clip(rating, 0.0, 100.0), ticked, found, resolved, claimed)
 
 

@@ -1,11 +1,10 @@
-"""Ledgers and scores of n teams, and what is open to each: one state for application and environment."""
+"""State of n teams, the same in application and environment: ledgers, scores, open actions."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inframind_gym.teams.token_budget import rules
 from inframind_gym.teams.token_budget.rules import (
@@ -16,7 +15,6 @@ from inframind_gym.teams.token_budget.rules import (
     STOP,
     Bools,
     Evidence,
-    Floats,
     Ints,
     Ledger,
     Progress,
