@@ -1,0 +1,1 @@
+"""Teams of LLM agents with a controller that decides under a limit."""
