@@ -37,6 +37,7 @@ _SINGULAR = {
     "placement/catalogues": "catalogue of models",
     "placement/clusters": "cluster",
     "placement/demands": "demand",
+    "teams": "team",
 }
 _SUFFIXES = (".yaml", ".yml")
 _MOST_ERRORS = 20  # that one message lists

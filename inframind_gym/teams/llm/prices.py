@@ -27,8 +27,8 @@ class Price(StrictModel):
 
     def cost_usd(self, input_tokens: int, output_tokens: int) -> float:
         """Return the price of a call."""
-        spent = input_tokens * self.input_usd_per_mtok + output_tokens * self.output_usd_per_mtok
-        return spent / _PER
+        input_usd = input_tokens * (self.input_usd_per_mtok / _PER)
+        return input_usd + output_tokens * (self.output_usd_per_mtok / _PER)
 
 
 class Prices(StrictModel):
