@@ -1,0 +1,162 @@
+"""Rules of the assignment team: load of the agents, reward, Q-learning.
+
+Pure functions on arrays: every argument may be of one team or of n teams, with the teams along the
+first axes. They hold no state, no clock and no random numbers; application and environment call
+the same ones.
+
+A window holds the agents of the last `WINDOW` assignments. A function takes its counts, the
+number of assignments of each agent in the window, `(..., N)`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+AGENTS: Final = ("analyst", "coder", "researcher", "validator")
+PROVIDERS: Final = ("openai", "anthropic")
+TASK_TYPES: Final = ("analysis", "coding", "research", "validation")
+BALANCED: Final = 0  # load state; 1 + agent: that agent is hot
+LOAD_STATES: Final = ("balanced", *(f"{agent}_hot" for agent in AGENTS))
+CRITERIA: Final = ("relevance", "accuracy", "completeness", "agent_match")  # of the judge
+NUM_ACTIONS: Final = len(AGENTS) * len(PROVIDERS)
+NUM_STATES: Final = len(TASK_TYPES) * len(LOAD_STATES)
+
+WINDOW: Final = 8  # assignments, twice the number of agents
+HOT_THRESHOLD: Final = 1.5  # fair shares above which an agent is hot
+MIN_RECORDS: Final = 3  # below this many assignments nobody is hot
+PENALTY_WEIGHT: Final = 0.15  # of each fair share in excess of the first
+MAX_PENALTY: Final = 0.20
+COST_WEIGHT: Final = 0.10
+COST_SCALE_USD: Final = 0.002
+LATENCY_WEIGHT: Final = 0.05
+LATENCY_SCALE_S: Final = 5.0
+LEARNING_RATE: Final = 0.15
+DISCOUNT: Final = 0.95
+EPSILON_DECAY: Final = 0.98
+
+Floats = NDArray[np.float64]
+
+
+def action_index(agent: Any, provider: Any) -> Any:
+    """Return the action of an agent and a provider, both by their places in AGENTS, PROVIDERS."""
+    return agent * len(PROVIDERS) + provider
+
+
+def agent_of(action: Any) -> Any:
+    """Return the agent of an action."""
+    return action // len(PROVIDERS)
+
+
+def provider_of(action: Any) -> Any:
+    """Return the provider of an action."""
+    return action % len(PROVIDERS)
+
+
+def state_index(task_type: Any, load_state: Any) -> Any:
+    """Return the row of the Q-table: task type times 5 plus load state."""
+    return task_type * len(LOAD_STATES) + load_state
+
+
+def window_counts(window: ArrayLike, num_agents: int = len(AGENTS)) -> NDArray[np.int64]:
+    """Count the assignments of each agent.
+
+    Args:
+        window: (..., k) agents in any order; negative numbers are empty places.
+        num_agents: N.
+
+    Returns:
+        (..., N).
+    """
+    agents = np.asarray(window, np.int64)
+    return np.asarray((agents[..., None] == np.arange(num_agents)).sum(axis=-2), np.int64)
+
+
+def utilization(counts: ArrayLike) -> Floats:
+    """Return each agent's share of the window, (..., N); all 0 while it is empty."""
+    counts = np.asarray(counts, np.int64)
+    return np.asarray(counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1))
+
+
+def load_state(counts: ArrayLike, hot_threshold: float = HOT_THRESHOLD) -> NDArray[np.int64]:
+    """Return the load state, (...): 1 + the busiest agent if it is hot, else BALANCED.
+
+    An agent is hot above `hot_threshold` times its fair share, strictly. Of equally busy agents
+    the first counts. With fewer than `MIN_RECORDS` assignments the state is BALANCED.
+    """
+    counts = np.asarray(counts, np.int64)
+    total, fair_share = counts.sum(axis=-1), 1.0 / counts.shape[-1]
+    busiest = counts.argmax(axis=-1)
+    hot = utilization(counts).max(axis=-1) > fair_share * hot_threshold
+    return np.asarray(np.where(hot & (total >= MIN_RECORDS), 1 + busiest, BALANCED))
+
+
+def load_penalty(
+    counts: ArrayLike,
+    agent: ArrayLike,
+    penalty_weight: float = PENALTY_WEIGHT,
+    max_penalty: float = MAX_PENALTY,
+) -> Floats:
+    """Return min(penalty_weight * max(0, utilization / fair share - 1), max_penalty), (...).
+
+    Args:
+        counts: (..., N) before the assignment is recorded.
+        agent: (...) agent that takes the task.
+        penalty_weight: for each fair share in excess of the first.
+        max_penalty: cap.
+    """
+    counts = np.asarray(counts, np.int64)
+    chosen = np.asarray(agent, np.int64)[..., None]
+    own = np.take_along_axis(utilization(counts), chosen, axis=-1)[..., 0]
+    excess = np.maximum(own / (1.0 / counts.shape[-1]) - 1.0, 0.0)
+    return np.asarray(np.minimum(excess * penalty_weight, max_penalty))
+
+
+def imbalance(counts: ArrayLike, ddof: int = 0) -> Floats:
+    """Return the coefficient of variation of the utilizations, (...); 0 for an empty window.
+
+    The population's standard deviation (`ddof` 0) makes one agent with all work sqrt(3) = 1.732
+    of four; `ddof` 1 gives the sample's, 2.0.
+    """
+    shares = utilization(counts)
+    mean = shares.mean(axis=-1)
+    spread = shares.std(axis=-1, ddof=ddof)
+    return np.asarray(np.divide(spread, mean, out=np.zeros_like(mean), where=mean > 0.0))
+
+
+def raw_reward(scores: ArrayLike, cost_usd: ArrayLike, latency_s: ArrayLike) -> Floats:
+    """Return the reward of an answer before load counts, (...) in [0, 1].
+
+    clip(mean score - 0.10 min(cost / 0.002 USD, 1) - 0.05 min(latency / 5 s, 1), 0, 1).
+
+    Args:
+        scores: (..., 4) of the judge, in the order of CRITERIA, in [0, 1].
+        cost_usd: (...) of the agent's call.
+        latency_s: (...) of the agent's call.
+    """
+    quality = np.asarray(scores, np.float64).mean(axis=-1)
+    cost = np.minimum(np.asarray(cost_usd, np.float64) / COST_SCALE_USD, 1.0)
+    latency = np.minimum(np.asarray(latency_s, np.float64) / LATENCY_SCALE_S, 1.0)
+    return np.asarray(np.clip(quality - COST_WEIGHT * cost - LATENCY_WEIGHT * latency, 0.0, 1.0))
+
+
+def adjusted_reward(raw: ArrayLike, penalty: ArrayLike) -> Floats:
+    """Return max(0, raw reward - load penalty), (...)."""
+    return np.asarray(np.maximum(np.asarray(raw) - np.asarray(penalty), 0.0))
+
+
+def td_target(reward: Any, max_next_q: Any, discount: float = DISCOUNT) -> Any:
+    """Return reward + discount * max Q of the next state; `max_next_q` is 0 if there is none."""
+    return reward + discount * max_next_q
+
+
+def q_update(q: Any, target: Any, learning_rate: float = LEARNING_RATE) -> Any:
+    """Return the new value of cells of the Q-table: q + learning_rate * (target - q)."""
+    return q + learning_rate * (target - q)
+
+
+def decayed(epsilon: Any, epsilon_min: float, decay: float = EPSILON_DECAY) -> Any:
+    """Return the next exploration rate, max(epsilon_min, epsilon * decay)."""
+    return np.maximum(epsilon_min, epsilon * decay)
