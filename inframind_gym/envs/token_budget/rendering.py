@@ -86,7 +86,7 @@ def _ledger(canvas: Canvas, simulation: TokenBudgetSimulation) -> None:
         words += "  cut" if is_cut else f"  ROI {progress.last_roi[0, i]:.4f}"
         canvas.text((right - 14, y), words, 13, BAD if is_cut else GREY, align="right")
         canvas.bar((left + 14, y + 14, right - 14, y + 26), used / budget, _COLOURS[i])
-        canvas.bar((left + 14, y + 30, right - 14, y + 38), rest / budget, LINE)
+        canvas.bar((left + 14, y + 30, right - 14, y + 38), rest / budget, GREY)
         canvas.text(
             (left + 14, y + 52), f"{used:,} used, {rest:,} of the allocation left", 12, GREY
         )
@@ -108,7 +108,7 @@ def _curve(canvas: Canvas, trace: Sequence[tuple[int, float]], budget: int, scor
         canvas.draw.line((x0, y, x1, y), fill=LINE)
         canvas.text((x0 - 8, y), str(points), 12, GREY, align="right")
     for share in (0.0, 0.5, 1.0):
-        x = round(x0 + (x1 - x0) * share)
+        x = round(x0 + (x1 - x0) * share) - (10 if share == 1.0 else 0)
         canvas.text((x, y0 + 18), f"{share * budget:,.0f}", 12, GREY, align="middle")
     canvas.draw.line((x1, y0, x1, y1), fill=BAD, width=2)  # the ceiling
     at = [

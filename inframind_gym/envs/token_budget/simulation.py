@@ -18,9 +18,8 @@ from inframind_gym.envs.token_budget.context import (
 from inframind_gym.envs.token_budget.observation import OBSERVATION_SIZE, observe
 from inframind_gym.envs.token_budget.reward import TERMS, reward_terms
 from inframind_gym.teams.token_budget import rules
-from inframind_gym.teams.token_budget.events import COMPLETE, CUT_OFF, RUNNING, agent_step
 from inframind_gym.teams.token_budget.optimum import solve, state_of
-from inframind_gym.teams.token_budget.rules import CRITIC, CUT, EXECUTOR, REALLOCATE, STOP, Ints
+from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR, STOP, Ints
 from inframind_gym.teams.token_budget.settings import (
     AGENTS,
     SIZES,
@@ -29,7 +28,7 @@ from inframind_gym.teams.token_budget.settings import (
     load_settings,
 )
 from inframind_gym.teams.token_budget.simulate import SimulatedTask, make_task
-from inframind_gym.teams.token_budget.state import REFUSED, TeamState
+from inframind_gym.teams.token_budget.state import TeamState
 
 LOGIT_SCALE: Final = 4.0  # of the continuous action
 STOP_ABOVE: Final = 0.5  # last number of the continuous action
@@ -65,7 +64,7 @@ class TokenBudgetSimulation:
             self.settings, num_envs, self.task.max_tokens, self.self_eval, config.max_steps
         )
         self.terms = np.zeros((num_envs, len(TERMS)))
-        self.tokens, self.action, self._turn, self._last_agent = np.zeros((4, num_envs), np.int64)
+        self.tokens, self.action, self._turn = np.zeros((3, num_envs), np.int64)
         self._area = np.zeros(num_envs)
         self._all_rows = np.arange(num_envs)
 
@@ -103,7 +102,7 @@ class TokenBudgetSimulation:
             self.state.seen[rows] = self.task.seen[rows]
         self.state.ledger.overhead[rows] += self.preflight
         self.terms[rows] = 0.0
-        for part in (self.tokens, self._turn, self._last_agent, self._area):
+        for part in (self.tokens, self._turn, self._area):
             part[rows] = 0
         self._look(rows)
         observations[rows] = observe(self.state, rows)
@@ -126,27 +125,21 @@ class TokenBudgetSimulation:
         chosen = np.asarray(actions)[rows]
         discrete = chosen if chosen.ndim == 1 else self._allocate(rows, chosen)
         calling, agents, sizes, limits = self.state.decide(rows, discrete)
-        self._note(rows, discrete)
+        self.action[rows] = discrete
         gain, tokens = np.zeros((2, self.num_envs))
         if len(calling):
             before = self.task.truth(calling)
             calls = self.task.call(calling, agents, sizes, limits)
             used = calls.prompt + calls.completion
-            self.state.settle(calling, agents, used, self.self_eval, calls.evidence)
+            rules.spend(self.state.ledger, calling, agents, used)
+            self.state.ledger.overhead[calling] += self.self_eval
+            self.state.score(calling, agents, used, calls.evidence)
             gain[calling], tokens[calling] = calls.gain, used + self.self_eval
             self._area[calling] += before * tokens[calling]
         self.tokens[rows] = tokens[rows]
         self.terms[rows] = reward_terms(gain[rows], tokens[rows], self.config.price)
         self._look(rows)
         observations[rows] = observe(self.state, rows)
-
-    def _note(self, rows: Ints, actions: Ints) -> None:
-        """Keep the actions, and the agent that each is about."""
-        self.action[rows] = actions
-        about = np.where(
-            actions < CUT, actions // len(SIZES), np.minimum(actions - CUT, STOP) % len(AGENTS)
-        )
-        self._last_agent[rows] = np.where(actions == STOP, self._last_agent[rows], about)
 
     def _allocate(self, rows: Ints, numbers: NDArray[np.float64]) -> Ints:
         """Allocate what remains by continuous actions (k, 4); return the calls that follow.
@@ -218,24 +211,7 @@ class TokenBudgetSimulation:
     def event(self, row: int) -> dict[str, Any]:
         """Return the event of a row's last step, an empty dict for a reallocation."""
         action = int(self.action[row])
-        if self.state.reason[row] == REFUSED or REALLOCATE <= action < STOP:
-            return {}
-        ledger, progress, agent = self.state.ledger, self.state.progress, self._last_agent[row]
-        called = action < CUT
-        status = COMPLETE if self.state.over[row] else RUNNING if called else CUT_OFF
-        return agent_step(
-            self.run_id(row),
-            int(agent),
-            iteration=int(progress.calls[row, agent]),
-            tokens_used=int(progress.last_tokens[row, agent]) if called else 0,
-            tokens_remaining=int(ledger.remaining[row]),
-            quality_score=float(progress.score[row]),
-            quality_delta=float(progress.last_delta[row, agent]) if called else 0.0,
-            roi=float(progress.last_roi[row, agent]),
-            cumulative_tokens=int(ledger.spent[row]),
-            status=status,
-            output=rules.describe(action),
-        )
+        return self.state.event(row, action, self.run_id(row), rules.describe(action))
 
     def run_id(self, row: int) -> str:
         """Return the name of a row's episode, a function of its seed."""

@@ -199,7 +199,8 @@ class SimulatedTask:
         rating = self.truth(rows) + kind + noise.step_sd * _normal(draws[:, 5], draws[:, 6])
         ticked = np.where(drafted, self.sections[rows] / SECTIONS, self._ticked[self.plan[rows]])
         claimed = np.asarray(self._settings.claimed_points_per_flag * found, np.float64)
-        return Evidence(np.clip(rating, 0.0, 100.0), ticked, found, resolved, claimed)
+        rating = np.clip(np.rint(rating), 0.0, 100.0)  # a whole number, as LLMs rate
+        return Evidence(rating, ticked, found, resolved, claimed)
 
 
 class ScriptedTask:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from inframind_gym.teams.token_budget import rules
+from inframind_gym.teams.token_budget.events import COMPLETE, CUT_OFF, RUNNING, agent_step
 from inframind_gym.teams.token_budget.rules import (
     CRITIC,
     CUT,
@@ -19,7 +20,7 @@ from inframind_gym.teams.token_budget.rules import (
     Ledger,
     Progress,
 )
-from inframind_gym.teams.token_budget.settings import COMPLEXITIES, SIZES, TeamSettings
+from inframind_gym.teams.token_budget.settings import AGENTS, COMPLEXITIES, SIZES, TeamSettings
 
 # Why a step was the last one of an agent or of the run; their places are the codes of `reason`.
 REASONS: Final = ("", "roi", "policy", "stop", "budget", "all_cut", "steps", "refused")
@@ -42,6 +43,7 @@ class TeamState:
         strategy: (n,) index of the mode that set the allocations.
         has_draft: (n,) whether the critic has something to review.
         steps: (n,) decisions so far.
+        agent: (n,) whom the last decision was about; STOP is about the one before.
         limits: (n, 3, 3) tokens of an answer, by agent and size; 0 where a call is refused.
         mask: (n, 16) actions that are open.
         stopped, over: (n,) whether the team has stopped; whether its run has ended.
@@ -54,7 +56,8 @@ class TeamState:
         self.settings, self.max_tokens = settings, max_tokens
         self.self_eval, self.max_steps = self_eval, max_steps
         self.ledger, self.progress = Ledger.empty(n), Progress.empty(n)
-        self.seen, self.strategy, self.steps, self.reason = np.zeros((4, n), np.int64)
+        self.seen, self.strategy, self.steps = np.zeros((3, n), np.int64)
+        self.agent, self.reason = np.zeros((2, n), np.int64)
         self.has_draft, self.stopped, self.over = np.zeros((3, n), np.bool_)
         self.estimates = np.zeros((n, 3), np.int64)
         self.limits = np.zeros((n, 3, 3), np.int64)
@@ -69,7 +72,7 @@ class TeamState:
         self.progress.clear(rows)
         self.ledger.overhead[rows] += preflight_tokens
         self.seen[rows], self.strategy[rows] = seen, strategy
-        for part in (self.steps, self.reason, self.has_draft, self.stopped, self.over):
+        for part in (self.steps, self.agent, self.reason, self.has_draft, self.stopped, self.over):
             part[rows] = 0
 
     def minimum_budget(self, rows: Ints) -> Ints:
@@ -118,6 +121,8 @@ class TeamState:
         Returns:
             The calls that the decisions ask for: (m,) rows, agents, sizes and limits of tokens.
         """
+        about = np.where(actions < CUT, actions // len(SIZES), (actions - CUT) % len(AGENTS))
+        self.agent[rows] = np.where(actions == STOP, self.agent[rows], about)
         legal = self.mask[rows, actions]
         self.steps[rows] += 1
         self.reason[rows] = np.where(legal, NO_REASON, REFUSED)
@@ -140,22 +145,45 @@ class TeamState:
         low = self.progress.last_roi[rows, agents] < self.settings.roi_threshold
         self.reason[rows] = np.where(called & low, LOW_ROI, BY_POLICY)
 
-    def settle(
-        self, rows: Ints, agents: Ints, tokens: Ints, self_eval: Any, evidence: Evidence
-    ) -> None:
-        """Charge and score k calls.
+    def score(self, rows: Ints, agents: Ints, tokens: Ints, evidence: Evidence) -> None:
+        """Score k calls that are charged.
 
         Args:
             rows: (k,) teams.
             agents: (k,) who was called.
             tokens: (k,) of prompt and answer.
-            self_eval: tokens of the ratings that followed.
             evidence: of the steps.
         """
-        rules.spend(self.ledger, rows, agents, tokens)
-        self.ledger.overhead[rows] += self_eval
         weights = self.settings.proxy_weights
         rules.record(self.progress, rows, agents, tokens, evidence, weights)
+
+    def event(self, row: int, action: int, run_id: str, output: str) -> dict[str, Any]:
+        """Return the event of a team's last step, an empty dict for a reallocation.
+
+        Args:
+            row: a team.
+            action: what was carried out.
+            run_id: name of the run.
+            output: answer of the agent.
+        """
+        if self.reason[row] == REFUSED or REALLOCATE <= action < STOP:
+            return {}
+        ledger, progress, agent = self.ledger, self.progress, int(self.agent[row])
+        called = action < CUT
+        status = COMPLETE if self.over[row] else RUNNING if called else CUT_OFF
+        return agent_step(
+            run_id,
+            agent,
+            iteration=int(progress.calls[row, agent]),
+            tokens_used=int(progress.last_tokens[row, agent]) if called else 0,
+            tokens_remaining=int(ledger.remaining[row]),
+            quality_score=float(progress.score[row]),
+            quality_delta=float(progress.last_delta[row, agent]) if called else 0.0,
+            roi=float(progress.last_roi[row, agent]),
+            cumulative_tokens=int(ledger.spent[row]),
+            status=status,
+            output=output,
+        )
 
 
 def suggestion(budget: int, minimum: int, complexity: int) -> str:
