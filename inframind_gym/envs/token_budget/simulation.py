@@ -61,7 +61,12 @@ class TokenBudgetSimulation:
         self.preflight = self.settings.overhead.preflight if paid else 0
         self.self_eval = self.settings.overhead.self_eval if paid else 0
         self.state = TeamState(
-            self.settings, num_envs, self.task.max_tokens, self.self_eval, config.max_steps
+            self.settings,
+            num_envs,
+            self.task.max_tokens,
+            self.task.weights,
+            self.self_eval,
+            config.max_steps,
         )
         self.terms = np.zeros((num_envs, len(TERMS)))
         self.tokens, self.action, self._turn = np.zeros((3, num_envs), np.int64)

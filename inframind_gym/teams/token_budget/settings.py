@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -156,6 +156,14 @@ class SimulationSettings(StrictModel):
     self_eval: SelfEval
     claimed_points_per_flag: NonNegative
     checklist_of_plan: Three
+    seconds: Seconds
+
+
+class Seconds(StrictModel):
+    """Virtual time of a call."""
+
+    first_token: NonNegative
+    per_token: NonNegative
 
 
 class ScriptedCall(StrictModel):
@@ -177,7 +185,8 @@ class ScriptedCalls(StrictModel):
 class Script(StrictModel):
     """A run whose calls are written down; it has no overhead."""
 
-    preflight: Annotated[str, Field(pattern="^(simple|moderate|complex)$")]
+    preflight: Literal["simple", "moderate", "complex"]
+    proxy_weights: ProxyWeights
     calls: ScriptedCalls
 
 

@@ -66,6 +66,7 @@ class SimulatedTask:
 
     Attributes:
         max_tokens: (3, 3) of an answer, by agent and size.
+        weights: of the proxies of quality.
         complexity: (n,) true one, and `seen`, the pre-flight's.
         value: (n,) of the quality, below 1 where the task was narrowed.
         plan, sections, hidden, flagged: (n,) state of the product.
@@ -78,7 +79,7 @@ class SimulatedTask:
         self._settings: SimulationSettings = settings.simulation
         self._estimate, self._unit = settings.prompt_estimate, settings.token_unit
         self._tables = tables(settings.simulation, settings.token_unit)
-        self.max_tokens = max_tokens(settings)
+        self.max_tokens, self.weights = max_tokens(settings), settings.proxy_weights
         self._shares = np.cumsum(settings.simulation.complexity_share.values)
         self._sections = np.array(settings.simulation.quality.sections, np.float64)
         self._plan_points = np.array(settings.simulation.quality.plan, np.float64)
@@ -229,13 +230,14 @@ class ScriptedTask:
         self.complexity = np.full(n, COMPLEXITIES.index(script.preflight))
         self.seen = self.complexity.copy()
         self.value, self._score = np.ones(n), np.zeros(n)
-        self.calls = np.zeros((n, 3), np.int64)
+        self._flagged, self.calls = np.zeros(n, np.int64), np.zeros((n, 3), np.int64)
+        self.weights = script.proxy_weights
 
     def start(self, rows: Ints, keys: NDArray[np.uint64]) -> None:
         """Begin the script anew."""
         self.keys[rows] = keys
-        self._score[rows] = 0.0
-        self.calls[rows] = 0
+        for part in (self._score, self._flagged, self.calls):
+            part[rows] = 0
 
     def scope_down(self, rows: Ints) -> None:
         """Leave the task as it is written."""
@@ -262,15 +264,13 @@ class ScriptedTask:
         before = self._score[rows]
         self._score[rows] = np.where(fresh, np.maximum(self._quality[at], before), before)
         self.calls[rows, agents] += 1
-        wanted, none = self._tokens[at], np.zeros(len(rows), np.int64)
-        evidence = Evidence(
-            self.truth(rows),
-            np.full(len(rows), np.nan),
-            none,
-            none,
-            np.where(fresh, self._claimed[at], 0.0),
-        )
-        gain = self._score[rows] - before
+        wanted, claimed = self._tokens[at], np.where(fresh, self._claimed[at], 0.0)
+        found = (claimed > 0.0).astype(np.int64)
+        resolved = np.where(agents == EXECUTOR, self._flagged[rows], 0)
+        self._flagged[rows] += found - resolved
+        unknown = np.full(len(rows), np.nan)
+        evidence = Evidence(self.truth(rows), unknown, found, resolved, claimed)
+        gain, none = self._score[rows] - before, np.zeros(len(rows), np.int64)
         return Calls(none, np.minimum(wanted, limits), wanted > limits, gain, evidence)
 
 

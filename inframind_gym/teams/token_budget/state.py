@@ -20,7 +20,13 @@ from inframind_gym.teams.token_budget.rules import (
     Ledger,
     Progress,
 )
-from inframind_gym.teams.token_budget.settings import AGENTS, COMPLEXITIES, SIZES, TeamSettings
+from inframind_gym.teams.token_budget.settings import (
+    AGENTS,
+    COMPLEXITIES,
+    SIZES,
+    ProxyWeights,
+    TeamSettings,
+)
 
 # Why a step was the last one of an agent or of the run; their places are the codes of `reason`.
 REASONS: Final = ("", "roi", "policy", "stop", "budget", "all_cut", "steps", "refused")
@@ -34,6 +40,7 @@ class TeamState:
         settings: constants of the team.
         n: number of teams.
         max_tokens: (3, 3) of an answer, by agent and size.
+        weights: of the proxies of quality.
         self_eval: tokens that the rating after a call is expected to take.
         max_steps: length of an episode.
 
@@ -51,9 +58,15 @@ class TeamState:
     """
 
     def __init__(
-        self, settings: TeamSettings, n: int, max_tokens: Ints, self_eval: int, max_steps: int
+        self,
+        settings: TeamSettings,
+        n: int,
+        max_tokens: Ints,
+        weights: ProxyWeights,
+        self_eval: int,
+        max_steps: int,
     ) -> None:
-        self.settings, self.max_tokens = settings, max_tokens
+        self.settings, self.max_tokens, self.weights = settings, max_tokens, weights
         self.self_eval, self.max_steps = self_eval, max_steps
         self.ledger, self.progress = Ledger.empty(n), Progress.empty(n)
         self.seen, self.strategy, self.steps = np.zeros((3, n), np.int64)
@@ -154,8 +167,7 @@ class TeamState:
             tokens: (k,) of prompt and answer.
             evidence: of the steps.
         """
-        weights = self.settings.proxy_weights
-        rules.record(self.progress, rows, agents, tokens, evidence, weights)
+        rules.record(self.progress, rows, agents, tokens, evidence, self.weights)
 
     def event(self, row: int, action: int, run_id: str, output: str) -> dict[str, Any]:
         """Return the event of a team's last step, an empty dict for a reallocation.
