@@ -75,7 +75,7 @@ def test_a_narrowed_task_is_the_same_one() -> None:
 
 
 def test_the_worked_example_is_played_to_the_token() -> None:
-    orchestrator, log, summary = run(profile="seed-example")
+    _, log, summary = run(profile="seed-example")
     events, _ = in_environment("adaptive", 0, profile="seed-example")
     assert bare(log.of("agent_step")) == bare(events)
     assert summary["quality"] == 92.0
