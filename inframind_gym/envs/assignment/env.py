@@ -95,7 +95,8 @@ class AssignmentEnv(gym.Env[Any, np.int64]):
     * `observation`: "full", "flat" or "tabular".
     * `num_tasks`: length of a run: 50 as in the source, 500 for the long form.
     * `episode`: "run" or "request".
-    * `pool`: with queues, name or path of a pool of eight models in the order of the actions.
+    * `pool`: with queues, name or path of a pool of eight models in the order of the actions
+      (`envs_configs/teams/pools`).
     * `arrival_rate_per_min`: with queues, rate of the Poisson arrivals.
     * `render_mode`: None, "ansi" (text) or "rgb_array".
 

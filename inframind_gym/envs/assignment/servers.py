@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.configs import find_config
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.jit import make_jit
 from inframind_gym.simulator.server import engine
@@ -61,7 +62,7 @@ class AgentServers:
     """
 
     def __init__(self, pool: str, num_envs: int, num_tasks: int, longest_tokens: int) -> None:
-        config = load_pool(pool)
+        config = load_pool(find_config("teams/pools", pool))
         if len(config.models) != NUM_ACTIONS:
             raise ConfigError(
                 f"pool {pool!r} has {len(config.models)} models; a team needs {NUM_ACTIONS}: for "

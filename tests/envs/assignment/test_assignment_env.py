@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 
 import inframind_gym  # noqa: F401
+from inframind_gym.configs import find_config
 from inframind_gym.envs.assignment.config import AssignmentConfig
 from inframind_gym.envs.assignment.env import AssignmentEnv
 from inframind_gym.errors import ActionError, ConfigError
@@ -209,7 +210,8 @@ def test_the_same_world_whatever_is_decided() -> None:
         ({"num_task": 3}, "Did you mean 'num_tasks'"),
         ({"num_tasks": 0}, "num_tasks"),
         ({"team": "assignmnt"}, "Did you mean 'assignment'"),
-        ({"load": "queue", "pool": "b200-2gpu"}, "a team needs 8"),
+        ({"load": "queue", "pool": "team-4gp"}, "Did you mean 'team-4gpu'"),
+        ({"load": "queue", "pool": str(find_config("pools", "b200-2gpu"))}, "a team needs 8"),
         ({"load": "queue", "episode": "request"}, "use load 'window'"),
         ({"render_mode": "human"}, "unknown render_mode"),
     ],
