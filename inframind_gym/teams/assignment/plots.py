@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +35,7 @@ _COLOURS: Final = {  # of agents: distinct for colour-blind readers (Okabe and I
     "validator": "#CC79A7",
 }
 _GREY: Final = "#555555"
-_SMOOTH: Final = 5  # tasks of a running mean
+_MANY: Final = 120  # tasks from which on load is shown as running means, too
 _DPI: Final = 110
 
 
@@ -155,7 +156,7 @@ def _rewards(axis: Axes, final: WorkflowState) -> None:
         (final["rewards_log"], "#0072B2", "adjusted"),
     ):
         axis.plot(tasks, values, ".", color=colour, alpha=0.45, markersize=5)
-        axis.plot(tasks, _smooth(values), color=colour, label=f"{name}, mean of {_SMOOTH}")
+        axis.plot(tasks, _smooth(values), color=colour, label=f"{name}, mean of {_span(values)}")
     _dress(axis, "Raw and adjusted reward", "reward", top=1.0)
     axis.legend(loc="lower right", fontsize=8)
 
@@ -165,7 +166,8 @@ def _scores(axis: Axes, final: WorkflowState) -> None:
         values = [scores[criterion] for scores in final["scores_log"]]
         tasks = np.arange(1, len(values) + 1)
         axis.plot(tasks, _smooth(values), style, label=criterion.replace("_", " "), lw=1.6)
-    _dress(axis, f"Scores of the judge, mean of {_SMOOTH}", "score", top=1.0)
+    span = _span(final["scores_log"])
+    _dress(axis, f"Scores of the judge, mean of {span}", "score", top=1.0)
     axis.legend(loc="lower right", fontsize=8, ncols=2)
 
 
@@ -197,10 +199,14 @@ def _utilization(axis: Axes, final: WorkflowState) -> None:
     for agent in AGENTS:
         values = [100.0 * entry["utilization"][agent] for entry in final["load_log"]]
         tasks = np.arange(1, len(values) + 1)
-        axis.plot(tasks, values, color=_COLOURS[agent], label=agent, drawstyle="steps-post")
+        if len(values) > _MANY:
+            axis.plot(tasks, _smooth(values), color=_COLOURS[agent], label=agent)
+        else:
+            axis.plot(tasks, values, color=_COLOURS[agent], label=agent, drawstyle="steps-post")
     hot_share = 100.0 * HOT_THRESHOLD / len(AGENTS)
     axis.axhline(hot_share, color="black", ls="--", lw=1, label="hot above")
-    _dress(axis, f"Share of the last {WINDOW} tasks", "%", top=130.0)
+    many = f", mean of {_span(final['load_log'])}" if len(final["load_log"]) > _MANY else ""
+    _dress(axis, f"Share of the last {WINDOW} tasks{many}", "%", top=130.0)
     axis.set_yticks(range(0, 101, 20))
     axis.legend(fontsize=8, ncols=3, loc="upper center")
 
@@ -208,12 +214,16 @@ def _utilization(axis: Axes, final: WorkflowState) -> None:
 def _penalty(axis: Axes, final: WorkflowState) -> None:
     load = final["load_log"]
     tasks = np.arange(1, len(load) + 1)
-    penalties = axis.bar(
-        tasks, [entry["load_penalty"] for entry in load], color="#D55E00", alpha=0.6, width=0.9
-    )
-    _dress(axis, "Load penalty and imbalance", "penalty", top=1.4 * MAX_PENALTY)
+    penalty = [entry["load_penalty"] for entry in load]
+    imbalance = [entry["imbalance"] for entry in load]
+    many = ""
+    if len(load) > _MANY:
+        penalty, imbalance = _smooth(penalty), _smooth(imbalance)
+        many = f", mean of {_span(load)}"
+    penalties = axis.bar(tasks, penalty, color="#EEAA80", width=1.0)
+    _dress(axis, f"Load penalty and imbalance{many}", "penalty", top=1.4 * MAX_PENALTY)
     right = axis.twinx()
-    (line,) = right.plot(tasks, [entry["imbalance"] for entry in load], color="#0072B2")
+    (line,) = right.plot(tasks, imbalance, color="#0072B2")
     right.set_ylabel("imbalance (coefficient of variation)")
     right.set_ylim(0.0, 2.4)
     right.spines["top"].set_visible(False)
@@ -227,7 +237,7 @@ def _figure(size: tuple[float, float], title: str) -> Figure:
 
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=13)
+    figure.suptitle(title, fontsize=12)
     return figure
 
 
@@ -245,4 +255,10 @@ def _dress(axis: Axes, title: str, y: str, *, x: str = "task", top: float | None
 
 def _smooth(values: list[float]) -> list[float]:
     """Return the mean of each value and those shortly before it."""
-    return [float(np.mean(values[max(0, i + 1 - _SMOOTH) : i + 1])) for i in range(len(values))]
+    span = _span(values)
+    return [float(np.mean(values[max(0, i + 1 - span) : i + 1])) for i in range(len(values))]
+
+
+def _span(values: Sequence[object]) -> int:
+    """Return the tasks that a running mean is taken over."""
+    return max(5, len(values) // 20)
