@@ -95,7 +95,7 @@ def _completion(text: str, drawn: Any, max_tokens: int) -> Completion:
     """Return a drawn call as a completion, cut at the limit of its answer."""
     wanted = int(drawn.output_tokens[0])
     made = min(wanted, max_tokens)
-    latency_s = float(drawn.latency_s[0]) * made / wanted
+    latency_s = float(drawn.latency_s[0]) * (made / wanted)
     reason = "stop" if made == wanted else "length"
     return Completion(text, int(drawn.input_tokens[0]), made, reason, latency_s)
 
