@@ -104,12 +104,14 @@ def run_assignment(
             epsilon_min=epsilon_min,
             max_tokens=max_tokens,
         )
+        from inframind_gym.teams.assignment import simulate
         from inframind_gym.teams.assignment.graph import has_langgraph
         from inframind_gym.teams.assignment.plots import check_plots
         from inframind_gym.teams.assignment.report import print_report
         from inframind_gym.teams.assignment.training import make_run
         from inframind_gym.teams.llm.prices import load_prices
 
+        simulate.team(options.team)  # whatever is wrong with it is said before a run is made
         providers = _providers(provider, model or [], temperature)
         table = None if prices is None else load_prices(prices)
         if plots is not None:

@@ -44,8 +44,8 @@ class LLMJudge:
         provider: Who judges.
 
     Attributes:
-        log: One mapping for each evaluation: task_type, agent_role, scores, and how they were read
-            ("json", "fenced" or "default").
+        log: One mapping for each evaluation: task_type, agent_role, scores, and how they were read:
+            "json", "fenced", "default" (not at all) or "failed" (the call did, with its error).
     """
 
     def __init__(self, llm_service: LLMService, provider: LLMProvider = LLMProvider.OPENAI) -> None:
@@ -85,9 +85,11 @@ class LLMJudge:
                 context=context,
             ).content
             scores, how = parse_scores(content)
-        except LLMError:  # the service has told of it
-            scores, how = default_scores(), "default"
+            error = None
+        except LLMError as failure:
+            scores, how, error = default_scores(), "failed", str(failure)
         told = {"task_type": task_type, "agent_role": str(agent_role), "read": how}
+        told |= {"error": error} if error else {}
         self.log.append({**told, "scores": scores.model_dump()})
         return scores
 

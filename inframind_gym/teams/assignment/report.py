@@ -30,8 +30,10 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         "corrections": f"another row chose otherwise {summary['row_shifts']}x, penalties "
         f"{summary['penalised']}x, cooled down {summary['cool_downs']}x",
     }
-    if summary["judge_defaults"]:
-        rows["judge"] = f"{summary['judge_defaults']} answers unreadable: scored 0.5"
+    if summary["judge_unreadable"]:
+        rows["judge"] = f"{summary['judge_unreadable']} answers unreadable: scored 0.5"
+    if summary["judge_failed"]:
+        rows["judge failed"] = f"{summary['judge_failed']}x: scored 0.5 ({summary['judge_error']})"
     if summary["unpriced_models"]:
         names = ", ".join(summary["unpriced_models"])
         rows["no price for"] = f"{names}: counted as 0 USD; give --prices FILE"
@@ -91,6 +93,7 @@ def print_report(
 ) -> None:
     """Print everything of a run."""
     console.print(summary_table(summary))
+    learns = isinstance(run.router, QLearningCoordinator)
     if isinstance(run.router, QLearningCoordinator):
         console.print("\n[bold]Routing policy[/bold] (balanced load)")
         console.print(policy_table(run.router))
@@ -98,7 +101,8 @@ def print_report(
         for line in policy_shifts(run.router) or ["none was learned"]:
             console.print(Text(line))
     if demo:
-        console.print("\n[bold]Live demo[/bold]: greedy routing by the learned table")
+        how = "greedy, by the table and the load" if learns else f"by {run.options.router}"
+        console.print(f"\n[bold]Live demo[/bold]: requests routed {how}")
         for request in demo:
             console.print(Text(_told(request)))
 
@@ -107,7 +111,7 @@ def _told(request: Mapping[str, Any]) -> str:
     if "error" in request:
         return f"error: {request['error']}"
     return (
-        f"{request['task_type']:<10} {request['load_state']:<15} -> {request['agent']}:"
-        f"{request['provider']:<10} reward {request['reward']:.3f} "
+        f"{request['task_type']:<10} {request['load_state']:<15} -> "
+        f"{request['agent'] + ':' + request['provider']:<20} reward {request['reward']:.3f} "
         f"(penalty {request['load_penalty']:.3f})"
     )

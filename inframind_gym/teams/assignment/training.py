@@ -153,7 +153,7 @@ class Run:
         """
         assert self.final is not None, "train first"
         rewards, load = self.final["rewards_log"], self.final["load_log"]
-        counts = self.tracker.lifetime_counts
+        judged = self.judge.log
         return {
             "simulated": self.service.is_simulated,
             "iterations": len(rewards),
@@ -163,14 +163,16 @@ class Run:
             "final_epsilon": self.router.epsilon,
             "final_imbalance": load[-1]["imbalance"] if load else 0.0,
             "mean_imbalance": _mean([entry["imbalance"] for entry in load]),
-            "assignments": dict(counts),
+            "assignments": dict(self.tracker.lifetime_counts),
             "calls": self.calls,
             "cost_usd": self.cost_usd,
             "elapsed_s": self.elapsed_s,
             "row_shifts": sum(entry["row_shift"] is not None for entry in load),
             "penalised": sum(entry["load_penalty"] > 0.0 for entry in load),
             "cool_downs": sum(entry["cooled_down"] for entry in load),
-            "judge_defaults": sum(entry["read"] == "default" for entry in self.judge.log),
+            "judge_unreadable": sum(entry["read"] == "default" for entry in judged),
+            "judge_failed": sum(entry["read"] == "failed" for entry in judged),
+            "judge_error": next((entry["error"] for entry in judged if "error" in entry), None),
             "unpriced_models": self.service.get_cost_summary()["unpriced_models"],
         }
 

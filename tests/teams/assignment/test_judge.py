@@ -30,10 +30,9 @@ READ = [0.9, 0.8, 0.7, 0.6]
         (GOOD.replace("0.9", "NaN"), "default", [0.5] * 4),
         (GOOD.replace('"relevance": 0.9, ', ""), "default", [0.5] * 4),
         ("{" * 100_000, "default", [0.5] * 4),
-        (None, "default", [0.5] * 4),  # the call failed
     ],
 )
-def test_answers_of_a_judge(content: str | None, how: str, row: list[float]) -> None:
+def test_answers_of_a_judge(content: str, how: str, row: list[float]) -> None:
     service, provider = service_of(lambda request: content)
     judge = LLMJudge(service)
     scores = judge.evaluate("Add.", "coding", "coder", "4")
@@ -42,6 +41,14 @@ def test_answers_of_a_judge(content: str | None, how: str, row: list[float]) -> 
         {"task_type": "coding", "agent_role": "coder", "read": how, "scores": scores.model_dump()}
     ]
     assert provider.requests[0].system == JUDGE_SYSTEM
+
+
+def test_a_call_that_fails_scores_one_half_and_says_why() -> None:
+    service, _ = service_of(lambda request: None)
+    judge = LLMJudge(service)
+    assert judge.evaluate("Add.", "coding", "coder", "4").row() == [0.5] * 4
+    assert judge.log[0]["read"] == "failed"
+    assert "http_400" in judge.log[0]["error"]
 
 
 def test_long_answers_are_cut_and_the_provider_is_the_judges() -> None:
