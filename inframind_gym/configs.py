@@ -38,6 +38,7 @@ _SINGULAR = {
     "placement/clusters": "cluster",
     "placement/demands": "demand",
     "teams": "team",
+    "teams/pools": "pool of a team",
 }
 _SUFFIXES = (".yaml", ".yml")
 _MOST_ERRORS = 20  # that one message lists

@@ -41,6 +41,10 @@ ENVIRONMENTS: Final = {
     "InfraMind-PlacementLive-v0": Entry(
         "inframind_gym.envs.placement.live:PlacementLiveEnv", nondeterministic=True
     ),
+    "InfraMind-Assignment-v0": Entry(
+        "inframind_gym.envs.assignment.env:AssignmentEnv",
+        "inframind_gym.envs.assignment.vector:AssignmentVectorEnv",
+    ),
     "InfraMind-TokenBudget-v0": Entry(
         "inframind_gym.envs.token_budget.env:TokenBudgetEnv",
         "inframind_gym.envs.token_budget.vector:TokenBudgetVectorEnv",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from inspect import Parameter, Signature, signature
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from gymnasium import spaces
@@ -48,7 +48,7 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
-    truncates: ClassVar[bool] = False  # whether episodes end by truncation
+    truncates: bool = False  # whether episodes end by truncation
 
     def __init__(self, num_envs: int, arguments: dict[str, Any]) -> None:
         require_within(num_envs, 1, MOST_ENVS, "num_envs")

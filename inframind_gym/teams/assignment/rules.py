@@ -120,10 +120,11 @@ def imbalance(counts: ArrayLike, ddof: int = 0) -> Floats:
     The population's standard deviation (`ddof` 0) makes one agent with all work sqrt(3) = 1.732
     of four; `ddof` 1 gives the sample's, 2.0.
     """
-    shares = utilization(counts)
-    mean = shares.mean(axis=-1)
-    spread = shares.std(axis=-1, ddof=ddof)
-    return np.asarray(np.divide(spread, mean, out=np.zeros_like(mean), where=mean > 0.0))
+    counts = np.asarray(counts, np.int64)
+    agents, total = counts.shape[-1], counts.sum(axis=-1)
+    squared = np.square(counts).sum(axis=-1) * agents - total**2  # 0 if all have the same
+    variance = squared / np.maximum(total, 1) ** 2 * (agents / (agents - ddof))
+    return np.asarray(np.sqrt(variance))
 
 
 def raw_reward(scores: ArrayLike, cost_usd: ArrayLike, latency_s: ArrayLike) -> Floats:

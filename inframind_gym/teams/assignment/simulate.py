@@ -8,6 +8,7 @@ many teams at once, the simulated provider of the application for one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, get_args
@@ -69,6 +70,7 @@ class Team(NamedTuple):
     priority: Floats  # (K,)
     prompt_tokens: Ints  # (K,) of the agent's call
     of_type: tuple[Ints, ...]  # for each type its tasks
+    chances: Mapping[Arrivals, Floats]  # (T + 1, T) of each type after each, and at the start
 
 
 class Answers(NamedTuple):
@@ -103,6 +105,7 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
     skill = np.array([getattr(settings.skill, agent).row() for agent in AGENTS])
     expert = skill == skill.max(axis=0, keepdims=True)
     task_type = np.array([TASK_TYPES.index(task.task_type) for task in settings.tasks])
+    share = np.bincount(task_type, minlength=len(TASK_TYPES)) / len(task_type)
     system = settings.calls.system_prompt_tokens
     return Team(
         settings=settings,
@@ -119,6 +122,7 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
         priority=np.array([task.priority for task in settings.tasks]),
         prompt_tokens=np.array([task.tokens + system for task in settings.tasks]),
         of_type=tuple(np.flatnonzero(task_type == t) for t in range(len(TASK_TYPES))),
+        chances={arrivals: _chances(settings, share, arrivals) for arrivals in ARRIVALS},
     )
 
 
@@ -132,21 +136,25 @@ def draw_key(generator: np.random.Generator) -> Keys:
     return generator.integers(0, 2**64, 1, np.uint64)
 
 
-def type_probabilities(team: Team, arrivals: Arrivals) -> Floats:
-    """Return (T + 1, T): chance of each type after each type, and (last row) at the start."""
-    types, settings = len(TASK_TYPES), team.settings.arrivals
-    of_bank = np.bincount(team.task_type, minlength=types) / len(team.task_type)
+def _chances(settings: AssignmentSettings, share: Floats, arrivals: Arrivals) -> Floats:
+    """Return (T + 1, T): chance of each type after each type, and (last row) at the start.
+
+    Args:
+        settings: constants.
+        share: (T,) of the bank's tasks.
+        arrivals: order in which tasks arrive.
+    """
+    types, of = len(TASK_TYPES), settings.arrivals
     if arrivals == "skewed":
-        favourite = TASK_TYPES.index(settings.skewed_type)
-        shares = np.full(types, (1.0 - settings.skewed_share) / (types - 1))
-        shares[favourite] = settings.skewed_share
+        shares = np.full(types, (1.0 - of.skewed_share) / (types - 1))
+        shares[TASK_TYPES.index(of.skewed_type)] = of.skewed_share
         return np.tile(shares, (types + 1, 1))
     if arrivals == "bursty":
-        table = np.full((types + 1, types), (1.0 - settings.bursty_stay) / (types - 1))
-        np.fill_diagonal(table, settings.bursty_stay)
+        table = np.full((types + 1, types), (1.0 - of.bursty_stay) / (types - 1))
+        np.fill_diagonal(table, of.bursty_stay)
         table[types] = 1.0 / types
         return table
-    return np.tile(of_bank, (types + 1, 1))
+    return np.tile(share, (types + 1, 1))
 
 
 def next_task(
@@ -165,7 +173,7 @@ def next_task(
         (n,).
     """
     before = np.where(previous == NO_TASK, len(TASK_TYPES), team.task_type[previous])
-    cumulative = type_probabilities(team, arrivals).cumsum(axis=1)[before, :-1]
+    cumulative = team.chances[arrivals].cumsum(axis=1)[before, :-1]
     u = rng.uniform_array(keys, STREAM_TASK_TYPE, ordinals)
     task_types = (u[:, None] >= cumulative).sum(axis=1)
     sizes = np.array([len(tasks) for tasks in team.of_type])

@@ -115,10 +115,8 @@ def _cells(step: dict[str, Any] | None) -> tuple[str, ...]:
     """Return what a step did; a team writes those of the keys that it has."""
     if step is None:
         return ("",) * 5
-    numbers = (step.get("cumulative_tokens"), step.get("quality"), step.get("roi"))
-    texts = (
-        "" if n is None else f"{n:{f}}" for n, f in zip(numbers, (",", ".1f", ".4f"), strict=True)
-    )
+    forms = {"cumulative_tokens": ",", "quality": ".1f", "roi": ".4f"}
+    texts = [f"{step[key]:{form}}" if key in step else "" for key, form in forms.items()]
     return (str(step.get("action", "")), *texts, str(step.get("cutoff_reason", "")))
 
 

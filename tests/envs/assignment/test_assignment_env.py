@@ -1,0 +1,253 @@
+"""InfraMind-Assignment-v0: the contract, the rules played in it, and its forms."""
+
+from __future__ import annotations
+
+import warnings
+from inspect import signature
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils.env_checker import check_env
+
+import inframind_gym  # noqa: F401
+from inframind_gym.configs import find_config
+from inframind_gym.envs.assignment.config import AssignmentConfig
+from inframind_gym.envs.assignment.env import AssignmentEnv
+from inframind_gym.errors import ActionError, ConfigError
+from inframind_gym.policies.q_learning import LoadTracker
+from inframind_gym.teams.assignment import rules, simulate
+
+ID = "InfraMind-Assignment-v0"
+FORMS: tuple[dict[str, Any], ...] = (
+    {},
+    {"observation": "tabular", "arrivals": "skewed"},
+    {"observation": "flat", "arrivals": "drifting", "load": "queue"},
+    {"arrivals": "bursty", "load": "queue", "arrival_rate_per_min": 600.0},
+    {"observation": "tabular", "episode": "request"},
+)
+
+
+def make(**arguments: Any) -> Any:
+    return gym.make(ID, **arguments).unwrapped
+
+
+@pytest.mark.parametrize("arguments", FORMS, ids=str)
+def test_the_checkers_find_nothing(arguments: dict[str, Any]) -> None:
+    sb3 = pytest.importorskip("stable_baselines3.common.env_checker")
+    env = gym.make(ID, num_tasks=8, render_mode="rgb_array", **arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env.unwrapped)
+        if arguments.get("observation", "full") != "full":  # SB3 warns of entries with two axes
+            sb3.check_env(env.unwrapped, warn=True)
+    assert env.spec is not None
+    again = gym.make(EnvSpec.from_json(env.spec.to_json()))
+    assert again.observation_space == env.observation_space
+
+
+@pytest.mark.parametrize("arguments", FORMS[:4], ids=str)
+def test_single_and_vector_do_the_same_bit_for_bit(arguments: dict[str, Any]) -> None:
+    batch: Any = gym.make_vec(ID, num_envs=3, num_tasks=20, **arguments)
+    observations, _ = batch.reset(seed=11)
+    actions = np.random.default_rng(0).integers(0, 8, (45, 3))
+    for row in range(3):
+        single = make(num_tasks=20, **arguments)
+        seen = [single.reset(seed=11 + row)[0]]
+        trace = []
+        for t in range(20):
+            observation, *rest = single.step(actions[t, row])
+            seen.append(observation)
+            trace.append(rest)
+        assert trace[-1][2] and not trace[-2][2]  # truncated
+        batch.reset(seed=11)
+        for t in range(20):
+            observations, rewards, over, cut, infos = batch.step(actions[t])
+            reward, terminated, truncated, info = trace[t]
+            assert rewards[row] == reward and cut[row] == truncated and over[row] == terminated
+            for name in ("cost", "raw_reward", "load_penalty", "imbalance", "completed"):
+                assert infos[name][row] == info[name], name
+            shown = observations if t < 19 else infos["final_obs"][row]
+            if isinstance(shown, dict):
+                for name, values in shown.items():
+                    mine = values if t == 19 else values[row]
+                    assert np.array_equal(mine, seen[t + 1][name]), name
+            else:
+                assert np.array_equal(shown if t == 19 else shown[row], seen[t + 1])
+        final = infos["final_info"]
+        assert final["mean_imbalance"][row] == trace[-1][3]["mean_imbalance"]
+        assert final["episode_reward"][row] == pytest.approx(trace[-1][3]["episode_reward"])
+
+
+def test_a_step_is_the_documents() -> None:
+    """The environment against the tracker of the routing policies and the simulated answers."""
+    env = make(arrivals="skewed")
+    _, info = env.reset(seed=4)
+    tracker, team, key = LoadTracker(rules.AGENTS), simulate.team(), simulate.key_of(4)
+    task = np.array([simulate.NO_TASK])
+    for t in range(50):
+        ordinal = np.array([t])
+        task = simulate.next_task(team, "skewed", key, ordinal, task)
+        action = int(np.random.default_rng(t).choice([2, 2, 2, 3, 0, 5, 7]))
+        agent = rules.AGENTS[rules.agent_of(action)]
+        assert env.context().task == task
+        drawn = simulate.answer(team, key, ordinal, task, np.array([action]))
+        raw = rules.raw_reward(drawn.scores, drawn.cost_usd, drawn.latency_s)[0]
+        penalty = tracker.get_load_penalty(agent)
+        tracker.record(agent)
+        observation, reward, terminated, truncated, info = env.step(action)
+        assert reward == max(0.0, raw - penalty)
+        assert (info["raw_reward"], info["load_penalty"]) == (raw, penalty)
+        assert info["cost"] == drawn.cost_usd[0] and info["quality"] == drawn.quality[0]
+        assert rules.LOAD_STATES[info["load_state"]] == tracker.get_load_state()
+        assert info["utilization"].tolist() == list(tracker.get_utilization().values())
+        assert info["imbalance"] == pytest.approx(tracker.get_imbalance_score(), abs=1e-15)
+        assert not terminated and truncated == (t == 49)
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(0)
+    window = [rules.AGENTS[i] for i in observation["window"].argmax(axis=1)]
+    assert window == list(tracker.recent)
+
+
+def test_tabular_observations_are_states() -> None:
+    env, full = make(observation="tabular"), make()
+    state, _ = env.reset(seed=2)
+    seen, _ = full.reset(seed=2)
+    for _ in range(20):
+        assert state == 5 * seen["task_type"].argmax() + seen["load_state"].argmax()
+        assert state in env.observation_space and seen in full.observation_space
+        state, *_ = env.step(4)
+        seen, *_ = full.step(4)
+    assert state % 5 == 3  # researcher_hot
+
+
+def test_queues_give_every_task_its_reward_once() -> None:
+    env = make(load="queue", num_tasks=40)
+    env.reset(seed=3)
+    ordinals, total = [], 0.0
+    for t in range(40):
+        _, reward, _, truncated, info = env.step(2 if t % 2 else 5)
+        done = env.completed()
+        ordinals += done.ordinal.tolist()
+        assert info["completed"] == len(done.row)
+        assert reward == pytest.approx(done.reward.sum())
+        assert (done.action == np.where(done.ordinal % 2, 2, 5)).all()
+        total += reward
+    assert truncated and sorted(ordinals) == list(range(40))
+    assert info["episode_reward"] == pytest.approx(total)
+    assert not env.context().in_flight.any()
+
+
+def test_a_hot_agent_is_slow_because_its_queue_is() -> None:
+    def waits_s(actions: list[int]) -> float:
+        env = make(load="queue", num_tasks=100)
+        env.reset(seed=5)
+        total = 0.0
+        for t in range(100):
+            total += env.step(actions[t % len(actions)])[4]["wait_s"]
+        return total / 100
+
+    assert waits_s([0, 2, 4, 6]) < 0.1
+    assert waits_s([2]) > 3.0  # all to one server
+
+
+def test_in_the_queueing_form_a_wait_is_the_load_penalty() -> None:
+    env = make(load="queue", num_tasks=60)
+    env.reset(seed=5)
+    done = []
+    for _ in range(60):
+        env.step(3)
+        done.append(env.completed())
+    for part in done:
+        expected = 0.2 * np.minimum(part.wait_s / 5.0, 1.0)
+        assert part.load_penalty == pytest.approx(expected)
+        assert (part.wait_s <= part.latency_s).all()
+    assert max(part.load_penalty.max(initial=0.0) for part in done) == pytest.approx(0.2)
+
+
+def test_a_request_ends_its_episode_and_the_load_stays() -> None:
+    env = make(episode="request")
+    env.reset(seed=1)
+    for t in range(10):
+        _, _, terminated, truncated, info = env.step(2)
+        assert terminated and not truncated
+        assert env.context().ordinal == t + 1
+        env.reset()
+    assert rules.LOAD_STATES[info["load_state"]] == "coder_hot"
+    run = make()
+    run.reset(seed=1)
+    tasks = [int(run.context().task[0])]
+    for _ in range(10):
+        run.step(2)
+        tasks.append(int(run.context().task[0]))
+    assert tasks[-1] == env.context().task  # the same run of tasks
+    assert env.reset(seed=1)[1]["load_state"] == rules.BALANCED
+    batch: Any = gym.make_vec(ID, num_envs=2, episode="request", observation="tabular")
+    batch.reset(seed=1)
+    for _ in range(10):
+        states, _, over, cut, _ = batch.step([2, 2])
+    assert over.all() and not cut.any() and (states % 5 == 2).all()
+
+
+def test_the_same_world_whatever_is_decided() -> None:
+    one, other = make(arrivals="bursty"), make(arrivals="bursty")
+    one.reset(seed=9)
+    other.reset(seed=9)
+    for t in range(30):
+        assert one.context().task == other.context().task
+        one.step(t % 8)
+        other.step(5 if t != 13 else t % 8)
+        if t == 13:
+            assert one.completed().quality == other.completed().quality
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"arrivals": "burst"}, "Did you mean 'bursty'"),
+        ({"num_task": 3}, "Did you mean 'num_tasks'"),
+        ({"num_tasks": 0}, "num_tasks"),
+        ({"team": "assignmnt"}, "Did you mean 'assignment'"),
+        ({"load": "queue", "pool": "team-4gp"}, "Did you mean 'team-4gpu'"),
+        ({"load": "queue", "pool": str(find_config("pools", "b200-2gpu"))}, "a team needs 8"),
+        ({"load": "queue", "episode": "request"}, "use load 'window'"),
+        ({"render_mode": "human"}, "unknown render_mode"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        AssignmentEnv(**arguments)
+
+
+def test_wrong_actions() -> None:
+    env = make()
+    env.reset(seed=0)
+    for action in (8, -1, 1.5, [1, 2]):
+        with pytest.raises(ActionError):
+            env.step(action)
+
+
+@pytest.mark.parametrize("load", ["window", "queue"])
+def test_pictures_change_nothing(load: str) -> None:
+    env, plain = make(load=load, render_mode="rgb_array"), make(load=load)
+    env.reset(seed=6)
+    plain.reset(seed=6)
+    pictures = []
+    for _ in range(12):
+        pictures.append(env.render())
+        assert env.step(3)[1] == plain.step(3)[1]
+    assert pictures[0].shape == (540, 960, 3)
+    assert (pictures[0] != pictures[-1]).any()
+    lines = make(load=load, render_mode="ansi")
+    lines.reset(seed=6)
+    for _ in range(8):
+        lines.step(3)
+    assert "coder      100.0%" in lines.render() and "coder_hot" in lines.render()
+
+
+def test_every_argument_is_named() -> None:
+    names = set(signature(AssignmentEnv).parameters) - {"render_mode", "unknown_arguments"}
+    assert names == set(AssignmentConfig.model_fields)
