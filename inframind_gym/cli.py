@@ -23,6 +23,7 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "sim2real": "inframind_gym.calibration.commands:sim2real",
     "pool": "inframind_gym.live.command:app",
     "workload": "inframind_gym.calibration.workload_fit:app",
+    "team": "inframind_gym.teams.command:app",
 }
 _SHIPPED: Final = ("pools", "workloads", "placement/clusters", "placement/demands", "suites")
 

@@ -128,6 +128,18 @@ def find_config(kind: str, name_or_path: str | Path) -> Path:
     raise ConfigError(f"{message} A path to a YAML file of your own is taken as well.")
 
 
+def shipped_file(name: str) -> Path:
+    """Return the path of a shipped file that is the only one of its kind, e.g. "prices.yaml".
+
+    Raises:
+        ConfigError: It is missing.
+    """
+    for root in _ROOTS:
+        if (root / name).is_file():
+            return root / name
+    raise ConfigError(f"{name}: is missing from the installation. Install the package again.")
+
+
 def load_yaml_model(path: str | Path, model: type[ModelT]) -> ModelT:
     """Read a YAML file into a pydantic model.
 

@@ -16,6 +16,7 @@ HEAVY = ("torch", "numba", "sentence_transformers", "matplotlib")
 OPTIONAL = (
     *("torch", "sentence_transformers", "matplotlib", "stable_baselines3", "wandb", "ray"),
     *("aiohttp", "prometheus_client", "psutil"),
+    *("anthropic", "fastapi", "langgraph", "openai"),
 )
 
 IMPORT = """

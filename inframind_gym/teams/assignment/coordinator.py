@@ -1,0 +1,249 @@
+"""Who takes a task: Q-learning over task type and load state, and routers to compare it with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.simulator.rng import STREAM_POLICY
+from inframind_gym.teams.assignment import rules
+from inframind_gym.teams.assignment.draws import Draws
+from inframind_gym.teams.assignment.model import TaskAssignment, all_actions
+
+Ties = Literal["first", "random"]
+EPSILON: Final = 1.0  # the table knows nothing at the start
+EPSILON_MIN: Final = 0.05
+
+
+class Router(Protocol):
+    """Whatever decides; a learner also gets what came of it.
+
+    Attributes:
+        actions: What may be chosen.
+        epsilon: Probability of exploring; 0 for what does not explore.
+    """
+
+    actions: list[TaskAssignment]
+    epsilon: float
+
+    def select_action(self, task_type: str, load_state: str) -> tuple[int, TaskAssignment]:
+        """Return the index of the chosen action, and the action."""
+        ...
+
+    def update(
+        self,
+        task_type: str,
+        load_state: str,
+        action_idx: int,
+        reward: float,
+        next_task_type: str | None,
+        next_load_state: str,
+    ) -> None:
+        """Learn from an adjusted reward."""
+        ...
+
+    def decay_epsilon(self) -> None:
+        """Explore less."""
+        ...
+
+
+class QLearningCoordinator:
+    """Epsilon-greedy Q-learning over the states (task type, load state).
+
+    Args:
+        task_types: First half of the state.
+        load_states: Second half of the state.
+        actions: What may be chosen; None: the eight actions.
+        lr: Learning rate.
+        gamma: Discount.
+        epsilon: Probability of exploring at the start.
+        epsilon_min: The least that it decays to.
+        epsilon_decay: Its factor at every `decay_epsilon`.
+        ties: Which of equally good actions is taken: the first, or a random one.
+        seed: For the draws of `select_action`.
+
+    Attributes:
+        q_table: (task type, load state) -> (actions,) values, all 0 at the start.
+        visits: (task type, load state) -> (actions,) updates.
+        history: One mapping for each update.
+    """
+
+    def __init__(
+        self,
+        task_types: Sequence[str] = rules.TASK_TYPES,
+        load_states: Sequence[str] = rules.LOAD_STATES,
+        actions: Sequence[TaskAssignment] | None = None,
+        lr: float = rules.LEARNING_RATE,
+        gamma: float = rules.DISCOUNT,
+        epsilon: float = EPSILON,
+        epsilon_min: float = EPSILON_MIN,
+        epsilon_decay: float = rules.EPSILON_DECAY,
+        *,
+        ties: Ties = "first",
+        seed: int = 0,
+    ) -> None:
+        self.task_types = list(task_types)
+        self.load_states = list(load_states)
+        self.actions = list(actions or all_actions())
+        self.lr = lr
+        self.gamma = gamma
+        self.epsilon = epsilon
+        self.epsilon_min = epsilon_min
+        self.epsilon_decay = epsilon_decay
+        self.ties = ties
+        states = [(t, s) for t in self.task_types for s in self.load_states]
+        self.q_table: dict[tuple[str, str], NDArray[np.float64]] = {
+            state: np.zeros(len(self.actions)) for state in states
+        }
+        self.visits = {state: np.zeros(len(self.actions), np.int64) for state in states}
+        self.history: list[dict[str, Any]] = []
+        self._draws = Draws(seed)
+        self._decisions = 0
+
+    def select_action(self, task_type: str, load_state: str) -> tuple[int, TaskAssignment]:
+        """Choose an action: a random one with probability epsilon, else one of the best."""
+        explore, which = (self._draws.at(STREAM_POLICY, self._decisions, i) for i in (0, 1))
+        self._decisions += 1
+        if explore < self.epsilon:
+            index = int(which * len(self.actions))
+        else:
+            values = self.q_table[task_type, load_state]
+            best = np.flatnonzero(values == values.max())
+            index = int(best[0 if self.ties == "first" else int(which * len(best))])
+        return index, self.actions[index]
+
+    def update(
+        self,
+        task_type: str,
+        load_state: str,
+        action_idx: int,
+        reward: float,
+        next_task_type: str | None,
+        next_load_state: str,
+    ) -> None:
+        """Q += lr * (reward + gamma * max Q(next state) - Q); no next state if the type is None."""
+        row = self.q_table[task_type, load_state]
+        old_q, max_next_q = float(row[action_idx]), 0.0
+        if next_task_type is not None:
+            max_next_q = float(self.q_table[next_task_type, next_load_state].max())
+        target = float(rules.td_target(reward, max_next_q, self.gamma))
+        row[action_idx] = rules.q_update(old_q, target, self.lr)
+        self.visits[task_type, load_state][action_idx] += 1
+        self.history.append(
+            {
+                "task_type": task_type,
+                "load_state": load_state,
+                "action": self.actions[action_idx].key(),
+                "reward": reward,
+                "td_target": target,
+                "old_q": old_q,
+                "new_q": float(row[action_idx]),
+            }
+        )
+
+    def decay_epsilon(self) -> None:
+        """Explore less: epsilon becomes max(epsilon_min, epsilon * epsilon_decay)."""
+        self.epsilon = float(rules.decayed(self.epsilon, self.epsilon_min, self.epsilon_decay))
+
+    def policy(self, load_state: str = "balanced") -> dict[str, TaskAssignment | None]:
+        """Return the best action for each task type in a load state; None where none was tried."""
+        return {task_type: self._best(task_type, load_state) for task_type in self.task_types}
+
+    def _best(self, task_type: str, load_state: str) -> TaskAssignment | None:
+        tried = self.visits[task_type, load_state] > 0
+        values = np.where(tried, self.q_table[task_type, load_state], -np.inf)
+        return self.actions[int(values.argmax())] if tried.any() else None
+
+
+class FixedRouter:
+    """Base of routers that learn nothing."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.actions = list(all_actions())
+        self.epsilon = 0.0
+        self._draws = Draws(seed)
+        self._decisions = 0
+
+    def choose(self) -> int:
+        """Return the index of an action."""
+        raise NotImplementedError
+
+    def select_action(self, task_type: str, load_state: str) -> tuple[int, TaskAssignment]:
+        """See `Router`."""
+        index = self.choose()
+        self._decisions += 1
+        return index, self.actions[index]
+
+    def update(
+        self,
+        task_type: str,
+        load_state: str,
+        action_idx: int,
+        reward: float,
+        next_task_type: str | None,
+        next_load_state: str,
+    ) -> None:
+        """See `Router`."""
+
+    def decay_epsilon(self) -> None:
+        """See `Router`."""
+
+
+class RandomRouter(FixedRouter):
+    """Choose any of the actions."""
+
+    def choose(self) -> int:
+        """See `FixedRouter`."""
+        return self._draws.one_of(len(self.actions), STREAM_POLICY, self._decisions)
+
+
+class RoundRobin(FixedRouter):
+    """Choose agents in turn, and providers in turn after each round of agents."""
+
+    def choose(self) -> int:
+        """See `FixedRouter`."""
+        agents, providers = len(rules.AGENTS), len(rules.PROVIDERS)
+        agent = self._decisions % agents
+        return int(rules.action_index(agent, self._decisions // agents % providers))
+
+
+class LeastBusy(FixedRouter):
+    """Choose the action with fewest calls in flight, the first of equals.
+
+    This is the rule of LiteLLM's "least-busy" strategy (its `router_strategy/least_busy.py` as of
+    2026; issues 39322 and 38746 of BerriAI/litellm describe the effect): a call raises its
+    deployment's count, its end lowers it, and the comparison is strict. Where calls come one after
+    the other all counts are 0 at every decision, so all of them go to the first deployment.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.in_flight = [0] * len(self.actions)
+
+    def choose(self) -> int:
+        """See `FixedRouter`."""
+        index = self.in_flight.index(min(self.in_flight))
+        self.in_flight[index] += 1
+        return index
+
+    def update(
+        self,
+        task_type: str,
+        load_state: str,
+        action_idx: int,
+        reward: float,
+        next_task_type: str | None,
+        next_load_state: str,
+    ) -> None:
+        """Count the end of a call."""
+        self.in_flight[action_idx] -= 1
+
+
+FIXED_ROUTERS: Final[dict[str, type[FixedRouter]]] = {
+    "random": RandomRouter,
+    "round_robin": RoundRobin,
+    "least_busy": LeastBusy,
+}

@@ -1,0 +1,1 @@
+"""The one way to a model: service, providers, prices, token budgets."""

@@ -1,0 +1,1 @@
+"""The log of what happened: runs and their events in one SQLite file."""
