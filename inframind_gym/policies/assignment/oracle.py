@@ -55,6 +55,7 @@ class OptimalPolicy(BaseAssignmentPolicy):
     """The actions of the exact optimum (`inframind_gym.policies.assignment.optimum`)."""
 
     name = "optimum"
+    bound = True
 
     def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
         """Solve the run, or look its solution up.
