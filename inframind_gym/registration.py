@@ -45,6 +45,10 @@ ENVIRONMENTS: Final = {
         "inframind_gym.envs.assignment.env:AssignmentEnv",
         "inframind_gym.envs.assignment.vector:AssignmentVectorEnv",
     ),
+    "InfraMind-TokenBudget-v0": Entry(
+        "inframind_gym.envs.token_budget.env:TokenBudgetEnv",
+        "inframind_gym.envs.token_budget.vector:TokenBudgetVectorEnv",
+    ),
 }
 
 

@@ -24,7 +24,7 @@ LAYERS = {
     "registration": (),
     "tasks": (),
     "simulator": ("tasks",),
-    "teams": ("tasks", "simulator"),
+    "teams": ("tasks", "simulator", "envs", "policies"),
     "envs": ("tasks", "simulator", "policies", "live", "teams"),
     "policies": ("tasks", "simulator", "envs", "teams"),
     "live": ("tasks", "simulator", "envs", "policies"),

@@ -132,6 +132,14 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
     def _sample_masks(self) -> tuple[Any, ...]:
         """The masks of the decisions that wait, as `action_space.sample` takes them."""
 
+    def _cut_short(self, over: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return (E,) which of the episodes that are over ended by truncation, as a new array."""
+        return over.copy() if self.truncates else np.zeros_like(over)
+
+    def _checked(self, actions: Any) -> NDArray[Any]:
+        """Return the actions of a step as a new array (E, a), or raise ActionError."""
+        return check_actions(actions, self._highs, self.num_envs)
+
     def _set_options(self, options: dict[str, Any] | None) -> None:
         check_options(options, ())
 
@@ -168,7 +176,7 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
         """
         if not self._generators:
             raise ConfigError("call reset() before step()")
-        checked = check_actions(actions, self._highs, self.num_envs)
+        checked = self._checked(actions)
         observations, rows = self._fresh_observations(), self._every_row
         if len(self._over):
             self._start(self._over, observations, first=False)
@@ -177,6 +185,7 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
         self._episode_costs += costs
         self._episode_rewards += rewards
         final = self._final_info(over, costs) if over.any() else {}
+        cut_short = self._cut_short(over)
         self._over = np.flatnonzero(over)
         if self.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP:
             more |= final
@@ -188,8 +197,7 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
             more |= {"final_info": final, "_final_info": over.copy()}
             self._start(self._over, observations, first=False)
             self._over = self._every_row[:0]
-        never = np.zeros(self.num_envs, np.bool_)
-        ends = (never, over.copy()) if self.truncates else (over.copy(), never)
+        ends = (over & ~cut_short, cut_short)
         return self._form.of(observations), rewards, *ends, more | self._infos(costs)
 
     def _fresh_observations(self) -> NDArray[np.float32]:

@@ -15,12 +15,17 @@ from rich.table import Table
 
 from inframind_gym.errors import ConfigError, friendly
 from inframind_gym.teams.assignment.command import run_assignment
+from inframind_gym.teams.runs.compare import compare_runs
 from inframind_gym.teams.runs.store import DEFAULT_FILE, Event, Run, RunStore
+from inframind_gym.teams.token_budget.command import run_token_budget, serve
 
 app = typer.Typer(no_args_is_help=True, help="Run teams of LLM agents; list and show their runs.")
 run = typer.Typer(no_args_is_help=True, help="Run a team and write what happens to a file of runs.")
 run.command("assignment")(run_assignment)
+run.command("token-budget")(run_token_budget)
 app.add_typer(run, name="run")
+app.command("compare")(compare_runs)
+app.command("serve")(serve)
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="File of runs (SQLite).")]
 _WIDEST = 110  # of an event's line

@@ -1,0 +1,1 @@
+"""Token budget: which of three agents may still spend tokens, and when to stop."""

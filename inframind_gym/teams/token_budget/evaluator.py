@@ -1,0 +1,86 @@
+"""The ROI evaluator: after each agent step, the three proxies of quality.
+
+- self-evaluation: an LLM rates the product on completeness, clarity and actionability, 0-100;
+- flags: how many of the critic's flags the rating says are resolved;
+- checklist: parts of the plan, or sections of the draft, that are there; no model is asked.
+
+`rules.record` makes a score and an ROI of them. A rating that fails, is refused or cannot be read
+leaves the score of self-evaluation as it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from inframind_gym.teams.llm.service import EventLog, LLMService
+from inframind_gym.teams.llm.types import BudgetError, LLMError
+from inframind_gym.teams.token_budget import agents
+from inframind_gym.teams.token_budget.agents import Flag, Product, read_rating
+from inframind_gym.teams.token_budget.budget import SELF_EVAL
+from inframind_gym.teams.token_budget.rules import Evidence
+
+RATING_TOKENS: Final = 60  # of a rating's answer at most
+
+
+class RoiEvaluator:
+    """Ratings of one run.
+
+    Args:
+        service: of the run.
+        provider: name of the provider that rates.
+        log: where what goes wrong is written.
+    """
+
+    def __init__(self, service: LLMService, provider: str, log: EventLog) -> None:
+        self._service, self._provider, self._log = service, provider, log
+        self._score = 0.0
+
+    async def evaluate(
+        self, product: Product, new_flags: list[Flag], *, is_review: bool, context: dict[str, Any]
+    ) -> Evidence:
+        """Rate the product after a step.
+
+        Args:
+            product: after the step; flags that were resolved are marked in it.
+            new_flags: of the critic, in this step.
+            is_review: whether the step was the critic's, which resolves nothing.
+            context: further context of the call.
+        """
+        open_flags = [number for number, _ in product.open_flags]
+        rating = await self._rate(product, {**context, "open_flags": open_flags})
+        resolved = 0
+        if rating is not None:
+            self._score, numbers = rating
+            for number in set(numbers) & set(open_flags) if not is_review else ():
+                product.flags[number - 1].is_resolved = True
+                resolved += 1
+        return Evidence(
+            np.array([self._score]),
+            np.array([product.checklist]),
+            np.array([len(new_flags)]),
+            np.array([resolved]),
+            np.array([sum(flag.points for flag in new_flags)], np.float64),
+        )
+
+    async def _rate(
+        self, product: Product, context: dict[str, Any]
+    ) -> tuple[float, list[int]] | None:
+        prompt = agents.self_eval(product)
+        try:
+            response = await self._service.acall(
+                *prompt[:2],
+                self._provider,
+                RATING_TOKENS,
+                prompt.schema,
+                agent=SELF_EVAL,
+                context={**context, "agent": SELF_EVAL},
+            )
+        except (BudgetError, LLMError) as error:
+            self._log.append("rating_missing", {"reason": str(error)})
+            return None
+        rating = read_rating(response.content)
+        if rating is None:
+            self._log.append("malformed", {"agent": SELF_EVAL, "answer": response.content[:500]})
+        return rating

@@ -1,0 +1,251 @@
+"""Constants of the token-budget team, read from `envs_configs/teams/token_budget.yaml`."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from inframind_gym.configs import (
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    StrictModel,
+    find_config,
+    load_yaml_model,
+)
+from inframind_gym.errors import ConfigError, unknown
+
+DEFAULT: Final = "token_budget"
+SIMULATED: Final = "simulated"  # the profile that draws; others are scripts
+AGENTS: Final = ("planner", "executor", "critic")
+SIZES: Final = ("S", "M", "L")
+COMPLEXITIES: Final = ("simple", "moderate", "complex")
+STRATEGIES: Final = ("frontload", "critique_heavy", "adaptive")
+
+Three = Annotated[tuple[Fraction, Fraction, Fraction], Field()]
+Factors = tuple[Positive, Positive, Positive]
+Lengths = tuple[PositiveInt, PositiveInt, PositiveInt]
+
+
+class Shares(StrictModel):
+    """Initial shares of planner, executor and critic in the budget, mode by mode."""
+
+    frontload: Three
+    critique_heavy: Three
+    adaptive: Three
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        for name in STRATEGIES:
+            total = sum(getattr(self, name))
+            if abs(total - 1.0) > 1e-9:
+                raise ValueError(f"{name}: the shares sum to {total:g}, not to 1")
+        return self
+
+
+class PerComplexity(StrictModel):
+    """A number for each complexity of a task."""
+
+    simple: NonNegative
+    moderate: NonNegative
+    complex: NonNegative
+
+    @property
+    def values(self) -> tuple[float, float, float]:
+        """In the order of COMPLEXITIES."""
+        return self.simple, self.moderate, self.complex
+
+
+class Overhead(StrictModel):
+    """Tokens of the calls that are no agent's."""
+
+    preflight: NonNegativeInt
+    self_eval: NonNegativeInt
+
+
+class PerAgent(StrictModel):
+    """Three sizes for each agent."""
+
+    planner: Lengths
+    executor: Lengths
+    critic: Lengths
+
+
+class ProxyWeights(StrictModel):
+    """Weights of the proxies of quality."""
+
+    self_eval: Positive
+    flags: NonNegative
+    checklist: NonNegative
+
+
+class Quality(StrictModel):
+    """Points of true quality."""
+
+    plan: tuple[NonNegative, NonNegative, NonNegative]
+    sections: tuple[NonNegative, NonNegative, NonNegative, NonNegative, NonNegative]
+    per_defect: NonNegative
+
+
+class PromptTokens(StrictModel):
+    """Tokens of the parts of a prompt."""
+
+    task: NonNegativeInt
+    plan: NonNegativeInt
+    draft: NonNegativeInt
+    per_flag: NonNegativeInt
+
+
+class AnswerLengths(StrictModel):
+    """Tokens that an agent would write, without a limit."""
+
+    planner: Lengths
+    executor: Lengths
+    revision: Lengths
+    critic: Lengths
+    factors: tuple[Positive, ...] = Field(min_length=1, max_length=16)
+    weights: tuple[Positive, ...]
+
+    @model_validator(mode="after")
+    def _distribution(self) -> Self:
+        if len(self.weights) != len(self.factors) or abs(sum(self.weights) - 1.0) > 1e-9:
+            raise ValueError("weights must be as many as factors, and sum to 1")
+        return self
+
+
+class Chance(StrictModel):
+    """A chance as a product of factors; what is left out does not matter to it."""
+
+    by_size: Factors = (1.0, 1.0, 1.0)
+    by_complexity: Factors = (1.0, 1.0, 1.0)
+    by_plan: Factors = (1.0, 1.0, 1.0)
+    cut: Fraction = 1.0
+
+
+class SelfEval(StrictModel):
+    """Noise of self-evaluations, in points."""
+
+    bias: NonNegative  # of all
+    plan_bias: NonNegative  # instead of `bias`, while there is only a plan
+    run_sd: NonNegative  # common to a run
+    step_sd: NonNegative  # of one evaluation
+
+
+class SimulationSettings(StrictModel):
+    """The simulated task and team."""
+
+    complexity_share: PerComplexity
+    preflight_right: Fraction
+    scope_down_value: Fraction
+    quality: Quality
+    prompt_tokens: PromptTokens
+    lengths: AnswerLengths
+    planner: Chance
+    section: Chance
+    defect: Chance
+    fill: Chance
+    resolve: Chance
+    find_alone: Fraction
+    new_defect: Fraction
+    flag: Chance
+    self_eval: SelfEval
+    claimed_points_per_flag: NonNegative
+    checklist_of_plan: Three
+    seconds: Seconds
+
+
+class Seconds(StrictModel):
+    """Virtual time of a call."""
+
+    first_token: NonNegative
+    per_token: NonNegative
+
+
+class ScriptedCall(StrictModel):
+    """One call of a script."""
+
+    tokens: PositiveInt
+    quality: NonNegative  # after it
+    claimed: NonNegative = 0.0
+
+
+class ScriptedCalls(StrictModel):
+    """The calls of each agent, in order."""
+
+    planner: tuple[ScriptedCall, ...] = Field(min_length=1)
+    executor: tuple[ScriptedCall, ...] = Field(min_length=1)
+    critic: tuple[ScriptedCall, ...] = Field(min_length=1)
+
+
+class Script(StrictModel):
+    """A run whose calls are written down; it has no overhead."""
+
+    preflight: Literal["simple", "moderate", "complex"]
+    proxy_weights: ProxyWeights
+    calls: ScriptedCalls
+
+
+class TeamSettings(StrictModel):
+    """`token_budget.yaml`; the file says where its numbers come from."""
+
+    name: str
+    description: str
+    token_unit: PositiveInt
+    strategies: Shares
+    roi_threshold: NonNegative
+    minimum_budget: PerComplexity
+    min_completion_tokens: PositiveInt
+    prompt_estimate: Fraction
+    reallocation_share: Fraction
+    overhead: Overhead
+    max_tokens: PerAgent
+    proxy_weights: ProxyWeights
+    simulation: SimulationSettings
+    profiles: dict[str, Script]
+
+    @model_validator(mode="after")
+    def _in_units(self) -> Self:
+        simulated = self.simulation
+        numbers = [
+            self.min_completion_tokens,
+            *vars(self.overhead).values(),
+            *(size for sizes in vars(self.max_tokens).values() for size in sizes),
+            *vars(simulated.prompt_tokens).values(),
+        ]
+        if wrong := [number for number in numbers if number % self.token_unit]:
+            raise ValueError(
+                f"{wrong[0]} tokens: overhead, max_tokens, prompt_tokens and min_completion_tokens "
+                f"must be multiples of token_unit ({self.token_unit})"
+            )
+        return self
+
+    def script(self, profile: str) -> Script | None:
+        """Return the script of a profile, None for "simulated".
+
+        Raises:
+            ConfigError: there is no such profile.
+        """
+        if profile == SIMULATED:
+            return None
+        if profile not in self.profiles:
+            raise ConfigError(unknown("profile", profile, (SIMULATED, *self.profiles)))
+        return self.profiles[profile]
+
+
+def load_settings(name_or_path: str | Path = DEFAULT) -> TeamSettings:
+    """Read the constants of a team by name or path.
+
+    Raises:
+        ConfigError: the file is missing or wrong; says where.
+    """
+    return _load(find_config("teams", name_or_path))
+
+
+@cache
+def _load(path: Path) -> TeamSettings:
+    return load_yaml_model(path, TeamSettings)

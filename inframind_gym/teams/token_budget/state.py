@@ -1,0 +1,206 @@
+"""State of n teams, the same in application and environment: ledgers, scores, open actions."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from inframind_gym.teams.token_budget import rules
+from inframind_gym.teams.token_budget.events import COMPLETE, CUT_OFF, RUNNING, agent_step
+from inframind_gym.teams.token_budget.rules import (
+    CRITIC,
+    CUT,
+    NUM_ACTIONS,
+    REALLOCATE,
+    STOP,
+    Bools,
+    Evidence,
+    Ints,
+    Ledger,
+    Progress,
+)
+from inframind_gym.teams.token_budget.settings import (
+    AGENTS,
+    COMPLEXITIES,
+    SIZES,
+    ProxyWeights,
+    TeamSettings,
+)
+
+# Why a step was the last one of an agent or of the run; their places are the codes of `reason`.
+REASONS: Final = ("", "roi", "policy", "stop", "budget", "all_cut", "steps", "refused")
+NO_REASON, LOW_ROI, BY_POLICY, STOPPED, OUT_OF_BUDGET, ALL_CUT, OUT_OF_STEPS, REFUSED = range(8)
+
+
+class TeamState:
+    """n teams; all arrays have a row a team.
+
+    Args:
+        settings: constants of the team.
+        n: number of teams.
+        max_tokens: (3, 3) of an answer, by agent and size.
+        weights: of the proxies of quality.
+        self_eval: tokens that the rating after a call is expected to take.
+        max_steps: length of an episode.
+
+    Attributes:
+        ledger, progress: tokens and scores.
+        seen: (n,) complexity by the pre-flight.
+        strategy: (n,) index of the mode that set the allocations.
+        has_draft: (n,) whether the critic has something to review.
+        steps: (n,) decisions so far.
+        agent: (n,) whom the last decision was about; STOP is about the one before.
+        limits: (n, 3, 3) tokens of an answer, by agent and size; 0 where a call is refused.
+        mask: (n, 16) actions that are open.
+        stopped, over: (n,) whether the team has stopped; whether its run has ended.
+        reason: (n,) why the last step ended something, a place in REASONS.
+    """
+
+    def __init__(
+        self,
+        settings: TeamSettings,
+        n: int,
+        max_tokens: Ints,
+        weights: ProxyWeights,
+        self_eval: int,
+        max_steps: int,
+    ) -> None:
+        self.settings, self.max_tokens, self.weights = settings, max_tokens, weights
+        self.self_eval, self.max_steps = self_eval, max_steps
+        self.ledger, self.progress = Ledger.empty(n), Progress.empty(n)
+        self.seen, self.strategy, self.steps = np.zeros((3, n), np.int64)
+        self.agent, self.reason = np.zeros((2, n), np.int64)
+        self.has_draft, self.stopped, self.over = np.zeros((3, n), np.bool_)
+        self.estimates = np.zeros((n, 3), np.int64)
+        self.limits = np.zeros((n, 3, 3), np.int64)
+        self.mask = np.zeros((n, NUM_ACTIONS), np.bool_)
+
+    def begin(
+        self, rows: Ints, budget: Any, strategy: int, seen: Ints, preflight_tokens: Any
+    ) -> None:
+        """Open new budgets (k,) and charge the pre-flight to them."""
+        shares = list(vars(self.settings.strategies).values())[strategy]
+        rules.open_budget(self.ledger, rows, budget, shares)
+        self.progress.clear(rows)
+        self.ledger.overhead[rows] += preflight_tokens
+        self.seen[rows], self.strategy[rows] = seen, strategy
+        for part in (self.steps, self.agent, self.reason, self.has_draft, self.stopped, self.over):
+            part[rows] = 0
+
+    def minimum_budget(self, rows: Ints) -> Ints:
+        """Return (k,) tokens below which such a task is not worth starting."""
+        least = np.array(self.settings.minimum_budget.values, np.int64)
+        return np.asarray(least[self.seen[rows]])
+
+    def look(self, rows: Ints, estimates: Ints, has_draft: Bools) -> None:
+        """Find out what is open to some teams, and whether their runs are over.
+
+        Args:
+            rows: (k,) teams.
+            estimates: (k, 3) estimated tokens of the next prompts.
+            has_draft: (k,) whether there is something to review.
+        """
+        ledger, least = self.ledger, self.settings.min_completion_tokens
+        self.estimates[rows], self.has_draft[rows] = estimates, has_draft
+        limits = rules.call_limits(ledger, rows, estimates, self.max_tokens, self.self_eval, least)
+        limits[:, CRITIC] *= has_draft[:, None]
+        self.limits[rows] = limits
+        moved = rules.movable(ledger, rows, self.settings.reallocation_share)
+        self.mask[rows] = rules.action_mask(limits, has_draft, ledger.cut[rows], moved)
+        possible = rules.can_go_on(ledger, rows, estimates, self.self_eval, least)
+        possible[:, CRITIC] &= has_draft
+        none_left = ledger.cut[rows].all(axis=1)
+        reason = np.select(
+            [self.stopped[rows], none_left, ~possible.any(axis=1)],
+            [STOPPED, ALL_CUT, OUT_OF_BUDGET],
+            np.where(self.steps[rows] >= self.max_steps, OUT_OF_STEPS, NO_REASON),
+        )
+        self.over[rows] = reason != NO_REASON
+        self.reason[rows] = np.where(reason != NO_REASON, reason, self.reason[rows])
+
+    @property
+    def truncated(self) -> Bools:
+        """(n,) whether a run ended because of its number of steps alone."""
+        return np.asarray(self.over & (self.reason == OUT_OF_STEPS))
+
+    def decide(self, rows: Ints, actions: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Carry out the part of decisions that needs no call.
+
+        Args:
+            rows: (k,) teams.
+            actions: (k,) 0-15; one that is not open does nothing.
+
+        Returns:
+            The calls that the decisions ask for: (m,) rows, agents, sizes and limits of tokens.
+        """
+        about = np.where(actions < CUT, actions // len(SIZES), (actions - CUT) % len(AGENTS))
+        self.agent[rows] = np.where(actions == STOP, self.agent[rows], about)
+        legal = self.mask[rows, actions]
+        self.steps[rows] += 1
+        self.reason[rows] = np.where(legal, NO_REASON, REFUSED)
+        self.stopped[rows] = legal & (actions == STOP)
+        chosen = legal & (actions >= CUT) & (actions < REALLOCATE)
+        if chosen.any():
+            self._cut(rows[chosen], actions[chosen] - CUT)
+        chosen = legal & (actions >= REALLOCATE) & (actions < STOP)
+        if chosen.any():
+            share = self.settings.reallocation_share
+            rules.reallocate(self.ledger, rows[chosen], actions[chosen] - REALLOCATE, share)
+        chosen = legal & (actions < CUT)
+        calling, agents = rows[chosen], actions[chosen] // len(SIZES)
+        sizes = actions[chosen] % len(SIZES)
+        return calling, agents, sizes, self.limits[calling, agents, sizes]
+
+    def _cut(self, rows: Ints, agents: Ints) -> None:
+        rules.cut(self.ledger, rows, agents)
+        called = self.progress.calls[rows, agents] > 0
+        low = self.progress.last_roi[rows, agents] < self.settings.roi_threshold
+        self.reason[rows] = np.where(called & low, LOW_ROI, BY_POLICY)
+
+    def score(self, rows: Ints, agents: Ints, tokens: Ints, evidence: Evidence) -> None:
+        """Score k calls that are charged.
+
+        Args:
+            rows: (k,) teams.
+            agents: (k,) who was called.
+            tokens: (k,) of prompt and answer.
+            evidence: of the steps.
+        """
+        rules.record(self.progress, rows, agents, tokens, evidence, self.weights)
+
+    def event(self, row: int, action: int, run_id: str, output: str) -> dict[str, Any]:
+        """Return the event of a team's last step, an empty dict for a reallocation.
+
+        Args:
+            row: a team.
+            action: what was carried out.
+            run_id: name of the run.
+            output: answer of the agent.
+        """
+        if self.reason[row] == REFUSED or REALLOCATE <= action < STOP:
+            return {}
+        ledger, progress, agent = self.ledger, self.progress, int(self.agent[row])
+        called = action < CUT
+        status = COMPLETE if self.over[row] else RUNNING if called else CUT_OFF
+        return agent_step(
+            run_id,
+            agent,
+            iteration=int(progress.calls[row, agent]),
+            tokens_used=int(progress.last_tokens[row, agent]) if called else 0,
+            tokens_remaining=int(ledger.remaining[row]),
+            quality_score=float(progress.score[row]),
+            quality_delta=float(progress.last_delta[row, agent]) if called else 0.0,
+            roi=float(progress.last_roi[row, agent]),
+            cumulative_tokens=int(ledger.spent[row]),
+            status=status,
+            output=output,
+        )
+
+
+def suggestion(budget: int, minimum: int, complexity: int) -> str:
+    """Return the warning about a budget that is smaller than its task's minimum."""
+    return (
+        f"a {COMPLEXITIES[complexity]} task wants at least {minimum:,} tokens, the budget is "
+        f"{budget:,}: raise it to {minimum:,}, or narrow the task (scope_down)"
+    )
