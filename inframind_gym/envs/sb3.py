@@ -45,7 +45,7 @@ _ROW_METHODS = {"action_masks": "action_masks", "context": "contexts"}
 
 
 class SB3VecEnv(VecEnv):
-    """Stable-Baselines3's view of a vector environment of this package (`BatchEnv`).
+    """Stable-Baselines3's view of one of our vector environments (`BatchEnv`).
 
     The info of row i is a dict of its own: "cost" and "TimeLimit.truncated" in every step; in the
     last one of an episode also "terminal_observation", "episode_cost" and "episode" with "r"

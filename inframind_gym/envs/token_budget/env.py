@@ -52,7 +52,7 @@ def continuous_actions(actions: Any, num_envs: int) -> NDArray[np.float64]:
     return array.reshape(num_envs, CONTINUOUS_SIZE)
 
 
-class TokenBudgetEnv(gym.Env[NDArray[np.float32], Any]):
+class TokenBudgetEnv(gym.Env[Any, Any]):
     """Decide who of planner, executor and critic spends the next tokens, and when to stop.
 
     ## Description
@@ -154,8 +154,7 @@ class TokenBudgetEnv(gym.Env[NDArray[np.float32], Any]):
         self.render_mode = render_mode
         self.config = token_budget_config(arguments)
         self.simulation = TokenBudgetSimulation(self.config, 1)
-        box, self.action_space = token_budget_spaces(self.config)
-        self.observation_space: spaces.Box = box
+        self.observation_space, self.action_space = token_budget_spaces(self.config)
         self._row = np.zeros(1, np.int64)
         self._running = False
         self._episode_cost = self._episode_reward = 0.0

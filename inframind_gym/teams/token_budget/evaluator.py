@@ -5,7 +5,7 @@
 - checklist: parts of the plan, or sections of the draft, that are there; no model is asked.
 
 `rules.record` makes a score and an ROI of them. A rating that fails, is refused or cannot be read
-leaves the score of self-evaluation as it was.
+leaves the last one in place; before the first, the other proxies count alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RoiEvaluator:
 
     def __init__(self, service: LLMService, provider: str, log: EventLog) -> None:
         self._service, self._provider, self._log = service, provider, log
-        self._score = 0.0
+        self._score = float("nan")  # the last rating
 
     async def evaluate(
         self, product: Product, new_flags: list[Flag], *, is_review: bool, context: dict[str, Any]

@@ -11,7 +11,7 @@ from inframind_gym.envs.token_budget.config import LEAST_BUDGET, MOST_BUDGET
 from inframind_gym.errors import unknown
 from inframind_gym.policies.token_budget import registry
 from inframind_gym.policies.token_budget.protocol import TokenBudgetPolicy
-from inframind_gym.teams.token_budget.settings import SIMULATED
+from inframind_gym.teams.token_budget.settings import SIMULATED, load_settings
 
 TEAM: Final = "token-budget"
 # The three modes and the policies that play them; other strategies are policies by their names.
@@ -31,6 +31,11 @@ def _known(strategy: str) -> str:
     return strategy
 
 
+def _scripted(profile: str) -> str:
+    load_settings().script(profile)
+    return profile
+
+
 class Order(StrictModel):
     """A task with its budget and strategy; also the body of ``POST /run``.
 
@@ -47,7 +52,7 @@ class Order(StrictModel):
     budget: Annotated[int, within(LEAST_BUDGET, MOST_BUDGET)] = 20_000
     strategy: Annotated[str, AfterValidator(_known)] = "adaptive"
     scope_down: bool = False
-    profile: str = SIMULATED
+    profile: Annotated[str, AfterValidator(_scripted)] = SIMULATED
     seed: NonNegativeInt = 0
 
     def policy(self) -> TokenBudgetPolicy:

@@ -112,7 +112,7 @@ class Evidence(NamedTuple):
     """Facts by which k steps are scored.
 
     Attributes:
-        self_eval: (k,) rating of the team's product by an LLM, 0-100.
+        self_eval: (k,) rating of the team's product by an LLM, 0-100; NaN where none came.
         checklist: (k,) share of the structural checklist; NaN where there is none.
         found: (k,) new flags of the critic.
         resolved: (k,) flags that a revision resolved.
@@ -236,25 +236,26 @@ def share_out(ledger: Ledger, rows: Ints, shares: Floats) -> None:
 # Scores
 
 
-def quality(
-    self_eval: Any, flag_share: Any, checklist: Any, weights: ProxyWeights, out_of: float = 100.0
-) -> Floats:
-    """Return the mean of the proxies that there are, 0-100.
+def quality(self_eval: Any, flag_share: Any, checklist: Any, weights: ProxyWeights) -> Floats:
+    """Return the weighted mean of the proxies that there are, 0-100; 0 where there is none.
 
     Args:
-        self_eval: (k,) points, 0-100.
+        self_eval: (k,) points, 0-100; NaN where no rating came.
         flag_share: (k,) share of flags resolved, NaN before there are flags.
         checklist: (k,) share of the checklist, NaN where there is none.
         weights: of the three.
-        out_of: points of a share of 1.
     """
-    total = weights.self_eval * np.asarray(self_eval, np.float64)
-    weight = np.full_like(total, weights.self_eval)
-    for share, own in ((flag_share, weights.flags), (checklist, weights.checklist)):
-        there = ~np.isnan(share)
-        total = total + np.where(there, own * out_of * share, 0.0)
+    total, weight = np.zeros(np.shape(self_eval)), np.zeros(np.shape(self_eval))
+    for points, own in (
+        (np.asarray(self_eval, np.float64), weights.self_eval),
+        (100.0 * np.asarray(flag_share, np.float64), weights.flags),
+        (100.0 * np.asarray(checklist, np.float64), weights.checklist),
+    ):
+        there = ~np.isnan(points)
+        total = total + np.where(there, own * points, 0.0)
         weight = weight + np.where(there, own, 0.0)
-    return np.asarray(np.clip(total / weight, 0.0, out_of))
+    mean = total / np.where(weight > 0.0, weight, 1.0)
+    return np.asarray(np.clip(mean, 0.0, 100.0))
 
 
 def roi(delta: Any, tokens: Any) -> Floats:

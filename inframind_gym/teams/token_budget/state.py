@@ -53,6 +53,7 @@ class TeamState:
         agent: (n,) whom the last decision was about; STOP is about the one before.
         limits: (n, 3, 3) tokens of an answer, by agent and size; 0 where a call is refused.
         mask: (n, 16) actions that are open.
+        was_open: (n,) whether the last decision was open, and so carried out.
         stopped, over: (n,) whether the team has stopped; whether its run has ended.
         reason: (n,) why the last step ended something, a place in REASONS.
     """
@@ -71,7 +72,7 @@ class TeamState:
         self.ledger, self.progress = Ledger.empty(n), Progress.empty(n)
         self.seen, self.strategy, self.steps = np.zeros((3, n), np.int64)
         self.agent, self.reason = np.zeros((2, n), np.int64)
-        self.has_draft, self.stopped, self.over = np.zeros((3, n), np.bool_)
+        self.has_draft, self.was_open, self.stopped, self.over = np.zeros((4, n), np.bool_)
         self.estimates = np.zeros((n, 3), np.int64)
         self.limits = np.zeros((n, 3, 3), np.int64)
         self.mask = np.zeros((n, NUM_ACTIONS), np.bool_)
@@ -110,7 +111,9 @@ class TeamState:
         self.mask[rows] = rules.action_mask(limits, has_draft, ledger.cut[rows], moved)
         possible = rules.can_go_on(ledger, rows, estimates, self.self_eval, least)
         possible[:, CRITIC] &= has_draft
-        none_left = ledger.cut[rows].all(axis=1)
+        closed = ledger.cut[rows]
+        closed[:, CRITIC] |= ~has_draft  # without a draft there is nothing to review
+        none_left = closed.all(axis=1)
         reason = np.select(
             [self.stopped[rows], none_left, ~possible.any(axis=1)],
             [STOPPED, ALL_CUT, OUT_OF_BUDGET],
@@ -137,6 +140,7 @@ class TeamState:
         about = np.where(actions < CUT, actions // len(SIZES), (actions - CUT) % len(AGENTS))
         self.agent[rows] = np.where(actions == STOP, self.agent[rows], about)
         legal = self.mask[rows, actions]
+        self.was_open[rows] = legal
         self.steps[rows] += 1
         self.reason[rows] = np.where(legal, NO_REASON, REFUSED)
         self.stopped[rows] = legal & (actions == STOP)
@@ -170,7 +174,10 @@ class TeamState:
         rules.record(self.progress, rows, agents, tokens, evidence, self.weights)
 
     def event(self, row: int, action: int, run_id: str, output: str) -> dict[str, Any]:
-        """Return the event of a team's last step, an empty dict for a reallocation.
+        """Return the event of a team's last step.
+
+        A reallocation and an action that was refused have none (an empty dict), unless the run
+        ends with them.
 
         Args:
             row: a team.
@@ -178,11 +185,12 @@ class TeamState:
             run_id: name of the run.
             output: answer of the agent.
         """
-        if self.reason[row] == REFUSED or REALLOCATE <= action < STOP:
-            return {}
         ledger, progress, agent = self.ledger, self.progress, int(self.agent[row])
-        called = action < CUT
-        status = COMPLETE if self.over[row] else RUNNING if called else CUT_OFF
+        is_open, over = bool(self.was_open[row]), bool(self.over[row])
+        called = is_open and action < CUT
+        if not over and (not is_open or REALLOCATE <= action < STOP):
+            return {}
+        status = COMPLETE if over else RUNNING if called else CUT_OFF
         return agent_step(
             run_id,
             agent,

@@ -10,8 +10,10 @@ import pytest
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.assignment import optimum, registry
 from inframind_gym.policies.assignment.rollout import play
-from inframind_gym.policies.q_learning import LoadTracker, QLearningCoordinator, TaskAssignment
 from inframind_gym.teams.assignment import rules, simulate
+from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
+from inframind_gym.teams.assignment.model import all_actions
+from inframind_gym.teams.assignment.tracker import LoadTracker
 
 EVERY = (*registry.ASSIGNMENTS, *registry.BOUNDS)
 
@@ -67,9 +69,7 @@ def test_q_seed_is_the_source_s_loop() -> None:
     """The vectorised learner against the tracker and coordinator of the routing policies."""
     policy: Any = registry.resolve("q_seed")
     tracker = LoadTracker(rules.AGENTS)
-    coordinator = QLearningCoordinator(
-        rules.TASK_TYPES, rules.LOAD_STATES, [TaskAssignment("any", "any")] * 8
-    )
+    coordinator = QLearningCoordinator(rules.TASK_TYPES, rules.LOAD_STATES, all_actions())
     for done in play(policy, [7], arrivals="bursty"):
         task_type = rules.TASK_TYPES[done.task_type[0]]
         state = tracker.get_load_state()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from inframind_gym.teams.llm.service import Retries
+from inframind_gym.teams.llm.types import Completion, LLMRequest
 from inframind_gym.teams.token_budget.orchestrator import Orchestrator
 from inframind_gym.teams.token_budget.order import Order
 
@@ -41,3 +42,49 @@ def run(**order: Any) -> tuple[Orchestrator, Log, dict[str, Any]]:
     log = Log()
     orchestrator = make(log, **order)
     return orchestrator, log, asyncio.run(orchestrator.run())
+
+
+class Model:
+    """A way to a model that a function answers, in real mode: nothing is known of its lengths.
+
+    Args:
+        answer: returns a completion, or raises AttemptError.
+        wait_s: time that a call takes.
+
+    Attributes:
+        requests: that came, in order.
+    """
+
+    model = "stub"
+    is_simulated = False
+
+    def __init__(
+        self, answer: Callable[[LLMRequest], Completion] | None = None, wait_s: float = 0.0
+    ) -> None:
+        self.requests: list[LLMRequest] = []
+        self._answer, self._wait_s = answer or sensible, wait_s
+
+    async def complete(self, request: LLMRequest) -> Completion:
+        self.requests.append(request)
+        await asyncio.sleep(self._wait_s)
+        return self._answer(request)
+
+    async def aclose(self) -> None:
+        pass
+
+
+def agent_of(request: LLMRequest) -> str:
+    return str(request.context["agent"])
+
+
+def sensible(request: LLMRequest) -> Completion:
+    """An answer of the asked form, of a tenth of the tokens that are allowed."""
+    texts = {
+        "preflight": '{"complexity": "simple"}',
+        "self_eval": 'So: {"completeness":70,"clarity":80,"actionability":60,"resolved":[1]}',
+        "planner": '{"goal": "g", "steps": ["s"], "sections": ["One", "Two"], "risks": []}',
+        "executor": "## One\ntext\n\n## Other\ntext",
+        "critic": '{"flags": [{"issue": "too short", "points": 9}, {"issue": "", "points": 1}]}',
+    }
+    tokens = request.prompt_tokens_estimate
+    return Completion(texts[agent_of(request)], tokens, max(request.max_tokens // 10, 1))

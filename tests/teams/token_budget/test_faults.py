@@ -1,0 +1,222 @@
+"""What can go wrong between the team and its model: nothing is spent twice, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inframind_gym.teams.llm.service import LLMService
+from inframind_gym.teams.llm.types import AttemptError, BudgetError, Completion, LLMRequest
+from inframind_gym.teams.runs.store import RunStore
+from inframind_gym.teams.token_budget.orchestrator import play
+from tests.teams.token_budget.runs import Log, Model, agent_of, make, sensible
+
+ROOT = Path(__file__).parents[3]
+
+
+def finish(provider: Model, **order: Any) -> tuple[Log, dict[str, Any]]:
+    """Play a run to its end, whatever the model does."""
+    log = Log()
+    summary = asyncio.run(play(make(log, provider, **order), log))
+    return log, summary
+
+
+def charged(log: Log) -> int:
+    """Tokens of all attempts by the log."""
+    return sum(a.get("total_tokens", 0) for a in log.of("llm_attempt"))
+
+
+def failing(kind: str, times: int, **failure: Any) -> Model:
+    """A model whose first calls by an agent fail."""
+    left = [times]
+
+    def answer(request: LLMRequest) -> Completion:
+        if agent_of(request) == kind and left[0]:
+            left[0] -= 1
+            raise AttemptError("http_429", "busy", **{"spent": "nothing", **failure})
+        return sensible(request)
+
+    return Model(answer)
+
+
+def test_a_run_of_a_model_counts_every_token_once() -> None:
+    log, summary = finish(Model())
+    report = summary["cost_report"]
+    assert log.status == "complete"
+    assert (
+        report["tokens"]
+        == charged(log)
+        == sum(report["by_agent"].values()) + report["overhead_tokens"]
+    )
+    assert summary["calls"] == len(log.of("llm_attempt"))
+    first = log.of("agent_step")[0]
+    # The plan has three of four parts; 70 is the mean of the rating's three numbers.
+    assert first["quality_score"] == pytest.approx((0.6 * 70 + 0.2 * 75) / 0.8, abs=1e-3)
+    draft = log.of("agent_step")[1]
+    assert draft["quality_score"] == pytest.approx((0.6 * 70 + 0.2 * 50) / 0.8, abs=1e-3)
+    review = log.of("agent_step")[2]
+    assert review["quality_delta"] == 9.0  # of the one flag that says what is wrong
+    revision = log.of("agent_step")[3]  # its rating says that the flag is resolved
+    assert revision["quality_score"] == pytest.approx(0.6 * 70 + 0.2 * 100 + 0.2 * 50)
+
+
+@pytest.mark.parametrize("agent", ["preflight", "planner", "executor", "critic", "self_eval"])
+def test_refused_attempts_cost_nothing_and_are_tried_again(agent: str) -> None:
+    log, summary = finish(failing(agent, 2, is_retryable=True))
+    plain_log, plain = finish(Model())
+    assert summary["cost_report"] == plain["cost_report"]
+    assert log.of("agent_step") == plain_log.of("agent_step")
+    assert len(log.of("llm_attempt")) == len(plain_log.of("llm_attempt")) + 2
+
+
+def test_an_attempt_that_never_came_back_is_charged_in_full_and_once() -> None:
+    log, summary = finish(failing("executor", 1, is_retryable=True, spent="unknown"))
+    report = summary["cost_report"]
+    assert report["lost_tokens"] > 2500  # the prompt and all of the answer that was asked for
+    assert report["tokens"] == charged(log) + report["lost_tokens"]
+    step = log.of("agent_step")[1]
+    assert step["tokens_used"] > report["lost_tokens"]
+
+
+def test_a_call_that_fails_for_good_ends_the_run_with_what_there_is() -> None:
+    log, summary = finish(failing("critic", 1, is_retryable=False))
+    assert log.status == "failed"
+    assert "http_429" in summary["error"]
+    assert summary["output"].startswith("## One")
+    assert summary["cost_report"]["tokens"] == charged(log)
+    assert [step["agent"] for step in log.of("agent_step")] == ["planner", "executor"]
+
+
+@pytest.mark.parametrize("agent", ["preflight", "planner", "critic", "self_eval"])
+@pytest.mark.parametrize("text", ["", "no JSON", "{", '{"a": 1', "[1]", '{"flags": 3}', "{}"])
+def test_malformed_answers_are_paid_and_change_little(agent: str, text: str) -> None:
+    def answer(request: LLMRequest) -> Completion:
+        good = sensible(request)
+        if agent_of(request) != agent:
+            return good
+        return Completion(text, good.input_tokens, good.output_tokens)
+
+    log, summary = finish(Model(answer))
+    assert log.status == "complete"
+    assert summary["cost_report"]["tokens"] == charged(log)
+    assert summary["output"].startswith("## One")
+    if (agent, text) != ("planner", "{}") and (agent, text) != ("planner", '{"flags": 3}'):
+        assert log.of("malformed")[0]["agent"] == agent
+    if agent == "self_eval":  # the other proxies count alone
+        assert [step["quality_score"] for step in log.of("agent_step")[:2]] == [75.0, 50.0]
+
+
+def test_a_model_that_ignores_its_limit_is_charged_and_not_called_again() -> None:
+    def answer(request: LLMRequest) -> Completion:
+        good = sensible(request)
+        if agent_of(request) == "executor":
+            return Completion(good.content, good.input_tokens, 30_000)
+        return good
+
+    model = Model(answer)
+    log, summary = finish(model)
+    report = summary["cost_report"]
+    assert report["by_agent"]["executor"] > 30_000
+    assert report["overshoot"] == report["tokens"] - 20_000 > 10_000
+    after = [agent_of(r) for r in model.requests]
+    assert after.index("executor") >= len(after) - 2  # at most the rating that was held for it
+    assert log.of("agent_step")[-1]["status"] == "complete"
+    assert log.of("agent_step")[-1]["tokens_remaining"] < 0
+
+
+def test_calls_at_once_stay_below_the_ceiling() -> None:
+    """Fifty calls that use all that they get: the ceiling holds, and so does each reservation."""
+
+    def greedy(request: LLMRequest) -> Completion:
+        return Completion("x", request.prompt_tokens_estimate, request.max_tokens)
+
+    log, model = Log(), Model(greedy, wait_s=0.01)
+    orchestrator = make(log, model, budget=10_000)
+    orchestrator.state.begin(*_opening(10_000))
+    service = LLMService({"team": model}, log=log, guard=orchestrator.budget)
+
+    async def all_at_once() -> list[Any]:
+        calls = [
+            service.acall("s", "u" * 400, "team", 900, agent="executor", context={})
+            for _ in range(50)
+        ]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    results = asyncio.run(all_at_once())
+    answered = [r for r in results if not isinstance(r, Exception)]
+    assert 5 <= len(answered) < 50
+    assert all(isinstance(r, BudgetError) for r in results if isinstance(r, Exception))
+    assert orchestrator.budget.tokens_used <= 10_000
+    assert orchestrator.budget.reserved == 0
+    assert len(model.requests) == len(answered)
+
+
+def test_an_overshoot_is_at_most_the_error_of_prompt_estimates() -> None:
+    """Prompts are twice as long as estimated: each call may exceed by that, and no more."""
+
+    def answer(request: LLMRequest) -> Completion:
+        good = sensible(request)
+        return Completion(good.content, 2 * request.prompt_tokens_estimate, request.max_tokens)
+
+    model = Model(answer)
+    log, summary = finish(model, strategy="spend_all", budget=6_000)
+    last = model.requests[-2:]
+    assert summary["cost_report"]["overshoot"] <= sum(r.prompt_tokens_estimate for r in last)
+    assert log.status == "complete"
+
+
+def _opening(budget: int) -> tuple[Any, ...]:
+    import numpy as np
+
+    return np.zeros(1, np.int64), budget, 2, np.zeros(1, np.int64), 0
+
+
+_SLOW_RUN = """
+import asyncio, sys
+from inframind_gym.teams.runs.store import RunLog, RunStore
+from inframind_gym.teams.token_budget.orchestrator import play
+from tests.teams.token_budget.runs import Model, agent_of, make, sensible
+def answer(request):
+    if agent_of(request) == "critic":
+        import time
+        print("in the middle", flush=True)
+        time.sleep(60)
+    return sensible(request)
+with RunStore(sys.argv[1]) as store, RunLog(store, "token-budget", {}) as log:
+    asyncio.run(play(make(log, Model(answer)), log))
+"""
+
+
+def test_a_killed_run_is_interrupted_and_readable(tmp_path: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SLOW_RUN, str(path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "in the middle\n"
+    with RunStore(path) as store:
+        assert store.list_runs()[0].status == "running"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    time.sleep(0.05)
+    with RunStore(path) as store:
+        run = store.list_runs()[0]
+        events = store.events(run.run_id)
+    assert run.status == "interrupted"
+    steps = [e.data for e in events if e.kind == "agent_step"]
+    assert [step["agent"] for step in steps] == ["planner", "executor"]
+    attempts = [e.data for e in events if e.kind == "llm_attempt"]
+    assert sum(a["total_tokens"] for a in attempts) == steps[-1]["cumulative_tokens"]
