@@ -70,7 +70,8 @@ def run(
         str,
         typer.Option(
             help="A shipped suite (quick, standard, paper, results, results_sequential; "
-            "placement_quick, placement) or a YAML file."
+            "placement_quick, placement; assignment_quick, assignment_queue_quick, "
+            "token_budget_quick) or a YAML file."
         ),
     ] = "quick",
     out: Annotated[

@@ -1,4 +1,4 @@
-"""A family of environments as the benchmark sees it: routing, or placement.
+"""A family of environments as the benchmark sees it: routing, placement, or a team of agents.
 
 A new family is a folder with three things, and a line in `_FAMILIES`:
 
@@ -33,6 +33,8 @@ ROUTING: Final = "routing"
 _FAMILIES: Final = {
     ROUTING: "inframind_gym.benchmark.routing.family:RoutingFamily",
     "placement": "inframind_gym.benchmark.placement.family:PlacementFamily",
+    "assignment": "inframind_gym.benchmark.teams.family:AssignmentFamily",
+    "token_budget": "inframind_gym.benchmark.teams.family:TokenBudgetFamily",
 }
 Progress = Callable[[int], None]
 
@@ -85,6 +87,8 @@ class Family(ABC):
         compared: Names of the metrics that a comparison shows cell by cell.
         shown: Settings of the suite that are copied into a leaderboard.
         unit: Name of a record, in the plural.
+        regret: Whether a leaderboard has the difference to the best bound in place of the ratio,
+            for scores that have no zero.
     """
 
     kind: str
@@ -94,6 +98,7 @@ class Family(ABC):
     compared: Sequence[str]
     shown: Sequence[str]
     unit: str
+    regret: bool = False
 
     @abstractmethod
     def resolve_policy(self, name: str) -> Any:

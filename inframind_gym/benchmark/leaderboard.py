@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.benchmark.cells import Axis, Place, in_order
-from inframind_gym.benchmark.metrics import Metric
+from inframind_gym.benchmark.families import Family
 from inframind_gym.benchmark.results import Episode, Estimate, Results, Stratum
 from inframind_gym.benchmark.stats import CONFIDENCE, NUM_RESAMPLES, interval
 
@@ -41,7 +41,7 @@ def leaderboard(
         ``missing`` by policy, and reasons of policies ``left_out``; and the method of the
         intervals. Every metric has its interval under ``<metric>_ci95``. Policies that cannot be
         beaten (``bound`` is true) are listed without a rank; ``of_bound`` is the share of the best
-        bound's score that the others reach.
+        bound's score that the others reach, ``regret`` what they lose to it (`Family.regret`).
         ``timing`` has the times that policies take to decide, where they were measured.
     """
     family, layout = results.family, results.layout
@@ -78,7 +78,7 @@ def leaderboard(
             known["cells"] = len(average.units)
             known["missing"] = len(results.missing.get(policy, ()))
             tables[table].append(
-                {**known, **average.to_json(), **_of_bound(average, peers, bounds, score)}
+                {**known, **average.to_json(), **_of_bound(average, peers, bounds, family)}
             )
     for table, axis in axes.items():
         tables[table].sort(
@@ -115,14 +115,24 @@ def leaderboard(
 
 
 def _of_bound(
-    average: Estimate, peers: Mapping[str, Estimate], bounds: set[str], score: Metric
+    average: Estimate, peers: Mapping[str, Estimate], bounds: set[str], family: Family
 ) -> dict[str, Any]:
-    """Return the score over that of the best bound, or the reverse where less is better."""
+    """Return the score over that of the best bound, or the reverse where less is better.
+
+    Of a family with `regret`, return how much better the best bound is.
+    """
+    score = family.metrics[family.score]
     known = [peers[name] for name in peers if name in bounds]
     if not known:
         return {}
     i = average.names.index(score.name)
     best = max(known, key=lambda bound: score.signed(bound.values[i]))
+    if family.regret:
+        lost = score.signed(1.0) * (best.draws[:, i] - average.draws[:, i])
+        return {
+            "regret": score.signed(float(best.values[i] - average.values[i])),
+            "regret_ci95": interval(lost, np.asarray(average.units)).tolist(),
+        }
     over, under = (average, best) if score.better == "higher" else (best, average)
     if not under.values[i]:
         return {}

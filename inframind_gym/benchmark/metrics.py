@@ -24,12 +24,14 @@ class Metric:
         label: Heading in tables, without the unit.
         unit: "s", "%" (of a share, which JSON holds between 0 and 1), or "" for plain numbers.
         better: Direction of improvement; None where neither end is better.
+        decimals: Of plain numbers below 100.
     """
 
     name: str
     label: str
     unit: Literal["s", "%", ""] = ""
     better: Literal["higher", "lower"] | None = None
+    decimals: int = 2
 
     @property
     def heading(self) -> str:
@@ -45,7 +47,7 @@ class Metric:
         """Format a value; with as many decimals as the value `like` would have, if given."""
         shown = value if like is None else like
         large = self.unit != "%" and abs(shown * self.scale) >= 100
-        decimals = 0 if large else 1 if self.unit else 2
+        decimals = 0 if large else 1 if self.unit else self.decimals
         return f"{value * self.scale:,.{decimals}f}"
 
     def signed(self, value: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from rich import box
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.text import Text
 
 from inframind_gym.benchmark.families import family_of
 from inframind_gym.benchmark.metrics import Metric
+
+# Columns that compare with the best bound: key of a row -> heading.
+_BOUNDED: Final = {"of_bound": "of bound %", "regret": "regret"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +121,14 @@ def metrics_sheet(
     title: str, rows: Sequence[Mapping[str, Any]], main: Sequence[Metric], caption: str = ""
 ) -> Sheet:
     """Make a table of policies in their order, with the main metrics."""
-    bounded = any("of_bound" in row for row in rows)
+    column = next((name for name in _BOUNDED if any(name in row for row in rows)), None)
     headings = ["#", "policy", *(metric.heading for metric in main)]
-    headings += ["of bound %"] if bounded else []
+    headings += [_BOUNDED[column]] if column else []
     ranked = [row for row in rows if not row.get("bound")]
     body = []
     for row in rows:
         place = "" if row.get("bound") else str(ranked.index(row) + 1)
-        extra = [_of_bound(row)] if bounded else []
+        extra = [_of_bound(row, column)] if column else []
         name = short(row["policy"]) + (" *" if row["missing"] else "")
         body.append([place, name, *(with_margin(row, m) for m in main), *extra])
     if any(row["missing"] for row in rows):
@@ -142,11 +145,15 @@ def _best(rows: Sequence[Mapping[str, Any]], metric: Metric) -> list[int]:
     return [r for r, value in values.items() if value == max(values.values())]
 
 
-def _of_bound(row: Mapping[str, Any]) -> str:
-    if row.get("bound") or "of_bound" not in row:
+def _of_bound(row: Mapping[str, Any], column: str) -> str:
+    if row.get("bound") or column not in row:
         return ""
-    low, high = row["of_bound_ci95"]
-    return f"{100 * row['of_bound']:.1f}±{50 * (high - low):.1f}"
+    low, high = row[f"{column}_ci95"]
+    value, margin = row[column], (high - low) / 2
+    if column == "regret":
+        decimals = 1 if abs(value) >= 10 else 3
+        return f"{value:.{decimals}f}±{margin:.{decimals}f}"
+    return f"{100 * value:.1f}±{100 * margin:.1f}"
 
 
 def about_bounds(board: Mapping[str, Any]) -> str:

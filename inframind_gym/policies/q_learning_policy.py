@@ -32,10 +32,23 @@ from inframind_gym.configs import (
 from inframind_gym.policies import Completed, Contexts, PolicySpec, models_up
 from inframind_gym.policies.draws import RowwiseDraws
 from inframind_gym.policies.heuristic import DRAW_MODEL, DRAW_TIE
-from inframind_gym.policies.q_learning import LoadTracker, QLearningCoordinator, TaskAssignment
 from inframind_gym.tasks.taskset import DOMAINS
+from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
+from inframind_gym.teams.assignment.tracker import LoadTracker
 
 LATENCY_WEIGHT: Final = 0.05
+
+
+@dataclass(frozen=True)
+class ModelStrategy:
+    """One action: the assignment team's (agent, provider) is here (model, strategy)."""
+
+    model: str
+    strategy: str
+
+    def key(self) -> str:
+        """Return the action as one string."""
+        return f"{self.model}:{self.strategy}"
 
 
 @dataclass
@@ -53,7 +66,9 @@ class Assignment:
 class Learner:
     """Tracker, table and open decisions of one row."""
 
-    def __init__(self, tracker: LoadTracker, coordinator: QLearningCoordinator) -> None:
+    def __init__(
+        self, tracker: LoadTracker, coordinator: QLearningCoordinator[ModelStrategy]
+    ) -> None:
         self.tracker = tracker
         self.coordinator = coordinator
         self.open: dict[int, list[Assignment]] = {}  # by the query's ordinal
@@ -79,8 +94,8 @@ class Learner:
         action_idx, chosen = self.coordinator.select_action(
             task_type, load_state, allowed=allowed, draws=draws
         )
-        load_penalty = self.tracker.get_load_penalty(chosen.agent_id)
-        self.tracker.record(chosen.agent_id)
+        load_penalty = self.tracker.get_load_penalty(chosen.model)
+        self.tracker.record(chosen.model)
         self.last = Assignment(
             task_type, load_state, action_idx, load_penalty, self.tracker.get_load_state()
         )
@@ -141,7 +156,7 @@ class QLearningLoadTrackerPolicy(RowwiseDraws):
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Start one untaught learner for every row."""
         super().reset(spec, seeds)
-        actions = [TaskAssignment(m, s) for m in spec.models for s in spec.strategies]
+        actions = [ModelStrategy(m, s) for m in spec.models for s in spec.strategies]
         self.learners, of = [], self._settings
         for _ in seeds:
             tracker = LoadTracker(

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import baselines
-from inframind_gym.policies.q_learning import LoadTracker, QLearningCoordinator, TaskAssignment
-from inframind_gym.policies.q_learning_policy import raw_reward
+from inframind_gym.policies.q_learning_policy import ModelStrategy, raw_reward
+from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
+from inframind_gym.teams.assignment.tracker import LoadTracker
 from tests.policies.synthetic import make_completed, make_contexts, make_spec, observe
 
 AGENTS = ["analyst", "coder", "researcher", "validator"]
@@ -73,8 +74,8 @@ def test_imbalance_with_the_population_standard_deviation() -> None:
     assert tracker_of("CCCC").get_imbalance_score() == pytest.approx(np.sqrt(3.0))
 
 
-def document_coordinator(**kwargs) -> QLearningCoordinator:
-    actions = [TaskAssignment(agent, how) for agent in AGENTS for how in ("openai", "anthropic")]
+def document_coordinator(**kwargs) -> QLearningCoordinator[ModelStrategy]:
+    actions = [ModelStrategy(agent, how) for agent in AGENTS for how in ("openai", "anthropic")]
     types = ["analysis", "coding", "research", "validation"]
     return QLearningCoordinator(types, LoadTracker(AGENTS).load_states, actions, **kwargs)
 
@@ -101,7 +102,7 @@ def test_selection() -> None:
     allowed = np.array([True, True, False, False, False, False, True, True])
     assert coordinator.select_action("coding", "balanced", allowed=allowed, draws=(0.9, 0.0)) == (
         6,
-        TaskAssignment("validator", "openai"),
+        ModelStrategy("validator", "openai"),
     )
     explored = {
         coordinator.select_action("coding", "balanced", allowed=allowed, draws=(0.0, u))[0]

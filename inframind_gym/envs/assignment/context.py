@@ -20,6 +20,7 @@ class AssignmentSpec(NamedTuple):
 
     config: AssignmentConfig
     team: Team
+    slots: NDArray[np.int64]  # (8,) calls that the server of an action runs at once
 
 
 class AssignmentContext(NamedTuple):

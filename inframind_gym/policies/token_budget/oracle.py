@@ -20,6 +20,7 @@ class OptimalPolicy(BaseTokenBudgetPolicy):
     """
 
     name = "optimum"
+    bound = True
     sees_truth = True
 
     def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,20 +50,32 @@ class Router(Protocol):
         ...
 
 
-class QLearningCoordinator:
-    """Epsilon-greedy Q-learning over the states (task type, load state).
+class Action(Protocol):
+    """Whatever can be chosen and has a name."""
+
+    def key(self) -> str:
+        """Return the action as one string."""
+        ...
+
+
+ActionT = TypeVar("ActionT", bound=Action)
+
+
+class QLearningCoordinator(Generic[ActionT]):
+    """Epsilon-greedy Q-learning (Watkins and Dayan 1992) over states (task type, load state).
 
     Args:
         task_types: First half of the state.
         load_states: Second half of the state.
-        actions: What may be chosen; None: the eight actions.
+        actions: What may be chosen.
         lr: Learning rate.
         gamma: Discount.
         epsilon: Probability of exploring at the start.
         epsilon_min: The least that it decays to.
         epsilon_decay: Its factor at every `decay_epsilon`.
         ties: Which of equally good actions is taken: the first, or a random one.
-        seed: For the draws of `select_action`.
+        seed: For the draws of `select_action` when the caller brings none.
+        keep_history: Let `history` grow by one record an update.
 
     Attributes:
         q_table: (task type, load state) -> (actions,) values, all 0 at the start.
@@ -73,9 +85,9 @@ class QLearningCoordinator:
 
     def __init__(
         self,
-        task_types: Sequence[str] = rules.TASK_TYPES,
-        load_states: Sequence[str] = rules.LOAD_STATES,
-        actions: Sequence[TaskAssignment] | None = None,
+        task_types: Sequence[str],
+        load_states: Sequence[str],
+        actions: Sequence[ActionT],
         lr: float = rules.LEARNING_RATE,
         gamma: float = rules.DISCOUNT,
         epsilon: float = EPSILON,
@@ -84,10 +96,11 @@ class QLearningCoordinator:
         *,
         ties: Ties = "first",
         seed: int = 0,
+        keep_history: bool = True,
     ) -> None:
         self.task_types = list(task_types)
         self.load_states = list(load_states)
-        self.actions = list(actions or all_actions())
+        self.actions = list(actions)
         self.lr = lr
         self.gamma = gamma
         self.epsilon = epsilon
@@ -99,18 +112,37 @@ class QLearningCoordinator:
             state: np.zeros(len(self.actions)) for state in states
         }
         self.visits = {state: np.zeros(len(self.actions), np.int64) for state in states}
+        self.keep_history = keep_history
         self.history: list[dict[str, Any]] = []
         self._draws = Draws(seed)
         self._decisions = 0
 
-    def select_action(self, task_type: str, load_state: str) -> tuple[int, TaskAssignment]:
-        """Choose an action: a random one with probability epsilon, else one of the best."""
-        explore, which = (self._draws.at(STREAM_POLICY, self._decisions, i) for i in (0, 1))
-        self._decisions += 1
+    def select_action(
+        self,
+        task_type: str,
+        load_state: str,
+        *,
+        allowed: NDArray[np.bool_] | None = None,
+        draws: tuple[float, float] | None = None,
+    ) -> tuple[int, ActionT]:
+        """Choose an action: a random one with probability epsilon, else one of the best.
+
+        Args:
+            task_type: First half of the state.
+            load_state: Second half of the state.
+            allowed: (actions,) which may be chosen; all of them if None.
+            draws: Two uniform numbers, for exploring or not, and for the place; own ones if None.
+
+        Returns:
+            The action's index and the action.
+        """
+        explore, which = draws or self._own_draws()
         if explore < self.epsilon:
-            index = int(which * len(self.actions))
+            found = range(len(self.actions)) if allowed is None else np.flatnonzero(allowed)
+            index = int(found[int(which * len(found))])
         else:
             values = self.q_table[task_type, load_state]
+            values = values if allowed is None else np.where(allowed, values, -np.inf)
             best = np.flatnonzero(values == values.max())
             index = int(best[0 if self.ties == "first" else int(which * len(best))])
         return index, self.actions[index]
@@ -132,30 +164,36 @@ class QLearningCoordinator:
         target = float(rules.td_target(reward, max_next_q, self.gamma))
         row[action_idx] = rules.q_update(old_q, target, self.lr)
         self.visits[task_type, load_state][action_idx] += 1
-        self.history.append(
-            {
-                "task_type": task_type,
-                "load_state": load_state,
-                "action": self.actions[action_idx].key(),
-                "reward": reward,
-                "td_target": target,
-                "old_q": old_q,
-                "new_q": float(row[action_idx]),
-            }
-        )
+        if self.keep_history:
+            self.history.append(
+                {
+                    "task_type": task_type,
+                    "load_state": load_state,
+                    "action": self.actions[action_idx].key(),
+                    "reward": reward,
+                    "td_target": target,
+                    "old_q": old_q,
+                    "new_q": float(row[action_idx]),
+                }
+            )
 
     def decay_epsilon(self) -> None:
         """Explore less: epsilon becomes max(epsilon_min, epsilon * epsilon_decay)."""
         self.epsilon = float(rules.decayed(self.epsilon, self.epsilon_min, self.epsilon_decay))
 
-    def policy(self, load_state: str = "balanced") -> dict[str, TaskAssignment | None]:
+    def policy(self, load_state: str = "balanced") -> dict[str, ActionT | None]:
         """Return the best action for each task type in a load state; None where none was tried."""
         return {task_type: self._best(task_type, load_state) for task_type in self.task_types}
 
-    def _best(self, task_type: str, load_state: str) -> TaskAssignment | None:
+    def _best(self, task_type: str, load_state: str) -> ActionT | None:
         tried = self.visits[task_type, load_state] > 0
         values = np.where(tried, self.q_table[task_type, load_state], -np.inf)
         return self.actions[int(values.argmax())] if tried.any() else None
+
+    def _own_draws(self) -> tuple[float, float]:
+        explore, which = (self._draws.at(STREAM_POLICY, self._decisions, i) for i in (0, 1))
+        self._decisions += 1
+        return explore, which
 
 
 class FixedRouter:

@@ -145,6 +145,3 @@ def task_bank(settings: AssignmentSettings | None = None) -> tuple[Task, ...]:
         Task(task.id, task.description, task.task_type, task.complexity, task.priority)
         for task in (settings or load_team()).tasks
     )
-
-
-TASK_BANK: Final = task_bank()

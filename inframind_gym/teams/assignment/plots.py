@@ -12,6 +12,7 @@ import numpy as np
 from inframind_gym.errors import ConfigError, require
 from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
 from inframind_gym.teams.assignment.graph import WorkflowState
+from inframind_gym.teams.assignment.model import TaskAssignment
 from inframind_gym.teams.assignment.report import visited_states
 from inframind_gym.teams.assignment.rules import (
     AGENTS,
@@ -94,7 +95,7 @@ def load_states(final: WorkflowState, mark: str) -> Figure:
     return figure
 
 
-def q_tables(coordinator: QLearningCoordinator, mark: str) -> Figure:
+def q_tables(coordinator: QLearningCoordinator[TaskAssignment], mark: str) -> Figure:
     """Return a heatmap of the Q-table for balanced load and each hot state that was visited."""
     states = visited_states(coordinator)
     shown = {
@@ -123,7 +124,7 @@ def q_tables(coordinator: QLearningCoordinator, mark: str) -> Figure:
 
 def _heatmap(
     axis: Axes,
-    coordinator: QLearningCoordinator,
+    coordinator: QLearningCoordinator[TaskAssignment],
     state: str,
     values: Any,
     limits: tuple[float, float],

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
+from inframind_gym.teams.assignment.model import TaskAssignment
 from inframind_gym.teams.assignment.training import Run
 
 
@@ -43,7 +44,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def policy_table(coordinator: QLearningCoordinator) -> Table:
+def policy_table(coordinator: QLearningCoordinator[TaskAssignment]) -> Table:
     """Return the greedy action of each task type while load is balanced."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in ("task type", "agent", "provider"):
@@ -66,7 +67,7 @@ def policy_table(coordinator: QLearningCoordinator) -> Table:
     return table
 
 
-def policy_shifts(coordinator: QLearningCoordinator) -> list[str]:
+def policy_shifts(coordinator: QLearningCoordinator[TaskAssignment]) -> list[str]:
     """Return a line for each task type that goes elsewhere while an agent is hot."""
     usual = coordinator.policy()
     lines = []
@@ -78,7 +79,7 @@ def policy_shifts(coordinator: QLearningCoordinator) -> list[str]:
     return lines
 
 
-def visited_states(coordinator: QLearningCoordinator) -> list[str]:
+def visited_states(coordinator: QLearningCoordinator[TaskAssignment]) -> list[str]:
     """Return "balanced" and every hot state in which something was learned."""
     return [
         state

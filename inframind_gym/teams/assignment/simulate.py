@@ -220,22 +220,22 @@ def answer(
     mean -= of.complexity_slope * (complexity - 0.5)
     if change is not None:
         mean += change[np.arange(len(keys)), task_types]
-    quality = mean + of.task_sd * _normals(keys, STREAM_DIFFICULTY, ordinals, 0)
+    quality = mean + of.task_sd * normals(keys, STREAM_DIFFICULTY, ordinals, 0)
     quality = np.clip(
-        quality + of.answer_sd * _normals(keys, STREAM_ANSWER, ordinals, actions), 0, 1
+        quality + of.answer_sd * normals(keys, STREAM_ANSWER, ordinals, actions), 0, 1
     )
     scores = np.empty((len(keys), len(CRITERIA)))
     for i in range(len(CRITERIA)):
         place = actions * len(CRITERIA) + i
-        scores[:, i] = judge.noise_sd * _normals(keys, STREAM_SCORE, ordinals, place)
+        scores[:, i] = judge.noise_sd * normals(keys, STREAM_SCORE, ordinals, place)
     scores[:, :-1] += quality[:, None] + judge.bias
     scores[:, -1] += team.match[agents, task_types]
     output = _lengths(
         team.length[providers] * (1.0 + calls.complexity_length * (complexity - 0.5)),
-        calls.length_sd * _normals(keys, STREAM_LENGTH, ordinals, actions),
+        calls.length_sd * normals(keys, STREAM_LENGTH, ordinals, actions),
         calls.max_tokens,
     )
-    noise = calls.latency_sd * _normals(keys, STREAM_LATENCY, ordinals, actions)
+    noise = calls.latency_sd * normals(keys, STREAM_LATENCY, ordinals, actions)
     seconds = team.overhead_s[providers] + team.per_token_s[providers] * output
     return Answers(
         quality=quality,
@@ -255,10 +255,10 @@ def judge_call(team: Team, keys: Keys, ordinals: Ints, output_tokens: Ints) -> J
     prompt = read + judge.prompt_tokens
     output = _lengths(
         np.full(len(keys), judge.output_tokens_median),
-        calls.length_sd * _normals(keys, STREAM_JUDGE, ordinals, 0),
+        calls.length_sd * normals(keys, STREAM_JUDGE, ordinals, 0),
         calls.max_tokens,
     )
-    noise = calls.latency_sd * _normals(keys, STREAM_JUDGE, ordinals, 1)
+    noise = calls.latency_sd * normals(keys, STREAM_JUDGE, ordinals, 1)
     seconds = team.overhead_s[providers] + team.per_token_s[providers] * output
     cost_usd = _usd(team, providers, prompt, output)
     return JudgeCalls(prompt, output, seconds * np.exp(noise), cost_usd)
@@ -274,7 +274,7 @@ def _usd(team: Team, providers: Ints, input_tokens: Ints, output_tokens: Ints) -
     return np.asarray(price_in * input_tokens + price_out * output_tokens)
 
 
-def _normals(keys: Keys, stream: int, a: Ints, b: Ints | int) -> Floats:
+def normals(keys: Keys, stream: int, a: Ints, b: Ints | int) -> Floats:
     """Return standard normal numbers (n,) that belong to (key, stream, a, b)."""
     out = np.empty(len(keys))
     second = np.full(len(keys), b) if isinstance(b, int) else b

@@ -55,6 +55,11 @@ class LoadTracker:
         """(N,) assignments of each agent in the window."""
         return np.array([self.recent.count(agent) for agent in self.agent_ids], np.int64)
 
+    @property
+    def load_states(self) -> list[str]:
+        """Every state that `get_load_state` can return: balanced, and one an agent."""
+        return ["balanced", *(f"{agent}_hot" for agent in self.agent_ids)]
+
     def record(self, agent_id: str) -> None:
         """Enter one assignment; the oldest leaves a full window.
 
@@ -73,9 +78,7 @@ class LoadTracker:
 
     def get_load_state(self) -> str:
         """Return "<agent>_hot" or "balanced", see `rules.load_state`."""
-        state = int(rules.load_state(self.counts, self.hot_threshold))
-        is_balanced = state == rules.BALANCED
-        return "balanced" if is_balanced else f"{self.agent_ids[state - 1]}_hot"
+        return self.load_states[int(rules.load_state(self.counts, self.hot_threshold))]
 
     def get_load_penalty(self, agent_id: str) -> float:
         """Return the penalty for an assignment to an agent, see `rules.load_penalty`.

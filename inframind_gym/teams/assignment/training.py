@@ -26,7 +26,7 @@ from inframind_gym.teams.assignment.graph import (
     initial_state,
 )
 from inframind_gym.teams.assignment.judge import LLMJudge
-from inframind_gym.teams.assignment.model import AgentState, LLMProvider, all_agents
+from inframind_gym.teams.assignment.model import AgentState, LLMProvider, all_actions, all_agents
 from inframind_gym.teams.assignment.settings import DEFAULT_TEAM
 from inframind_gym.teams.assignment.states import StateMachine
 from inframind_gym.teams.assignment.system import MAX_RPM, ProductionMultiAgentSystem, Variant
@@ -214,6 +214,9 @@ def _router(options: Options) -> Router:
     if options.router != "q_learning":
         return FIXED_ROUTERS[options.router](options.seed)
     return QLearningCoordinator(
+        rules.TASK_TYPES,
+        rules.LOAD_STATES,
+        all_actions(),
         gamma=0.0 if options.variant == "bandit" else rules.DISCOUNT,
         epsilon=options.epsilon,
         epsilon_min=options.epsilon_min,

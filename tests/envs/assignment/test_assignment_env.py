@@ -17,8 +17,8 @@ from inframind_gym.configs import find_config
 from inframind_gym.envs.assignment.config import AssignmentConfig
 from inframind_gym.envs.assignment.env import AssignmentEnv
 from inframind_gym.errors import ActionError, ConfigError
-from inframind_gym.policies.q_learning import LoadTracker
 from inframind_gym.teams.assignment import rules, simulate
+from inframind_gym.teams.assignment.tracker import LoadTracker
 
 ID = "InfraMind-Assignment-v0"
 FORMS: tuple[dict[str, Any], ...] = (

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from inframind_gym.teams.assignment import rules
+from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
+from inframind_gym.teams.assignment.model import TaskAssignment, all_actions
 from inframind_gym.teams.llm.service import LLMService, Retries
 from inframind_gym.teams.llm.types import AttemptError, Completion, LLMRequest
+
+
+def learner(**arguments: Any) -> QLearningCoordinator[TaskAssignment]:
+    """An untaught coordinator of the team."""
+    return QLearningCoordinator(rules.TASK_TYPES, rules.LOAD_STATES, all_actions(), **arguments)
+
 
 GOOD = '{"relevance": 0.9, "accuracy": 0.8, "completeness": 0.7, "agent_match": 0.6}'
 

@@ -12,12 +12,13 @@ from inframind_gym.teams.assignment.coordinator import (
     RandomRouter,
     RoundRobin,
 )
-from inframind_gym.teams.assignment.model import all_actions
+from inframind_gym.teams.assignment.model import TaskAssignment, all_actions
 from inframind_gym.teams.assignment.training import Options, make_run
+from tests.teams.assignment.scripted import learner
 
 
 def test_shape_and_defaults() -> None:
-    coordinator = QLearningCoordinator()
+    coordinator = learner()
     assert len(coordinator.q_table) == 20
     assert sum(row.size for row in coordinator.q_table.values()) == 160
     assert (coordinator.lr, coordinator.gamma, coordinator.epsilon_decay) == (0.15, 0.95, 0.98)
@@ -27,7 +28,7 @@ def test_shape_and_defaults() -> None:
 
 
 def test_an_update_by_hand() -> None:
-    coordinator = QLearningCoordinator()
+    coordinator = learner()
     coordinator.q_table["research", "coder_hot"][5] = 2.0
     coordinator.update("coding", "balanced", 3, 0.8, "research", "coder_hot")
     assert coordinator.q_table["coding", "balanced"][3] == pytest.approx(0.15 * (0.8 + 0.95 * 2.0))
@@ -38,7 +39,7 @@ def test_an_update_by_hand() -> None:
 
 
 def test_exploration_decays_to_its_floor() -> None:
-    coordinator = QLearningCoordinator(epsilon=1.0, epsilon_min=0.36)
+    coordinator = learner(epsilon=1.0, epsilon_min=0.36)
     for _ in range(50):
         coordinator.decay_epsilon()
     assert coordinator.epsilon == pytest.approx(0.98**50)
@@ -46,28 +47,26 @@ def test_exploration_decays_to_its_floor() -> None:
     assert coordinator.epsilon == 0.36
 
 
-def chosen(coordinator: QLearningCoordinator, times: int = 800) -> Counter[int]:
+def chosen(coordinator: QLearningCoordinator[TaskAssignment], times: int = 800) -> Counter[int]:
     return Counter(coordinator.select_action("coding", "balanced")[0] for _ in range(times))
 
 
 def test_choices() -> None:
-    explored = chosen(QLearningCoordinator(epsilon=1.0))
+    explored = chosen(learner(epsilon=1.0))
     assert len(explored) == 8
     assert min(explored.values()) > 60  # of 100 expected
-    assert chosen(QLearningCoordinator(epsilon=0.0)) == {0: 800}  # the first of equals
-    assert len(chosen(QLearningCoordinator(epsilon=0.0, ties="random"))) == 8
-    learned = QLearningCoordinator(epsilon=0.0, ties="random")
+    assert chosen(learner(epsilon=0.0)) == {0: 800}  # the first of equals
+    assert len(chosen(learner(epsilon=0.0, ties="random"))) == 8
+    learned = learner(epsilon=0.0, ties="random")
     learned.q_table["coding", "balanced"][6] = 0.1
     assert chosen(learned, 50) == {6: 50}
-    first = [QLearningCoordinator(seed=s).select_action("coding", "balanced")[0] for s in range(9)]
-    assert first == [
-        QLearningCoordinator(seed=s).select_action("coding", "balanced")[0] for s in range(9)
-    ]
+    first = [learner(seed=s).select_action("coding", "balanced")[0] for s in range(9)]
+    assert first == [learner(seed=s).select_action("coding", "balanced")[0] for s in range(9)]
     assert len(set(first)) > 1
 
 
 def test_a_policy_names_only_what_was_tried() -> None:
-    coordinator = QLearningCoordinator()
+    coordinator = learner()
     coordinator.update("coding", "balanced", 3, 0.8, None, "balanced")
     policy = coordinator.policy()
     assert policy["coding"] == all_actions()[3]

@@ -12,15 +12,17 @@ import inframind_gym  # noqa: F401 (registers the environments)
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
 from inframind_gym.teams.assignment.draws import STREAM_NEXT_TYPE, Draws
+from inframind_gym.teams.assignment.model import TaskAssignment
 from inframind_gym.teams.assignment.simulate import ARRIVALS, Arrivals
 from inframind_gym.teams.assignment.training import Options, make_run
+from tests.teams.assignment.scripted import learner
 from tests.teams.assignment.test_training import Notes
 
 TASKS = 60
 
 
 def rows_of_the_environment(
-    coordinator: QLearningCoordinator, arrivals: Arrivals, seed: int
+    coordinator: QLearningCoordinator[TaskAssignment], arrivals: Arrivals, seed: int
 ) -> list[dict[str, Any]]:
     """Play a learner through the environment; a row a task, as the application logs it."""
     env = gym.make(
@@ -69,7 +71,7 @@ def test_the_application_is_the_environment(arrivals: Arrivals) -> None:
     notes = Notes()
     run = make_run(Options(iterations=TASKS, seed=7, arrivals=arrivals), log=notes)
     run.train()
-    again = QLearningCoordinator(seed=7)
+    again = learner(seed=7)
     rows = rows_of_the_environment(again, arrivals, seed=7)
     written = notes.of("iteration")
     assert len(written) == len(rows) == TASKS

@@ -8,14 +8,13 @@ import pytest
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.teams.assignment import rules
-from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
 from inframind_gym.teams.assignment.judge import LLMJudge
 from inframind_gym.teams.assignment.model import all_agents
 from inframind_gym.teams.assignment.states import PRODUCTION
 from inframind_gym.teams.assignment.system import ProductionMultiAgentSystem, Variant
 from inframind_gym.teams.assignment.tracker import LoadTracker
 from inframind_gym.teams.assignment.training import Options, make_run
-from tests.teams.assignment.scripted import GOOD, service_of
+from tests.teams.assignment.scripted import GOOD, learner, service_of
 from tests.teams.assignment.test_training import Notes
 
 
@@ -31,7 +30,7 @@ def system_of(
 ) -> ProductionMultiAgentSystem:
     """A system whose coordinator prefers the coder on OpenAI for coding."""
     service, _ = service_of(say)
-    coordinator = QLearningCoordinator(epsilon=0.4)
+    coordinator = learner(epsilon=0.4)
     for row in coordinator.q_table.values():
         row[:] = learned
     coordinator.q_table["coding", "balanced"][2] = learned + 0.5

@@ -7,8 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from inframind_gym.policies.q_learning import LoadTracker, QLearningCoordinator, TaskAssignment
 from inframind_gym.teams.assignment import rules
+from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
+from inframind_gym.teams.assignment.model import all_actions
+from inframind_gym.teams.assignment.tracker import LoadTracker
 
 LETTERS = {"A": 0, "C": 1, "R": 2, "V": 3}
 
@@ -121,9 +123,7 @@ def test_one_team_and_many_and_the_tracker_agree() -> None:
 
 
 def test_the_coordinator_updates_by_the_same_rule() -> None:
-    coordinator = QLearningCoordinator(
-        rules.TASK_TYPES, rules.LOAD_STATES, [TaskAssignment("coder", "openai")] * 8
-    )
+    coordinator = QLearningCoordinator(rules.TASK_TYPES, rules.LOAD_STATES, all_actions())
     coordinator.q_table["coding", "coder_hot"][2] = 0.7
     coordinator.update("analysis", "balanced", 1, 0.6, "coding", "coder_hot")
     expected = rules.q_update(0.0, rules.td_target(0.6, 0.7))

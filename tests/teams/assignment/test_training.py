@@ -9,8 +9,9 @@ import pytest
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.teams.assignment import graph, rules
+from inframind_gym.teams.assignment.bank import TASK_BANK
 from inframind_gym.teams.assignment.graph import WorkflowState, initial_state, should_continue
-from inframind_gym.teams.assignment.model import TASK_BANK, AgentRole, LLMProvider
+from inframind_gym.teams.assignment.model import AgentRole, LLMProvider
 from inframind_gym.teams.assignment.settings import load_team
 from inframind_gym.teams.assignment.states import TRAINING, StateMachine
 from inframind_gym.teams.assignment.training import Options, Run, make_run

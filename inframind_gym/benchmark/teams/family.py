@@ -1,0 +1,200 @@
+"""The families of the teams of agents."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, ClassVar
+
+import numpy as np
+
+from inframind_gym.benchmark.families import Family, Player
+from inframind_gym.benchmark.metrics import TAIL, Columns
+from inframind_gym.benchmark.store import CellResult, encode_cell
+from inframind_gym.benchmark.suite import BaseSuite
+from inframind_gym.benchmark.tables import (
+    Sheet,
+    about_bounds,
+    cells_text,
+    matrix,
+    metrics_sheet,
+    of_planned,
+    with_margin,
+)
+from inframind_gym.benchmark.teams.metrics import ASSIGNMENT, TOKEN_BUDGET, MeanLayout
+from inframind_gym.benchmark.teams.suite import (
+    AssignmentSuite,
+    TeamCell,
+    TeamSuite,
+    TokenBudgetSuite,
+)
+
+
+class TeamFamily(Family):
+    """A team: one environment, one registry of policies, means over records.
+
+    Attributes:
+        env_id: Id of the environment.
+        registry: Module of the policies' registry.
+        player: Module with `begin` and `play`.
+        tail_of: Field of a record whose tail is a metric; the metric that is no field.
+        about: Explanation of the columns.
+        columns: Number of leading metrics that the ranking shows; JSON has all.
+    """
+
+    env_id: ClassVar[str]
+    registry: ClassVar[str]
+    player: ClassVar[str]
+    tail: ClassVar[str]
+    tail_of: ClassVar[str]
+    about: ClassVar[str]
+    columns: ClassVar[int]
+    shown = ("scenarios",)
+    regret = True
+
+    def resolve_policy(self, name: str) -> Any:
+        """Make a policy of the team's registry, or of ``package.module:Class``."""
+        return import_module(self.registry).resolve(name)
+
+    def header(self, suite: TeamSuite, policies: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the environments' specs."""
+        import gymnasium as gym
+
+        import inframind_gym  # noqa: F401  (registers the environments)
+
+        specs = {}
+        for name, arguments in suite.scenarios.items():
+            spec = copy.deepcopy(gym.spec(self.env_id))
+            spec.kwargs.update(arguments)
+            specs[name] = dict(json.loads(spec.to_json()))
+        return {"env_specs": specs}
+
+    def simulator(
+        self,
+        suite: TeamSuite,
+        stop: Callable[[], bool] = lambda: False,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> Player:
+        """Make the player of simulated teams."""
+        return TeamSimulator(self, suite, stop, progress)
+
+    def encode(
+        self, cell: TeamCell, cell_id: str, columns: Columns, took_ms: list[float]
+    ) -> CellResult:
+        """Encode the records; times are kept apart."""
+        timing = {
+            "decide_median_ms": float(np.median(took_ms)),
+            "decide_p95_ms": float(np.quantile(took_ms, TAIL)),
+        }
+        return encode_cell(self.layout({}), cell, cell_id, columns, timing)
+
+    def layout(self, header: Mapping[str, Any]) -> MeanLayout:
+        """Make the layout of sums over records."""
+        fields = tuple(name for name in self.metrics if name != self.tail)
+        return MeanLayout(fields, self.tail, self.tail_of)
+
+    def sheets(self, board: Mapping[str, Any]) -> list[Sheet]:
+        """Make the ranking, and a table of the score by scenario."""
+        policies = [row["policy"] for row in board["ranking"]]
+        score = self.metrics[self.score]
+        regret = "regret" in board["ranking"][0]
+        lost = " regret: what the best bound earns more, on the same episodes." if regret else ""
+        sheets = [
+            metrics_sheet(
+                f"{board['suite']}: {of_planned(board, self.unit)}",
+                board["ranking"],
+                tuple(self.metrics.values())[: self.columns],
+                f"Means over {cells_text(board)} ± half of the 95 % interval. {self.about}{lost}"
+                f"{about_bounds(board)}",
+            )
+        ]
+        if len({row["scenario"] for row in board["by_scenario"]}) > 1:
+
+            def text(row: Mapping[str, Any]) -> str:
+                return with_margin(row, score)
+
+            rows = board["by_scenario"]
+            title = f"Mean {score.label} by scenario"
+            sheets.append(matrix(title, rows, "scenario", policies, score, text))
+        return sheets
+
+
+@dataclass
+class TeamSimulator(Player):
+    """Runs batches of cells on simulated teams."""
+
+    family: TeamFamily
+    suite: TeamSuite
+    stop: Callable[[], bool] = lambda: False
+    progress: Callable[[int], None] = lambda _: None
+    began: float = field(default=0.0, init=False)
+
+    def ask(self, cell: TeamCell) -> None:
+        """Make the policy and the team of a cell, and reset both."""
+        module = import_module(self.family.player)
+        module.begin(self._policy(cell), [cell], self.suite.config(cell.scenario))
+
+    def run(
+        self, cells: Sequence[TeamCell]
+    ) -> Iterator[list[tuple[TeamCell, Columns, list[float]]]]:
+        """Run cells; yields each with its records and the milliseconds of its decisions."""
+        config = self.suite.config(cells[0].scenario)
+        policy = self._policy(cells[0])
+        self.began = time.monotonic()
+        module = import_module(self.family.player)
+        columns, took_ms = module.play(policy, cells, config, self.stop, self.progress)
+        yield [(cell, own, took_ms) for cell, own in zip(cells, columns, strict=True)]
+
+    def _policy(self, cell: TeamCell) -> Any:
+        from inframind_gym.benchmark.errors import blame
+
+        with blame(cell.policy):
+            return self.family.resolve_policy(cell.policy)
+
+
+class AssignmentFamily(TeamFamily):
+    """Runs of tasks that four agents share; the mean reward of a task ranks."""
+
+    kind = "assignment"
+    suite: type[BaseSuite] = AssignmentSuite
+    metrics = ASSIGNMENT
+    columns = 7
+    score = "reward"
+    compared = ("reward", "quality", "load_penalty", "latency_s")
+    unit = "tasks"
+    env_id = "InfraMind-Assignment-v0"
+    registry = "inframind_gym.policies.assignment.registry"
+    player = "inframind_gym.benchmark.teams.assignment"
+    tail = "latency_p95_s"
+    tail_of = "latency_s"
+    about = (
+        "Highest mean reward of a task first. quality: the true one, which the judge sees with "
+        "noise; hot: decisions after which an agent is; imbalance: coefficient of variation of the "
+        "agents' shares; USD of the agents' calls."
+    )
+
+
+class TokenBudgetFamily(TeamFamily):
+    """Tasks that three agents solve within a budget of tokens; the mean return ranks."""
+
+    kind = "token_budget"
+    suite: type[BaseSuite] = TokenBudgetSuite
+    metrics = TOKEN_BUDGET
+    columns = 7
+    score = "return"
+    compared = ("return", "quality", "tokens", "calls")
+    unit = "tasks"
+    env_id = "InfraMind-TokenBudget-v0"
+    registry = "inframind_gym.policies.token_budget.registry"
+    player = "inframind_gym.benchmark.teams.token_budget"
+    tail = "tokens_p95"
+    tail_of = "tokens"
+    about = (
+        "Highest mean return of a task first: quality gained less the price of the tokens. "
+        "quality: the true one; reported: by the proxies that a team sees; drained: tasks that no "
+        "further call could be paid for."
+    )

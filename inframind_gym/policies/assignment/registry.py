@@ -1,0 +1,84 @@
+"""The built-in policies of `InfraMind-Assignment-v0` by name.
+
+from inframind_gym.policies.assignment import registry as assignment
+policy = assignment.resolve("q_seed")
+policy = assignment.resolve("linucb", alpha=0.2)
+policy = assignment.resolve("my_module:MyAssignment")  # a policy of your own
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.policies.assignment.protocol import AssignmentPolicy
+from inframind_gym.policies.registry import PolicyEntry, Registry
+
+
+def _entry(name: str, where: str, description: str, arguments: tuple[str, ...] = ()) -> PolicyEntry:
+    """Return the entry of a policy of this folder; `where` is module:class."""
+    path = f"inframind_gym.policies.assignment.{where}"
+    return PolicyEntry(name, path, arguments, description)
+
+
+ASSIGNMENTS: Final = (
+    _entry("random", "heuristic:RandomPolicy", "any agent and provider"),
+    _entry("round_robin", "heuristic:RoundRobinPolicy", "the agents in turn"),
+    _entry("least_loaded", "heuristic:LeastLoadedPolicy", "the agent with least to do, ties drawn"),
+    _entry(
+        "least_busy",
+        "heuristic:LeastBusyPolicy",
+        "fewest requests in flight, the first of equals, as LiteLLM's least-busy",
+    ),
+    _entry("static_expert", "heuristic:StaticExpertPolicy", "the agent of the task's type"),
+    _entry(
+        "q_seed",
+        "q_learning:QSeedPolicy",
+        "load-aware Q-learning, online, to the letter of its source",
+    ),
+    _entry("q_random_tie", "q_learning:QRandomTiePolicy", "q_seed that draws among equals"),
+    _entry("q_bandit", "q_learning:QBanditPolicy", "q_random_tie with a discount of 0"),
+    _entry(
+        "q_production",
+        "q_learning:QProductionPolicy",
+        "q_seed for 50 tasks, then greedy updates without a next state",
+    ),
+    _entry(
+        "q_production_bootstrap",
+        "q_learning:QProductionBootstrapPolicy",
+        "q_seed for 50 tasks, then greedy updates as before",
+    ),
+    _entry("linucb", "bandits:LinUcbPolicy", "disjoint LinUCB, online"),
+    _entry("thompson", "bandits:ThompsonPolicy", "Thompson sampling, online"),
+    _entry("sb3_ppo", "ppo:PpoPolicy", "Stable-Baselines3's PPO, trained beforehand", ("folder",)),
+    _entry("myopic", "oracle:MyopicPolicy", "knows the skills; best expected reward of the task"),
+)
+
+# It knows the skills and plans ahead: listed with the contestants, never ranked with them.
+BOUNDS: Final = (
+    _entry("optimum", "oracle:OptimalPolicy", "a bound: exact optimum, knows the skills"),
+)
+
+
+def _adopt(policy: Any, cls: type[Any], kwargs: dict[str, Any], path: str) -> AssignmentPolicy:
+    missing = [verb for verb in ("reset", "act_batch") if not callable(getattr(policy, verb, None))]
+    if missing:
+        raise ConfigError(
+            f"assignment policy {path!r} has no {' and no '.join(missing)}; see "
+            "inframind_gym.policies.assignment.protocol: BaseAssignmentPolicy needs only `choose`"
+        )
+    return cast(AssignmentPolicy, policy)
+
+
+ASSIGNMENT_POLICIES: Final = Registry[AssignmentPolicy](
+    "assignment policy", _adopt, (*ASSIGNMENTS, *BOUNDS)
+)
+resolve = ASSIGNMENT_POLICIES.resolve
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the policies, without the bounds."""
+    return tuple(entry.name for entry in ASSIGNMENTS)
+
+
+__all__ = ["ASSIGNMENTS", "BOUNDS", "names", "resolve"]

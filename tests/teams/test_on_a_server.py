@@ -1,0 +1,36 @@
+"""What `make live` plays on vLLM, on a server that only looks like it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inframind_gym.live.settings import ServerAddress
+from tests.live.vllm_live.team_play import TASKS, play_assignment, play_token_budget
+from tests.teams.assignment.scripted import GOOD
+from tests.teams.stand_in import Reply, StandIn
+
+pytest.importorskip("openai")
+
+
+def noise(request: dict[str, Any]) -> Reply:
+    """Valid JSON for whoever asks for it, else noise: as a model with random weights answers."""
+    wants_json = "response_format" in request
+    return Reply(GOOD if wants_json else "qx zzv 81 _", completion_tokens=request["max_tokens"])
+
+
+def address(server: StandIn, model: str) -> ServerAddress:
+    return ServerAddress(alias=model, url=server.url, model=model)
+
+
+def test_the_assignment_team(tmp_path: Path) -> None:
+    with StandIn(noise) as one, StandIn(noise) as two:
+        play_assignment(tmp_path / "runs.sqlite", (address(one, "a"), address(two, "b")))
+        assert len(one.requests) + len(two.requests) == 2 * TASKS + 2
+
+
+def test_the_token_budget_team(tmp_path: Path) -> None:
+    with StandIn(noise) as server:
+        play_token_budget(tmp_path / "runs.sqlite", address(server, "a"))
