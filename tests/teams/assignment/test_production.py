@@ -125,13 +125,13 @@ def test_variants_of_online_learning() -> None:
 
 def test_the_source_unlearns_and_the_bandit_does_not() -> None:
     def change(variant: Variant) -> float:
-        run = make_run(Options(variant=variant, iterations=400))
+        run = make_run(Options(variant=variant, iterations=200))
         run.train()
         table = run.router.q_table  # type: ignore[attr-defined]
         before = {state: row.copy() for state, row in table.items()}
         system = run.production()
         system.max_rpm = 10**6
-        for number in range(60):
+        for number in range(40):
             system.process("x", rules.TASK_TYPES[number % 4])
         learned = [state for state in table if before[state].max() > 0.0]
         return float(

@@ -170,7 +170,7 @@ def test_lists_of_the_state_are_never_changed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_arrivals_change_the_tasks() -> None:
     def share(arrivals: str) -> float:
-        run = trained(arrivals=arrivals, iterations=200, router="round_robin")
+        run = trained(arrivals=arrivals, iterations=100, router="round_robin")
         assert run.final is not None
         types = [entry["task_type"] for entry in run.final["assignments_log"]]
         return types.count("coding") / len(types)
