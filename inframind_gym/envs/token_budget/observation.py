@@ -30,6 +30,7 @@ from inframind_gym.teams.token_budget.rules import Ints
 from inframind_gym.teams.token_budget.state import TeamState
 
 _WIDTHS: Final = (1, 1, 3, 1, 3, 3, 3, 1, 2, 1, 3, 3, 1, 3, 3)
+_STARTS: Final = tuple(int(start) for start in np.cumsum((0, *_WIDTHS[:-1])))
 OBSERVATION_SIZE: Final = sum(_WIDTHS)
 LOW: Final = np.repeat(
     np.array([-1, 0, 0, 0, 0, -5, -1, 0, 0, 0, 0, 0, 0, 0, 0], np.float32), _WIDTHS
@@ -43,24 +44,30 @@ _EYE: Final = np.eye(3)
 def observe(state: TeamState, rows: Ints) -> NDArray[np.float32]:
     """Return the observations of some teams, (k, 32)."""
     ledger, progress = state.ledger, state.progress
-    budget = ledger.budget[rows, None].astype(np.float64)
+    budget = ledger.budget[rows].astype(np.float64)
+    share, per_agent = 1.0 / budget, 1.0 / budget[:, None]
+    ticked = progress.checklist[rows]
     parts = (
-        ledger.remaining[rows, None] / budget,
+        ledger.remaining[rows] * share,
         np.log10(budget) / 5.0,
-        ledger.left[rows] / budget,
-        ledger.free[rows, None] / budget,
-        ledger.used[rows] / budget,
+        ledger.left[rows] * per_agent,
+        ledger.free[rows] * share,
+        ledger.used[rows] * per_agent,
         100.0 * progress.last_roi[rows],
         progress.last_delta[rows] / 100.0,
-        progress.score[rows, None] / 100.0,
-        progress.flags_open[rows, None] / 5.0,
-        progress.flags_resolved[rows, None] / 5.0,
-        np.nan_to_num(progress.checklist[rows, None]),
+        progress.score[rows] / 100.0,
+        np.stack([progress.flags_open[rows], progress.flags_resolved[rows]], axis=1) / 5.0,
+        np.where(np.isnan(ticked), 0.0, ticked),
         progress.calls[rows] / 10.0,
         ledger.cut[rows],
-        state.steps[rows, None] / state.max_steps,
+        state.steps[rows] / state.max_steps,
         _EYE[state.seen[rows]],
         _EYE[state.strategy[rows]],
     )
-    found = np.concatenate(parts, axis=1).astype(np.float32)
-    return np.asarray(np.clip(found, LOW, HIGH))
+    found = np.empty((len(rows), OBSERVATION_SIZE), np.float32)
+    for part, start, width in zip(parts, _STARTS, _WIDTHS, strict=True):
+        if width == 1:
+            found[:, start] = part
+        else:
+            found[:, start : start + width] = part
+    return np.clip(found, LOW, HIGH, out=found)

@@ -155,7 +155,7 @@ class TokenBudgetSimulation:
         logits = LOGIT_SCALE * np.clip(numbers[:, :3].astype(np.float64), -1.0, 1.0)
         weights = np.exp(logits)
         rules.share_out(self.state.ledger, rows, weights / weights.sum(axis=1, keepdims=True))
-        self._look(rows)
+        self.state.open_actions(rows)
         limits = self.state.limits[rows]
         order = _ORDER[self._turn[rows]]
         open_ = np.take_along_axis(limits[:, :, 0] > 0, order, axis=1)

@@ -50,6 +50,7 @@ ASSIGNMENTS: Final = (
     ),
     _entry("linucb", "bandits:LinUcbPolicy", "disjoint LinUCB, online"),
     _entry("thompson", "bandits:ThompsonPolicy", "Thompson sampling, online"),
+    _entry("sb3_ppo", "ppo:PpoPolicy", "Stable-Baselines3's PPO, trained beforehand", ("folder",)),
     _entry("myopic", "oracle:MyopicPolicy", "knows the skills; best expected reward of the task"),
 )
 

@@ -104,23 +104,34 @@ class TeamState:
         """
         ledger, least = self.ledger, self.settings.min_completion_tokens
         self.estimates[rows], self.has_draft[rows] = estimates, has_draft
-        limits = rules.call_limits(ledger, rows, estimates, self.max_tokens, self.self_eval, least)
-        limits[:, CRITIC] *= has_draft[:, None]
-        self.limits[rows] = limits
-        moved = rules.movable(ledger, rows, self.settings.reallocation_share)
-        self.mask[rows] = rules.action_mask(limits, has_draft, ledger.cut[rows], moved)
+        self.open_actions(rows)
         possible = rules.can_go_on(ledger, rows, estimates, self.self_eval, least)
         possible[:, CRITIC] &= has_draft
         closed = ledger.cut[rows]
         closed[:, CRITIC] |= ~has_draft  # without a draft there is nothing to review
-        none_left = closed.all(axis=1)
-        reason = np.select(
-            [self.stopped[rows], none_left, ~possible.any(axis=1)],
-            [STOPPED, ALL_CUT, OUT_OF_BUDGET],
-            np.where(self.steps[rows] >= self.max_steps, OUT_OF_STEPS, NO_REASON),
-        )
+        late = np.where(self.steps[rows] >= self.max_steps, OUT_OF_STEPS, NO_REASON)
+        reason = np.where(possible.any(axis=1), late, OUT_OF_BUDGET)
+        reason = np.where(closed.all(axis=1), ALL_CUT, reason)
+        reason = np.where(self.stopped[rows], STOPPED, reason)
         self.over[rows] = reason != NO_REASON
         self.reason[rows] = np.where(reason != NO_REASON, reason, self.reason[rows])
+
+    def open_actions(self, rows: Ints) -> None:
+        """Find the limits of calls and the open actions of some teams, after their ledgers."""
+        ledger, settings = self.ledger, self.settings
+        limits = rules.call_limits(
+            ledger,
+            rows,
+            self.estimates[rows],
+            self.max_tokens,
+            self.self_eval,
+            settings.min_completion_tokens,
+        )
+        has_draft = self.has_draft[rows]
+        limits[:, CRITIC] *= has_draft[:, None]
+        self.limits[rows] = limits
+        moved = rules.movable(ledger, rows, settings.reallocation_share)
+        self.mask[rows] = rules.action_mask(limits, has_draft, ledger.cut[rows], moved)
 
     @property
     def truncated(self) -> Bools:
