@@ -10,8 +10,9 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.judge import LLMJudge
 from inframind_gym.teams.assignment.model import all_agents
+from inframind_gym.teams.assignment.names import Variant
 from inframind_gym.teams.assignment.states import PRODUCTION
-from inframind_gym.teams.assignment.system import ProductionMultiAgentSystem, Variant
+from inframind_gym.teams.assignment.system import ProductionMultiAgentSystem
 from inframind_gym.teams.assignment.tracker import LoadTracker
 from inframind_gym.teams.assignment.training import Options, make_run
 from tests.teams.assignment.scripted import GOOD, learner, service_of

@@ -68,7 +68,7 @@ def test_fifty_tasks_are_a_hundred_calls() -> None:
     assert run.final is not None
     assert run.final["iteration"] == 50
     assert len(notes.of("llm_attempt")) == len(notes.of("llm_request")) == 100
-    assert run.service.call_count == run.calls == 100
+    assert run.service.call_count == run.costs["calls"] == 100
     by_agent = run.service.get_cost_summary()["by_agent"]
     assert by_agent["judge"]["calls"] == 50
     assert all(event["simulated"] for event in notes.of("llm_attempt"))
