@@ -36,6 +36,8 @@ from inframind_gym.simulator.workload import WorkloadConfig, estimates, load_wor
 from inframind_gym.tasks.checking import check_tasks
 from inframind_gym.tasks.loaders import read_folder
 from inframind_gym.tasks.sandbox import PACKAGES
+from inframind_gym.teams.assignment.settings import AssignmentSettings, load_team
+from inframind_gym.teams.token_budget.settings import TeamSettings, load_settings
 
 TAKEN: Final = (
     "YAML of a pool, workload, suite, cluster, demand or catalogue (.yaml); an arrival trace "
@@ -187,6 +189,18 @@ def _suite_said(suite: Any) -> str:
     )
 
 
+def _load_team(path: Path) -> AssignmentSettings | TeamSettings:
+    data, _ = read_yaml(path)
+    is_assignment = isinstance(data, dict) and "skill" in data
+    return load_team(path) if is_assignment else load_settings(path)
+
+
+def _team_said(team: AssignmentSettings | TeamSettings) -> str:
+    if isinstance(team, AssignmentSettings):
+        return f"assignment team, {_count(team.tasks, 'task')}"
+    return f"token-budget team, {_count(team.strategies, 'strategy')}"
+
+
 def _cluster_said(loaded: Any) -> str:
     cluster, cards = loaded
     return f"cluster, {cluster.num_gpus} GPUs, {_count(cards, 'model')}"
@@ -286,6 +300,9 @@ _CONFIGURATIONS: Final = {
         lambda path: load_yaml_model(path, Catalogue),
         lambda catalogue: f"catalogue, {_count(catalogue.models, 'model')}",
     ),
+    "teams": _Configuration((AssignmentSettings, TeamSettings), _load_team, _team_said),
+    # Known by their keys they are pools; this is where their names are looked up.
+    "teams/pools": _Configuration((), load_pool, _pool_said),
 }
 KINDS: Final[dict[str, Callable[..., list[str]]]] = {
     **{kind: partial(_configuration, kind) for kind in _CONFIGURATIONS},

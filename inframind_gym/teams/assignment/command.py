@@ -13,6 +13,7 @@ from rich.console import Console
 
 from inframind_gym.errors import ConfigError, friendly, unknown
 from inframind_gym.progress import say
+from inframind_gym.teams.assignment.names import ARRIVALS, ROUTERS, TIES, VARIANTS
 from inframind_gym.teams.runs.store import DEFAULT_FILE, RunLog, RunStore
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def run_assignment(
     provider: Annotated[
         list[str],
         typer.Option(
+            metavar="NAME|URL",
             help="simulated, openai, anthropic, or the base URL of an OpenAI-compatible server. "
             "Give it twice for the two providers that the team chooses between.",
         ),
@@ -31,7 +33,9 @@ def run_assignment(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="Model of the provider; twice for two. Needed for a URL.", show_default=False
+            metavar="NAME",
+            help="Model of the provider; twice for two. Needed for a URL.",
+            show_default=False,
         ),
     ] = None,
     iterations: Annotated[
@@ -41,21 +45,33 @@ def run_assignment(
         int, typer.Option(min=0, help="Seed of tasks, decisions and simulated answers.")
     ] = 0,
     arrivals: Annotated[
-        str, typer.Option(help="Order of tasks: uniform, skewed, bursty or drifting.")
+        str,
+        typer.Option(
+            metavar="|".join(ARRIVALS),
+            help="Order of tasks: from the bank, mostly coding, in bursts, or with an agent that "
+            "gets worse.",
+        ),
     ] = "uniform",
     router: Annotated[
         str,
-        typer.Option(help="Who decides: q_learning, or random, round_robin, least_busy."),
+        typer.Option(
+            metavar="|".join(ROUTERS),
+            help="Who decides. least_busy: the fewest calls in flight, as LiteLLM does it.",
+        ),
     ] = "q_learning",
     variant: Annotated[
         str,
         typer.Option(
-            help="How production learns on: source (without a next state), bootstrap (with one), "
-            "bandit (discount 0 from the start)."
+            metavar="|".join(VARIANTS),
+            help="How production learns on: without a next state (source), with one (bootstrap), "
+            "or with discount 0 from the start (bandit).",
         ),
     ] = "source",
     ties: Annotated[
-        str, typer.Option(help="Of equally good actions take the first, or a random one.")
+        str,
+        typer.Option(
+            metavar="first|random", help="Of equally good actions take the first, or a random one."
+        ),
     ] = "first",
     epsilon: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Exploration at the start.")
@@ -131,14 +147,14 @@ def run_assignment(
         run.machine.enter("QTableByLoad")
         run.machine.enter("PolicyShifts")
         run.machine.enter("Demo")
-        served = _serve(run, demo)
+        served, health = _serve(run, demo)
         run.machine.enter("End")
         log.finish("complete", summary | {"demo_requests": len(served)})
     if as_json:
         print(json.dumps({"run": log.run_id, **summary, "plots": [str(p) for p in written]}))
         return
     console = Console()
-    print_report(console, run, summary, served)
+    print_report(console, run, summary, served, health)
     for path in written:
         console.print(f"wrote {path}", highlight=False)
     console.print(
@@ -152,19 +168,9 @@ def _options(**values: Any) -> Options:
     Raises:
         ConfigError: A name is unknown; suggests the nearest.
     """
-    from typing import get_args
-
-    from inframind_gym.teams.assignment.coordinator import FIXED_ROUTERS, Ties
-    from inframind_gym.teams.assignment.simulate import ARRIVALS
-    from inframind_gym.teams.assignment.system import Variant
     from inframind_gym.teams.assignment.training import Options
 
-    allowed = {
-        "arrivals": ARRIVALS,
-        "router": ("q_learning", *FIXED_ROUTERS),
-        "variant": get_args(Variant),
-        "ties": get_args(Ties),
-    }
+    allowed = {"arrivals": ARRIVALS, "router": ROUTERS, "variant": VARIANTS, "ties": TIES}
     for name, known in allowed.items():
         if values[name] not in known:
             raise ConfigError(f"--{name}: {unknown(name, values[name], known)}")
@@ -204,13 +210,11 @@ def _draw(run: Run, folder: Path | None) -> list[Path]:
     return [] if folder is None else write_plots(run, folder)
 
 
-def _serve(run: Run, requests: int) -> list[dict[str, Any]]:
-    """Serve tasks of the bank in production, the types in turn."""
+def _serve(run: Run, requests: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Serve tasks of the bank in production, the types in turn; return results and health."""
     from inframind_gym.teams.assignment import simulate
     from inframind_gym.teams.assignment.rules import TASK_TYPES
 
-    if not requests:
-        return []
     system, team = run.production(), simulate.team(run.options.team)
     served = []
     for number in range(requests):
@@ -218,4 +222,4 @@ def _serve(run: Run, requests: int) -> list[dict[str, Any]]:
         places = team.of_type[task_type]
         task = team.settings.tasks[places[number // len(TASK_TYPES) % len(places)]]
         served.append(system.process(task.description, task.task_type))
-    return served
+    return served, system.health()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,8 @@ from inframind_gym.simulator.rng import STREAM_POLICY
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.draws import Draws
 from inframind_gym.teams.assignment.model import TaskAssignment, all_actions
+from inframind_gym.teams.assignment.names import Ties
 
-Ties = Literal["first", "random"]
 EPSILON: Final = 1.0  # the table knows nothing at the start
 EPSILON_MIN: Final = 0.05
 

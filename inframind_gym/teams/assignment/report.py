@@ -89,11 +89,29 @@ def visited_states(coordinator: QLearningCoordinator[TaskAssignment]) -> list[st
     ]
 
 
+def cost_table(by_model: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return calls, tokens and USD by model."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("model")
+    for column in ("calls", "input tokens", "output tokens", "USD"):
+        table.add_column(column, justify="right")
+    for model, spent in by_model.items():
+        tokens = (f"{spent[key]:,}" for key in ("input_tokens", "output_tokens"))
+        table.add_row(model, str(spent["calls"]), *tokens, f"{spent['cost_usd']:.4f}")
+    return table
+
+
 def print_report(
-    console: Console, run: Run, summary: Mapping[str, Any], demo: list[dict[str, Any]]
+    console: Console,
+    run: Run,
+    summary: Mapping[str, Any],
+    demo: list[dict[str, Any]],
+    health: Mapping[str, Any],
 ) -> None:
     """Print everything of a run."""
     console.print(summary_table(summary))
+    console.print("\n[bold]Costs[/bold]")
+    console.print(cost_table(summary["cost_by_model"]))
     learns = isinstance(run.router, QLearningCoordinator)
     if isinstance(run.router, QLearningCoordinator):
         console.print("\n[bold]Routing policy[/bold] (balanced load)")
@@ -106,6 +124,11 @@ def print_report(
         console.print(f"\n[bold]Live demo[/bold]: requests routed {how}")
         for request in demo:
             console.print(Text(_told(request)))
+        console.print(
+            f"health: {health['status']}, {health['current_load_state']}, imbalance "
+            f"{health['imbalance_score']:.3f}, {health['llm_calls']} calls so far",
+            highlight=False,
+        )
 
 
 def _told(request: Mapping[str, Any]) -> str:

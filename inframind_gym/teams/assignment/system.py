@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.teams.assignment import rules, simulate
@@ -15,12 +15,12 @@ from inframind_gym.teams.assignment.draws import STREAM_NEXT_TYPE, Draws
 from inframind_gym.teams.assignment.graph import MAX_TOKENS, composite_reward, user_message
 from inframind_gym.teams.assignment.judge import LLMJudge
 from inframind_gym.teams.assignment.model import AGENT_SYSTEM, AgentState
+from inframind_gym.teams.assignment.names import VARIANTS, Variant
 from inframind_gym.teams.assignment.states import StateMachine
 from inframind_gym.teams.assignment.tracker import LoadTracker
 from inframind_gym.teams.llm.service import EventLog, LLMService
 from inframind_gym.teams.llm.types import LLMError
 
-Variant = Literal["source", "bootstrap", "bandit"]
 MAX_RPM: Final = 60
 _MINUTE_S: Final = 60.0
 
@@ -77,8 +77,8 @@ class ProductionMultiAgentSystem:
     ) -> None:
         if max_rpm < 1:
             raise ConfigError(f"max_rpm is {max_rpm}; it must be at least 1.")
-        if variant not in get_args(Variant):
-            raise ConfigError(unknown("variant", variant, get_args(Variant)))
+        if variant not in VARIANTS:
+            raise ConfigError(unknown("variant", variant, VARIANTS))
         self.coordinator = coordinator
         self.llm_service = llm_service
         self.judge = judge

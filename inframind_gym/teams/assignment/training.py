@@ -15,7 +15,6 @@ from inframind_gym.teams.assignment.coordinator import (
     FIXED_ROUTERS,
     QLearningCoordinator,
     Router,
-    Ties,
 )
 from inframind_gym.teams.assignment.graph import (
     ITERATIONS,
@@ -27,9 +26,10 @@ from inframind_gym.teams.assignment.graph import (
 )
 from inframind_gym.teams.assignment.judge import LLMJudge
 from inframind_gym.teams.assignment.model import AgentState, LLMProvider, all_actions, all_agents
+from inframind_gym.teams.assignment.names import Ties, Variant
 from inframind_gym.teams.assignment.settings import DEFAULT_TEAM
 from inframind_gym.teams.assignment.states import StateMachine
-from inframind_gym.teams.assignment.system import MAX_RPM, ProductionMultiAgentSystem, Variant
+from inframind_gym.teams.assignment.system import MAX_RPM, ProductionMultiAgentSystem
 from inframind_gym.teams.assignment.tracker import LoadTracker
 from inframind_gym.teams.llm.prices import Prices
 from inframind_gym.teams.llm.service import EventLog, LLMService
@@ -45,7 +45,7 @@ class Options:
         iterations: Tasks of the training.
         seed: Seed of tasks, decisions and simulated answers.
         arrivals: Order in which tasks arrive.
-        router: "q_learning", or a name of `FIXED_ROUTERS`.
+        router: One of `names.ROUTERS`.
         variant: See `ProductionMultiAgentSystem`; "bandit" also trains with discount 0.
         ties: See `QLearningCoordinator`.
         epsilon: Probability of exploring at the start.
@@ -81,6 +81,7 @@ class Run:
         machine: State machine of the training.
         final: State of the graph at the end; None before it has been played.
         elapsed_s: Duration of the training: virtual where providers are simulated.
+        costs: Calls, tokens and USD of the training, see `LLMService.get_cost_summary`.
     """
 
     options: Options
@@ -93,8 +94,7 @@ class Run:
     log: EventLog | None = None
     final: WorkflowState | None = None
     elapsed_s: float = 0.0
-    calls: int = field(default=0)
-    cost_usd: float = field(default=0.0)
+    costs: dict[str, Any] = field(default_factory=dict)
 
     def train(self) -> WorkflowState:
         """Play the graph and return its last state."""
@@ -118,7 +118,7 @@ class Run:
         self.elapsed_s = time.monotonic() - started_s
         if self.service.is_simulated:
             self.elapsed_s = self.virtual_s()
-        self.calls, self.cost_usd = self.service.call_count, self.service.total_cost
+        self.costs = self.service.get_cost_summary()
         return self.final
 
     def virtual_s(self) -> float:
@@ -164,8 +164,9 @@ class Run:
             "final_imbalance": load[-1]["imbalance"] if load else 0.0,
             "mean_imbalance": _mean([entry["imbalance"] for entry in load]),
             "assignments": dict(self.tracker.lifetime_counts),
-            "calls": self.calls,
-            "cost_usd": self.cost_usd,
+            "calls": self.costs["calls"],
+            "cost_usd": self.costs["cost_usd"],
+            "cost_by_model": self.costs["by_model"],
             "elapsed_s": self.elapsed_s,
             "row_shifts": sum(entry["row_shift"] is not None for entry in load),
             "penalised": sum(entry["load_penalty"] > 0.0 for entry in load),
@@ -173,7 +174,7 @@ class Run:
             "judge_unreadable": sum(entry["read"] == "default" for entry in judged),
             "judge_failed": sum(entry["read"] == "failed" for entry in judged),
             "judge_error": next((entry["error"] for entry in judged if "error" in entry), None),
-            "unpriced_models": self.service.get_cost_summary()["unpriced_models"],
+            "unpriced_models": self.costs["unpriced_models"],
         }
 
 

@@ -7,12 +7,15 @@ from collections import Counter
 import pytest
 
 from inframind_gym.teams.assignment.coordinator import (
+    FIXED_ROUTERS,
     LeastBusy,
     QLearningCoordinator,
     RandomRouter,
     RoundRobin,
 )
 from inframind_gym.teams.assignment.model import TaskAssignment, all_actions
+from inframind_gym.teams.assignment.names import ARRIVALS, ROUTERS
+from inframind_gym.teams.assignment.simulate import ARRIVALS as SIMULATED_ARRIVALS
 from inframind_gym.teams.assignment.training import Options, make_run
 from tests.teams.assignment.scripted import learner
 
@@ -99,3 +102,8 @@ def test_fixed_routers() -> None:
     assert [router.select_action("coding", "balanced")[1].key() for _ in range(8)] == turns
     router2 = RandomRouter(1)
     assert len({router2.select_action("coding", "balanced")[0] for _ in range(200)}) == 8
+
+
+def test_names_of_the_command_line_are_those_of_the_code() -> None:
+    assert ("q_learning", *FIXED_ROUTERS) == ROUTERS
+    assert ARRIVALS == SIMULATED_ARRIVALS

@@ -10,8 +10,9 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.judge import LLMJudge
 from inframind_gym.teams.assignment.model import all_agents
+from inframind_gym.teams.assignment.names import Variant
 from inframind_gym.teams.assignment.states import PRODUCTION
-from inframind_gym.teams.assignment.system import ProductionMultiAgentSystem, Variant
+from inframind_gym.teams.assignment.system import ProductionMultiAgentSystem
 from inframind_gym.teams.assignment.tracker import LoadTracker
 from inframind_gym.teams.assignment.training import Options, make_run
 from tests.teams.assignment.scripted import GOOD, learner, service_of
@@ -125,13 +126,13 @@ def test_variants_of_online_learning() -> None:
 
 def test_the_source_unlearns_and_the_bandit_does_not() -> None:
     def change(variant: Variant) -> float:
-        run = make_run(Options(variant=variant, iterations=400))
+        run = make_run(Options(variant=variant, iterations=200))
         run.train()
         table = run.router.q_table  # type: ignore[attr-defined]
         before = {state: row.copy() for state, row in table.items()}
         system = run.production()
         system.max_rpm = 10**6
-        for number in range(60):
+        for number in range(40):
             system.process("x", rules.TASK_TYPES[number % 4])
         learned = [state for state in table if before[state].max() > 0.0]
         return float(
