@@ -45,37 +45,37 @@ def draw(path: Path) -> None:
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "assignment"
+    matplotlib.rcParams.update({"svg.hashsalt": "assignment", "svg.fonttype": "none"})
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.4), layout="constrained")
     places = np.arange(len(POLICIES))
-    for offset, arrivals, colour in ((-0.18, "skewed", "tab:blue"), (0.18, "bursty", "tab:orange")):
+    for offset, arrivals, colour in ((-0.12, "skewed", "tab:blue"), (0.12, "bursty", "tab:orange")):
         means = [rewards(policy, arrivals, RUNS, 50).mean(axis=1) for policy in POLICIES]
-        margins = [1.96 * own.std(ddof=1) / RUNS**0.5 for own in means]
-        left.barh(
-            places + offset,
+        left.errorbar(
             [own.mean() for own in means],
-            0.34,
-            xerr=margins,
+            places + offset,
+            xerr=[1.96 * own.std(ddof=1) / RUNS**0.5 for own in means],
+            fmt="o",
+            markersize=4,
             color=colour,
             label=arrivals,
         )
+    left.grid(axis="x", color="#eeeeee")
     left.set_yticks(places, POLICIES)
     left.invert_yaxis()
-    left.set_xlim(0.35, 0.78)
     left.set_xlabel("mean reward of a task, runs of 50 tasks")
     left.legend(title="arrivals", loc="lower right")
-    kernel = np.ones(25) / 25
+    kernel = np.ones(24) / 24
     for policy, colour in SHOWN.items():
         own = rewards(policy, "skewed", RUNS // 2, TASKS).mean(axis=0)
         smooth = np.convolve(own, kernel, "valid")
         right.plot(np.arange(len(smooth)) + 12, smooth, color=colour, label=policy)
     right.axvline(50, color="lightgray", linestyle=":")
     right.set_xlabel("task of a run of 500, skewed arrivals")
-    right.set_ylabel("mean reward, over 25 tasks")
-    right.set_ylim(0.53, 0.78)
-    right.legend(ncol=2, loc="upper right", fontsize=8)
+    right.set_ylabel("mean reward, over 24 tasks")
+    right.set_ylim(0.56, 0.78)
+    right.legend(ncol=3, loc="upper center", fontsize=8)
     for panel in (left, right):
         panel.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(exist_ok=True)
