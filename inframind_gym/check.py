@@ -53,7 +53,7 @@ class _Configuration(NamedTuple):
 
 
 class CheckFailedError(InfraMindError):
-    """What was checked can be read but is not right; the message is the lines that say so."""
+    """A target that can be read but is not right; the message is the lines that say so."""
 
 
 def command(

@@ -39,7 +39,7 @@ class Gpu(StrictModel):
 
 
 class Factors(StrictModel):
-    """What all GPUs have in common; `gpus.yaml` explains it."""
+    """Constants that all GPUs have in common; `gpus.yaml` explains them."""
 
     step_s: NonNegative
     layer_s: NonNegative
