@@ -35,7 +35,8 @@ class Gpu(StrictModel):
     link_gb_per_s: Positive  # to another GPU, in one direction
     bandwidth_efficiency: Fraction = Field(gt=0)
     compute_efficiency: Fraction = Field(gt=0)
-    source: str
+    source: str  # page where the numbers were checked
+    unverified: str | None = None  # numbers that it does not confirm
 
 
 class Factors(StrictModel):
