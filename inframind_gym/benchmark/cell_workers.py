@@ -89,8 +89,14 @@ def run_cells(
                     leave_out(error)
 
     def ask(player: Player) -> None:
-        """Ask every policy in every environment, policies of one environment together."""
-        first = {cell.group: cell for cell in reversed(list(ids))}
+        """Ask every policy in every environment, policies of one environment together.
+
+        Draws of quality make no other environment: the first one stands for all.
+        """
+        first = {
+            (cell.policy, *cell.without_draw(cell.place)[0][: cell.fixed_axes]): cell
+            for cell in reversed(list(ids))
+        }
         for cell in sorted(first.values(), key=lambda cell: cell.group[1:]):
             raise_if_stopped()
             if cell.policy not in out:

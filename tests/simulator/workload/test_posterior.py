@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from inframind_gym.cli import app
 from inframind_gym.configs import find_config
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.posterior import draws_of
+from inframind_gym.simulator.posterior import draws_of, with_draw
 from inframind_gym.simulator.workload import load_profiles, load_workload
 
 POSTERIOR = """# a comment
@@ -44,6 +44,17 @@ def test_a_draw_replaces_what_its_row_says_and_nothing_else(tmp_path: Path) -> N
     assert load_workload(f"{path}#4").profile.quality.difficulty_sd == plain.quality.difficulty_sd
     assert load_workload(f"{path}#3").draw == 3
     assert "draw" not in load_workload(path).model_dump()
+
+
+def test_names_of_models_may_contain_dots_and_one_another(tmp_path: Path) -> None:
+    header = "draw,workload,models.llama-3.1-8b.ability,models.llama-3.ability,quality.new.gain"
+    path = mine(tmp_path, f"{header}\n0,mine,1,2,3\n")
+    models: dict[str, Any] = {"llama-3": {"ability": 0.0}, "llama-3.1-8b": {"share": 0.5}}
+    assert with_draw(path, {"models": models}, 0) == {
+        "models": {"llama-3": {"ability": 2.0}, "llama-3.1-8b": {"share": 0.5, "ability": 1.0}},
+        "quality": {"new": {"gain": 3.0}},
+    }
+    assert models["llama-3"] == {"ability": 0.0}
 
 
 def test_a_change_of_the_posterior_shows_at_once(tmp_path: Path) -> None:
