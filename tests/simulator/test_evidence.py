@@ -14,7 +14,7 @@ import gymnasium as gym
 import pytest
 import yaml
 
-import inframind_gym  # noqa: F401  (registers the environments)
+import inframind_gym
 from inframind_gym.calibration.measured_runs import MeasuredCell
 from inframind_gym.calibration.replay import RunBatch, load_constants
 from inframind_gym.configs import find_config
