@@ -30,6 +30,7 @@ from inframind_gym.policies.loading import registered_policies, resolve_policy
 from inframind_gym.policies.placement import registry as placement
 from inframind_gym.simulator.placement.cards import Catalogue, ClusterConfig, load_cluster
 from inframind_gym.simulator.placement.demand import DemandConfig, load_demand
+from inframind_gym.simulator.posterior import draws_of, split_draw
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.traces import load_trace
 from inframind_gym.simulator.workload import WorkloadConfig, estimates, load_workload
@@ -55,7 +56,7 @@ class _Configuration(NamedTuple):
 
 
 class CheckFailedError(InfraMindError):
-    """What was checked can be read but is not right; the message is the lines that say so."""
+    """A target that can be read but is not right; the message is the lines that say so."""
 
 
 def command(
@@ -106,6 +107,8 @@ def check(target: str, kind: str | None = None, *, packages: Sequence[str] = PAC
         return KINDS[kind](target, packages) if kind == "tasks" else KINDS[kind](target)
     if os.path.exists(target):
         return KINDS[_kind_of(Path(target))](target)
+    if split_draw(target)[1] is not None:
+        return KINDS["workloads"](target)
     kinds = [kind for kind in _CONFIGURATIONS if target in list_configs(kind)]
     if kinds:
         return [line for kind in kinds for line in KINDS[kind](target)]
@@ -161,6 +164,22 @@ def _kind_of_yaml(path: Path) -> str:
 def _configuration(kind: str, target: str) -> list[str]:
     path, taken = find_config(kind, target), _CONFIGURATIONS[kind]
     return [f"{path}: {taken.said(taken.load(path))}"]
+
+
+def _workload(target: str) -> list[str]:
+    name, draw = split_draw(target)
+    path = find_config("workloads", name)
+    if draw is not None:
+        path = Path(f"{path}#{draw}")
+    workload = load_workload(path)
+    said = [f"{path}: {_workload_said(workload)}"]
+    if workload.draw is not None:
+        return [*said, f"with draw {workload.draw} of its quality"]
+    parts = [find_config("workloads", part) for part in workload.mix or [path]]
+    draws = set.intersection(*(set(draws_of(part)) for part in parts))
+    if draws:
+        said.append(f"{len(draws)} draws of its quality: {name}#{min(draws)} to #{max(draws)}")
+    return said
 
 
 def _pool_said(pool: PoolConfig) -> str:
@@ -306,6 +325,7 @@ _CONFIGURATIONS: Final = {
 }
 KINDS: Final[dict[str, Callable[..., list[str]]]] = {
     **{kind: partial(_configuration, kind) for kind in _CONFIGURATIONS},
+    "workloads": _workload,
     "traces": _trace,
     "questions": _questions,
     "tasks": _tasks,

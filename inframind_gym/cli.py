@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import platform
 import sys
+import warnings
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -35,6 +36,11 @@ def print_in_any_encoding() -> None:
             stream.reconfigure(errors="replace")
 
 
+def _one_line(message: Warning | str, *_: object, **__: object) -> str:
+    """Format a warning without the place in the code."""
+    return f"warning: {message}\n"
+
+
 @cache
 def _command(name: str) -> Any:
     """Make the click command of a name of `_COMMANDS`."""
@@ -54,6 +60,7 @@ class LazyGroup(TyperGroup):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command."""
         print_in_any_encoding()
+        warnings.formatwarning = _one_line
         return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -53,7 +53,7 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _reject_bool(value: object) -> object:
+def _reject_bool(value: object) -> object:  # a text may pass: YAML takes 4e-5 for one
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
     return value

@@ -15,6 +15,7 @@ from inframind_gym.benchmark.machine import available_cores
 from inframind_gym.benchmark.store import CellResult
 from inframind_gym.benchmark.suite import BaseSuite
 from inframind_gym.benchmark.workers import LOCAL, MAX_ATTEMPTS, Emit, WorkerDiedError, Workers
+from inframind_gym.simulator.server.evidence import give, hand_on
 
 MAX_ROWS = 128  # of one batch: enough to hide the cost of a step in Python
 _FIRST_ROWS = 16  # of a policy whose speed is not known yet
@@ -88,8 +89,14 @@ def run_cells(
                     leave_out(error)
 
     def ask(player: Player) -> None:
-        """Ask every policy in every environment, policies of one environment together."""
-        first = {cell.group: cell for cell in reversed(list(ids))}
+        """Ask every policy in every environment, policies of one environment together.
+
+        Draws of quality make no other environment: the first one stands for all.
+        """
+        first = {
+            (cell.policy, *cell.without_draw(cell.place)[0][: cell.fixed_axes]): cell
+            for cell in reversed(list(ids))
+        }
         for cell in sorted(first.values(), key=lambda cell: cell.group[1:]):
             raise_if_stopped()
             if cell.policy not in out:
@@ -131,6 +138,9 @@ def run_cells(
         ):
             if what == "progress":
                 progress(content)
+                continue
+            if what == "warning":
+                give(content)
                 continue
             if what == "failed":
                 leave_out(content)
@@ -193,6 +203,7 @@ class CellWorker:
     def __call__(self, emit: Emit, ids: Mapping[BaseCell, str]) -> None:
         """Run the cells; a count is emitted not more than twice a second."""
         self._emit = emit
+        hand_on(lambda warning: emit(("warning", warning)))
         try:
             for results in self._batches.run(list(ids), ids):
                 emit(("results", results))

@@ -86,12 +86,19 @@ class BaseCell:
     @property
     def episode_seed(self) -> int:
         """Seed of the environment's reset, the same for every policy; in [0, 2**31)."""
-        return _seed_of("sweep", *self.place, self.seed)  # another word would give other episodes
+        place, _ = self.without_draw(self.place)
+        return _seed_of("sweep", *place, self.seed)  # another word would give other episodes
 
     @property
     def policy_seed(self) -> int:
         """Seed of the policy's own randomness, unrelated to the environment's; in [0, 2**31)."""
-        return _seed_of("policy", *self.place, self.seed)
+        place, _ = self.without_draw(self.place)
+        return _seed_of("policy", *place, self.seed)
+
+    @classmethod
+    def without_draw(cls, place: Place) -> tuple[Place, int | None]:
+        """Return a place without its draw of quality, and the draw; all draws have its episodes."""
+        return place, None
 
     @classmethod
     def describe(cls, place: Place) -> dict[str, Any]:

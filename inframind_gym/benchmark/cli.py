@@ -98,6 +98,10 @@ def run(
             help="Folder of questions (JSON Lines); the mixed workload becomes its datasets."
         ),
     ] = None,
+    quality_draws: Annotated[
+        int | None,
+        typer.Option(help="Play every cell under so many draws of what is uncertain of quality."),
+    ] = None,
     rates: Annotated[str | None, typer.Option(help="Queries per minute, e.g. 10,100.")] = None,
     budgets: Annotated[
         str | None, typer.Option(help="Seconds, or tiers (drawn per query), e.g. 30,100,tiers.")
@@ -168,6 +172,7 @@ def run(
             {
                 "policies": split_list(policies),
                 "workloads": split_list(workloads),
+                "quality_draws": quality_draws,
                 "rates_per_min": parse_numbers("--rates", rates),
                 "budgets_s": parse_numbers("--budgets", budgets, words=("tiers",)),
                 "seeds": parse_seeds(seeds),

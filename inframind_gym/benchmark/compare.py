@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.benchmark.cells import Place
+from inframind_gym.benchmark.draws import DrawOrder
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import family_of
 from inframind_gym.benchmark.leaderboard import MIN_SEEDS
@@ -53,7 +54,8 @@ def compare(
 
     Returns:
         ``overall`` and ``rows`` (one for each place): for each metric ``a``,
-        ``b``, ``difference`` and ``difference_ci95``; ``notes`` for the reader.
+        ``b``, ``difference`` and ``difference_ci95``; ``notes`` for the reader. Of runs over draws
+        of quality ``b_ahead_of_a`` counts those in which b has the better score.
 
     Raises:
         BenchmarkError: The sides have no episode in common.
@@ -65,17 +67,27 @@ def compare(
     pairs = _pairs(a, b)
     rows = []
     totals: list[Estimate] = []
+    order, score = DrawOrder(), family.metrics[family.score]
+    shown: dict[Place, list[tuple[Estimate, Estimate]]] = {}  # of every draw
     for place, strata in pairs.items():
-        sides = [
-            Estimate.of(names, side.results.layout, stratum, place, bootstrap_seed, num_resamples)
+        there, draw = family.suite.cell.without_draw(place)
+        left, right = (
+            Estimate.of(names, side.results.layout, stratum, there, bootstrap_seed, num_resamples)
             for side, stratum in zip((a, b), strata, strict=True)
-        ]
+        )
+        shown.setdefault(there, []).append((left, right))
+        if draw is not None:
+            for side, estimate in (("a", left), ("b", right)):
+                order.add(side, draw, score.signed(estimate.value(score.name)))
+    for place, both in shown.items():
+        sides = [Estimate.over_draws(estimates) for estimates in zip(*both, strict=True)]
         rows.append({**family.suite.cell.describe(place), **_differences(*sides)})
         totals = [x + y for x, y in zip(totals, sides, strict=True)] if totals else sides
     return {
         "a": {"folder": str(a.results.folder), "policy": a.policy},
         "b": {"folder": str(b.results.folder), "policy": b.policy},
-        "cells": len(pairs),
+        "cells": len(shown),
+        **({"b_ahead_of_a": order.ahead("b", "a")} if order else {}),
         "overall": _differences(*totals),
         "rows": rows,
         "notes": _notes(a, b, pairs),
@@ -154,12 +166,20 @@ def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
         [one.heading, one.text(d["a"]), one.text(d["b"]), *_difference(one, d)]
         for one, d in ((metrics[name], d) for name, d in comparison["overall"].items())
     ]
+    drawn = ""
+    if "b_ahead_of_a" in comparison:
+        order = comparison["b_ahead_of_a"]
+        drawn = (
+            f" B is ahead of A in {metrics[family.score].heading} in {order['draws_ahead']} of "
+            f"{order['draws']} draws of what is uncertain of quality."
+        )
     sheets = [
         Sheet(
             f"{sides}: paired means over {comparison['cells']} cells",
             ["metric", "A", "B", "B - A", "95 % interval", ""],
             body,
-            "Better or worse where the interval leaves 0 out; an interval for each metric alone.",
+            "Better or worse where the interval leaves 0 out; an interval for each metric "
+            f"alone.{drawn}",
         )
     ]
     if len(comparison["rows"]) > 1:

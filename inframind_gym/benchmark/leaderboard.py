@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from inframind_gym.benchmark.cells import Axis, Place, in_order
+from inframind_gym.benchmark.draws import DrawOrder
 from inframind_gym.benchmark.families import Family
 from inframind_gym.benchmark.results import Episode, Estimate, Results, Stratum
 from inframind_gym.benchmark.stats import CONFIDENCE, NUM_RESAMPLES, interval
@@ -42,14 +44,14 @@ def leaderboard(
         intervals. Every metric has its interval under ``<metric>_ci95``. Policies that cannot be
         beaten (``bound`` is true) are listed without a rank; ``of_bound`` is the share of the best
         bound's score that the others reach, ``regret`` what they lose to it (`Family.regret`).
-        ``timing`` has the times that policies take to decide, where they were measured.
+        ``timing`` has the times that policies take to decide, where they were measured. Of a run
+        over draws of quality ``ahead_of_next`` counts those in which a policy has a better score
+        than the next one.
     """
     family, layout = results.family, results.layout
     score = family.metrics[family.score]
-    axes: dict[str, Axis | None] = {
-        "ranking": None,
-        **{axis.table: axis for axis in family.suite.cell.axes},
-    }
+    cell = family.suite.cell
+    axes: dict[str, Axis | None] = {"ranking": None, **{axis.table: axis for axis in cell.axes}}
     names = layout.measured(family.metrics)
     bounds = set(results.header.get("bounds", ()))
     strata = {policy: results.strata(policy) for policy in results.policies}
@@ -59,14 +61,25 @@ def leaderboard(
     rows: list[dict[str, Any]] = []
     # (table, value on its axis) -> policy -> average over the places with that value
     averages: dict[tuple[str, Any], dict[str, Estimate]] = {}
+    orders: dict[tuple[str, Any], DrawOrder] = {}
     for policy, own in strata.items():
         known = {"policy": policy, "bound": policy in bounds}
+        shown: dict[Place, list[Estimate]] = {}  # of every draw
         for place, episodes in own.items():
-            stratum = Stratum.of(list(episodes.values()))
-            estimate = Estimate.of(names, layout, stratum, place, bootstrap_seed, num_resamples)
-            where = family.suite.cell.describe(place)
+            stratum, (there, draw) = Stratum.of(list(episodes.values())), cell.without_draw(place)
+            estimate = Estimate.of(names, layout, stratum, there, bootstrap_seed, num_resamples)
+            where = cell.describe(place)
             rows.append({**known, **where, "seeds": sorted(episodes), **estimate.to_json()})
-            for group in zip(axes, (None, *place), strict=True) if place in common else ():
+            if place not in common:
+                continue
+            shown.setdefault(there, []).append(estimate)
+            if draw is not None:
+                for group in zip(axes, (None, *there), strict=True):
+                    order = orders.setdefault(group, DrawOrder())
+                    order.add(policy, draw, score.signed(estimate.value(score.name)))
+        for place, estimates in shown.items():
+            estimate = Estimate.over_draws(estimates)
+            for group in zip(axes, (None, *place), strict=True):
                 peers = averages.setdefault(group, {})
                 peers[policy] = peers[policy] + estimate if policy in peers else estimate
     tables: dict[str, list[dict[str, Any]]] = {table: [] for table in axes}
@@ -88,6 +101,12 @@ def leaderboard(
                 row["policy"],
             )
         )
+        for at, ranked in groupby(
+            (row for row in tables[table] if not row["bound"]),
+            key=lambda row, axis=axis: row[axis.name] if axis else None,  # type: ignore[misc]
+        ):
+            if (table, at) in orders:
+                orders[table, at].mark(list(ranked))
     timing = _timing_rows(results, common)
     return {
         "folder": str(results.folder),

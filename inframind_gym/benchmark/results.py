@@ -168,6 +168,31 @@ class Estimate:
             },
         )
 
+    @classmethod
+    def over_draws(cls, estimates: Sequence[Estimate]) -> Estimate:
+        """Average estimates of the same episodes under draws of quality: one stratum still."""
+        first, count = estimates[0], len(estimates)
+        if count == 1:
+            return first
+        return cls(
+            first.names,
+            np.mean([estimate.sums for estimate in estimates], axis=0),
+            np.mean([estimate.draws_of_sums for estimate in estimates], axis=0),
+            first.units,
+            sum(estimate.records for estimate in estimates),
+            {
+                share: {
+                    name: sum(estimate.shares[share][name] for estimate in estimates) / count
+                    for name in own
+                }
+                for share, own in first.shares.items()
+            },
+        )
+
+    def value(self, name: str) -> float:
+        """Return the mean of a metric."""
+        return float(self.values[self.names.index(name)])
+
     @property
     def values(self) -> NDArray[np.float64]:
         """Means over the strata, ``(M,)``."""

@@ -51,7 +51,7 @@ Timing = dict[str, float]  # name of a measurement -> milliseconds
 
 
 class _Header(BaseModel):
-    """What is read of ``run.json``; it holds more."""
+    """Part of ``run.json`` that is read; the file holds more."""
 
     settings: dict[str, Any]
     policies: dict[str, Any]

@@ -29,7 +29,8 @@ _SEEDS_RULE = (
 
 def name_of(name_or_path: str) -> str:
     """Return a configuration's name in results: of a file its own, wherever it lies."""
-    return Path(name_or_path).name.removesuffix(".yaml").removesuffix(".yml")
+    path, mark, draw = name_or_path.partition("#")
+    return Path(path).name.removesuffix(".yaml").removesuffix(".yml") + mark + draw
 
 
 def absolute(name_or_path: str) -> str:

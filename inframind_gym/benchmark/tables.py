@@ -124,11 +124,14 @@ def metrics_sheet(
     column = next((name for name in _BOUNDED if any(name in row for row in rows)), None)
     headings = ["#", "policy", *(metric.heading for metric in main)]
     headings += [_BOUNDED[column]] if column else []
+    drawn = any("ahead_of_next" in row for row in rows)
+    headings += ["ahead of next in"] if drawn else []
     ranked = [row for row in rows if not row.get("bound")]
     body = []
     for row in rows:
         place = "" if row.get("bound") else str(ranked.index(row) + 1)
         extra = [_of_bound(row, column)] if column else []
+        extra += [_ahead(row)] if drawn else []
         name = short(row["policy"]) + (" *" if row["missing"] else "")
         body.append([place, name, *(with_margin(row, m) for m in main), *extra])
     if any(row["missing"] for row in rows):
@@ -154,6 +157,21 @@ def _of_bound(row: Mapping[str, Any], column: str) -> str:
         decimals = 1 if abs(value) >= 10 else 3
         return f"{value:.{decimals}f}±{margin:.{decimals}f}"
     return f"{100 * value:.1f}±{100 * margin:.1f}"
+
+
+def _ahead(row: Mapping[str, Any]) -> str:
+    order = row.get("ahead_of_next")
+    return f"{order['draws_ahead']}/{order['draws']}" if order else ""
+
+
+def about_draws(board: Mapping[str, Any]) -> str:
+    """Return the part of a caption on draws of quality, over which cells are averaged."""
+    if not any("ahead_of_next" in row for row in board["ranking"]):
+        return ""
+    return (
+        " Ahead of next in: draws of what is uncertain of quality in which the score is better "
+        "than the next policy's; ± is of the episodes alone."
+    )
 
 
 def about_bounds(board: Mapping[str, Any]) -> str:

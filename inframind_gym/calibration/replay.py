@@ -30,6 +30,7 @@ from inframind_gym.calibration.replay_choices import (
 )
 from inframind_gym.envs.routing.entry import drive
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.simulator.server.evidence import warn_outside
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import allocate, cards
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
@@ -146,6 +147,7 @@ class RunBatch:
         """Change servers and profiles; models and datasets stay."""
         harness = self._harness
         method = self.cells[0].method
+        self._pool = constants.pool
         self._cluster.card[:] = cards(constants.pool)
         params = build_params(
             constants.pool,
@@ -257,6 +259,7 @@ class RunBatch:
             query = contexts["query"][rows]
             actions[rows, :PLAN_ACTIONS] = self._plan[rows, query]
             actions[rows, PLAN_ACTIONS] = self._route[rows, query, contexts["node"][rows]]
+        warn_outside(self._pool, self._cluster.reached, over=True)
         return [self._predict(index) for index in range(len(self.cells))]
 
     def _predict(self, index: int) -> Prediction:

@@ -75,7 +75,7 @@ class Harness:
 
     @property
     def call_attempts(self) -> int:
-        """How often a call is sent until it has failed."""
+        """Number of times that a call is sent until it counts as failed."""
         return 9 if self.streams else 3
 
 

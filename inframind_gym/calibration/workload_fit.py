@@ -55,7 +55,7 @@ def _group() -> None:
 
 @dataclass(frozen=True)
 class DomainFit:
-    """What the outcomes of one domain say of M models."""
+    """Abilities and answer lengths of M models, fitted to the outcomes of one domain."""
 
     domain: Domain
     outcomes: Outcomes

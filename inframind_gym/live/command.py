@@ -102,7 +102,7 @@ def new(
     """
     with _refusing(needs_live=False):
         from inframind_gym.simulator.estimate.packing import Limits, make_pool, parse_models
-        from inframind_gym.simulator.estimate.writing import pool_yaml
+        from inframind_gym.simulator.estimate.writing import pool_yaml, unverified
 
         if out.exists() and not force:
             raise ConfigError(f"{out}: is there already. Give another --out, or --force.")
@@ -131,6 +131,8 @@ def new(
     for each in wanted:
         if each.needs_path:
             typer.echo(f"{each.alias}: give its `path` in {out} before `inframind pool up`.")
+    for line in unverified(pool, wanted):
+        typer.echo(line)
     typer.echo(f"{out}: estimates, nothing was measured. Check it: inframind check {out}")
 
 

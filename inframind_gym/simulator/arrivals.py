@@ -24,7 +24,7 @@ Seconds = Annotated[float, within(0.001, 1e6)]
 
 
 class ArrivalProcess(StrictModel):
-    """When queries arrive. Built from JSON by `make_arrivals`; `to_json` gives that JSON back."""
+    """Arrival times of queries, made from JSON by `make_arrivals`; `to_json` gives it back."""
 
     kind: str
 

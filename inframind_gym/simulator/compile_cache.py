@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import pickle
+import shutil
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -21,6 +24,7 @@ from inframind_gym.progress import say
 
 REMEDY: Final = "Set NUMBA_CACHE_DIR to a folder that can be written."
 _STILL_S: Final = 15.0  # between two lines on standard error, where that is no terminal
+_STALE_S: Final = 7 * 86_400.0  # without a start that uses a folder, after which it is deleted
 
 _Files: Final[Any] = caching.IndexDataCacheFile  # numba's caches have no types
 _Function: Final[Any] = caching.FunctionCache
@@ -65,7 +69,7 @@ def _check(file: IO[bytes]) -> None:
 
 
 class _Located(_Results):  # type: ignore[misc]
-    """Where a function is cached: in the given folder or nowhere, as stale code is elsewhere."""
+    """Cache of a function in the given folder or nowhere, as stale code is elsewhere."""
 
     _locator_classes = (caching.UserProvidedCacheLocator,)
 
@@ -135,6 +139,25 @@ class CheckedCache(_Function):  # type: ignore[misc]
                 fcntl.lockf(self._lock, fcntl.LOCK_EX)
         except OSError:  # a file system without locks: two processes may compile the same
             self.release()
+
+
+def keep_folder(folder: Path, pattern: str) -> None:
+    """Mark a folder of compiled code as used; delete old ones beside it if it is new.
+
+    Every change of the sources makes a new folder. Those that no process has started with for a
+    week are deleted. One that still runs compiles again what it lacks.
+
+    Args:
+        folder: A folder, which may not exist yet.
+        pattern: Names of such folders, e.g. "kernels-*".
+    """
+    with suppress(OSError):
+        os.utime(folder)
+        return
+    for other in folder.parent.glob(pattern):
+        with suppress(OSError):
+            if time.time() - other.stat().st_mtime > _STALE_S:
+                shutil.rmtree(other)
 
 
 def use_cache(dispatcher: Any) -> None:

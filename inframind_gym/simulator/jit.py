@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba.core import event, types
 from numba.extending import intrinsic
 
-from inframind_gym.simulator.compile_cache import Announcement, use_cache
+from inframind_gym.simulator.compile_cache import Announcement, keep_folder, use_cache
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -73,7 +73,9 @@ def _cached_by(digest: str) -> Iterator[None]:
     else:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         base = Path(home if os.path.isabs(home) else os.devnull) / "inframind_gym"  # no home: none
-    config.CACHE_DIR = str(base / f"kernels-{digest}")
+    folder = base / f"kernels-{digest}"
+    keep_folder(folder, "kernels-*")
+    config.CACHE_DIR = str(folder)
     try:
         yield
     finally:

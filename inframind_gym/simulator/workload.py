@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast
 
@@ -23,6 +24,7 @@ from pydantic import (
 from inframind_gym.configs import (
     Fraction,
     NonNegative,
+    NonNegativeInt,
     Number,
     Positive,
     PositiveInt,
@@ -30,9 +32,17 @@ from inframind_gym.configs import (
     find_config,
     list_configs,
     load_yaml_model,
+    validate,
 )
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, STRATEGIES, TOPOLOGIES
+from inframind_gym.files import read_yaml
+from inframind_gym.simulator.posterior import POSTERIOR, DrawnWorkload, split_draw, with_draw
+from inframind_gym.simulator.workflow.topology import (
+    MAX_AGENTS,
+    STRATEGIES,
+    STRUCTURES,
+    TOPOLOGIES,
+)
 
 Domain = Literal["Math", "Code", "Commonsense"]
 Execution = Literal["parallel", "sequential"]
@@ -60,6 +70,7 @@ def _one_of(kind: str, known: tuple[str, ...]) -> AfterValidator:
 
 Topology = Annotated[str, _one_of("topology", TOPOLOGIES)]
 Strategy = Annotated[str, _one_of("strategy", STRATEGIES)]
+Structure = Annotated[str, _one_of("structure", STRUCTURES)]
 
 
 def _normalised(shares: dict[KeyT, float]) -> dict[KeyT, float]:
@@ -156,6 +167,7 @@ class OutputProfile(StrictModel):
     sigma_call: NonNegative  # sd of log length between calls of one query
     difficulty_slope: Number  # log length for each standard deviation of difficulty
     strategy_factor: dict[Strategy, Positive]  # length relative to the neutral prompt
+    final_factor: Positive = 1.0  # length of the deciding call relative to an agent's
 
     @model_validator(mode="after")
     def _check(self) -> OutputProfile:
@@ -172,6 +184,8 @@ class PromptProfile(StrictModel):
 
     overhead_tokens: Annotated[int, Field(ge=0)] = 150  # role, strategy and format instructions
     message_frac: NonNegative = 1.0  # share of a predecessor's output that enters the next prompt
+    # What the deciding call reads at most of an agent's answer; None: all of it
+    final_message_tokens: PositiveInt | None = None
 
 
 class AgentProfile(StrictModel):
@@ -181,12 +195,21 @@ class AgentProfile(StrictModel):
     visible_tests: Fraction = 0.0  # of the tasks: agents see their tests and hand on proven code
 
 
+def _every_structure(gains: dict[str, float]) -> dict[str, float]:
+    """Give every structure a gain: one that the file leaves out has none."""
+    return {structure: gains.get(structure, 0.0) for structure in STRUCTURES}
+
+
 class QualityProfile(StrictModel):
     """Item-response model of solving; gains are logits added to a model's ability."""
 
     discrimination: Positive  # slope of the response curve
     difficulty_sd: NonNegative  # logits: spread of the queries' difficulty
     strategy_gain: dict[Strategy, Number]
+    # of a workflow's structure, to the call that decides, beyond what the answers it reads bring
+    structure_gain: Annotated[dict[Structure, Number], AfterValidator(_every_structure)] = Field(
+        default_factory=dict, validate_default=True
+    )
     role_gain: Number  # of a role that suits the domain
     info_gain: Number  # of predecessors' messages to a node
     final_info_gain: Number  # of the nodes' answers to the final decision call
@@ -273,9 +296,16 @@ class WorkloadConfig(StrictModel):
     agents: AgentProfile = AgentProfile()
     quality: QualityProfile | None = None
     mix: dict[str, Positive] | None = Field(default=None, min_length=1)  # other workload: weight
+    # Of the posterior whose values it has; `load_workload` writes it, no file does.
+    draw: NonNegativeInt | None = Field(default=None, exclude_if=lambda draw: draw is None)
 
     @model_validator(mode="after")
     def _check(self) -> WorkloadConfig:
+        if self.draw is not None:
+            raise ValueError(
+                "draw: a file or mapping with a draw has two keys, `name: math` and "
+                f"`quality: {{draw: {self.draw}}}`"
+            )
         given = [key for key in _PROFILE_KEYS if getattr(self, key) is not None]
         if self.mix is None and len(given) < len(_PROFILE_KEYS):
             missing = ", ".join(key for key in _PROFILE_KEYS if key not in given)
@@ -389,17 +419,54 @@ class WeightedProfile(NamedTuple):
 def load_workload(name_or_path: str | Path) -> WorkloadConfig:
     """Read a workload: the name of a shipped one, or the path of a YAML file.
 
+    ``math#7`` is `math` with draw 7 of the posterior of its quality (`posterior.csv`); so is a file
+    with the content ``{name: math, quality: {draw: 7}}``. A mix takes the draw of all its parts.
+
     Raises:
-        ConfigError: If there is no such workload, its file is not valid, or its `mix` names a
-            workload that does not exist, is a mix itself, or profiles a dataset twice.
+        ConfigError: If there is no such workload or draw, its file is not valid, or its `mix` names
+            a workload that does not exist, is a mix itself, or profiles a dataset twice.
     """
-    path = find_config("workloads", name_or_path)
-    workload = load_yaml_model(path, WorkloadConfig)
+    path, draw = _found(name_or_path)
+    workload = _read(path, draw)
     try:
         load_profiles(workload)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     return workload
+
+
+def _found(name_or_path: str | Path) -> tuple[Path, int | None]:
+    """Return the file of a workload, and the number of its draw."""
+    name, draw = name_or_path, None
+    if not Path(name_or_path).is_file():
+        name, draw = split_draw(str(name_or_path))
+    path = find_config("workloads", name)
+    content, root = read_yaml(path)
+    quality = content.get("quality") if isinstance(content, dict) else None
+    if not isinstance(quality, dict) or "draw" not in quality:
+        return path, draw
+    drawn = validate(content, DrawnWorkload, source=str(path), root=root)
+    if draw is not None:
+        raise ConfigError(f"{path}: is draw {drawn.quality.draw} already; leave out #{draw}.")
+    return find_config("workloads", drawn.name), drawn.quality.draw
+
+
+def _read(path: Path, draw: int | None) -> WorkloadConfig:
+    """Read the file of a workload, with the values of a draw; those of a mix are its parts'."""
+    files = (path, path.with_name(POSTERIOR))
+    stamps = tuple(file.stat().st_mtime_ns if file.is_file() else None for file in files)
+    return _read_once(path, draw, stamps)
+
+
+@lru_cache(maxsize=256)  # a benchmark over draws reads each of them for every policy
+def _read_once(path: Path, draw: int | None, _: tuple[int | None, ...]) -> WorkloadConfig:
+    workload = load_yaml_model(path, WorkloadConfig)
+    if draw is None:
+        return workload
+    if workload.mix is None:
+        content = with_draw(path, read_yaml(path)[0], draw)
+        workload = validate(content, WorkloadConfig, source=f"{path}, draw {draw}")
+    return workload.model_copy(update={"draw": draw})
 
 
 def load_profiles(workload: WorkloadConfig) -> dict[str, WeightedProfile]:
@@ -445,7 +512,7 @@ def _mixed(workload: WorkloadConfig) -> dict[str, WorkloadConfig]:
     found = {}
     for name in workload.mix or ():
         try:
-            found[name] = load_yaml_model(find_config("workloads", name), WorkloadConfig)
+            found[name] = _read(find_config("workloads", name), workload.draw)
         except ConfigError as error:
             raise ConfigError(f"mix.{name}: {error}") from None
     return found

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import shutil
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numba
 import pytest
 
 from inframind_gym.simulator import jit as _jit
-from inframind_gym.simulator.jit import entry_points, source_digest
+from inframind_gym.simulator.compile_cache import keep_folder
+from inframind_gym.simulator.jit import SIMULATOR, entry_points, jit, source_digest
 
 ROOT = Path(_jit.__file__).parents[2]
 PACKAGES = ("inframind_gym", "agents", "baselines")
@@ -129,3 +133,27 @@ def test_a_changed_constant_of_another_file_changes_the_folder(
     state.write_text(text.replace("NONE: Final = -1", "NONE: Final = -2"), encoding="utf-8")
     source_digest.cache_clear()
     assert source_digest(copied) != before == source_digest(sources)
+
+
+def test_a_new_folder_deletes_those_that_nobody_used_for_a_week(tmp_path: Path) -> None:
+    day_s = 86_400.0
+    for name, days in {"kernels-a": 8, "kernels-b": 8, "kernels-c": 6, "notes": 99}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "kernel.nbi").touch()
+        then = time.time() - days * day_s
+        os.utime(tmp_path / name, (then, then))
+    keep_folder(tmp_path / "kernels-b", "kernels-*")  # is there: now it is in use
+    assert len(list(tmp_path.iterdir())) == 4
+    keep_folder(tmp_path / "kernels-new", "kernels-*")
+    assert {path.name for path in tmp_path.iterdir()} == {"kernels-b", "kernels-c", "notes"}
+
+
+def test_every_start_marks_the_folder_of_its_kernels_as_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    folder = tmp_path / f"kernels-{source_digest(SIMULATOR)}"
+    folder.mkdir()
+    os.utime(folder, (0.0, 0.0))
+    jit(lambda: 0)
+    assert time.time() - folder.stat().st_mtime < 60.0

@@ -45,7 +45,8 @@ def fluid_averages(
     cells = []
     for place in strata:
         bound = fluid_bound(suite, *place, cache=cache)
-        cells.append({**suite.cell.describe(place), KIND: bound.informed})
+        shown, _ = suite.cell.without_draw(place)
+        cells.append({**suite.cell.describe(shown), KIND: bound.informed})
     axes = {"by_workload": "workload", "by_rate": "rate_per_min"}
     tables = {
         table: [

@@ -18,6 +18,7 @@ from inframind_gym.configs import StrictModel, list_configs, within
 from inframind_gym.envs.routing.config import RANGES
 from inframind_gym.errors import require_within, unknown
 from inframind_gym.live.settings import LiveSettings
+from inframind_gym.simulator.posterior import split_draw
 
 MIXED = "mixed"  # the workload that a folder of tasks replaces by its datasets
 
@@ -51,7 +52,8 @@ class RoutingCell(BaseCell):
     """One policy that routes one episode of queries.
 
     Attributes:
-        workload: Name of a workload; a file goes by its own (`name_of`).
+        workload: Name of a workload; a file goes by its own (`name_of`). Of draw 7 of its quality
+            `math#7`.
         rate_per_min: Mean arrival rate.
         budget_s: Latency budget of every query, or "tiers": drawn per query from the workload's
             tiers.
@@ -69,6 +71,12 @@ class RoutingCell(BaseCell):
     rate_per_min: float
     budget_s: Budget
     seed: int
+
+    @classmethod
+    def without_draw(cls, place: Place) -> tuple[Place, int | None]:
+        """Return a place with `math` for `math#7`, and 7."""
+        workload, draw = split_draw(place[0])
+        return (workload, *place[1:]), draw
 
 
 class WorkloadSettings(StrictModel):
@@ -90,6 +98,8 @@ class RoutingSuite(BaseSuite):
         kind: "routing".
         pool: Name or path of the pool of servers.
         workloads: Names or paths of workloads.
+        quality_draws: Number of draws of the workloads' quality from its posterior (`posterior.py`)
+            under each of which every cell is played, 0, 1, ...; null plays the fitted values.
         rates_per_min: Mean arrival rates.
         budgets_s: Latency budgets; "tiers" draws every query's budget from the workload's tiers.
         num_queries: Queries of one episode; null takes each workload's own number.
@@ -115,6 +125,9 @@ class RoutingSuite(BaseSuite):
     kind: Literal["routing"] = "routing"
     pool: str = "b200-2gpu"
     workloads: tuple[str, ...] = Field(min_length=1)
+    quality_draws: Annotated[int, within(1, 1000)] | None = Field(
+        None, exclude_if=lambda draws: draws is None
+    )
     rates_per_min: tuple[Rate, ...] = Field(min_length=1)
     budgets_s: Budgets
     num_queries: NumQueries | None = None
@@ -137,13 +150,16 @@ class RoutingSuite(BaseSuite):
 
     def budgets_of(self, workload: str) -> tuple[Budget, ...]:
         """Return the budgets with which a workload is played."""
-        own = self.by_workload.get(name_of(workload))
+        own = self._own(workload)
         return self.budgets_s if own is None or own.budgets_s is None else own.budgets_s
 
     def queries_of(self, workload: str) -> int | None:
         """Return the queries of an episode of a workload; None: its own number."""
-        own = self.by_workload.get(name_of(workload))
+        own = self._own(workload)
         return self.num_queries if own is None or own.num_queries is None else own.num_queries
+
+    def _own(self, workload: str) -> WorkloadSettings | None:
+        return self.by_workload.get(split_draw(name_of(workload))[0])
 
     def length(self, cell: RoutingCell) -> int:
         """Return the queries of an episode."""
@@ -181,8 +197,18 @@ class RoutingSuite(BaseSuite):
             workloads = self._workloads_for(datasets)
             update |= {"tasks": str(Path(self.tasks).resolve()), "workloads": workloads}
         suite = self.model_copy(update=update)
+        if suite.quality_draws is not None:
+            suite = suite._with_draws(suite.quality_draws)
         suite._check_workloads(datasets)
         return super(RoutingSuite, suite).resolve()
+
+    def _with_draws(self, count: int) -> Self:
+        """Return the suite with `math#0`, `math#1`, ... in place of `math`."""
+        for name in self.workloads:
+            if split_draw(name)[1] is not None:
+                raise BenchmarkError(f"quality_draws: {name} is a draw already. Take either out.")
+        drawn = tuple(f"{name}#{draw}" for name in self.workloads for draw in range(count))
+        return self.model_copy(update={"workloads": drawn, "quality_draws": None})
 
     def _datasets(self) -> tuple[str, ...]:
         """Return the datasets in the folder of tasks."""
@@ -251,9 +277,10 @@ class RoutingSuite(BaseSuite):
 
     @model_validator(mode="after")
     def _plays_what_it_sets(self) -> Self:
+        known = {split_draw(name)[0] for name in self.names("workloads")}
         for name in self.by_workload:
-            if name not in self.names("workloads"):
-                message = unknown("workload", name, self.names("workloads"))
+            if name not in known:
+                message = unknown("workload", name, sorted(known))
                 raise ValueError(f"by_workload: {message}")
         return self
 

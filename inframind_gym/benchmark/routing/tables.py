@@ -13,6 +13,7 @@ from inframind_gym.benchmark.routing.suite import budget_text
 from inframind_gym.benchmark.tables import (
     Sheet,
     about_bounds,
+    about_draws,
     cells_text,
     matrix,
     metrics_sheet,
@@ -39,7 +40,8 @@ def routing_sheets(board: Mapping[str, Any]) -> list[Sheet]:
             main,
             f"Means over {cells_text(board)} (workload x rate x budget) ± half of the 95 % "
             "interval. Goodput: solved within the query's own budget; SLO: answered within it; "
-            f"lat./β: latency over budget.{paid}{about_bounds(board)}{_about_fluid(board)}",
+            f"lat./β: latency over budget.{paid}{about_draws(board)}{about_bounds(board)}"
+            f"{_about_fluid(board)}",
         )
     ]
     if len({row["workload"] for row in board["by_workload"]}) > 1:

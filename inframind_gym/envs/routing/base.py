@@ -48,7 +48,7 @@ class InfraMindEnv(gym.Env[Any, Any]):
         self,
         *,
         pool: str = DEFAULT_POOL,
-        workload: str = DEFAULT_WORKLOAD,
+        workload: str | dict[str, Any] = DEFAULT_WORKLOAD,
         tasks: str = "builtin",
         split: Literal["train", "val", "test", "all"] = "test",
         arrival_rate_per_min: float = 100.0,

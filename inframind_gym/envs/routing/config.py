@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from inframind_gym.configs import StrictModel, validate, within
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.simulator.posterior import text_of
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, Graph, custom_graph
 from inframind_gym.simulator.workload import AgentProfile
 
@@ -62,7 +63,7 @@ class EnvConfig(StrictModel):
     """Keyword arguments of the environments (the table of `ExecutorEnv`), all JSON types."""
 
     pool: str = DEFAULT_POOL
-    workload: str = DEFAULT_WORKLOAD
+    workload: Annotated[str, BeforeValidator(text_of)] = DEFAULT_WORKLOAD
     tasks: str = "builtin"
     split: Literal["train", "val", "test", "all"] = "test"
     arrival_rate_per_min: Annotated[float, within(*RANGES["arrival_rate_per_min"])] = 100.0

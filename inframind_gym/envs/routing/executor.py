@@ -59,7 +59,7 @@ class ExecutorEnv(TaggedQueryEnv):
     | argument | meaning |
     |---|---|
     | `pool` | name or path of a pool of servers (`envs_configs/pools`) |
-    | `workload` | name or path of a workload (`envs_configs/workloads`) |
+    | `workload` | name or path of a workload, or {"name": …, "quality": {"draw": 7}} |
     | `tasks` | "builtin" or a folder of JSON Lines files |
     | `split` | "train", "val", "test" or "all" of the tasks |
     | `arrival_rate_per_min` | queries a minute |

@@ -102,7 +102,7 @@ class PlannerEnv(TaggedQueryEnv):
         self,
         *,
         pool: str = DEFAULT_POOL,
-        workload: str = DEFAULT_WORKLOAD,
+        workload: str | dict[str, Any] = DEFAULT_WORKLOAD,
         tasks: str = "builtin",
         split: Literal["train", "val", "test", "all"] = "test",
         arrival_rate_per_min: float = 100.0,

@@ -12,6 +12,7 @@ from inframind_gym.envs.routing.entry import drive
 from inframind_gym.envs.routing.layout import SYSTEM_FEATURES, ObservationLayout
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
+from inframind_gym.simulator.server.evidence import has_evidence, warn_outside
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import Cluster, allocate, cards
 from inframind_gym.simulator.server.telemetry import kv_use
@@ -109,6 +110,7 @@ class Simulation:
         self.pool = load_pool(config.pool)
         if config.metrics_poll_s is not None:
             self.pool = self.pool.model_copy(update={"metrics_poll_s": config.metrics_poll_s})
+        self._watched = has_evidence(self.pool)
         self.workload = load_workload(config.workload)
         weighted = load_profiles(self.workload)
         rules = {} if config.agents is None else {"agents": config.agents}
@@ -300,6 +302,9 @@ class Simulation:
 
     def _drive(self, leg: Leg) -> None:
         drive(self.params, self.state, self.cluster, *leg, self.status)
+        if self._watched and self.status.any():  # something is over
+            over = bool((self.status == STREAM_OVER).any())
+            warn_outside(self.pool, self.cluster.reached, over=over)
 
     def completed(self, e: int) -> NDArray[Any]:
         """The agent's queries of environment `e` that ended in its last step, (k,) COMPLETED."""

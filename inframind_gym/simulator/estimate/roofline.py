@@ -35,11 +35,12 @@ class Gpu(StrictModel):
     link_gb_per_s: Positive  # to another GPU, in one direction
     bandwidth_efficiency: Fraction = Field(gt=0)
     compute_efficiency: Fraction = Field(gt=0)
-    source: str
+    source: str  # page where the numbers were checked
+    unverified: str | None = None  # numbers that it does not confirm
 
 
 class Factors(StrictModel):
-    """What all GPUs have in common; `gpus.yaml` explains it."""
+    """Constants that all GPUs have in common; `gpus.yaml` explains them."""
 
     step_s: NonNegative
     layer_s: NonNegative

@@ -14,6 +14,13 @@ from inframind_gym.simulator.server.pool import PoolConfig
 _WIDTH = 98
 
 
+def unverified(pool: PoolConfig, wanted: Sequence[Wanted]) -> list[str]:
+    """Return a line for each GPU or model of a pool with numbers that no source confirms."""
+    device, gpu = find_gpu(pool.gpus[0].device)
+    rows = {device: gpu.unverified} | {each.alias: each.model.unverified for each in wanted}
+    return [f"{name}: no source confirms {what}." for name, what in rows.items() if what]
+
+
 def pool_yaml(pool: PoolConfig, wanted: Sequence[Wanted], command: str) -> str:
     """Return a pool as YAML that `load_pool` reads, its origin in comments.
 
@@ -50,11 +57,20 @@ def pool_yaml(pool: PoolConfig, wanted: Sequence[Wanted], command: str) -> str:
         text = f"{each.alias}: {each.name}, {each.model.weight_bytes / 1e9:.1f} GB in {kind}"
         if each.needs_path:
             text += f". `path` must name {kind} weights before `inframind pool up` can start it"
+        if each.model.source is not None:
+            text += f". Architecture: {each.model.source}"
         paragraphs.append(text + ".")
+    paragraphs += unverified(pool, wanted)
     lines = [
         f"# {line}"
         for paragraph in paragraphs
-        for line in textwrap.wrap(paragraph, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        for line in textwrap.wrap(
+            paragraph,
+            _WIDTH,
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
     ]
     content = pool.model_dump(mode="json", exclude_defaults=True)
     return "\n".join([*lines, yaml.safe_dump(content, sort_keys=False, width=100)])

@@ -277,6 +277,7 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
         cluster.end_s[e, m] = NEVER_S
         return
 
+    note_reached(cluster, e, m, decoders + prefill)
     factor = 1.0 + card.slowdown * busy_peers
     server.next_finish = first_finish(cluster, e, m)
     steps = server.next_finish - server.clock
@@ -321,6 +322,14 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
             steps = 1
         server.steps = steps_within_cache(cluster, e, m, steps)
     cluster.end_s[e, m] = now_s + stretch_s(server, server.steps)
+
+
+@inner
+def note_reached(cluster: Cluster, e: int, m: int, tokens: int) -> None:
+    """Keep the largest batch and step of the server: requests that run, tokens that it computes."""
+    reached = cluster.reached[e, m]
+    reached[0] = max(reached[0], cluster.server[e, m].running)
+    reached[1] = max(reached[1], tokens)
 
 
 @inner

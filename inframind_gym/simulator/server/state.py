@@ -136,6 +136,8 @@ class Cluster(NamedTuple):
     waiting: NDArray[Any]  # (E, M, R) WAITING, binary heaps
     leaving: NDArray[Any]  # (E, M, S) LEAVING, with async scheduling
     done: NDArray[np.int32]  # (S,) scratch: requests that ended with the last stretch
+    reached: NDArray[np.int32]  # (E, M, 2) most sequences at once, most new tokens of a step; never
+    # reset: `evidence.py` compares them with what the cards were fitted to
 
 
 FREE_IDS: Final = 0
@@ -239,4 +241,5 @@ def allocate(card: NDArray[Any], num_envs: int, max_requests: int) -> Cluster:
         waiting=aligned((num_envs, models, max_requests), WAITING),
         leaving=np.zeros((num_envs, models, slots), LEAVING),
         done=np.zeros(slots, np.int32),
+        reached=np.zeros((num_envs, models, 2), np.int32),
     )

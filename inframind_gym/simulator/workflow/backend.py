@@ -24,6 +24,7 @@ class Call:
     query: int  # ordinal in the stream
     task: int  # what it asks, index into the run's tasks
     topology: int  # index into TOPOLOGIES
+    structure: int  # index into STRUCTURES
     node: int  # execution of the workflow; 0 for the deciding call
     phase: int  # FIRST, SECOND or FINAL (`topology.py`)
     model: int  # index into the pool's models

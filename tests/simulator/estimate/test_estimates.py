@@ -20,15 +20,26 @@ from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 
 PUBLISHED_B = {  # parameters by the model cards, 10^9
     "llama-3.2-1b": 1.24,
+    "llama-3.2-3b": 3.21,
     "llama-3.1-8b": 8.03,
     "llama-3.3-70b": 70.6,
     "qwen2.5-0.5b": 0.49,
+    "qwen2.5-1.5b": 1.54,
+    "qwen2.5-3b": 3.09,
+    "qwen2.5-7b": 7.61,
+    "qwen2.5-14b": 14.7,
+    "qwen2.5-32b": 32.5,
     "qwen2.5-72b": 72.7,
     "qwen3-4b": 4.02,
+    "qwen3-8b": 8.2,
+    "qwen3-14b": 14.8,
+    "qwen3-32b": 32.8,
     "qwen3-30b-a3b": 30.5,
+    "mistral-7b": 7.25,
     "mixtral-8x7b": 46.7,
     "mistral-small-24b": 23.6,
     "gemma-2-9b": 9.24,
+    "gemma-2-27b": 27.2,
     "phi-4": 14.7,
 }
 LLAMA = {
@@ -212,6 +223,22 @@ def test_the_command_writes_a_pool_that_is_read_back(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*command, "--force"]).exit_code == 0
     said = CliRunner().invoke(app, ["check", str(out)]).output
     assert "estimates, not measured: qwen-14b" in said
+
+
+def test_numbers_that_no_source_confirms_are_named(tmp_path: Path) -> None:
+    rows: list[Any] = [*hardware().gpus.values(), *map(find_architecture, known_models())]
+    for row in rows:
+        assert row.source is not None
+        assert row.source.startswith("https://")
+    out = tmp_path / "pool.yaml"
+    command = ["pool", "new", "--models", "llama-3.1-8b", "--out", str(out), "--force", "--gpu"]
+    for gpu, said in {"A10G": "A10G: no source confirms bf16_tflops", "L4": ""}.items():
+        done = CliRunner().invoke(app, [*command, gpu])
+        assert done.exit_code == 0, done.output
+        for text in (done.output, out.read_text("utf-8")):
+            assert said in text
+            assert bool(said) == ("no source confirms" in text)
+        assert "litgpt/config.py" in out.read_text("utf-8")
 
 
 def test_a_reset_names_the_models_whose_cards_are_estimates() -> None:

@@ -111,22 +111,23 @@ def refill(container: Any, items: Sequence[Any]) -> None:
         container.update(items) if isinstance(container, set) else container.extend(items)
 
 
-class Encoder:
-    """Writer of one message.
+class _Message:
+    """One message, on either side.
 
     Attributes:
-        containers: those that both sides know by their position, and then those written here.
+        containers: those that both sides know by their position, and then those of the message.
     """
 
     def __init__(
         self, references: References | None = None, containers: Sequence[Any] = ()
     ) -> None:
         self.containers = list(containers)
-        self._numbers = {id(c): i for i, c in enumerate(containers)}
         self._references = references
-        self._parts: list[bytes] = []
-        self._size = 0
         self._depth = 0
+
+
+class Encoder(_Message):
+    """Writer of one message."""
 
     def encode(self, value: Any) -> bytes:
         """Return a value as bytes.
@@ -135,6 +136,9 @@ class Encoder:
             WireError: the value is too large, too deep, or no plain data where there are no
                 references.
         """
+        self._numbers = {id(c): i for i, c in enumerate(self.containers)}
+        self._parts: list[bytes] = []
+        self._size = 0
         self._write(value)
         return b"".join(self._parts)
 
@@ -203,21 +207,8 @@ class Encoder:
             self._write_all(b"h", self._references.describe(value))
 
 
-class Decoder:
-    """Reader of one message, which may be anything.
-
-    Attributes:
-        containers: those that both sides know by their position, and then those read here.
-    """
-
-    def __init__(
-        self, references: References | None = None, containers: Sequence[Any] = ()
-    ) -> None:
-        self.containers = list(containers)
-        self._references = references
-        self._data = b""
-        self._at = 0
-        self._depth = 0
+class Decoder(_Message):
+    """Reader of one message, which may be anything."""
 
     def decode(self, data: bytes) -> Any:
         """Return the value of :meth:`Encoder.encode`'s bytes.
@@ -225,7 +216,7 @@ class Decoder:
         Raises:
             WireError: the bytes are no value.
         """
-        self._data = data
+        self._data, self._at = data, 0
         try:
             value = self._read()
         except WireError:
