@@ -91,6 +91,13 @@ FIGURES: dict[str, Figure] = {
         "The same, all GPUs left alone (more calls are served)", "steps/s"
     ),
     "placement_single_sps": Figure("Placement single, gym.make, random actions", "steps/s"),
+    "assignment_sps": Figure(
+        f"Assignment vector, n = {NUM_ENVS}, full observations, random actions",
+        "steps/s",
+        200_000,
+    ),
+    "assignment_queue_sps": Figure("The same, queueing form", "steps/s", 200_000),
+    "assignment_single_sps": Figure("Assignment single, gym.make, random actions", "steps/s"),
     "import_s": Figure("import inframind_gym", "s", 1.0),
     "compile_s": Figure("First use, nothing compiled yet", "s", 45.0),
     "cached_start_s": Figure("First use, compiled before", "s"),
@@ -228,6 +235,18 @@ def _placement(n: int) -> Figures:
     return figures
 
 
+def _assignment(n: int) -> Figures:
+    actions = np.random.default_rng(0).integers(0, 8, size=(256, NUM_ENVS))
+    figures = {}
+    for key, load in (("assignment_sps", "window"), ("assignment_queue_sps", "queue")):
+        env = gym.make_vec("InfraMind-Assignment-v0", num_envs=NUM_ENVS, load=load)
+        figures[key] = _batch_rate(env, actions, 100, n)
+        env.close()
+    single = gym.make("InfraMind-Assignment-v0")
+    figures["assignment_single_sps"] = _single_rate(single, actions[:2].ravel().tolist(), n)
+    return figures
+
+
 def _kernel(n: int) -> Figures:
     """Measure the kernel, ordered by deadlines, under an open load of 70 % of all slots.
 
@@ -311,6 +330,7 @@ _MEASUREMENTS: dict[str, Callable[[int], float | Figures]] = {
     "executor_vector_sps": _executor,
     "kernel_rps": _kernel,
     "placement_sps": _placement,
+    "assignment_sps": _assignment,
     "import_s": lambda n: statistics.median(_seconds_in_fresh_process(_IMPORT) for _ in range(n)),
     "compile_s": _compile,
 }

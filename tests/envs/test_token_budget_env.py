@@ -244,6 +244,7 @@ def test_a_budget_below_the_minimum_is_said_and_can_narrow_the_task() -> None:
         if least > 5000:
             assert small.simulation.task.value[0] == 0.8
             narrowed += small.simulation.task.complexity[0] < env.simulation.task.complexity[0]
+            assert small.simulation.state.seen[0] == env.simulation.state.seen[0] - 1
         else:
             assert small.simulation.task.value[0] == 1.0
     assert 0 < narrowed <= warned < 20

@@ -13,8 +13,15 @@ from typing import Any
 
 import pytest
 
+from inframind_gym.teams.llm.guard import Grant
 from inframind_gym.teams.llm.service import LLMService
-from inframind_gym.teams.llm.types import AttemptError, BudgetError, Completion, LLMRequest
+from inframind_gym.teams.llm.types import (
+    AttemptError,
+    BudgetError,
+    Completion,
+    LLMRequest,
+    LLMResponse,
+)
 from inframind_gym.teams.runs.store import RunStore
 from inframind_gym.teams.token_budget.orchestrator import play
 from tests.teams.token_budget.runs import Log, Model, agent_of, make, sensible
@@ -157,6 +164,33 @@ def test_calls_at_once_stay_below_the_ceiling() -> None:
     assert orchestrator.budget.tokens_used <= 10_000
     assert orchestrator.budget.reserved == 0
     assert len(model.requests) == len(answered)
+
+
+def test_the_rating_of_a_call_is_kept_for_it() -> None:
+    """From the answer on 150 tokens are held; the rating takes them, and gives the rest back."""
+    orchestrator = make(Log(), Model(), budget=10_000)
+    orchestrator.state.begin(*_opening(10_000))
+    budget = orchestrator.budget
+
+    def ask(agent: str, prompt: int, most: int) -> Grant:
+        request = LLMRequest("", "", most, None, {"prompt_tokens": prompt})
+        return budget.reserve(request, agent)
+
+    def answer(tokens: int) -> LLMResponse:
+        return LLMResponse("", "", "", tokens, 0, tokens, 0.0, 0.0, "stop")
+
+    grant = ask("executor", 100, 20_000)
+    assert grant.max_tokens == 10_000 - 150 - 100
+    budget.settle(grant, "executor", answer(9_900))
+    assert (budget.held, budget.tokens_remaining) == (150, 0)
+    with pytest.raises(BudgetError, match="critic"):
+        ask("critic", 0, 400)
+    rating = ask("self_eval", 120, 60)  # the answer was 50 tokens over: what is held is there
+    assert (rating.max_tokens, budget.held, budget.reserved) == (30, 0, 150)
+    budget.settle(rating, "self_eval", answer(140))
+    assert (budget.tokens_used, budget.reserved) == (10_040, 0)
+    with pytest.raises(BudgetError, match="self_eval"):
+        ask("self_eval", 120, 60)
 
 
 def test_an_overshoot_is_at_most_the_error_of_prompt_estimates() -> None:
