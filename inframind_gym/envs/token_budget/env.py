@@ -116,7 +116,8 @@ class TokenBudgetEnv(gym.Env[Any, Any]):
 
     * `team`: name or path of the constants (`envs_configs/teams`).
     * `profile`: "simulated", or the name of a script in that file ("seed-example").
-    * `budget`: tokens, or [least, most], from which each episode draws (log-uniform).
+    * `budget`: tokens, or [least, most], from which each episode draws (log-uniform); rounded down
+      to `token_unit` (50).
     * `strategy`: mode of the initial allocations: frontload, critique_heavy or adaptive.
     * `price`: points of quality (0-100) that a token costs.
     * `overhead`: whether pre-flight and self-evaluations take tokens.

@@ -238,7 +238,8 @@ class RunLog:
 
 
 def _text(data: Mapping[str, Any]) -> str:
-    return json.dumps(dict(data), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(dict(data), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "replace").decode()  # a model can answer half of a surrogate pair
 
 
 def _run(row: tuple[Any, ...]) -> Run:

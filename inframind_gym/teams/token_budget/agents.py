@@ -20,6 +20,7 @@ PLAN_PARTS: Final = ("goal", "steps", "sections", "risks")  # checklist of a pla
 CRITERIA: Final = ("completeness", "clarity", "actionability")
 MOST_FLAGS: Final = 5  # of one review
 _MOST_ANSWER_CHARS: Final = 1_000_000
+_WORDS_PER_TOKEN: Final = 0.6  # of English text 0.75; what is left keeps answers from being cut
 
 
 class Prompt(NamedTuple):
@@ -80,11 +81,12 @@ class Product:
         return sum(title.lower() in lines for title in self.sections) / len(self.sections)
 
 
-def planner(product: Product) -> Prompt:
+def planner(product: Product, max_tokens: int) -> Prompt:
     """Return the planner's prompt."""
     return Prompt(
         "You plan how a task is answered; you do not answer it. Return one JSON object: goal "
-        "(text), steps (list), sections (list of four headings of the answer), risks (list).",
+        "(text), steps (list), sections (list of four headings of the answer), risks (list)."
+        + _length(max_tokens),
         _task(product) + _part("Earlier plan, to be improved", product.plan),
         {
             "type": "object",
@@ -97,7 +99,7 @@ def planner(product: Product) -> Prompt:
     )
 
 
-def executor(product: Product) -> Prompt:
+def executor(product: Product, max_tokens: int) -> Prompt:
     """Return the executor's prompt: for a draft, or for its revision."""
     flags = "\n".join(f"{number}. {flag.issue}" for number, flag in product.open_flags)
     system = (
@@ -107,15 +109,15 @@ def executor(product: Product) -> Prompt:
     if product.draft:
         system += " Return the whole answer, improved; mend every defect that is listed."
     user = _task(product) + _part("Plan", product.plan) + _part("Draft", product.draft)
-    return Prompt(system, user + _part("Defects", flags), None)
+    return Prompt(system + _length(max_tokens), user + _part("Defects", flags), None)
 
 
-def critic(product: Product) -> Prompt:
+def critic(product: Product, max_tokens: int) -> Prompt:
     """Return the critic's prompt."""
     return Prompt(
         f"You review an answer. Return one JSON object: flags, a list of at most {MOST_FLAGS} "
         "defects, each with issue (text) and points (0-20, what mending it would add to a quality "
-        "of 0-100). Return an empty list where there is no defect.",
+        "of 0-100). Return an empty list where there is no defect." + _length(max_tokens),
         _task(product) + _part("Answer", product.draft),
         {
             "type": "object",
@@ -236,6 +238,10 @@ def _between(value: object, low: float, high: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if low <= value <= high else None
+
+
+def _length(max_tokens: int) -> str:
+    return f" Use at most {int(_WORDS_PER_TOKEN * max_tokens)} words."
 
 
 def _task(product: Product) -> str:

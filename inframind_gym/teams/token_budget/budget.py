@@ -15,6 +15,7 @@ from inframind_gym.teams.token_budget.state import TeamState
 SELF_EVAL = "self_eval"
 PREFLIGHT = "preflight"
 _LEAST_OVERHEAD = 8  # tokens of an answer to pre-flight or rating
+_MOST_TOKENS = 10**12  # of a call, whatever a server says
 _ROW = np.zeros(1, np.int64)
 
 
@@ -86,7 +87,7 @@ class BudgetController:
         """Charge what an attempt has spent, in place of its reservation."""
         tokens = grant.tokens if spent == "unknown" else 0
         if response is not None:
-            tokens = response.total_tokens
+            tokens = min(max(response.total_tokens, 0), _MOST_TOKENS)
         ledger = self._state.ledger
         with self._lock:
             self.reserved -= grant.tokens

@@ -136,7 +136,10 @@ class Orchestrator:
         """Return (1, 3) tokens of the agents' next prompts, as far as is known before the calls."""
         if self._task is not None:
             return self._task.prompt_estimates(_ROW)
-        made = [prompt(self.product) for prompt in agents.PROMPTS]
+        longest = self.state.max_tokens[:, -1].tolist()
+        made = [
+            prompt(self.product, most) for prompt, most in zip(agents.PROMPTS, longest, strict=True)
+        ]
         return np.array([[estimate_tokens(p.system) + estimate_tokens(p.user) for p in made]])
 
     def _sized(self, tokens: int) -> dict[str, Any]:
@@ -179,7 +182,8 @@ class Orchestrator:
 
     async def _call(self, agent: int, size: int, limit: int) -> str:
         """Call an agent and score its step; returns its answer."""
-        prompt, before = agents.PROMPTS[agent](self.product), int(self.state.ledger.used[0, agent])
+        prompt = agents.PROMPTS[agent](self.product, limit)
+        before = int(self.state.ledger.used[0, agent])
         context = {
             "agent": AGENTS[agent],
             "size": SIZES[size],

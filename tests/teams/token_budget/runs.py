@@ -31,7 +31,7 @@ class Log:
         return [data for name, data in self.events if name == kind]
 
 
-def make(log: Log, provider: Any = None, **order: Any) -> Orchestrator:
+def make(log: Any, provider: Any = None, **order: Any) -> Orchestrator:
     """An orchestrator whose retries do not wait."""
     patient = Retries(most_attempts=3, first_wait_s=0.0, timeout_s=2.0)
     return Orchestrator(Order(task="Write.", **order), log, "run", provider, retries=patient)

@@ -22,7 +22,7 @@ from inframind_gym.teams.llm.types import (
     LLMRequest,
     LLMResponse,
 )
-from inframind_gym.teams.runs.store import RunStore
+from inframind_gym.teams.runs.store import RunLog, RunStore
 from inframind_gym.teams.token_budget.orchestrator import play
 from tests.teams.token_budget.runs import Log, Model, agent_of, make, sensible
 
@@ -139,6 +139,16 @@ def test_a_model_that_ignores_its_limit_is_charged_and_not_called_again() -> Non
     assert log.of("agent_step")[-1]["tokens_remaining"] < 0
 
 
+@pytest.mark.parametrize("counted", [-10_000, 10**30])
+def test_servers_that_count_nonsense_break_nothing(counted: int) -> None:
+    def answer(request: LLMRequest) -> Completion:
+        return Completion(sensible(request).content, 1, counted)
+
+    log, summary = finish(Model(answer), strategy="fixed_k:3")
+    assert log.status == "complete"
+    assert summary["cost_report"]["tokens"] in (0, 10**12)
+
+
 def test_calls_at_once_stay_below_the_ceiling() -> None:
     """Fifty calls that use all that they get: the ceiling holds, and so does each reservation."""
 
@@ -211,6 +221,21 @@ def _opening(budget: int) -> tuple[Any, ...]:
     import numpy as np
 
     return np.zeros(1, np.int64), budget, 2, np.zeros(1, np.int64), 0
+
+
+def test_answers_that_no_file_can_hold_are_written_all_the_same(tmp_path: Path) -> None:
+    def answer(request: LLMRequest) -> Completion:
+        good = sensible(request)
+        text = good.content + "\ud800\x00"  # half of a surrogate pair
+        return Completion(text, good.input_tokens, good.output_tokens)
+
+    with RunStore(tmp_path / "runs.sqlite") as store:
+        with RunLog(store, "token-budget", {}) as log:
+            asyncio.run(play(make(log, Model(answer)), log))
+        run = store.get_run(log.run_id)
+    assert run.status == "complete"
+    assert run.summary is not None
+    assert run.summary["output"].endswith("text?\x00")
 
 
 _SLOW_RUN = """
