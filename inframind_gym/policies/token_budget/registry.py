@@ -44,9 +44,7 @@ TOKEN_BUDGET: Final = (
         "cuts every agent off below a threshold of ROI",
         ("threshold",),
     ),
-    _entry(
-        "sb3_maskable_ppo", "ppo:MaskablePpoPolicy", "sb3-contrib's MaskablePPO", ("folder",)
-    ),
+    _entry("sb3_maskable_ppo", "ppo:MaskablePpoPolicy", "sb3-contrib's MaskablePPO", ("folder",)),
 )
 
 # It knows what no policy knows: listed with the contestants, never ranked with them.
