@@ -70,6 +70,8 @@ class Team(NamedTuple):
     priority: Floats  # (K,)
     prompt_tokens: Ints  # (K,) of the agent's call
     of_type: tuple[Ints, ...]  # for each type its tasks
+    bank: Ints  # (T, most) the same as a table; NO_TASK where a type has fewer
+    sizes: Ints  # (T,) tasks of each type
     chances: Mapping[Arrivals, Floats]  # (T + 1, T) of each type after each, and at the start
 
 
@@ -106,6 +108,11 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
     expert = skill == skill.max(axis=0, keepdims=True)
     task_type = np.array([TASK_TYPES.index(task.task_type) for task in settings.tasks])
     share = np.bincount(task_type, minlength=len(TASK_TYPES)) / len(task_type)
+    of_type = tuple(np.flatnonzero(task_type == t) for t in range(len(TASK_TYPES)))
+    sizes = np.array([len(tasks) for tasks in of_type])
+    bank = np.full((len(sizes), sizes.max()), NO_TASK)
+    for row, tasks in zip(bank, of_type, strict=True):
+        row[: len(tasks)] = tasks
     system = settings.calls.system_prompt_tokens
     return Team(
         settings=settings,
@@ -121,7 +128,9 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
         complexity=np.array([task.complexity for task in settings.tasks]),
         priority=np.array([task.priority for task in settings.tasks]),
         prompt_tokens=np.array([task.tokens + system for task in settings.tasks]),
-        of_type=tuple(np.flatnonzero(task_type == t) for t in range(len(TASK_TYPES))),
+        of_type=of_type,
+        bank=bank,
+        sizes=sizes,
         chances={arrivals: _chances(settings, share, arrivals) for arrivals in ARRIVALS},
     )
 
@@ -176,12 +185,8 @@ def next_task(
     cumulative = team.chances[arrivals].cumsum(axis=1)[before, :-1]
     u = rng.uniform_array(keys, STREAM_TASK_TYPE, ordinals)
     task_types = (u[:, None] >= cumulative).sum(axis=1)
-    sizes = np.array([len(tasks) for tasks in team.of_type])
-    bank = np.full((len(sizes), sizes.max()), NO_TASK)
-    for task_type, tasks in enumerate(team.of_type):
-        bank[task_type, : len(tasks)] = tasks
-    place = rng.uniform_array(keys, STREAM_TASK, ordinals) * sizes[task_types]
-    return np.asarray(bank[task_types, place.astype(np.int64)])
+    place = rng.uniform_array(keys, STREAM_TASK, ordinals) * team.sizes[task_types]
+    return np.asarray(team.bank[task_types, place.astype(np.int64)])
 
 
 def drift(team: Team, keys: Keys, ordinals: Ints, num_tasks: int, agents: Ints) -> Floats:
