@@ -31,6 +31,17 @@ def test_the_worked_example(name: str, tokens: int, quality: float) -> None:
     assert found["unspent_share"].tolist() == [1.0 - tokens / 20_000] * 2
 
 
+def test_golden_episodes() -> None:
+    """A number changes only with a new SIMULATOR_VERSION: recorded results rest on these."""
+    found = play(registry.resolve("critique_heavy"), range(8), budget=9000)
+    assert found["tokens"].tolist() == [6900, 6050, 5500, 6700, 8900, 6950, 6950, 6200]
+    assert found["quality"].tolist() == [60, 74, 92, 60, 92, 54, 74, 62]
+    reported = [63.5, 91.75, 94.0, 57.5, 100.0, 59.0, 80.25, 63.75]
+    assert found["reported_quality"].tolist() == pytest.approx(reported)
+    drawn = play(registry.resolve("random"), range(8), budget=9000)
+    assert drawn["tokens"].tolist() == [9100, 4800, 200, 4000, 3100, 9050, 8450, 4800]
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_row_gets_the_same_actions_alone_or_in_a_batch(name: str) -> None:
     batch = play(registry.resolve(name), range(6), budget=[3000, 20_000])
