@@ -106,9 +106,9 @@ def test_two_models_of_one_server(runs: Path) -> None:
 
 def test_a_server_that_refuses_fails_the_run(runs: Path) -> None:
     pytest.importorskip("openai")
-    with StandIn([Reply(status=404, message="no such model")]) as server:
+    with StandIn([Reply(status=404, message="no such model.")]) as server:
         status, output = play(runs, "--provider", f"{server.url}/v1", "--model", "m")
-    assert (status, "no such model" in output) == (2, True), output
+    assert (status, "no such model. Is the model's name right?" in output) == (2, True), output
     with RunStore(runs) as store:
         run = store.list_runs()[0]
     assert run.status == "failed"
