@@ -274,9 +274,12 @@ def test_wrong_names_and_missing_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         "anthropic": "ANTHROPIC_API_KEY is not set",
         "opnai": "Did you mean 'openai'",
         "http://127.0.0.1:1/v1": "needs --model",
+        "http://me:secret@127.0.0.1:1/v1": "Set VLLM_API_KEY instead",
+        "http://127.0.0.1:1/v1?key=secret": "Set VLLM_API_KEY instead",
     }.items():
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=said) as raised:
             open_provider(name)
+        assert ":secret" not in str(raised.value) and "=secret" not in str(raised.value)
     service = LLMService({"openai": slow_answers([])})
     with pytest.raises(ConfigError, match="Did you mean 'openai'"):
         service.call("", "", "opena", 10, agent="coder")

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from inframind_gym.errors import ConfigError, require, unknown
 from inframind_gym.teams.llm.types import AttemptError, Completion, LLMRequest, Provider, Spent
@@ -173,6 +174,11 @@ def open_provider(
         ConfigError: The name is unknown, a URL comes without a model, or a key is missing.
     """
     if name.startswith(("http://", "https://")):
+        if "@" in urlsplit(name).netloc or urlsplit(name).query:
+            raise ConfigError(
+                "--provider: the URL holds a password or a query, which the run log would show. "
+                "Set VLLM_API_KEY instead."
+            )
         if model is None:
             raise ConfigError(f"--provider {name} needs --model: the model's name on that server.")
         return OpenAICompatible(model, name.rstrip("/"), temperature)
@@ -226,13 +232,14 @@ def _refused(error: Any, key: str) -> AttemptError:
     status = int(error.status_code)
     body = error.body if isinstance(error.body, Mapping) else {}
     is_final = str(body.get("code") or body.get("type")) in _NEVER_AGAIN
+    hint = " Is the model's name right? Vendors retire models." if status == 404 else ""
     try:
         wait_s = float(error.response.headers["retry-after"])
     except (KeyError, ValueError):
         wait_s = None
     return AttemptError(
         f"http_{status}",
-        str(error.message).replace(key or "\0", "[key]"),
+        str(error.message).replace(key or "\0", "[key]") + hint,
         is_retryable=(status == 429 or status >= 500) and not is_final,
         spent="nothing",
         wait_s=wait_s,

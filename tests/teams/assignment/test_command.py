@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -104,13 +106,45 @@ def test_two_models_of_one_server(runs: Path) -> None:
 
 def test_a_server_that_refuses_fails_the_run(runs: Path) -> None:
     pytest.importorskip("openai")
-    with StandIn([Reply(status=404, message="no such model")]) as server:
+    with StandIn([Reply(status=404, message="no such model.")]) as server:
         status, output = play(runs, "--provider", f"{server.url}/v1", "--model", "m")
-    assert (status, "no such model" in output) == (2, True), output
+    assert (status, "no such model. Is the model's name right?" in output) == (2, True), output
     with RunStore(runs) as store:
         run = store.list_runs()[0]
     assert run.status == "failed"
     assert run.summary is not None and "http_404" in run.summary["error"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_is_interrupted_and_readable(runs: Path, how: signal.Signals) -> None:
+    pytest.importorskip("openai")
+    with StandIn(lambda request: Reply(hangs=len(server.requests) > 3)) as server:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-c", "from inframind_gym.cli import app; app()"),
+                *("team", "run", "assignment", "--runs", str(runs)),
+                *("--provider", f"{server.url}/v1", "--model", "m"),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(600):
+            if len(server.requests) == 4:
+                break
+            time.sleep(0.05)
+        process.send_signal(how)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "Traceback" not in said
+    with RunStore(runs) as store:
+        run = store.list_runs()[0]
+        events = store.events(run.run_id)
+    assert run.status == "interrupted"
+    outcomes = [event.data["outcome"] for event in events if event.kind == "llm_attempt"]
+    assert outcomes == ["ok"] * 3 + (["cancelled"] if how == signal.SIGINT else [])
+    assert sum(event.kind == "iteration" for event in events) == 1
 
 
 @pytest.mark.parametrize(
