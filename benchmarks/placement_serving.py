@@ -361,9 +361,10 @@ def difference(rows: Sequence[Mapping[str, Any]], figure: str) -> tuple[float, f
     )
     ratio = FIGURES[figure][1]
     off = np.log(line / kernel) if ratio else line - kernel
-    mean, low, high = float(off.mean()), *np.quantile(off, (0.05, 0.95)).tolist()
-    if ratio:
-        mean, low, high = (100.0 * math.expm1(value) for value in (mean, low, high))
+    low, high = np.quantile(off, (0.05, 0.95))
+    mean, low, high = (
+        100.0 * math.expm1(value) if ratio else float(value) for value in (off.mean(), low, high)
+    )
     return mean, low, high
 
 
@@ -389,7 +390,7 @@ def summary_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def main(
     docs: Annotated[Path, typer.Option(help="Folder of placement.md.")] = Path("docs"),
-    seeds: Annotated[int, typer.Option(min=1, help="Episodes of every cell.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Episodes of every cell.")] = 1,
     catalogue: Annotated[bool, typer.Option(help="Print constants, play nothing.")] = False,
 ) -> None:
     """Compare placement's serving with the kernel, on the shipped clusters and demands."""
