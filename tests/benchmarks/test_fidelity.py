@@ -72,7 +72,6 @@ def test_the_page_is_filled_and_stays_the_same(data: Path, tmp_path: Path) -> No
     assert re.search(r"mean e2e \| A made-up server \| ≤ 1 % \| 0\.\d+ % \| yes \|", out)
     assert re.search(r"worst e2e percentile \| .* \| \*\*no\*\* \|", text)
     assert "| `mas`, 2 cells, fitted | ≤ 10 % |" in text
-    assert "| `mas`, 50/min left out | ≤ 15 % | 5.7 % | yes |" in text  # of the fit on file
     assert re.search(r"\| math \| 5 \| 60 \| 33 → [\d,]+ \(.*\) \| .* \| 70\.0 → ", text)
     assert re.search(r"\| A made-up server \| not fitted \| time to first token, s \| \d", text)
     plots = {path.name: path.read_bytes() for path in (tmp_path / "fidelity").iterdir()}
