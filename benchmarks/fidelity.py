@@ -381,7 +381,8 @@ def _logs_figure(logs: Sequence[LogEvidence]) -> Figure:
     for panel, of in zip(panels, logs, strict=True):
         measured, predicted, _ = latencies(of.calibration)["e2e_s"]
         unseen = slice(of.calibration.fitted, None)
-        ends = (0.0, 1.05 * float(max(measured[unseen].max(), predicted[unseen].max())))
+        both = np.concatenate([measured[unseen], predicted[unseen]])
+        ends = (0.95 * float(both.min()), 1.03 * float(both.max()))
         _diagonal(panel, ends, "end-to-end latency, s")
         panel.scatter(measured[unseen], predicted[unseen], s=14, color="#0969da", alpha=0.6, lw=0)
         panel.set_title(of.log.title)

@@ -208,12 +208,15 @@ def shows_tests(params: EnvParams, query: Query) -> bool:
 
 @inner
 def spend(
-    oracle: Oracle, query: Query, call: int, model: int, strategy: int, messages: int
+    oracle: Oracle, query: Query, call: int, phase: int, model: int, strategy: int, messages: int
 ) -> tuple[int, bool, float, float]:
     """Return a call's tokens, whether its answer is cut, its work and its seconds at the pace.
 
     Args:
         call: `call_id` of the call.
+        phase: FIRST, SECOND or FINAL.
+        model: who answers.
+        strategy: of the call.
         messages: tokens of the answers that it reads.
     """
     params = oracle.params
@@ -225,7 +228,15 @@ def spend(
     )
     prompt = int(min(prompt, params.max_prompt_tokens[model]))
     tokens, cut = answer_tokens(
-        params.response, query.key, query.ordinal, query.task, query.length_z, call, model, strategy
+        params.response,
+        query.key,
+        query.ordinal,
+        query.task,
+        query.length_z,
+        call,
+        phase,
+        model,
+        strategy,
     )
     work = call_work_s(oracle.card[model], prompt, tokens)
     return tokens, cut, work, call_s(oracle.card[model], oracle.pace[model], prompt, tokens)
@@ -247,6 +258,7 @@ def send(
     model: int,
     strategy: int,
     role: int,
+    structure: int,
     reads: Any,
     right: Any,
     messages: int,
@@ -254,9 +266,18 @@ def send(
     """Make a call; return its tokens, its seconds and whether its answer is right."""
     params, outcome = oracle.params, oracle.outcome[0]
     call = call_id(node, phase, model, strategy)
-    tokens, cut, work, seconds = spend(oracle, query, call, model, strategy, messages)
+    tokens, cut, work, seconds = spend(oracle, query, call, phase, model, strategy, messages)
     bonus = answer_bonus(
-        params.response, params.role_fit, query.task, role, node, phase, strategy, reads, right
+        params.response,
+        params.role_fit,
+        query.task,
+        role,
+        node,
+        phase,
+        strategy,
+        structure,
+        reads,
+        right,
     )
     if phase == FINAL:
         outcome.final_work_s = work
@@ -287,6 +308,7 @@ def play(oracle: Oracle, query: Query, recipe: Any) -> None:
     graphs = params.graphs
     topology, agents = int(recipe.topology), int(recipe.num_agents)
     nodes = int(graphs.num_nodes[topology, agents - 1])
+    structure = int(graphs.structure[topology, agents - 1])
     role = best_role(params, query.task, recipe.role_kind)
     profile = int(params.response.task_profile[query.task])
     twice = graphs.calls_per_node[topology] == 2 or params.role_calls[profile, role] == 2
@@ -316,14 +338,15 @@ def play(oracle: Oracle, query: Query, recipe: Any) -> None:
         model = int(recipe.route[node]) // strategies
         strategy = int(recipe.route[node]) % strategies
         tokens, seconds, good = send(
-            oracle, query, node, FIRST, model, strategy, role, before, right, messages
+            oracle, query, node, FIRST, model, strategy, role, structure, before, right, messages
         )
         start_s += seconds
         right = right | bit if good else right & ~bit
         if twice:
             messages += tokens
+            read = before | bit
             tokens, seconds, good = send(
-                oracle, query, node, SECOND, model, strategy, role, before | bit, right, messages
+                oracle, query, node, SECOND, model, strategy, role, structure, read, right, messages
             )
             start_s += seconds
             right = right | bit if good else right & ~bit
@@ -339,10 +362,20 @@ def play(oracle: Oracle, query: Query, recipe: Any) -> None:
     messages = 0
     for node in range(nodes):
         if everyone >> np.uint32(node) & _ONE:
-            messages += int(node_tokens[node])
+            messages += min(int(node_tokens[node]), params.final_message_tokens[profile])
     final = most_used(recipe, nodes, strategies)
     tokens, seconds, good = send(
-        oracle, query, 0, FINAL, final, FINAL_STRATEGY, role, everyone, right, messages
+        oracle,
+        query,
+        0,
+        FINAL,
+        final,
+        FINAL_STRATEGY,
+        role,
+        structure,
+        everyone,
+        right,
+        messages,
     )
     if params.settings[0].execution != SEQUENTIAL:
         latest_s += seconds

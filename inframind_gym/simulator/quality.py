@@ -2,9 +2,9 @@
 
 P(answer right) = σ(a·(ability[model, dataset] + strategy + role fit + information from the answers
 it reads − difficulty[query])), of which an answer cut at `max_output_tokens` keeps a share. The
-noise behind right and wrong has a part that belongs to (query, model), so two calls of one model
-agree more than two models do; and every random number belongs to its place in the run, so the same
-decisions have the same outcome.
+call that decides gains by the structure of the workflow, too. The noise behind right and wrong has
+a part that belongs to (query, model), so two calls of one model agree more than two models do; and
+every random number belongs to its place in the run, so the same decisions have the same outcome.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from inframind_gym.simulator.rng import (
     STREAM_QUERY_LENGTH,
     normal,
 )
-from inframind_gym.simulator.workflow.topology import FINAL, SECOND, STRATEGIES
+from inframind_gym.simulator.workflow.topology import FINAL, SECOND, STRATEGIES, STRUCTURES
 from inframind_gym.simulator.workload import TaskProfile
 from inframind_gym.tasks import TaskSet
 
@@ -49,6 +49,8 @@ class ResponseTables(NamedTuple):
     ability: NDArray[np.float64]  # (P, M) logits
     log_strategy: NDArray[np.float64]  # (P, S) log of the strategy's length factor
     strategy_gain: NDArray[np.float64]  # (P, S) logits
+    structure_gain: NDArray[np.float64]  # (P, STRUCTURES) logits
+    log_final: NDArray[np.float64]  # (P,) log of the deciding call's length factor
     task_profile: NDArray[np.int32]  # (T,)
     task_difficulty: NDArray[np.float32]  # (T,) standard normal units
     max_output_tokens: NDArray[np.int64]  # (1,)
@@ -88,6 +90,10 @@ def response_tables(
         strategy_gain=np.array(
             [[w.quality.strategy_gain[s] for s in STRATEGIES] for w in profiles], np.float64
         ),
+        structure_gain=np.array(
+            [[w.quality.structure_gain[s] for s in STRUCTURES] for w in profiles], np.float64
+        ),
+        log_final=np.array([math.log(w.output.final_factor) for w in profiles], np.float64),
         task_profile=np.ascontiguousarray(task_profile, np.int32),
         task_difficulty=np.ascontiguousarray(tasks.difficulty, np.float32),
         max_output_tokens=np.array([max_output_tokens], np.int64),
@@ -114,6 +120,7 @@ def answer_tokens(
     task: int,
     length_z: float,
     call: int,
+    phase: int,
     model: int,
     strategy: int,
 ) -> tuple[int, bool]:
@@ -127,6 +134,8 @@ def answer_tokens(
         + profile.sigma_query * length_z
         + profile.sigma_call * normal(key, STREAM_CALL_LENGTH, ordinal, call)
     )
+    if phase == FINAL:
+        log_length += tables.log_final[p]
     limit = tables.max_output_tokens[0]
     tokens = math.exp(min(log_length, 20.0))
     if tokens > limit:
@@ -149,12 +158,14 @@ def answer_bonus(
     node: int,
     phase: int,
     strategy: int,
+    structure: int,
     reads: Any,
     right: Any,
 ) -> float:
     """Gain of an answer beyond the model's own ability, in logits.
 
-    Strategy, role and the answers that it reads: right ones help and wrong ones mislead.
+    Strategy, role and the answers that it reads: right ones help and wrong ones mislead. The call
+    that decides has the gain of the workflow's structure, which the answers do not explain.
 
     Args:
         tables: constants of the response model.
@@ -164,6 +175,7 @@ def answer_bonus(
         node: the execution that the call belongs to.
         phase: FIRST, SECOND or FINAL.
         strategy: of the call; the FINAL one has FINAL_STRATEGY.
+        structure: of the workflow, index into STRUCTURES; read in the FINAL phase alone.
         reads: bit mask of the nodes whose answers are in the prompt. That a SECOND call reads its
             own first answer counts as the gain of reflection.
         right: bit mask of the nodes whose answer is right.
@@ -173,7 +185,9 @@ def answer_bonus(
     bonus = tables.strategy_gain[p, strategy]
     gain = profile.final_info_gain
     others = reads
-    if phase != FINAL:
+    if phase == FINAL:
+        bonus += tables.structure_gain[p, structure]
+    else:
         gain = profile.info_gain
         bonus += profile.role_gain * role_fit[task, role]
         if phase == SECOND:

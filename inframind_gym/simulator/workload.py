@@ -32,7 +32,12 @@ from inframind_gym.configs import (
     load_yaml_model,
 )
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import (
+    MAX_AGENTS,
+    STRATEGIES,
+    STRUCTURES,
+    TOPOLOGIES,
+)
 
 Domain = Literal["Math", "Code", "Commonsense"]
 Execution = Literal["parallel", "sequential"]
@@ -60,6 +65,7 @@ def _one_of(kind: str, known: tuple[str, ...]) -> AfterValidator:
 
 Topology = Annotated[str, _one_of("topology", TOPOLOGIES)]
 Strategy = Annotated[str, _one_of("strategy", STRATEGIES)]
+Structure = Annotated[str, _one_of("structure", STRUCTURES)]
 
 
 def _normalised(shares: dict[KeyT, float]) -> dict[KeyT, float]:
@@ -156,6 +162,7 @@ class OutputProfile(StrictModel):
     sigma_call: NonNegative  # sd of log length between calls of one query
     difficulty_slope: Number  # log length for each standard deviation of difficulty
     strategy_factor: dict[Strategy, Positive]  # length relative to the neutral prompt
+    final_factor: Positive = 1.0  # length of the deciding call relative to an agent's
 
     @model_validator(mode="after")
     def _check(self) -> OutputProfile:
@@ -172,6 +179,8 @@ class PromptProfile(StrictModel):
 
     overhead_tokens: Annotated[int, Field(ge=0)] = 150  # role, strategy and format instructions
     message_frac: NonNegative = 1.0  # share of a predecessor's output that enters the next prompt
+    # What the deciding call reads at most of an agent's answer; None: all of it
+    final_message_tokens: PositiveInt | None = None
 
 
 class AgentProfile(StrictModel):
@@ -181,12 +190,21 @@ class AgentProfile(StrictModel):
     visible_tests: Fraction = 0.0  # of the tasks: agents see their tests and hand on proven code
 
 
+def _every_structure(gains: dict[str, float]) -> dict[str, float]:
+    """Give every structure a gain: one that the file leaves out has none."""
+    return {structure: gains.get(structure, 0.0) for structure in STRUCTURES}
+
+
 class QualityProfile(StrictModel):
     """Item-response model of solving; gains are logits added to a model's ability."""
 
     discrimination: Positive  # slope of the response curve
     difficulty_sd: NonNegative  # logits: spread of the queries' difficulty
     strategy_gain: dict[Strategy, Number]
+    # of a workflow's structure, to the call that decides, beyond what the answers it reads bring
+    structure_gain: Annotated[dict[Structure, Number], AfterValidator(_every_structure)] = Field(
+        default_factory=dict, validate_default=True
+    )
     role_gain: Number  # of a role that suits the domain
     info_gain: Number  # of predecessors' messages to a node
     final_info_gain: Number  # of the nodes' answers to the final decision call

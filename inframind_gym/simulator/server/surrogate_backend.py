@@ -133,6 +133,7 @@ class SurrogateBackend:
             call.model,
             call.strategy,
             call.role,
+            call.structure,
             call.priority,
             prompt,
             answer,
@@ -212,6 +213,7 @@ def _send(
     model: int,
     strategy: int,
     role: int,
+    structure: int,
     priority: float,
     prompt_tokens: int,
     known_tokens: int,
@@ -224,11 +226,13 @@ def _send(
     """
     place = call_id(node, phase, model, strategy)
     z = query_length_z(key, ordinal)
-    tokens, _ = answer_tokens(tables, key, ordinal, task, z, place, model, strategy)
+    tokens, _ = answer_tokens(tables, key, ordinal, task, z, place, phase, model, strategy)
     if known_tokens > 0:
         tokens = known_tokens
     truncated = was_cut(tables, tokens)
-    bonus = answer_bonus(tables, role_fit, task, role, node, phase, strategy, reads, right)
+    bonus = answer_bonus(
+        tables, role_fit, task, role, node, phase, strategy, structure, reads, right
+    )
     is_right = answer_right(tables, key, ordinal, task, place, model, bonus, truncated)
     identity = submit(cluster, 0, model, now_s, priority, prompt_tokens, tokens)
     cluster.request[0, identity].query = call

@@ -35,6 +35,7 @@ class Call:
     max_tokens: int  # where the answer is cut
     reads: tuple[int, ...]  # nodes whose answers are in the prompt; its own in the SECOND phase
     sources: tuple[int, ...]  # for each of them the node that wrote it, if it was handed on
+    structure: int = 0  # of the workflow's graph, index into STRUCTURES
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ ORDER: Final = np.dtype(
         ("node", "i2"),
         ("phase", "i1"),
         ("topology", "i1"),
+        ("structure", "i1"),  # index into STRUCTURES
         ("model", "i1"),
         ("strategy", "i1"),
         ("role", "i1"),
@@ -47,7 +48,7 @@ ORDER: Final = np.dtype(
 # Fields that a `Call` has from its order as they are.
 AS_ORDERED: Final = (
     *("priority", "deadline_s", "query", "task", "prompt_tokens", "node", "phase", "topology"),
-    *("model", "strategy", "role"),
+    *("structure", "model", "strategy", "role"),
 )
 
 # A call that is done, as a server's REQUEST would tell it.
@@ -165,6 +166,7 @@ def write_order(
     order.node = node
     order.phase = phase
     order.topology = query.topology
+    order.structure = params.graphs.structure[query.topology, query.num_agents - 1]
     order.model = model
     order.strategy = strategy
     order.role = -1 if phase == FINAL else query.role[node]

@@ -61,6 +61,7 @@ def send_call(
         query.task,
         query.length_z,
         call_id(node, phase, model, strategy),
+        phase,
         model,
         strategy,
     )
@@ -100,6 +101,7 @@ def call_done(params: EnvParams, state: EnvState, cluster: Cluster, e: int, iden
                 node,
                 phase,
                 strategy,
+                params.graphs.structure[query.topology, query.num_agents - 1],
                 nodes_read(params, query, node, phase),
                 query.right,
             ),

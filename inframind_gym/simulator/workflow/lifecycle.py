@@ -19,7 +19,7 @@ from inframind_gym.simulator.rng import (
     STREAM_TOPOLOGY,
     uniform,
 )
-from inframind_gym.simulator.workflow.params import EnvParams
+from inframind_gym.simulator.workflow.params import NO_LIMIT, EnvParams
 from inframind_gym.simulator.workflow.state import NO_SLOT, OVER, PLAN_NODE, EnvState
 from inframind_gym.simulator.workflow.topology import FINAL, MAX_NODES, SECOND
 from inframind_gym.simulator.workflow.workflow import (
@@ -184,10 +184,11 @@ def prepare_call(
     else:
         query.model[node] = model
     reads = nodes_read(params, query, node, phase)
+    limit = params.final_message_tokens[query.profile] if phase == FINAL else NO_LIMIT
     messages = 0
     for other in range(query.num_nodes):
         if reads >> np.uint32(other) & _ONE:
-            messages += query.node_tokens[other]
+            messages += min(int(query.node_tokens[other]), limit)
     prompt = (
         params.task_tokens[query.task]
         + params.overhead_tokens[query.profile]

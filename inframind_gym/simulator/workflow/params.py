@@ -28,6 +28,7 @@ EXECUTIONS: Final = ("parallel", "sequential", "serial")
 SCHEDULERS: Final = ("edf", "edf_late_last", "fcfs")
 ROUTERS: Final = ("static_mix", "round_robin", "least_loaded", "none")
 LEVELS: Final = ("executor", "planner", "joint")
+NO_LIMIT: Final = 1 << 30  # tokens of an answer, more than any has
 
 SETTINGS: Final = np.dtype(
     [
@@ -61,6 +62,7 @@ class EnvParams(NamedTuple):
     response: ResponseTables
     overhead_tokens: NDArray[np.int64]  # (P,) instructions and role, per prompt
     message_frac: NDArray[np.float64]  # (P,) share of an answer that enters the next prompt
+    final_message_tokens: NDArray[np.int64]  # (P,) what the deciding call reads of an answer
     max_prompt_tokens: NDArray[np.int64]  # (M,) what the model's context leaves for the prompt
     model_cdf: NDArray[np.float64]  # (P, M) cumulative shares of the oblivious mix
     strategy_cdf: NDArray[np.float64]  # (P, S)
@@ -124,6 +126,9 @@ def build_params(
         response=response_tables(profiles, aliases, tasks, task_profile, max_output),
         overhead_tokens=np.array([p.prompt.overhead_tokens for p in profiles], np.int64),
         message_frac=np.array([p.prompt.message_frac for p in profiles], np.float64),
+        final_message_tokens=np.array(
+            [p.prompt.final_message_tokens or NO_LIMIT for p in profiles], np.int64
+        ),
         max_prompt_tokens=np.array(
             [max(m.server.max_model_len - max_output, 1) for m in pool.models], np.int64
         ),

@@ -22,6 +22,10 @@ MAX_AGENTS: Final = 6
 MAX_NODES: Final = 2 * MAX_AGENTS
 DEBATE_ROUNDS: Final = 2
 
+# What a graph is as a structure, whatever its name: isolated agents; each reads at most one other;
+# some read several; agents that speak in rounds; agents that revise their own answers.
+STRUCTURES: Final = ("isolated", "chain", "dense", "debate", "reflection")
+
 # Phases of a call.
 FIRST: Final = 0
 SECOND: Final = 1  # the revising call of Reflection
@@ -54,6 +58,16 @@ class Graph(NamedTuple):
     def num_nodes(self) -> int:
         """Number of executions, which is the number of routing decisions."""
         return len(self.predecessors)
+
+    @property
+    def structure(self) -> str:
+        """Kind of the graph, one of STRUCTURES; equal graphs have one, whatever their names."""
+        if self.calls_per_node == 2:
+            return "reflection"
+        if len(set(self.agents)) < self.num_nodes:
+            return "debate"
+        most = max(mask.bit_count() for mask in self.predecessors)
+        return ("isolated", "chain", "dense")[min(most, 2)]
 
     @property
     def waves(self) -> tuple[int, ...]:
@@ -125,6 +139,7 @@ class GraphTables(NamedTuple):
     waves: NDArray[np.int32]  # (topologies, MAX_AGENTS, MAX_NODES)
     num_nodes: NDArray[np.int32]  # (topologies, MAX_AGENTS)
     calls_per_node: NDArray[np.int32]  # (topologies,)
+    structure: NDArray[np.int32]  # (topologies, MAX_AGENTS) index into STRUCTURES
 
 
 def graph_tables(extra: Sequence[Graph] = ()) -> GraphTables:
@@ -140,16 +155,18 @@ def graph_tables(extra: Sequence[Graph] = ()) -> GraphTables:
     waves = np.zeros(shape, np.int32)
     num_nodes = np.zeros(shape[:2], np.int32)
     calls_per_node = np.zeros(shape[0], np.int32)
+    structure = np.zeros(shape[:2], np.int32)
 
     def tabulate(t: int, count: int, g: Graph) -> None:
         row = (t, count - 1, slice(0, g.num_nodes))
         predecessors[row], agents[row], waves[row] = g.predecessors, g.agents, g.waves
         num_nodes[t, count - 1] = g.num_nodes
         calls_per_node[t] = g.calls_per_node
+        structure[t, count - 1] = STRUCTURES.index(g.structure)
 
     for t, topology in enumerate(TOPOLOGIES):
         for count in range(1, MAX_AGENTS + 1):
             tabulate(t, count, graph(topology, count))
     for t, g in enumerate(extra, len(TOPOLOGIES)):
         tabulate(t, len(set(g.agents)), g)
-    return GraphTables(predecessors, agents, waves, num_nodes, calls_per_node)
+    return GraphTables(predecessors, agents, waves, num_nodes, calls_per_node, structure)
