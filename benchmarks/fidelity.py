@@ -1,18 +1,20 @@
 """Compare the simulator with logs and measured runs: ``python -m benchmarks fidelity DATA``.
 
-Refreshes the tables of ``docs/fidelity.md`` (`benchmarks.pages`) and draws the plots beside it.
+Fills the tables of ``docs/fidelity.md`` between their marks, draws its plots, and writes beside it
+what is too long for a page: ``fidelity/logs.csv``, ``constants.csv`` and ``cells.csv``.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import numpy as np
 import typer
@@ -22,19 +24,31 @@ from benchmarks.pages import NONE, QUIET, RULE, refresh, save_all, table
 from inframind_gym.benchmark.cli import app
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.calibration.measured_runs import read_runs
-from inframind_gym.calibration.replay import DEFAULT_SEEDS, load_constants, predict
+from inframind_gym.calibration.replay import (
+    DEFAULT_SEEDS,
+    LENGTH_FACTORS,
+    load_constants,
+    predict,
+)
 from inframind_gym.calibration.report import (
+    ERRORS,
     FIGURES,
+    METRICS,
     cell_rows,
     latencies,
     log_report,
-    median_and_p90,
     summarise,
 )
-from inframind_gym.calibration.request_log import read_log
+from inframind_gym.calibration.request_log import RequestLog, read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
+from inframind_gym.configs import find_config
 from inframind_gym.errors import friendly, require
+from inframind_gym.files import read_csv, replace_text
 from inframind_gym.progress import say
+from inframind_gym.simulator.estimate.architecture import find_architecture
+from inframind_gym.simulator.estimate.roofline import Server, find_gpu, hardware
+from inframind_gym.simulator.server.replay import replay_requests
+from inframind_gym.simulator.server.state import card_record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,67 +56,53 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 PAGE: Final = "fidelity.md"
-OBLIVIOUS: Final = "mas"  # the router that does not see load: the constants are fitted to its cells
-ADAPTIVE: Final = "inframind"
 FIT: Final = FITTED / f"{POOL}.json"  # written by benchmarks.fit.measured
-MOST_PARAMETERS: Final = 8  # fitted to one log
-# Name, largest median error over the cells of the oblivious method, the same where their rate was
-# left out of the fit, unit.
-RUNS: Final = {
-    "latency_mean_abs_pct": ("median cell: mean latency", 10.0, 15.0, " %"),
-    "latency_p95_abs_pct": ("median cell: p95 latency", 20.0, 25.0, " %"),
-    "accuracy_abs_points": ("median cell: accuracy", 2.0, 2.5, " points"),
+LOG_LIMITS: Final = (1.0, 3.0, 3.0)  # percent: mean e2e, worst e2e percentile, mean TTFT
+MOST_CONSTANTS: Final = 8  # fitted to one log
+COLD_LIMIT: Final = 15.0  # percent, mean e2e of an estimated card
+# Largest median errors: mean latency %, p95 latency %, accuracy points.
+METHODS: Final = {
+    "mas": (5.0, 7.0, 1.6),
+    "inframind": (10.0, 12.0, 2.0),
+    "moa": (12.0, 18.0, 3.0),
+    "gptswarm": (12.0, 15.0, 3.0),
 }
-METRICS: Final = {  # name, unit, factor
-    "e2e_s": ("end-to-end latency", "s", 1.0),
-    "ttft_s": ("time to first token", "s", 1.0),
-    "tpot_s": ("time per output token", "ms", 1e3),
-}
-CARD: Final = {  # fitted or chosen for a log: unit, factor, meaning
-    "base_s": ("ms", 1e3, "of a step, whatever it serves"),
-    "per_kv_token_s": ("ns", 1e9, "for every cached token that is read"),
-    "per_new_token_s": ("µs", 1e6, "for every token that is computed"),
-    "per_attention_unit_s": ("ns", 1e9, "for every token of a prompt times its context"),
-    "roofline_power": ("", 1.0, "1: weights and new tokens add up; above: they overlap"),
-    "async_scheduling": ("", 1.0, "a step is planned while the one before runs"),
-    "prefix_caching": ("", 1.0, "evicted requests find their blocks again"),
-    "shared_prefix_blocks": ("blocks", 1.0, "of a head that all prompts share"),
-}
-PREDICTED: Final = "#0969da"
-COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255")
+NAMED: Final = 12  # cells that the page names
+COLOURS: Final = dict(zip(METHODS, ("#0072b2", "#d55e00", "#009e73", "#aa4499"), strict=True))
 
 
-@dataclass(frozen=True)
-class Log:
-    """Facts about a request log that are not in it, and the largest errors it may have."""
+class Log(NamedTuple):
+    """Facts about a request log that are not in it."""
 
     title: str
     limits: Limits  # launch options of the server
-    e2e_mean: float  # percent, of the requests that were not fitted
-    e2e_percentiles: float  # percent; p50, p90, p95 and p99
-    ttft_mean: float  # percent
+    model: str  # in `inframind_gym/simulator/estimate/models.yaml`
+    gpu: str
+    tensor_parallel: int
 
 
 # From LLMServingSim's validation page (https://github.com/casys-kaist/LLMServingSim, docs), which
 # publishes the logs with their run's meta.json. The caches of the RTX PRO 6000 never filled up.
 LOGS: Final = {
     "RTX4090_Llama-3.1-8B.jsonl": Log(
-        "Llama-3.1-8B on one RTX 4090", Limits(256, 2048, 2588), 1, 3, 3
+        *("Llama-3.1-8B, RTX 4090", Limits(256, 2048, 2588), "llama-3.1-8b", "RTX-4090", 1)
     ),
     "RTXPRO6000_Llama-3.1-8B.jsonl": Log(
-        "Llama-3.1-8B on one RTX PRO 6000", Limits(128, 2048), 1, 3, 3
+        *("Llama-3.1-8B, RTX PRO 6000", Limits(128, 2048), "llama-3.1-8b", "RTX-PRO-6000", 1)
     ),
-    "RTXPRO6000_Qwen3-32B.jsonl": Log("Qwen3-32B on two RTX PRO 6000", Limits(128, 2048), 1, 3, 3),
+    "RTXPRO6000_Qwen3-32B.jsonl": Log(
+        *("Qwen3-32B, 2 x RTX PRO 6000", Limits(128, 2048), "qwen3-32b", "RTX-PRO-6000", 2)
+    ),
 }
 
 
-@dataclass(frozen=True)
-class LogEvidence:
+class LogEvidence(NamedTuple):
     """A request log, the card fitted to its first part, and how well the rest is predicted."""
 
     log: Log
     calibration: Calibration
     figures: dict[str, Any]  # log_report
+    cold_pct: float  # error of the mean e2e under a card estimated from the launch options
 
 
 @app.command()
@@ -113,79 +113,79 @@ def fidelity(
             metavar="DATA", help="Folder with vllm_traces/*.jsonl and measured_runs.json."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder of fidelity.md and fidelity/*.svg.")] = Path(
-        "docs"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder of fidelity.md and fidelity/.")] = Path("docs"),
     seeds: Annotated[
         int, typer.Option(min=1, help="Episodes to simulate for every cell.")
     ] = DEFAULT_SEEDS,
 ) -> None:
-    """Compare the simulator with request logs and measured runs; write docs/fidelity.md."""
+    """Compare the simulator with request logs and measured runs; fill docs/fidelity.md."""
     with friendly():
-        page = out / PAGE
+        page, folder = out / PAGE, out / "fidelity"
         if not page.exists():
             raise BenchmarkError(f"{page} does not exist: its prose is written by hand.")
         require("matplotlib", "drawing figures", "plot")
-        logs = [_log_evidence(data / "vllm_traces" / name, log) for name, log in LOGS.items()]
-        cells = read_runs(data / "measured_runs.json", [OBLIVIOUS, ADAPTIVE])
+        logs = [log_evidence(data / "vllm_traces" / name, log) for name, log in LOGS.items()]
+        cells = read_runs(data / "measured_runs.json")
         say(f"replaying {len(cells)} measured cells, {seeds} episodes each ...")
         constants = load_constants(POOL, [cell.dataset for cell in cells])
         rows = cell_rows(cells, predict(cells, constants, seeds))
-        found = tables(logs, rows, json.loads(FIT.read_text("utf-8")))
+        left_out = json.loads(FIT.read_text("utf-8")).get("left_out") or {}
+        found = tables(logs, rows, left_out)
         refresh(page, found)
-        figures = {
-            "logs": partial(_logs_figure, logs),
-            "runs-latency": partial(_runs_figure, rows, "latency"),
-            "runs-accuracy": partial(_runs_figure, rows, "accuracy"),
-        }
-        save_all(figures, out / "fidelity")
-        print(f"{found['targets']}\n\n{page} and its plots")
+        figures = {"logs": partial(_logs_figure, logs), "runs": partial(_runs_figure, rows)}
+        save_all(figures, folder)
+        _write(folder / "logs.csv", _log_lines(logs))
+        _write(folder / "constants.csv", _constant_lines(logs))
+        _write(folder / "cells.csv", map(_cell_line, rows))
+        print(f"{found['targets']}\n\n{page} and its folder")
 
 
-def _log_evidence(path: Path, log: Log) -> LogEvidence:
+def log_evidence(path: Path, log: Log) -> LogEvidence:
+    """Calibrate on the first half of a log, and estimate its server without it."""
     say(f"calibrating on {path.name} ...")
-    calibration = calibrate(read_log(path), log.limits)
+    read = read_log(path)
+    calibration = calibrate(read, log.limits)
     for warning in (figures := log_report(calibration))["warnings"]:
         say(f"warning: {path.name}: {warning}")
-    return LogEvidence(log, calibration, figures)
+    return LogEvidence(log, calibration, figures, cold_error_pct(log, read))
+
+
+def cold_error_pct(log: Log, read: RequestLog) -> float:
+    """Return the error of the mean e2e latency of a log under the card of `inframind pool new`."""
+    gpu, limits = find_gpu(log.gpu)[1], log.limits
+    options = (limits.max_num_seqs, limits.max_num_batched_tokens, 8192)
+    server = Server(find_architecture(log.model), gpu, log.tensor_parallel, *options)
+    card = card_record(server.card(1e9 * gpu.memory_gb * hardware().factors.memory_share))
+    requests = (read.arrival_s, read.prompt_tokens, read.output_tokens)
+    served = replay_requests(card, np.zeros(len(read), np.int64), *requests)
+    predicted_s = np.mean(served["finish_s"] - read.arrival_s)
+    return float(100.0 * (predicted_s / np.mean(read.last_token_s - read.arrival_s) - 1.0))
 
 
 # Tables
 
 
 def tables(
-    logs: Sequence[LogEvidence], rows: Sequence[Row], fit: Mapping[str, Any]
+    logs: Sequence[LogEvidence], rows: Sequence[Row], left_out: Mapping[str, Mapping[str, Row]]
 ) -> dict[str, str]:
     """Return the tables of the page by name, as markdown."""
-    summary = summarise(rows)
-    order = list(dict.fromkeys(row["dataset"] for row in rows))
-    oblivious = [row for row in rows if row["method"] == OBLIVIOUS]
-    oblivious.sort(key=lambda row: (order.index(row["dataset"]), row["cost_rate"] or 0.0))
-    left_out = {f"{rate}/min": of for rate, of in (fit.get("left_out") or {}).items()}
-    sets = {"where the fit starts": fit["prior"], "now": summary}
-    errors = ["mean latency, %", "p95 latency, %", "accuracy, points"]
-    cell_headings = ["mean latency, s", "p95 latency, s", "accuracy, %"]
+    rates = sorted({row["arrival_rate_per_min"] for row in rows})
+    shown = [f"{rate:g}/min" for rate in rates]
     return {
         "targets": table(
-            ["figure", "of", "target", "reached", "met"],
-            [*_log_targets(logs), *_run_targets(summary, left_out, rows)],
+            ["of", "", "mean latency", "tail", "TTFT, or accuracy", "all met"],
+            [*_log_targets(logs), *_run_targets(rows, left_out)],
             left=2,
         ),
-        "logs": table(
-            ["log", "requests", "of a request", *FIGURES, "mean abs. error"],
-            _log_rows(logs),
-            left=3,
+        "datasets": table(
+            ["method", "dataset", *shown, "accuracy", "lengths x"],
+            _dataset_lines(rows, rates),
+            left=2,
         ),
-        "cards": table(["log", "constant", "value", "meaning"], _card_rows(logs), left=4),
-        "runs": table(["constants", "method", "cells", *errors], _summary_rows(sets), left=2),
-        "left_out": table(
-            ["left out", "method", "cells", *errors], _summary_rows(left_out), left=2
+        "gains": _gains_table(),
+        "failures": table(
+            ["cell", "mean latency, s", "error", "accuracy, %", "error"], _failures(rows)
         ),
-        "cells": table(
-            ["dataset", "cost rate", "queries/min", *cell_headings],
-            [_cell_row(row) for row in oblivious],
-        ),
-        "bias": _bias_table(rows),
     }
 
 
@@ -194,105 +194,123 @@ def _log_targets(logs: Sequence[LogEvidence]) -> Iterator[list[str]]:
         unseen = of.figures["unseen"]
         e2e = [abs(unseen["e2e_s"][name]["error_pct"]) for name in FIGURES]
         ttft = abs(unseen["ttft_s"]["mean"]["error_pct"])
-        for what, reached, limit in (
-            ("unseen requests: mean e2e", e2e[0], of.log.e2e_mean),
-            ("unseen requests: worst e2e percentile", max(e2e[1:]), of.log.e2e_percentiles),
-            ("unseen requests: mean TTFT", ttft, of.log.ttft_mean),
-        ):
-            yield [what, of.log.title, *_judged(reached, limit, " %", 2)]
         count = of.figures["parameters"]["count"]
-        yield ["constants fitted or chosen", of.log.title, *_judged(count, MOST_PARAMETERS, "", 0)]
+        reached = (e2e[0], max(e2e[1:]), ttft)
+        judged, met = _judged(reached, LOG_LIMITS, ("%", "%", "%"), 2)
+        met &= count <= MOST_CONSTANTS
+        yield [
+            of.log.title,
+            f"unseen half; {count} constants (≤ {MOST_CONSTANTS})",
+            *judged,
+            _met(met),
+        ]
+    for of in logs:
+        met = abs(of.cold_pct) <= COLD_LIMIT
+        reached_text = f"{abs(of.cold_pct):.1f} % (≤ {COLD_LIMIT:g})"
+        yield [of.log.title, "cold, launch options alone", reached_text, NONE, NONE, _met(met)]
 
 
 def _run_targets(
-    summary: Mapping[str, Row], left_out: Mapping[str, Mapping[str, Row]], rows: Sequence[Row]
+    rows: Sequence[Row], left_out: Mapping[str, Mapping[str, Row]]
 ) -> Iterator[list[str]]:
-    for method, of in summary.items():
-        fitted = ", fitted" if method == OBLIVIOUS else ""
-        for key, (what, limit, _, unit) in RUNS.items():
-            judged = _judged(of[f"{key}_median"], limit if fitted else None, unit)
-            yield [what, f"`{method}`, {of['cells']} cells{fitted}", *judged]
-    for rate, sets in left_out.items():
-        for key, (what, _, limit, unit) in RUNS.items():
-            judged = _judged(sets[OBLIVIOUS][f"{key}_median"], limit, unit)
-            yield [what, f"`{OBLIVIOUS}`, {rate} left out", *judged]
-    inside = [
-        low <= row["accuracy"]["predicted"] <= high
-        for row in rows
-        for low, high in [wilson_interval(row["accuracy"]["measured"], row["num_queries"] or 0)]
-        if row["method"] == OBLIVIOUS
-    ]
-    what = "accuracy within the measured 95 % interval"
-    yield [what, f"`{OBLIVIOUS}`", NONE, f"{sum(inside)} of {len(inside)} cells", NONE]
+    sets: dict[str, Mapping[str, Row]] = {"rates of the fit": summarise(rows)}
+    sets |= {f"{rate}/min left out of the fit": of for rate, of in left_out.items()}
+    for method, limits in METHODS.items():
+        for name, summary in sets.items():
+            if method in summary:
+                of = summary[method]
+                reached = [of[f"{error}_median"] for error in ERRORS]
+                judged, met = _judged(reached, limits, ("%", "%", "points"), 1)
+                yield [f"`{method}`, median of {of['cells']} cells", name, *judged, _met(met)]
 
 
-def _judged(reached: float | None, limit: float | None, unit: str, digits: int = 1) -> list[str]:
-    """Return target, reached value and verdict as text."""
-    if reached is None:
-        return [NONE if limit is None else f"≤ {limit:g}{unit}", NONE, NONE]
-    shown = f"{reached:.{digits}f}{unit}"
-    if limit is None:
-        return [NONE, shown, NONE]
-    return [f"≤ {limit:g}{unit}", shown, "yes" if reached <= limit else "**no**"]
+def _judged(
+    reached: Sequence[float | None], limits: Sequence[float], units: Sequence[str], digits: int
+) -> tuple[list[str], bool]:
+    """Return figures with their targets as text, those that miss bold, and whether all are met."""
+    texts, all_met = [], True
+    for value, limit, unit in zip(reached, limits, units, strict=True):
+        met = value is not None and value <= limit
+        shown = NONE if value is None else f"{value:.{digits}f} {unit}"
+        texts.append(f"{shown if met or value is None else f'**{shown}**'} (≤ {limit:g})")
+        all_met &= met
+    return texts, all_met
 
 
-def _log_rows(logs: Sequence[LogEvidence]) -> Iterator[list[str]]:
-    for log in logs:
-        for part, requests in (("unseen", "not fitted"), ("all", "all")):
-            for metric, (what, unit, factor) in METRICS.items():
-                of = log.figures[part][metric]
-                cells = [
-                    f"{factor * of[name]['measured']:.2f} → {factor * of[name]['predicted']:.2f} "
-                    f"({_error(of[name]['error_pct'])})"
-                    for name in FIGURES
-                ]
-                what = f"{what}, {unit}"
-                yield [log.log.title, requests, what, *cells, f"{of['mae_pct']:.2f} %"]
+def _met(met: bool) -> str:
+    return "yes" if met else "**no**"
 
 
-def _card_rows(logs: Sequence[LogEvidence]) -> Iterator[list[str]]:
-    for of in logs:
-        for name, value in of.calibration.parameters.items():
-            unit, factor, meaning = CARD.get(name, ("", 1.0, ""))
-            shown = ("no", "yes")[value] if isinstance(value, bool) else f"{factor * value:.4g}"
-            yield [of.log.title, f"`{name}`", f"{shown} {unit}".strip(), meaning]
+def _dataset_lines(rows: Sequence[Row], rates: Sequence[float]) -> Iterator[list[str]]:
+    """Yield the median signed errors of mean latency by rate, and of accuracy."""
+    for key in dict.fromkeys((row["method"], row["dataset"]) for row in rows):
+        own = [row for row in rows if (row["method"], row["dataset"]) == key]
+        by_rate = [
+            [r["latency_s"]["mean"]["error_pct"] for r in own if r["arrival_rate_per_min"] == rate]
+            for rate in rates
+        ]
+        points = float(np.median([_points(row) for row in own]))
+        factor = f"{LENGTH_FACTORS[key]:.2f}" if key in LENGTH_FACTORS else NONE
+        latency = [f"{_signed(float(np.median(of)), 0)} %" if of else NONE for of in by_rate]
+        yield [*key, *latency, f"{_signed(points)} points", factor]
 
 
-def _summary_rows(sets: Mapping[str, Mapping[str, Row]]) -> Iterator[list[str]]:
-    for name, summary in sets.items():
-        for method, of in summary.items():
-            yield [name, method, str(of["cells"]), *(median_and_p90(of, key) for key in RUNS)]
+def _failures(rows: Sequence[Row]) -> Iterator[list[str]]:
+    """Yield the cells that are worst: by mean latency, or accuracy beyond its sampling error."""
+
+    def badness(row: Row) -> float:
+        off = row["latency_s"]["mean"]["error_pct"] / 100.0
+        measured, count = row["accuracy"]["measured"], max(row["num_queries"] or 0, 1)
+        low, high = wilson_interval(measured, count)
+        beyond = max(low - row["accuracy"]["predicted"], row["accuracy"]["predicted"] - high, 0.0)
+        return float(max(abs(math.log1p(off)), 5.0 * beyond))  # 6 points weigh as much as a third
+
+    for row in sorted(rows, key=badness, reverse=True)[:NAMED]:
+        latency, accuracy = row["latency_s"]["mean"], row["accuracy"]
+        yield [
+            _name(row),
+            f"{latency['measured']:,.0f} → {latency['predicted']:,.0f}",
+            f"{_signed(latency['error_pct'], 0)} %",
+            f"{100 * accuracy['measured']:.1f} → {100 * accuracy['predicted']:.1f}",
+            f"{_signed(_points(row))}",
+        ]
 
 
-def _cell_row(row: Row) -> list[str]:
-    accuracy = row["accuracy"]
-    off = _signed(100 * (accuracy["predicted"] - accuracy["measured"]))
-    shown = f"{100 * accuracy['measured']:.1f} → {100 * accuracy['predicted']:.1f} ({off})"
-    cost_rate = NONE if row["cost_rate"] is None else f"{row['cost_rate']:g}"
-    latency = []
-    for of in (row["latency_s"]["mean"], row["latency_s"]["p95"]):
-        was = NONE if of["measured"] is None else f"{of['measured']:,.0f}"
-        latency.append(f"{was} → {of['predicted']:,.0f} ({_error(of['error_pct'], 0)})")
-    return [row["dataset"], cost_rate, f"{row['arrival_rate_per_min']:g}", *latency, shown]
+def _name(row: Row) -> str:
+    setting = next(
+        (
+            f", {text} {row[key]:g}"
+            for key, text in (("cost_rate", "cost rate"), ("budget_s", "budget"))
+            if row[key] is not None
+        ),
+        "",
+    )
+    return f"`{row['method']}` {row['dataset']}, {row['arrival_rate_per_min']:g}/min{setting}"
 
 
-def _bias_table(rows: Sequence[Row]) -> str:
-    """Return the median signed error of the mean latency by method, dataset and arrival rate."""
-    rates = sorted({row["arrival_rate_per_min"] for row in rows})
-    found: dict[tuple[str, str], dict[float, list[float]]] = {}
-    for row in rows:
-        cells = found.setdefault((row["method"], row["dataset"]), {})
-        off = row["latency_s"]["mean"]["error_pct"]
-        cells.setdefault(row["arrival_rate_per_min"], []).append(off)
+def _gains_table() -> str:
+    """Return mean and sd of the posterior of the gains, by dataset."""
     lines = [
-        [*key, *(_error(float(np.median(of[r])), 0) if r in of else NONE for r in rates)]
-        for key, of in found.items()
+        row for _, row in read_csv(find_config("workloads", "math").with_name("posterior.csv"))
     ]
-    return table(["method", "dataset", *(f"{rate:g}/min" for rate in rates)], lines, left=2)
+    header, *draws = (row for row in lines if not row[0].startswith("#"))
+    gains = [name for name in header if "_gain." in name]
+    found = []
+    for dataset in dict.fromkeys(row[1] for row in draws):
+        values = np.array(
+            [
+                [float(row[header.index(name)]) for name in gains]
+                for row in draws
+                if row[1] == dataset
+            ]
+        )
+        shown = zip(values.mean(axis=0), values.std(axis=0, ddof=1), strict=True)
+        found.append([dataset, *(f"{_signed(mean, 2)} ± {sd:.2f}" for mean, sd in shown)])
+    return table(["dataset", *(name.rpartition(".")[2] for name in gains)], found)
 
 
-def _error(value: float | None, digits: int = 1) -> str:
-    return NONE if value is None else f"{_signed(value, digits)} %"
+def _points(row: Row) -> float:
+    return float(100.0 * (row["accuracy"]["predicted"] - row["accuracy"]["measured"]))
 
 
 def _signed(value: float, digits: int = 1) -> str:
@@ -314,6 +332,46 @@ def wilson_interval(share: float, count: int) -> tuple[float, float]:
     return middle - half, middle + half
 
 
+# Files beside the page
+
+
+def _write(path: Path, lines: Iterable[Row]) -> None:
+    """Write records of the same keys as CSV."""
+    records = list(lines)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in record.items()})
+    replace_text(path, text.getvalue())
+
+
+def _log_lines(logs: Sequence[LogEvidence]) -> Iterator[Row]:
+    for of in logs:
+        for part in ("unseen", "all"):
+            for metric in METRICS:
+                figures = of.figures[part][metric]
+                for name in FIGURES:
+                    key = {"log": of.log.title, "requests": part, "metric": metric, "figure": name}
+                    yield {**key, **figures[name], "mae_pct": figures["mae_pct"]}
+
+
+def _constant_lines(logs: Sequence[LogEvidence]) -> Iterator[Row]:
+    for of in logs:
+        for name, value in of.calibration.parameters.items():
+            yield {"log": of.log.title, "constant": name, "value": value}
+
+
+def _cell_line(row: Row) -> Row:
+    keys = ("method", "dataset", "arrival_rate_per_min", "cost_rate", "budget_s", "num_queries")
+    line = {key: row[key] for key in keys}
+    for name in ("mean", "p95"):
+        line |= {f"{name}_{key}": value for key, value in row["latency_s"][name].items()}
+    for side in ("measured", "predicted"):
+        line[f"accuracy_{side}"] = row["accuracy"][side]
+    return line
+
+
 # Plots
 
 
@@ -323,42 +381,34 @@ def _logs_figure(logs: Sequence[LogEvidence]) -> Figure:
     for panel, of in zip(panels, logs, strict=True):
         measured, predicted, _ = latencies(of.calibration)["e2e_s"]
         unseen = slice(of.calibration.fitted, None)
-        ends = (0.0, 1.05 * float(max(measured[unseen].max(), predicted[unseen].max())))
-        _diagonal(panel, ends, "end-to-end latency of a request, s")
-        panel.scatter(measured[unseen], predicted[unseen], s=16, color=PREDICTED, alpha=0.6, lw=0)
+        both = np.concatenate([measured[unseen], predicted[unseen]])
+        ends = (0.95 * float(both.min()), 1.03 * float(both.max()))
+        _diagonal(panel, ends, "end-to-end latency, s")
+        panel.scatter(measured[unseen], predicted[unseen], s=14, color="#0969da", alpha=0.6, lw=0)
         panel.set_title(of.log.title)
     return figure
 
 
-def _runs_figure(rows: Sequence[Row], what: str) -> Figure:
-    """Draw latency or accuracy of every cell, predicted over measured: a panel a method."""
-    figure, panels = _panels(2)
-    points = [
-        row["latency_s"]["mean"]
-        if what == "latency"
-        else {side: 100 * row["accuracy"][side] for side in ("measured", "predicted")}
-        for row in rows
-    ]
-    values = [point[side] for point in points for side in ("measured", "predicted")]
-    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
-    for panel, method in zip(panels, (OBLIVIOUS, ADAPTIVE), strict=True):
-        if what == "latency":
-            _diagonal(panel, (0.8 * min(values), 1.25 * max(values)), "mean latency, s")
-            panel.set(xscale="log", yscale="log")
-        else:
-            _diagonal(panel, (min(values) - 6, min(100.0, max(values) + 4)), "accuracy, %")
-        panel.set_title("Adaptive router" if method == ADAPTIVE else "Oblivious router: fitted")
-        for row, point in zip(rows, points, strict=True):
-            if row["method"] != method:
-                continue
-            colour = COLOURS[datasets.index(row["dataset"]) % len(COLOURS)]
-            panel.scatter(point["measured"], point["predicted"], s=20, color=colour, zorder=3)
-            if what == "accuracy":  # the sampling error of the measured share
-                low, high = wilson_interval(point["measured"] / 100, row["num_queries"] or 0)
-                panel.plot([100 * low, 100 * high], [point["predicted"]] * 2, color=RULE, lw=1)
-        for index, dataset in enumerate(datasets):
-            place = (0.03, 0.94 - 0.06 * index)
-            panel.text(*place, dataset, transform=panel.transAxes, color=COLOURS[index % 7])
+def _runs_figure(rows: Sequence[Row]) -> Figure:
+    """Draw latency and accuracy of every cell, predicted over measured, in its method's colour."""
+    figure, (latency, accuracy) = _panels(2)
+    seconds = [row["latency_s"]["mean"] for row in rows]
+    values = [of[side] for of in seconds for side in ("measured", "predicted")]
+    _diagonal(latency, (0.8 * min(values), 1.25 * max(values)), "mean latency, s")
+    latency.set(xscale="log", yscale="log")
+    shares = [100.0 * row["accuracy"][side] for row in rows for side in ("measured", "predicted")]
+    _diagonal(accuracy, (min(shares) - 6.0, 102.0), "accuracy, %")
+    for row in rows:
+        colour, own = COLOURS[row["method"]], row["accuracy"]
+        style: dict[str, Any] = {"s": 16, "color": colour, "alpha": 0.75, "lw": 0, "zorder": 3}
+        of = row["latency_s"]["mean"]
+        latency.scatter(of["measured"], of["predicted"], **style)
+        low, high = wilson_interval(own["measured"], row["num_queries"] or 0)
+        accuracy.plot([100 * low, 100 * high], [100 * own["predicted"]] * 2, color=RULE, lw=0.8)
+        accuracy.scatter(100 * own["measured"], 100 * own["predicted"], **style)
+    for index, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
+        place = (0.03, 0.94 - 0.06 * index)
+        latency.text(*place, method, transform=latency.transAxes, color=COLOURS[method])
     return figure
 
 

@@ -21,21 +21,29 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
+from benchmarks.fit.posterior import DRAWS, Posterior, draw, report, to_csv
+from benchmarks.fit.quality import (
+    QualityLayout,
+    accuracy_noise,
+    accuracy_residuals,
+    outcomes,
+    with_gains,
+)
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.calibration.fit import Vector
 from inframind_gym.calibration.measured_runs import MeasuredCell, read_runs
 from inframind_gym.calibration.replay import (
     Constants,
     Prediction,
+    RunBatch,
     batches,
     load_constants,
     predict,
@@ -44,14 +52,12 @@ from inframind_gym.calibration.replay_choices import HARNESSES, mean_agents
 from inframind_gym.calibration.report import cell_rows, summarise
 from inframind_gym.configs import find_config
 from inframind_gym.errors import friendly
-from inframind_gym.files import replace_text
+from inframind_gym.files import read_json, replace_text
 from inframind_gym.progress import say
-from inframind_gym.simulator.item_response import ability_of
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 from inframind_gym.simulator.workload import AgentProfile, PlannerMix
 
 FITTED: Final = Path(__file__).resolve().parent / "fitted"  # the fits on file
-OUTCOMES: Final = FITTED / "outcomes.json"  # of benchmarks.fit.outcomes
 POOL: Final = "b200-2gpu"  # the servers of the measured runs
 SEEDS: Final = 3  # episodes of an oblivious cell; adaptive ones have one
 
@@ -92,62 +98,56 @@ CALL_S: Final = {
     "mmlu_pro": (32.0, 5.3, 5.6, 3.0, 1.2),
 }
 TOKEN_S: Final = (0.031, 0.018, 0.018, 0.010, 0.0075)
+# Answers under a prompt strategy over those under plain prompts: within the measured ranges.
+STRATEGY_FACTOR: Final = {"Flash": 0.94, "Concise": 0.87, "DeepThink": 1.18}
+STRATEGY_FACTOR_SD: Final = 0.1
+# The deciding call's answers relative to the agents', one factor a dataset.
+FINAL_FACTOR_SD: Final = 0.5
 MEDIAN_OF_MEAN: Final = 0.86
 LENGTH_SD: Final = 0.5
 # CALL_S is derived from all measured runs. Where a rate is left out, orders of magnitude instead: a
 # reasoning model's answers and the others', on every dataset.
 NEUTRAL_TOKENS: Final = (1000.0, 250.0, 250.0, 250.0, 250.0)
 NEUTRAL_LENGTH_SD: Final = 1.0
-# Accuracy of one call: from model cards and EvalPlus and, where there are none, in their order. All
-# models of a dataset move together by OFFSET_SD logits (other prompts, other subsets), each alone
-# by ABILITY_SD.
-ACCURACY: Final = {
-    "math": (0.90, 0.70, 0.57, 0.50, 0.43),
-    "mbpp": (0.88, 0.79, 0.83, 0.69, 0.55),
-    "gsm_hard": (0.62, 0.60, 0.58, 0.47, 0.38),
-    "humaneval": (0.96, 0.89, 0.90, 0.75, 0.60),
-    "mmlu_pro": (0.68, 0.60, 0.51, 0.44, 0.34),
-}
-OFFSET_SD: Final = 0.3
-ABILITY_SD: Final = 0.35
-# Spread of difficulty: the one that was measured on MMLU-Pro is where other datasets start (sd of a
-# logarithm). How much several agents gain on one of them decides.
-SPREAD_SD: Final = {"mmlu_pro": 0.03}
-OTHER_SPREAD_SD: Final = 0.5
 # Share of the tasks that show tests to the agents: MBPP's prompt lists them (MasRouter's source),
 # HumanEval's docstring has examples in 62 of 132 tasks.
 VISIBLE_TESTS: Final = {"mbpp": 1.0, "humaneval": 0.47}
 
-# Standard deviations of the residuals: of logarithms, and of accuracies beyond sampling.
+# Standard deviations of the residuals, of logarithms.
 LATENCY_SD: Final = {"mean": 0.06, "p5": 0.4, "p25": 0.3, "median": 0.2, "p75": 0.12, "p95": 0.12}
 TOKENS_SD: Final = 0.08
-ACCURACY_SD: Final = 0.01
-ADAPTIVE_WEIGHT: Final = 0.2  # of an adaptive cell's accuracy: its choices depend on the query
 ROUNDS: Final = 2
 TIME_ITERATIONS: Final = 8
 QUALITY_ITERATIONS: Final = 4
+TIME_STEP: Final = 0.08  # for derivatives
+QUALITY_STEP: Final = 0.3
 
 
 @dataclass(frozen=True)
 class Layout:
     """Places of the constants in a vector: those of time first, then those of quality.
 
-    Lengths, costs and spreads are logarithms. Abilities are logits above the ability that gives the
-    published accuracy at the dataset's spread of difficulty.
+    Constants of time are logarithms; those of quality are as `QualityLayout` has them.
     """
 
     datasets: tuple[str, ...]
     models: tuple[str, ...]
+    domains: tuple[str, ...]  # of the datasets
+
+    @property
+    def quality(self) -> QualityLayout:
+        """Places of the constants of quality, counted from `num_time`."""
+        return QualityLayout(self.datasets, self.domains, self.models)
 
     @property
     def shared(self) -> int:
         """Number of constants of time that all datasets share."""
-        return len(self.models) + len(SHARED)
+        return len(self.models) + len(SHARED) + len(STRATEGIES)
 
     @property
     def num_time(self) -> int:
         """Number of constants of time."""
-        return self.shared + len(self.datasets) * len(self.models)
+        return self.shared + len(self.datasets) * (1 + len(self.models))
 
     def names(self) -> list[str]:
         """Return the name of each place."""
@@ -155,32 +155,31 @@ class Layout:
         return [
             *(f"{model}: base_s" for model in self.models),
             *SHARED,
+            *(f"strategy_factor.{strategy}" for strategy in STRATEGIES),
+            *(f"{dataset}: final_factor" for dataset in self.datasets),
             *(f"{pair}: output_tokens_median" for pair in per_dataset),
-            *(f"{pair}: ability" for pair in per_dataset),
-            *(f"{dataset}: difficulty_sd" for dataset in self.datasets),
+            *self.quality.names(),
         ]
-
-    def quality(self, x: Vector) -> tuple[Vector, Vector]:
-        """Return abilities (D, M) and spreads of difficulty (D,) of the datasets, in logits."""
-        spread = np.exp(x[-len(self.datasets) :])
-        more = x[self.num_time : -len(self.datasets)].reshape(len(self.datasets), -1)
-        published = [
-            [ability_of(accuracy, sd) for accuracy in ACCURACY[dataset]]
-            for dataset, sd in zip(self.datasets, spread.tolist(), strict=True)
-        ]
-        return np.array(published) + more, spread
 
     def values(self, x: Vector) -> dict[str, float]:
         """Return the constants of a vector by name, in their own units."""
-        ability, spread = self.quality(x)
-        values = np.concatenate([np.exp(x[: self.num_time]), ability.ravel(), spread])
+        quality = self.quality.values(x[self.num_time :])
+        values = np.concatenate([np.exp(x[: self.num_time]), quality])
         return dict(zip(self.names(), values.tolist(), strict=True))
 
+    def vector(self, values: Mapping[str, float]) -> Vector:
+        """Return the vector of constants by name; what is missing is as in the prior."""
+        time = time_prior(self)[0]
+        for index, name in enumerate(self.names()[: self.num_time]):
+            if name in values:
+                time[index] = math.log(values[name])
+        return np.concatenate([time, self.quality.vector(values)])
 
-def outcomes() -> dict[str, float]:
-    """Return the quantities measured by ``python -m benchmarks.fit.outcomes``, by name."""
-    table = json.loads(OUTCOMES.read_text("utf-8"))
-    return {name: float(of["value"]) for name, of in table.items()}
+
+def layout_of(start: Constants) -> Layout:
+    """Return the places of the constants of the profiles of `start`."""
+    domains = tuple(profile.domain for profile in start.profiles.values())
+    return Layout(tuple(start.profiles), start.pool.aliases, domains)
 
 
 def time_prior(layout: Layout, *, neutral: bool = False) -> tuple[Vector, Vector]:
@@ -200,28 +199,18 @@ def time_prior(layout: Layout, *, neutral: bool = False) -> tuple[Vector, Vector
     ]
     starts = [sigma_query if start is None else start for start, _ in SHARED.values()]
     bases = [BASE_S[model] for model in layout.models]
-    mean = np.log([*bases, *starts, *np.concatenate(tokens)])
+    factors = [*STRATEGY_FACTOR.values(), *([1.0] * len(layout.datasets))]
+    mean = np.log([*bases, *starts, *factors, *np.concatenate(tokens)])
     sd = [BASE_SD] * len(bases) + [sd for _, sd in SHARED.values()]
-    sd += [NEUTRAL_LENGTH_SD if neutral else LENGTH_SD] * (layout.num_time - layout.shared)
+    sd += [STRATEGY_FACTOR_SD] * len(STRATEGIES) + [FINAL_FACTOR_SD] * len(layout.datasets)
+    sd += [NEUTRAL_LENGTH_SD if neutral else LENGTH_SD] * (layout.num_time - len(sd))
     return mean, np.diag(1.0 / np.array(sd) ** 2)
-
-
-def quality_prior(layout: Layout) -> tuple[Vector, Vector]:
-    """Return means (P,) and inverse covariance (P, P) of the constants of quality."""
-    datasets, models = len(layout.datasets), len(layout.models)
-    spread = math.log(outcomes()["difficulty_sd"])
-    mean = np.concatenate([np.zeros(datasets * models), np.full(datasets, spread)])
-    one = np.linalg.inv(ABILITY_SD**2 * np.eye(models) + OFFSET_SD**2)
-    precision = np.zeros((len(mean), len(mean)))
-    precision[: datasets * models, : datasets * models] = np.kron(np.eye(datasets), one)
-    for d, dataset in enumerate(layout.datasets, datasets * models):
-        precision[d, d] = SPREAD_SD.get(dataset, OTHER_SPREAD_SD) ** -2
-    return mean, precision
 
 
 def with_constants(start: Constants, layout: Layout, x: Vector) -> Constants:
     """Return the constants of `start` with those of the vector `x` in their places."""
     values = layout.values(x)
+    gains = layout.quality.gains(x[layout.num_time :])
     pool = start.pool
     factor, slowdown, sigma_query, sigma_call, overhead = (values[name] for name in SHARED)
     models = []
@@ -234,13 +223,19 @@ def with_constants(start: Constants, layout: Layout, x: Vector) -> Constants:
         models.append(_updated(model, server=_updated(model.server, step=step)))
     gpus = [_updated(gpu, colocation_slowdown=slowdown) for gpu in pool.gpus]
     profiles = {}
-    for dataset in layout.datasets:
+    for index, dataset in enumerate(layout.datasets):
         profile = start.profiles[dataset]
         profiles[dataset] = _updated(
             profile,
-            output=_updated(profile.output, sigma_query=sigma_query, sigma_call=sigma_call),
+            output=_updated(
+                profile.output,
+                sigma_query=sigma_query,
+                sigma_call=sigma_call,
+                strategy_factor={of: values[f"strategy_factor.{of}"] for of in STRATEGIES},
+                final_factor=values[f"{dataset}: final_factor"],
+            ),
             prompt=_updated(profile.prompt, overhead_tokens=round(overhead)),
-            quality=_updated(profile.quality, difficulty_sd=values[f"{dataset}: difficulty_sd"]),
+            quality=with_gains(profile.quality, gains, index),
             models={
                 alias: _updated(
                     of,
@@ -250,7 +245,12 @@ def with_constants(start: Constants, layout: Layout, x: Vector) -> Constants:
                 for alias, of in profile.models.items()
             },
         )
-    return Constants(_updated(pool, models=tuple(models), gpus=tuple(gpus)), profiles)
+    return replace(
+        start,
+        pool=_updated(pool, models=tuple(models), gpus=tuple(gpus)),
+        profiles=profiles,
+        aggregation_gains=dict(zip(layout.datasets, gains.aggregation.tolist(), strict=True)),
+    )
 
 
 def with_facts(start: Constants, cells: Sequence[MeasuredCell]) -> Constants:
@@ -288,7 +288,7 @@ def with_facts(start: Constants, cells: Sequence[MeasuredCell]) -> Constants:
                 truncated_right_frac=measured["truncated_right_frac"],
             ),
         )
-    return Constants(start.pool, profiles)
+    return replace(start, profiles=profiles)
 
 
 def middle_cost_rate(cells: Sequence[MeasuredCell]) -> list[MeasuredCell]:
@@ -312,7 +312,6 @@ class Residuals(NamedTuple):
 
     values: Vector  # (R,)
     datasets: list[str]  # (R,)
-    weights: Vector  # (R,)
 
 
 @dataclass(frozen=True)
@@ -320,13 +319,18 @@ class Part:
     """Constants that are fitted while all others are held, and to what."""
 
     place: slice  # in the vector of all constants
-    residuals: Callable[[list[Prediction]], Residuals]
+    residuals: Callable[[Mapping[int, Prediction]], Residuals]
+    methods: frozenset[str]  # whose cells it looks at
     mean: Vector  # (P,) of the normal prior
     precision: Vector  # (P, P)
     iterations: int
-    step: float  # for derivatives
     longest_step: float  # of a constant in one iteration
-    central: bool  # differences to both sides: twice the simulations, less noise
+    outlier: float  # residuals beyond count linearly
+    # derivatives (R, P) of the residuals, given the constants and their residuals
+    jacobian: Callable[[Vector, Residuals], Vector]
+
+
+Batches = list[tuple[list[int], RunBatch]]  # indices of cells, and their episodes
 
 
 class Fit:
@@ -337,45 +341,104 @@ class Fit:
     simulation, of which a step of up to 35 constants then takes some twenty.
 
     Args:
-        cells: Oblivious ones to be fitted, and adaptive ones for their tokens.
+        cells: Those of `mas` give latencies, those of `inframind` token counts, all accuracies.
         start: Constants whose fitted places are overwritten.
         neutral: Use priors that take nothing from the measured runs.
+        first: Constants to begin with, by name, where they are not those of the priors.
     """
 
     def __init__(
-        self, cells: Sequence[MeasuredCell], start: Constants, *, neutral: bool = False
+        self,
+        cells: Sequence[MeasuredCell],
+        start: Constants,
+        *,
+        neutral: bool = False,
+        first: Mapping[str, float] | None = None,
     ) -> None:
         self.cells = list(cells)
         self.start = start
-        self.layout = Layout(tuple(start.profiles), start.pool.aliases)
+        self.layout = layout_of(start)
         n = self.layout.num_time
-        time, quality = time_prior(self.layout, neutral=neutral), quality_prior(self.layout)
+        time, quality = time_prior(self.layout, neutral=neutral), self.layout.quality.prior()
         self._x = np.concatenate([time[0], quality[0]])
-        self._parts = (
-            Part(slice(n), self._time_residuals, *time, TIME_ITERATIONS, 0.08, 0.5, central=False),
-            Part(
-                slice(n, None),
-                self._accuracy_residuals,
-                *quality,
-                QUALITY_ITERATIONS,
-                0.3,
-                1.0,
-                central=True,
-            ),
+        if first:
+            self._x = self.layout.vector(first)
+        routers = frozenset(("mas", "inframind"))
+        self._time = Part(
+            slice(n),
+            self._time_residuals,
+            routers,
+            *time,
+            TIME_ITERATIONS,
+            longest_step=0.5,
+            outlier=1.0,
+            jacobian=self._time_jacobian,
         )
-        self._adaptive = [HARNESSES[cell.method].adaptive for cell in self.cells]
-        self._batches = []
-        for adaptive in (False, True):
-            chosen = [i for i, of in enumerate(self._adaptive) if of is adaptive]
-            parts = batches([self.cells[i] for i in chosen], start, 1 if adaptive else SEEDS)
-            self._batches += [([chosen[i] for i in group], batch) for group, batch in parts]
+        self._quality = Part(
+            slice(n, None),
+            self._accuracy_residuals,
+            frozenset(HARNESSES),
+            *quality,
+            QUALITY_ITERATIONS,
+            longest_step=1.0,
+            outlier=2.5,
+            jacobian=self._quality_jacobian,
+        )
+        self._slopes = np.zeros((len(self.cells), 0))
+        self._batches = self._batched(range(len(self.cells)))
+        self._like = self._alike()
+        self._few = self._batched(sorted(set(self._like)))
 
-    def run(self) -> Vector:
-        """Fit all constants; returns them (`Layout`)."""
-        for _ in range(ROUNDS):
-            for part in self._parts:
+    def _batched(self, wanted: Iterable[int]) -> Batches:
+        """Return batches of the cells with these indices."""
+        found: Batches = []
+        by_method: dict[str, list[int]] = {}
+        for index in wanted:
+            by_method.setdefault(self.cells[index].method, []).append(index)
+        for method, chosen in by_method.items():
+            seeds = 1 if HARNESSES[method].adaptive else SEEDS
+            parts = batches([self.cells[i] for i in chosen], self.start, seeds)
+            found += [([chosen[i] for i in group], batch) for group, batch in parts]
+        return found
+
+    def _alike(self) -> list[int]:
+        """Return for each cell the one whose accuracy moves as its own: that at the lowest rate."""
+        found: dict[tuple[object, ...], int] = {}
+        keys: list[tuple[object, ...]] = []
+        for index, cell in enumerate(self.cells):
+            of: tuple[object, ...] = (cell.dataset, cell.cost_rate)
+            keys.append(of if cell.method == "mas" else (index,))
+            first = found.setdefault(keys[-1], index)
+            if cell.arrival_rate_per_min < self.cells[first].arrival_rate_per_min:
+                found[keys[-1]] = index
+        return [found[key] for key in keys]
+
+    def run(self, *, quality_alone: bool = False) -> Vector:
+        """Fit all constants, or those of quality alone; returns all (`Layout`)."""
+        for _ in range(1 if quality_alone else ROUNDS):
+            for part in (self._quality,) if quality_alone else (self._time, self._quality):
                 say(f"  loss {self._minimise(part):.1f}")
         return self._x
+
+    def laplace(self) -> Posterior:
+        """Return the normal distribution with the Hessian of the loss, by Gauss and Newton.
+
+        Only after `run`.
+        """
+        part = self._quality
+        x = self._x[part.place].copy()
+        found = self._residuals(part, x)
+        slope = self._slopes  # of the last iteration: they hardly change
+        jacobian = np.linalg.solve(np.linalg.cholesky(accuracy_noise(self.cells)), slope)
+        weights = part.outlier / np.maximum(np.abs(found.values), part.outlier)
+        hessian = jacobian.T @ (jacobian * weights[:, None]) + part.precision
+        covariance = np.asarray(np.linalg.inv(hessian), np.float64)
+        return Posterior(self.layout.quality, x, covariance, self.accuracies(x), slope)
+
+    def accuracies(self, quality: Vector) -> Vector:
+        """Return simulated accuracies (R,) of the cells at constants of quality (P,)."""
+        said = self._predictions(self._quality, quality)
+        return np.array([said[index].accuracy for index in range(len(self.cells))])
 
     def constants(self) -> Constants:
         """Return the fitted constants, and those of the start that are not fitted."""
@@ -385,27 +448,28 @@ class Fit:
         """Move the constants of a part by Levenberg-Marquardt steps; return the least loss."""
 
         def loss(r: Vector, x: Vector) -> float:
-            """Return the Huber loss, linear beyond one standard deviation, less the log prior."""
-            size, away = np.abs(r), x - part.mean
-            huber = np.where(size < 1.0, 0.5 * r * r, size - 0.5)
-            return float((huber * found.weights).sum() + 0.5 * away @ part.precision @ away)
+            """Return the Huber loss, linear beyond `outlier`, less the log prior."""
+            size, away, limit = np.abs(r), x - part.mean, part.outlier
+            huber = np.where(size < limit, 0.5 * r * r, limit * (size - 0.5 * limit))
+            return float(huber.sum() + 0.5 * away @ part.precision @ away)
 
         x = self._x[part.place].copy()
         found = self._residuals(part, x)
-        r, best, damping = found.values, loss(found.values, x), 0.3
+        best, damping = loss(found.values, x), 0.3
         for _ in range(part.iterations):
-            jacobian = self._jacobian(part, x, r, found.datasets)
-            weights = found.weights / np.maximum(np.abs(r), 1.0)
+            jacobian = part.jacobian(x, found)
+            r = found.values
+            weights = part.outlier / np.maximum(np.abs(r), part.outlier)
             hessian = jacobian.T @ (jacobian * weights[:, None]) + part.precision
             gradient = jacobian.T @ (weights * r) + part.precision @ (x - part.mean)
             gain = 0.0
             for _ in range(5):
                 step = -np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), gradient)
                 nearby = x + np.clip(step, -part.longest_step, part.longest_step)
-                r_nearby = self._residuals(part, nearby).values
-                gain = best - loss(r_nearby, nearby)
+                found_nearby = self._residuals(part, nearby)
+                gain = best - loss(found_nearby.values, nearby)
                 if gain > 0.0:
-                    x, r, best = nearby, r_nearby, best - gain
+                    x, found, best = nearby, found_nearby, best - gain
                     damping = max(0.25 * damping, 1e-3)
                     break
                 damping *= 4.0
@@ -414,40 +478,71 @@ class Fit:
         self._x[part.place] = x
         return best
 
-    def _jacobian(self, part: Part, x: Vector, r: Vector, datasets: list[str]) -> Vector:
-        """Return (R, P) derivatives, by differences."""
-        together: dict[str, list[tuple[int, NDArray[np.bool_]]]] = {}
-        for index, name in enumerate(self.layout.names()[part.place]):
+    def _together(self, place: slice) -> list[list[tuple[int, str | None]]]:
+        """Return constants of a part that one simulation moves: index, and dataset if of one."""
+        found: dict[str, list[tuple[int, str | None]]] = {}
+        for index, name in enumerate(self.layout.names()[place]):
             owner, _, rest = name.partition(": ")
             local = owner in self.layout.datasets
-            touched = np.array([not local or owner == dataset for dataset in datasets])
-            together.setdefault(rest if local else name, []).append((index, touched))
-        out = np.zeros((len(r), len(x)))
-        for moved in together.values():
+            found.setdefault(rest if local else name, []).append((index, owner if local else None))
+        return list(found.values())
+
+    def _time_jacobian(self, x: Vector, found: Residuals) -> Vector:
+        out = np.zeros((len(found.values), len(x)))
+        datasets = np.array(found.datasets)
+        for moved in self._together(self._time.place):
             shift = np.zeros(len(x))
-            shift[[index for index, _ in moved]] = part.step
-            slope = (self._residuals(part, x + shift).values - r) / part.step
-            if part.central:
-                back = (self._residuals(part, x - shift).values - r) / part.step
-                slope = 0.5 * (slope - back)
-            for index, touched in moved:
+            shift[[index for index, _ in moved]] = TIME_STEP
+            slope = (self._residuals(self._time, x + shift).values - found.values) / TIME_STEP
+            for index, dataset in moved:
+                touched = slice(None) if dataset is None else datasets == dataset
                 out[touched, index] = slope[touched]
         return out
 
+    def _quality_jacobian(self, x: Vector, _: Residuals) -> Vector:
+        colour = np.linalg.cholesky(accuracy_noise(self.cells))
+        self._slopes = self.accuracy_slopes(x)
+        return np.asarray(np.linalg.solve(colour, self._slopes), np.float64)
+
+    def accuracy_slopes(self, x: Vector) -> Vector:
+        """Return (R, P) derivatives of the accuracies, by differences to both sides.
+
+        Cells of `mas` that differ in the arrival rate alone have those of the lowest rate.
+        """
+        out = np.zeros((len(self.cells), len(x)))
+        for moved in self._together(self._quality.place):
+            shift = np.zeros(len(x))
+            shift[[index for index, _ in moved]] = QUALITY_STEP
+            up, down = (
+                self._predictions(self._quality, x + sign * shift, self._few) for sign in (1, -1)
+            )
+            for cell, like in enumerate(self._like):
+                slope = (up[like].accuracy - down[like].accuracy) / (2.0 * QUALITY_STEP)
+                own = [i for i, dataset in moved if dataset == self.cells[cell].dataset]
+                out[cell, own] = slope
+        return out
+
     def _residuals(self, part: Part, values: Vector) -> Residuals:
+        return part.residuals(self._predictions(part, values))
+
+    def _predictions(
+        self, part: Part, values: Vector, batches: Batches | None = None
+    ) -> dict[int, Prediction]:
         point = self._x.copy()
         point[part.place] = values
         constants = with_constants(self.start, self.layout, point)
         out: dict[int, Prediction] = {}
-        for indices, batch in self._batches:
-            batch.set_constants(constants)
-            out.update(zip(indices, batch.run(), strict=True))
-        return part.residuals([out[index] for index in range(len(self.cells))])
+        for indices, batch in self._batches if batches is None else batches:
+            if self.cells[indices[0]].method in part.methods:
+                batch.set_constants(constants)
+                out.update(zip(indices, batch.run(), strict=True))
+        return out
 
-    def _time_residuals(self, predictions: list[Prediction]) -> Residuals:
+    def _time_residuals(self, predictions: Mapping[int, Prediction]) -> Residuals:
         residuals, datasets = [], []
-        for cell, said, adaptive in zip(self.cells, predictions, self._adaptive, strict=True):
-            if adaptive:
+        for index, said in sorted(predictions.items()):
+            cell = self.cells[index]
+            if HARNESSES[cell.method].adaptive:
                 pairs = [
                     (said.prompt_tokens, cell.prompt_tokens, TOKENS_SD),
                     (said.completion_tokens, cell.completion_tokens, TOKENS_SD),
@@ -460,23 +555,18 @@ class Fit:
             known = [float(np.log(a / b)) / sd for a, b, sd in pairs if b]
             residuals += known
             datasets += [cell.dataset] * len(known)
-        return Residuals(np.array(residuals), datasets, np.ones(len(residuals)))
+        return Residuals(np.array(residuals), datasets)
 
-    def _accuracy_residuals(self, predictions: list[Prediction]) -> Residuals:
-        residuals = []
-        for cell, said in zip(self.cells, predictions, strict=True):
-            variance = max(cell.accuracy * (1.0 - cell.accuracy), 0.02) / (cell.num_queries or 500)
-            sd = float(np.sqrt(variance + ACCURACY_SD**2))
-            residuals.append((said.accuracy - cell.accuracy) / sd)
-        weights = np.where(self._adaptive, ADAPTIVE_WEIGHT, 1.0)
-        return Residuals(np.array(residuals), [cell.dataset for cell in self.cells], weights)
+    def _accuracy_residuals(self, predictions: Mapping[int, Prediction]) -> Residuals:
+        said = [predictions[index] for index in range(len(self.cells))]
+        datasets = [cell.dataset for cell in self.cells]
+        return Residuals(accuracy_residuals(self.cells, said), datasets)
 
 
 def prior(start: Constants) -> Constants:
     """Return the starting point of the fit: the means of the priors, whatever `start` has."""
-    layout = Layout(tuple(start.profiles), start.pool.aliases)
-    means = [time_prior(layout)[0], quality_prior(layout)[0]]
-    return with_constants(start, layout, np.concatenate(means))
+    layout = layout_of(start)
+    return with_constants(start, layout, layout.vector({}))
 
 
 def left_out(
@@ -528,12 +618,16 @@ def write(constants: Constants, out: Path) -> Constants:
             "sigma_query": f"{output.sigma_query:.3f}",
             "sigma_call": f"{output.sigma_call:.3f}",
             "difficulty_slope": f"{output.difficulty_slope:g}",
+            "final_factor": f"{output.final_factor:.3g}",
+            "strategy_factor": _flow(output.strategy_factor),
             "overhead_tokens": f"{profile.prompt.overhead_tokens}",
             "role_calls": str(profile.agents.role_calls).lower(),
             "visible_tests": f"{profile.agents.visible_tests:g}",
             "difficulty_sd": f"{quality.difficulty_sd:g}",
             "latent_correlation": f"{quality.latent_correlation:g}",
             "truncated_right_frac": f"{quality.truncated_right_frac:g}",
+            "strategy_gain": _flow(quality.strategy_gain),
+            "structure_gain": _flow(quality.structure_gain),
         }.items():
             text = _set(text, key, value)
         replace_text(out / "workloads" / f"{dataset}.yaml", text)
@@ -555,26 +649,37 @@ def _flow(shares: Mapping[Any, float]) -> str:
 
 def main(
     runs: Annotated[Path, typer.Argument(help="JSON file of measured cells.")],
-    out: Annotated[Path, typer.Option(help="Folder for the YAML files and fit.json.")],
+    out: Annotated[Path, typer.Option(help="Folder for YAML files, posterior.csv and fit.json.")],
+    begin: Annotated[
+        Path | None, typer.Option(help="fit.json of an earlier fit, to begin with its constants.")
+    ] = None,
+    quality_alone: Annotated[
+        bool, typer.Option(help="Keep the constants of time that the fit begins with.")
+    ] = False,
     cross_validate: Annotated[
         bool, typer.Option(help="Also leave out each arrival rate in turn.")
     ] = False,
 ) -> None:
     """Fit pool and workloads to measured runs."""
     with friendly():
-        cells = read_runs(runs, ["mas", "inframind"])
+        cells = read_runs(runs, list(HARNESSES))
         before = load_constants(POOL, [cell.dataset for cell in cells])
         start = with_facts(before, cells)
-        fit = Fit(cells, start)
-        values = fit.layout.values(fit.run())
+        first = read_json(begin)["values"] if begin else None
+        fit = Fit(cells, start, first=first)
+        values = fit.layout.values(fit.run(quality_alone=quality_alone))
         write(fit.constants(), out)
+        posterior = fit.laplace()
+        draws = to_csv(posterior.layout, draw(posterior, DRAWS))
+        replace_text(out / "workloads" / "posterior.csv", draws)
         rates = sorted({c.arrival_rate_per_min for c in cells}) if cross_validate else ()
-        report: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "values": {name: float(f"{value:.4g}") for name, value in values.items()},
+            "posterior": report(posterior, cells, fit.accuracies),
             "prior": errors(cells, prior(start)),
             "left_out": {f"{rate:g}": left_out(cells, before, rate) for rate in rates},
         }
-        replace_text(out / "fit.json", json.dumps(report, indent=1) + "\n")
+        replace_text(out / "fit.json", json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

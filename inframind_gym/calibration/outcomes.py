@@ -133,7 +133,8 @@ def read_outcomes(
         right = _RIGHT.get(text["correct"].lower())
         if right is None:
             name = header[place["correct"]]
-            raise _wrong(path, line, name, text["correct"], "0, 1, true or false")
+            wanted = "0, 1, true or false (of scores between 0 and 1, say what counts as right)"
+            raise _wrong(path, line, name, text["correct"], wanted)
         length = _count(path, line, header[place["length"]], text["length"])
         key = text["model"], text["query"]
         of = domain or DOMAINS.get(text["domain"].lower())
@@ -168,7 +169,7 @@ def read_outcomes(
 def _places(path: Path, header: list[str], columns: Mapping[str, str]) -> dict[str, int]:
     """Return the column of each meaning; nothing for an empty file."""
     names = [name.lower() for name in header]
-    place = {}
+    place, missing, options = {}, [], []
     for meaning, usual in COLUMNS.items():
         given = columns.get(meaning)
         wanted = usual if given is None else (given.lower(),)
@@ -178,10 +179,16 @@ def _places(path: Path, header: list[str], columns: Mapping[str, str]) -> dict[s
         elif header and (given is not None or meaning not in _OPTIONAL):
             asked = given if given is not None else f"of {meaning} ({', '.join(usual)})"
             hint = did_you_mean(given, header) if given is not None else ""
-            raise ConfigError(
-                f"{path}:1: there is no column {asked}.{hint} Found: "
-                f"{shortened(', '.join(header), 200)}. Name it: --column {meaning}=NAME."
-            )
+            missing.append(f"there is no column {asked}.{hint}")
+            options.append(f"--column {meaning}=NAME")
+    if missing:
+        other = next((mark for mark in ";\t|" if len(header) == 1 and mark in header[0]), None)
+        if other is not None:
+            raise ConfigError(f"{path}:1: columns are separated by {other!r}. Write commas.")
+        found = shortened(", ".join(header), 200)
+        raise ConfigError(
+            f"{path}:1: {' '.join(missing)} Found: {found}. Name: {' '.join(options)}."
+        )
     return place
 
 

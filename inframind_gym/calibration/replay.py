@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.calibration.measured_runs import QUANTILES, SLO_S, MeasuredCell
 from inframind_gym.calibration.replay_choices import (
+    AGGREGATION_GAINS,
     CALL_TIMEOUT_S,
     Harness,
     choose,
@@ -47,19 +48,19 @@ from inframind_gym.simulator.workload import TaskProfile, load_workload
 from inframind_gym.tasks import DOMAINS, load_tasks
 
 DEFAULT_SEEDS: Final = 8
-# `fit_lengths` on the published cells at that rate, with DEFAULT_SEEDS.
+# `fit_lengths` on the published cells at that rate, with four seeds.
 FITTED_AT_PER_MIN: Final = 50.0
 LENGTH_FACTORS: Final[Mapping[tuple[str, str], float]] = {
-    ("moa", "math"): 1.91,
-    ("moa", "mbpp"): 1.39,
+    ("moa", "math"): 2.12,
+    ("moa", "mbpp"): 1.45,
     ("moa", "gsm_hard"): 1.05,
     ("moa", "humaneval"): 1.00,
-    ("moa", "mmlu_pro"): 2.63,
-    ("gptswarm", "math"): 1.19,
-    ("gptswarm", "mbpp"): 1.39,
-    ("gptswarm", "gsm_hard"): 1.29,
-    ("gptswarm", "humaneval"): 0.86,
-    ("gptswarm", "mmlu_pro"): 0.80,
+    ("moa", "mmlu_pro"): 2.72,
+    ("gptswarm", "math"): 1.29,
+    ("gptswarm", "mbpp"): 1.42,
+    ("gptswarm", "gsm_hard"): 1.26,
+    ("gptswarm", "humaneval"): 0.91,
+    ("gptswarm", "mmlu_pro"): 0.72,
 }
 FACTORS: Final = (0.5, 3.0)  # the least and the greatest that is tried
 EXPLAINED: Final = 0.25  # relative error of the mean latency beyond which no factor is taken
@@ -76,6 +77,8 @@ class Constants:
     profiles: Mapping[str, TaskProfile]  # by dataset
     # of the answers, by method and dataset; 1 where there is none
     length_factors: Mapping[tuple[str, str], float] = field(default_factory=lambda: LENGTH_FACTORS)
+    # logits of the aggregating call of `moa` and `gptswarm`, by dataset; 0 where there is none
+    aggregation_gains: Mapping[str, float] = field(default_factory=lambda: AGGREGATION_GAINS)
 
 
 class Prediction(NamedTuple):
@@ -156,6 +159,7 @@ class RunBatch:
                     method,
                     constants.profiles[dataset],
                     constants.length_factors.get((method, dataset), 1.0),
+                    constants.aggregation_gains.get(dataset, 0.0),
                 )
                 for dataset in self._datasets
             ],

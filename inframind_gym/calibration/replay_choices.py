@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,19 +43,25 @@ from inframind_gym.simulator.workflow.topology import (
 )
 from inframind_gym.simulator.workload import AgentProfile, TaskProfile
 
-# Logits that the aggregating call of `moa` loses against the deciding call of a workflow, the same
-# for all datasets. Chosen for the accuracies published with InfraMind: MATH 74.6, GSM-Hard 49.0 and
-# MMLU-Pro 44.0 %. The simulation has 73, 51 and 51: no shift of one size explains the loss on
-# MMLU-Pro.
-AGGREGATOR_LOGIT: Final = -0.8
+# Logits that the aggregating call of `moa` and `gptswarm` has beyond the deciding call of a
+# workflow, by dataset: fitted with the other gains (`benchmarks/fit/measured.py`) to their
+# accuracies at 50 queries a minute.
+AGGREGATION_GAINS: Final[Mapping[str, float]] = {
+    "math": -1.14,
+    "mbpp": -0.14,
+    "gsm_hard": -0.73,
+    "humaneval": -0.42,
+    "mmlu_pro": -0.75,
+}
 
 # Share of an adaptive router's calls that take their query's own route instead of one of their own:
 # it decides by the query and the budget that is left, so the calls of a query resemble each other.
-# The share is not published: of 0, 1/4, 1/2, 3/4 and 1 this one meets the measured latencies best
-# (median absolute errors 25, 21, 12, 16 and 39 %), so it is a constant fitted to them by hand.
+# The share is not published: 0.4, 0.5, 0.6 and 0.7 miss the measured mean latencies by 9, 10, 14
+# and 16 % (medians), so it is a constant fitted to them by hand.
 ROUTE_AFFINITY: Final = 0.5
 
 CALL_TIMEOUT_S: Final = 600.0
+PROPOSAL_TOKENS: Final = 1000  # that an aggregator reads of an answer at most: 4,000 characters
 BARE_PROMPT_TOKENS: Final = 30  # chat template, and at most a line of instructions
 USUAL_EDGES: Final = 5  # where a cell has none: the middle of the measured 4 to 7
 _DEBATE: Final = TOPOLOGIES.index("Debate")
@@ -109,34 +115,42 @@ def harness_of(method: str) -> Harness:
     return HARNESSES[method]
 
 
-def profile_for(method: str, profile: TaskProfile, length_factor: float = 1.0) -> TaskProfile:
+def profile_for(
+    method: str, profile: TaskProfile, length_factor: float = 1.0, aggregation_gain: float = 0.0
+) -> TaskProfile:
     """Return the profile of a dataset, changed for a method's prompts and agents.
 
     Args:
         method: one of HARNESSES.
         profile: of the dataset.
-        length_factor: of the agents' answers, where the method has no prompt strategies; the call
-            that decides has the length that it has in `mas`.
+        length_factor: of the agents' answers, where the method has no prompt strategies. An
+            aggregating call is as long as a plain answer of its model.
+        aggregation_gain: logits of the call that decides, where the method has no roles.
     """
     harness = harness_of(method)
     if not harness.has_roles:
-        bare = profile.prompt.model_copy(update={"overhead_tokens": BARE_PROMPT_TOKENS})
+        bare = profile.prompt.model_copy(
+            update={
+                "overhead_tokens": BARE_PROMPT_TOKENS,
+                "final_message_tokens": PROPOSAL_TOKENS,
+            }
+        )
         profile = profile.model_copy(update={"agents": AgentProfile(), "prompt": bare})
     if harness.has_strategies:
         return profile
     gain = dict.fromkeys(STRATEGIES, 0.0)
-    if method == "moa":
-        gain[STRATEGIES[0]] = AGGREGATOR_LOGIT  # the strategy of the deciding call
+    output: dict[str, Any] = {
+        "strategy_factor": {
+            **dict.fromkeys(STRATEGIES, 1.0),
+            STRATEGIES[_PLAIN]: length_factor,
+        }
+    }
+    if not harness.has_roles:
+        gain[STRATEGIES[0]] = aggregation_gain  # the strategy of the deciding call
+        output["final_factor"] = 1.0
     return profile.model_copy(
         update={
-            "output": profile.output.model_copy(
-                update={
-                    "strategy_factor": {
-                        **dict.fromkeys(STRATEGIES, 1.0),
-                        STRATEGIES[_PLAIN]: length_factor,
-                    }
-                }
-            ),
+            "output": profile.output.model_copy(update=output),
             "quality": profile.quality.model_copy(update={"strategy_gain": gain}),
         }
     )

@@ -120,6 +120,7 @@ def workload_yaml(
         "sigma_call": round(lengths.sigma_call, 3),
         "difficulty_slope": round(lengths.slope_pooled, 4),
         "strategy_factor": like.output.strategy_factor,
+        "final_factor": like.output.final_factor,
     }
     quality = {
         **like.quality.model_dump(mode="json"),
@@ -148,7 +149,7 @@ def workload_yaml(
             *models,
             "",
             "# Fitted: sigma_query, sigma_call, difficulty_slope (log length). Assumed: "
-            "strategy_factor.",
+            "strategy_factor, final_factor.",
             _plain({"output": output}),
             f"# Fitted: difficulty_sd, ± {rasch.difficulty_sd_error:.2g}. Assumed: the gains and "
             "the other numbers.",

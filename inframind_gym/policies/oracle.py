@@ -362,7 +362,7 @@ def play(oracle: Oracle, query: Query, recipe: Any) -> None:
     messages = 0
     for node in range(nodes):
         if everyone >> np.uint32(node) & _ONE:
-            messages += int(node_tokens[node])
+            messages += min(int(node_tokens[node]), params.final_message_tokens[profile])
     final = most_used(recipe, nodes, strategies)
     tokens, seconds, good = send(
         oracle,

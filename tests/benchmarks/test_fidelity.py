@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
@@ -19,8 +20,12 @@ from inframind_gym.calibration.server_card import Limits
 from inframind_gym.tasks import load_tasks
 from tests.calibration import synthetic
 
-TABLES = ("targets", "logs", "cards", "runs", "left_out", "cells", "bias")
+TABLES = ("targets", "datasets", "gains", "failures")
 PAGE = "# By hand\n\n" + "".join(f"<!-- table: {name} -->\nold\n<!-- end -->\n" for name in TABLES)
+
+
+DOCS = Path(fidelity.__file__).parents[1] / "docs"
+SHIPPED = dict(fidelity.LOGS)
 
 
 def raw_cell(rate: float, **changes: Any) -> dict[str, Any]:
@@ -53,8 +58,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def made_up_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log("A made-up server", Limits(16, 1024), 1.0, 1e-9, 5.0)
+    log = Log("A made-up server", Limits(16, 1024), "llama-3.1-8b", "RTX-4090", 1)
     monkeypatch.setattr(fidelity, "LOGS", {"log.jsonl": log})
+    monkeypatch.setattr(fidelity, "LOG_LIMITS", (1.0, 1e-9, 5.0))
 
 
 def call(data: Path, out: Path) -> tuple[int, str, str]:
@@ -69,15 +75,23 @@ def test_the_page_is_filled_and_stays_the_same(data: Path, tmp_path: Path) -> No
     assert code == 0, err
     text = page.read_text(encoding="utf-8")
     assert text.startswith("# By hand") and "old" not in text
-    assert re.search(r"mean e2e \| A made-up server \| ≤ 1 % \| 0\.\d+ % \| yes \|", out)
-    assert re.search(r"worst e2e percentile \| .* \| \*\*no\*\* \|", text)
-    assert "| `mas`, 2 cells, fitted | ≤ 10 % |" in text
-    assert "| `mas`, 50/min left out | ≤ 15 % | 5.7 % | yes |" in text  # of the fit on file
-    assert re.search(r"\| math \| 5 \| 60 \| 33 → [\d,]+ \(.*\) \| .* \| 70\.0 → ", text)
-    assert re.search(r"\| A made-up server \| not fitted \| time to first token, s \| \d", text)
-    plots = {path.name: path.read_bytes() for path in (tmp_path / "fidelity").iterdir()}
-    assert set(plots) == {"logs.svg", "runs-latency.svg", "runs-accuracy.svg"}
+    rows = re.findall(r"(?m)^\| (.*) \|$", out)
+    assert rows[2].startswith("A made-up server | unseen half; ")
+    assert re.search(
+        r"\d\.\d\d % \(≤ 1\) \| \*\*\d.* % *\*\* \(≤ 1e-09\) \| .* \| \*\*no\*\*$", rows[2]
+    )
+    assert re.match(r"A made-up server \| cold, .* \| .*\d %.* \(≤ 15\) \| – \| – \| ", rows[3])
+    assert "| `mas`, median of 2 cells | rates of the fit | " in out
+    assert "| `mas`, median of 15 cells | 50/min left out of the fit | " in out  # the fit on file
+    assert re.search(r"\| `mas` math, 60/min, cost rate 5 \| 33 → [\d,]+ \|", text)
+    assert re.search(r"\| mas \| math \| [+−0-9]+ % \| [+−0-9]+ % \| ", text)
+    plots = {path.name: path.read_bytes() for path in (tmp_path / "fidelity").glob("*.svg")}
+    assert set(plots) == {"logs.svg", "runs.svg"}
     assert all(len(plot) < 150_000 and b"<text" in plot for plot in plots.values())
+    tables = {path.stem: path.read_text("utf-8") for path in (tmp_path / "fidelity").glob("*.csv")}
+    lengths = {name: len(content.splitlines()) for name, content in tables.items()}
+    assert lengths["logs"] == 1 + 2 * 3 * 5 and lengths["cells"] == 1 + 3
+    assert "A made-up server,base_s," in tables["constants"]
 
     shown = [text, *(plot.decode() for plot in plots.values())]
     folders = (data, tmp_path, Path.cwd(), Path.home(), Path(sys.prefix))
@@ -92,12 +106,43 @@ def test_the_page_is_filled_and_stays_the_same(data: Path, tmp_path: Path) -> No
         assert (tmp_path / "fidelity" / name).read_bytes() == plot
 
 
-def test_the_shipped_page_has_every_table_filled() -> None:
-    page = (Path(fidelity.__file__).parents[1] / "docs" / "fidelity.md").read_text("utf-8")
-    regions = re.findall(r"(?s)<!-- table: (\S+) -->(.*?)<!-- end -->", page)
-    assert {name for name, _ in regions} == set(TABLES)
-    assert all("| --- |" in table for _, table in regions)
-    assert page.count("<!-- table:") == len(regions)
+def regions_of(page: Path) -> dict[str, list[list[str]]]:
+    """The rows of the page's tables by name, without headings."""
+    found = re.findall(r"(?s)<!-- table: (\S+) -->(.*?)<!-- end -->", page.read_text("utf-8"))
+    lines = {name: re.findall(r"(?m)^\| (.*) \|$", content)[2:] for name, content in found}
+    return {name: [line.split(" | ") for line in own] for name, own in lines.items()}
+
+
+def test_the_targets_of_the_shipped_page_are_complete() -> None:
+    """Each log has its unseen half and the cold estimate, each method its rates, fitted or not."""
+    regions = regions_of(DOCS / "fidelity.md")
+    assert set(regions) == set(TABLES) and all(regions.values())
+    rows = [(re.sub(r", median of \d+ cells", "", row[0]), row[1]) for row in regions["targets"]]
+    left_out = json.loads(fidelity.FIT.read_text("utf-8"))["left_out"]
+    wanted = [(log.title, "cold, launch options alone") for log in SHIPPED.values()]
+    wanted += [(f"`{method}`", "rates of the fit") for method in fidelity.METHODS]
+    wanted += [
+        (f"`{method}`", f"{rate}/min left out of the fit")
+        for rate, methods in left_out.items()
+        for method in methods
+    ]
+    halves = [row for row in rows if row[1].startswith("unseen half; ")]
+    assert [title for title, _ in halves] == [log.title for log in SHIPPED.values()]
+    assert sorted(set(rows) - set(halves)) == sorted(wanted)
+    assert all(re.fullmatch(r"yes|\*\*no\*\*", row[5]) for row in regions["targets"])
+    for row in regions["targets"]:  # a missed figure is bold, and then the row says no
+        assert (row[5] == "yes") == (not any("**" in cell for cell in row[:5])), row
+
+
+def test_the_files_beside_the_shipped_page_have_all_cells() -> None:
+    with (DOCS / "fidelity" / "cells.csv").open(encoding="utf-8") as file:
+        cells = list(csv.DictReader(file))
+    counts = {
+        method: sum(cell["method"] == method for cell in cells) for method in fidelity.METHODS
+    }
+    shown = {row[0]: row for row in regions_of(DOCS / "fidelity.md")["targets"]}
+    for method, count in counts.items():
+        assert any(title.startswith(f"`{method}`, median of {count} ") for title in shown)
 
 
 def test_errors_are_one_line(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

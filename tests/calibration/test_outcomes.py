@@ -122,6 +122,16 @@ def test_columns_are_found_by_usual_names_or_by_those_that_are_given(tmp_path: P
     with pytest.raises(ConfigError, match=r"no column domain.*--domain Math"):
         read_outcomes(path, {"length": "n"})
     read = read_outcomes(path, {"length": "n"}, "Math")["Math"]
+    several = tmp_path / "several.csv"
+    several.write_text("router,is_correct,n\nm,1,10\n")
+    wanted = (
+        r"of query .* of model .* of length .*--column query=NAME --column model=NAME --column le"
+    )
+    with pytest.raises(ConfigError, match=wanted):
+        read_outcomes(several)
+    several.write_text("id;model;correct;completion_tokens\nq;m;1;10\n")
+    with pytest.raises(ConfigError, match=r"separated by ';'. Write commas"):
+        read_outcomes(several)
     assert read.models == ("m",) and read.questions == ("how?", "why?")
     assert read.prompt_tokens == 40.0 and read.unit == "tokens"
     np.testing.assert_array_equal(read.length, [[np.nan, 10.0]])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from inframind_gym.calibration import replay
+from inframind_gym.calibration import replay, replay_choices
 from inframind_gym.calibration.measured_runs import MeasuredCell, read_runs
 from inframind_gym.calibration.replay import (
     LENGTH_FACTORS,
@@ -300,6 +300,32 @@ def test_gptswarm_makes_one_call_after_the_other_whatever_its_edges(
     assert free.calls == all_.calls == 6.0
     assert free.latency_s["mean"] == pytest.approx(all_.latency_s["mean"], rel=0.05)
     assert free.latency_s["mean"] > 1.2 * at_once.latency_s["mean"]
+
+
+def test_an_aggregator_reads_the_beginning_of_a_proposal(
+    tmp_path: Path, constants: Constants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [read_cell(tmp_path, of, arrival_rate=0.01) for of in ("moa", "mas")]
+    whole, mas = predict(cells, constants, 1)
+    monkeypatch.setattr(replay_choices, "PROPOSAL_TOKENS", 10)
+    cut, same = predict(cells, constants, 1)
+    assert cut.completion_tokens == whole.completion_tokens
+    assert cut.prompt_tokens < whole.prompt_tokens - 500.0
+    monkeypatch.setattr(replay_choices, "PROPOSAL_TOKENS", 11)
+    (more,) = predict(cells[:1], constants, 1)
+    assert more.prompt_tokens == pytest.approx(cut.prompt_tokens + 5.0)  # of five proposals
+    assert same == mas
+
+
+def test_aggregators_have_a_gain_of_their_own(tmp_path: Path, constants: Constants) -> None:
+    cells = [read_cell(tmp_path, of) for of in ("moa", "gptswarm", "mas")]
+    low, high = (
+        predict(cells, replace(constants, aggregation_gains={"math": gain}), 2)
+        for gain in (-2.0, 2.0)
+    )
+    assert high[0].accuracy > low[0].accuracy + 0.1
+    assert high[1].accuracy > low[1].accuracy + 0.1
+    assert high[2] == low[2]
 
 
 def test_clients_of_measured_runs_abort_calls(

@@ -26,6 +26,7 @@ from inframind_gym.simulator.placement.jobs import (
     STREAM_TOPOLOGY,
 )
 from inframind_gym.simulator.placement.memory import STREAM_FOREIGN
+from inframind_gym.simulator.placement.service import ONE_STEP
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 
@@ -46,7 +47,7 @@ class Call:
     model: int
     agent: int
     reads: list[Call]
-    work: float = 0.0
+    prefill_s: float = 0.0
     path_s: float = 0.0
     output: float = 0.0
     is_ready: bool = False
@@ -89,6 +90,7 @@ class Instance:
     polled: int = 0
     mean_s: float = 0.0
     last_s: float = 0.0
+    prefill_s: float = 0.0
 
     @property
     def moves(self) -> bool:
@@ -242,9 +244,9 @@ class ReferenceCluster:
                 call.output = min(max(float(self.trace.output[row]), 1.0), demand.max_tokens)
             whole = min(prompt + sum(other.output for other in call.reads), demand.max_tokens)
             alone_s = card.base_s + card.per_seq_s
-            call.work = call.output + whole / (card.prefill_tokens_per_s * alone_s)
+            call.prefill_s = max(whole / card.prefill_tokens_per_s - alone_s, 0.0)
             before_s = max((other.path_s for other in call.reads), default=0.0)
-            call.path_s = before_s + call.work * alone_s
+            call.path_s = before_s + call.prefill_s + call.output * alone_s
         job.ideal_s = max(call.path_s for call in job.calls)
         job.deadline_s = job.arrival_s + demand.slo.factor * job.ideal_s + demand.slo.grace_s
         self.jobs.append(job)
@@ -304,7 +306,8 @@ class ReferenceCluster:
         while instance.queue and len(instance.running) < self.cards[instance.model].slots:
             call = instance.queue.pop(0)
             call.start_s = now_s
-            call.left = call.work
+            call.left = call.output
+            instance.prefill_s += call.prefill_s
             call.times_served += 1
             instance.running.append(call)
 
@@ -315,16 +318,20 @@ class ReferenceCluster:
             step_s = card.base_s + card.per_seq_s * len(instance.running)
             call = min(instance.running, key=lambda c: c.left)
             steps = call.left
-            if now_s + steps * step_s > to_s:
-                steps = (to_s - now_s) / step_s
+            if now_s + instance.prefill_s + steps * step_s > to_s:
+                stopped_s = min(instance.prefill_s, to_s - now_s)
+                instance.prefill_s -= stopped_s
+                steps = (to_s - now_s - stopped_s) / step_s
                 for other in instance.running:
                     other.left -= steps
                 return
-            now_s += steps * step_s
+            now_s += instance.prefill_s + steps * step_s
+            instance.prefill_s = 0.0
             for other in instance.running:
                 other.left -= steps
-            instance.running.remove(call)
-            self.finish(instance, call, now_s)
+            for other in [other for other in instance.running if other.left <= ONE_STEP]:
+                instance.running.remove(other)
+                self.finish(instance, other, now_s)
             self.fill(instance, now_s)
 
     def finish(self, instance: Instance, call: Call, now_s: float) -> None:

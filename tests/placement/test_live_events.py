@@ -131,10 +131,11 @@ def test_a_job_that_comes_tells_its_place_and_its_tokens(tmp_path: Path, max_tok
         assert job["ordinal"] == ordinal
         drawn = drawn_tokens(world, state, places[-1])
         models = job["model"][: len(drawn.prompt)]
-        work = (
-            np.array(drawn.output) + np.array(drawn.prompt) * world.model["prefill_steps"][models]
-        )
-        assert job["work"][: len(models)].tolist() == work.tolist()
+        assert job["work"][: len(models)].tolist() == drawn.output
+        model = world.model[models]
+        prompt_s = np.array(drawn.prompt) * model["prefill_token_s"]
+        longer_s = np.maximum(prompt_s - (model["base_s"] + model["per_seq_s"]), 0.0)
+        assert job["prefill_s"][: len(models)].tolist() == longer_s.tolist()
         assert len(models) == world.dag[job["dag"]]["calls"] and max(drawn.prompt) <= max_tokens
     assert sorted(places) == list(range(20))
     assert ours.tell(events.ADVANCE) == -1

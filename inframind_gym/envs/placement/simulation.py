@@ -297,11 +297,13 @@ def _model(card: ModelCard, demand: DemandConfig) -> NDArray[Any]:
     row["active_mb"] = card.active_mem_MB
     row["slept_mb"] = card.slept_mem_MB
     row["tp"] = card.tp_min
-    for name in ("base_s", "per_seq_s", "prefill_steps", "slots", "queue"):
+    for name in ("base_s", "per_seq_s", "slots", "queue"):
         row[name] = getattr(card, name)
+    row["prefill_token_s"] = 1.0 / card.prefill_tokens_per_s
     step_s = card.base_s + card.per_seq_s * 0.5 * card.slots  # half a batch
     output, prompt = demand.output_tokens, demand.prompt_tokens
-    work = output.median * math.exp(0.5 * output.sigma**2)
-    work += prompt.median * math.exp(0.5 * prompt.sigma**2) * card.prefill_steps
-    row["latency_s"] = work * step_s
+    row["latency_s"] = (
+        output.median * math.exp(0.5 * output.sigma**2) * step_s
+        + prompt.median * math.exp(0.5 * prompt.sigma**2) * row["prefill_token_s"]
+    )
     return record

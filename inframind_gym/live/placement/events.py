@@ -178,6 +178,7 @@ def create_single(
     job.dag = world.dag.shape[0] - 1
     job.model[0] = m
     job.work[0] = 1.0
+    job.prefill_s[0] = 0.0
     tick_s = cluster.episode[e].tick * world.settings[0].routing_s
     enter_job(world, cluster, e, slot, 0, now_s, 0.0, np.inf, tick_s, end_s)
     return slot

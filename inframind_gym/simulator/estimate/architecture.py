@@ -127,9 +127,10 @@ def find_architecture(name: str) -> Architecture:
     if "/" in name or name == ".":
         return _read_config(Path(name).expanduser() / "config.json")
     if name not in known_models():
+        folder = name if Path(name, "config.json").is_file() else "my-model"
         raise ConfigError(
             f"{unknown('model', name, known_models())} Others are given as a folder that holds "
-            "their config.json, such as ./my-model."
+            f"their config.json, such as ./{folder}."
         )
     return known_models()[name]
 

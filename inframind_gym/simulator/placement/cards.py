@@ -48,7 +48,8 @@ class ModelCard(StrictModel):
         queue: Calls that may wait in the server beyond those; the router keeps the rest.
         base_s: Time of an engine step, which gives every running call one token.
         per_seq_s: What each running call adds to it.
-        prefill_tokens_per_s: Prompt tokens that are computed in a second.
+        prefill_tokens_per_s: Prompt tokens that are computed in a second. A step that computes a
+            prompt takes so long, if that is longer than a step.
     """
 
     model_id: str = Field(min_length=1)
@@ -81,11 +82,6 @@ class ModelCard(StrictModel):
     def slept_mem_MB(self) -> float:  # noqa: N802
         """Memory that a sleeping instance keeps on each of its GPUs."""
         return self.slept_mem_tp1_MB if self.tp_min == 1 else self.slept_mem_tpg1_MB
-
-    @property
-    def prefill_steps(self) -> float:
-        """Engine steps at batch 1 that take the time of one prompt token."""
-        return 1.0 / (self.prefill_tokens_per_s * (self.base_s + self.per_seq_s))
 
 
 class Catalogue(StrictModel):

@@ -6,8 +6,9 @@ call, which reads all answers that no other call reads, decides. All calls of an
 agent's model; the call that decides has a model of its own. A call reads the job's prompt and the
 answers of the calls before it.
 
-The *work* of a call is a number of engine steps: one for every token of its answer, and for its
-prompt as many as take the time of prefilling it.
+The *work* of a call is a number of engine steps, one for every token of its answer. Its prompt is
+computed within the first of them: `prefill_s` is by how much that step is longer than one at batch
+1, and 0 for a prompt so short that reading the weights takes longer than computing it.
 
 A call becomes ready at the instant when its job arrives or the last answer it reads is there; it is
 put into `waiting_for_scheduling` at the next tick and stamped with it. Ages count from the stamp;
@@ -190,11 +191,13 @@ def create_job(
         read = min(read, settings.max_tokens)
         cluster.prompt[call] = read
         cluster.output[call] = output
-        work = output + read * model.prefill_steps
-        cluster.path_s[call] = before_s + work * (model.base_s + model.per_seq_s)
+        step_s = model.base_s + model.per_seq_s
+        prefill_s = max(read * model.prefill_token_s - step_s, 0.0)
+        cluster.path_s[call] = before_s + prefill_s + output * step_s
         longest_s = max(longest_s, cluster.path_s[call])
         job.model[call] = m
-        job.work[call] = work
+        job.work[call] = output
+        job.prefill_s[call] = prefill_s
     deadline_s = arrival_s + settings.slo_factor * longest_s + settings.slo_grace_s
     enter_job(world, cluster, e, slot, ordinal, arrival_s, longest_s, deadline_s, tick_s, end_s)
     return slot
@@ -217,6 +220,7 @@ def make_ready(
     request.ready_s = ready_s
     request.stamp_s = tick_s
     request.work = job.work[call]
+    request.prefill_s = job.prefill_s[call]
     request.job = slot
     request.call = call
     request.next = NONE

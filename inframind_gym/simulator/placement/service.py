@@ -6,11 +6,14 @@ once. An instance takes as many calls as it has slots and queue places; the othe
 with the router. Without that limit copies made later would find no work, since what was sent cannot
 be fetched back, and a server that is to sleep would drain for minutes.
 
-*Serving*. B running calls advance together: an engine step takes `base_s + per_seq_s · B` and does
-one step of each one's work, so that a call takes longer in a fuller batch. Between two events of a
-server the engine's clock runs evenly, and the next call to end is the one of least finish clock:
-time jumps from end to end. A call whose slot is taken waits in the server, first come first served.
-Servers do not see each other within a routing interval, because calls are routed at ticks only.
+*Serving*. B running calls advance together: an engine step takes `base_s + per_seq_s · B` and gives
+each a token, so that a call takes longer in a fuller batch. The step that computes a prompt takes
+longer, and all that run wait for it: a call that starts first stops the engine's clock for its
+`prefill_s`. Otherwise the clock runs evenly between two events of a server, and the next call to
+end is the one of least finish clock: time jumps from end to end. A call whose slot is taken waits
+in the server, first come first served. Servers do not see each other within a routing interval,
+because calls are routed at ticks only. docs/placement.md compares this with the kernel of the
+routing environments.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from inframind_gym.simulator.placement.state import (
     ClusterParams,
     ClusterState,
 )
+
+ONE_STEP: Final = 1e-9  # on the clock: answers that are so close end with the same step
 
 _SERVER: Final = np.zeros(1, SERVER)
 
@@ -88,6 +93,7 @@ def start(cluster: ClusterState, e: int, g: int, identity: int, now_s: float, en
     """Let a request run in a free slot."""
     server = cluster.server[e, g]
     episode = cluster.episode[e]
+    server.prefill_s += cluster.request[e, identity].prefill_s
     finish = server.clock + cluster.request[e, identity].work
     cluster.run_finish[e, g, server.running] = finish
     cluster.run_request[e, g, server.running] = identity
@@ -104,18 +110,18 @@ def start(cluster: ClusterState, e: int, g: int, identity: int, now_s: float, en
 
 @inner
 def take_out(cluster: ClusterState, e: int, g: int, now_s: float, end_s: float) -> int:
-    """Remove the running call at `next_slot` and return its request."""
+    """Remove the running call at `next_slot`, keeping the order of the others: its request."""
     server = cluster.server[e, g]
     episode = cluster.episode[e]
     slot = int(server.next_slot)
     identity = int(cluster.run_request[e, g, slot])
     server.running -= 1
-    last = int(server.running)
-    cluster.run_request[e, g, slot] = cluster.run_request[e, g, last]
-    cluster.run_finish[e, g, slot] = cluster.run_finish[e, g, last]
+    for i in range(slot, server.running):
+        cluster.run_request[e, g, i] = cluster.run_request[e, g, i + 1]
+        cluster.run_finish[e, g, i] = cluster.run_finish[e, g, i + 1]
     least = np.inf
     where = NONE
-    for i in range(last):
+    for i in range(server.running):
         if cluster.run_finish[e, g, i] < least:
             least = cluster.run_finish[e, g, i]
             where = i
@@ -170,16 +176,24 @@ def serve(
     now_s = from_s
     while server.running > 0:
         step_s = model.base_s + model.per_seq_s * server.running
-        finish_s = max(now_s, now_s + (server.next_finish - server.clock) * step_s)
+        left_s = server.prefill_s + (server.next_finish - server.clock) * step_s
+        finish_s = max(now_s, now_s + left_s)
         if finish_s > to_s:
-            server.clock += (to_s - now_s) / step_s
+            prefill_s = min(server.prefill_s, to_s - now_s)
+            server.prefill_s -= prefill_s
+            server.clock += (to_s - now_s - prefill_s) / step_s
             return
         now_s = finish_s
+        server.prefill_s = 0.0
         server.clock = server.next_finish
-        identity = take_out(cluster, e, g, now_s, end_s)
-        count_answer(cluster, e, g, identity, now_s)
-        call_done(world, cluster, e, identity, now_s, to_s, end_s)
-        start_next(cluster, e, g, now_s, end_s)
+        ended = 0
+        while server.next_finish <= server.clock + ONE_STEP:
+            identity = take_out(cluster, e, g, now_s, end_s)
+            count_answer(cluster, e, g, identity, now_s)
+            call_done(world, cluster, e, identity, now_s, to_s, end_s)
+            ended += 1
+        for _ in range(ended):
+            start_next(cluster, e, g, now_s, end_s)
 
 
 @inner

@@ -123,7 +123,7 @@ MODEL: Final = np.dtype(
         ("slept_mb", "f8"),
         ("base_s", "f8"),
         ("per_seq_s", "f8"),
-        ("prefill_steps", "f8"),  # engine steps that a prompt token costs
+        ("prefill_token_s", "f8"),  # to compute a token of a prompt
         ("latency_s", "f8"),  # of a call of mean length, alone: what is believed at the start
         ("tp", "i4"),
         ("slots", "i4"),
@@ -204,6 +204,7 @@ INSTANCE: Final = np.dtype(
 SERVER: Final = np.dtype(
     [
         ("clock", "f8"),  # engine steps so far
+        ("prefill_s", "f8"),  # until the prompts of the running are computed: the clock stands
         ("next_finish", "f8"),  # least finish clock among the running
         ("last_s", "f8"),  # when its last call ended
         ("latency_sum_s", "f8"),  # of its finished calls, from submission on
@@ -241,7 +242,8 @@ REQUEST: Final = np.dtype(
         ("ready_s", "f8"),
         ("stamp_s", "f8"),  # tick at which it was put into waiting_for_scheduling
         ("submit_s", "f8"),
-        ("work", "f8"),  # engine steps
+        ("work", "f8"),  # engine steps: tokens of its answer
+        ("prefill_s", "f8"),  # that computing its prompt adds to a step
         ("job", "i4"),
         ("call", "i4"),
         ("next", "i4"),  # behind it in the model's queue
@@ -261,6 +263,7 @@ JOB: Final = np.dtype(
         ("done", "u4"),  # bit mask of calls
         ("model", "i1", (MAX_CALLS,)),
         ("work", "f8", (MAX_CALLS,)),
+        ("prefill_s", "f8", (MAX_CALLS,)),
     ],
     align=True,
 )

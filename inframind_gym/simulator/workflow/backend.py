@@ -24,7 +24,6 @@ class Call:
     query: int  # ordinal in the stream
     task: int  # what it asks, index into the run's tasks
     topology: int  # index into TOPOLOGIES
-    structure: int  # index into STRUCTURES
     node: int  # execution of the workflow; 0 for the deciding call
     phase: int  # FIRST, SECOND or FINAL (`topology.py`)
     model: int  # index into the pool's models
@@ -36,6 +35,7 @@ class Call:
     max_tokens: int  # where the answer is cut
     reads: tuple[int, ...]  # nodes whose answers are in the prompt; its own in the SECOND phase
     sources: tuple[int, ...]  # for each of them the node that wrote it, if it was handed on
+    structure: int = 0  # of the workflow's graph, index into STRUCTURES
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,14 @@ from numpy.typing import NDArray
 from inframind_gym.simulator import quality as response
 from inframind_gym.simulator.jit import SIMULATOR, make_jit
 from inframind_gym.simulator.quality import ResponseTables, response_tables
-from inframind_gym.simulator.workflow.topology import STRATEGIES
-from inframind_gym.simulator.workload import TaskProfile, load_workload
+from inframind_gym.simulator.workflow.topology import (
+    FINAL,
+    FIRST,
+    SECOND,
+    STRATEGIES,
+    STRUCTURES,
+)
+from inframind_gym.simulator.workload import QualityProfile, TaskProfile, load_workload
 from inframind_gym.tasks import load_tasks
 
 ALIASES = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
@@ -25,12 +31,18 @@ compiled = make_jit(*SIMULATOR, allocates=True)
 
 @compiled
 def draw_lengths(
-    tables: ResponseTables, task: int, length_z: float, call: int, model: int, strategy: int
+    tables: ResponseTables,
+    task: int,
+    length_z: float,
+    call: int,
+    phase: int,
+    model: int,
+    strategy: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     tokens, cut = np.empty(N, np.int64), np.empty(N, np.bool_)
     for ordinal in range(N):
         tokens[ordinal], cut[ordinal] = response.answer_tokens(
-            tables, np.uint64(7), ordinal, task, length_z, call, model, strategy
+            tables, np.uint64(7), ordinal, task, length_z, call, phase, model, strategy
         )
     return tokens, cut
 
@@ -51,6 +63,29 @@ def draw_answers(
             tables, key, ordinal, task, call, model, bonus, truncated
         )
     return right
+
+
+@compiled
+def bonus_of(
+    tables: ResponseTables,
+    role_fit: NDArray[np.float32],
+    place: NDArray[np.int64],
+    reads: int,
+    right: int,
+) -> float:
+    """`place`: task, role, node, phase, strategy, structure."""
+    return response.answer_bonus(
+        tables,
+        role_fit,
+        place[0],
+        place[1],
+        place[2],
+        place[3],
+        place[4],
+        place[5],
+        np.uint32(reads),
+        np.uint32(right),
+    )
 
 
 @compiled
@@ -76,10 +111,15 @@ def tables(profile: TaskProfile) -> ResponseTables:
 
 
 def lengths(
-    tables: ResponseTables, *, task: int = 0, z: float = 0.0, strategy: int = 1
+    tables: ResponseTables,
+    *,
+    task: int = 0,
+    z: float = 0.0,
+    strategy: int = 1,
+    phase: int = FIRST,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     drawn: tuple[NDArray[np.int64], NDArray[np.bool_]] = draw_lengths(
-        tables, task, z, 0, QWEN, strategy
+        tables, task, z, 0, phase, QWEN, strategy
     )
     return drawn
 
@@ -219,3 +259,56 @@ def test_latent_probability_is_the_normal_distribution_function() -> None:
     np.testing.assert_allclose(ours + ours[::-1], 1.0, atol=1e-15)
     special: Any = pytest.importorskip("scipy.special")
     np.testing.assert_allclose(ours, special.ndtr(z), rtol=1e-12)
+
+
+def plain_bonus(
+    quality: QualityProfile, fit: float, place: tuple[int, ...], reads: int, right: int
+) -> float:
+    """The gain of an answer in plain Python, from the workload's own numbers."""
+    _, _, node, phase, strategy, structure = place
+    bonus = quality.strategy_gain[STRATEGIES[strategy]]
+    heard = {other for other in range(12) if reads >> other & 1}
+    if phase == FINAL:
+        bonus += quality.structure_gain[STRUCTURES[structure]]
+        weight = quality.final_info_gain
+    else:
+        bonus += quality.role_gain * fit
+        weight = quality.info_gain
+    if phase == SECOND:
+        bonus += quality.reflection_gain
+        heard -= {node}
+    if heard:
+        helping = sum(right >> other & 1 for other in heard)
+        bonus += weight * (2.0 * helping / len(heard) - 1.0)
+    return bonus
+
+
+def test_the_gain_of_an_answer_is_that_of_the_plain_reference(profile: TaskProfile) -> None:
+    gains = dict(zip(STRUCTURES, (-0.7, 0.4, 1.1, -0.2, 0.9), strict=True))
+    quality = profile.quality.model_copy(update={"structure_gain": gains})
+    tasks = load_tasks("builtin", split="test").select(np.arange(3))
+    changed = profile.model_copy(update={"quality": quality})
+    made = response_tables([changed], ALIASES, tasks, np.zeros(3, np.int32), 2048)
+    rng = np.random.default_rng(4)
+    role_fit = rng.standard_normal((3, 6)).astype(np.float32)
+    for _ in range(300):
+        place = tuple(int(rng.integers(most)) for most in (3, 6, 12, 3, 3, len(STRUCTURES)))
+        reads, right = (int(rng.integers(1 << 12)) for _ in range(2))
+        fit = float(role_fit[place[0], place[1]])
+        ours = bonus_of(made, role_fit, np.array(place), reads, right)
+        assert ours == pytest.approx(plain_bonus(quality, fit, place, reads, right), abs=1e-6)
+
+
+def test_the_deciding_call_has_a_length_of_its_own(profile: TaskProfile) -> None:
+    tasks = load_tasks("builtin", split="test").select(np.arange(1))
+
+    def tokens(factor: float, phase: int) -> NDArray[np.int64]:
+        output = profile.output.model_copy(update={"final_factor": factor})
+        changed = profile.model_copy(update={"output": output})
+        made = response_tables([changed], ALIASES, tasks, np.zeros(1, np.int32), 10**6)
+        return lengths(made, phase=phase)[0]
+
+    usual = tokens(1.0, FINAL)
+    np.testing.assert_array_equal(usual, tokens(1.0, FIRST))
+    np.testing.assert_array_equal(usual, tokens(3.0, SECOND))
+    np.testing.assert_allclose(tokens(3.0, FINAL), 3.0 * usual, atol=3.0)

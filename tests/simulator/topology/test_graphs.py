@@ -7,9 +7,12 @@ import pytest
 from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
     MAX_NODES,
+    STRUCTURES,
     TOPOLOGIES,
+    custom_graph,
     distinct_plans,
     graph,
+    graph_tables,
 )
 from tests.simulator.reference.workflow import build_nodes
 
@@ -50,3 +53,25 @@ def test_distinct_plans_have_every_graph_and_only_one_of_them_twice() -> None:
     again = [plan for i, plan in enumerate(plans) if graphs[i] in graphs[:i]]
     assert again == [("FullConnected", 2)]
     assert distinct_plans((2, 1))[:2] == ((0, 2), (0, 1))
+
+
+def test_a_structure_is_a_property_of_the_graph() -> None:
+    kinds = {plan: graph(*plan).structure for plan in EVERY}
+    assert {kinds["IO", n] for n in range(1, 7)} | {kinds["CoT", 6]} == {"isolated"}
+    assert kinds["Chain", 1] == kinds["FullConnected", 1] == "isolated"  # one agent reads nobody
+    assert kinds["Chain", 2] == kinds["FullConnected", 2] == kinds["Chain", 6] == "chain"
+    assert {kinds["FullConnected", n] for n in range(3, 7)} == {"dense"}
+    assert {kinds["Debate", n] for n in range(1, 7)} == {"debate"}
+    assert {kinds["Reflection", n] for n in range(1, 7)} == {"reflection"}
+    assert custom_graph(4, []).structure == "isolated"
+    assert custom_graph(4, [(0, 2), (1, 3)]).structure == "chain"
+    assert custom_graph(4, [(0, 2), (1, 2)]).structure == "dense"
+
+
+def test_the_table_has_the_structures() -> None:
+    extra = custom_graph(3, [(0, 1), (0, 2), (1, 2)])
+    table = graph_tables([extra]).structure
+    for topology, count in EVERY:
+        said = STRUCTURES[table[TOPOLOGIES.index(topology), count - 1]]
+        assert said == graph(topology, count).structure
+    assert STRUCTURES[table[len(TOPOLOGIES), 2]] == "dense"

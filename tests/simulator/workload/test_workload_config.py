@@ -94,7 +94,7 @@ def test_seconds_per_call_are_near_the_measured_ones(name: str) -> None:
         alone_s = model.server.call_s(400.0, tokens)
         neighbours = pool.gpu_index.count(gpu) - 1
         busy_s = alone_s * (1.0 + pool.gpus[gpu].colocation_slowdown * neighbours)
-        assert alone_s < wanted < 1.7 * busy_s
+        assert alone_s < wanted < 1.8 * busy_s
 
 
 @pytest.mark.parametrize("name", DATASETS)
