@@ -203,7 +203,7 @@ def run(
             say(f"stopped: {done} of {summary.cells} cells are in {folder}.")
             say(f"Continue with: {continue_command(command)}")
             raise typer.Exit(130)
-        board = compute(load_results(folder), fluid=fluid)
+        board = compute(load_results(folder, summary.results), fluid=fluid)
         if as_json:
             counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
             print_json({"out": str(folder), **counted, **board})
