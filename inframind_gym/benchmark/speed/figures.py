@@ -85,13 +85,13 @@ FIGURES: Final[dict[str, Figure]] = {
     "stream_vector_index_dps": Figure(
         "Stream vector, n = 1024, index observations",
         "decisions/s",
-        _vector(_STREAM, 1024, 500, _INDEX),
+        _vector(_STREAM, 1024, 300, _INDEX),
         1_000_000,
     ),
     "stream_vector_full_dps": Figure(
         "Stream vector, n = 1024, full observations",
         "decisions/s",
-        _vector(_STREAM, 1024, 400, _ROUTING),
+        _vector(_STREAM, 1024, 250, _ROUTING),
         500_000,
     ),
     "stream_single_sps": Figure(
@@ -103,13 +103,13 @@ FIGURES: Final[dict[str, Figure]] = {
     "executor_vector_sps": Figure(
         f"Executor vector, n = 64, background {RATE_PER_MIN:g}/min, static action",
         "steps/s",
-        _vector(_EXECUTOR, 64, 300, _INDEX, STATIC_ACTION),
+        _vector(_EXECUTOR, 64, 200, _INDEX, STATIC_ACTION),
         15_000,
     ),
     "executor_vector_random_sps": Figure(
         "The same, random actions (a fifth of them wait for the overloaded model)",
         "steps/s",
-        _vector(_EXECUTOR, 64, 100, _INDEX),
+        _vector(_EXECUTOR, 64, 70, _INDEX),
     ),
     "kernel_rps": Figure(
         "Kernel alone, five servers, load 0.7",
