@@ -62,7 +62,7 @@ format: $(FULL)  ## Rewrite the sources in the project's style
 bench: $(BENCH_NEEDS)  ## Run the quick suite and print its leaderboard (SUITE=, BENCH_OUT=, BENCH_ARGS=)
 	$(VENV)/bin/inframind bench run --suite $(SUITE) --out $(BENCH_OUT) $(BENCH_ARGS)
 
-speed: $(CORE)  ## Measure the figures of docs/performance.md (SPEED_ARGS=--json)
+speed: $(CORE)  ## Measure the figures of docs/performance.md (SPEED_ARGS="--against main")
 	@$(VENV)/bin/inframind bench speed $(SPEED_ARGS)
 
 fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs (DATA=folder)

@@ -12,8 +12,9 @@ import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union
+from typing import Annotated, Any, TypeVar, Union, cast
 
 import yaml
 from pydantic import (
@@ -26,7 +27,7 @@ from pydantic import (
 )
 
 from inframind_gym.errors import ConfigError, did_you_mean, require_within, shortened, unknown
-from inframind_gym.files import read_yaml
+from inframind_gym.files import MOST_YAML_BYTES, parse_yaml, read_text
 
 _PACKAGE = Path(__file__).resolve().parent
 _ROOTS = (_PACKAGE / "_configs", _PACKAGE.parent / "envs_configs")  # in a wheel, in a checkout
@@ -141,14 +142,19 @@ def shipped_file(name: str) -> Path:
 
 
 def load_yaml_model(path: str | Path, model: type[ModelT]) -> ModelT:
-    """Read a YAML file into a pydantic model.
+    """Read a YAML file into a pydantic model; one and the same text is parsed once.
 
     Raises:
         ConfigError: If the file cannot be read, is not YAML (file, line, column), repeats a key, or
             does not satisfy the model (file, line, dotted key, nearest valid key).
     """
     path = Path(path)
-    data, root = read_yaml(path)
+    return cast(ModelT, _parsed(path, read_text(path, MOST_YAML_BYTES), model))
+
+
+@lru_cache(maxsize=128)  # making an environment reads its pool and workloads several times
+def _parsed(path: Path, text: str, model: type[BaseModel]) -> BaseModel:
+    data, root = parse_yaml(text, path)
     if root is None or not isinstance(data, dict):
         found = "empty" if data is None else f"a {type(data).__name__}"
         keys = ", ".join(model.model_fields)

@@ -153,16 +153,29 @@ def parse_json(text: str, source: str, most_chars: int = MOST_JSON_BYTES) -> Any
 
 
 def read_yaml(path: str | Path) -> tuple[Any, yaml.Node | None]:
-    """Read a YAML file: mappings, lists, texts, numbers, true, false and null; no dates.
+    """Read a YAML file, see `parse_yaml`.
+
+    Raises:
+        ConfigError: It cannot be read, has more than MOST_YAML_BYTES, or is not what `parse_yaml`
+            takes.
+    """
+    return parse_yaml(read_text(path, MOST_YAML_BYTES), path)
+
+
+def parse_yaml(text: str, path: str | Path) -> tuple[Any, yaml.Node | None]:
+    """Parse YAML: mappings, lists, texts, numbers, true, false and null; no dates.
+
+    Args:
+        text: One document.
+        path: The file that it comes from; messages open with it.
 
     Returns:
         The data and the tree of nodes, which knows their lines; (None, None) for an empty file.
 
     Raises:
-        ConfigError: It cannot be read, is malformed (file, line, column), has an anchor, an alias
-            or a tag, or more than MOST_YAML_BYTES, MOST_VALUES or MOST_DEPTH.
+        ConfigError: It is malformed (file, line, column), has an anchor, an alias or a tag, or more
+            than MOST_VALUES or MOST_DEPTH.
     """
-    text = read_text(path, MOST_YAML_BYTES)
     try:
         loader = _YamlLoader(text, path)
         root = loader.get_single_node()

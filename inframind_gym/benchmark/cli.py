@@ -209,7 +209,7 @@ def run(
             say(f"stopped: {done} of {summary.cells} cells are in {folder}.")
             say(f"Continue with: {continue_command(command)}")
             raise typer.Exit(130)
-        board = compute(load_results(folder), fluid=fluid)
+        board = compute(load_results(folder, summary.results), fluid=fluid)
         if as_json:
             counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
             print_json({"out": str(folder), **counted, **board})
@@ -306,22 +306,45 @@ def _sides(targets: Sequence[str], policies: Sequence[str] | None) -> list[tuple
 
 @app.command()
 def speed(
-    repeats: Annotated[
-        int, typer.Option(min=1, help="Measurements, of which the median is shown.")
-    ] = 5,
     only: Annotated[
         str | None, typer.Option(help="Figures to measure, e.g. kernel_rps,import_s.")
     ] = None,
-    as_json: Json = False,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Measurements, of which the median is shown.")
+    ] = 5,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REF", help="Measure this git revision in turn with it; in a checkout."
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="CSV file of production traffic to replay; adds figures of it."),
+    ] = None,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="Measure the growth with size instead (minutes).")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON, too.")
+    ] = None,
+    markdown: Markdown = False,
 ) -> None:
     """Measure the speed of the simulator on one core of this machine."""
-    from inframind_gym.benchmark.speed import measure, speed_sheet
+    from inframind_gym.benchmark.speed.measure import measure, speed_sheet
+    from inframind_gym.benchmark.speed.scaling import measure_scaling, scaling_sheet
     from inframind_gym.benchmark.suite import split_list
     from inframind_gym.benchmark.tables import show
+    from inframind_gym.files import replace_text
 
     with friendly():
-        figures = measure(split_list(only), repeats=repeats)
-        if as_json:
-            print_json(figures)
+        names = split_list(only)
+        if scaling:
+            found = measure_scaling(names, repeats=repeats, against=against)
+            sheet = scaling_sheet(found)
         else:
-            show([speed_sheet(figures)])
+            found = measure(names, repeats=repeats, against=against, trace=trace)
+            sheet = speed_sheet(found)
+        show([sheet], markdown=markdown)
+        if json_file is not None:
+            replace_text(json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")

@@ -10,8 +10,9 @@ import numpy as np
 
 from inframind_gym.benchmark.cells import Axis, Place, in_order
 from inframind_gym.benchmark.draws import DrawOrder
+from inframind_gym.benchmark.episodes import Episode
 from inframind_gym.benchmark.families import Family
-from inframind_gym.benchmark.results import Episode, Estimate, Results, Stratum
+from inframind_gym.benchmark.results import Estimate, Results, Stratum
 from inframind_gym.benchmark.stats import CONFIDENCE, NUM_RESAMPLES, interval
 
 MIN_SEEDS = 5

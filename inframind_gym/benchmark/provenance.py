@@ -97,18 +97,23 @@ def provenance() -> dict[str, Any]:
 
 def git_revision() -> dict[str, Any] | None:
     """Return commit of the checkout and whether it has changes; None outside of a checkout."""
-    root = str(PACKAGE.parent)
-    inside = (PACKAGE.parent / ".git").exists()  # an installed copy may lie in another repository
-    commit = _git(root, "rev-parse", "HEAD") if inside else None
+    root = PACKAGE.parent
+    inside = (root / ".git").exists()  # an installed copy may lie in another repository
+    commit = git(root, "rev-parse", "HEAD") if inside else None
     if commit is None:
         return None
-    return {"commit": commit, "dirty": bool(_git(root, "status", "--porcelain"))}
+    return {"commit": commit, "dirty": bool(git(root, "status", "--porcelain"))}
 
 
-def _git(root: str, *arguments: str) -> str | None:
+def git(root: Path, *arguments: str) -> str | None:
+    """Return what git prints in a folder; None where it fails or is not installed."""
     try:
         done = subprocess.run(
-            ["git", "-C", root, *arguments], capture_output=True, text=True, check=True, timeout=20
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,46 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.benchmark.cells import BaseCell, Place
+from inframind_gym.benchmark.episodes import Episode, parts
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import Family, family_of
-from inframind_gym.benchmark.metrics import TAIL, Columns, Layout
-from inframind_gym.benchmark.stats import interval, pooled_quantile, resample_counts
+from inframind_gym.benchmark.metrics import TAIL, Layout
+from inframind_gym.benchmark.stats import (
+    distinct_rows,
+    interval,
+    pooled_quantile,
+    resample_counts,
+)
 from inframind_gym.benchmark.store import (
     BROKEN,
     CELLS,
+    CellResult,
     Timing,
     read_cells,
     read_header,
     read_timings,
 )
-
-NUM_PARTS = 10  # stretches of a lone episode, which are resampled in place of episodes
-
-
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """One finished cell.
-
-    Attributes:
-        records: Number of its records: queries in the order of arrival, or decisions.
-        sums: Sums over each of ten stretches of them, ``(NUM_PARTS, width)``.
-        values: Numbers whose tail is a metric, such as every query's latency, ``(num_values,)``.
-        part: Stretch of each of them, ``(num_values,)``.
-    """
-
-    records: int
-    sums: NDArray[np.float64]
-    values: NDArray[np.float64]
-    part: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, layout: Layout, columns: Columns) -> Episode:
-        """Sum up the records of a cell."""
-        table, (values, record) = layout.table(columns), layout.values(columns)
-        part = _parts(len(table))
-        edges = np.searchsorted(part, np.arange(NUM_PARTS + 1))
-        sums = np.stack([table[i:j].sum(axis=0) for i, j in itertools.pairwise(edges)])
-        return cls(len(table), sums, values.astype(np.float64), part[record])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +58,7 @@ class Stratum:
         """Pool the episodes of one row."""
         records = sum(episode.records for episode in episodes)
         if len(episodes) == 1:
-            used = np.unique(_parts(records))
+            used = np.unique(parts(records))
             unit = np.searchsorted(used, episodes[0].part)
             return cls(episodes[0].sums[used], episodes[0].values, unit, records)
         sizes = [episode.values.size for episode in episodes]
@@ -146,12 +124,12 @@ class Estimate:
         units give few different resamples (five seeds: 126), and each is evaluated once.
         """
         counts = stratum.counts(place, seed, num_resamples)
-        different, which = np.unique(counts, axis=0, return_inverse=True)
+        different, which = distinct_rows(counts)
         all_once = np.ones((1, stratum.num_units), dtype=np.int64)
         metrics = stratum.metrics(layout, np.concatenate([all_once, different]))
         table = np.stack([metrics[name] for name in names], axis=1)
         shares = layout.shares(stratum.sums.sum(axis=0))
-        draws = table[1:][which.ravel()]
+        draws = table[1:][which]
         return cls(names, table[0], draws, (stratum.num_units,), stratum.records, shares)
 
     def __add__(self, other: Estimate) -> Estimate:
@@ -291,8 +269,12 @@ class Results:
         return strata
 
 
-def load_results(folder: Path) -> Results:
+def load_results(folder: Path, computed: Mapping[str, CellResult] | None = None) -> Results:
     """Read the finished cells of a folder.
+
+    Args:
+        folder: A results folder.
+        computed: Cells that this process has just put there, by their ids: they are not read.
 
     Raises:
         InfraMindError: It is no results folder, or holds no finished cell that can be read.
@@ -317,27 +299,35 @@ def load_results(folder: Path) -> Results:
     episodes: dict[BaseCell, Episode] = {}
     timings: dict[BaseCell, Timing] = {}
     damaged = unplanned = 0
-    for found in read_cells(folder):
-        if found is None:
-            damaged += 1
-            continue
-        cell, name = found.cell, found.line["cell"]
+
+    def keep(cell: BaseCell, name: str) -> bool:
+        """Return whether a cell counts, and take it off what is missing."""
+        nonlocal unplanned
         if cell.policy in header.get("left_out", {}):
-            continue
+            return False
         if planned and name not in planned.get(cell.policy, {}):
             unplanned += 1
-            continue
+            return False
         missing.get(cell.policy, {}).pop(name, None)
-        try:
-            episodes[cell] = Episode.of(layout, found.columns())
-        except BROKEN as error:
-            raise BenchmarkError(
-                f"{folder / CELLS}: the records of cell {name} cannot be read ({error!r:.200}), "
-                "although its checksum holds: another program wrote them. Delete the line and run "
-                f"the command that made {folder} again."
-            ) from None
         if name in taken:
             timings[cell] = taken[name]
+        return True
+
+    for name, one in (computed or {}).items():
+        if keep(one.cell, name):
+            episodes[one.cell] = one.episode
+    for found in read_cells(folder, besides=computed or ()):
+        if found is None:
+            damaged += 1
+        elif keep(found.cell, name := found.line["cell"]):
+            try:
+                episodes[found.cell] = Episode.of(layout, found.columns())
+            except BROKEN as error:
+                raise BenchmarkError(
+                    f"{folder / CELLS}: the records of cell {name} cannot be read ({error!r:.200})"
+                    ", although its checksum holds: another program wrote them. Delete the line "
+                    f"and run the command that made {folder} again."
+                ) from None
     if not episodes:
         torn = f" ({damaged} damaged or torn)" if damaged else ""
         raise BenchmarkError(
@@ -345,8 +335,3 @@ def load_results(folder: Path) -> Results:
         )
     lacking = {policy: list(cells.values()) for policy, cells in missing.items() if cells}
     return Results(folder, header, family, layout, episodes, timings, lacking, damaged, unplanned)
-
-
-def _parts(records: int) -> NDArray[np.int64]:
-    """Return the stretch of every record."""
-    return np.asarray(np.arange(records) * NUM_PARTS // records, dtype=np.int64)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import math
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,9 +20,11 @@ from inframind_gym.benchmark.cells import BaseCell, cell_id, content_hash, grid
 from inframind_gym.benchmark.errors import BenchmarkError, PolicyFailedError, StoppedError
 from inframind_gym.benchmark.families import Family, family_of
 from inframind_gym.benchmark.provenance import policy_fingerprint, provenance, settings
-from inframind_gym.benchmark.store import REQUESTS, ResultStore
+from inframind_gym.benchmark.store import REQUESTS, CellResult, ResultStore
 from inframind_gym.benchmark.suite import BaseSuite
 from inframind_gym.progress import ProgressReport, say
+
+_KEEP_EVERY_S = 0.5  # finished cells are synced to the disk together
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class RunSummary:
         kept: Cells that earlier runs had computed.
         wall_s: Seconds that this run took.
         stopped: Whether it was stopped before the end.
+        results: What this run has computed, by the ids of cells; without the lines in the folder.
     """
 
     cells: int
@@ -41,6 +45,7 @@ class RunSummary:
     kept: int
     wall_s: float
     stopped: bool
+    results: Mapping[str, CellResult]
 
 
 def run(
@@ -93,7 +98,24 @@ def run(
         if kept:
             say(f"{folder}: {kept} of {len(ids)} cells are there, {len(todo)} to go")
         stopped = False
-        computed = 0
+        computed: dict[str, CellResult] = {}
+        kept_at = -math.inf
+        waiting: list[CellResult] = []
+
+        def keep() -> None:
+            nonlocal kept_at
+            store.commit(waiting)
+            computed.update({one.cell_id: replace(one, line=b"") for one in waiting})
+            waiting.clear()
+            kept_at = time.monotonic()
+
+        def keep_if_due() -> None:
+            if waiting and time.monotonic() - kept_at > _KEEP_EVERY_S:
+                keep()
+
+        def advance(count: int) -> None:
+            report.advance(count)
+            keep_if_due()
 
         def leave_out(error: PolicyFailedError) -> None:
             if strict:
@@ -113,20 +135,24 @@ def run(
                     log=folder / REQUESTS,
                     export_port=export_port,
                     stop=lambda: stop.asked,
-                    progress=report.advance,
+                    progress=advance,
                     failed=leave_out,
                 ):
-                    store.commit(results)
-                    computed += len(results)
+                    waiting += results
+                    keep_if_due()
             except StoppedError:
                 stopped = True
+            finally:
+                if waiting:
+                    keep()
         if not stopped:
             store.sort()
         left_out = store.header["left_out"]
         if set(suite.policies) <= set(left_out):
             reasons = "; ".join(f"{name}: {left_out[name]}" for name in suite.policies)
             raise BenchmarkError(f"no policy can play: {reasons}")
-    return RunSummary(len(ids), computed, kept, time.monotonic() - began, stopped)
+    wall_s = time.monotonic() - began
+    return RunSummary(len(ids), len(computed), kept, wall_s, stopped, computed)
 
 
 def _header(kind: Family, suite: BaseSuite, command: Sequence[str]) -> dict[str, Any]:

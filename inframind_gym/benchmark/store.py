@@ -23,7 +23,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -32,6 +32,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from inframind_gym.benchmark.cells import BaseCell
+from inframind_gym.benchmark.episodes import Episode
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import Family, family_of
 from inframind_gym.benchmark.metrics import TAIL, Columns, Layout
@@ -43,6 +44,7 @@ HEADER, CELLS, TIMING = "run.json", "cells.jsonl", "timing.jsonl"
 REQUESTS = "requests.jsonl"  # of live servers: every call, as `inframind calibrate` reads them
 _LOCK = ".lock"  # held by the run that uses the folder
 _NEW = ".new"  # suffix of a file that is about to replace another
+_ID_BEFORE = b'{"cell": "'  # opens every line of a cell
 _UNSEALED = b"0" * 64  # in place of the checksum while it is computed
 
 BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, zlib.error)
@@ -121,12 +123,14 @@ class CellResult:
         cell: Its coordinates.
         cell_id: Its id.
         line: Its line of ``cells.jsonl``.
+        episode: Its sums, as they follow from the line.
         timing: Measurements of the time that it took; not part of the result.
     """
 
     cell: BaseCell
     cell_id: str
     line: bytes
+    episode: Episode = field(compare=False)
     timing: Timing | None = field(default=None, compare=False)
 
 
@@ -146,7 +150,7 @@ def encode_cell(
         columns: Its queries or decisions, in their order.
         timing: Measurements of the time that it took.
     """
-    table, (values, _) = layout.table(columns), layout.values(columns)
+    table, (values, record) = layout.table(columns), layout.values(columns)
     sums = table.sum(axis=0)
     content = {
         "cell": cell_id,
@@ -157,7 +161,8 @@ def encode_cell(
         **layout.shares(sums),
         "columns": _pack(columns),
     }
-    return CellResult(cell, cell_id, _seal(content), timing)
+    episode = Episode.of_table(table, values, record)
+    return CellResult(cell, cell_id, _seal(content), episode, timing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,21 +244,34 @@ def _changes(of: str, there: Any, now: Any) -> list[str]:
     ]
 
 
-def read_cells(folder: Path) -> Iterator[FinishedCell | None]:
+def read_cells(
+    folder: Path, besides: Collection[str] = frozenset()
+) -> Iterator[FinishedCell | None]:
     """Yield the finished cells of a folder; None for each line that does not hold its checksum.
+
+    Args:
+        folder: A results folder.
+        besides: Ids of cells whose lines are passed over.
 
     Raises:
         BenchmarkError: `run.json` cannot be used.
     """
     family = family_of(read_header(folder)["suite"])
-    yield from (cell for _, cell in _scan(folder / CELLS, family))
+    yield from (cell for _, cell in _scan(folder / CELLS, family, besides))
 
 
-def _scan(path: Path, family: Family) -> Iterator[tuple[int, FinishedCell | None]]:
-    """Yield the length of every line, and the cell."""
+def _scan(
+    path: Path, family: Family, besides: Collection[str] = frozenset()
+) -> Iterator[tuple[int, FinishedCell | None]]:
+    """Yield the length of every line, and the cell; not of lines that open with an id `besides`."""
     if not path.exists():
         return
     for raw in read_raw_lines(path):
+        if (
+            besides
+            and raw[len(_ID_BEFORE) :].partition(b'"')[0].decode(errors="replace") in besides
+        ):
+            continue
         try:
             line = _unseal(raw)
             hash(line["cell"])
@@ -382,16 +400,20 @@ class ResultStore:
 
     def _rewrite(self, ids: Iterable[str]) -> None:
         """Replace ``cells.jsonl`` by the lines of these cells, in this order."""
-        places = [self._places[name] for name in ids]
+        places = {name: self._places[name] for name in ids}
         with (self.folder / CELLS).open("rb") as source:
 
             def lines() -> Iterator[bytes]:
-                for place in places:
+                for place in places.values():
                     source.seek(place.start)
                     yield source.read(place.end - place.start)
 
             self._replace(CELLS, lines())
-        self._find_cells()
+        self._places, self._end = {}, 0
+        for name, place in places.items():
+            end = self._end + place.end - place.start
+            self._places[name] = _Place(place.sort_key, self._end, end)
+            self._end = end
 
     def _has_cells(self) -> bool:
         cells = self.folder / CELLS

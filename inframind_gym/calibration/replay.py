@@ -140,7 +140,8 @@ class RunBatch:
         card = cards(constants.pool)
         slots = int(card["max_num_seqs"].sum())
         ready = MAX_NODES * (slots + 1)
-        self._flows = allocate_state(rows, queries, 1 << (ready - 1).bit_length(), False)
+        ring = 1 << (ready - 1).bit_length()
+        self._flows = allocate_state(rows, len(card), queries, ring, False)
         calls = MAX_AGENTS if self._harness.execution == "parallel" else 1
         # What is aborted while it runs keeps its place until the step ends.
         self._cluster = allocate(card, rows, calls * queries + 1 + slots)

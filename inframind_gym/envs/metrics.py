@@ -23,7 +23,7 @@ from inframind_gym.envs.routing.base import InfraMindEnv
 from inframind_gym.errors import ConfigError, InfraMindError, require
 from inframind_gym.policies import multiplier_of
 from inframind_gym.simulator.server.telemetry import QUEUE
-from inframind_gym.simulator.workflow.state import IS_DUE
+from inframind_gym.simulator.workflow.state import ALL, IS_DUE
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class RouterMetrics:
         depth_req = simulation.seen(0)[QUEUE] * simulation.pool.queue_norm
         for name, values in (
             ("inframind_queue_depth_seen_requests", depth_req),
-            ("inframind_calls_in_flight", stream["in_flight"]),
+            ("inframind_calls_in_flight", simulation.state.in_flight[0, ALL]),
             ("inframind_server_up", [up >> m & 1 for m in range(len(self.models))]),
         ):
             pairs = zip(self.models, values, strict=False)

@@ -183,6 +183,28 @@ def test_a_killed_process_is_continued_by_the_same_command(
     assert (cut / CELLS).read_bytes() == (tmp_path / "whole" / CELLS).read_bytes()
 
 
+def test_a_finished_cell_is_kept_while_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, kept = runner.run_cells, []
+
+    def one_by_one(*given: Any, progress: Any, **options: Any) -> Any:
+        finished = [one for some in real(*given, **options) for one in some]
+        for one in finished:
+            yield [one]
+            kept.append(cells_in(tmp_path))
+        time.sleep(0.3)
+        progress(1)
+        kept.append(cells_in(tmp_path))
+
+    monkeypatch.setattr(runner, "run_cells", one_by_one)
+    monkeypatch.setattr(runner, "_KEEP_EVERY_S", 0.25)
+    summary = run(suite(policies=["random"], seeds=1), tmp_path, workers=1)
+    assert kept[0] == 1  # nothing was kept for long
+    assert kept[-2:] == [1, 4]  # the others together, before the last yield returns
+    assert load_results(tmp_path).episodes.keys() == {one.cell for one in summary.results.values()}
+
+
 @pytest.mark.slow
 def test_a_worker_that_dies_costs_a_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIES_ONCE", str(tmp_path / "flag"))

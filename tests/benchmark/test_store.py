@@ -136,6 +136,36 @@ def test_lines_of_another_file_are_not_taken_for_results(folder: Path) -> None:
     assert finished(folder) == CELL_LIST[1:]
 
 
+def test_what_was_just_computed_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [result(cell, make(cell)) for cell in CELL_LIST]
+    with ResultStore(tmp_path, header(planned=PLANNED)) as store:
+        store.commit(results[:2])  # an earlier run
+        store.commit(results[:1:-1])
+        store.sort()
+    whole = leaderboard(load_results(tmp_path), num_resamples=10)
+    read, real = [], store_module._unpack
+    monkeypatch.setattr(store_module, "_unpack", lambda text: read.append(1) or real(text))
+    computed = {one.cell_id: dataclasses.replace(one, line=b"") for one in results[2:]}
+    some = load_results(tmp_path, computed)
+    assert len(read) == 2
+    assert leaderboard(some, num_resamples=10) == whole
+
+
+def test_a_sorted_store_goes_on(tmp_path: Path) -> None:
+    """The places of lines are known after they have moved."""
+    results = [result(cell, make(cell)) for cell in CELL_LIST]
+    with ResultStore(tmp_path, header(planned=PLANNED)) as store:
+        store.commit(results[3:])
+        store.commit(results[:2])
+        store.sort()
+        store.commit(results[2:3])
+        store.sort()
+        ordered = sorted(CELL_LIST, key=lambda cell: cell.sort_key)
+        assert finished(tmp_path) == ordered
+
+
 def test_sorting_makes_the_file_independent_of_the_order_of_work(
     folder: Path, tmp_path: Path
 ) -> None:

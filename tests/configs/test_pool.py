@@ -143,6 +143,7 @@ def test_wrong_step_costs(tmp_path: Path, value: float) -> None:
     [
         ({"scheduler": "efd"}, "Did you mean 'edf'?"),
         ({"models": []}, "models: "),
+        ({"models": [model for _ in range(7) for model in plain()["models"]]}, "at most 32 items"),
         ({"gpus": []}, "gpus: "),
         ({"metrics_poll_s": 0}, "metrics_poll_s: "),
         ({"schedular": "edf"}, "schedular: unknown key. Did you mean 'scheduler'?"),

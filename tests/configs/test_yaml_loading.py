@@ -68,6 +68,12 @@ def test_a_valid_file_is_read(tmp_path: Path) -> None:
     assert [wheel.spokes for wheel in bike.wheels] == [32, 36]
 
 
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    for spokes in (36, 28, 36):
+        bike = load_yaml_model(write(tmp_path, GOOD.replace("36", str(spokes))), Bike)
+        assert bike.wheels[1].spokes == spokes
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [

@@ -260,7 +260,7 @@ def test_the_present_is_what_the_router_was_told(env_id: str, make: Any) -> None
     for m, alias in enumerate(MODELS):
         seen = samples["inframind_queue_depth_seen_requests", (alias,)]
         assert seen == pytest.approx(depth_req[m], abs=1e-4)
-        in_flight = raw.simulation.state.stream[0]["in_flight"][m]
+        in_flight = raw.simulation.state.in_flight[0, 0, m]
         assert samples["inframind_calls_in_flight", (alias,)] == in_flight
     assert depth_req.max() > 10
     assert of(samples, "inframind_server_up") == {(m,): 1 for m in MODELS if m != "llama-8b"}

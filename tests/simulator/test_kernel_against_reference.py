@@ -120,6 +120,26 @@ def test_agrees_on_a_hundred_random_loads_and_some_of_them_evict() -> None:
     assert sum(count > 0 for count in evictions) >= 10
 
 
+def wide_load(seed: int) -> Load:
+    """A server with many slots and calls of all lengths, roomy or starved for KV."""
+    rng = np.random.default_rng(seed)
+    slots, tokens = int(rng.choice([30, 64, 100])), rng.integers(1, 60, size=(150, 2))
+    blocks = int(rng.choice([8 * slots, 100_000])) + 1
+    server = RefServer(slots, 512, blocks, 4, base_s=0.01, per_seq_s=1e-4, per_kv_token_s=1e-6)
+    times = np.cumsum(rng.exponential(0.005, len(tokens)))
+    priorities = rng.uniform(0, 100, len(tokens))
+    requests = [
+        RefRequest(i, 0, float(times[i]), float(priorities[i]), *map(int, tokens[i]))
+        for i in range(len(tokens))
+    ]
+    return Load([server], requests)
+
+
+def test_agrees_on_wide_batches() -> None:
+    evictions = [check(wide_load(seed)) for seed in range(12)]
+    assert min(evictions) == 0 < max(evictions)
+
+
 def test_a_shared_head_is_neither_computed_nor_stored_twice() -> None:
     """What vLLM's recorded decisions do not have. One token is left of the first prompt.
 

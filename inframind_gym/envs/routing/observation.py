@@ -26,7 +26,14 @@ from inframind_gym.simulator.server.telemetry import IN_FLIGHT, LOG_SCALE
 from inframind_gym.simulator.workflow.lifecycle import LEVEL_PLANNER
 from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.roles import ROLES
-from inframind_gym.simulator.workflow.state import IS_DUE, PLAN, PLAN_NODE, ROUTE, EnvState
+from inframind_gym.simulator.workflow.state import (
+    CONTROLLED,
+    IS_DUE,
+    PLAN,
+    PLAN_NODE,
+    ROUTE,
+    EnvState,
+)
 from inframind_gym.simulator.workflow.workflow import remaining_budget_s
 
 if TYPE_CHECKING:
@@ -139,9 +146,8 @@ def observe(params: EnvParams, state: EnvState, seen: Any, e: int, row: Any, con
         row[0] = np.float32(task)
         row[1] = np.float32(role)
     row[head] = np.float32(math.log(max(budget_s, 1.0)) / LOG_SCALE)
-    write_system(
-        row[head + 1 :], seen, e, params.features, stream.controlled_in_flight, settings.queue_norm
-    )
+    in_flight = state.in_flight[e, CONTROLLED]
+    write_system(row[head + 1 :], seen, e, params.features, in_flight, settings.queue_norm)
     if settings.level > LEVEL_PLANNER:  # joint: which of the two kinds of decision it is
         row[row.shape[0] - 1] = np.float32(
             1.0 if stream.live == IS_DUE and stream.node == PLAN_NODE else 0.0
@@ -159,7 +165,7 @@ def write_system(
         seen: (E, 3, M).
         e: environment of the batch.
         features: (F,) which features, in order: QUEUE, E2E, KV or IN_FLIGHT.
-        in_flight: (M,) at least: the agent's calls, sent to each model and not answered.
+        in_flight: (M,) the agent's calls, sent to each model and not answered.
         queue_norm: calls at which IN_FLIGHT is 1.
     """
     models = seen.shape[2]

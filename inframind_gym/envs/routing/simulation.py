@@ -164,7 +164,11 @@ class Simulation:
             [] if own_graph is None else [own_graph],
         )
         self.state: EnvState = allocate_state(
-            num_envs, self.num_queries, 1 << (ready - 1).bit_length(), config.record_calls
+            num_envs,
+            len(self.pool.models),
+            self.num_queries,
+            1 << (ready - 1).bit_length(),
+            config.record_calls,
         )
         self.status = np.zeros(num_envs, np.int64)
         no_actions, unread = np.zeros((0, self.action_size), np.int64), np.zeros(num_envs)

@@ -47,6 +47,7 @@ from inframind_gym.simulator.server.state import (
 )
 
 _ONE = np.uint32(1)
+_AT_ONCE = 16  # finish clocks in a line of the processor's cache
 
 
 @inner
@@ -387,25 +388,44 @@ def finish_stretch(cluster: Cluster, e: int, m: int, now_s: float) -> int:
     if server.next_finish > server.clock:
         return ended
     held = blocks_held(cluster, e, m, server.clock) if server.evicted > 0 else 0
-    i = 0
+    i = next_ended(cluster, e, m, 0)
     while i < server.running:
-        if cluster.finish_clock[e, m, i] <= server.clock:
-            identity = int(cluster.running[e, m, i])
-            computed = cluster.base_tokens[e, m, i] + server.clock
-            server.kv_tokens -= computed
-            if card.async_scheduling:
-                join_leaving(cluster, e, m, i, computed)
-            elif server.evicted > 0:
-                keep_blocks(cluster, e, m, held, computed // card.block_size)
-                held -= blocks_for(computed, card.block_size)
-            remove_running(cluster, e, m, i)
-            server.finished += 1
-            server.e2e_sum_s += now_s - cluster.request[e, identity].submit_s
-            cluster.done[ended] = identity
-            ended += 1
-        else:
-            i += 1
+        identity = int(cluster.running[e, m, i])
+        computed = cluster.base_tokens[e, m, i] + server.clock
+        server.kv_tokens -= computed
+        if card.async_scheduling:
+            join_leaving(cluster, e, m, i, computed)
+        elif server.evicted > 0:
+            keep_blocks(cluster, e, m, held, computed // card.block_size)
+            held -= blocks_for(computed, card.block_size)
+        remove_running(cluster, e, m, i)
+        server.finished += 1
+        server.e2e_sum_s += now_s - cluster.request[e, identity].submit_s
+        cluster.done[ended] = identity
+        ended += 1
+        i = next_ended(cluster, e, m, i)
     return ended
+
+
+@inner
+def next_ended(cluster: Cluster, e: int, m: int, start: int) -> int:
+    """Index of the first running request from `start` on that has ended; `running` if none has.
+
+    Sixteen at a time are passed over: a processor compares them at once.
+    """
+    server = cluster.server[e, m]
+    clock, running = server.clock, int(server.running)
+    i = start
+    while i + _AT_ONCE <= running:
+        least = cluster.finish_clock[e, m, i]
+        for k in range(1, _AT_ONCE):
+            least = min(least, cluster.finish_clock[e, m, i + k])
+        if least <= clock:
+            break
+        i += _AT_ONCE
+    while i < running and cluster.finish_clock[e, m, i] > clock:
+        i += 1
+    return i
 
 
 @inner

@@ -54,6 +54,8 @@ Text = Annotated[
     whole(r"[^\0]*", "holds a NUL: no process can be given it"),
 ]
 
+MOST_MODELS: Final = 32  # of a pool: the bits of a mask of models
+
 # What `inframind pool up` says to vLLM by itself, or not at all, and where that is set.
 _TAKEN_ARGS: Final = {
     "--model": "`path`",
@@ -317,7 +319,7 @@ class PoolConfig(StrictModel):
     queue_norm: Positive = 16.0  # requests; divides the observed queue depth
     max_output_tokens: PositiveInt = 2048
     gpus: tuple[GpuConfig, ...] = Field(min_length=1)
-    models: tuple[ModelConfig, ...] = Field(min_length=1)
+    models: tuple[ModelConfig, ...] = Field(min_length=1, max_length=MOST_MODELS)
 
     @model_validator(mode="after")
     def _check(self) -> PoolConfig:

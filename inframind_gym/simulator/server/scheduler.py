@@ -28,6 +28,7 @@ from inframind_gym.simulator.server.async_scheduling import (
     release_leaving,
     show_hidden,
 )
+from inframind_gym.simulator.server.gaps import close_gap
 from inframind_gym.simulator.server.kv_cache import (
     blocks_for,
     blocks_held,
@@ -41,15 +42,23 @@ from inframind_gym.simulator.server.kv_cache import (
 from inframind_gym.simulator.server.queue import pop, push
 from inframind_gym.simulator.server.state import FAR_CLOCK, NEVER_S, NO_REQUEST, Cluster
 
+_FEW = 24  # requests that a loop moves as fast as a call of memmove
+
 
 @inner
 def remove_running(cluster: Cluster, e: int, m: int, index: int) -> None:
     """Take the request at `index` out of the running list, keeping the order of the others."""
     server = cluster.server[e, m]
-    for i in range(index, server.running - 1):
-        cluster.running[e, m, i] = cluster.running[e, m, i + 1]
-        cluster.finish_clock[e, m, i] = cluster.finish_clock[e, m, i + 1]
-        cluster.base_tokens[e, m, i] = cluster.base_tokens[e, m, i + 1]
+    behind = server.running - 1 - index
+    if behind > _FEW:
+        close_gap(cluster.running[e, m], index, behind)
+        close_gap(cluster.finish_clock[e, m], index, behind)
+        close_gap(cluster.base_tokens[e, m], index, behind)
+    else:
+        for i in range(index, index + behind):
+            cluster.running[e, m, i] = cluster.running[e, m, i + 1]
+            cluster.finish_clock[e, m, i] = cluster.finish_clock[e, m, i + 1]
+            cluster.base_tokens[e, m, i] = cluster.base_tokens[e, m, i + 1]
     server.running -= 1
 
 

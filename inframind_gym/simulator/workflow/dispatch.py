@@ -14,10 +14,11 @@ from inframind_gym.simulator.rng import STREAM_BACKGROUND, uniform
 from inframind_gym.simulator.workflow.lifecycle import LEVEL_EXECUTOR, LEVEL_PLANNER, draw
 from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.state import (
+    ALL,
+    CONTROLLED,
     IS_DUE,
     IS_OVER,
     IS_TAKEN,
-    MAX_MODELS,
     NO_SLOT,
     PLAN_NODE,
     EnvState,
@@ -71,9 +72,9 @@ def start_stream(params: EnvParams, state: EnvState, e: int, start: Any) -> None
     stream.tagged_slot = NO_SLOT
     stream.expecting = 1 if params.settings[0].one_query else 0
     stream.live = IS_OVER
-    for m in range(MAX_MODELS):
-        stream.in_flight[m] = 0
-        stream.controlled_in_flight[m] = 0
+    for m in range(state.in_flight.shape[2]):
+        state.in_flight[e, ALL, m] = 0
+        state.in_flight[e, CONTROLLED, m] = 0
 
 
 @inner
@@ -161,7 +162,7 @@ def route_by_rule(params: EnvParams, state: EnvState, e: int, slot: int, node: i
 @inner
 def load(params: EnvParams, state: EnvState, e: int, m: int) -> float:
     """Calls in flight to the model, per slot of its server."""
-    return float(state.stream[e].in_flight[m] / params.settings[0].slots[m])
+    return float(state.in_flight[e, ALL, m] / params.settings[0].slots[m])
 
 
 @inner

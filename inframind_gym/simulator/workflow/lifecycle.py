@@ -20,7 +20,14 @@ from inframind_gym.simulator.rng import (
     uniform,
 )
 from inframind_gym.simulator.workflow.params import NO_LIMIT, EnvParams
-from inframind_gym.simulator.workflow.state import NO_SLOT, OVER, PLAN_NODE, EnvState
+from inframind_gym.simulator.workflow.state import (
+    ALL,
+    CONTROLLED,
+    NO_SLOT,
+    OVER,
+    PLAN_NODE,
+    EnvState,
+)
 from inframind_gym.simulator.workflow.topology import FINAL, MAX_NODES, SECOND
 from inframind_gym.simulator.workflow.workflow import (
     complete_call,
@@ -196,8 +203,8 @@ def prepare_call(
     )
     prompt = min(prompt, params.max_prompt_tokens[model])
     query.prompt_tokens += prompt
-    stream.in_flight[model] += 1
-    stream.controlled_in_flight[model] += query.is_controlled
+    state.in_flight[e, ALL, model] += 1
+    state.in_flight[e, CONTROLLED, model] += query.is_controlled
     rank = priority(params, query.arrival_s + query.budget_s, stream.now_s)
     return model, strategy, int(prompt), rank
 
@@ -233,8 +240,8 @@ def end_call(
     slot, node, phase = int(answer.query), int(answer.node), int(answer.phase)
     query = state.query[e, slot]
     model, strategy = route_of(query, node, phase)
-    stream.in_flight[model] -= 1
-    stream.controlled_in_flight[model] -= query.is_controlled
+    state.in_flight[e, ALL, model] -= 1
+    state.in_flight[e, CONTROLLED, model] -= query.is_controlled
     if truncated:
         query.truncated_calls += 1
     if failed:

@@ -8,11 +8,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.quality import ResponseTables, response_tables
-from inframind_gym.simulator.server.pool import PoolConfig
+from inframind_gym.simulator.server.pool import MOST_MODELS, PoolConfig
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
-from inframind_gym.simulator.workflow.state import MAX_MODELS
 from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
     STRATEGIES,
@@ -48,7 +46,7 @@ SETTINGS: Final = np.dtype(
         ("fixed_topology", "i4"),  # -1: drawn from the workload's mix
         ("fixed_agents", "i4"),  # -1: drawn
         ("embeddings", "i4"),  # 1: observations hold embeddings, 0: their indices
-        ("slots", "i4", (MAX_MODELS,)),  # calls that each server runs at once
+        ("slots", "i4", (MOST_MODELS,)),  # calls that each server runs at once
     ],
     align=True,
 )
@@ -105,11 +103,9 @@ def build_params(
         graphs: graphs beyond the six topologies, with the indices that follow theirs.
 
     Raises:
-        ConfigError: a profile lacks one of the pool's models, or the pool has too many.
+        ConfigError: a profile lacks one of the pool's models.
     """
     aliases = pool.aliases
-    if len(aliases) > MAX_MODELS:
-        raise ConfigError(f"pool {pool.name!r} has {len(aliases)} models; at most {MAX_MODELS}")
     for profile in profiles:
         profile.require_models(aliases)
     record = np.zeros(1, SETTINGS)

@@ -18,7 +18,6 @@ from inframind_gym.simulator.workflow.topology import FIRST as FIRST
 from inframind_gym.simulator.workflow.topology import MAX_NODES
 from inframind_gym.simulator.workflow.topology import SECOND as SECOND
 
-MAX_MODELS: Final = 16
 NO_SLOT: Final = -1
 PLAN_NODE: Final = 255  # in the ready ring: this query waits for a plan, not for a route
 
@@ -30,6 +29,10 @@ OVER: Final = 4  # the query is done
 IS_OVER: Final = 0
 IS_DUE: Final = 1
 IS_TAKEN: Final = 2  # a route whose first call has not been sent yet
+
+# Rows of `in_flight`.
+ALL: Final = 0
+CONTROLLED: Final = 1  # the agent's
 
 # Kinds of decision.
 ROUTE: Final = 0
@@ -181,8 +184,6 @@ STREAM: Final = np.dtype(
         ("tagged_slot", "i4"),  # tagged-query mode: the agent's query in flight, or NO_SLOT
         ("tagged_from", "i4"),  # tagged-query mode: the agent's query is none before this ordinal
         ("models_up", "u4"),
-        ("in_flight", "i4", (MAX_MODELS,)),  # calls sent to each model and not done
-        ("controlled_in_flight", "i4", (MAX_MODELS,)),  # those of them that are the agent's
         ("expecting", "i1"),  # tagged-query mode: the next arrival is the agent's
         ("live", "i1"),  # whether that decision IS_DUE or IS_TAKEN
     ],
@@ -207,6 +208,7 @@ class EnvState(NamedTuple):
     """The workflows of E environments."""
 
     stream: NDArray[Any]  # (E,) STREAM
+    in_flight: NDArray[np.int32]  # (E, 2, M) calls sent to each model, not done: ALL, CONTROLLED
     query: NDArray[Any]  # (E, Q) QUERY, a pool
     free: NDArray[np.int32]  # (E, Q) stack of returned slots
     ready: NDArray[np.int32]  # (E, W) ring of decisions that can be made now: slot << 8 | node
@@ -217,12 +219,13 @@ class EnvState(NamedTuple):
 
 
 def allocate_state(
-    num_envs: int, num_queries: int, ready_size: int, record_calls: bool
+    num_envs: int, num_models: int, num_queries: int, ready_size: int, record_calls: bool
 ) -> EnvState:
     """Arrays for streams of at most `num_queries` queries.
 
     Args:
         num_envs: E.
+        num_models: M.
         num_queries: N, and Q: all may be in flight at once.
         ready_size: W, the most decisions that can become possible at one instant; a power of two.
         record_calls: keep a record of every call.
@@ -230,6 +233,7 @@ def allocate_state(
     calls = num_queries * (2 * MAX_NODES + 1) if record_calls else 0
     return EnvState(
         stream=np.zeros(num_envs, STREAM),
+        in_flight=np.zeros((num_envs, 2, num_models), np.int32),
         query=np.zeros((num_envs, num_queries), QUERY),
         free=np.zeros((num_envs, num_queries), np.int32),
         ready=np.zeros((num_envs, ready_size), np.int32),

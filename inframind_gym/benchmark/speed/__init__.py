@@ -1,0 +1,1 @@
+"""Speed of the simulator on one core: figures, comparisons of two revisions, growth with size."""
