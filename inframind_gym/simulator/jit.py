@@ -12,8 +12,9 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Final, TypeVar, cast
 
 import numba
@@ -21,7 +22,9 @@ from llvmlite import ir
 from numba.core import event, types
 from numba.extending import intrinsic
 
+from inframind_gym.simulator.arguments import Arguments, load_arguments, type_of
 from inframind_gym.simulator.compile_cache import Announcement, use_cache
+from inframind_gym.simulator.native import Entry, Program
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -89,10 +92,11 @@ _njit: Final[Any] = numba.njit  # `_nrt` is missing from numba's own stubs
 
 # Every compiled entry point, and the sources that are compiled in.
 entry_points: Final[dict[Any, tuple[Path, ...]]] = {}
+_dispatchers: Final[set[Any]] = set()  # theirs
 
 
 _register: Final[Any] = event.register
-_register("numba:compile", Announcement(entry_points))
+_register("numba:compile", Announcement(_dispatchers))
 
 
 def _prefetch(typing_context: Any, array: Any, element: Any, byte: Any) -> Any:
@@ -123,24 +127,52 @@ def _prefetch(typing_context: Any, array: Any, element: Any, byte: Any) -> Any:
 prefetch: Final[Any] = intrinsic(_prefetch)
 
 
+def _call(address: Any) -> Any:
+    """Call `function` with the arguments that lie at an address."""
+    return function(*load_arguments(address))  # noqa: F821
+
+
+def _enter(function: Callable[..., object]) -> Any:
+    """Return a dispatcher of `function` that takes its arguments by one address (`native`)."""
+    names = {"function": inner(function), "load_arguments": load_arguments}
+    enter = FunctionType(_call.__code__, names, function.__name__)
+    enter.__qualname__, enter.__module__ = function.__qualname__, function.__module__
+    return _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(enter)
+
+
+def _load(dispatcher: Any, kinds: tuple[Any, ...]) -> Program:
+    """Compile for arguments of these kinds, or load from the cache."""
+    signature = (Arguments(type_of((tuple, *kinds))),)
+    dispatcher.compile(signature)
+    compiled = dispatcher.overloads[signature]
+    address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+    return Program(address, _RESULTS[compiled.signature.return_type], compiled)
+
+
+_RESULTS: Final = {types.int64: "i", types.float64: "f", types.boolean: "b", types.none: ""}
+
+
 def make_jit(*sources: Path, allocates: bool = False) -> Callable[[F], F]:
     """Return the decorator of compiled entry points that use these sources.
 
-    A function is compiled at its first call with all that it calls, and cached on disk.
+    A function is compiled at its first call with all that it calls, and cached on disk. It takes
+    numbers, arrays and NamedTuples of arrays, and returns a number or nothing.
 
     Args:
         sources: modules and folders whose text is compiled in; a change of one recompiles.
-        allocates: whether it may allocate arrays. Otherwise scratch space is handed in, which is
-            faster where many arrays are passed on.
+        allocates: whether it may allocate arrays, and return them. Otherwise scratch space is
+            handed in, which is faster where many arrays are passed on.
     """
-    options = {k: v for k, v in _OPTIONS.items() if not (allocates and k == "_nrt")}
+    options = {k: v for k, v in _OPTIONS.items() if k != "_nrt"}
 
     def decorate(function: F) -> F:
         with _cached_by(source_digest(sources)):
-            dispatcher = _njit(**options)(function)
+            dispatcher = _njit(**options)(function) if allocates else _enter(function)
             use_cache(dispatcher)
-        entry_points[dispatcher] = sources
-        return cast(F, dispatcher)
+        _dispatchers.add(dispatcher)
+        entry = dispatcher if allocates else Entry(function, partial(_load, dispatcher))
+        entry_points[entry] = sources
+        return cast(F, entry)
 
     return decorate
 

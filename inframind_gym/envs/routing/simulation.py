@@ -12,6 +12,7 @@ from inframind_gym.envs.routing.entry import drive
 from inframind_gym.envs.routing.layout import SYSTEM_FEATURES, ObservationLayout
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
+from inframind_gym.simulator.native import Bound
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import Cluster, allocate, cards
 from inframind_gym.simulator.server.telemetry import kv_use
@@ -165,6 +166,7 @@ class Simulation:
             num_envs, self.num_queries, 1 << (ready - 1).bit_length(), config.record_calls
         )
         self.status = np.zeros(num_envs, np.int64)
+        self._run = Bound(drive)
         no_actions, unread = np.zeros((0, self.action_size), np.int64), np.zeros(num_envs)
         self._leg = Leg(
             *(STEP, np.arange(num_envs), np.zeros(0, START), no_actions),
@@ -299,7 +301,7 @@ class Simulation:
         )
 
     def _drive(self, leg: Leg) -> None:
-        drive(self.params, self.state, self.cluster, *leg, self.status)
+        self._run(self.params, self.state, self.cluster, *leg, self.status)
 
     def completed(self, e: int) -> NDArray[Any]:
         """The agent's queries of environment `e` that ended in its last step, (k,) COMPLETED."""
