@@ -4,7 +4,7 @@ A compiled rule takes NamedTuples of arrays, more than five hundred numbers in a
 from Python objects takes longer than most steps. Here they are written once, in the form in which
 compiled code holds them, and an entry point is given one address:
 
-    address -> [word of argument 0, word of argument 1, ...]
+    address -> [word of the result, word of argument 0, word of argument 1, ...]
 
 The word of a number is its bits. The word of an array is the address of a block of words: two
 zeros (no owner to count references of), the number of elements, their size, the address of the
@@ -18,13 +18,15 @@ import ctypes
 from collections.abc import Callable
 from functools import partial
 from operator import is_
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+V = TypeVar("V")
+
 _DATA: Final = 4  # word of an array's block that holds the address of its data
-_PROTOTYPE: Final = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)
+_PROTOTYPE: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 _BITS: Final[dict[type, tuple[str, type]]] = {  # Python type: kind, type of the word
     int: ("i", np.int64),
     np.int64: ("i", np.int64),
@@ -41,14 +43,12 @@ class Program(NamedTuple):
     """Machine code of an entry point for arguments of some kinds.
 
     Attributes:
-        address: of a function ``int32 (void *result, void **error, int64 *words)``.
+        address: of a function ``int32 (int64 *words)``.
         result: kind of what it returns: "i", "f", "b", or "" for nothing.
-        owner: keeps the code in memory.
     """
 
     address: int
     result: str
-    owner: object
 
 
 def kind_of(value: Any) -> Any:
@@ -67,6 +67,14 @@ def kind_of(value: Any) -> Any:
     if type(value) in _BITS:
         return _BITS[type(value)][0]
     raise TypeError(f"compiled code takes no {type(value).__name__}")
+
+
+def as_taken(value: V) -> V:
+    """Return an array, or a NamedTuple of arrays, as compiled code takes it: copied if need be."""
+    if isinstance(value, tuple):
+        return type(value)(*map(as_taken, value))
+    taken: Any = np.require(value, requirements=["C", "W", "A"])
+    return cast(V, taken)
 
 
 def words_of(value: Any) -> list[int]:
@@ -125,8 +133,6 @@ class Bound:
     def __init__(self, entry: Any) -> None:
         self._entry: Entry = entry
         self._last: list[Any] = [self]  # no argument: nothing is written yet
-        self._result = np.zeros(1, np.int64)
-        self._error = np.zeros(1, np.int64)
 
     def __reduce__(self) -> tuple[type[Bound], tuple[Entry]]:
         return Bound, (self._entry,)  # addresses are of this one's arguments
@@ -144,10 +150,9 @@ class Bound:
         self._kinds = list(map(kind_of, arguments))
         program = self._entry.program(tuple(self._kinds))
         self._returns = program.result
-        self._words = np.zeros(len(arguments), np.int64)
+        self._words = np.zeros(1 + len(arguments), np.int64)
         self._blocks: list[NDArray[np.int64] | None] = [None] * len(arguments)
-        addresses = [array.ctypes.data for array in (self._result, self._error, self._words)]
-        self._run = partial(_PROTOTYPE(program.address), *addresses)
+        self._run = partial(_PROTOTYPE(program.address), self._words.ctypes.data)
         for i, value in enumerate(arguments):
             self._write(i, value)
         self._last = list(arguments)
@@ -168,12 +173,12 @@ class Bound:
 
     def _write(self, i: int, value: Any) -> None:
         if type(value) in _BITS:
-            self._words[i : i + 1].view(_BITS[type(value)][1])[0] = value
+            self._words[i + 1 : i + 2].view(_BITS[type(value)][1])[0] = value
             return
         block = np.array(words_of(value), np.int64)
         self._blocks[i] = block
-        self._words[i] = block.ctypes.data
+        self._words[i + 1] = block.ctypes.data
 
     def _value(self) -> Any:
-        value: Any = self._result.view(_RESULTS[self._returns]).item()
+        value: Any = self._words[:1].view(_RESULTS[self._returns]).item()
         return bool(value) if self._returns == "b" else value
