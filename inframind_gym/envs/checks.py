@@ -15,11 +15,11 @@ from inframind_gym.errors import ActionError, ConfigError, unknown
 def check_actions(actions: Any, highs: NDArray[np.int64], num_envs: int) -> NDArray[np.int64]:
     """Actions as a new array (num_envs, a), every number in its range.
 
-    It is contiguous and writable: for any other numba would compile the entry points again.
+    It is contiguous and writable, as compiled code takes it.
 
     Args:
         actions: one action an environment, in any form that NumPy takes.
-        highs: (a,) number of choices of each part.
+        highs: (a,) int64 number of choices of each part.
         num_envs: how many are expected.
 
     Raises:
@@ -42,14 +42,15 @@ def check_actions(actions: Any, highs: NDArray[np.int64], num_envs: int) -> NDAr
             f"actions have shape {array.shape}; expected {num_envs} of {parts} numbers each"
         )
     array = array.reshape(num_envs, parts)
-    if (array < 0).any() or (array >= highs).any():
+    checked = np.array(array, np.int64, order="C")
+    if (checked.view(np.uint64) >= highs.view(np.uint64)).any():  # what is negative is large
         env, part = np.argwhere((array < 0) | (array >= highs))[0].tolist()
         where = f" of environment {env}" if num_envs > 1 else ""
         where += f", part {part}" if parts > 1 else ""
         raise ActionError(
             f"action {array[env, part]}{where} is out of range: it must be in 0..{highs[part] - 1}"
         )
-    return np.array(array, np.int64, order="C")
+    return checked
 
 
 def check_options(options: object, known: Sequence[str]) -> dict[str, Any]:

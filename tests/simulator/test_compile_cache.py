@@ -12,12 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numba
 import pytest
 
 from inframind_gym.simulator import jit as _jit
+from inframind_gym.simulator import programs
 from inframind_gym.simulator.compile_cache import keep_folder
-from inframind_gym.simulator.jit import SIMULATOR, entry_points, jit, source_digest
+from inframind_gym.simulator.jit import entry_points, source_digest
 
 ROOT = Path(_jit.__file__).parents[2]
 PACKAGES = ("inframind_gym", "agents", "baselines")
@@ -90,13 +90,13 @@ def test_all_compiled_code_uses_the_one_decorator() -> None:
     assert len(kernels()) >= len(modules()) > 10
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
-            assert path.name == "jit.py" or "njit" not in path.read_text("utf-8"), path
+            assert path.name == "compiler.py" or "njit" not in path.read_text("utf-8"), path
 
 
 def test_kernels_use_no_file_outside_of_their_sources() -> None:
     for k in kernels():
         own = Path(k.py_func.__code__.co_filename)
-        rooms = {own, Path(_jit.__file__)}
+        rooms = {own, *_jit.COMPILER}
         for room in entry_points[k]:
             rooms |= set(room.glob("*.py")) if room.is_dir() else {room}
         assert files_used_by(own, k.py_func.__name__) <= rooms, k
@@ -119,9 +119,7 @@ def test_the_walk_finds_constants_of_other_modules() -> None:
 def test_a_changed_constant_of_another_file_changes_the_folder(
     module: str, name: str, tmp_path: Path
 ) -> None:
-    k = getattr(importlib.import_module(module), name)
-    sources = entry_points[k]
-    assert f"kernels-{source_digest(sources)}" in k.stats.cache_path
+    sources = entry_points[getattr(importlib.import_module(module), name)]
     package = ROOT / "inframind_gym"
     copy = tmp_path / "inframind_gym"
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__", "*.npy", "*.gz"))
@@ -132,6 +130,7 @@ def test_a_changed_constant_of_another_file_changes_the_folder(
     assert "NONE: Final = -1" in text
     state.write_text(text.replace("NONE: Final = -1", "NONE: Final = -2"), encoding="utf-8")
     source_digest.cache_clear()
+    _jit._text.cache_clear()
     assert source_digest(copied) != before == source_digest(sources)
 
 
@@ -148,12 +147,12 @@ def test_a_new_folder_deletes_those_that_nobody_used_for_a_week(tmp_path: Path) 
     assert {path.name for path in tmp_path.iterdir()} == {"kernels-b", "kernels-c", "notes"}
 
 
-def test_every_start_marks_the_folder_of_its_kernels_as_used(
+def test_a_start_marks_the_folder_of_its_kernels_as_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    folder = tmp_path / f"kernels-{source_digest(SIMULATOR)}"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    folder = tmp_path / "kernels-abc"
     folder.mkdir()
     os.utime(folder, (0.0, 0.0))
-    jit(lambda: 0)
+    assert programs._folder("abc") == folder
     assert time.time() - folder.stat().st_mtime < 60.0

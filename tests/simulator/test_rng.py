@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,33 +15,46 @@ from numpy.typing import NDArray
 
 from inframind_gym.simulator import rng
 from inframind_gym.simulator.jit import SIMULATOR, make_jit
+from inframind_gym.simulator.rng import normal, normal_quantile, uniform
 
 U64 = st.integers(0, 2**64 - 1)
 PLACE = st.integers(0, 2**40)
-compiled = make_jit(*SIMULATOR, allocates=True)
+compiled = make_jit(*SIMULATOR, Path(__file__))
 
 
 @compiled
-def uniforms(key: np.uint64, stream: int, a: NDArray[np.int64], b: int) -> NDArray[np.float64]:
-    out = np.empty(a.shape[0])
+def write_uniforms(key: Any, stream: int, a: NDArray[np.int64], b: int, out: Any) -> None:
     for i in range(a.shape[0]):
-        out[i] = rng.uniform(key, stream, a[i], b)
-    return out
+        out[i] = uniform(key, stream, a[i], b)
 
 
 @compiled
-def normals(key: np.uint64, stream: int, a: NDArray[np.int64], b: int) -> NDArray[np.float64]:
-    out = np.empty(a.shape[0])
+def write_normals(key: Any, stream: int, a: NDArray[np.int64], b: int, out: Any) -> None:
     for i in range(a.shape[0]):
-        out[i] = rng.normal(key, stream, a[i], b)
-    return out
+        out[i] = normal(key, stream, a[i], b)
 
 
 @compiled
-def quantiles(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    out = np.empty(p.shape[0])
+def write_quantiles(p: NDArray[np.float64], out: NDArray[np.float64]) -> None:
     for i in range(p.shape[0]):
-        out[i] = rng.normal_quantile(p[i])
+        out[i] = normal_quantile(p[i])
+
+
+def uniforms(key: np.uint64, stream: int, a: NDArray[np.int64], b: int) -> NDArray[np.float64]:
+    out = np.empty(len(a))
+    write_uniforms(key, stream, a, b, out)
+    return out
+
+
+def normals(key: np.uint64, stream: int, a: NDArray[np.int64], b: int) -> NDArray[np.float64]:
+    out = np.empty(len(a))
+    write_normals(key, stream, a, b, out)
+    return out
+
+
+def quantiles(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    out = np.empty(len(p))
+    write_quantiles(p, out)
     return out
 
 

@@ -166,6 +166,8 @@ class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
         self._sample_mask = SampleMask(choices)
         self._highs = np.asarray(choices.nvec)
         self._row = np.zeros(1, np.int64)
+        # Written again by every step: whoever is shown them gets a copy.
+        self._observations = simulation.observations()
         self._running = False
         self._episode_cost = 0.0
         self._episode_reward = 0.0
@@ -180,12 +182,11 @@ class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
         """
         super().reset(seed=seed)
         check_options(options, ())
-        observations = self.simulation.observations()
-        self.simulation.start(self._row, [self.np_random], observations)
+        self.simulation.start(self._row, [self.np_random], self._observations)
         self._running = True
         self._episode_cost = 0.0
         self._episode_reward = 0.0
-        return self._form.of(observations[0]), {
+        return self._form.of(self._observations[0].copy()), {
             "cost": 0.0,
             "time_s": 0.0,
             "action_mask": self._sample_mask.of(self.action_masks()),
@@ -200,8 +201,7 @@ class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
         """
         if not self._running:
             raise gym.error.ResetNeeded("the episode is over; call reset() before step()")
-        observations = self.simulation.observations()
-        self.simulation.step(check_actions(action, self._highs, 1), observations)
+        self.simulation.step(check_actions(action, self._highs, 1), self._observations)
         terms = self.simulation.terms[0].tolist()
         reward = sum(terms)
         episode = self.simulation.state.episode[0]
@@ -223,7 +223,7 @@ class PlacementEnv(gym.Env[Any, NDArray[np.int64]]):
                 "episode_reward": self._episode_reward,
                 **self.simulation.summary(0),
             }
-        return self._form.of(observations[0]), reward, False, truncated, info
+        return self._form.of(self._observations[0].copy()), reward, False, truncated, info
 
     # Information for policies
 

@@ -14,6 +14,7 @@ from inframind_gym.envs.placement.entry import BEGIN, STEP, drive, write_held
 from inframind_gym.envs.placement.observation import observation_size
 from inframind_gym.envs.placement.reward import TERMS
 from inframind_gym.errors import ConfigError
+from inframind_gym.simulator.native import Bound
 from inframind_gym.simulator.placement.cards import ClusterConfig, ModelCard, load_cluster
 from inframind_gym.simulator.placement.demand import DemandConfig, JobArrivals, load_demand
 from inframind_gym.simulator.placement.jobs import dag_table
@@ -71,6 +72,7 @@ class PlacementSimulation:
         self.world = self._build_world()
         self.state: ClusterState = allocate(self.world, num_envs, self.arrivals.capacity)
         self.terms = np.zeros((num_envs, len(TERMS)))
+        self._run = Bound(drive)
         self._all_rows = np.arange(num_envs)
         self._no_actions = np.zeros((num_envs, self.num_gpus), np.int64)
 
@@ -117,7 +119,7 @@ class PlacementSimulation:
             ranking = np.arange(self.num_models, dtype=np.int32)
             state.rank[e] = rng.permutation(ranking) if self.demand.shuffle else ranking
             self.arrivals.draw(rng, state.arrival_s[e], state.trace_row[e])
-        drive(self.world, state, BEGIN, rows, self._no_actions, observations, self.terms)
+        self._run(self.world, state, BEGIN, rows, self._no_actions, observations, self.terms)
 
     def step(self, actions: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
         """Carry out a decision in every environment.
@@ -135,7 +137,7 @@ class PlacementSimulation:
         observations: NDArray[np.float32],
     ) -> None:
         """Carry out a decision in the environments `rows` (k,) alone."""
-        drive(self.world, self.state, STEP, rows, actions, observations, self.terms)
+        self._run(self.world, self.state, STEP, rows, actions, observations, self.terms)
 
     def over(self) -> NDArray[np.bool_]:
         """Return (E,) whether each environment's episode has reached its last decision."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from inframind_gym.envs.routing.config import EnvConfig
 from inframind_gym.envs.routing.entry import show
 from inframind_gym.envs.routing.simulation import Leg, Load, Simulation
+from inframind_gym.simulator.native import Bound
 from inframind_gym.simulator.server.pool import PoolConfig
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.server.surrogate_backend import Lengths, SurrogateBackend
@@ -55,6 +56,7 @@ class BackendSimulation(Simulation):
         self._retries = retries if config.call_timeout_s is None else config.call_attempts - 1
         self._patience_s = patience_s
         self._loop: BackendLoop | None = None
+        self._show = Bound(show)
         super().__init__(config, 1, one_query=one_query)
 
     def close(self) -> None:
@@ -103,7 +105,7 @@ class BackendSimulation(Simulation):
             raise RuntimeError("no stream was started")
         action = leg.actions[0] if leg.mode == STEP else np.zeros(1, np.int64)
         self.status[0] = status = self._loop.enter(leg.mode, action)
-        show(
+        self._show(
             self.params,
             self.state,
             self._loop.read_metrics(),

@@ -98,7 +98,18 @@ class InfraMindEnv(gym.Env[Any, Any]):
         self._episode_reward = 0.0
         self._running = False
         self._log = self._decision_log()
-        _, self._contexts = self.simulation.buffers()
+        # Written again by every step: whoever is shown them gets a copy.
+        self._observations, self._contexts = self.simulation.buffers()
+        self._look_at_context()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._look_at_context()  # a copy's own
+
+    def _look_at_context(self) -> None:
+        """Take views of what a step reads of its context: fields of records are slow to find."""
+        self._context_bytes = self._contexts.view(np.uint8)
+        self._shown = [self._contexts[field] for field in ("time_s", "query", "node", "models_up")]
 
     def _simulate(self, arguments: dict[str, Any]) -> Simulation:
         """Check the arguments and make the simulation."""
@@ -153,7 +164,7 @@ class InfraMindEnv(gym.Env[Any, Any]):
         return self._current_mask().copy()
 
     def _current_mask(self) -> NDArray[np.bool_]:
-        up = int(self._contexts[0]["models_up"])
+        up = self._shown[3].item()
         if up != self._mask_of:
             self._mask_of = up
             self._mask = action_mask(self.simulation, up, self._highs)
@@ -170,25 +181,25 @@ class InfraMindEnv(gym.Env[Any, Any]):
         self._budget = numbers.get("budget_s", self._budget)
 
     def _begin(self, *, inside: bool) -> Any:
-        observations, self._contexts = self.simulation.buffers()
+        self._context_bytes.fill(0)
         self.simulation.start(
             self._row,
             [self.np_random],
             np.array([self._rate]),
             np.array([self._budget]),
-            observations,
+            self._observations,
             self._contexts,
             inside=inside,
         )
-        return self._episode_starts(observations)
+        return self._episode_starts()
 
-    def _episode_starts(self, observations: NDArray[np.float32]) -> Any:
+    def _episode_starts(self) -> Any:
         self._episode_cost = 0.0
         self._episode_reward = 0.0
         self._running = True
         if self._log is not None:
             self._log.clear()
-        return self._form.of(observations[0])
+        return self._form.of(self._observations[0].copy())
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Carry out the decision and let time run to the next one.
@@ -200,23 +211,23 @@ class InfraMindEnv(gym.Env[Any, Any]):
         if not self._running:
             raise gym.error.ResetNeeded("the episode is over; call reset() before step()")
         actions = self._checked(action)
-        decided = self._contexts
-        observations, self._contexts = self.simulation.buffers()
+        decided = None if self._log is None else self._contexts.copy()
+        self._context_bytes.fill(0)
         status = self.simulation.step(
-            actions, observations, self._contexts, self._reward, self._cost
+            actions, self._observations, self._contexts, self._reward, self._cost
         )
-        terminated = bool(status[0] != DECISION)
+        terminated = status.item() != DECISION
         reward, cost = self._reward.item(), self._cost.item()
         self._episode_cost += cost
         self._episode_reward += reward
         self._running = not terminated
-        if self._log is not None:
+        if decided is not None:
             self._log.add(decided[0], actions[0], reward, cost)
         info = self._info(cost)
         if terminated:
             info["episode_cost"] = self._episode_cost
             info |= self._summary()
-        return self._form.of(observations[0]), reward, terminated, False, info
+        return self._form.of(self._observations[0].copy()), reward, terminated, False, info
 
     def _checked(self, action: Any) -> NDArray[np.int64]:
         if self._num_routes and isinstance(action, int | np.integer):
@@ -227,12 +238,12 @@ class InfraMindEnv(gym.Env[Any, Any]):
         return check_actions(action, self._highs, 1)
 
     def _info(self, cost: float) -> dict[str, Any]:
-        context = self._contexts[0]
+        time_s, query, node, _ = self._shown
         return {
             "cost": cost,
-            "time_s": float(context["time_s"]),
-            "query": int(context["query"]),
-            "node": int(context["node"]),
+            "time_s": time_s.item(),
+            "query": query.item(),
+            "node": node.item(),
             "action_mask": self._sample_mask.of(self._current_mask()),
         }
 
@@ -273,12 +284,12 @@ class TaggedQueryEnv(InfraMindEnv):
         if fresh:
             observation = self._begin(inside=True)
         else:
-            observations, self._contexts = self.simulation.buffers()
-            self.simulation.resume(self._row, observations, self._contexts)
+            self._context_bytes.fill(0)
+            self.simulation.resume(self._row, self._observations, self._contexts)
             if self.simulation.status[0] == STREAM_OVER:
                 observation = self._begin(inside=False)
             else:
-                observation = self._episode_starts(observations)
+                observation = self._episode_starts()
         return observation, self._first_info()
 
     def _summary(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from inframind_gym.envs.routing.entry import drive
 from inframind_gym.envs.routing.layout import SYSTEM_FEATURES, ObservationLayout
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
+from inframind_gym.simulator.native import Bound
 from inframind_gym.simulator.server.evidence import has_evidence, warn_outside
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import Cluster, allocate, cards
@@ -171,6 +172,7 @@ class Simulation:
             config.record_calls,
         )
         self.status = np.zeros(num_envs, np.int64)
+        self._run = Bound(drive)
         no_actions, unread = np.zeros((0, self.action_size), np.int64), np.zeros(num_envs)
         self._leg = Leg(
             *(STEP, np.arange(num_envs), np.zeros(0, START), no_actions),
@@ -305,7 +307,7 @@ class Simulation:
         )
 
     def _drive(self, leg: Leg) -> None:
-        drive(self.params, self.state, self.cluster, *leg, self.status)
+        self._run(self.params, self.state, self.cluster, *leg, self.status)
         if self._watched and self.status.any():  # something is over
             over = bool((self.status == STREAM_OVER).any())
             warn_outside(self.pool, self.cluster.reached, over=over)

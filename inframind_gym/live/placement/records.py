@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.simulation import PlacementSimulation
 from inframind_gym.live.placement.events import write
+from inframind_gym.simulator.native import Bound
 
 
 class Records:
@@ -30,7 +31,8 @@ class Records:
         self.world, self.state = simulation.world, simulation.state
         self.tick_length_s = simulation.config.routing_interval_s
         self.end_s = 0.0
-        self._terms = simulation.terms
+        self._terms = simulation.terms[0]
+        self._write = Bound(write)
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._no_action = np.zeros(simulation.num_gpus, np.int64)
         self._no_observation = np.zeros(simulation.observation_size, np.float32)
@@ -86,7 +88,7 @@ class Records:
         observation: NDArray[np.float32] | None = None,
     ) -> int:
         """Write an event into the records; arguments and result are those of `events.write`."""
-        return write(
+        code: int = self._write(
             self.world,
             self.state,
             event,
@@ -97,5 +99,6 @@ class Records:
             self.end_s,
             self._no_action if action is None else action,
             self._no_observation if observation is None else observation,
-            self._terms[0],
+            self._terms,
         )
+        return code

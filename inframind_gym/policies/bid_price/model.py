@@ -18,6 +18,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.bid_price.recipes import RecipeTable, table_from_tensors
 from inframind_gym.simulator.jit import make_jit
+from inframind_gym.simulator.native import as_taken
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES
 from inframind_gym.tasks import DOMAINS
@@ -67,7 +68,6 @@ def edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.sqrt(values[:-1] * values[1:]), np.float64)
 
 
-@make_jit(allocates=True)
 def choose(
     known: Estimates,
     prices: Prices,
@@ -95,17 +95,47 @@ def choose(
     Returns:
         (n,) recipes; the first one where all need a model that is down.
     """
+    chosen = np.zeros(len(in_flight), np.int64)
+    _choose(
+        as_taken(known),
+        as_taken(prices),
+        as_taken(needs),
+        as_taken(priced),
+        as_taken(in_flight),
+        as_taken(budget_s),
+        np.searchsorted(edges(known.budgets_s), budget_s),
+        as_taken(domain),
+        as_taken(ease),
+        as_taken(models_up),
+        np.zeros((3, in_flight.shape[1])),
+        chosen,
+    )
+    return chosen
+
+
+@make_jit(Path(__file__))
+def _choose(
+    known: Estimates,
+    prices: Prices,
+    needs: NDArray[np.uint32],
+    priced: NDArray[np.int64],
+    in_flight: NDArray[np.float64],
+    budget_s: NDArray[np.float64],
+    tiers: NDArray[np.int64],
+    domain: NDArray[np.int64],
+    ease: NDArray[np.float64],
+    models_up: NDArray[np.uint32],
+    scratch: NDArray[np.float64],
+    out: NDArray[np.int64],
+) -> None:
+    """Write the choices; `tiers` (n,) are those of the budgets, `scratch` is (3, M)."""
     n, models = in_flight.shape
     recipes = needs.shape[0]
-    bounds_s = np.sqrt(known.budgets_s[:-1] * known.budgets_s[1:])  # as `edges`
-    out = np.zeros(n, np.int64)
-    price = np.zeros(models)
-    slow = np.zeros(models)
-    wait = np.zeros(models)
+    price, slow, wait = scratch[0], scratch[1], scratch[2]
     for i in range(n):
         c = priced[i]
         d = domain[i]
-        tier = np.searchsorted(bounds_s, budget_s[i])
+        tier = tiers[i]
         for m in range(models):
             load = in_flight[i, m] / known.slots[m]
             price[m] = math.exp(prices.base[c, m] + prices.load[c, m] * min(load, MAX_LOAD))
@@ -142,7 +172,6 @@ def choose(
             if score > best:
                 best = score
                 out[i] = r
-    return out
 
 
 @dataclass(frozen=True)

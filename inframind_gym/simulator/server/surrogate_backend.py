@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.simulator.jit import inner, jit
+from inframind_gym.simulator.native import Bound
 from inframind_gym.simulator.quality import (
     ResponseTables,
     answer_bonus,
@@ -108,6 +109,8 @@ class SurrogateBackend:
         self._ended = np.zeros(int(card["max_num_seqs"].max()), _ENDED)
         self._outcome: dict[int, tuple[Call, int, bool, bool]] = {}
         self._right: dict[int, int] = {}  # per query in flight, mask of the nodes that are right
+        self._answer = np.zeros(3, np.int64)  # tokens, whether it will be cut, whether right
+        self._send, self._run = Bound(_send), Bound(_run)
         _reset(self._cluster)
 
     def now_s(self) -> float:
@@ -119,7 +122,7 @@ class SurrogateBackend:
         known = self._right.get(call.query, 0)
         prompt, answer = (call.prompt_tokens, 0) if self._lengths is None else self._lengths(call)
         sources = zip(call.reads, call.sources, strict=True)
-        tokens, truncated, right = _send(
+        self._send(
             self._cluster,
             self._tables,
             self._role_fit,
@@ -137,17 +140,19 @@ class SurrogateBackend:
             call.priority,
             prompt,
             answer,
-            np.uint32(sum(1 << node for node in call.reads)),
-            np.uint32(sum((known >> source & 1) << node for node, source in sources)),
+            sum(1 << node for node in call.reads),
+            sum((known >> source & 1) << node for node, source in sources),
+            self._answer,
         )
-        self._outcome[call.id] = call, tokens, truncated, right
+        tokens, truncated, right = self._answer.tolist()
+        self._outcome[call.id] = call, tokens, bool(truncated), bool(right)
 
     def wait(self, until_s: float | None) -> list[Completion]:
         """Advance the servers to the next completion, or to `until_s`."""
         if until_s is None and not self._outcome:
             return []
         limit_s = np.inf if until_s is None else max(until_s, self.now_s())
-        count = _run(self._cluster, self._clock, self._metrics, limit_s, self._ended)
+        count = self._run(self._cluster, self._clock, self._metrics, limit_s, self._ended)
         return [self._completion(self._ended[i]) for i in range(count)]
 
     def _completion(self, ended: np.void) -> Completion:
@@ -217,10 +222,11 @@ def _send(
     priority: float,
     prompt_tokens: int,
     known_tokens: int,
-    reads: Any,
-    right: Any,
-) -> tuple[int, bool, bool]:
-    """Submit a call; its length in tokens, whether it will be cut and whether it will be right.
+    reads: int,
+    right: int,
+    answer: NDArray[np.int64],
+) -> None:
+    """Submit a call; write its length in tokens, whether it will be cut and whether right.
 
     The length is `known_tokens`, or drawn where that is 0.
     """
@@ -230,14 +236,15 @@ def _send(
     if known_tokens > 0:
         tokens = known_tokens
     truncated = was_cut(tables, tokens)
+    sources, good = np.uint32(reads), np.uint32(right)
     bonus = answer_bonus(
-        tables, role_fit, task, role, node, phase, strategy, structure, reads, right
+        tables, role_fit, task, role, node, phase, strategy, structure, sources, good
     )
     is_right = answer_right(tables, key, ordinal, task, place, model, bonus, truncated)
     identity = submit(cluster, 0, model, now_s, priority, prompt_tokens, tokens)
     cluster.request[0, identity].query = call
     watch(cluster, 0, identity, 1)
-    return tokens, truncated, is_right
+    answer[0], answer[1], answer[2] = tokens, truncated, is_right
 
 
 @inner

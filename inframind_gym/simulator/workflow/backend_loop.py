@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.simulator.native import Bound
 from inframind_gym.simulator.server.telemetry import E2E, KV, QUEUE
 from inframind_gym.simulator.workflow import bindings as rules
 from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
@@ -83,6 +84,9 @@ class BackendLoop:
         self._sent: dict[int, _Sent] = {}
         self._calls = 0
         self._held_since_s = math.inf
+        self._enter, self._next_event = Bound(rules.enter), Bound(rules.next_event)
+        self._call_ends, self._query_arrives = Bound(rules.call_ends), Bound(rules.query_arrives)
+        self._note_metrics = Bound(rules.note_metrics)
 
     def enter(self, mode: int, action: NDArray[np.int64]) -> int:
         """Begin the stream (BEGIN), carry out `action` (a,) (STEP) or go on (RESUME).
@@ -93,12 +97,12 @@ class BackendLoop:
         Raises:
             InfraMindError: no model was up for `patience_s`, or the backend broke its contract.
         """
-        rules.enter(self._params, self._state, mode, self._start, action)
+        self._enter(self._params, self._state, mode, self._start, action)
         while True:
             self._look_around()
             held = self._is_held()
             if not held:
-                event = rules.next_event(self._params, self._state, self._order)
+                event: int = self._next_event(self._params, self._state, self._order)
                 if event == SEND:
                     self._send(attempt=0)
                     continue
@@ -119,7 +123,7 @@ class BackendLoop:
         self._metrics[QUEUE] = telemetry.depth_req
         self._metrics[E2E] = telemetry.e2e_s
         self._metrics[KV] = telemetry.kv_frac
-        rules.note_metrics(self._params, self.seen, self._metrics)
+        self._note_metrics(self._params, self.seen, self._metrics)
         up = int(stream["models_up"])
         oldest_s = min(
             (taken_s for m, taken_s in enumerate(telemetry.taken_s) if up >> m & 1),
@@ -167,7 +171,7 @@ class BackendLoop:
             self._end(completion)
         if not completions and self.backend.now_s() >= arrival_s:
             self._look_around()
-            rules.query_arrives(self._params, self._state)
+            self._query_arrives(self._params, self._state)
 
     def _send(self, attempt: int) -> None:
         """Submit the call that stands in the order."""
@@ -206,5 +210,5 @@ class BackendLoop:
         answer["again"] = again
         self._look_around()
         self._state.stream[0]["now_s"] = completion.finish_s
-        if rules.call_ends(self._params, self._state, self._answer, self._order):
+        if self._call_ends(self._params, self._state, self._answer, self._order):
             self._send(attempt=attempt + 1 if again else 0)

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from inframind_gym.simulator.jit import inner, jit
 from inframind_gym.simulator.server.telemetry import E2E, KV, QUEUE, note
-from inframind_gym.simulator.workflow import dispatch as decisions
+from inframind_gym.simulator.workflow.dispatch import (
+    BEGIN,
+    RESUME,
+    SEND,
+    SEND_FINAL,
+    STEP,
+    act,
+    begin_step,
+    start_stream,
+)
+from inframind_gym.simulator.workflow.dispatch import next_event as event_now
 from inframind_gym.simulator.workflow.lifecycle import (
     end_call,
     is_judged,
@@ -84,24 +94,22 @@ def enter(
     params: EnvParams, state: EnvState, mode: int, starts: NDArray[Any], action: NDArray[np.int64]
 ) -> None:
     """Begin a step: BEGIN a stream as `starts` (1,) says, RESUME it, or carry out `action` (a,)."""
-    if mode == decisions.BEGIN:
-        decisions.start_stream(params, state, 0, starts[0])
-    decisions.begin_step(state, 0)
-    if mode == decisions.RESUME:
+    if mode == BEGIN:
+        start_stream(params, state, 0, starts[0])
+    begin_step(state, 0)
+    if mode == RESUME:
         state.stream[0].expecting = 1
-    elif mode == decisions.STEP:
-        decisions.act(params, state, 0, action)
+    elif mode == STEP:
+        act(params, state, 0, action)
 
 
 @jit
 def next_event(params: EnvParams, state: EnvState, order: NDArray[Any]) -> int:
     """The next event at this instant (`dispatch.next_event`); SEND writes `order` (1,)."""
-    event, slot, node = decisions.next_event(params, state, 0)
-    if event in (decisions.SEND, decisions.SEND_FINAL):
-        write_order(
-            params, state, slot, node, FIRST if event == decisions.SEND else FINAL, order[0]
-        )
-        return int(decisions.SEND)
+    event, slot, node = event_now(params, state, 0)
+    if event in (SEND, SEND_FINAL):
+        write_order(params, state, slot, node, FIRST if event == SEND else FINAL, order[0])
+        return int(SEND)
     return event
 
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.simulator import quality as response
 from inframind_gym.simulator.jit import SIMULATOR, make_jit
-from inframind_gym.simulator.quality import ResponseTables, response_tables
+from inframind_gym.simulator.quality import (
+    ResponseTables,
+    answer_bonus,
+    answer_right,
+    answer_tokens,
+    call_id,
+    latent_probability,
+    response_tables,
+)
 from inframind_gym.simulator.workflow.topology import (
     FINAL,
     FIRST,
@@ -26,7 +34,7 @@ from inframind_gym.tasks import load_tasks
 ALIASES = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
 N = 40_000
 MISTRAL, QWEN = 1, 2
-compiled = make_jit(*SIMULATOR, allocates=True)
+compiled = make_jit(*SIMULATOR, Path(__file__))
 
 
 @compiled
@@ -38,13 +46,13 @@ def draw_lengths(
     phase: int,
     model: int,
     strategy: int,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    tokens, cut = np.empty(N, np.int64), np.empty(N, np.bool_)
+    tokens: NDArray[np.int64],
+    cut: NDArray[np.bool_],
+) -> None:
     for ordinal in range(N):
-        tokens[ordinal], cut[ordinal] = response.answer_tokens(
+        tokens[ordinal], cut[ordinal] = answer_tokens(
             tables, np.uint64(7), ordinal, task, length_z, call, phase, model, strategy
         )
-    return tokens, cut
 
 
 @compiled
@@ -56,13 +64,10 @@ def draw_answers(
     model: int,
     bonus: float,
     truncated: bool,
-) -> NDArray[np.bool_]:
-    right = np.empty(N, np.bool_)
+    right: NDArray[np.bool_],
+) -> None:
     for ordinal in range(N):
-        right[ordinal] = response.answer_right(
-            tables, key, ordinal, task, call, model, bonus, truncated
-        )
-    return right
+        right[ordinal] = answer_right(tables, key, ordinal, task, call, model, bonus, truncated)
 
 
 @compiled
@@ -74,7 +79,7 @@ def bonus_of(
     right: int,
 ) -> float:
     """`place`: task, role, node, phase, strategy, structure."""
-    return response.answer_bonus(
+    return answer_bonus(
         tables,
         role_fit,
         place[0],
@@ -89,11 +94,9 @@ def bonus_of(
 
 
 @compiled
-def phi(z: NDArray[np.float64]) -> NDArray[np.float64]:
-    out = np.empty(z.shape[0])
+def phi(z: NDArray[np.float64], out: NDArray[np.float64]) -> None:
     for i in range(z.shape[0]):
-        out[i] = response.latent_probability(z[i])
-    return out
+        out[i] = latent_probability(z[i])
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +121,9 @@ def lengths(
     strategy: int = 1,
     phase: int = FIRST,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    drawn: tuple[NDArray[np.int64], NDArray[np.bool_]] = draw_lengths(
-        tables, task, z, 0, phase, QWEN, strategy
-    )
-    return drawn
+    tokens, cut = np.empty(N, np.int64), np.empty(N, np.bool_)
+    draw_lengths(tables, task, z, 0, phase, QWEN, strategy, tokens, cut)
+    return tokens, cut
 
 
 def answers(
@@ -134,9 +136,8 @@ def answers(
     truncated: bool = False,
     key: int = 7,
 ) -> NDArray[np.bool_]:
-    right: NDArray[np.bool_] = draw_answers(
-        tables, np.uint64(key), task, call, model, bonus, truncated
-    )
+    right = np.empty(N, np.bool_)
+    draw_answers(tables, np.uint64(key), task, call, model, bonus, truncated, right)
     return right
 
 
@@ -247,14 +248,15 @@ def test_another_key_is_another_world_and_the_same_key_the_same(tables: Response
 
 def test_every_call_of_a_query_has_its_own_number() -> None:
     calls = itertools.product(range(12), range(3), range(16), range(3))
-    ids = [response.call_id(*call) for call in calls]
+    ids = [call_id(*call) for call in calls]
     assert len(set(ids)) == len(ids) == 12 * 3 * 16 * 3
     assert min(ids) >= 0
 
 
 def test_latent_probability_is_the_normal_distribution_function() -> None:
     z = np.linspace(-37.0, 37.0, 2001)
-    ours = phi(z)
+    ours = np.empty(len(z))
+    phi(z, ours)
     assert np.all(np.diff(ours) >= 0.0)
     np.testing.assert_allclose(ours + ours[::-1], 1.0, atol=1e-15)
     special: Any = pytest.importorskip("scipy.special")

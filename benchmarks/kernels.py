@@ -1,0 +1,148 @@
+"""Machine code that a wheel carries: ``python -m benchmarks.kernels FOLDER``.
+
+Every entry point of the package is called once, in processes that compile for processors in general
+(`inframind_gym.simulator.programs.SHIPPED_FOR`) and that know no code but their own. Their cache,
+under the names that `shipped` looks for, is the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def write_kernels(folder: Path) -> Path:
+    """Compile every entry point into a folder of this machine's name; return that.
+
+    Raises:
+        SystemExit: There is no such processor in general, or an entry point was not compiled.
+    """
+    from inframind_gym.simulator.programs import SHIPPED_FOR
+
+    machine = platform.machine()
+    if machine not in SHIPPED_FOR:
+        raise SystemExit(f"kernels: nothing is compiled ahead of time for {machine}")
+    out = folder / machine
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as cache:
+        apart = {
+            "INFRAMIND_KERNELS": "",
+            "NUMBA_CACHE_DIR": cache,
+            "NUMBA_CPU_NAME": SHIPPED_FOR[machine][0],
+            "NUMBA_CPU_FEATURES": "",
+        }
+        subprocess.run(
+            [sys.executable, "-c", "from benchmarks.kernels import use_all; use_all()"],
+            cwd=Path(__file__).parents[1],
+            env=os.environ | apart,
+            check=True,
+        )
+        for path in Path(cache).rglob("*.bin"):
+            shutil.copy(path, out / f"{path.stem.rpartition('-')[0]}.bin")
+    return out
+
+
+def use_all() -> None:
+    """Call every compiled entry point of the package.
+
+    Raises:
+        SystemExit: One was not called, or one of the package's modules cannot be imported.
+    """
+    _use_routing()
+    _use_oracles()
+    _use_backend()
+    _use_placement()
+    _use_replay()
+    from inframind_gym.simulator.jit import entry_points
+
+    unused = [entry.py_func.__qualname__ for entry in entry_points if not entry.signatures]
+    if unused:
+        raise SystemExit(f"kernels: {', '.join(unused)} was not compiled; use it in {__file__}")
+
+
+def _use_routing() -> None:
+    import gymnasium as gym
+
+    import inframind_gym  # noqa: F401  (registers the environments)
+
+    env = gym.make("InfraMind-Stream-v0", render_mode="rgb_array")
+    env.reset(seed=0)
+    env.step(0)
+    env.render()
+    env.close()
+
+
+def _use_oracles() -> None:
+    """Play a policy that foresees and one that has prices."""
+    import gymnasium as gym
+
+    from inframind_gym.policies import requires_of, resolve_policy
+
+    for name in ("clairvoyant", "bid_price"):
+        policy: Any = resolve_policy(name)
+        env: Any = gym.make_vec(
+            "InfraMind-Stream-v0", num_envs=2, num_queries=20, **requires_of(policy)
+        ).unwrapped
+        observations, _ = env.reset(seed=0)
+        policy.reset(env.policy_spec(), [0, 1])
+        if hasattr(policy, "foresee"):
+            policy.foresee(env.simulation)
+        env.step(policy.act_batch(observations, env.contexts(), np.arange(2)))
+
+
+def _use_backend() -> None:
+    """Play a stream on simulated servers behind the protocol of live ones."""
+    from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
+    from inframind_gym.envs.routing.config import env_config
+
+    simulation = BackendSimulation(env_config({"num_queries": 3}), open_surrogate, one_query=False)
+    observations, contexts = simulation.buffers()
+    rows, rewards, costs = np.arange(1), np.zeros(1), np.zeros(1)
+    simulation.start(
+        rows, [np.random.default_rng(0)], np.full(1, 60.0), np.full(1, 30.0), observations, contexts
+    )
+    while not simulation.status[0]:
+        simulation.step(np.zeros((1, 1), np.int64), observations, contexts, rewards, costs)
+    simulation.close()
+
+
+def _use_placement() -> None:
+    import gymnasium as gym
+
+    from inframind_gym.live.placement import events
+    from inframind_gym.live.placement.records import Records
+    from inframind_gym.policies.placement import registry
+    from inframind_gym.policies.placement.exchange import assign
+
+    env: Any = gym.make("InfraMind-Placement-v0").unwrapped
+    policy: Any = registry.resolve("mcf_plus")
+    env.reset(seed=0)
+    policy.reset(env.placement_spec(), [0])
+    observations = env.simulation.observations()
+    env.step(policy.act_batch(observations, env.context(), np.arange(1))[0])
+    env.simulation.held_mb(np.arange(1))
+    assign(np.zeros((2, 2), np.int64), np.zeros((2, 2), np.int64), np.zeros(2, np.int64))
+    Records(env.simulation).write(events.CLEAR)
+
+
+def _use_replay() -> None:
+    from inframind_gym.simulator.server.pool import load_pool
+    from inframind_gym.simulator.server.replay import replay_requests
+    from inframind_gym.simulator.server.state import cards
+
+    replay_requests(cards(load_pool("b200-2gpu")), [0], [0.0], [10], [10])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python -m benchmarks.kernels FOLDER")
+    print(write_kernels(Path(sys.argv[1])))
