@@ -7,16 +7,20 @@ under the names that `shipped` looks for, is the folder.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+
+_ROOT: Final = Path(__file__).parents[1]
 
 
 def write_kernels(folder: Path) -> Path:
@@ -30,7 +34,11 @@ def write_kernels(folder: Path) -> Path:
     machine = platform.machine()
     if machine not in SHIPPED_FOR:
         raise SystemExit(f"kernels: nothing is compiled ahead of time for {machine}")
-    out = folder / machine
+    out, stamp = folder / machine, folder / f"{machine}.sha256"
+    digest = _digest()
+    if out.is_dir() and stamp.is_file() and stamp.read_text("utf-8") == digest:
+        return out  # tools build a wheel twice: at first for its metadata
+    stamp.unlink(missing_ok=True)
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as cache:
@@ -42,13 +50,22 @@ def write_kernels(folder: Path) -> Path:
         }
         subprocess.run(
             [sys.executable, "-c", "from benchmarks.kernels import use_all; use_all()"],
-            cwd=Path(__file__).parents[1],
+            cwd=_ROOT,
             env=os.environ | apart,
             check=True,
         )
         for path in Path(cache).rglob("*.bin"):
             shutil.copy(path, out / f"{path.stem.rpartition('-')[0]}.bin")
+    stamp.write_text(digest, "utf-8")
     return out
+
+
+def _digest() -> str:
+    """Return the sha256 of the package's sources and of the compiler's versions."""
+    digest = hashlib.sha256((version("numba") + version("llvmlite")).encode())
+    for path in sorted((_ROOT / "inframind_gym").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def use_all() -> None:

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -28,6 +29,7 @@ from inframind_gym.files import read_yaml
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.loading import registered_policies, resolve_policy
 from inframind_gym.policies.placement import registry as placement
+from inframind_gym.simulator import programs
 from inframind_gym.simulator.placement.cards import Catalogue, ClusterConfig, load_cluster
 from inframind_gym.simulator.placement.demand import DemandConfig, load_demand
 from inframind_gym.simulator.posterior import draws_of, split_draw
@@ -40,10 +42,12 @@ from inframind_gym.tasks.sandbox import PACKAGES
 from inframind_gym.teams.assignment.settings import AssignmentSettings, load_team
 from inframind_gym.teams.token_budget.settings import TeamSettings, load_settings
 
+_PACKAGE: Final = Path(__file__).parent
 TAKEN: Final = (
     "YAML of a pool, workload, suite, cluster, demand or catalogue (.yaml); an arrival trace "
     "(.csv); questions, a file (.jsonl, .jsonl.gz) or a folder; the folder of a checkpoint; the "
-    "name of a configuration that is shipped; a policy as `bench run --policies` takes it"
+    "name of a configuration that is shipped; a policy as `bench run --policies` takes it; "
+    "`install`: this installation"
 )
 
 
@@ -112,6 +116,8 @@ def check(target: str, kind: str | None = None, *, packages: Sequence[str] = PAC
     kinds = [kind for kind in _CONFIGURATIONS if target in list_configs(kind)]
     if kinds:
         return [line for kind in kinds for line in KINDS[kind](target)]
+    if target == "install":
+        return [f"inframind-gym {version('inframind-gym')}, {_PACKAGE}", programs.described()]
     looks_like_path = "/" in target or target.endswith((".yaml", ".csv", ".json", ".jsonl", ".gz"))
     if looks_like_path and ":" not in target:
         folder = Path(target).parent

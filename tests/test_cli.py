@@ -77,6 +77,7 @@ def check(*arguments: str) -> tuple[int, str]:
         ("static:llama-8b:Flash", "policy static:llama-8b:Flash"),
         ("mcf_plus", "policy mcf_plus"),
         ("tests.benchmark.policies_under_test:Cheapest", "policy "),
+        ("install", "compiled code: "),
         (f"{SHIPPED / 'masrouter'}", "checkpoint of masrouter, "),
         (f"{SHIPPED / 'bid_price'}", "bid_price/math: checkpoint of headway, "),
         (f"masrouter:{SHIPPED / 'masrouter'}", "policy masrouter:"),

@@ -43,6 +43,19 @@ def load_program(function: Callable[..., object], digest: str, kinds: tuple[Any,
         return Program(_address(code, symbol), result)
 
 
+def described() -> str:
+    """Return where machine code comes from, for people."""
+    folder = shipped()
+    if folder is not None:
+        count, (processor, _) = len(list(folder.glob("*.bin"))), SHIPPED_FOR[folder.name]
+        return (
+            f"compiled code: came with the package, {count} entry points for {processor}, "
+            f"{folder}; what it lacks numba {version('numba')} compiles"
+        )
+    kept = _folder("").parent
+    return f"compiled code: numba {version('numba')} makes it at first use, and keeps it in {kept}"
+
+
 def symbol_of(function: Callable[..., object], digest: str, kinds: tuple[Any, ...]) -> str:
     """Return the name of an entry point's machine code, of its own for all that it depends on."""
     text = [function.__module__, function.__qualname__, digest, *map(_text_of, kinds)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
+import sys
 import venv
 import zipfile
 from email.parser import Parser
@@ -23,13 +25,23 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    (artifact,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("INFRAMIND_PURE", "1")
+        (artifact,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
     return Path(artifact)
 
 
 @pytest.fixture(scope="module")
 def wheel(built: Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(built)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel for this platform, with machine code."""
+    folder = tmp_path_factory.mktemp("compiled")
+    (artifact,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
+    return Path(artifact)
 
 
 def test_only_our_package_is_installed(wheel: zipfile.ZipFile) -> None:
@@ -67,13 +79,30 @@ def test_metadata(wheel: zipfile.ZipFile) -> None:
 
 
 @pytest.mark.wheel
+def test_code_from_the_wheel_plays_the_golden_episodes(compiled: Path, tmp_path: Path) -> None:
+    """The same bits as from code that is compiled here, which `processors` and others play."""
+    assert compiled.name.endswith(f"-py3-none-manylinux_2_17_{platform.machine()}.whl")
+    with zipfile.ZipFile(compiled) as wheel:
+        kernels = [name for name in wheel.namelist() if "/_kernels/" in name]
+        wheel.extractall(tmp_path, kernels)
+    assert len(kernels) > 15
+    play = (
+        "import runpy, sys; sys.argv = ['episodes']\n"
+        "try:\n    runpy.run_module('tests.golden.episodes', run_name='__main__')\n"
+        "finally:\n    assert 'numba' not in sys.modules"
+    )
+    given = {"INFRAMIND_KERNELS": str(tmp_path / "inframind_gym/_kernels")}
+    subprocess.run([sys.executable, "-c", play], cwd=ROOT, env=os.environ | given, check=True)
+
+
+@pytest.mark.wheel
 def test_a_bare_environment_ranks_the_policies_of_the_quick_suite(
-    built: Path, tmp_path: Path
+    compiled: Path, tmp_path: Path
 ) -> None:
     """Only the wheel and its dependencies are there, and nothing of the checkout."""
     venv.create(tmp_path / "venv", with_pip=True)
     run = tmp_path / "venv" / "bin"
-    pip = [run / "python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", built]
+    pip = [run / "python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", compiled]
     subprocess.run(pip, check=True)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     (tmp_path / "empty").mkdir()
@@ -90,6 +119,12 @@ def test_a_bare_environment_ranks_the_policies_of_the_quick_suite(
         return done.stdout
 
     assert inframind("--version").strip() == f"inframind-gym {inframind_gym.__version__}"
+    assert "came with the package" in inframind("check", "install")
+    first = "import gymnasium as gym, inframind_gym; gym.make('InfraMind-Stream-v0').reset()"
+    subprocess.run([run / "python", "-c", first], cwd=tmp_path, env=environment, check=True)
+    began_s = sum(os.times()[2:4])  # of children
+    subprocess.run([run / "python", "-c", first], cwd=tmp_path, env=environment, check=True)
+    assert sum(os.times()[2:4]) - began_s < 2.0
     policies = [entry.name for entry in registered_policies()]
     assert {*load_suite("quick").policies} <= {*policies}
     assert all(entry.path.startswith("inframind_gym.") for entry in registered_policies())

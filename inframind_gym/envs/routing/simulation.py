@@ -12,11 +12,11 @@ from inframind_gym.envs.routing.entry import drive
 from inframind_gym.envs.routing.layout import SYSTEM_FEATURES, ObservationLayout
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
-from inframind_gym.simulator.native import Bound
 from inframind_gym.simulator.server.evidence import has_evidence, warn_outside
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import Cluster, allocate, cards
 from inframind_gym.simulator.server.telemetry import kv_use
+from inframind_gym.simulator.threads import Crew
 from inframind_gym.simulator.workflow.dispatch import (
     BEGIN,
     DECISION,
@@ -85,6 +85,7 @@ class Simulation:
             (Executor, Planner); otherwise every query is the agent's (Stream).
         controlled_router: one of ROUTERS, of the calls of the agent's queries at level "planner";
             None: the `background` router does.
+        num_threads: threads that share the environments; results do not depend on it.
 
     Attributes:
         tasks: the queries that streams draw from.
@@ -104,6 +105,7 @@ class Simulation:
         *,
         one_query: bool,
         controlled_router: str | None = None,
+        num_threads: int = 1,
     ) -> None:
         self.config = config
         self.num_envs = num_envs
@@ -172,7 +174,12 @@ class Simulation:
             config.record_calls,
         )
         self.status = np.zeros(num_envs, np.int64)
-        self._run = Bound(drive)
+        self._crew = Crew(drive, num_threads)
+        done = self.cluster.done  # scratch: each thread needs its own
+        self._clusters = [
+            self.cluster,
+            *(self.cluster._replace(done=done.copy()) for _ in range(num_threads - 1)),
+        ]
         no_actions, unread = np.zeros((0, self.action_size), np.int64), np.zeros(num_envs)
         self._leg = Leg(
             *(STEP, np.arange(num_envs), np.zeros(0, START), no_actions),
@@ -307,10 +314,22 @@ class Simulation:
         )
 
     def _drive(self, leg: Leg) -> None:
-        self._run(self.params, self.state, self.cluster, *leg, self.status)
+        if self._crew.num_threads == 1:
+            self._crew.own(self.params, self.state, self.cluster, *leg, self.status)
+        else:
+            self._share_out(leg)
         if self._watched and self.status.any():  # something is over
             over = bool((self.status == STREAM_OVER).any())
             warn_outside(self.pool, self.cluster.reached, over=over)
+
+    def _share_out(self, leg: Leg) -> None:
+        """Drive the rows of a leg on several threads."""
+        shares = []
+        for part, rows, cluster in zip(*self._crew.split(leg.rows), self._clusters, strict=False):
+            starts = leg.starts[part] if len(leg.starts) else leg.starts
+            of_rows = leg._replace(rows=rows, starts=starts)
+            shares.append((self.params, self.state, cluster, *of_rows, self.status))
+        self._crew.run(shares)
 
     def completed(self, e: int) -> NDArray[Any]:
         """The agent's queries of environment `e` that ended in its last step, (k,) COMPLETED."""
