@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from inframind_gym.envs.checks import check_actions, check_options
 from inframind_gym.envs.observations import ObservationForm, Places
 from inframind_gym.errors import ConfigError, require_within, unknown
+from inframind_gym.simulator.threads import MOST_THREADS
 
 Seeds = int | Sequence[int | None] | None  # of environment 0, or one an environment
 # Observations, rewards, terminations, truncations and infos of a step.
@@ -25,6 +26,7 @@ MOST_ENVS: Final = 65_536
 # What a vector environment takes besides the arguments of the single one.
 _OF_A_BATCH: Final = (
     Parameter("num_envs", Parameter.KEYWORD_ONLY, default=1, annotation="int"),
+    Parameter("num_threads", Parameter.KEYWORD_ONLY, default=1, annotation="int"),
     Parameter("autoreset_mode", Parameter.KEYWORD_ONLY, default="SameStep", annotation="str"),
 )
 
@@ -41,22 +43,22 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
 
     Args:
         num_envs: E.
-        arguments: of the environments; `render_mode` and `autoreset_mode` are taken out.
+        arguments: of the environments; `render_mode`, `autoreset_mode` and `num_threads` are taken
+            out: so many threads share the rows, with the same results.
 
     Raises:
-        ConfigError: `num_envs` or `autoreset_mode` is impossible, or the batch is to be rendered.
+        ConfigError: `num_envs`, `num_threads` or `autoreset_mode` is impossible, or the batch is to
+            be rendered.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
     truncates: ClassVar[bool] = False  # whether episodes end by truncation
 
     def __init__(self, num_envs: int, arguments: dict[str, Any]) -> None:
-        require_within(num_envs, 1, MOST_ENVS, "num_envs")
-        if not isinstance(num_envs, int | np.integer):
-            raise ConfigError(f"num_envs must be an integer, got {num_envs!r}")
+        self.num_envs = _whole(num_envs, MOST_ENVS, "num_envs")
+        self.num_threads = _whole(arguments.pop("num_threads", 1), MOST_THREADS, "num_threads")
         if arguments.pop("render_mode", None) is not None:
             raise ConfigError("a vector environment is not rendered; make a single one to look at")
-        self.num_envs = int(num_envs)
         self.metadata = {"autoreset_mode": _autoreset_mode(arguments.pop("autoreset_mode", None))}
         self._generators: list[np.random.Generator] = []  # none before the first reset
         self._episode_costs = np.zeros(num_envs)
@@ -214,6 +216,14 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
             "episode_reward": episode_rewards,
         } | self._summary(over, episode_rewards, episode_costs)
         return final | {f"_{key}": over.copy() for key in final}
+
+
+def _whole(number: Any, most: int, name: str) -> int:
+    """Return a whole number from 1 to `most`."""
+    require_within(number, 1, most, name)
+    if not isinstance(number, int | np.integer):
+        raise ConfigError(f"{name} must be an integer, got {number!r}")
+    return int(number)
 
 
 def _autoreset_mode(mode: Any) -> AutoresetMode:

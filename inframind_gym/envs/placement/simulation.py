@@ -14,7 +14,6 @@ from inframind_gym.envs.placement.entry import BEGIN, STEP, drive, write_held
 from inframind_gym.envs.placement.observation import observation_size
 from inframind_gym.envs.placement.reward import TERMS
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.native import Bound
 from inframind_gym.simulator.placement.cards import ClusterConfig, ModelCard, load_cluster
 from inframind_gym.simulator.placement.demand import DemandConfig, JobArrivals, load_demand
 from inframind_gym.simulator.placement.jobs import dag_table
@@ -33,6 +32,7 @@ from inframind_gym.simulator.placement.state import (
     allocate,
     first_gpu,
 )
+from inframind_gym.simulator.threads import Crew
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 
 MOST_JOBS: Final = 2_000_000  # expected in an episode of all environments of a batch, 1 kB each
@@ -44,6 +44,7 @@ class PlacementSimulation:
     Args:
         config: the environment's arguments.
         num_envs: E.
+        num_threads: threads that share the environments; results do not depend on it.
 
     Attributes:
         cluster_config: the GPUs.
@@ -56,7 +57,7 @@ class PlacementSimulation:
         ConfigError: the cluster, the demand or the trace cannot be used.
     """
 
-    def __init__(self, config: PlacementConfig, num_envs: int) -> None:
+    def __init__(self, config: PlacementConfig, num_envs: int, num_threads: int = 1) -> None:
         self.config = config
         self.num_envs = num_envs
         self.cluster_config, self.cards = load_cluster(config.cluster)
@@ -72,7 +73,10 @@ class PlacementSimulation:
         self.world = self._build_world()
         self.state: ClusterState = allocate(self.world, num_envs, self.arrivals.capacity)
         self.terms = np.zeros((num_envs, len(TERMS)))
-        self._run = Bound(drive)
+        self._crew = Crew(drive, num_threads)
+        scratch = ("path_s", "prompt", "output", "target")  # each thread needs its own
+        own = [{n: getattr(self.state, n).copy() for n in scratch} for _ in range(num_threads - 1)]
+        self._states = [self.state, *(self.state._replace(**arrays) for arrays in own)]
         self._all_rows = np.arange(num_envs)
         self._no_actions = np.zeros((num_envs, self.num_gpus), np.int64)
 
@@ -119,7 +123,7 @@ class PlacementSimulation:
             ranking = np.arange(self.num_models, dtype=np.int32)
             state.rank[e] = rng.permutation(ranking) if self.demand.shuffle else ranking
             self.arrivals.draw(rng, state.arrival_s[e], state.trace_row[e])
-        self._run(self.world, state, BEGIN, rows, self._no_actions, observations, self.terms)
+        self._drive(BEGIN, rows, self._no_actions, observations)
 
     def step(self, actions: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
         """Carry out a decision in every environment.
@@ -137,7 +141,22 @@ class PlacementSimulation:
         observations: NDArray[np.float32],
     ) -> None:
         """Carry out a decision in the environments `rows` (k,) alone."""
-        self._run(self.world, self.state, STEP, rows, actions, observations, self.terms)
+        self._drive(STEP, rows, actions, observations)
+
+    def _drive(
+        self,
+        mode: int,
+        rows: NDArray[np.int64],
+        actions: NDArray[np.int64],
+        observations: NDArray[np.float32],
+    ) -> None:
+        _, shares = self._crew.split(rows)
+        self._crew.run(
+            [
+                (self.world, state, mode, share, actions, observations, self.terms)
+                for state, share in zip(self._states, shares, strict=False)
+            ]
+        )
 
     def over(self) -> NDArray[np.bool_]:
         """Return (E,) whether each environment's episode has reached its last decision."""

@@ -30,7 +30,7 @@ class PlacementVectorEnv(BatchEnv):
     def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
         super().__init__(num_envs, arguments)
         self.config = placement_config(arguments)
-        self.simulation = PlacementSimulation(self.config, num_envs)
+        self.simulation = PlacementSimulation(self.config, num_envs, self.num_threads)
         box, places, choices = placement_spaces(self.simulation)
         self._set_spaces(box, places, choices)
         self._sample_mask = SampleMask(choices)

@@ -45,6 +45,7 @@ class PlannerSimulation(Simulation):
     Args:
         config: what to simulate, and who carries out the plans.
         num_envs: E.
+        num_threads: as of `Simulation`.
 
     Attributes:
         config: as it was given.
@@ -55,7 +56,7 @@ class PlannerSimulation(Simulation):
             plans of another.
     """
 
-    def __init__(self, config: PlannerConfig, num_envs: int) -> None:
+    def __init__(self, config: PlannerConfig, num_envs: int, num_threads: int = 1) -> None:
         self._executor = config.executor
         self._policy = None if config.executor in BUILT_IN else _find_executor(config.executor)
         requires = {} if self._policy is None else _requirements(self._policy, config)
@@ -76,6 +77,7 @@ class PlannerSimulation(Simulation):
             num_envs,
             one_query=True,
             controlled_router=config.executor if self._policy is None else None,
+            num_threads=num_threads,
         )
         wide, self.config = self.layout, config
         self._wide = np.zeros((num_envs, self.observation_size), np.float32)

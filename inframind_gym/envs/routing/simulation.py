@@ -12,10 +12,10 @@ from inframind_gym.envs.routing.entry import drive
 from inframind_gym.envs.routing.layout import SYSTEM_FEATURES, ObservationLayout
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
-from inframind_gym.simulator.native import Bound
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import Cluster, allocate, cards
 from inframind_gym.simulator.server.telemetry import kv_use
+from inframind_gym.simulator.threads import Crew
 from inframind_gym.simulator.workflow.dispatch import (
     BEGIN,
     DECISION,
@@ -84,6 +84,7 @@ class Simulation:
             (Executor, Planner); otherwise every query is the agent's (Stream).
         controlled_router: one of ROUTERS, of the calls of the agent's queries at level "planner";
             None: the `background` router does.
+        num_threads: threads that share the environments; results do not depend on it.
 
     Attributes:
         tasks: the queries that streams draw from.
@@ -103,6 +104,7 @@ class Simulation:
         *,
         one_query: bool,
         controlled_router: str | None = None,
+        num_threads: int = 1,
     ) -> None:
         self.config = config
         self.num_envs = num_envs
@@ -134,6 +136,7 @@ class Simulation:
         self.observation_size = self.layout.size + (config.level == "joint")
         self._alone = one_query and config.background == "none"
 
+        self._crew = Crew(drive, num_threads)
         ready = MAX_NODES * (self._open_servers() + 1)
         own_graph = config.planner.graph() if config.planner else None
         self.params: EnvParams = build_params(
@@ -166,7 +169,6 @@ class Simulation:
             num_envs, self.num_queries, 1 << (ready - 1).bit_length(), config.record_calls
         )
         self.status = np.zeros(num_envs, np.int64)
-        self._run = Bound(drive)
         no_actions, unread = np.zeros((0, self.action_size), np.int64), np.zeros(num_envs)
         self._leg = Leg(
             *(STEP, np.arange(num_envs), np.zeros(0, START), no_actions),
@@ -184,6 +186,9 @@ class Simulation:
         if self.config.call_timeout_s is not None:
             in_flight += slots
         self.cluster: Cluster = allocate(card, self.num_envs, in_flight)
+        done = self.cluster.done  # scratch: each thread needs its own
+        others = range(self._crew.num_threads - 1)
+        self._clusters = [self.cluster, *(self.cluster._replace(done=done.copy()) for _ in others)]
         return slots
 
     @property
@@ -301,7 +306,15 @@ class Simulation:
         )
 
     def _drive(self, leg: Leg) -> None:
-        self._run(self.params, self.state, self.cluster, *leg, self.status)
+        if self._crew.num_threads == 1:
+            self._crew.own(self.params, self.state, self.cluster, *leg, self.status)
+            return
+        shares = []
+        for part, rows, cluster in zip(*self._crew.split(leg.rows), self._clusters, strict=False):
+            starts = leg.starts[part] if len(leg.starts) else leg.starts
+            of_rows = leg._replace(rows=rows, starts=starts)
+            shares.append((self.params, self.state, cluster, *of_rows, self.status))
+        self._crew.run(shares)
 
     def completed(self, e: int) -> NDArray[Any]:
         """The agent's queries of environment `e` that ended in its last step, (k,) COMPLETED."""

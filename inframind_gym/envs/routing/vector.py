@@ -28,7 +28,7 @@ class InfraMindVectorEnv(BatchEnv):
     Args:
         num_envs: E.
         one_query: Executor and Planner (one query is an episode) or Stream (a stream is).
-        arguments: as of the single environments, and `autoreset_mode`.
+        arguments: as of the single environments, `autoreset_mode` and `num_threads`.
 
     `reset(seed=…, options=…)`: the options `arrival_rate_per_min` and `budget_s` are numbers, or
     arrays (E,) with one number an environment; a budget of NaN is drawn from the tiers.
@@ -54,7 +54,9 @@ class InfraMindVectorEnv(BatchEnv):
 
     def _simulate(self, arguments: dict[str, Any]) -> Simulation:
         """Check the arguments and make the closed loops."""
-        return Simulation(env_config(arguments), self.num_envs, one_query=self._one_query)
+        config = env_config(arguments)
+        threads = self.num_threads
+        return Simulation(config, self.num_envs, one_query=self._one_query, num_threads=threads)
 
     def contexts(self) -> NDArray[Any]:
         """(E,) CONTEXT: the decisions that wait."""
@@ -191,7 +193,7 @@ class PlannerVectorEnv(InfraMindVectorEnv):
         super().__init__(num_envs, one_query=True, **arguments)
 
     def _simulate(self, arguments: dict[str, Any]) -> PlannerSimulation:
-        return PlannerSimulation(planner_config(arguments), self.num_envs)
+        return PlannerSimulation(planner_config(arguments), self.num_envs, self.num_threads)
 
     def reset(
         self, *, seed: Seeds = None, options: dict[str, Any] | None = None
