@@ -67,7 +67,7 @@ def sizes(folder: Path) -> Iterator[Size]:
     for queries in (10, 100, 1_000, 10_000):
         yield Size("backlog", queries, _backlog(queries))
     for num_envs in (64, 256, 1_024, 4_096, 8_192):
-        yield Size("envs", num_envs, _stream(num_envs, max(20, 400_000 // num_envs), {}, 1.0))
+        yield Size("envs", num_envs, _stream(num_envs, 150, {}, 1.0))  # as far into an episode
     clusters = {gpus: {"cluster": _cluster(folder, gpus)} for gpus in (8, 64, 256, 1_024)}
     for gpus, kwargs in clusters.items():
         made = {"num_envs": 4, "steps": max(4, 2_000 // gpus), "idle": False, "kwargs": kwargs}

@@ -28,6 +28,7 @@ from inframind_gym.simulator.server.kv_cache import (
 )
 from inframind_gym.simulator.server.queue import push
 from inframind_gym.simulator.server.scheduler import (
+    FEW,
     admit_waiting,
     remove_running,
     serve_running,
@@ -388,8 +389,11 @@ def finish_stretch(cluster: Cluster, e: int, m: int, now_s: float) -> int:
     if server.next_finish > server.clock:
         return ended
     held = blocks_held(cluster, e, m, server.clock) if server.evicted > 0 else 0
-    i = next_ended(cluster, e, m, 0)
-    while i < server.running:
+    i = 0
+    while True:
+        i = next_ended(cluster, e, m, i)
+        if i == server.running:
+            return ended
         identity = int(cluster.running[e, m, i])
         computed = cluster.base_tokens[e, m, i] + server.clock
         server.kv_tokens -= computed
@@ -403,20 +407,18 @@ def finish_stretch(cluster: Cluster, e: int, m: int, now_s: float) -> int:
         server.e2e_sum_s += now_s - cluster.request[e, identity].submit_s
         cluster.done[ended] = identity
         ended += 1
-        i = next_ended(cluster, e, m, i)
-    return ended
 
 
 @inner
 def next_ended(cluster: Cluster, e: int, m: int, start: int) -> int:
     """Index of the first running request from `start` on that has ended; `running` if none has.
 
-    Sixteen at a time are passed over: a processor compares them at once.
+    Of many, sixteen at a time are passed over: a processor compares them at once.
     """
     server = cluster.server[e, m]
     clock, running = server.clock, int(server.running)
     i = start
-    while i + _AT_ONCE <= running:
+    while running - i > FEW:
         least = cluster.finish_clock[e, m, i]
         for k in range(1, _AT_ONCE):
             least = min(least, cluster.finish_clock[e, m, i + k])

@@ -21,6 +21,12 @@ again those of its blocks that were not overwritten, and compute only the others
 
 from __future__ import annotations
 
+from typing import Any, Final
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
 from inframind_gym.simulator.jit import inner
 from inframind_gym.simulator.server.async_scheduling import (
     hide_unseen,
@@ -28,7 +34,6 @@ from inframind_gym.simulator.server.async_scheduling import (
     release_leaving,
     show_hidden,
 )
-from inframind_gym.simulator.server.gaps import close_gap
 from inframind_gym.simulator.server.kv_cache import (
     blocks_for,
     blocks_held,
@@ -42,7 +47,28 @@ from inframind_gym.simulator.server.kv_cache import (
 from inframind_gym.simulator.server.queue import pop, push
 from inframind_gym.simulator.server.state import FAR_CLOCK, NEVER_S, NO_REQUEST, Cluster
 
-_FEW = 24  # requests that a loop moves as fast as a call of memmove
+FEW = 24  # running requests that a plain loop moves, or goes through, as fast as any other way
+_memmove: Final[Any] = cgutils.raw_memmove  # has no types
+
+
+def _close_gap(typing_context: Any, array: Any, index: Any, count: Any) -> Any:
+    """Move the `count` elements behind `index` of a one-dimensional array one place forward."""
+    signature = types.void(array, types.intp, types.intp)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array_type = signature.args[0]
+        data = context.make_array(array_type)(context, builder, arguments[0]).data
+        one = ir.Constant(ir.IntType(64), 1)
+        to = builder.gep(data, [arguments[1]])
+        source = builder.gep(data, [builder.add(arguments[1], one)])
+        size = context.get_abi_sizeof(data.type.pointee)
+        _memmove(builder, to, source, arguments[2], itemsize=size)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+close_gap: Final[Any] = intrinsic(_close_gap)
 
 
 @inner
@@ -50,7 +76,7 @@ def remove_running(cluster: Cluster, e: int, m: int, index: int) -> None:
     """Take the request at `index` out of the running list, keeping the order of the others."""
     server = cluster.server[e, m]
     behind = server.running - 1 - index
-    if behind > _FEW:
+    if behind > FEW:
         close_gap(cluster.running[e, m], index, behind)
         close_gap(cluster.finish_clock[e, m], index, behind)
         close_gap(cluster.base_tokens[e, m], index, behind)
