@@ -138,6 +138,7 @@ class Simulation:
         self.observation_size = self.layout.size + (config.level == "joint")
         self._alone = one_query and config.background == "none"
 
+        self._crew = Crew(drive, num_threads)
         ready = MAX_NODES * (self._open_servers() + 1)
         own_graph = config.planner.graph() if config.planner else None
         self.params: EnvParams = build_params(
@@ -174,12 +175,6 @@ class Simulation:
             config.record_calls,
         )
         self.status = np.zeros(num_envs, np.int64)
-        self._crew = Crew(drive, num_threads)
-        done = self.cluster.done  # scratch: each thread needs its own
-        self._clusters = [
-            self.cluster,
-            *(self.cluster._replace(done=done.copy()) for _ in range(num_threads - 1)),
-        ]
         no_actions, unread = np.zeros((0, self.action_size), np.int64), np.zeros(num_envs)
         self._leg = Leg(
             *(STEP, np.arange(num_envs), np.zeros(0, START), no_actions),
@@ -197,6 +192,9 @@ class Simulation:
         if self.config.call_timeout_s is not None:
             in_flight += slots
         self.cluster: Cluster = allocate(card, self.num_envs, in_flight)
+        done = self.cluster.done  # scratch: each thread needs its own
+        others = range(self._crew.num_threads - 1)
+        self._clusters = [self.cluster, *(self.cluster._replace(done=done.copy()) for _ in others)]
         return slots
 
     @property
