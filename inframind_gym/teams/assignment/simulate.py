@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.simulator import rng
 from inframind_gym.simulator.jit import make_jit
+from inframind_gym.simulator.rng import normal
 from inframind_gym.teams.assignment.rules import (
     AGENTS,
     CRITERIA,
@@ -287,7 +288,7 @@ def normals(keys: Keys, stream: int, a: Ints, b: Ints | int) -> Floats:
     return out
 
 
-@make_jit(Path(rng.__file__))
+@make_jit(Path(rng.__file__), Path(__file__))
 def _write_normals(keys: Keys, stream: int, a: Ints, b: Ints, out: Floats) -> None:
     for i in range(out.shape[0]):
-        out[i] = rng.normal(keys[i], stream, a[i], b[i])
+        out[i] = normal(keys[i], stream, a[i], b[i])
