@@ -129,8 +129,7 @@ def fidelity(
         say(f"replaying {len(cells)} measured cells, {seeds} episodes each ...")
         constants = load_constants(POOL, [cell.dataset for cell in cells])
         rows = cell_rows(cells, predict(cells, constants, seeds))
-        left_out = json.loads(FIT.read_text("utf-8")).get("left_out") or {}
-        found = tables(logs, rows, left_out)
+        found = tables(logs, rows, json.loads(FIT.read_text("utf-8")))
         refresh(page, found)
         figures = {"logs": partial(_logs_figure, logs), "runs": partial(_runs_figure, rows)}
         save_all(figures, folder)
@@ -166,9 +165,10 @@ def cold_error_pct(log: Log, read: RequestLog) -> float:
 
 
 def tables(
-    logs: Sequence[LogEvidence], rows: Sequence[Row], left_out: Mapping[str, Mapping[str, Row]]
+    logs: Sequence[LogEvidence], rows: Sequence[Row], fit: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the tables of the page by name, as markdown."""
+    left_out = fit.get("left_out") or {}
     rates = sorted({row["arrival_rate_per_min"] for row in rows})
     shown = [f"{rate:g}/min" for rate in rates]
     return {
@@ -183,6 +183,11 @@ def tables(
             left=2,
         ),
         "gains": _gains_table(),
+        "contrasts": table(
+            ["dataset", "cost rates", "measured, points", "posterior, points"],
+            _contrasts((fit.get("posterior") or {}).get("contrasts", ())),
+            left=2,
+        ),
         "failures": table(
             ["cell", "mean latency, s", "error", "accuracy, %", "error"], _failures(rows)
         ),
@@ -222,6 +227,9 @@ def _run_targets(
                 reached = [of[f"{error}_median"] for error in ERRORS]
                 judged, met = _judged(reached, limits, ("%", "%", "points"), 1)
                 yield [f"`{method}`, median of {of['cells']} cells", name, *judged, _met(met)]
+        if not any(method in of for of in left_out.values()):
+            limit_texts = [f"{NONE} (≤ {limit:g})" for limit in limits]
+            yield [f"`{method}`", "a rate left out of the fit", *limit_texts, "not tested"]
 
 
 def _judged(
@@ -307,6 +315,15 @@ def _gains_table() -> str:
         shown = zip(values.mean(axis=0), values.std(axis=0, ddof=1), strict=True)
         found.append([dataset, *(f"{_signed(mean, 2)} ± {sd:.2f}" for mean, sd in shown)])
     return table(["dataset", *(name.rpartition(".")[2] for name in gains)], found)
+
+
+def _contrasts(contrasts: Iterable[Row]) -> Iterator[list[str]]:
+    """Yield differences in accuracy between cells whose mix of models is nearly the same."""
+    for of in contrasts:
+        shown = (
+            f"{_signed(of[side])} ± {of[f'{side}_sd']:.1f}" for side in ("measured", "posterior")
+        )
+        yield [of["dataset"], " → ".join(f"{rate:g}" for rate in of["cost_rates"]), *shown]
 
 
 def _points(row: Row) -> float:
