@@ -41,9 +41,8 @@ from inframind_gym.calibration.report import (
 )
 from inframind_gym.calibration.request_log import RequestLog, read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
-from inframind_gym.configs import find_config
 from inframind_gym.errors import friendly, require
-from inframind_gym.files import read_csv, replace_text
+from inframind_gym.files import replace_text
 from inframind_gym.progress import say
 from inframind_gym.simulator.estimate.architecture import find_architecture
 from inframind_gym.simulator.estimate.roofline import Server, find_gpu, hardware
@@ -168,7 +167,7 @@ def tables(
     logs: Sequence[LogEvidence], rows: Sequence[Row], fit: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the tables of the page by name, as markdown."""
-    left_out = fit.get("left_out") or {}
+    left_out, posterior = fit.get("left_out") or {}, fit["posterior"]
     rates = sorted({row["arrival_rate_per_min"] for row in rows})
     shown = [f"{rate:g}/min" for rate in rates]
     return {
@@ -182,10 +181,12 @@ def tables(
             _dataset_lines(rows, rates),
             left=2,
         ),
-        "gains": _gains_table(),
+        "gains": table(
+            ["dataset", *next(iter(posterior["gains"].values()))], _gains(posterior["gains"])
+        ),
         "contrasts": table(
             ["dataset", "cost rates", "measured, points", "posterior, points"],
-            _contrasts((fit.get("posterior") or {}).get("contrasts", ())),
+            _contrasts(posterior["contrasts"]),
             left=2,
         ),
         "failures": table(
@@ -210,9 +211,8 @@ def _log_targets(logs: Sequence[LogEvidence]) -> Iterator[list[str]]:
             _met(met),
         ]
     for of in logs:
-        met = abs(of.cold_pct) <= COLD_LIMIT
-        reached_text = f"{abs(of.cold_pct):.1f} % (≤ {COLD_LIMIT:g})"
-        yield [of.log.title, "cold, launch options alone", reached_text, NONE, NONE, _met(met)]
+        judged, met = _judged([abs(of.cold_pct)], [COLD_LIMIT], ["%"], 1)
+        yield [of.log.title, "cold, launch options alone", *judged, NONE, NONE, _met(met)]
 
 
 def _run_targets(
@@ -296,25 +296,10 @@ def _name(row: Row) -> str:
     return f"`{row['method']}` {row['dataset']}, {row['arrival_rate_per_min']:g}/min{setting}"
 
 
-def _gains_table() -> str:
-    """Return mean and sd of the posterior of the gains, by dataset."""
-    lines = [
-        row for _, row in read_csv(find_config("workloads", "math").with_name("posterior.csv"))
-    ]
-    header, *draws = (row for row in lines if not row[0].startswith("#"))
-    gains = [name for name in header if "_gain." in name]
-    found = []
-    for dataset in dict.fromkeys(row[1] for row in draws):
-        values = np.array(
-            [
-                [float(row[header.index(name)]) for name in gains]
-                for row in draws
-                if row[1] == dataset
-            ]
-        )
-        shown = zip(values.mean(axis=0), values.std(axis=0, ddof=1), strict=True)
-        found.append([dataset, *(f"{_signed(mean, 2)} ± {sd:.2f}" for mean, sd in shown)])
-    return table(["dataset", *(name.rpartition(".")[2] for name in gains)], found)
+def _gains(gains: Mapping[str, Mapping[str, Row]]) -> Iterator[list[str]]:
+    """Yield mean and sd of the posterior of each dataset's gains."""
+    for dataset, own in gains.items():
+        yield [dataset, *(f"{_signed(of['mean'], 2)} ± {of['sd']:.2f}" for of in own.values())]
 
 
 def _contrasts(contrasts: Iterable[Row]) -> Iterator[list[str]]:

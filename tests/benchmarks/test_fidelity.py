@@ -22,7 +22,9 @@ from inframind_gym.tasks import load_tasks
 from tests.calibration import synthetic
 
 TABLES = ("targets", "datasets", "gains", "contrasts", "failures")
-PAGE = "# By hand\n\n" + "".join(f"<!-- table: {name} -->\nold\n<!-- end -->\n" for name in TABLES)
+PAGE = "# By hand\n\n" + "".join(
+    f"<!-- table: {name} -->\n(stale)\n<!-- end -->\n" for name in TABLES
+)
 
 
 DOCS = Path(fidelity.__file__).parents[1] / "docs"
@@ -76,12 +78,14 @@ def test_the_page_is_filled_and_stays_the_same(
     page.write_text(PAGE, encoding="utf-8")
     off = {f"{error}_median": 4.0 for error in ERRORS}
     fit = tmp_path / "fit.json"
-    fit.write_text(json.dumps({"left_out": {"50": {"mas": {"cells": 15, **off}}}}), "utf-8")
+    left_out = {"50": {"mas": {"cells": 15, **off}}}
+    posterior = json.loads(fidelity.FIT.read_text("utf-8"))["posterior"]
+    fit.write_text(json.dumps({"left_out": left_out, "posterior": posterior}), "utf-8")
     monkeypatch.setattr(fidelity, "FIT", fit)
     code, out, err = call(data, tmp_path)
     assert code == 0, err
     text = page.read_text(encoding="utf-8")
-    assert text.startswith("# By hand") and "old" not in text
+    assert text.startswith("# By hand") and "(stale)" not in text
     rows = re.findall(r"(?m)^\| (.*) \|$", out)
     assert rows[2].startswith("A made-up server | unseen half; ")
     assert re.search(
