@@ -41,9 +41,8 @@ from inframind_gym.calibration.report import (
 )
 from inframind_gym.calibration.request_log import RequestLog, read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
-from inframind_gym.configs import find_config
 from inframind_gym.errors import friendly, require
-from inframind_gym.files import read_csv, replace_text
+from inframind_gym.files import replace_text
 from inframind_gym.progress import say
 from inframind_gym.simulator.estimate.architecture import find_architecture
 from inframind_gym.simulator.estimate.roofline import Server, find_gpu, hardware
@@ -129,8 +128,7 @@ def fidelity(
         say(f"replaying {len(cells)} measured cells, {seeds} episodes each ...")
         constants = load_constants(POOL, [cell.dataset for cell in cells])
         rows = cell_rows(cells, predict(cells, constants, seeds))
-        left_out = json.loads(FIT.read_text("utf-8")).get("left_out") or {}
-        found = tables(logs, rows, left_out)
+        found = tables(logs, rows, json.loads(FIT.read_text("utf-8")))
         refresh(page, found)
         figures = {"logs": partial(_logs_figure, logs), "runs": partial(_runs_figure, rows)}
         save_all(figures, folder)
@@ -166,9 +164,10 @@ def cold_error_pct(log: Log, read: RequestLog) -> float:
 
 
 def tables(
-    logs: Sequence[LogEvidence], rows: Sequence[Row], left_out: Mapping[str, Mapping[str, Row]]
+    logs: Sequence[LogEvidence], rows: Sequence[Row], fit: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the tables of the page by name, as markdown."""
+    left_out, posterior = fit.get("left_out") or {}, fit["posterior"]
     rates = sorted({row["arrival_rate_per_min"] for row in rows})
     shown = [f"{rate:g}/min" for rate in rates]
     return {
@@ -182,7 +181,14 @@ def tables(
             _dataset_lines(rows, rates),
             left=2,
         ),
-        "gains": _gains_table(),
+        "gains": table(
+            ["dataset", *next(iter(posterior["gains"].values()))], _gains(posterior["gains"])
+        ),
+        "contrasts": table(
+            ["dataset", "cost rates", "measured, points", "posterior, points"],
+            _contrasts(posterior["contrasts"]),
+            left=2,
+        ),
         "failures": table(
             ["cell", "mean latency, s", "error", "accuracy, %", "error"], _failures(rows)
         ),
@@ -205,9 +211,8 @@ def _log_targets(logs: Sequence[LogEvidence]) -> Iterator[list[str]]:
             _met(met),
         ]
     for of in logs:
-        met = abs(of.cold_pct) <= COLD_LIMIT
-        reached_text = f"{abs(of.cold_pct):.1f} % (≤ {COLD_LIMIT:g})"
-        yield [of.log.title, "cold, launch options alone", reached_text, NONE, NONE, _met(met)]
+        judged, met = _judged([abs(of.cold_pct)], [COLD_LIMIT], ["%"], 1)
+        yield [of.log.title, "cold, launch options alone", *judged, NONE, NONE, _met(met)]
 
 
 def _run_targets(
@@ -222,6 +227,9 @@ def _run_targets(
                 reached = [of[f"{error}_median"] for error in ERRORS]
                 judged, met = _judged(reached, limits, ("%", "%", "points"), 1)
                 yield [f"`{method}`, median of {of['cells']} cells", name, *judged, _met(met)]
+        if not any(method in of for of in left_out.values()):
+            limit_texts = [f"{NONE} (≤ {limit:g})" for limit in limits]
+            yield [f"`{method}`", "a rate left out of the fit", *limit_texts, "not tested"]
 
 
 def _judged(
@@ -288,25 +296,19 @@ def _name(row: Row) -> str:
     return f"`{row['method']}` {row['dataset']}, {row['arrival_rate_per_min']:g}/min{setting}"
 
 
-def _gains_table() -> str:
-    """Return mean and sd of the posterior of the gains, by dataset."""
-    lines = [
-        row for _, row in read_csv(find_config("workloads", "math").with_name("posterior.csv"))
-    ]
-    header, *draws = (row for row in lines if not row[0].startswith("#"))
-    gains = [name for name in header if "_gain." in name]
-    found = []
-    for dataset in dict.fromkeys(row[1] for row in draws):
-        values = np.array(
-            [
-                [float(row[header.index(name)]) for name in gains]
-                for row in draws
-                if row[1] == dataset
-            ]
+def _gains(gains: Mapping[str, Mapping[str, Row]]) -> Iterator[list[str]]:
+    """Yield mean and sd of the posterior of each dataset's gains."""
+    for dataset, own in gains.items():
+        yield [dataset, *(f"{_signed(of['mean'], 2)} ± {of['sd']:.2f}" for of in own.values())]
+
+
+def _contrasts(contrasts: Iterable[Row]) -> Iterator[list[str]]:
+    """Yield differences in accuracy between cells whose mix of models is nearly the same."""
+    for of in contrasts:
+        shown = (
+            f"{_signed(of[side])} ± {of[f'{side}_sd']:.1f}" for side in ("measured", "posterior")
         )
-        shown = zip(values.mean(axis=0), values.std(axis=0, ddof=1), strict=True)
-        found.append([dataset, *(f"{_signed(mean, 2)} ± {sd:.2f}" for mean, sd in shown)])
-    return table(["dataset", *(name.rpartition(".")[2] for name in gains)], found)
+        yield [of["dataset"], " → ".join(f"{rate:g}" for rate in of["cost_rates"]), *shown]
 
 
 def _points(row: Row) -> float:

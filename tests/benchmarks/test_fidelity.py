@@ -16,12 +16,15 @@ import benchmarks.__main__  # noqa: F401  # registers the command
 from benchmarks import fidelity
 from benchmarks.fidelity import Log, wilson_interval
 from inframind_gym.benchmark.cli import app
+from inframind_gym.calibration.report import ERRORS
 from inframind_gym.calibration.server_card import Limits
 from inframind_gym.tasks import load_tasks
 from tests.calibration import synthetic
 
-TABLES = ("targets", "datasets", "gains", "failures")
-PAGE = "# By hand\n\n" + "".join(f"<!-- table: {name} -->\nold\n<!-- end -->\n" for name in TABLES)
+TABLES = ("targets", "datasets", "gains", "contrasts", "failures")
+PAGE = "# By hand\n\n" + "".join(
+    f"<!-- table: {name} -->\n(stale)\n<!-- end -->\n" for name in TABLES
+)
 
 
 DOCS = Path(fidelity.__file__).parents[1] / "docs"
@@ -68,13 +71,21 @@ def call(data: Path, out: Path) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_the_page_is_filled_and_stays_the_same(data: Path, tmp_path: Path) -> None:
+def test_the_page_is_filled_and_stays_the_same(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = tmp_path / "fidelity.md"
     page.write_text(PAGE, encoding="utf-8")
+    off = {f"{error}_median": 4.0 for error in ERRORS}
+    fit = tmp_path / "fit.json"
+    left_out = {"50": {"mas": {"cells": 15, **off}}}
+    posterior = json.loads(fidelity.FIT.read_text("utf-8"))["posterior"]
+    fit.write_text(json.dumps({"left_out": left_out, "posterior": posterior}), "utf-8")
+    monkeypatch.setattr(fidelity, "FIT", fit)
     code, out, err = call(data, tmp_path)
     assert code == 0, err
     text = page.read_text(encoding="utf-8")
-    assert text.startswith("# By hand") and "old" not in text
+    assert text.startswith("# By hand") and "(stale)" not in text
     rows = re.findall(r"(?m)^\| (.*) \|$", out)
     assert rows[2].startswith("A made-up server | unseen half; ")
     assert re.search(
@@ -82,7 +93,10 @@ def test_the_page_is_filled_and_stays_the_same(data: Path, tmp_path: Path) -> No
     )
     assert re.match(r"A made-up server \| cold, .* \| .*\d %.* \(≤ 15\) \| – \| – \| ", rows[3])
     assert "| `mas`, median of 2 cells | rates of the fit | " in out
-    assert "| `mas`, median of 15 cells | 50/min left out of the fit | " in out  # the fit on file
+    assert (
+        "| `moa` | a rate left out of the fit | – (≤ 12) | – (≤ 18) | – (≤ 3) | not tested |" in out
+    )
+    assert "| `mas`, median of 15 cells | 50/min left out of the fit | 4.0 % (≤ 5) | " in out
     assert re.search(r"\| `mas` math, 60/min, cost rate 5 \| 33 → [\d,]+ \|", text)
     assert re.search(r"\| mas \| math \| [+−0-9]+ % \| [+−0-9]+ % \| ", text)
     plots = {path.name: path.read_bytes() for path in (tmp_path / "fidelity").glob("*.svg")}
@@ -126,12 +140,20 @@ def test_the_targets_of_the_shipped_page_are_complete() -> None:
         for rate, methods in left_out.items()
         for method in methods
     ]
+    fitted = {method for methods in left_out.values() for method in methods}
+    wanted += [
+        (f"`{method}`", "a rate left out of the fit")
+        for method in fidelity.METHODS
+        if method not in fitted
+    ]
     halves = [row for row in rows if row[1].startswith("unseen half; ")]
     assert [title for title, _ in halves] == [log.title for log in SHIPPED.values()]
     assert sorted(set(rows) - set(halves)) == sorted(wanted)
-    assert all(re.fullmatch(r"yes|\*\*no\*\*", row[5]) for row in regions["targets"])
+    assert all(re.fullmatch(r"yes|\*\*no\*\*|not tested", row[5]) for row in regions["targets"])
     for row in regions["targets"]:  # a missed figure is bold, and then the row says no
-        assert (row[5] == "yes") == (not any("**" in cell for cell in row[:5])), row
+        missed = any("**" in cell for cell in row[:5])
+        untested = any(cell.startswith("– (") for cell in row[:5])
+        assert row[5] == ("**no**" if missed else "not tested" if untested else "yes"), row
 
 
 def test_the_files_beside_the_shipped_page_have_all_cells() -> None:
