@@ -44,7 +44,7 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
     Args:
         num_envs: E.
         arguments: of the environments; `render_mode`, `autoreset_mode` and `num_threads` are taken
-            out: so many threads share the rows, with the same results.
+            out: so many threads share the rows of compiled environments, with the same results.
 
     Raises:
         ConfigError: `num_envs`, `num_threads` or `autoreset_mode` is impossible, or the batch is to

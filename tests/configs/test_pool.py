@@ -53,7 +53,7 @@ def test_the_testbed_is_the_published_one() -> None:
 
 
 def test_measured_seconds_per_token_lie_between_alone_and_beside_busy_neighbours() -> None:
-    """FACTS §2: 31, 18, 18, 10, 7.5 ms at 10 queries a minute."""
+    """Measured runs have 31, 18, 18, 10, 7.5 ms at 10 queries a minute."""
     measured = (0.031, 0.018, 0.018, 0.010, 0.0075)
     pool = load_pool("b200-2gpu")
     for model, gpu, wanted in zip(pool.models, pool.gpu_index, measured, strict=True):
@@ -64,11 +64,11 @@ def test_measured_seconds_per_token_lie_between_alone_and_beside_busy_neighbours
         assert wanted < alone_s * (1.0 + pool.gpus[gpu].colocation_slowdown * neighbours)
         step = card.step
         full = step.base_s + 16 * (step.per_seq_s + 1000 * step.per_kv_token_s)
-        assert full < 1.15 * alone_s  # 16 sequences cost little more than one
+        assert full < 1.25 * alone_s  # 16 sequences cost little more than one
 
 
 def test_h100_tpot_is_that_of_the_roofline_table() -> None:
-    """FACTS §5, batch 16, context 2048: within 8 %."""
+    """AIConfigurator's estimates, batch 16, context 2048: within 8 %."""
     for model, tpot_s in zip(
         load_pool("h100-5gpu").models, (0.0292, 0.0186, 0.0147, 0.0083, 0.0046), strict=True
     ):

@@ -51,7 +51,7 @@ def test_the_constructors_name_every_argument() -> None:
     fields = {name: field.default for name, field in TokenBudgetConfig.model_fields.items()}
     for cls, arguments in (
         (TokenBudgetEnv, [*fields, "render_mode", "unknown_arguments"]),
-        (TokenBudgetVectorEnv, ["num_envs", "autoreset_mode", *fields]),
+        (TokenBudgetVectorEnv, ["num_envs", "num_threads", "autoreset_mode", *fields]),
     ):
         found = inspect.signature(cls).parameters
         assert list(found) == arguments

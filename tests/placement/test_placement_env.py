@@ -51,7 +51,7 @@ def test_the_constructors_name_every_argument() -> None:
     assert live == {*PlacementLiveConfig.model_fields, "render_mode"}
     for cls, arguments in (
         (PlacementEnv, [*fields, "render_mode", "unknown_arguments"]),
-        (PlacementVectorEnv, ["num_envs", "autoreset_mode", *fields]),
+        (PlacementVectorEnv, ["num_envs", "num_threads", "autoreset_mode", *fields]),
     ):
         found = inspect.signature(cls).parameters
         assert list(found) == arguments
