@@ -180,7 +180,7 @@ def test_one_query_at_a_time_counts_the_agents_queries_and_everybodys_calls(make
     counted = sum(of(samples, "inframind_calls_total").values())
     assert counted > played.records["calls"].sum()
     assert counted == sum(played.swept.values()) + len(env.unwrapped.calls())
-    assert len(played.swept) == 2
+    assert 1 < len(played.swept) < 5  # several queries of the agent share a sweep
 
 
 @pytest.mark.parametrize("executor", ["least_loaded", "lowest_expected_latency"])
