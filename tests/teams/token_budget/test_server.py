@@ -150,6 +150,8 @@ def test_a_server_that_stops_interrupts_its_runs(store: RunStore) -> None:
         ({"task": "x", "budgets": 1000}, "budgets"),
         ({"task": "x", "strategy": "os:system"}, "unknown strategy"),
         ({"task": "x", "strategy": "fixed_k:none"}, "fixed_k"),
+        ({"task": "x", "strategy": "sb3_maskable_ppo:/etc"}, "takes no folder"),
+        ({"task": "x", "strategy": "optimum"}, "unknown strategy"),
         ({"task": "x", "profile": "nothing"}, "unknown profile"),
     ],
     ids=str,
@@ -161,6 +163,19 @@ def test_wrong_orders_are_refused_and_leave_no_run(
     assert reply.status_code == 422
     assert problem in reply.text
     assert client.get("/runs").json() == []
+
+
+@pytest.mark.parametrize("named", ["adaptive", "a_module"])
+def test_an_order_imports_no_module(
+    client: TestClient, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of modes are no names of modules, whatever lies in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path(f"{named}.py").write_text("open('imported', 'w')\nclass Foo: ...\n")
+    reply = client.post("/run", json={"task": "x", "strategy": f"{named}:Foo"})
+    assert reply.status_code == 422
+    assert "unknown strategy" in reply.text
+    assert not Path("imported").exists()
 
 
 def test_unknown_runs(client: TestClient) -> None:
