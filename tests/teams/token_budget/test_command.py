@@ -76,6 +76,11 @@ def test_two_runs_are_compared(runs: Path) -> None:
     assert [c["agent"] for c in found["cutoffs"][1]] == ["executor", "executor"]
     shown = command(*words)
     assert "-56.0 %" in shown.output
+    for line in (
+        "A: cut-off at 10,600 tokens, quality 90.0: cut critic (roi), ROI of critic 0.0018",
+        "B: cut-off at 5,500 tokens, quality 78.0: cut executor (roi), ROI of executor 0.0047",
+    ):
+        assert line in " ".join(shown.output.split())
     wrong = command("compare", a["run_id"], "nothing", "--runs", runs)
     assert wrong.exit_code == 2
     assert a["run_id"] in wrong.output
