@@ -179,8 +179,10 @@ def test_an_order_imports_no_module(
 
 
 def test_unknown_runs(client: TestClient) -> None:
-    assert client.get("/run/nothing").status_code == 404
-    assert client.get("/events/nothing").status_code == 404
+    start(client)
+    for path in ("/run/nothing", "/events/nothing"):
+        reply = client.get(path)
+        assert (reply.status_code, reply.json()) == (404, {"detail": "no run of this name"})
     with client.websocket_connect(f"{WS}/ws/nothing") as socket:
         with pytest.raises(WebSocketDisconnect) as end:
             socket.receive_json()
@@ -208,6 +210,8 @@ def test_a_token_is_needed_where_one_is_set(store: RunStore) -> None:
     with TestClient(app, base_url="http://gpu-box:8400") as client:
         assert client.get("/runs").status_code == 401
         assert client.get("/runs", headers={"authorization": "Bearer wrong"}).status_code == 401
+        foreign = {"origin": "http://evil.example", "authorization": "Bearer secret"}
+        assert client.get("/runs", headers=foreign).status_code == 403
         right = {"authorization": "Bearer secret"}
         run_id = client.post("/run", json=SEED_EXAMPLE, headers=right).json()["run_id"]
         assert len(listen(client, run_id, token="secret")) == 8
