@@ -1,4 +1,4 @@
-"""What can go wrong between the team and its model: nothing is spent twice, nothing is lost."""
+"""Faults between the team and its model: nothing is spent twice, nothing is lost."""
 
 from __future__ import annotations
 
