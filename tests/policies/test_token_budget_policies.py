@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.envs.token_budget.config import token_budget_config
+from inframind_gym.envs.token_budget.context import TokenBudgetContext, TokenBudgetSpec
 from inframind_gym.envs.token_budget.simulation import TokenBudgetSimulation
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.token_budget import registry
+from inframind_gym.policies.token_budget.adaptive import AdaptiveRoiPolicy
 from inframind_gym.policies.token_budget.rollout import play
 from inframind_gym.teams.token_budget.optimum import STATES, solve, state_of
-from inframind_gym.teams.token_budget.rules import CUT, STOP
+from inframind_gym.teams.token_budget.rules import CUT, REALLOCATE, STOP, Ints
 from inframind_gym.teams.token_budget.settings import load_settings
 
 SETTINGS = load_settings()
@@ -97,6 +101,51 @@ def test_thresholds_are_arguments() -> None:
             registry.resolve(name)
 
 
+class Watched(AdaptiveRoiPolicy):
+    """Notes the first decision after each round: (best agent, action, whether a move is open)."""
+
+    def reset(self, spec: TokenBudgetSpec, seeds: Sequence[int]) -> None:
+        super().reset(spec, seeds)
+        self.seen: dict[tuple[int, int], tuple[int, int, bool]] = {}
+
+    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+        actions = super().choose(context, rows)
+        for i, (_, revisions, reviews) in enumerate(context.calls):
+            if revisions > reviews > 0:
+                best = 1 + int(np.argmax(context.last_roi[i, 1:]))
+                found = best, int(actions[i]), bool(context.mask[i, REALLOCATE + best])
+                self.seen.setdefault((int(rows[i]), int(revisions)), found)
+        return actions
+
+
+class Still(AdaptiveRoiPolicy):
+    """The same policy without moves after rounds."""
+
+    def _after_round(self, context: TokenBudgetContext, rows: Ints, action: Ints) -> Ints:
+        return action
+
+
+def test_tokens_go_to_the_highest_roi_after_each_round() -> None:
+    policy = Watched()
+    play(policy, range(200))
+    goes_on = [found for found in policy.seen.values() if not CUT <= found[1] < REALLOCATE]
+    moves = [action - best for best, action, is_open in goes_on if is_open and action != STOP]
+    assert set(moves) == {REALLOCATE}
+    assert {best for best, action, _ in goes_on if action == REALLOCATE + best} == {1, 2}
+
+
+@pytest.mark.parametrize("budget", [5_000, 10_000, 20_000])
+def test_moves_after_rounds_change_no_call(budget: int) -> None:
+    """As docs/token_budget.md says: an agent that is short gets the tokens back at its turn."""
+    moving, still = (
+        play(made, range(400), budget=budget) for made in (AdaptiveRoiPolicy(), Still())
+    )
+    for key in ("calls", "tokens", "quality", "reported_quality", "return"):
+        np.testing.assert_array_equal(moving[key], still[key])
+    extra = moving["decisions"].sum() - still["decisions"].sum()
+    assert extra > 0 if budget == 20_000 else extra >= 0
+
+
 def test_the_optimum_knows_simulated_tasks_alone() -> None:
     with pytest.raises(ConfigError, match="profile"):
         play(registry.resolve("optimum"), [0], profile="seed-example")
@@ -113,7 +162,7 @@ def reference(complexity: int, budget: int, price: float) -> float:
 
     generators = [seeding.np_random(seed)[0] for seed in range(3000)]
     simulation.start(np.arange(3000), generators, simulation.observations())
-    of_this = simulation.task.complexity == complexity  # type: ignore[union-attr]
+    of_this = simulation.task.complexity == complexity
     return float(found["return"][of_this].mean())
 
 

@@ -138,3 +138,34 @@ def test_runs_are_listed_and_shown(path: Path) -> None:
     assert (status, "unknown run 'zzz'" in output) == (2, True)
     status, output = command("list", "--runs", str(path) + "x")
     assert (status, "no such file" in output) == (2, True)
+
+
+def test_two_runs_of_the_assignment_team_are_compared(path: Path) -> None:
+    names = []
+    for router in ("q_learning", "round_robin"):
+        words = ("--router", router, "--iterations", "6", "--demo", "0", "--json")
+        status, output = command("run", "assignment", *words, "--runs", str(path))
+        assert status == 0, output
+        names.append(json.loads(output[output.index("{") :])["run"])
+    words = ("compare", *names, "--runs", str(path))
+    found = json.loads(command(*words, "--json")[1])
+    assert len(found["traces"]) == 6
+    with RunStore(path) as store:
+        rewards = [
+            [e.data["adjusted_reward"] for e in store.events(name) if e.kind == "iteration"]
+            for name in names
+        ]
+    assert [[reward for _, reward in curve] for curve in found["curves"]] == rewards
+    assert found["cutoffs"] == [[], []]
+    status, output = command(*words)
+    assert status == 0
+    assert f"{rewards[1][5]:.3f}" in output
+    assert found["traces"][0][1]["key"] in output
+
+
+def test_runs_of_two_teams_are_not_compared(path: Path) -> None:
+    with RunStore(path) as store:
+        made = [RunLog(store, team, {}).run_id for team in ("assignment", "token-budget")]
+    status, output = command("compare", *made, "--runs", str(path))
+    assert status == 2
+    assert "of the team assignment" in output

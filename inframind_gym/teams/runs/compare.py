@@ -5,17 +5,54 @@ from __future__ import annotations
 import json
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from inframind_gym.errors import friendly
+from inframind_gym.errors import ConfigError, friendly
 from inframind_gym.teams.runs.store import DEFAULT_FILE, Run, RunStore
 
-TRACE: Final = "trace"  # kind of the events that tell what a step did
-_ASIDE: Final = ("output",)  # long texts of a trace
+_ASIDE: Final = ("output", "scores", "utilization")  # what is too long for a trace
+
+
+class _Form(NamedTuple):
+    """The trace of a team's runs.
+
+    Attributes:
+        kind: of the events that a trace is made of, one a step.
+        columns: heads, keys of the events and formats of the printed trace.
+        curve: the two keys of a point of the curve.
+    """
+
+    kind: str
+    columns: tuple[tuple[str, str, str], ...]
+    curve: tuple[str, str]
+
+
+_FORMS: Final = {
+    "assignment": _Form(
+        "iteration",
+        (
+            ("task", "task_type", ""),
+            ("goes to", "key", ""),
+            ("reward", "adjusted_reward", ".3f"),
+        ),
+        ("iteration", "adjusted_reward"),
+    ),
+    "token-budget": _Form(
+        "trace",
+        (
+            ("step", "action", ""),
+            ("tokens", "cumulative_tokens", ","),
+            ("quality", "quality", ".1f"),
+            ("ROI", "roi", ".4f"),
+            ("ended", "cutoff_reason", ""),
+        ),
+        ("cumulative_tokens", "quality"),
+    ),
+}
 
 
 def compare(store: RunStore, first: str, second: str) -> dict[str, Any]:
@@ -28,17 +65,26 @@ def compare(store: RunStore, first: str, second: str) -> dict[str, Any]:
     Returns:
         "runs" (name, team, status, settings), "numbers" (each number of the summaries that both
         have: a, b, and the change in % of a, None where a is 0), "traces" (steps of a and b in
-        pairs), "curves" (tokens and quality after each step) and "cutoffs" of each.
+        pairs), "curves" (a point a step: tokens and quality, or iteration and reward) and "cutoffs"
+        (steps that cut an agent off, or ended the run) of each.
 
     Raises:
-        ConfigError: there is no such run, or more than one.
+        ConfigError: there is no such run, or more than one, or the runs are of different teams.
     """
     runs = [store.get_run(name) for name in (first, second)]
+    teams = [run.team for run in runs]
+    if teams[0] != teams[1] or teams[0] not in _FORMS:
+        raise ConfigError(
+            f"run {runs[0].run_id} is of the team {teams[0]}, run {runs[1].run_id} of "
+            f"{teams[1]}: compare two runs of {' or of '.join(_FORMS)}. `inframind team list` "
+            "shows them."
+        )
+    form = _FORMS[teams[0]]
     traces = [
         [
             {key: value for key, value in event.data.items() if key not in _ASIDE}
             for event in store.events(run.run_id)
-            if event.kind == TRACE
+            if event.kind == form.kind
         ]
         for run in runs
     ]
@@ -47,9 +93,7 @@ def compare(store: RunStore, first: str, second: str) -> dict[str, Any]:
         "runs": [_told(run) for run in runs],
         "numbers": {key: _change(a[key], b[key]) for key in a if key in b},
         "traces": [list(pair) for pair in zip_longest(*traces)],
-        "curves": [
-            [[step.get("cumulative_tokens"), step.get("quality")] for step in own] for own in traces
-        ],
+        "curves": [[[step.get(key) for key in form.curve] for step in own] for own in traces],
         "cutoffs": [[step for step in own if step.get("cutoff_reason")] for own in traces],
     }
 
@@ -95,29 +139,38 @@ def compare_runs(
             highlight=False,
         )
     if found["traces"]:
-        console.print(_trace_table(found["traces"]))
+        form = _FORMS[found["runs"][0]["team"]]
+        console.print(_trace_table(found["traces"], form.columns))
+    for letter, steps in zip("AB", found["cutoffs"], strict=True):
+        for step in steps:
+            console.print(_cutoff(letter, step), markup=False, highlight=False)
     console.print(_number_table(found["numbers"]))
 
 
-def _trace_table(pairs: list[list[dict[str, Any] | None]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+def _trace_table(
+    pairs: list[list[dict[str, Any] | None]], columns: tuple[tuple[str, str, str], ...]
+) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for letter in "AB":
-        table.add_column(f"{letter}: step")
-        for column in ("tokens", "quality", "ROI"):
-            table.add_column(column, justify="right")
-        table.add_column("ended")
+        for i, (head, _, form) in enumerate(columns):
+            justify: Literal["left", "right"] = "right" if form else "left"
+            table.add_column(head if i else f"{letter}: {head}", justify=justify)
     for pair in pairs:
-        table.add_row(*(cell for step in pair for cell in _cells(step)))
+        table.add_row(*(_cell(step, key, form) for step in pair for _, key, form in columns))
     return table
 
 
-def _cells(step: dict[str, Any] | None) -> tuple[str, ...]:
-    """Return what a step did; a team writes those of the keys that it has."""
-    if step is None:
-        return ("",) * 5
-    forms = {"cumulative_tokens": ",", "quality": ".1f", "roi": ".4f"}
-    texts = [f"{step[key]:{form}}" if key in step else "" for key, form in forms.items()]
-    return (str(step.get("action", "")), *texts, str(step.get("cutoff_reason", "")))
+def _cell(step: dict[str, Any] | None, key: str, form: str) -> str:
+    return "" if step is None or key not in step else f"{step[key]:{form}}"
+
+
+def _cutoff(letter: str, step: dict[str, Any]) -> str:
+    """Return a line on a step that ended something."""
+    return (
+        f"{letter}: cut-off at {step['cumulative_tokens']:,} tokens, quality "
+        f"{step['quality']:.1f}: {step['action']} ({step['cutoff_reason']}), ROI of "
+        f"{step['agent']} {step['roi']:.4f}"
+    )
 
 
 def _number_table(numbers: dict[str, dict[str, float | None]]) -> Table:

@@ -38,13 +38,13 @@ class Run:
     """One run.
 
     Attributes:
-        run_id: Its name, eight hexadecimal digits.
+        run_id: its name, eight hexadecimal digits.
         team: "assignment", "token-budget", …
         status: "interrupted" where the process has died without a word.
-        settings: What it was started with.
-        summary: What came of it; None until it has finished.
-        started_s: Start, seconds since 1970.
-        finished_s: End, or None.
+        settings: what it was started with.
+        summary: what came of it; None until it has finished.
+        started_s: start, seconds since 1970.
+        finished_s: end, or None.
     """
 
     run_id: str
@@ -61,10 +61,10 @@ class Event:
     """One event of a run.
 
     Attributes:
-        seq: Its number in the run, from 1.
-        time_s: When it was written, seconds since 1970.
-        kind: E.g. "llm_attempt".
-        data: What happened.
+        seq: its number in the run, from 1.
+        time_s: when it was written, seconds since 1970.
+        kind: e.g. "llm_attempt".
+        data: what happened.
     """
 
     seq: int
@@ -77,11 +77,11 @@ class RunStore:
     """A file of runs. Several threads and processes may use it at once.
 
     Args:
-        path: The file; it is made with its folders where it is missing.
-        must_exist: Refuse a file that is missing instead.
+        path: the file; it is made with its folders where it is missing.
+        must_exist: refuse a file that is missing instead.
 
     Raises:
-        ConfigError: The file cannot be opened, or is no file of runs.
+        ConfigError: the file cannot be opened, or is no file of runs.
     """
 
     def __init__(self, path: str | Path = DEFAULT_FILE, *, must_exist: bool = False) -> None:
@@ -130,7 +130,7 @@ class RunStore:
         """End a run.
 
         Raises:
-            ConfigError: There is no such status or run.
+            ConfigError: there is no such status or run.
         """
         if status not in get_args(Status):
             raise ConfigError(unknown("status", status, get_args(Status)))
@@ -146,7 +146,7 @@ class RunStore:
         """Return a run by its name, or by the beginning of its name.
 
         Raises:
-            ConfigError: There is none, or more than one.
+            ConfigError: there is none, or more than one.
         """
         wanted = f"SELECT {_COLUMNS} FROM runs WHERE substr(run_id, 1, ?) = ?"
         rows = self._execute(wanted, (len(run_id), run_id)) if run_id else []
@@ -203,9 +203,9 @@ class RunLog:
     run "failed", Ctrl-C "interrupted".
 
     Args:
-        store: The file of runs.
-        team: Name of the team.
-        settings: What the run is started with.
+        store: the file of runs.
+        team: name of the team.
+        settings: what the run is started with.
     """
 
     def __init__(self, store: RunStore, team: str, settings: Mapping[str, Any]) -> None:

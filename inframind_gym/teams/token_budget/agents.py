@@ -24,7 +24,7 @@ _WORDS_PER_TOKEN: Final = 0.6  # of English text 0.75; what is left keeps answer
 
 
 class Prompt(NamedTuple):
-    """What an agent is asked.
+    """Question to an agent.
 
     Attributes:
         system, user: messages.
@@ -47,7 +47,7 @@ class Flag:
 
 @dataclass(slots=True)
 class Product:
-    """What the team has made so far; agents see it, and nothing else.
+    """Work of the team so far; agents see it, and nothing else.
 
     Attributes:
         task: of the user.

@@ -25,8 +25,9 @@ class BudgetController:
     A call reserves the estimate of its prompt and all tokens of its answer, and an agent's call
     the rating that follows; what other calls under way have reserved is not there. So the ceiling
     is exceeded by errors in estimates of prompts alone, however many calls run at once, unless a
-    model ignores its limit; that is charged as well, and nothing is sent after it. An attempt
-    whose outcome is unknown counts as spent in full.
+    model ignores its limit; that is charged as well. Once the ceiling is exceeded nothing is sent,
+    not even the rating that tokens are held for. An attempt whose outcome is unknown counts as
+    spent in full.
 
     Args:
         state: one team; its ledger is written here alone.
@@ -68,7 +69,8 @@ class BudgetController:
                 remaining -= self._state.self_eval
                 if self._state.ledger.cut[0, AGENTS.index(agent)]:
                     raise BudgetError(f"{agent}: was cut off and is not called again.")
-            hold = min(self.held, self._state.self_eval) if agent == SELF_EVAL else 0
+            is_kept = agent == SELF_EVAL and self._state.ledger.remaining[0] >= 0
+            hold = min(self.held, self._state.self_eval) if is_kept else 0
             room = max(remaining + hold, hold) - prompt
             answer = min(request.max_tokens, room)
             if answer < min(least, request.max_tokens):

@@ -18,7 +18,7 @@ from inframind_gym.teams.token_budget.evaluator import RoiEvaluator
 from inframind_gym.teams.token_budget.events import AGENT_STEP
 from inframind_gym.teams.token_budget.order import Order
 from inframind_gym.teams.token_budget.preflight import classify
-from inframind_gym.teams.token_budget.rules import CRITIC, CUT, EXECUTOR, PLANNER, Evidence
+from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR, PLANNER, Evidence
 from inframind_gym.teams.token_budget.settings import (
     AGENTS,
     COMPLEXITIES,
@@ -162,14 +162,14 @@ class Orchestrator:
             self._log.append("reallocation", {"to": AGENTS[chosen - rules.REALLOCATE], **left})
         self._look()
         reason = REASONS[int(state.reason[0])]
-        agent = int(state.agent[0])
+        agent, was_called = int(state.agent[0]), state.called(0, chosen)
         trace = {
             "agent": AGENTS[agent],
             "action": rules.describe(chosen),
             "iteration": int(state.progress.calls[0, agent]),
-            "tokens": int(state.progress.last_tokens[0, agent]) if chosen < CUT else 0,
+            "tokens": int(state.progress.last_tokens[0, agent]) if was_called else 0,
             "quality": float(state.progress.score[0]),
-            "quality_delta": float(state.progress.last_delta[0, agent]) if chosen < CUT else 0.0,
+            "quality_delta": float(state.progress.last_delta[0, agent]) if was_called else 0.0,
             "roi": float(state.progress.last_roi[0, agent]),
             "cutoff_reason": reason,
             "cumulative_tokens": int(state.ledger.spent[0]),
@@ -207,7 +207,7 @@ class Orchestrator:
         """Stop after a call without an answer; its lost tokens show in the log."""
         tokens = int(self.state.ledger.used[0, agent]) - before
         self._log.append("call_lost", {"agent": AGENTS[agent], "tokens": tokens})
-        self.state.stopped[0] = True
+        self.state.lose(_ROW, np.array([agent]), np.array([tokens]))
 
     def _take(self, agent: int, text: str) -> list[Flag]:
         """Put an answer into the product; returns new flags."""

@@ -1,4 +1,4 @@
-"""What a run of the token-budget team is started with."""
+"""The order that a run of the token-budget team is started with."""
 
 from __future__ import annotations
 
@@ -24,10 +24,15 @@ MOST_TASK_CHARS: Final = 100_000
 
 
 def _known(strategy: str) -> str:
-    # Never a module path: orders come from the network.
-    known = dict.fromkeys((*MODES, *registry.names()))
-    if strategy.split(":")[0] not in known:
-        raise ValueError(unknown("strategy", strategy, known))
+    # Orders come from the network: no module is imported and no folder read at their word.
+    if strategy in MODES:
+        return strategy
+    name, *arguments = strategy.split(":")
+    takes = {entry.name: entry.args for entry in registry.TOKEN_BUDGET}
+    if name not in takes:
+        raise ValueError(unknown("strategy", strategy, dict.fromkeys((*MODES, *takes))))
+    if arguments and "folder" in takes[name]:
+        raise ValueError(f"{name} takes no folder in an order; write {name}, the shipped network")
     return strategy
 
 

@@ -69,9 +69,9 @@ def make_app(
         await asyncio.gather(*runs, return_exceptions=True)
 
     def admit(connection: HTTPConnection) -> None:
-        problem = refusal(connection, token)
-        if problem is not None:
-            raise HTTPException(401 if token else 403, problem)
+        refused = refusal(connection, token)
+        if refused is not None:
+            raise HTTPException(*refused)
 
     app = FastAPI(title="inframind team", lifespan=lifespan)
     guarded = [Depends(admit)]
@@ -117,21 +117,21 @@ def make_app(
     @app.websocket("/ws/{run_id}")
     async def follow_live(socket: WebSocket, run_id: str, after: After = 0) -> None:
         await socket.accept()
-        if (problem := refusal(socket, token)) is not None:
-            await socket.close(_REFUSED, problem)
+        if (refused := refusal(socket, token)) is not None:
+            await socket.close(_REFUSED, refused[1])
             return
         try:
             run = store.get_run(run_id)
         except ConfigError:
-            await socket.close(_UNKNOWN_RUN, f"there is no run {run_id[:40]!r}")
+            await socket.close(_UNKNOWN_RUN, "no run of this name")
             return
         await _send_events(socket, store, run.run_id, after)
 
     return app
 
 
-def refusal(connection: HTTPConnection, token: str | None) -> str | None:
-    """Return why a request is not admitted; None if it is.
+def refusal(connection: HTTPConnection, token: str | None) -> tuple[int, str] | None:
+    """Return the status and the reason of a request that is not admitted; None if it is.
 
     A page of another origin is refused, and without a token a name that is not this machine's:
     browsers would otherwise let any page that the user visits start runs.
@@ -139,14 +139,16 @@ def refusal(connection: HTTPConnection, token: str | None) -> str | None:
     host = connection.headers.get("host", "")
     origin = connection.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != host:
-        return "pages of other origins are not admitted"
+        return 403, "pages of other origins are not admitted"
     if token is None:
         name = urlsplit(f"//{host}").hostname or ""
-        return None if name in LOCAL_NAMES else f"unknown name of this machine: {name[:80]!r}"
+        if name in LOCAL_NAMES:
+            return None
+        return 403, f"unknown name of this machine: {name[:80]!r}"
     given = connection.headers.get("authorization", "").removeprefix("Bearer ")
     given = given or connection.query_params.get("token", "")
     if not hmac.compare_digest(given.encode(), token.encode()):
-        return "a token is needed: send `Authorization: Bearer TOKEN`, or ?token=TOKEN"
+        return 401, "a token is needed: send `Authorization: Bearer TOKEN`, or ?token=TOKEN"
     return None
 
 
@@ -222,8 +224,8 @@ async def _carry_out(orchestrator: Orchestrator, log: RunLog) -> None:
 def _found(store: RunStore, run_id: str) -> Run:
     try:
         return store.get_run(run_id)
-    except ConfigError as error:
-        raise HTTPException(404, str(error)) from None
+    except ConfigError:  # its text has the file and the names of other runs
+        raise HTTPException(404, "no run of this name") from None
 
 
 def _of_limited_size(connection: HTTPConnection) -> None:

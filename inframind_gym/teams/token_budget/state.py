@@ -184,6 +184,18 @@ class TeamState:
         """
         rules.record(self.progress, rows, agents, tokens, evidence, self.weights)
 
+    def lose(self, rows: Ints, agents: Ints, tokens: Ints) -> None:
+        """Count k calls that were charged and never answered; their teams stop."""
+        progress = self.progress
+        progress.calls[rows, agents] += 1
+        progress.last_tokens[rows, agents] = tokens
+        progress.last_delta[rows, agents] = progress.last_roi[rows, agents] = 0.0
+        self.stopped[rows] = True
+
+    def called(self, row: int, action: int) -> bool:
+        """Return whether a team's last step was a call: `action` is one, and was open."""
+        return bool(self.was_open[row]) and action < CUT
+
     def event(self, row: int, action: int, run_id: str, output: str) -> dict[str, Any]:
         """Return the event of a team's last step.
 
@@ -198,7 +210,7 @@ class TeamState:
         """
         ledger, progress, agent = self.ledger, self.progress, int(self.agent[row])
         is_open, over = bool(self.was_open[row]), bool(self.over[row])
-        called = is_open and action < CUT
+        called = self.called(row, action)
         if not over and (not is_open or REALLOCATE <= action < STOP):
             return {}
         status = COMPLETE if over else RUNNING if called else CUT_OFF

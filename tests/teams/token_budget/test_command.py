@@ -68,14 +68,19 @@ def test_two_runs_are_compared(runs: Path) -> None:
     assert (tokens["a"], tokens["b"], tokens["change_percent"]) == (12_500, 5_500, -56.0)
     assert found["numbers"]["quality"]["change_percent"] == pytest.approx(100 * (78 - 92) / 92)
     assert found["numbers"]["cost_report.lost_tokens"]["change_percent"] is None
-    assert [len(trace) for trace in found["curves"]] == [8, 4]
+    assert [len(trace) for trace in found["curves"]] == [9, 4]
     assert found["curves"][1][1] == [5500, 78.0]
-    assert len(found["traces"]) == 8
+    assert len(found["traces"]) == 9
     assert found["traces"][0][0] == found["traces"][0][1]
-    assert found["traces"][7][1] is None
+    assert found["traces"][8][1] is None
     assert [c["agent"] for c in found["cutoffs"][1]] == ["executor", "executor"]
     shown = command(*words)
     assert "-56.0 %" in shown.output
+    for line in (
+        "A: cut-off at 10,600 tokens, quality 90.0: cut critic (roi), ROI of critic 0.0018",
+        "B: cut-off at 5,500 tokens, quality 78.0: cut executor (roi), ROI of executor 0.0047",
+    ):
+        assert line in " ".join(shown.output.split())
     wrong = command("compare", a["run_id"], "nothing", "--runs", runs)
     assert wrong.exit_code == 2
     assert a["run_id"] in wrong.output

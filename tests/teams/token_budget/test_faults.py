@@ -1,4 +1,4 @@
-"""What can go wrong between the team and its model: nothing is spent twice, nothing is lost."""
+"""Faults between the team and its model: nothing is spent twice, nothing is lost."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inframind_gym.teams.llm.guard import Grant
@@ -24,6 +25,7 @@ from inframind_gym.teams.llm.types import (
 )
 from inframind_gym.teams.runs.store import RunLog, RunStore
 from inframind_gym.teams.token_budget.orchestrator import play
+from inframind_gym.teams.token_budget.rules import CUT, PLANNER
 from tests.teams.token_budget.runs import Log, Model, agent_of, make, sensible
 
 ROOT = Path(__file__).parents[3]
@@ -93,6 +95,47 @@ def test_an_attempt_that_never_came_back_is_charged_in_full_and_once() -> None:
     assert step["tokens_used"] > report["lost_tokens"]
 
 
+def test_a_lost_call_reports_its_own_tokens() -> None:
+    """The revision never comes back, and after two attempts no room is left for a third."""
+    drafts = []
+
+    def answer(request: LLMRequest) -> Completion:
+        if agent_of(request) == "executor":
+            drafts.append(request)
+            if len(drafts) > 1:
+                raise AttemptError("timeout", "lost", is_retryable=True, spent="unknown")
+        return sensible(request)
+
+    log, summary = finish(Model(answer), budget=5_000)
+    report, steps = summary["cost_report"], log.of("agent_step")
+    assert len(drafts) == 1 + 2
+    last = steps[-1]
+    assert (last["agent"], last["iteration"], last["status"]) == ("executor", 2, "complete")
+    assert last["tokens_used"] == report["lost_tokens"] == log.of("call_lost")[0]["tokens"] > 1000
+    assert last["quality_delta"] == last["roi"] == 0.0
+    for told, key in ((steps, "tokens_used"), (log.of("trace"), "tokens")):
+        spent = sum(step[key] for step in told) + report["overhead_tokens"]
+        assert spent == told[-1]["cumulative_tokens"] == report["tokens"]
+
+
+def test_an_action_that_is_not_open_reports_no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    orchestrator = make(log, Model(), strategy="fixed_k:3")
+    choose = orchestrator._policy.act_batch
+    actions = iter([None, CUT + PLANNER, 0, None, None, None])  # 0 calls the planner again
+
+    def act(*seen: Any) -> Any:
+        action = next(actions)
+        return choose(*seen) if action is None else np.array([action])
+
+    monkeypatch.setattr(orchestrator._policy, "act_batch", act)
+    report = asyncio.run(play(orchestrator, log))["cost_report"]
+    traces = log.of("trace")
+    assert [t["cutoff_reason"] for t in traces] == ["", "policy", "refused", "", "", "stop"]
+    spent = sum(trace["tokens"] for trace in traces)
+    assert spent + report["overhead_tokens"] == report["tokens"]
+
+
 def test_a_call_that_fails_for_good_ends_the_run_with_what_there_is() -> None:
     log, summary = finish(failing("critic", 1, is_retryable=False))
     assert log.status == "failed"
@@ -134,7 +177,8 @@ def test_a_model_that_ignores_its_limit_is_charged_and_not_called_again() -> Non
     assert report["by_agent"]["executor"] > 30_000
     assert report["overshoot"] == report["tokens"] - 20_000 > 10_000
     after = [agent_of(r) for r in model.requests]
-    assert after.index("executor") >= len(after) - 2  # at most the rating that was held for it
+    assert after.index("executor") == len(after) - 1  # not even its rating is sent
+    assert log.of("rating_missing")
     assert log.of("agent_step")[-1]["status"] == "complete"
     assert log.of("agent_step")[-1]["tokens_remaining"] < 0
 
@@ -218,8 +262,6 @@ def test_an_overshoot_is_at_most_the_error_of_prompt_estimates() -> None:
 
 
 def _opening(budget: int) -> tuple[Any, ...]:
-    import numpy as np
-
     return np.zeros(1, np.int64), budget, 2, np.zeros(1, np.int64), 0
 
 

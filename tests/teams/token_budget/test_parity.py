@@ -94,5 +94,9 @@ def test_the_worked_example_is_played_to_the_token() -> None:
         8000,
         6000,
     )
+    # After the revision the critic has the higher ROI: it gets what both others have not spent.
+    assert log.of("reallocation") == [
+        {"to": "critic", "planner": 0, "executor": 0, "critic": 3900 + 1800 + 4800}
+    ]
     _, _, strict = run(profile="seed-example", strategy="adaptive_roi_strict")
     assert (strict["quality"], strict["cost_report"]["tokens"]) == (78.0, 5_500)

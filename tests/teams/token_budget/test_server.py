@@ -150,6 +150,8 @@ def test_a_server_that_stops_interrupts_its_runs(store: RunStore) -> None:
         ({"task": "x", "budgets": 1000}, "budgets"),
         ({"task": "x", "strategy": "os:system"}, "unknown strategy"),
         ({"task": "x", "strategy": "fixed_k:none"}, "fixed_k"),
+        ({"task": "x", "strategy": "sb3_maskable_ppo:/etc"}, "takes no folder"),
+        ({"task": "x", "strategy": "optimum"}, "unknown strategy"),
         ({"task": "x", "profile": "nothing"}, "unknown profile"),
     ],
     ids=str,
@@ -163,9 +165,24 @@ def test_wrong_orders_are_refused_and_leave_no_run(
     assert client.get("/runs").json() == []
 
 
+@pytest.mark.parametrize("named", ["adaptive", "a_module"])
+def test_an_order_imports_no_module(
+    client: TestClient, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of modes are no names of modules, whatever lies in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path(f"{named}.py").write_text("open('imported', 'w')\nclass Foo: ...\n")
+    reply = client.post("/run", json={"task": "x", "strategy": f"{named}:Foo"})
+    assert reply.status_code == 422
+    assert "unknown strategy" in reply.text
+    assert not Path("imported").exists()
+
+
 def test_unknown_runs(client: TestClient) -> None:
-    assert client.get("/run/nothing").status_code == 404
-    assert client.get("/events/nothing").status_code == 404
+    start(client)
+    for path in ("/run/nothing", "/events/nothing"):
+        reply = client.get(path)
+        assert (reply.status_code, reply.json()) == (404, {"detail": "no run of this name"})
     with client.websocket_connect(f"{WS}/ws/nothing") as socket:
         with pytest.raises(WebSocketDisconnect) as end:
             socket.receive_json()
@@ -193,6 +210,8 @@ def test_a_token_is_needed_where_one_is_set(store: RunStore) -> None:
     with TestClient(app, base_url="http://gpu-box:8400") as client:
         assert client.get("/runs").status_code == 401
         assert client.get("/runs", headers={"authorization": "Bearer wrong"}).status_code == 401
+        foreign = {"origin": "http://evil.example", "authorization": "Bearer secret"}
+        assert client.get("/runs", headers=foreign).status_code == 403
         right = {"authorization": "Bearer secret"}
         run_id = client.post("/run", json=SEED_EXAMPLE, headers=right).json()["run_id"]
         assert len(listen(client, run_id, token="secret")) == 8
