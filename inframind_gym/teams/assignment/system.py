@@ -107,9 +107,9 @@ class ProductionMultiAgentSystem:
             task_type: One of `rules.TASK_TYPES`.
 
         Returns:
-            The answer, its agent and its rewards; or {"error": ...} beyond the rate limit, and where
-            a call failed for good or did not fit the budget of the service. An answer that was paid
-            for but not scored comes with the error.
+            The answer, its agent and its rewards; or {"error": ...} beyond the rate limit, and
+            where a call failed for good or did not fit the budget of the service. An answer that
+            was paid for but not scored comes with the error.
 
         Raises:
             ConfigError: There is no such type of task.
@@ -152,14 +152,17 @@ class ProductionMultiAgentSystem:
         self._ordinal += 1
 
         self.machine.enter("Executing", action=assignment.key(), load_state=load_state)
-        response = self.llm_service.call(
-            AGENT_SYSTEM[assignment.role],
-            user_message(description, task_type),
-            assignment.provider,
-            self._max_tokens,
-            agent=agent_id,
-            context={"call": "agent", **drawn_by},
-        )
+        try:
+            response = self.llm_service.call(
+                AGENT_SYSTEM[assignment.role],
+                user_message(description, task_type),
+                assignment.provider,
+                self._max_tokens,
+                agent=agent_id,
+                context={"call": "agent", **drawn_by},
+            )
+        finally:
+            self.coordinator.ended(index)
         result |= {
             "agent": agent_id,
             "provider": str(assignment.provider),

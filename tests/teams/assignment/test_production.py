@@ -8,6 +8,7 @@ import pytest
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.teams.assignment import rules
+from inframind_gym.teams.assignment.coordinator import LeastBusy
 from inframind_gym.teams.assignment.judge import LLMJudge
 from inframind_gym.teams.assignment.model import all_agents
 from inframind_gym.teams.assignment.names import Variant
@@ -178,6 +179,17 @@ def test_an_unforeseen_error_leaves_the_system_ready() -> None:
         with pytest.raises(ZeroDivisionError):
             system.process("x", "coding")
     assert (system.machine.state, system.health()["failed"]) == ("Ready", 2)
+
+
+@pytest.mark.parametrize("say", [lambda request: GOOD, lambda request: None])
+def test_calls_in_flight_end_without_learning_and_in_failure(say: Any) -> None:
+    service, _ = service_of(say)
+    router = LeastBusy()
+    parts = (router, service, LLMJudge(service), all_agents(), LoadTracker())
+    system = ProductionMultiAgentSystem(*parts, online_learning=False)
+    for _ in range(3):
+        system.process("x", "coding")
+    assert router.in_flight == [0] * 8
 
 
 def test_a_judge_that_fails_scores_one_half() -> None:
