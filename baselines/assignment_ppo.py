@@ -25,7 +25,7 @@ from baselines.hyperparameters import PpoArguments
 from inframind_gym.configs import PositiveInt, StrictModel, load_yaml_model
 from inframind_gym.errors import friendly, require
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.assignment.ppo import KIND, LAYERS
+from inframind_gym.policies.assignment.ppo import KIND
 from inframind_gym.teams.assignment.simulate import Arrivals
 
 DEFAULT_FILE: Final = Path(__file__).with_name("assignment_ppo.yaml")
@@ -115,12 +115,12 @@ def train(
 
 
 def export(policy: Any) -> dict[str, Any]:
-    """Return the weights of the acting network, as `inframind_gym.policies.assignment.ppo`."""
+    """Return the weights of the acting network, as `inframind_gym.policies.perceptron`."""
     net = policy.mlp_extractor.policy_net
     layers = [net[0], net[2], policy.action_net]
     return {
-        f"layer{i}.{name}": getattr(layers[i], name).detach().numpy()
-        for i in range(LAYERS)
+        f"layer{i}.{name}": getattr(layer, name).detach().numpy()
+        for i, layer in enumerate(layers)
         for name in ("weight", "bias")
     }
 

@@ -87,8 +87,8 @@ class Family(ABC):
         compared: Names of the metrics that a comparison shows cell by cell.
         shown: Settings of the suite that are copied into a leaderboard.
         unit: Name of a record, in the plural.
-        regret: Whether a leaderboard has the difference to the best bound in place of the ratio,
-            for scores that have no zero.
+        regret: Bound to which a leaderboard has the difference, in place of the ratio to the best
+            one, for scores that have no zero; empty: it has the ratio.
     """
 
     kind: str
@@ -98,7 +98,7 @@ class Family(ABC):
     compared: Sequence[str]
     shown: Sequence[str]
     unit: str
-    regret: bool = False
+    regret: str = ""
 
     @abstractmethod
     def resolve_policy(self, name: str) -> Any:

@@ -44,7 +44,7 @@ def leaderboard(
         ``missing`` by policy, and reasons of policies ``left_out``; and the method of the
         intervals. Every metric has its interval under ``<metric>_ci95``. Policies that cannot be
         beaten (``bound`` is true) are listed without a rank; ``of_bound`` is the share of the best
-        bound's score that the others reach, ``regret`` what they lose to it (`Family.regret`).
+        bound's score that the others reach, ``regret`` what they lose to the one of `Family.regret`.
         ``timing`` has the times that policies take to decide, where they were measured. Of a run
         over draws of quality ``ahead_of_next`` counts those in which a policy has a better score
         than the next one.
@@ -139,9 +139,10 @@ def _of_bound(
 ) -> dict[str, Any]:
     """Return the score over that of the best bound, or the reverse where less is better.
 
-    Of a family with `regret`, return how much better the best bound is.
+    Of a family with `regret`, return how much better the policy is that it names.
     """
     score = family.metrics[family.score]
+    bounds = bounds & {family.regret} if family.regret else bounds
     known = [peers[name] for name in peers if name in bounds]
     if not known:
         return {}

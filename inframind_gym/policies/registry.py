@@ -38,6 +38,35 @@ class PolicyEntry:
     summary: str = ""
 
 
+def entry_of(
+    folder: str, name: str, where: str, summary: str, args: tuple[str, ...] = ()
+) -> PolicyEntry:
+    """Return the entry of a policy of `inframind_gym.policies.<folder>`; `where`: module:Class."""
+    return PolicyEntry(name, f"inframind_gym.policies.{folder}.{where}", args, summary)
+
+
+def adopter(family: str, protocol: str, base: str) -> Callable[..., Any]:
+    """Return an `adopt` of `Registry` that asks for `reset` and `act_batch`.
+
+    Args:
+        family: name in messages.
+        protocol: module of the interface.
+        base: class of it that needs `choose` alone.
+    """
+
+    def adopt(policy: Any, cls: type[Any], kwargs: dict[str, Any], path: str) -> Any:
+        verbs = ("reset", "act_batch")
+        missing = [verb for verb in verbs if not callable(getattr(policy, verb, None))]
+        if missing:
+            raise ConfigError(
+                f"{family} {path!r} has no {' and no '.join(missing)}; see {protocol}: {base} "
+                "needs only `choose`"
+            )
+        return policy
+
+    return adopt
+
+
 class Registry(Generic[P]):
     """The policies of a family.
 

@@ -13,8 +13,8 @@ from inframind_gym.configs import load_yaml_model
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.assignment import registry
-from inframind_gym.policies.assignment.ppo import logits
 from inframind_gym.policies.assignment.rollout import play
+from inframind_gym.policies.perceptron import forward
 
 torch: Any = pytest.importorskip("torch")
 sb3: Any = pytest.importorskip("stable_baselines3")
@@ -43,7 +43,7 @@ def test_the_player_computes_what_was_trained() -> None:
     seen = np.random.default_rng(0).random((5, 48)).astype(np.float32)
     with torch.no_grad():
         expected = model.policy.get_distribution(torch.as_tensor(seen)).distribution.logits
-    own = logits(export(model.policy), seen)
+    own = forward(export(model.policy), seen)
     own -= np.log(np.exp(own).sum(axis=1, keepdims=True))
     assert own == pytest.approx(expected.numpy(), abs=1e-5)
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.teams.llm.guard import TokenCeiling
 from inframind_gym.teams.llm.prices import load_prices, shipped_prices
 from inframind_gym.teams.llm.providers import Anthropic, OpenAICompatible, Simulated, open_provider
 from inframind_gym.teams.llm.service import LLMService, Retries
 from inframind_gym.teams.llm.types import BudgetError, Completion, LLMError, LLMRequest
+from tests.teams.ceiling import TokenCeiling
 from tests.teams.stand_in import Reply, StandIn
 
 Data = dict[str, Any]

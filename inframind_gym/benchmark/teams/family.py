@@ -54,7 +54,7 @@ class TeamFamily(Family):
     about: ClassVar[str]
     columns: ClassVar[int]
     shown = ("scenarios",)
-    regret = True
+    regret = "optimum"
 
     def resolve_policy(self, name: str) -> Any:
         """Make a policy of the team's registry, or of ``package.module:Class``."""
@@ -102,7 +102,7 @@ class TeamFamily(Family):
         policies = [row["policy"] for row in board["ranking"]]
         score = self.metrics[self.score]
         regret = "regret" in board["ranking"][0]
-        lost = " regret: what the best bound earns more, on the same episodes." if regret else ""
+        lost = f" regret: what {self.regret} earns more, on the same episodes." if regret else ""
         sheets = [
             metrics_sheet(
                 f"{board['suite']}: {of_planned(board, self.unit)}",

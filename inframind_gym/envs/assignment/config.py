@@ -42,7 +42,7 @@ class AssignmentConfig(StrictModel):
 
     @property
     def queues(self) -> bool:
-        """Whether tasks are served by servers with queues."""
+        """True if tasks are served by servers with queues."""
         return self.load == "queue"
 
 

@@ -8,18 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.assignment.config import AssignmentConfig
-from inframind_gym.teams.assignment.simulate import Team
 
 
 class AssignmentSpec(NamedTuple):
-    """Facts of a run.
-
-    The constants of `team` are the truth that the simulation draws from: only policies that are
-    bounds or oracles may read its skills and gains.
-    """
+    """Facts of a run; the constants that it draws from are not among them."""
 
     config: AssignmentConfig
-    team: Team
     slots: NDArray[np.int64]  # (8,) calls that the server of an action runs at once
 
 

@@ -206,7 +206,7 @@ class AssignmentSimulation:
         """Return the facts of the run that a policy is reset with."""
         servers = self.servers
         slots = np.ones(rules.NUM_ACTIONS, np.int64) if servers is None else servers.slots.copy()
-        return AssignmentSpec(self.config, self.team, slots)
+        return AssignmentSpec(self.config, slots)
 
     def observe(self, rows: Ints, observations: NDArray[np.float32]) -> None:
         """Write what is seen at the decisions of `rows` into `observations`, (E, d)."""

@@ -35,8 +35,7 @@ class RoundRobinPolicy(BaseAssignmentPolicy):
 
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
         """Return (n,) the turns."""
-        agent = context.ordinal % len(rules.AGENTS)
-        return np.asarray(rules.action_index(agent, DEFAULT_PROVIDER))
+        return np.asarray(rules.in_turn(context.ordinal))
 
 
 class LeastLoadedPolicy(BaseAssignmentPolicy):

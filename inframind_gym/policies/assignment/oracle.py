@@ -24,6 +24,7 @@ class MyopicPolicy(BaseAssignmentPolicy):
     """
 
     name = "myopic"
+    bound = True  # not ranked: it knows the skills
 
     def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
         """Look up the expected rewards."""

@@ -20,11 +20,11 @@ from inframind_gym.envs.assignment.observation import flat_space, write_flat
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.assignment.protocol import BaseAssignmentPolicy, Ints
+from inframind_gym.policies.perceptron import check_layers, checkpoint_folder, forward
 from inframind_gym.teams.assignment import rules
 
 SHIPPED: Final = checkpoint.SHIPPED / "assignment_ppo"  # a folder for each form of load
 KIND: Final = "assignment_ppo"
-LAYERS: Final = 3
 
 
 class PpoCheckpoint(StrictModel):
@@ -59,7 +59,9 @@ class PpoPolicy(BaseAssignmentPolicy):
         self._folder = None if folder is None else Path(folder)
         forms = [SHIPPED / "window", SHIPPED / "queue"] if self._folder is None else [self._folder]
         self._networks = dict(map(_network, forms))
-        self.fingerprint = " ".join(checkpoint.fingerprint(_checkpoint(form)) for form in forms)
+        self.fingerprint = " ".join(
+            checkpoint.fingerprint(checkpoint_folder(form)) for form in forms
+        )
 
     def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
         """Take the network of the form of load.
@@ -79,24 +81,12 @@ class PpoPolicy(BaseAssignmentPolicy):
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
         """Return the best actions, (n,)."""
         seen = write_flat(context, self.spec.config.queues)
-        return np.concatenate([logits(self._tensors, one[None]).argmax(axis=1) for one in seen])
-
-
-def logits(tensors: dict[str, NDArray[Any]], x: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the scores of the actions, (n, 8), of observations (n, d)."""
-    for i in range(LAYERS):
-        x = x.astype(np.float64) @ tensors[f"layer{i}.weight"].T + tensors[f"layer{i}.bias"]
-        x = np.tanh(x) if i < LAYERS - 1 else x
-    return np.asarray(x)
-
-
-def _checkpoint(folder: Path) -> Path:
-    return folder / "checkpoint" if (folder / "checkpoint").is_dir() else folder
+        return np.asarray(forward(self._tensors, seen).argmax(axis=1))
 
 
 def _network(folder: Path) -> tuple[str, dict[str, NDArray[Any]]]:
     """Return the form of load of a checkpoint, and its weights."""
-    where = _checkpoint(folder)
+    where = checkpoint_folder(folder)
     tensors, content = checkpoint.load(where)
     source = where / checkpoint.CONFIG_FILE
     config = validate(content, PpoCheckpoint, source=str(source))
@@ -104,9 +94,5 @@ def _network(folder: Path) -> tuple[str, dict[str, NDArray[Any]]]:
         raise ConfigError(f"{source}: kind is {config.kind!r}, not {KIND!r}")
     size = flat_space(config.load == "queue")[0].shape[0]
     widths = (size, config.hidden, config.hidden, rules.NUM_ACTIONS)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for i in range(LAYERS):
-        shapes[f"layer{i}.weight"] = (widths[i + 1], widths[i])
-        shapes[f"layer{i}.bias"] = (widths[i + 1],)
-    checkpoint.check_shapes(where, tensors, shapes)
+    check_layers(where, tensors, widths)
     return config.load, tensors

@@ -37,8 +37,8 @@ class QSettings(StrictModel):
 
     learning_rate: Fraction = rules.LEARNING_RATE
     discount: Fraction = rules.DISCOUNT
-    epsilon: Fraction = 1.0
-    epsilon_min: Fraction = 0.05
+    epsilon: Fraction = rules.EPSILON
+    epsilon_min: Fraction = rules.EPSILON_MIN
     epsilon_decay: Fraction = rules.EPSILON_DECAY
     training_tasks: NonNegativeInt = TRAINING_TASKS
 

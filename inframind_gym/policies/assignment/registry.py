@@ -8,18 +8,13 @@ policy = assignment.resolve("my_module:MyAssignment")  # a policy of your own
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from functools import partial
+from typing import Final
 
-from inframind_gym.errors import ConfigError
 from inframind_gym.policies.assignment.protocol import AssignmentPolicy
-from inframind_gym.policies.registry import PolicyEntry, Registry
+from inframind_gym.policies.registry import Registry, adopter, entry_of
 
-
-def _entry(name: str, where: str, description: str, arguments: tuple[str, ...] = ()) -> PolicyEntry:
-    """Return the entry of a policy of this folder; `where` is module:class."""
-    path = f"inframind_gym.policies.assignment.{where}"
-    return PolicyEntry(name, path, arguments, description)
-
+_entry = partial(entry_of, "assignment")
 
 ASSIGNMENTS: Final = (
     _entry("random", "heuristic:RandomPolicy", "any agent and provider"),
@@ -51,25 +46,18 @@ ASSIGNMENTS: Final = (
     _entry("linucb", "bandits:LinUcbPolicy", "disjoint LinUCB, online"),
     _entry("thompson", "bandits:ThompsonPolicy", "Thompson sampling, online"),
     _entry("sb3_ppo", "ppo:PpoPolicy", "Stable-Baselines3's PPO, trained beforehand", ("folder",)),
-    _entry("myopic", "oracle:MyopicPolicy", "knows the skills; best expected reward of the task"),
 )
 
-# It knows the skills and plans ahead: listed with the contestants, never ranked with them.
+# They know the skills: listed with the contestants, never ranked with them.
 BOUNDS: Final = (
+    _entry("myopic", "oracle:MyopicPolicy", "knows the skills; best expected reward of the task"),
     _entry("optimum", "oracle:OptimalPolicy", "a bound: exact optimum, knows the skills"),
 )
 
 
-def _adopt(policy: Any, cls: type[Any], kwargs: dict[str, Any], path: str) -> AssignmentPolicy:
-    missing = [verb for verb in ("reset", "act_batch") if not callable(getattr(policy, verb, None))]
-    if missing:
-        raise ConfigError(
-            f"assignment policy {path!r} has no {' and no '.join(missing)}; see "
-            "inframind_gym.policies.assignment.protocol: BaseAssignmentPolicy needs only `choose`"
-        )
-    return cast(AssignmentPolicy, policy)
-
-
+_adopt = adopter(
+    "assignment policy", "inframind_gym.policies.assignment.protocol", "BaseAssignmentPolicy"
+)
 ASSIGNMENT_POLICIES: Final = Registry[AssignmentPolicy](
     "assignment policy", _adopt, (*ASSIGNMENTS, *BOUNDS)
 )

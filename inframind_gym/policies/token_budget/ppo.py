@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -14,6 +13,7 @@ from inframind_gym.envs.token_budget.context import TokenBudgetContext
 from inframind_gym.envs.token_budget.observation import OBSERVATION_SIZE
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
+from inframind_gym.policies.perceptron import check_layers, checkpoint_folder, forward
 from inframind_gym.policies.token_budget.protocol import BaseTokenBudgetPolicy
 from inframind_gym.teams.token_budget.rules import NUM_ACTIONS
 
@@ -43,10 +43,8 @@ class MaskablePpoPolicy(BaseTokenBudgetPolicy):
 
     def __init__(self, folder: str | None = None) -> None:
         self.name = "sb3_maskable_ppo" if folder is None else f"sb3_maskable_ppo:{folder}"
-        self.folder = SHIPPED if folder is None else Path(folder)
-        if (self.folder / "checkpoint").is_dir():
-            self.folder = self.folder / "checkpoint"
-        tensors, content = checkpoint.load(self.folder)
+        self.folder = SHIPPED if folder is None else checkpoint_folder(Path(folder))
+        self._tensors, content = checkpoint.load(self.folder)
         where = self.folder / checkpoint.CONFIG_FILE
         self.config = validate(content, PerceptronCheckpoint, source=str(where))
         layers = self.config.layers
@@ -55,14 +53,7 @@ class MaskablePpoPolicy(BaseTokenBudgetPolicy):
                 f"{where}: layers: {list(layers)} must start with {OBSERVATION_SIZE} (the "
                 f"observation) and end with {NUM_ACTIONS} (the actions)"
             )
-        shapes: dict[str, tuple[int, ...]] = {}
-        for i, (inputs, outputs) in enumerate(pairwise(layers)):
-            shapes |= {f"layer{i}.weight": (outputs, inputs), f"layer{i}.bias": (outputs,)}
-        checkpoint.check_shapes(self.folder, tensors, shapes)
-        self._layers = [
-            (tensors[f"layer{i}.weight"].astype(np.float64).T, tensors[f"layer{i}.bias"])
-            for i in range(len(layers) - 1)
-        ]
+        check_layers(self.folder, self._tensors, layers)
         self.fingerprint = checkpoint.fingerprint(self.folder)
 
     def act_batch(
@@ -72,11 +63,5 @@ class MaskablePpoPolicy(BaseTokenBudgetPolicy):
         rows: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         """Return the open action of the largest logit, (n,)."""
-        hidden = observations.astype(np.float64)
-        for i, (weight, bias) in enumerate(self._layers):
-            # Row by row, so that a row's bits do not depend on the batch.
-            hidden = np.einsum("ni,io->no", hidden, weight) + bias
-            if i < len(self._layers) - 1:
-                is_tanh = self.config.activation == "tanh"
-                hidden = np.tanh(hidden) if is_tanh else np.maximum(hidden, 0.0)
-        return np.asarray(np.where(contexts.mask, hidden, -np.inf).argmax(axis=1), np.int64)
+        found = forward(self._tensors, observations, self.config.activation)
+        return np.asarray(np.where(contexts.mask, found, -np.inf).argmax(axis=1), np.int64)

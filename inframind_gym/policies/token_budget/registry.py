@@ -8,18 +8,13 @@ policy = token_budget.resolve("my_module:MyPolicy")  # a policy of your own
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from functools import partial
+from typing import Final
 
-from inframind_gym.errors import ConfigError
-from inframind_gym.policies.registry import PolicyEntry, Registry
+from inframind_gym.policies.registry import Registry, adopter, entry_of
 from inframind_gym.policies.token_budget.protocol import TokenBudgetPolicy
 
-
-def _entry(name: str, where: str, description: str, arguments: tuple[str, ...] = ()) -> PolicyEntry:
-    """Return the entry of a policy of this folder; `where` is module:class."""
-    path = f"inframind_gym.policies.token_budget.{where}"
-    return PolicyEntry(name, path, arguments, description)
-
+_entry = partial(entry_of, "token_budget")
 
 TOKEN_BUDGET: Final = (
     _entry("random", "modes:RandomPolicy", "any open action"),
@@ -53,17 +48,9 @@ BOUNDS: Final = (
 )
 
 
-def _adopt(policy: Any, cls: type[Any], kwargs: dict[str, Any], path: str) -> TokenBudgetPolicy:
-    missing = [verb for verb in ("reset", "act_batch") if not callable(getattr(policy, verb, None))]
-    if missing:
-        raise ConfigError(
-            f"token-budget policy {path!r} has no {' and no '.join(missing)}; see "
-            "inframind_gym.policies.token_budget.protocol: BaseTokenBudgetPolicy needs only "
-            "`choose`"
-        )
-    return cast(TokenBudgetPolicy, policy)
-
-
+_adopt = adopter(
+    "token-budget policy", "inframind_gym.policies.token_budget.protocol", "BaseTokenBudgetPolicy"
+)
 TOKEN_BUDGET_POLICIES: Final = Registry[TokenBudgetPolicy](
     "token-budget policy", _adopt, (*TOKEN_BUDGET, *BOUNDS)
 )

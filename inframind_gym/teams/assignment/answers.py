@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from inframind_gym.teams.assignment import simulate
 from inframind_gym.teams.assignment.rules import AGENTS, CRITERIA, PROVIDERS, TASK_TYPES, agent_of
-from inframind_gym.teams.assignment.settings import AssignmentSettings
-from inframind_gym.teams.llm.prices import Price, Prices
 from inframind_gym.teams.llm.providers import Simulated
 from inframind_gym.teams.llm.types import Completion, LLMRequest
 
@@ -66,20 +64,6 @@ class DrawnAnswers:
                 self._team, self._key, ordinals, self._num_tasks, _one(agent_of(action))
             )
         return simulate.answer(self._team, self._key, ordinals, _one(task), actions, change)
-
-
-def simulated_prices(settings: AssignmentSettings) -> Prices:
-    """Return the prices of the simulated models, as the constants have them."""
-    table = {}
-    for name in PROVIDERS:
-        provider = getattr(settings.providers, name)
-        table[provider.model] = Price(
-            input_usd_per_mtok=provider.usd_per_million_input_tokens,
-            output_usd_per_mtok=provider.usd_per_million_output_tokens,
-            as_of="simulated",
-            source=f"constants of the team {settings.name}",
-        )
-    return Prices(models=table)
 
 
 def bank_place(team: simulate.Team, description: str, task_type: str, ordinal: int) -> int:

@@ -1,4 +1,4 @@
-"""Who takes a task: Q-learning over task type and load state, and routers to compare it with."""
+"""Routers of tasks: Q-learning over task type and load state, and fixed rules."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from inframind_gym.teams.assignment.draws import Draws
 from inframind_gym.teams.assignment.model import TaskAssignment, all_actions
 from inframind_gym.teams.assignment.names import Ties
 
-EPSILON: Final = 1.0  # the table knows nothing at the start
-EPSILON_MIN: Final = 0.05
-
 
 class Router(Protocol):
-    """Whatever decides; a learner also gets what came of it.
+    """Chooser of an action for each task; by itself it learns nothing.
 
     Attributes:
         actions: What may be chosen.
@@ -43,11 +40,12 @@ class Router(Protocol):
         next_load_state: str,
     ) -> None:
         """Learn from an adjusted reward."""
-        ...
+
+    def ended(self, action_idx: int) -> None:
+        """Note that the agent's call of an action has ended, answered or failed."""
 
     def decay_epsilon(self) -> None:
         """Explore less."""
-        ...
 
 
 class Action(Protocol):
@@ -90,8 +88,8 @@ class QLearningCoordinator(Generic[ActionT]):
         actions: Sequence[ActionT],
         lr: float = rules.LEARNING_RATE,
         gamma: float = rules.DISCOUNT,
-        epsilon: float = EPSILON,
-        epsilon_min: float = EPSILON_MIN,
+        epsilon: float = rules.EPSILON,
+        epsilon_min: float = rules.EPSILON_MIN,
         epsilon_decay: float = rules.EPSILON_DECAY,
         *,
         ties: Ties = "first",
@@ -177,6 +175,9 @@ class QLearningCoordinator(Generic[ActionT]):
                 }
             )
 
+    def ended(self, action_idx: int) -> None:
+        """See `Router`."""
+
     def decay_epsilon(self) -> None:
         """Explore less: epsilon becomes max(epsilon_min, epsilon * epsilon_decay)."""
         self.epsilon = float(rules.decayed(self.epsilon, self.epsilon_min, self.epsilon_decay))
@@ -215,15 +216,10 @@ class FixedRouter:
         self._decisions += 1
         return index, self.actions[index]
 
-    def update(
-        self,
-        task_type: str,
-        load_state: str,
-        action_idx: int,
-        reward: float,
-        next_task_type: str | None,
-        next_load_state: str,
-    ) -> None:
+    def update(self, *_: Any, **__: Any) -> None:
+        """See `Router`."""
+
+    def ended(self, action_idx: int) -> None:
         """See `Router`."""
 
     def decay_epsilon(self) -> None:
@@ -239,13 +235,11 @@ class RandomRouter(FixedRouter):
 
 
 class RoundRobin(FixedRouter):
-    """Choose agents in turn, and providers in turn after each round of agents."""
+    """Choose the agents in turn, on the first provider."""
 
     def choose(self) -> int:
         """See `FixedRouter`."""
-        agents, providers = len(rules.AGENTS), len(rules.PROVIDERS)
-        agent = self._decisions % agents
-        return int(rules.action_index(agent, self._decisions // agents % providers))
+        return int(rules.in_turn(self._decisions))
 
 
 class LeastBusy(FixedRouter):
@@ -267,15 +261,7 @@ class LeastBusy(FixedRouter):
         self.in_flight[index] += 1
         return index
 
-    def update(
-        self,
-        task_type: str,
-        load_state: str,
-        action_idx: int,
-        reward: float,
-        next_task_type: str | None,
-        next_load_state: str,
-    ) -> None:
+    def ended(self, action_idx: int) -> None:
         """Count the end of a call."""
         self.in_flight[action_idx] -= 1
 

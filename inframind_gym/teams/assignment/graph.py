@@ -140,14 +140,17 @@ class Workflow:
         """Let the agent answer: the first of two calls."""
         task, assignment = _present(state["task"]), _present(state["assignment"])
         self.machine.enter("ExecutingLLM", action=assignment["key"])
-        response = self.llm_service.call(
-            AGENT_SYSTEM[assignment["role"]],
-            user_message(task["description"], task["task_type"]),
-            assignment["provider"],
-            self.max_tokens,
-            agent=assignment["agent_id"],
-            context=self._context("agent", state),
-        )
+        try:
+            response = self.llm_service.call(
+                AGENT_SYSTEM[assignment["role"]],
+                user_message(task["description"], task["task_type"]),
+                assignment["provider"],
+                self.max_tokens,
+                agent=assignment["agent_id"],
+                context=self._context("agent", state),
+            )
+        finally:
+            self.coordinator.ended(state["action_idx"])
         return {"agent_output": response.content, "llm_response_meta": response_meta(response)}
 
     def judge_output(self, state: WorkflowState) -> dict[str, Any]:

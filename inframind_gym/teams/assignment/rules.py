@@ -35,6 +35,8 @@ LATENCY_WEIGHT: Final = 0.05
 LATENCY_SCALE_S: Final = 5.0
 LEARNING_RATE: Final = 0.15
 DISCOUNT: Final = 0.95
+EPSILON: Final = 1.0  # a table knows nothing at the start
+EPSILON_MIN: Final = 0.05
 EPSILON_DECAY: Final = 0.98
 
 Floats = NDArray[np.float64]
@@ -53,6 +55,11 @@ def agent_of(action: Any) -> Any:
 def provider_of(action: Any) -> Any:
     """Return the provider of an action."""
     return action % len(PROVIDERS)
+
+
+def in_turn(ordinal: Any) -> Any:
+    """Return the action of round robin: the agents in turn, on the first provider."""
+    return action_index(ordinal % len(AGENTS), 0)
 
 
 def state_index(task_type: Any, load_state: Any) -> Any:

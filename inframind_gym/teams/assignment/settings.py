@@ -58,11 +58,9 @@ class Quality(StrictModel):
 
 
 class SimulatedProvider(StrictModel):
-    """Price, quality and speed of a provider's model."""
+    """Quality and speed of a provider's model; `envs_configs/prices.yaml` has its price."""
 
     model: str
-    usd_per_million_input_tokens: NonNegative
-    usd_per_million_output_tokens: NonNegative
     gain: ByType
     output_tokens_median: Positive
     overhead_s: NonNegative

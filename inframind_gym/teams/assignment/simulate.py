@@ -32,6 +32,7 @@ from inframind_gym.teams.assignment.settings import (
     AssignmentSettings,
     load_team,
 )
+from inframind_gym.teams.llm.prices import shipped_prices
 
 Arrivals = Literal["uniform", "skewed", "bursty", "drifting"]
 ARRIVALS: Final[tuple[Arrivals, ...]] = get_args(Arrivals)
@@ -101,10 +102,11 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
     """Return a simulated team by the name or the path of its constants.
 
     Raises:
-        ConfigError: There is no such file, or it is wrong.
+        ConfigError: There is no such file, or it is wrong, or a model has no price.
     """
     settings = load_team(name_or_path)
     providers = [getattr(settings.providers, name) for name in PROVIDERS]
+    prices = [shipped_prices().of(provider.model) for provider in providers]
     skill = np.array([getattr(settings.skill, agent).row() for agent in AGENTS])
     expert = skill == skill.max(axis=0, keepdims=True)
     task_type = np.array([TASK_TYPES.index(task.task_type) for task in settings.tasks])
@@ -120,8 +122,8 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
         skill=skill,
         match=np.where(expert, settings.judge.match_expert, settings.judge.match_other),
         gain=np.array([provider.gain.row() for provider in providers]),
-        usd_input=np.array([p.usd_per_million_input_tokens for p in providers]) / 1e6,
-        usd_output=np.array([p.usd_per_million_output_tokens for p in providers]) / 1e6,
+        usd_input=np.array([price.input_usd_per_mtok for price in prices]) / 1e6,
+        usd_output=np.array([price.output_usd_per_mtok for price in prices]) / 1e6,
         length=np.array([p.output_tokens_median for p in providers]),
         overhead_s=np.array([p.overhead_s for p in providers]),
         per_token_s=np.array([p.per_token_s for p in providers]),

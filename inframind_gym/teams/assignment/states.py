@@ -27,16 +27,17 @@ TRAINING: Final[Mapping[str, tuple[str, ...]]] = {
     "PolicyShifts": ("Demo",),
     "Demo": ("End",),
 }
+# From every state after the rate limit an arrow leads back to Ready: there the request failed.
 PRODUCTION: Final[Mapping[str, tuple[str, ...]]] = {
     "Start": ("Ready",),
     "Ready": ("RateLimitCheck",),
     "RateLimitCheck": ("LoadAwareRouting", "Ready"),
-    "LoadAwareRouting": ("Executing",),
-    "Executing": ("Judging", "Ready"),  # Ready: the call failed
-    "Judging": ("Scoring",),
-    "Scoring": ("LoadPenaltyCalc",),
-    "LoadPenaltyCalc": ("OnlineLearning",),
-    "OnlineLearning": ("Logging",),
+    "LoadAwareRouting": ("Executing", "Ready"),
+    "Executing": ("Judging", "Ready"),
+    "Judging": ("Scoring", "Ready"),
+    "Scoring": ("LoadPenaltyCalc", "Ready"),
+    "LoadPenaltyCalc": ("OnlineLearning", "Ready"),
+    "OnlineLearning": ("Logging", "Ready"),
     "Logging": ("Ready",),
 }
 MACHINES: Final = {"training": TRAINING, "production": PRODUCTION}

@@ -19,7 +19,7 @@ from inframind_gym.teams.assignment.names import VARIANTS, Variant
 from inframind_gym.teams.assignment.states import StateMachine
 from inframind_gym.teams.assignment.tracker import LoadTracker
 from inframind_gym.teams.llm.service import EventLog, LLMService
-from inframind_gym.teams.llm.types import LLMError
+from inframind_gym.teams.llm.types import BudgetError, LLMError
 
 MAX_RPM: Final = 60
 _MINUTE_S: Final = 60.0
@@ -107,12 +107,12 @@ class ProductionMultiAgentSystem:
             task_type: One of `rules.TASK_TYPES`.
 
         Returns:
-            What was answered, by whom, and its rewards; or {"error": ...} beyond the rate limit and
-            where the call failed for good.
+            The answer, its agent and its rewards; or {"error": ...} beyond the rate limit, and
+            where a call failed for good or did not fit the budget of the service. An answer that
+            was paid for but not scored comes with the error.
 
         Raises:
             ConfigError: There is no such type of task.
-            BudgetError: The budget of the service is spent.
         """
         if task_type not in rules.TASK_TYPES:
             raise ConfigError(unknown("task type", task_type, rules.TASK_TYPES))
@@ -121,7 +121,27 @@ class ProductionMultiAgentSystem:
             self._rejected += 1
             self.machine.enter("Ready", outcome="rejected")
             return {"error": "Rate limit exceeded"}
+        result: dict[str, Any] = {}
+        outcome = "failed"
+        try:
+            self._answer(description, task_type, result)
+            outcome = "answered"
+        except (LLMError, BudgetError) as error:
+            result["error"] = str(error)
+            self._note("request_failed", result)
+        finally:  # whatever happened, the next request is taken
+            self._failed += outcome == "failed"
+            self.machine.enter("Ready", outcome=outcome)
+        return result
 
+    def _answer(self, description: str, task_type: str, result: dict[str, Any]) -> None:
+        """Route a request, have it answered, score the answer and learn from it.
+
+        Args:
+            description: What is to be done.
+            task_type: Its type.
+            result: Written as far as the request gets.
+        """
         self.machine.enter("LoadAwareRouting")
         self.coordinator.epsilon = 0.0
         load_state = self.load_tracker.get_load_state()
@@ -141,10 +161,19 @@ class ProductionMultiAgentSystem:
                 agent=agent_id,
                 context={"call": "agent", **drawn_by},
             )
-        except LLMError as error:
-            self._failed += 1
-            self.machine.enter("Ready", outcome="failed")
-            return {"error": str(error)}
+        finally:
+            self.coordinator.ended(index)
+        result |= {
+            "agent": agent_id,
+            "provider": str(assignment.provider),
+            "model": response.model,
+            "response": response.content,
+            "load_state": load_state,
+            "task_type": task_type,
+            "tokens": response.total_tokens,
+            "cost_usd": response.cost_usd,
+            "latency_s": response.latency_s,
+        }
         self.machine.enter("Judging")
         scores = self.judge.evaluate(
             description,
@@ -171,28 +200,15 @@ class ProductionMultiAgentSystem:
                 self.load_tracker.get_load_state(),
             )
         self.agents[agent_id].credit(adjusted)
-
-        result = {
-            "agent": agent_id,
-            "provider": str(assignment.provider),
-            "model": response.model,
-            "response": response.content,
-            "reward": adjusted,
-            "raw_reward": raw,
-            "load_state": load_state,
-            "load_penalty": penalty,
-            "scores": scores.model_dump(),
-            "task_type": task_type,
-            "tokens": response.total_tokens,
-            "cost_usd": response.cost_usd,
-            "latency_s": response.latency_s,
-        }
-        self.request_log.append(result)
+        result |= {"reward": adjusted, "raw_reward": raw, "load_penalty": penalty}
+        result["scores"] = scores.model_dump()
         self.machine.enter("Logging")
+        self._note("request", {"ordinal": ordinal, "action_idx": index, **result})
+        self.request_log.append(result)
+
+    def _note(self, kind: str, data: dict[str, Any]) -> None:
         if self._log is not None:
-            self._log.append("request", {"ordinal": ordinal, "action_idx": index, **result})
-        self.machine.enter("Ready", outcome="answered")
-        return result
+            self._log.append(kind, data)
 
     def health(self) -> dict[str, Any]:
         """Return the state of the system: requests, money, agents, load."""

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inframind_gym.teams.assignment import rules, simulate
-from inframind_gym.teams.assignment.answers import DrawnAnswers, simulated_prices
+from inframind_gym.teams.assignment.answers import DrawnAnswers
 from inframind_gym.teams.assignment.coordinator import (
-    EPSILON,
-    EPSILON_MIN,
     FIXED_ROUTERS,
     QLearningCoordinator,
     Router,
@@ -61,8 +59,8 @@ class Options:
     router: str = "q_learning"
     variant: Variant = "source"
     ties: Ties = "first"
-    epsilon: float = EPSILON
-    epsilon_min: float = EPSILON_MIN
+    epsilon: float = rules.EPSILON
+    epsilon_min: float = rules.EPSILON_MIN
     max_tokens: int = MAX_TOKENS
     max_rpm: int = MAX_RPM
 
@@ -192,7 +190,7 @@ def make_run(
         options: Settings.
         providers: Ways to models, "openai" and "anthropic"; None: simulated ones.
         log: Where events go; None: nowhere.
-        prices: Table of prices; None: the shipped one, or the constants of simulated providers.
+        prices: Table of prices; None: the shipped one.
         service_arguments: More arguments of `LLMService`.
 
     Raises:
@@ -201,7 +199,7 @@ def make_run(
     team = simulate.team(options.team)
     if providers is None:
         drawn = DrawnAnswers(team, options.seed, options.arrivals, options.iterations)
-        providers, prices = drawn.providers(), prices or simulated_prices(team.settings)
+        providers = drawn.providers()
     machine = StateMachine("training", log)
     machine.enter("Setup")
     service = LLMService(providers, log=log, prices=prices, **service_arguments)

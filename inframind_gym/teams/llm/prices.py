@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from inframind_gym.configs import NonNegative, StrictModel, load_yaml_model, shipped_file
+from inframind_gym.errors import ConfigError, unknown
 
 _PER = 1_000_000
 
@@ -35,6 +36,16 @@ class Prices(StrictModel):
     """Table of prices by the model's name."""
 
     models: dict[str, Price]
+
+    def of(self, model: str) -> Price:
+        """Return the price of a model.
+
+        Raises:
+            ConfigError: The table has none.
+        """
+        if model not in self.models:
+            raise ConfigError(unknown("model with a price", model, tuple(self.models)))
+        return self.models[model]
 
     def cost_usd(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
         """Return the price of a call; None for a model without a price."""

@@ -8,6 +8,7 @@ from typing import Any
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
 from inframind_gym.teams.assignment.model import TaskAssignment, all_actions
+from inframind_gym.teams.llm.guard import Guard
 from inframind_gym.teams.llm.service import LLMService, Retries
 from inframind_gym.teams.llm.types import AttemptError, Completion, LLMRequest
 
@@ -41,8 +42,10 @@ class Scripted:
         pass
 
 
-def service_of(say: Callable[[LLMRequest], str | None]) -> tuple[LLMService, Scripted]:
+def service_of(
+    say: Callable[[LLMRequest], str | None], guard: Guard | None = None
+) -> tuple[LLMService, Scripted]:
     """A service whose two providers are the same."""
     provider = Scripted(say)
     providers = {"openai": provider, "anthropic": provider}
-    return LLMService(providers, retries=Retries(most_attempts=1)), provider
+    return LLMService(providers, guard=guard, retries=Retries(most_attempts=1)), provider

@@ -6,16 +6,18 @@ from collections import Counter
 
 import pytest
 
+from inframind_gym.policies.assignment import registry
+from inframind_gym.policies.assignment.rollout import play as play_policy
 from inframind_gym.teams.assignment.coordinator import (
     FIXED_ROUTERS,
     LeastBusy,
     QLearningCoordinator,
     RandomRouter,
-    RoundRobin,
 )
 from inframind_gym.teams.assignment.model import TaskAssignment, all_actions
 from inframind_gym.teams.assignment.names import ARRIVALS, ROUTERS
 from inframind_gym.teams.assignment.simulate import ARRIVALS as SIMULATED_ARRIVALS
+from inframind_gym.teams.assignment.simulate import key_of
 from inframind_gym.teams.assignment.training import Options, make_run
 from tests.teams.assignment.scripted import learner
 
@@ -92,16 +94,24 @@ def test_least_busy_spreads_what_is_in_flight_at_once() -> None:
     router = LeastBusy()
     taken = [router.select_action("coding", "balanced")[0] for _ in range(10)]
     assert taken == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
-    router.update("coding", "balanced", 4, 0.5, None, "balanced")
+    router.ended(4)
     assert router.select_action("coding", "balanced")[0] == 4
 
 
-def test_fixed_routers() -> None:
-    turns = [RoundRobin().actions[a].key() for a in (0, 2, 4, 6, 1, 3, 5, 7)]
-    router = RoundRobin()
-    assert [router.select_action("coding", "balanced")[1].key() for _ in range(8)] == turns
-    router2 = RandomRouter(1)
-    assert len({router2.select_action("coding", "balanced")[0] for _ in range(200)}) == 8
+@pytest.mark.parametrize("name", FIXED_ROUTERS)
+def test_routers_are_the_policies_of_the_same_name(name: str) -> None:
+    router, policy = FIXED_ROUTERS[name](3), registry.resolve(name)
+    taken = []
+    for _ in range(50):
+        taken.append(router.select_action("coding", "balanced")[0])
+        router.ended(taken[-1])
+    played = play_policy(policy, [int(key_of(3)[0])], num_tasks=50)
+    assert taken == [int(done.action[0]) for done in played]
+
+
+def test_the_random_router_takes_every_action() -> None:
+    router = RandomRouter(1)
+    assert len({router.select_action("coding", "balanced")[0] for _ in range(200)}) == 8
 
 
 def test_names_of_the_command_line_are_those_of_the_code() -> None:

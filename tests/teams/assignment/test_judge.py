@@ -6,10 +6,10 @@ import pytest
 
 from inframind_gym.teams.assignment.judge import JUDGE_SYSTEM, LLMJudge
 from inframind_gym.teams.assignment.model import LLMProvider
-from inframind_gym.teams.llm.guard import TokenCeiling
 from inframind_gym.teams.llm.service import LLMService
 from inframind_gym.teams.llm.types import BudgetError
 from tests.teams.assignment.scripted import GOOD, Scripted, service_of
+from tests.teams.ceiling import TokenCeiling
 
 READ = [0.9, 0.8, 0.7, 0.6]
 

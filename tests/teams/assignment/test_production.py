@@ -8,6 +8,7 @@ import pytest
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.teams.assignment import rules
+from inframind_gym.teams.assignment.coordinator import LeastBusy
 from inframind_gym.teams.assignment.judge import LLMJudge
 from inframind_gym.teams.assignment.model import all_agents
 from inframind_gym.teams.assignment.names import Variant
@@ -17,6 +18,7 @@ from inframind_gym.teams.assignment.tracker import LoadTracker
 from inframind_gym.teams.assignment.training import Options, make_run
 from tests.teams.assignment.scripted import GOOD, learner, service_of
 from tests.teams.assignment.test_training import Notes
+from tests.teams.ceiling import TokenCeiling
 
 
 class Clock:
@@ -27,10 +29,13 @@ class Clock:
 
 
 def system_of(
-    say: Any = lambda request: GOOD, learned: float = 0.0, **arguments: Any
+    say: Any = lambda request: GOOD,
+    learned: float = 0.0,
+    guard: TokenCeiling | None = None,
+    **arguments: Any,
 ) -> ProductionMultiAgentSystem:
     """A system whose coordinator prefers the coder on OpenAI for coding."""
-    service, _ = service_of(say)
+    service, _ = service_of(say, guard)
     coordinator = learner(epsilon=0.4)
     for row in coordinator.q_table.values():
         row[:] = learned
@@ -150,6 +155,41 @@ def test_a_call_that_fails_is_told_and_changes_nothing() -> None:
     assert system.machine.state == "Ready"
     assert not system.load_tracker.recent
     assert system.health()["failed"] == 1
+
+
+def test_a_spent_budget_fails_a_request_and_not_the_next_one() -> None:
+    """The judge's call is refused after an answer that was paid for."""
+    notes = Notes()
+    guard = TokenCeiling(10_000, refuses="judge")
+    system = system_of(guard=guard, log=notes)
+    for number in (1, 2):
+        result = system.process("Write a sort.", "coding")
+        assert "refused" in result["error"]
+        assert (result["response"], result["agent"]) == (GOOD, "coder")
+        assert (system.health()["failed"], system.health()["requests"]) == (number, 0)
+        assert system.machine.state == "Ready"
+    assert [event["response"] for event in notes.of("request_failed")] == [GOOD, GOOD]
+    guard.refuses = ""
+    assert "error" not in system.process("Write a sort.", "coding")
+
+
+def test_an_unforeseen_error_leaves_the_system_ready() -> None:
+    system = system_of(say=lambda request: 1 // 0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            system.process("x", "coding")
+    assert (system.machine.state, system.health()["failed"]) == ("Ready", 2)
+
+
+@pytest.mark.parametrize("say", [lambda request: GOOD, lambda request: None])
+def test_calls_in_flight_end_without_learning_and_in_failure(say: Any) -> None:
+    service, _ = service_of(say)
+    router = LeastBusy()
+    parts = (router, service, LLMJudge(service), all_agents(), LoadTracker())
+    system = ProductionMultiAgentSystem(*parts, online_learning=False)
+    for _ in range(3):
+        system.process("x", "coding")
+    assert router.in_flight == [0] * 8
 
 
 def test_a_judge_that_fails_scores_one_half() -> None:

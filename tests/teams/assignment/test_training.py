@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 
-from inframind_gym.errors import InfraMindError
-from inframind_gym.teams.assignment import graph, rules
-from inframind_gym.teams.assignment.bank import TASK_BANK
+from inframind_gym.configs import shipped_file
+from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.teams.assignment import graph, rules, simulate
 from inframind_gym.teams.assignment.graph import WorkflowState, initial_state, should_continue
-from inframind_gym.teams.assignment.model import AgentRole, LLMProvider
-from inframind_gym.teams.assignment.settings import load_team
+from inframind_gym.teams.assignment.model import AgentRole, LLMProvider, task_bank
 from inframind_gym.teams.assignment.states import TRAINING, StateMachine
 from inframind_gym.teams.assignment.training import Options, Run, make_run
 from inframind_gym.teams.llm.prices import shipped_prices
@@ -43,8 +43,8 @@ def trained(notes: Notes | None = None, **options: Any) -> Run:
 def test_the_data_of_the_team() -> None:
     assert [role.value for role in AgentRole] == ["researcher", "analyst", "coder", "validator"]
     assert [provider.value for provider in LLMProvider] == ["openai", "anthropic"]
-    assert len(TASK_BANK) == 11
-    assert {task.task_type for task in TASK_BANK} == set(rules.TASK_TYPES)
+    assert len(task_bank()) == 11
+    assert {task.task_type for task in task_bank()} == set(rules.TASK_TYPES)
     assert list(get_type_hints(WorkflowState)) == [
         *("iteration", "max_iterations", "task", "assignment", "action_idx", "load_state"),
         *("agent_output", "llm_response_meta", "scores", "reward", "adjusted_reward"),
@@ -54,12 +54,14 @@ def test_the_data_of_the_team() -> None:
     assert (state["iteration"], state["max_iterations"], state["load_state"]) == (0, 50, "balanced")
 
 
-def test_simulated_prices_are_list_prices() -> None:
-    settings = load_team().providers
-    for provider in (settings.openai, settings.anthropic):
-        price = shipped_prices().models[provider.model]
-        assert price.input_usd_per_mtok == provider.usd_per_million_input_tokens
-        assert price.output_usd_per_mtok == provider.usd_per_million_output_tokens
+def test_simulated_prices_are_list_prices(tmp_path: Path) -> None:
+    listed, team = shipped_prices().models["claude-3-5-haiku-latest"], simulate.team()
+    assert team.usd_input[1] * 1e6 == pytest.approx(listed.input_usd_per_mtok)
+    assert team.usd_output[1] * 1e6 == pytest.approx(listed.output_usd_per_mtok)
+    shipped = shipped_file("teams/assignment.yaml").read_text(encoding="utf-8")
+    (tmp_path / "own.yaml").write_text(shipped.replace("claude-3-5-haiku-latest", "gpt-4o-mino"))
+    with pytest.raises(ConfigError, match="Did you mean 'gpt-4o-mini'"):
+        simulate.team(tmp_path / "own.yaml")
 
 
 def test_fifty_tasks_are_a_hundred_calls() -> None:
