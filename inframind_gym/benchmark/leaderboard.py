@@ -44,7 +44,7 @@ def leaderboard(
         ``missing`` by policy, and reasons of policies ``left_out``; and the method of the
         intervals. Every metric has its interval under ``<metric>_ci95``. Policies that cannot be
         beaten (``bound`` is true) are listed without a rank; ``of_bound`` is the share of the best
-        bound's score that the others reach, ``regret`` what they lose to the one of `Family.regret`.
+        bound's score that the others reach, ``regret`` what they lose to `Family.regret`.
         ``timing`` has the times that policies take to decide, where they were measured. Of a run
         over draws of quality ``ahead_of_next`` counts those in which a policy has a better score
         than the next one.

@@ -16,7 +16,7 @@ from inframind_gym.teams.assignment.names import Ties
 
 
 class Router(Protocol):
-    """Chooser of an action for each task; by itself it learns nothing.
+    """Chooser of an action for each task; a learner also gets the reward.
 
     Attributes:
         actions: What may be chosen.
@@ -49,7 +49,7 @@ class Router(Protocol):
 
 
 class Action(Protocol):
-    """Whatever can be chosen and has a name."""
+    """Named object of a choice."""
 
     def key(self) -> str:
         """Return the action as one string."""

@@ -1,4 +1,4 @@
-"""What a run prints: summary, learned policy, its shifts, the demonstration."""
+"""Report of a run: summary, learned policy, its shifts, the demonstration."""
 
 from __future__ import annotations
 

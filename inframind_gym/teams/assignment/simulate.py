@@ -152,7 +152,7 @@ def _chances(settings: AssignmentSettings, share: Floats, arrivals: Arrivals) ->
     """Return (T + 1, T): chance of each type after each type, and (last row) at the start.
 
     Args:
-        settings: constants.
+        settings: Constants.
         share: (T,) of the bank's tasks.
         arrivals: order in which tasks arrive.
     """
@@ -175,8 +175,8 @@ def next_task(
     """Return the tasks that arrive, as places in the bank.
 
     Args:
-        team: constants.
-        arrivals: order in which tasks arrive.
+        team: Constants.
+        arrivals: Order in which tasks arrive.
         keys: (n,) of the runs.
         ordinals: (n,) of the tasks, from 0 on.
         previous: (n,) the tasks before them; NO_TASK at the start.
@@ -214,7 +214,7 @@ def answer(
     """Draw the answers to tasks, and the judge's scores of them.
 
     Args:
-        team: constants.
+        team: Constants.
         keys: (n,) of the runs.
         ordinals: (n,) of the tasks in their runs.
         tasks: (n,) places in the bank.

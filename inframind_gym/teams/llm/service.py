@@ -31,7 +31,7 @@ _MOST_CHARS = 300  # of a server's message in events and errors
 
 
 class EventLog(Protocol):
-    """Where events go, e.g. a `RunLog`."""
+    """Receiver of events, e.g. a `RunLog`."""
 
     def append(self, kind: str, data: Mapping[str, Any]) -> int:
         """Append an event and return its sequence number."""

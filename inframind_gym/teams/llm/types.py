@@ -1,4 +1,4 @@
-"""What goes to a model and what comes back, and how a call fails."""
+"""Data of calls to models: requests, answers, and the errors of calls that fail."""
 
 from __future__ import annotations
 
