@@ -25,7 +25,9 @@ class KernelHook(BuildHookInterface[Any]):
             return
         machine, folder = platform.machine(), Path(self.root, "build", "kernels")
         command = [sys.executable, "-m", "benchmarks.kernels", str(folder)]
-        done = subprocess.run(command, cwd=self.root, env={**os.environ, "PYTHONPATH": self.root})
+        # pip's isolated builds find what they installed by PYTHONPATH, too.
+        path = os.pathsep.join(filter(None, [self.root, os.environ.get("PYTHONPATH")]))
+        done = subprocess.run(command, cwd=self.root, env={**os.environ, "PYTHONPATH": path})
         if done.returncode or platform.system() != "Linux":
             self.app.display_warning("no machine code is in the wheel: it is for every platform")
             return
