@@ -221,9 +221,8 @@ def compile_entry(
 def _emit(module: Any, cpu: str, features: str) -> bytes:
     """Optimise a module and return its object file."""
     target = llvm.Target.from_triple(llvm.get_process_triple())
-    # "large": the loader may put code and constants of one file more than 2 GB apart.
     machine = target.create_target_machine(
-        cpu=cpu, features=features, opt=_OPTIMISE, reloc="static", codemodel="large"
+        cpu=cpu, features=features, opt=_OPTIMISE, reloc="pic", codemodel="default"
     )
     early = _passes(machine, 0)
     manager = early.getModulePassManager()
