@@ -7,6 +7,7 @@ once, to LLVM's form; everything is optimised once, where an entry point has tak
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final
@@ -196,7 +197,8 @@ def compile_entry(
         Kind of its result, and the object file.
 
     Raises:
-        TypeError: It returns neither an integer, nor a float, a bool or nothing.
+        TypeError: It returns neither an integer, nor a float, a bool or nothing; or it calls what
+            only a process that has imported numba has.
     """
     own = _dispatcher(function, names_of(function))
     enter = _dispatcher(_enter, {"function": own, "load_arguments": load_arguments})
@@ -215,14 +217,18 @@ def compile_entry(
     module.get_function(inside).linkage = "external"
     module.link_in(llvm.parse_assembly(_ENTRY.format(inside=inside, symbol=symbol)))
     module.get_function(inside).linkage = "internal"
-    return result, _emit(module, cpu, features)
+    code = _emit(module, cpu, features)
+    if missing := _missing(module):
+        raise TypeError(f"{function.__name__} calls {', '.join(missing)}: no code of the system's")
+    return result, code
 
 
 def _emit(module: Any, cpu: str, features: str) -> bytes:
     """Optimise a module and return its object file."""
     target = llvm.Target.from_triple(llvm.get_process_triple())
+    # "large": the loader may put code and constants of one file more than 2 GB apart.
     machine = target.create_target_machine(
-        cpu=cpu, features=features, opt=_OPTIMISE, reloc="pic", codemodel="default"
+        cpu=cpu, features=features, opt=_OPTIMISE, reloc="static", codemodel="large"
     )
     early = _passes(machine, 0)
     manager = early.getModulePassManager()
@@ -234,6 +240,13 @@ def _emit(module: Any, cpu: str, features: str) -> bytes:
     late.getModulePassManager().run(module, late)
     code: bytes = machine.emit_object(module)
     return code
+
+
+def _missing(module: Any) -> list[str]:
+    """Return the functions that a module calls and that no process finds by itself."""
+    system = ctypes.CDLL(None)
+    names = [function.name for function in module.functions if function.is_declaration]
+    return [n for n in names if not n.startswith("llvm.") and not hasattr(system, n)]
 
 
 def _passes(machine: Any, level: int) -> Any:

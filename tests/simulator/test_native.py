@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,10 +63,16 @@ def is_even(whole: int) -> bool:
 @make_jit(Path(__file__))
 def fill(out: Any) -> None:
     """Write the number of axes everywhere, and the value 7 into the first element."""
-    flat = out.reshape(out.size)
-    for i in range(out.size):
-        flat[i] = out.ndim
-    flat[0] = 7
+    value = 7
+    for index in np.ndindex(out.shape):
+        out[index] = value
+        value = out.ndim
+
+
+@make_jit(Path(__file__))
+def flatten(out: Any) -> None:
+    """Write a number through a view, which numba makes by a C function of its own."""
+    out.reshape(out.size)[0] = 7
 
 
 def world() -> World:
@@ -150,3 +158,39 @@ def test_a_copied_environment_goes_on_like_the_first(name: str) -> None:
         assert {k: v for k, v in ours[4].items() if k != "action_mask"} == {
             k: v for k, v in its[4].items() if k != "action_mask"
         }
+
+
+def test_code_that_needs_numba_is_refused() -> None:
+    with pytest.raises(TypeError, match="flatten calls numba_attempt_nocopy_reshape"):
+        flatten(np.zeros((2, 3)))
+
+
+_SCATTERED = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+import gymnasium as gym
+import inframind_gym
+from inframind_gym.simulator import programs
+programs._engine()
+size = PAGES * 4096
+for _ in range(3000):  # fill what is free between libraries
+    libc.mmap(None, 16 * 4096, 0, 0x22, -1, 0)
+holes = [libc.mmap(None, size, 0, 0x22, -1, 0) for _ in range(6)]
+libc.mmap(None, 6 << 30, 0, 0x4022, -1, 0)  # what does not fit into a hole lies 6 GB away
+for hole in holes[::2]:
+    libc.munmap(hole, size)
+env = gym.make("InfraMind-Stream-v0")
+env.reset(seed=0)
+for _ in range(50):
+    env.step(3)
+"""
+
+
+@pytest.mark.parametrize("pages", [8, 40])
+def test_code_may_lie_far_from_its_constants(pages: int) -> None:
+    program = _SCATTERED.replace("PAGES", str(pages))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]

@@ -157,9 +157,8 @@ def run_assignment(
     print_report(console, run, summary, served, health)
     for path in written:
         console.print(f"wrote {path}", highlight=False)
-    console.print(
-        f"\nrun {log.run_id} in {runs}: inframind team show {log.run_id}", highlight=False
-    )
+    console.print(f"\nThe run is kept in {runs}. To see it again:", highlight=False)
+    console.print(f"inframind team show {log.run_id}", highlight=False)
 
 
 def _options(**values: Any) -> Options:

@@ -53,6 +53,7 @@ def test_a_simulated_run_says_what_it_learned(runs: Path, tmp_path: Path) -> Non
         *("Shifts", "Live demo", "inframind team show"),
     ):
         assert said in output
+    assert f"inframind team show {output.split()[-1]}" in output.splitlines()  # to be copied
     for name in ("dashboard", "load_states", "q_tables"):
         picture = (folder / f"{name}.png").read_bytes()
         assert picture.startswith(b"\x89PNG")
