@@ -66,6 +66,7 @@ YAML = {
     "pool": shipped("pools", "single-gpu"),
     "workload": shipped("workloads", "math"),
     "suite": shipped("suites", "starter"),
+    "track": shipped("tracks", "tenants"),
     "cluster": shipped("placement/clusters", "h100-4gpu"),
     "demand": shipped("placement/demands", "bursty"),
 }

@@ -36,6 +36,7 @@ from inframind_gym.configs import (
 )
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.files import read_yaml
+from inframind_gym.simulator.derived import with_base
 from inframind_gym.simulator.drift import drift_of
 from inframind_gym.simulator.posterior import POSTERIOR, DrawnWorkload, split_draw, with_draw
 from inframind_gym.simulator.workflow.topology import (
@@ -283,6 +284,8 @@ class WorkloadConfig(StrictModel):
 
     name: str = Field(min_length=1)
     description: str = ""
+    # Another workload, whose sections a file takes where it has none; gone once it is read
+    like: str | None = Field(default=None, exclude_if=lambda like: like is None)
     num_queries: PositiveInt = 500  # in one stream
     execution: Execution = "parallel"
     budget_tiers_s: tuple[Positive, ...] = Field(default=BUDGET_TIERS_S, min_length=1)
@@ -412,8 +415,9 @@ def _benchmarks() -> list[str]:
     """Return the names of the shipped workloads that profile one dataset."""
     found = []
     for name in list_configs("workloads"):
-        workload = load_yaml_model(find_config("workloads", name), WorkloadConfig)
-        found += [] if workload.mix else [name]
+        content, _ = read_yaml(find_config("workloads", name))
+        if not isinstance(content, dict) or not {"mix", "like"} & content.keys():
+            found.append(name)
     return found
 
 
@@ -468,6 +472,9 @@ def _read(path: Path, draw: int | None) -> WorkloadConfig:
 
 @lru_cache(maxsize=256)  # a benchmark over draws reads each of them for every policy
 def _read_once(path: Path, draw: int | None, _: tuple[int | None, ...]) -> WorkloadConfig:
+    content, root = read_yaml(path)
+    if isinstance(content, dict) and "like" in content:
+        return validate(with_base(content, path, draw), WorkloadConfig, source=str(path), root=root)
     workload = load_yaml_model(path, WorkloadConfig)
     if draw is None:
         return workload

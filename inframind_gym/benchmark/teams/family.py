@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from inframind_gym.benchmark.families import Family, Player
+from inframind_gym.benchmark.lines import CellResult, encode_cell
 from inframind_gym.benchmark.metrics import TAIL, Columns
-from inframind_gym.benchmark.store import CellResult, encode_cell
 from inframind_gym.benchmark.suite import BaseSuite
 from inframind_gym.benchmark.tables import (
     Sheet,

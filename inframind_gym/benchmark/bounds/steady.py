@@ -1,0 +1,125 @@
+"""The informed bound in steady load, and the capacity of a pool for a workload.
+
+A linear program as in `informed.py`, of rates in place of an episode: the work of the queries that
+arrive in a second fits into a second of the servers. No query is early or late, so only the load
+counts, and which queries are worth the work.
+
+*Capacity* is the rate at which the bound has fallen to 90 % of that on idle servers. There is no
+rate beyond which nothing works: ever cheaper recipes serve ever more queries, ever worse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.benchmark.bounds.informed import Informed
+from inframind_gym.benchmark.bounds.program import maximise
+from inframind_gym.envs.routing.simulation import Simulation
+from inframind_gym.errors import require
+
+AT_CAPACITY: Final = 0.9  # of the bound on idle servers
+_CLOSE: Final = 1.002  # ratio of rates between which the capacity lies in the end
+
+
+@dataclass(frozen=True)
+class SteadyPlan:
+    """An optimum in steady load.
+
+    Attributes:
+        score: What was maximised: (weighted) goodput, or the smallest of the budgets.
+        work_s: GPU-seconds a query.
+    """
+
+    score: float
+    work_s: float
+
+
+class SteadyBound:
+    """Bounds of one workload on its pool; the search for recipes takes up to a minute.
+
+    Args:
+        simulation: Pool, workload and tasks.
+        drawn_s: Budgets that queries draw from, each as often as it stands here.
+    """
+
+    def __init__(self, simulation: Simulation, drawn_s: tuple[float, ...]) -> None:
+        budgets = np.unique(np.array(drawn_s, np.float64))
+        drawn = np.array([drawn_s.count(one) for one in budgets.tolist()])
+        self.budget_share = drawn / len(drawn_s)
+        informed = Informed(simulation, budgets)
+        self.tables, self.share = informed.tables, informed.share
+        self.resources = informed.resources
+        self.gpus = np.array([len(model.all_gpus) for model in simulation.pool.models], np.float64)
+
+    @property
+    def reach(self) -> NDArray[np.float64]:
+        """Share of the queries with each budget that is solved on idle servers, (B,)."""
+        best: NDArray[np.float64] = self.tables.good.max(axis=0)  # (G, B)
+        return self.share @ best
+
+    def plan(
+        self,
+        rate_per_min: float,
+        *,
+        weights: tuple[float, ...] | None = None,
+        worst: bool = False,
+        cap_s: float = float("inf"),
+    ) -> SteadyPlan:
+        """Return the optimum at a rate.
+
+        Args:
+            rate_per_min: Mean arrival rate.
+            weights: Weight of a solved query with each budget, (B,); None: all alike.
+            worst: Whether the smallest over budgets of goodput over `reach` counts.
+            cap_s: Most GPU-seconds a query.
+        """
+        sparse = require("scipy.sparse", "the computation of fluid bounds", "bounds")
+        good, work_s = self.tables.good, self.tables.work_s  # (R, G, B), (R, G, M)
+        recipes, groups, budgets = good.shape
+        n = recipes * groups * budgets
+        query = self.share[:, None] * self.budget_share  # (G, B)
+        value = np.ones(budgets) if weights is None else np.array(weights)
+        value = value / (value @ self.budget_share)
+        columns = np.arange(n).reshape(good.shape)
+        of = np.broadcast_to(np.arange(groups * budgets).reshape(groups, budgets), good.shape)
+        once = sparse.csr_matrix((np.ones(n), (of.ravel(), columns.ravel())))
+        use = work_s @ self.resources.uses  # (R, G, K)
+        paid_s = work_s @ self.gpus  # (R, G)
+        load = np.moveaxis(use[:, :, None] * query[None, :, :, None], -1, 0).reshape(-1, n)
+        pay = (paid_s[:, :, None] * query).reshape(1, n)
+        rows = [once, load] + ([pay] if np.isfinite(cap_s) else [])
+        limits = [np.ones(groups * budgets), self.resources.rate * 60.0 / rate_per_min]
+        limits += [np.array([cap_s])] if np.isfinite(cap_s) else []
+        worth = good * query  # (R, G, B)
+        objective = (worth * value).ravel()
+        matrix: Any = sparse.vstack([sparse.csr_matrix(part) for part in rows])
+        if worst:  # one more variable, the least ratio
+            tier = np.zeros((budgets, n))
+            for b in range(budgets):
+                tier[b, columns[:, :, b].ravel()] = -worth[:, :, b].ravel()
+            floor = sparse.csr_matrix((self.reach * self.budget_share)[:, None])
+            none = sparse.csr_matrix((matrix.shape[0], 1))
+            matrix = sparse.vstack(
+                [sparse.hstack([matrix, none]), sparse.hstack([sparse.csr_matrix(tier), floor])]
+            )
+            limits.append(np.zeros(budgets))
+            objective = np.concatenate([np.zeros(n), [1.0]])
+        score, x, _ = maximise(objective, matrix.tocsr(), np.concatenate(limits))
+        return SteadyPlan(score, float((pay @ x[:n])[0]))
+
+    def capacity_per_min(self) -> float:
+        """Return the rate at which goodput has fallen to 90 % of that on idle servers."""
+        wanted = AT_CAPACITY * float(self.reach @ self.budget_share)
+        low = high = 1.0
+        while self.plan(low).score < wanted:
+            low, high = low / 4.0, low
+        while self.plan(high).score >= wanted:
+            low, high = high, high * 4.0
+        while high / low > _CLOSE:
+            middle = float(np.sqrt(low * high))
+            low, high = (middle, high) if self.plan(middle).score >= wanted else (low, middle)
+        return low
