@@ -244,10 +244,10 @@ def limits(
     again: Annotated[bool, typer.Option("--again", help="Compute what holds still, too.")] = False,
 ) -> None:
     """Compute capacities and bounds of tracks, a minute a scenario (extra `bounds`)."""
-    from inframind_gym.benchmark.tracks.limits import compute_limits
+    from inframind_gym.benchmark.tracks.limits import Bounds, compute_limits
 
     with friendly():
-        bounds: dict[str, Any] = {}
+        bounds = Bounds()
         for track in tracks:
             path = compute_limits(
                 track,

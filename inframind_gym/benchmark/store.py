@@ -325,7 +325,8 @@ class ResultStore:
                 if policy not in header["policies"]
             },
             **{
-                key: {**old.get(key, {}), **header[key]}
+                key: header[key]
+                | {k: v for k, v in old.get(key, {}).items() if k not in header[key]}
                 for key in ("estimates", "places")
                 if key in header
             },

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from inframind_gym.benchmark.bounds.informed import Informed
 from inframind_gym.benchmark.bounds.program import maximise
-from inframind_gym.envs.routing.simulation import Simulation
 from inframind_gym.errors import require
 
 AT_CAPACITY: Final = 0.9  # of the bound on idle servers
@@ -39,26 +38,27 @@ class SteadyPlan:
 
 
 class SteadyBound:
-    """Bounds of one workload on its pool; the search for recipes takes up to a minute.
+    """Bounds of one workload on its pool.
 
     Args:
-        simulation: Pool, workload and tasks.
+        informed: Recipes, of which the search has known all of the budgets.
         drawn_s: Budgets that queries draw from, each as often as it stands here.
     """
 
-    def __init__(self, simulation: Simulation, drawn_s: tuple[float, ...]) -> None:
+    def __init__(self, informed: Informed, drawn_s: tuple[float, ...]) -> None:
         budgets = np.unique(np.array(drawn_s, np.float64))
         drawn = np.array([drawn_s.count(one) for one in budgets.tolist()])
         self.budget_share = drawn / len(drawn_s)
-        informed = Informed(simulation, budgets)
-        self.tables, self.share = informed.tables, informed.share
-        self.resources = informed.resources
-        self.gpus = np.array([len(model.all_gpus) for model in simulation.pool.models], np.float64)
+        known = np.searchsorted(informed.budgets_s, budgets)
+        self.good, self.work_s = informed.tables.good[:, :, known], informed.tables.work_s
+        self.share, self.resources = informed.share, informed.resources
+        models = informed.simulation.pool.models
+        self.gpus = np.array([len(model.all_gpus) for model in models], np.float64)
 
     @property
     def reach(self) -> NDArray[np.float64]:
         """Share of the queries with each budget that is solved on idle servers, (B,)."""
-        best: NDArray[np.float64] = self.tables.good.max(axis=0)  # (G, B)
+        best: NDArray[np.float64] = self.good.max(axis=0)  # (G, B)
         return self.share @ best
 
     def plan(
@@ -78,7 +78,7 @@ class SteadyBound:
             cap_s: Most GPU-seconds a query.
         """
         sparse = require("scipy.sparse", "the computation of fluid bounds", "bounds")
-        good, work_s = self.tables.good, self.tables.work_s  # (R, G, B), (R, G, M)
+        good, work_s = self.good, self.work_s  # (R, G, B), (R, G, M)
         recipes, groups, budgets = good.shape
         n = recipes * groups * budgets
         query = self.share[:, None] * self.budget_share  # (G, B)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import gymnasium as gym
+import numpy as np
 
 import inframind_gym  # noqa: F401
 from inframind_gym.benchmark.routing.rollout import ENV_IDS
@@ -20,36 +21,58 @@ from inframind_gym.benchmark.tracks.track import (
 )
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.files import replace_text
+from inframind_gym.simulator.workload import BUDGET_TIERS_S
 
 if TYPE_CHECKING:
+    from inframind_gym.benchmark.bounds.informed import Informed
     from inframind_gym.benchmark.bounds.steady import SteadyBound
 
+_MORE_BUDGETS_S = (5.0, 20.0, 60.0)  # of shipped scenarios, beside the published tiers
 _HEAD = """\
 # Written by `inframind bench limits {name}`: capacities and bounds of the track's scenarios, by
 # linear programming for the constants of their pools and workloads.
 """
 
 
-def bound_of(scenario: Scenario, tasks: str = "builtin") -> SteadyBound:
-    """Return the bounds of a scenario, on the questions for tests.
+class Bounds:
+    """Bounds of scenarios; recipes are searched once for each workload and pool.
 
-    Raises:
-        InfraMindError: SciPy is missing, or the scenario cannot be used.
+    The search takes up to two minutes of one core. It knows all budgets of the workloads' tiers and
+    of the scenario.
     """
-    from inframind_gym.benchmark.bounds.steady import SteadyBound
+
+    def __init__(self) -> None:
+        self._informed: dict[tuple[str, str], Informed] = {}
+
+    def of(self, scenario: Scenario) -> SteadyBound:
+        """Return the bounds of a scenario, on the questions for tests.
+
+        Raises:
+            InfraMindError: SciPy is missing, or the scenario cannot be used.
+        """
+        from inframind_gym.benchmark.bounds.steady import SteadyBound
+
+        key = (scenario.pool, scenario.workload)
+        known = self._informed.get(key)
+        if known is None or not set(scenario.drawn_s) <= set(known.budgets_s.tolist()):
+            known = self._informed[key] = _search(scenario)
+        return SteadyBound(known, scenario.drawn_s)
+
+
+def _search(scenario: Scenario) -> Informed:
+    from inframind_gym.benchmark.bounds.informed import Informed
 
     made = gym.make_vec(
         ENV_IDS["surrogate"],
         num_envs=1,
         pool=scenario.pool,
         workload=scenario.workload,
-        budget_s=list(scenario.drawn_s),
-        tasks=tasks,
         observation="index",
         num_queries=1,
     )
     simulation = cast(StreamVectorEnv, made.unwrapped).simulation
-    return SteadyBound(simulation, scenario.drawn_s)
+    budgets = {*BUDGET_TIERS_S, *_MORE_BUDGETS_S, *scenario.drawn_s}
+    return Informed(simulation, np.array(sorted(budgets)))
 
 
 def limits_of(track: TrackConfig, scenario: Scenario, bound: SteadyBound) -> Limits:
@@ -79,7 +102,7 @@ def compute_limits(
     name_or_path: str,
     *,
     again: bool = False,
-    bounds: dict[str, SteadyBound] | None = None,
+    bounds: Bounds | None = None,
     found: Callable[[str, Limits], None] = lambda name, limits: None,
 ) -> Path:
     """Write the limits of a track's scenarios, those that hold still as they are.
@@ -87,7 +110,7 @@ def compute_limits(
     Args:
         name_or_path: The track.
         again: Whether limits that hold are computed again, too.
-        bounds: Bounds by `Scenario.constants`, which several scenarios can share; added to.
+        bounds: Where recipes are kept that several tracks can share.
         found: Called for every scenario that was computed.
 
     Returns:
@@ -97,16 +120,14 @@ def compute_limits(
 
     track, path = load_track(name_or_path), limits_path(name_or_path)
     kept = load_yaml_model(path, TrackLimits).scenarios if path.is_file() and not again else {}
-    known = {} if bounds is None else bounds
+    bounds = bounds or Bounds()
     content: dict[str, Limits] = {}
     for name, scenario in track.scenarios.items():
         old, constants = kept.get(name), scenario.constants()
         if old and old.constants == constants and set(track.loads) <= set(old.informed):
             content[name] = old
             continue
-        if constants not in known:
-            known[constants] = bound_of(scenario)
-        content[name] = limits_of(track, scenario, known[constants])
+        content[name] = limits_of(track, scenario, bounds.of(scenario))
         found(name, content[name])
     path.parent.mkdir(exist_ok=True)
     replace_text(path, _HEAD.format(name=track.name) + as_yaml(content))
