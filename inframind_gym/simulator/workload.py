@@ -36,7 +36,6 @@ from inframind_gym.configs import (
 )
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.files import read_yaml
-from inframind_gym.simulator.derived import with_base
 from inframind_gym.simulator.drift import drift_of
 from inframind_gym.simulator.posterior import POSTERIOR, DrawnWorkload, split_draw, with_draw
 from inframind_gym.simulator.workflow.topology import (
@@ -474,6 +473,8 @@ def _read(path: Path, draw: int | None) -> WorkloadConfig:
 def _read_once(path: Path, draw: int | None, _: tuple[int | None, ...]) -> WorkloadConfig:
     content, root = read_yaml(path)
     if isinstance(content, dict) and "like" in content:
+        from inframind_gym.simulator.derived import with_base
+
         return validate(with_base(content, path, draw), WorkloadConfig, source=str(path), root=root)
     workload = load_yaml_model(path, WorkloadConfig)
     if draw is None:

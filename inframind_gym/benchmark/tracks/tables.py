@@ -58,6 +58,9 @@ def _scores_sheet(board: Mapping[str, Any]) -> Sheet:
     )
     if budget:
         caption += f" Fitted with: simulated queries for one scenario, of {budget:,} at most."
+    stale = sorted({f"{at['track']}/{at['scenario']}" for at in board["places"] if at["stale"]})
+    if stale:
+        caption += f" Limits of other constants: {', '.join(stale)}; inframind bench limits."
     headings = ["policy", *tracks, "ahead of", "fitted with"]
     if not budget:
         headings, body = headings[:-1], [row[:-1] for row in body]
