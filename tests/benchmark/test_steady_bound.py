@@ -58,7 +58,7 @@ def test_a_cap_binds_like_the_servers_and_counts_every_gpu() -> None:
 
 
 def test_queries_count_by_weight_and_share() -> None:
-    """Budgets 10 (a quarter of the queries, weight 3) and 20 s; the dear recipe is for the first."""
+    """A quarter of the queries has 10 s and weight 3; the dear recipe pays for them alone."""
     good = [[[0.4, 0.6]], [[0.8, 0.6]]]
     two = bound(good, (10.0, 20.0, 20.0, 20.0))
     np.testing.assert_allclose(two.reach, [0.8, 0.6])

@@ -294,7 +294,6 @@ def estimates(goodput: dict[str, dict[tuple[Any, ...], float]]) -> dict[str, Any
 
 def board_of(values: dict[str, list[float]], **header: Any) -> dict[str, Any]:
     """Scores of policies on tracks of one cell each."""
-    fresh = {"stale": False}
     tracks = [f"t{i}" for i in range(len(next(iter(values.values()))))]
     places = {
         track: {
