@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from baselines.fixed_recipe_search import candidates
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.routing.rollout import ENV_IDS
+from inframind_gym.benchmark.suite import name_of
 from inframind_gym.benchmark.tracks.metrics import SCORE
 from inframind_gym.benchmark.tracks.refits import Fit, add_fits
 from inframind_gym.benchmark.tracks.rollout import TrackSimulator, env_kwargs
@@ -219,7 +220,8 @@ def places_of(names: Sequence[str]) -> list[tuple[str, str]]:
     """
     found = []
     for name in names:
-        track, _, scenario = name.partition("/")
+        whole = "/" not in name or name.endswith((".yaml", ".yml"))
+        track, _, scenario = (name, "", "") if whole else name.rpartition("/")
         known = load_track(track).scenarios
         if scenario and scenario not in known:
             raise BenchmarkError(f"{track}: {unknown('scenario', scenario, tuple(known))}")
@@ -247,6 +249,6 @@ def refit_places(places: Sequence[tuple[str, str]], queries: int, scored: int, o
         split="val",
     )
     for track, scenario in places:
-        found = fit_recipes(suite, track, scenario, queries)
+        found = fit_recipes(suite, name_of(track), scenario, queries)
         add_fits(out, queries, found)
         say(f"{track}/{scenario}: {next(iter(found['fixed_recipe'].values())).policy}")

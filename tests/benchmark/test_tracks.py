@@ -256,6 +256,12 @@ def test_what_is_above_the_cap_pays_for_a_part_of_the_queries() -> None:
     assert sums_of(**at)["work_s_per_query"] == 2.0
 
 
+def test_a_query_without_an_answer_is_not_in_time_by_any_target() -> None:
+    """Its latency is the longest budget, which may be its own, and less than 100 s."""
+    found = sums_of(solved=[1, 0], calls=[1, 0], latency_s=[1.0, 2.0])
+    assert (found["slo_own"], found["slo_100s"], found["unanswered"]) == (0.5, 0.5, 0.5)
+
+
 # Scores of tracks.
 
 

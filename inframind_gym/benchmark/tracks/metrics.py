@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.benchmark.metrics import Columns, Metric
 from inframind_gym.benchmark.routing.metrics import METRICS as ROUTING_METRICS
-from inframind_gym.benchmark.routing.metrics import QueryLayout
+from inframind_gym.benchmark.routing.metrics import PLAIN_SUMS, QueryLayout
 from inframind_gym.benchmark.tracks.suite import Played
 from inframind_gym.benchmark.tracks.track import MOST_GROUPS
 
@@ -24,6 +24,7 @@ METRICS: Final[dict[str, Metric]] = {
     "unanswered": Metric("unanswered", "unanswered", "%", "lower"),
     "work_s_per_query": Metric("work_s_per_query", "GPU s/query", "", "lower", 3),
 }
+_IN_TIME: Final = [i for i, name in enumerate(PLAIN_SUMS) if name.startswith("slo_")]
 # Sums beside those of routing: of each group, and of all queries.
 _PER_GROUP: Final = ("queries", "good", "reach")
 _PLAIN: Final = ("value", "good_value", "work_s", "cap_s", "worst_counts", "unanswered")
@@ -68,6 +69,7 @@ class TrackLayout(QueryLayout):
         ]
         per_group = [of, of * good[:, None], of * columns["reach"][:, None]]
         routing = QueryLayout.table(self, columns)
+        routing[np.ix_(columns["calls"] == 0, _IN_TIME)] = 0.0  # never answered
         return np.column_stack([routing, *plain, *per_group]).astype(np.float64)
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
