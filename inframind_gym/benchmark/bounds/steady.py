@@ -50,10 +50,28 @@ class SteadyBound:
         drawn = np.array([drawn_s.count(one) for one in budgets.tolist()])
         self.budget_share = drawn / len(drawn_s)
         known = np.searchsorted(informed.budgets_s, budgets)
-        self.good, self.work_s = informed.tables.good[:, :, known], informed.tables.work_s
+        self.good = informed.tables.good[:, :, known]  # (R, G, B)
         self.share, self.resources = informed.share, informed.resources
-        models = informed.simulation.pool.models
-        self.gpus = np.array([len(model.all_gpus) for model in models], np.float64)
+        gpus = [len(model.all_gpus) for model in informed.simulation.pool.models]
+        self._use = informed.tables.work_s @ self.resources.uses  # (R, G, K)
+        self._paid_s = informed.tables.work_s @ np.array(gpus, np.float64)  # (R, G)
+        self._columns = np.nonzero(self._undominated())  # (n,) recipe, group and budget
+
+    def _undominated(self) -> NDArray[np.bool_]:
+        """Return (R, G, B) where no other recipe is as good for as little of every resource."""
+        kept = np.ones(self.good.shape, np.bool_)
+        earlier = np.tri(len(self.good), k=-1, dtype=np.bool_).T  # [j, i]: j comes before i
+        for g in range(self.good.shape[1]):
+            cost = np.column_stack([self._use[:, g], self._paid_s[:, g]])  # (R, K + 1)
+            no_dearer = (cost[:, None] <= cost[None]).all(axis=2)
+            cheaper = no_dearer & ~no_dearer.T
+            for b in range(self.good.shape[2]):
+                good = self.good[:, g, b]
+                better = good[:, None] > good[None]
+                as_good = good[:, None] >= good[None]
+                beats = no_dearer & as_good & (better | cheaper | earlier)
+                kept[:, g, b] = ~beats.any(axis=0)
+        return kept
 
     @property
     def reach(self) -> NDArray[np.float64]:
@@ -78,38 +96,30 @@ class SteadyBound:
             cap_s: Most GPU-seconds a query.
         """
         sparse = require("scipy.sparse", "the computation of fluid bounds", "bounds")
-        good, work_s = self.good, self.work_s  # (R, G, B), (R, G, M)
-        recipes, groups, budgets = good.shape
-        n = recipes * groups * budgets
-        query = self.share[:, None] * self.budget_share  # (G, B)
+        budgets, (of_r, of_g, of_b) = len(self.budget_share), self._columns
+        n = len(of_r)
+        query = self.share[of_g] * self.budget_share[of_b]  # (n,)
         value = np.ones(budgets) if weights is None else np.array(weights)
         value = value / (value @ self.budget_share)
-        columns = np.arange(n).reshape(good.shape)
-        of = np.broadcast_to(np.arange(groups * budgets).reshape(groups, budgets), good.shape)
-        once = sparse.csr_matrix((np.ones(n), (of.ravel(), columns.ravel())))
-        use = work_s @ self.resources.uses  # (R, G, K)
-        paid_s = work_s @ self.gpus  # (R, G)
-        load = np.moveaxis(use[:, :, None] * query[None, :, :, None], -1, 0).reshape(-1, n)
-        pay = (paid_s[:, :, None] * query).reshape(1, n)
-        rows = [once, load] + ([pay] if np.isfinite(cap_s) else [])
-        limits = [np.ones(groups * budgets), self.resources.rate * 60.0 / rate_per_min]
+        each = of_g * budgets + of_b
+        once = sparse.csr_matrix((np.ones(n), (each, np.arange(n))))
+        load = (self._use[of_r, of_g] * query[:, None]).T  # (K, n)
+        pay = self._paid_s[of_r, of_g] * query
+        rows = [once, load] + ([pay[None]] if np.isfinite(cap_s) else [])
+        limits = [np.ones(once.shape[0]), self.resources.rate * 60.0 / rate_per_min]
         limits += [np.array([cap_s])] if np.isfinite(cap_s) else []
-        worth = good * query  # (R, G, B)
-        objective = (worth * value).ravel()
+        worth = self.good[of_r, of_g, of_b] * query
+        objective = worth * value[of_b]
         matrix: Any = sparse.vstack([sparse.csr_matrix(part) for part in rows])
         if worst:  # one more variable, the least ratio
-            tier = np.zeros((budgets, n))
-            for b in range(budgets):
-                tier[b, columns[:, :, b].ravel()] = -worth[:, :, b].ravel()
+            tier = sparse.csr_matrix((-worth, (of_b, np.arange(n))))
             floor = sparse.csr_matrix((self.reach * self.budget_share)[:, None])
             none = sparse.csr_matrix((matrix.shape[0], 1))
-            matrix = sparse.vstack(
-                [sparse.hstack([matrix, none]), sparse.hstack([sparse.csr_matrix(tier), floor])]
-            )
+            matrix = sparse.vstack([sparse.hstack([matrix, none]), sparse.hstack([tier, floor])])
             limits.append(np.zeros(budgets))
             objective = np.concatenate([np.zeros(n), [1.0]])
         score, x, _ = maximise(objective, matrix.tocsr(), np.concatenate(limits))
-        return SteadyPlan(score, float((pay @ x[:n])[0]))
+        return SteadyPlan(score, float(pay @ x[:n]))
 
     def capacity_per_min(self) -> float:
         """Return the rate at which goodput has fallen to 90 % of that on idle servers."""
