@@ -28,18 +28,17 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 import inframind_gym  # noqa: F401
-from agents.config import WorldChoice
+from agents.config import PpoLagrangianConfig
 from agents.lagrangian import PIDMultiplier
 from agents.runs import (
     Tracker,
@@ -51,7 +50,6 @@ from agents.runs import (
     use_one_thread,
     weights_of,
 )
-from inframind_gym.configs import Fraction, NonNegative, Positive, PositiveInt, StrictModel
 from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.envs.routing.vector import StreamVectorEnv
@@ -81,43 +79,6 @@ STATE, BEST = "state", "best"  # folders of checkpoints: where to go on from, an
 WEIGHTS, EPISODES, DRAWS, BATCHES, VALIDATION = range(5)  # uses of a seed
 SENT: Final = slice(2, 4)  # columns of a server's load that its own calls in flight decide
 LARGEST_PRICE: Final = 0.5  # a call that costs others more than half an answer counts as that
-
-
-class PidConfig(StrictModel):
-    """Gains of the multiplier, which is at most `most`."""
-
-    kp: NonNegative = 1.0
-    ki: NonNegative = 0.2
-    kd: NonNegative = 1.0
-    most: Positive = 3.0
-
-
-class PpoLagrangianConfig(StrictModel):
-    """Configuration of a training, `agents/configs/ppo_lagrangian.yaml`."""
-
-    algorithm: Literal["ppo_lagrangian"] = "ppo_lagrangian"
-    env: WorldChoice = WorldChoice()
-    # of the rows, in turn; each is moved by up to a tenth
-    rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    rows: PositiveInt = 96  # episodes side by side
-    queries: PositiveInt = 500  # of an episode
-    updates: PositiveInt = 60
-    epochs: PositiveInt = 3  # passes over the decisions of an update
-    minibatch: PositiveInt = 2048  # decisions of a step
-    lr: Positive = 1e-3  # of Adam; falls to a tenth in equal steps
-    clip: Positive = 0.2
-    value_weight: NonNegative = 0.5
-    # weight of the entropy at the start; falls to a hundredth in equal ratios
-    entropy_weight: Positive = 0.003
-    max_grad_norm: Positive = 0.5
-    bonus: NonNegative = 0.15  # of a right answer, on time or not
-    promise: Fraction = 0.0  # share of queries that are to be on time; 0: none is promised
-    pid: PidConfig = PidConfig()
-    horizon_s: Positive = 60.0  # for which a call is felt by others
-    congestion: NonNegative = 1.0  # weight of that; 0: nobody pays for others
-    identity: bool = True  # a vector a model; False: the policy plays any pool
-    kept: Fraction = 0.8  # of the averaged weights, from update to update
-    validation_rows: PositiveInt = 32
 
 
 class Batch(NamedTuple):
@@ -200,7 +161,7 @@ class World:
             rows = rows[~over[rows]]
         columns = [np.concatenate(column) for column in zip(*steps, strict=True)]
         fields: list[Any] = [*columns[:4], Seen(*columns[4:8]), *columns[8:]]
-        return Batch(*fields, records, rates)
+        return Batch._make([*fields, records, rates])
 
 
 class Credit(NamedTuple):
@@ -346,9 +307,8 @@ class Learner:
         for name, value in weights_of(self.net).items():
             self.average[name] = c.kept * self.average[name] + (1.0 - c.kept) * value
         self.updates += 1
-        routes = batch.node >= 0
-        models = batch.action[routes] // self.spec.num_strategies
-        shares = np.bincount(models, minlength=self.spec.num_models) / max(routes.sum(), 1)
+        routes, names = batch.node >= 0, self.spec.models
+        shares = np.bincount(self.spec.model_of(batch.action[routes]), minlength=len(names))
         return {
             "charts/goodput": float(batch.goodput().mean()),
             "charts/solve_rate": float(batch.records["solved"].mean()),
@@ -387,15 +347,15 @@ class Learner:
         with torch.no_grad():
             sent, facts, log_rate = (part[routes] for part in self._load(batch))
             prices = self.critic.prices(sent, facts, log_rate, self._slots).numpy()
-        model, strategy = np.divmod(batch.action[routes], self.spec.num_strategies)
+        action = batch.action[routes]
+        model, strategy = self.spec.model_of(action), self.spec.strategy_of(action)
         at = (batch.row[routes], batch.query[routes], batch.node[routes])
         length = batch.records["node_latency_s"][at].astype(np.float64)
-        relative = np.ones(len(routes))
-        for m in range(self.spec.num_models):
-            for s in range(self.spec.num_strategies):
-                of = (model == m) & (strategy == s)
-                if of.any():
-                    relative[of] = length[of].mean() / max(length[model == m].mean(), 1e-9)
+        sums, counts = np.zeros((2, self.spec.num_models, self.spec.num_strategies))
+        np.add.at(sums, (model, strategy), length)
+        np.add.at(counts, (model, strategy), 1.0)
+        means = sums.sum(axis=1, keepdims=True) / counts.sum(axis=1, keepdims=True).clip(1.0)
+        relative = (sums / counts.clip(1.0) / means.clip(1e-9))[model, strategy]
         touched = batch.rates_per_min[at[0]] / 60.0 * self.config.horizon_s
         found = np.zeros(len(batch.row))
         found[routes] = prices[np.arange(len(routes)), model] * touched * relative.clip(0.3, 3.0)
