@@ -107,24 +107,12 @@ class Batch(NamedTuple):
 
 
 class World:
-    """Rows of the closed loop.
-
-    Args:
-        config: of the training.
-        split: of the tasks.
-        rows: how many.
-    """
+    """Rows of the closed loop, on the tasks of a split."""
 
     def __init__(self, config: PpoLagrangianConfig, split: str, rows: int) -> None:
         arguments = config.env.arguments(split) | {"num_queries": config.queries}
-        made = gym.make_vec(
-            ENV_ID,
-            num_envs=rows,
-            level="joint",
-            observation="index",
-            system_features=SYSTEM_FEATURES,
-            **arguments,
-        )
+        arguments |= {"system_features": SYSTEM_FEATURES, "level": "joint"}
+        made = gym.make_vec(ENV_ID, num_envs=rows, observation="index", **arguments)
         self.env, self.rows = cast(StreamVectorEnv, made.unwrapped), rows
         self.spec, self.queries = self.env.policy_spec(), config.queries
         self.plans = Plans(self.spec)
@@ -207,6 +195,8 @@ def to_go(values: Array, batch: Batch) -> Array:
 class Net(nn.Module):
     """The policy's weights, and its critic's."""
 
+    w: nn.ParameterDict
+
     def __init__(self, spec: PolicySpec, *, identity: bool) -> None:
         super().__init__()
         sizes = shapes(spec.num_models, spec.num_strategies, identity=identity)
@@ -259,13 +249,7 @@ class Congestion(nn.Module):
 
 
 class Learner:
-    """Networks, optimisers and multiplier.
-
-    Args:
-        config: of the training.
-        seed: of the first weights and of the order of decisions.
-        spec: the facts of the run.
-    """
+    """Networks, optimiser and multiplier; the seed is of first weights and minibatches."""
 
     def __init__(self, config: PpoLagrangianConfig, seed: int, spec: PolicySpec) -> None:
         self.config, self.seed, self.spec, self.updates = config, seed, spec, 0
@@ -276,7 +260,7 @@ class Learner:
                 "congestion": Congestion(spec.num_models, identity=config.identity),
             }
         self.nets = nn.ModuleDict(nets)
-        self.net, self.critic = nets["policy"], cast(Congestion, nets["congestion"])
+        self.net, self.critic = cast(Net, nets["policy"]), cast(Congestion, nets["congestion"])
         groups = [{"params": net.parameters(), "lr": config.lr} for net in nets.values()]
         self.optimizer = torch.optim.Adam(groups, eps=1e-5, fused=True)
         pid = config.pid

@@ -156,7 +156,7 @@ def test_a_training_that_is_resumed_ends_alike(tmp_path: Path) -> None:
 
 
 def play(policy: Any, rows: int, seed: int, **arguments: Any) -> Any:
-    env = gym.make_vec(
+    env: Any = gym.make_vec(
         "InfraMind-Stream-v0", num_envs=rows, num_queries=25, **arguments, **policy.requires
     ).unwrapped
     observations, _ = env.reset(seed=[seed + row for row in range(rows)])
@@ -193,7 +193,7 @@ def test_a_policy_of_one_pool_is_refused_on_others(folders: tuple[Path, Path]) -
 
 
 def test_models_that_are_down_are_never_chosen(world: World, learner: Learner) -> None:
-    env = gym.make_vec(
+    env: Any = gym.make_vec(
         "InfraMind-Stream-v0",
         num_envs=4,
         level="joint",
