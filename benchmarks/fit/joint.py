@@ -61,6 +61,7 @@ class Fit:
         cells: Of any methods.
         start: Constants whose fitted places are overwritten.
         neutral: Use priors that take nothing from the measured runs.
+        first: Constants to begin with, by name; None: the means of the priors.
     """
 
     def __init__(
@@ -69,12 +70,15 @@ class Fit:
         start: Constants,
         *,
         neutral: bool = False,
+        first: Mapping[str, float] | None = None,
     ) -> None:
         self.cells = list(cells)
         self.start = start
         self.layout = layout_of(start)
         time, quality = time_prior(self.layout, neutral=neutral), self.layout.quality.prior()
         self._x = np.concatenate([time[0], quality[0]])
+        if first is not None:
+            self._x = self.layout.vector(first)
         self._of_time = slice(self.layout.num_time)
         self._of_quality = slice(self.layout.num_time, None)
         self._able = False  # abilities are no longer those of the prior
@@ -126,20 +130,19 @@ class Fit:
                 found[keys[-1]] = index
         return [found[key] for key in keys]
 
-    def run(self) -> Vector:
-        """Fit all constants; return them (`Layout`)."""
+    def run(self) -> None:
+        """Fit all constants."""
         for number in range(1, ROUNDS + 1):
             self._minimise("time", self._time, self._of_time)
             if number == ROUNDS:
                 self._fit_lengths()
             self._minimise("quality", self._quality, self._of_quality)
             self._able = True
-        return self._x
 
     def laplace(self) -> Posterior:
         """Return the normal distribution with the Hessian of the loss, by Gauss and Newton.
 
-        Only after `run`.
+        About the constants that it began with, before `run`.
         """
         x = self._x[self._of_quality].copy()
         slope = self.accuracy_slopes(x)
@@ -152,6 +155,10 @@ class Fit:
         """Return simulated accuracies (R,) of the cells at constants of quality (P,)."""
         said = self._judged(quality, self._all)
         return np.array([said[index].accuracy for index in range(len(self.cells))])
+
+    def values(self) -> dict[str, float]:
+        """Return the constants by name."""
+        return self.layout.values(self._x)
 
     def constants(self) -> Constants:
         """Return the fitted constants, and those of the start that are not fitted."""

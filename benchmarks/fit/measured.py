@@ -4,7 +4,7 @@ Reads measured cells (`inframind_gym.calibration.measured_runs`), and writes the
 of the shipped YAML files; their comments state the origin of each constant. The fit begins with the
 means of its priors, so the same cells give the same files whatever is shipped. ``--cross-validate``
 also fits without each of the arrival rates in turn and predicts it; ``--workers`` shares these fits
-out to processes.
+out to processes. ``--keep`` fits nothing: the shipped files are those of the fit on file.
 
 A folder that it writes holds pools, workloads with the draws of their quality, and ``fit.json``,
 which is kept as ``benchmarks/fit/fitted/b200-2gpu.json``.
@@ -13,7 +13,7 @@ which is kept as ``benchmarks/fit/fitted/b200-2gpu.json``.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -36,7 +36,7 @@ from inframind_gym.calibration.replay import (
 from inframind_gym.calibration.replay_choices import HARNESSES
 from inframind_gym.calibration.report import cell_rows, summarise
 from inframind_gym.errors import friendly
-from inframind_gym.files import replace_text
+from inframind_gym.files import read_json, replace_text
 from inframind_gym.progress import say
 
 FITTED: Final = Path(__file__).resolve().parent / "fitted"  # the fits on file
@@ -64,17 +64,27 @@ def errors(cells: Sequence[MeasuredCell], constants: Constants) -> dict[str, Any
     return summarise(cell_rows(cells, predict(cells, constants)))
 
 
-def fit_all(cells: Sequence[MeasuredCell], start: Constants, out: Path) -> dict[str, Any]:
-    """Fit all cells and write the files; return constants, posterior and errors by name."""
-    fit = Fit(cells, with_facts(start, cells))
-    values = fit.layout.values(fit.run())
+def fit_all(
+    cells: Sequence[MeasuredCell], start: Constants, out: Path, kept: Mapping[str, float] | None
+) -> dict[str, Any]:
+    """Fit all cells and write the files; return constants, posterior and errors by name.
+
+    Args:
+        cells: Of all methods.
+        start: Constants whose fitted places are overwritten.
+        out: Folder of the files.
+        kept: Constants by name, which are not fitted again; only their posterior is computed.
+    """
+    fit = Fit(cells, with_facts(start, cells), first=kept)
+    if kept is None:
+        fit.run()
     written = write(fit.constants(), out)
     posterior = fit.laplace()
     draws = to_csv(posterior.layout, draw(posterior, DRAWS))
     replace_text(out / "workloads" / "posterior.csv", draws)
     read = replace(fit.constants(), pool=written.pool, profiles=written.profiles)
     return {
-        "values": {name: float(f"{value:.6g}") for name, value in values.items()},
+        "values": {name: float(f"{value:.6g}") for name, value in fit.values().items()},
         "length_factors": factors_used(cells, read),
         "posterior": report(posterior, cells, fit.accuracies),
         "fitted": errors(cells, read),
@@ -87,6 +97,10 @@ def main(
     cross_validate: Annotated[
         bool, typer.Option(help="Also leave out each arrival rate in turn.")
     ] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="fit.json whose constants are written, with a posterior about them."),
+    ] = None,
     workers: Annotated[
         int, typer.Option(min=1, help="Processes for fits without a rate, beside the one to all.")
     ] = 1,
@@ -94,10 +108,13 @@ def main(
     """Fit pool and workloads to measured runs."""
     with friendly(), ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         cells = read_runs(runs, list(HARNESSES))
-        start = replace(load_constants(POOL, [cell.dataset for cell in cells]), length_factors={})
+        start = load_constants(POOL, [cell.dataset for cell in cells])
+        kept = read_json(keep)["values"] if keep else None
+        if kept is None:
+            start = replace(start, length_factors={})  # found anew
         rates = sorted({c.arrival_rate_per_min for c in cells}) if cross_validate else []
         folds = {f"{rate:g}": pool.submit(left_out, cells, start, rate) for rate in rates}
-        figures = fit_all(cells, start, out)
+        figures = fit_all(cells, start, out, kept)
         figures["left_out"] = {}
         for rate, fold in folds.items():
             replace_text(out / "fit.json", json.dumps(figures, indent=1) + "\n")

@@ -141,6 +141,13 @@ def test_shipped_files_hold_the_fit_on_file(start: Constants) -> None:
         assert value == pytest.approx(fitted[name], rel=0.01, abs=0.006), name
 
 
+def test_the_fit_on_file_is_written_as_the_shipped_files(start: Constants, tmp_path: Path) -> None:
+    layout = layout_of(start)
+    fitted = json.loads((FITTED / "b200-2gpu.json").read_text("utf-8"))["values"]
+    write(with_constants(start, layout, layout.vector(fitted)), tmp_path)
+    assert not changed_lines(tmp_path)
+
+
 def changed_lines(folder: Path) -> list[str]:
     """Lines in which written files differ from the shipped ones."""
     found = []
