@@ -289,6 +289,11 @@ class PpoLagrangianPolicy(RowwiseDraws):
         self.folder = SHIPPED / NAME if checkpoint is None else Path(checkpoint)
         self.name = named(NAME, *(a for a in (checkpoint, mode) if a is not None))
         self.sample = mode == SAMPLE
+        if checkpoint is None and not self.folder.is_dir():
+            raise ConfigError(
+                f"no checkpoint of {NAME} is shipped. Train one in a checkout: python -m "
+                f"agents.train --config {NAME} --out FOLDER, and play {NAME}:FOLDER/best"
+            )
         self._weights, content = load(self.folder)
         source = str(self.folder / CONFIG_FILE)
         self.config = validate(content, PpoLagrangianCheckpoint, source=source)

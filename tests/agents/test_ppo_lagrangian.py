@@ -192,6 +192,11 @@ def test_a_policy_of_one_pool_is_refused_on_others(folders: tuple[Path, Path]) -
     assert (actions >= 0).all()
 
 
+def test_it_says_how_to_train_one() -> None:
+    with pytest.raises(ConfigError, match=r"agents\.train --config ppo_lagrangian"):
+        resolve_policy("ppo_lagrangian")
+
+
 def test_models_that_are_down_are_never_chosen(world: World, learner: Learner) -> None:
     env: Any = gym.make_vec(
         "InfraMind-Stream-v0",
