@@ -1,0 +1,1 @@
+"""A supervisor over router, planner, retrieval, synthesis and validation, before a deadline."""
