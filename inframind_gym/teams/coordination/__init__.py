@@ -1,1 +1,1 @@
-"""A supervisor over router, planner, retrieval, synthesis and validation, before a deadline."""
+"""Coordination: what a supervisor of five agents does next before a deadline."""
