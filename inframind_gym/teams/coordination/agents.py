@@ -94,6 +94,21 @@ def rewriter(query: str, history: Sequence[Mapping[str, Any]] = ()) -> Prompt:
     )
 
 
+def merger(query: str, sub_tasks: Sequence[str], documents: Sequence[Document]) -> Prompt:
+    """Return the prompt that orders the documents of several sub-tasks."""
+    tasks = "\n".join(f"{number}. {task}" for number, task in enumerate(sub_tasks, 1))
+    return Prompt(
+        "You merge the results of several searches. Return one JSON object: order (numbers of the "
+        "sources that help to answer the question, the most useful first), missing (numbers of "
+        f"the sub-tasks that no source answers). {_MATERIAL}",
+        f"{_numbered(documents)}\nQuestion: {query}\nSub-tasks:\n{tasks}",
+        _object(
+            order={"type": "array", "items": {"type": "integer"}, "maxItems": 10},
+            missing={"type": "array", "items": {"type": "integer"}, "maxItems": 5},
+        ),
+    )
+
+
 def writer(
     query: str,
     documents: Sequence[Document],
@@ -184,6 +199,28 @@ def read_queries(text: str) -> list[str]:
     if not queries:
         raise GarbageError(f"no queries in {text[:200]!r}")
     return queries[:3]
+
+
+def read_merge(text: str, documents: int, sub_tasks: int) -> tuple[list[int], list[int]]:
+    """Return places of documents, the most useful first, and places of unanswered sub-tasks.
+
+    Documents that the answer leaves out come last, so that nothing that was found is lost.
+
+    Args:
+        text: The answer.
+        documents, sub_tasks: How many there are.
+
+    Raises:
+        GarbageError: The answer holds no order.
+    """
+    found = json_object(text) or {}
+    order, missing = found.get("order"), found.get("missing")
+    if not isinstance(order, list):
+        raise GarbageError(f"no order in {text[:200]!r}")
+    named = [n - 1 for n in order if type(n) is int and 1 <= n <= documents]
+    listed = missing if isinstance(missing, list) else []
+    unanswered = sorted({n - 1 for n in listed if type(n) is int and 1 <= n <= sub_tasks})
+    return list(dict.fromkeys([*named, *range(documents)])), unanswered
 
 
 def read_answer(text: str) -> str:

@@ -88,7 +88,7 @@ class Retrieved(StrictModel):
         strategy: How.
         queries: What was searched for: the question, or its rewritten forms.
         documents: Best first, at most ten, without duplicates.
-        duplicates: Documents that were found more than once.
+        mean_score: Of the documents, from 0 to 1 (the best that the strategy can give).
         withheld: Documents that the screen kept back, with the reason.
     """
 
@@ -96,21 +96,19 @@ class Retrieved(StrictModel):
     strategy: Strategy
     queries: tuple[str, ...]
     documents: tuple[Document, ...] = Field(max_length=10)
-    duplicates: int = Field(default=0, ge=0)
+    mean_score: Fraction = 0.0
     withheld: tuple[tuple[str, str], ...] = ()
 
 
 class Synthesis(StrictModel):
-    """An answer and the documents that it rests on.
+    """The results of several searches as one.
 
     Attributes:
-        documents: Of all sub-tasks, each once, in the order of their numbers in `content`.
-        content: Text with the numbers of its sources in brackets.
+        documents: Of all sub-tasks, each once, the most useful first.
         synthesis_metadata: Documents before and after merging, sub-tasks without documents.
     """
 
     documents: tuple[Document, ...]
-    content: str = Field(min_length=1)
     synthesis_metadata: dict[str, Any]
 
 
