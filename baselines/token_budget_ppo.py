@@ -10,16 +10,16 @@ minutes on one core.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
-import typer
 
 import inframind_gym  # noqa: F401
 from baselines.hyperparameters import PpoArguments
-from inframind_gym.configs import Positive, PositiveInt, StrictModel, load_yaml_model
-from inframind_gym.errors import ConfigError, friendly, require
+from baselines.training import asked_for, finished, run
+from inframind_gym.configs import Positive, PositiveInt, StrictModel
+from inframind_gym.errors import require
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.token_budget.ppo import KIND
 
@@ -39,7 +39,7 @@ class TrainingConfig(StrictModel):
 
 
 def train(config: TrainingConfig, *, seed: int, out: Path) -> dict[str, Any]:
-    """Train, export and save.
+    """Train MaskablePPO on InfraMind-TokenBudget-v0, export what acts and save it.
 
     Args:
         config: as in the file.
@@ -60,18 +60,9 @@ def train(config: TrainingConfig, *, seed: int, out: Path) -> dict[str, Any]:
     from baselines.sb3 import export_network
     from inframind_gym.envs.sb3 import SB3VecEnv
 
-    asked = {
-        "command": f"python -m baselines.token_budget_ppo --seed {seed}",
-        "seed": seed,
-        "settings": config.model_dump(mode="json"),
-    }
-    if checkpoint.exists(out / "checkpoint"):
-        _, finished = checkpoint.load(out / "checkpoint")
-        if asked.items() <= finished.get("training", {}).items():
-            return finished
-        raise ConfigError(
-            f"{out}: holds another finished training; name another folder or delete it"
-        )
+    asked = asked_for("token_budget_ppo", config, seed)
+    if done := finished(out, asked):
+        return done
     torch.set_num_threads(1)
     envs = SB3VecEnv(
         gym.make_vec(ENV_ID, num_envs=config.rows, budget=list(config.budget), price=config.price)
@@ -102,17 +93,5 @@ def train(config: TrainingConfig, *, seed: int, out: Path) -> dict[str, Any]:
     return content
 
 
-def main(
-    out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
-    seed: Annotated[int, typer.Option(help="Of network, exploration and environments.")] = 0,
-    settings: Annotated[Path, typer.Option(help="YAML file.")] = DEFAULT_FILE,
-) -> None:
-    """Train MaskablePPO on InfraMind-TokenBudget-v0 and export its policy."""
-    with friendly():
-        config = train(load_yaml_model(settings, TrainingConfig), seed=seed, out=out)
-    run = config["training"]
-    print(f"{out}: {run['timesteps']} decisions, last mean return {run['last_mean_return']}")
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    run(train, TrainingConfig, DEFAULT_FILE)
