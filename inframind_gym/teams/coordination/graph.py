@@ -206,9 +206,7 @@ def _there(ask: Ask | None) -> Ask:
     return ask
 
 
-def message(
-    kind: str, sender: str, receiver: str, iteration: int, content: str
-) -> dict[str, Any]:
+def message(kind: str, sender: str, receiver: str, iteration: int, content: str) -> dict[str, Any]:
     """Return a message of the coordination as plain data, see `contracts.Handoff`."""
     values: Mapping[str, Any] = {
         "kind": kind,

@@ -38,7 +38,7 @@ _PAIR: Final = re.compile(
 )
 _BACK: Final = re.compile(
     r"\b(?:it|its|they|them|their|those|that one|this|these|earlier|above|before|previous(?:ly)?|"
-    r"you said|again|same)\b",
+    r"you said|again|same|each|both)\b",
     re.I,
 )
 
@@ -78,7 +78,8 @@ def plan(query: str, most: int = 3) -> Plan:
     for clause in _clauses(query):
         pair = _PAIR.match(clause.rstrip("?. ")) if _COMPARE.search(clause) else None
         if pair is None:
-            tasks.append(clause)
+            named = f"{clause.rstrip('?. ')}: {', '.join(tasks)}" if tasks else clause
+            tasks.append(named if _BACK.search(clause) else clause)
             continue
         head, tail = (pair["head"] or "").strip(), (pair["tail"] or "").strip()
         for side in pair.group("one", "two"):

@@ -91,9 +91,7 @@ class VllmServer(StrictModel):
     @property
     def kv_token_bytes(self) -> int:
         """Bytes of keys and values of one token."""
-        return kv_bytes_per_token(
-            _ARCHITECTURE, "fp8" if self.kv_cache_dtype != "auto" else "bf16"
-        )
+        return kv_bytes_per_token(_ARCHITECTURE, "fp8" if self.kv_cache_dtype != "auto" else "bf16")
 
     def memory_gb(self, gpu: str) -> float:
         """Return the memory that one context of `max_model_len` takes with weights and buffers."""

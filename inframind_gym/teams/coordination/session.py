@@ -1,4 +1,4 @@
-"""One query under the supervisor: state by the shared rules, tasks for agents, what they bring back.
+"""One query under the supervisor: state by the shared rules, tasks for agents, their results.
 
 The supervisor keeps the same `CoordinationState` as the environment, and asks any coordination
 policy. What an agent hands back becomes an `Outcome`; nothing else changes the state.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -16,31 +16,23 @@ import numpy as np
 
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.context import ContextManager
-from inframind_gym.teams.coordination.contracts import Plan, Retrieved, Route, Validation
 from inframind_gym.teams.coordination.graph import HUMAN, NODES, SUPERVISOR, Task, message
 from inframind_gym.teams.coordination.options import QuerySettings
+from inframind_gym.teams.coordination.outcomes import AGENT_OF, outcome_of
 from inframind_gym.teams.coordination.settings import (
-    AGENTS,
-    COMPLEXITIES,
-    ISSUES,
-    SEVERITIES,
     STRATEGIES,
     CoordinationSettings,
 )
 from inframind_gym.teams.coordination.state import (
-    FAILURES,
     REASONS,
     CoordinationState,
-    Outcome,
 )
 from inframind_gym.teams.coordination.workers import Report, Work, Workers
 from inframind_gym.teams.llm.service import EventLog
-from inframind_gym.teams.llm.types import estimate_tokens
 
 _ROW: Final = np.zeros(1, np.int64)
 _FALLBACK_RESERVE_S: Final = 0.15  # of the fallback's time, to search and to quote
 _LEAST_S: Final = 0.05  # that an agent gets
-_AGENT_OF: Final = {"draft": "synthesis"}  # who does a task, where its name is another
 
 
 class Decider(Protocol):
@@ -136,7 +128,8 @@ class Session:
         self._action: int | None = None  # under way
         self._waves: list[list[Task]] = []  # of the action, that are still to be sent out
         self._reports: list[Report] = []  # of the action
-        self._idle_since_s, self._is_wave_begun = time.monotonic(), False
+        self._began_s = self._idle_since_s = time.monotonic()
+        self._paused_s, self._is_wave_begun = 0.0, False
 
     # The supervisor
 
@@ -293,7 +286,7 @@ class Session:
 
     def _failed(self, report: Report) -> None:
         told = {
-            "agent": _AGENT_OF.get(report.agent, report.agent),
+            "agent": AGENT_OF.get(report.agent, report.agent),
             "task": report.agent,
             "iteration": int(self.state.iteration[0]),
             "failure": report.failure,
@@ -319,7 +312,10 @@ class Session:
         self._action, self._reports = None, []
         if self.is_refused:
             return
-        outcome = self._outcome(action, reports)
+        known = {doc.doc_id for result in self.product.found for doc in result.documents}
+        handoff = self.settings.tokens.handoff if self.options.add_handoff_back_messages else 0
+        outcome = outcome_of(action, reports, known, handoff)
+        outcome.ms[0] = self.clock.action_ms(action, reports, state)
         left_ms = int(rules.left_ms(state.elapsed_ms, self.settings)[0])
         needed_ms = int(state.setup_ms[0]) + int(outcome.ms[0])
         is_lost = action != rules.FALLBACK and needed_ms >= left_ms
@@ -329,48 +325,6 @@ class Session:
             self._log.append("late", {"agents": late, "needed_ms": needed_ms, "left_ms": left_ms})
         if not is_lost:
             self._keep(action, reports)
-
-    def _outcome(self, action: int, reports: list[Report]) -> Outcome:
-        """Return what the reports of an action amount to."""
-        outcome = Outcome.empty(1)
-        outcome.ms[0] = self.clock.action_ms(action, reports, self.state)
-        outcome.prompt[0] = sum(report.input_tokens for report in reports)
-        outcome.completion[0] = sum(report.output_tokens for report in reports)
-        if action == rules.FALLBACK:
-            return outcome
-        calls = [report for report in reports if report.agent != "tools"]
-        handoffs = len(calls) if self.options.add_handoff_back_messages else 0
-        outcome.context[0] = outcome.completion[0] + handoffs * self.settings.tokens.handoff
-        for report in calls:
-            if report.failure:
-                name = _AGENT_OF.get(report.agent, report.agent)
-                outcome.failed[0] = AGENTS.index(name)
-                kind = FAILURES.index(report.failure)
-                outcome.failure[0] = max(int(outcome.failure[0]), kind)
-        fill: dict[str, Callable[[Outcome, list[Any]], None]] = {
-            "router": _routed,
-            "planner": _planned,
-            "retrieval": self._searched,
-            "draft": _drafted,
-            "validation": _judged,
-            "tools": _used,
-        }
-        for agent, put in fill.items():
-            values = [r.value for r in reports if r.agent == agent and not r.failure]
-            if values:
-                put(outcome, values)
-        return outcome
-
-    def _searched(self, outcome: Outcome, found: list[Retrieved]) -> None:
-        known = {doc.doc_id for result in self.product.found for doc in result.documents}
-        documents = [document for result in found for document in result.documents]
-        for document in documents:
-            outcome.duplicates[0] += document.doc_id in known
-            known.add(document.doc_id)
-        outcome.answered[0], outcome.docs[0] = len(found), len(documents)
-        scores = [result.mean_score for result in found]
-        outcome.score[0] = sum(scores) / len(scores)
-        outcome.context[0] += sum(estimate_tokens(document.text) for document in documents)
 
     def _keep(self, action: int, reports: list[Report]) -> None:
         """Put the results of an action into the product."""
@@ -388,9 +342,9 @@ class Session:
                 product.found.append(value)
                 if value.sub_task in self._pending:
                     self._pending.remove(value.sub_task)
-                product.draft, product.documents, product.validation = "", (), None
+                product.draft, product.validation, product.ranked = "", None, ()
             elif report.agent == "synthesis":
-                product.documents = value.documents
+                product.ranked = value.documents
                 product.missing = tuple(value.synthesis_metadata["missing"])
             elif report.agent in ("draft", "fallback"):
                 product.draft, product.documents = value
@@ -418,6 +372,18 @@ class Session:
         if self._reports and not self._reports[-1].failure:
             self._reports[-1] = replace(self._reports[-1], value=value)
 
+    def pause(self, took_s: float) -> None:
+        """Take a person's time off the clock."""
+        self._idle_since_s += took_s
+        self._paused_s += took_s
+        if isinstance(self.clock, WallClock):
+            self.clock.paused_s += took_s
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the query came, without a person's."""
+        return time.monotonic() - self._began_s - self._paused_s
+
     def stop(self) -> None:
         """End without an answer, at a person's word."""
         self.was_stopped = True
@@ -425,34 +391,3 @@ class Session:
 
 def _slot(report: Report) -> int:
     return report.slot
-
-
-def _routed(outcome: Outcome, values: list[Route]) -> None:
-    route = values[-1]
-    outcome.strategy[0] = STRATEGIES.index(route.strategy)
-    outcome.complexity[0] = COMPLEXITIES.index(route.complexity)
-    outcome.needs_planning[0], outcome.confidence[0] = route.needs_planning, route.confidence
-
-
-def _planned(outcome: Outcome, values: list[Plan]) -> None:
-    outcome.subtasks[0] = len(values[-1].sub_tasks)
-
-
-def _drafted(outcome: Outcome, values: list[Any]) -> None:
-    outcome.drafted[0] = True
-
-
-def _judged(outcome: Outcome, values: list[Validation]) -> None:
-    told = values[-1]
-    outcome.judged[0], outcome.valid[0] = True, told.valid
-    outcome.verdict[0] = told.confidence
-    for issue in told.issues:
-        outcome.issues[0, ISSUES.index(issue.type)] += 1
-        grade = 1 + SEVERITIES.index(issue.severity)
-        outcome.severity[0] = max(int(outcome.severity[0]), grade)
-
-
-def _used(outcome: Outcome, values: list[Any]) -> None:
-    trimmed = values[-1]
-    if not isinstance(trimmed, str):
-        outcome.context[0] = trimmed.tokens_after - trimmed.tokens_before

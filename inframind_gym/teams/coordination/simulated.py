@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from os.path import commonprefix
+from typing import Final
 
 import numpy as np
 
@@ -19,13 +20,12 @@ from inframind_gym.teams.coordination.contracts import Document, Issue, Validati
 from inframind_gym.teams.coordination.retrieval.text import terms
 from inframind_gym.teams.coordination.settings import STRATEGIES, CoordinationSettings
 from inframind_gym.teams.coordination.state import CoordinationState
-from inframind_gym.teams.coordination.workers import Report, Work, merged
+from inframind_gym.teams.coordination.workers import SENTENCES, Report, Work, merged
 from inframind_gym.teams.llm.providers import Simulated
 from inframind_gym.teams.llm.types import Completion, LLMRequest, estimate_tokens
 
 MODEL: Final = "simulated-team"
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(])")
-_SENTENCES: Final = {"draft": 4, "fallback": 2}  # of an answer
 
 
 class RuleAnswers:
@@ -47,6 +47,7 @@ class RuleAnswers:
     ) -> None:
         self._work, self._settings, self._check = work, settings, check
         self._most_sub_tasks = most_sub_tasks
+        self._read: list[str] = []  # prompts, whose prefixes the server keeps
 
     def provider(self) -> Simulated:
         """Return the provider that answers so."""
@@ -56,7 +57,10 @@ class RuleAnswers:
         """Return the completion of a request."""
         agent = str(request.context["agent"])
         text = getattr(self, f"_{agent}")(request)
-        prompt, made = estimate_tokens(request.user), estimate_tokens(text)
+        shared = [commonprefix([request.user, each]) for each in self._read]  # noqa: RUF071
+        cached = max(map(len, shared), default=0)
+        self._read.append(request.user)
+        prompt, made = estimate_tokens(request.user[cached:]), estimate_tokens(text)
         seconds = float(rules.call_s(prompt, made, self._settings.server))
         return Completion(text, prompt, made, "stop", seconds)
 
@@ -64,14 +68,15 @@ class RuleAnswers:
         return lexical.route(self._work.query).model_dump_json()
 
     def _planner(self, _: LLMRequest) -> str:
-        return lexical.plan(self._work.query, self._most_sub_tasks).model_dump_json()
+        plan = lexical.plan(self._work.query, self._most_sub_tasks)
+        return plan.model_dump_json(exclude={"original_query"})
 
     def _retrieval(self, request: LLMRequest) -> str:
-        question = str(request.context["sub_task"])
+        question = str(request.context["question"])
         return json.dumps({"refined": question, "variants": []})
 
     def _synthesis(self, _: LLMRequest) -> str:
-        documents, _ = merged(self._work.found)
+        documents = merged(self._work.found)[0]
         asked = set(terms(self._work.query))
         shared = [-len(asked & set(terms(document.text))) for document in documents]
         order = sorted(range(len(documents)), key=lambda i: (shared[i], i))
@@ -79,11 +84,12 @@ class RuleAnswers:
         return json.dumps({"order": [i + 1 for i in order], "missing": empty})
 
     def _draft(self, _: LLMRequest) -> str:
-        documents = self._work.documents or merged(self._work.found)[0]
-        return quote(self._work.sub_tasks, documents, _SENTENCES["draft"])
+        work = self._work
+        complexity = work.route.complexity if work.route is not None else "medium"
+        return quote(work.sub_tasks, merged(work.found)[0], SENTENCES[complexity])
 
     def _fallback(self, request: LLMRequest) -> str:
-        return quote((self._work.query,), request.context["documents"], _SENTENCES["fallback"])
+        return quote((self._work.query,), request.context["documents"], SENTENCES["simple"])
 
     def _validation(self, _: LLMRequest) -> str:
         work = self._work
@@ -168,14 +174,9 @@ def quote(questions: Sequence[str], documents: Sequence[Document], most: int) ->
 
 def _worth(wanted: set[str], own: set[str], number: int) -> float:
     """Words in common, less for long sentences and for later documents."""
-    return len(wanted & own) / (4 + len(own)) ** 0.5 - 0.02 * number
+    return float(len(wanted & own) / (4 + len(own)) ** 0.5 - 0.02 * number)
 
 
 def _with_mark(sentence: str, number: int) -> str:
     text, end = (sentence[:-1], sentence[-1]) if sentence[-1] in ".!?" else (sentence, ".")
     return f"{text} [{number}]{end}"
-
-
-def noted(task: dict[str, Any], **facts: Any) -> dict[str, Any]:
-    """Return the context of a call: what a simulated answer goes by."""
-    return {**task.get("context", {}), **facts}

@@ -1,7 +1,7 @@
 """The coordinator: a query in, an answer with its sources out.
 
-    coordinator = MultiAgentCoordinator(backend="simulated")
-    print(coordinator.process_query("What does chunked prefill change?").content)
+coordinator = MultiAgentCoordinator(backend="simulated")
+print(coordinator.process_query("What does chunked prefill change?").content)
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -22,18 +23,19 @@ from inframind_gym.envs.coordination.observation import observe
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies.coordination import registry
 from inframind_gym.teams.coordination import lexical
-from inframind_gym.teams.coordination.agents import cited
 from inframind_gym.teams.coordination.context import ContextLimits, ContextManager, role_of
 from inframind_gym.teams.coordination.contracts import AgentResponse, Document
-from inframind_gym.teams.coordination.graph import Ask, play
+from inframind_gym.teams.coordination.faults import Faulty
+from inframind_gym.teams.coordination.graph import Ask, Pause, Reply, has_langgraph, play
 from inframind_gym.teams.coordination.grounding import find_issues
 from inframind_gym.teams.coordination.options import MODEL, MOST_QUERY_CHARS, QuerySettings
+from inframind_gym.teams.coordination.response import refusal, respond
 from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrite
 from inframind_gym.teams.coordination.screen import screen
 from inframind_gym.teams.coordination.session import Session, WallClock
 from inframind_gym.teams.coordination.settings import CoordinationSettings, load_settings
 from inframind_gym.teams.coordination.simulated import RuleAnswers, VirtualClock
-from inframind_gym.teams.coordination.state import REASONS, CoordinationState
+from inframind_gym.teams.coordination.state import CoordinationState
 from inframind_gym.teams.coordination.workers import WAY, Searcher, Work, Workers
 from inframind_gym.teams.llm.providers import SIMULATED, open_provider
 from inframind_gym.teams.llm.service import EventLog, LLMService, Retries
@@ -41,10 +43,7 @@ from inframind_gym.teams.llm.types import Provider
 
 VLLM_URL: Final = "http://127.0.0.1:8000/v1"  # unless $VLLM_BASE_URL says otherwise
 MOST_CONTEXT: Final = 131_072
-NO_ANSWER: Final = "No answer could be found in time."
-REFUSED: Final = "This query was not processed: it looks like a prompt injection."
 _ROW: Final = np.zeros(1, np.int64)
-_ENDINGS: Final = {"": "stopped", "context": "context overflow"}
 
 
 class _NoLog:
@@ -67,6 +66,7 @@ class MultiAgentCoordinator:
         max_num_seqs: Calls that the server carries out at once; None: the team's.
         log: Where decisions, calls and failures are written; None: nowhere.
         ask: Asks a person where the settings of a query interrupt it.
+        fault: What goes wrong on purpose, see `faults.Faulty`.
         seed: Of policies that draw.
 
     Raises:
@@ -86,6 +86,7 @@ class MultiAgentCoordinator:
         max_num_seqs: int | None = None,
         log: EventLog | None = None,
         ask: Ask | None = None,
+        fault: str | None = None,
         seed: int = 0,
     ) -> None:
         if not 1024 <= max_context_length <= MOST_CONTEXT:
@@ -104,7 +105,7 @@ class MultiAgentCoordinator:
         self._corpus = corpus or (Corpus.load() if searcher is None else Corpus("", ()))
         self.searcher: Searcher = searcher or Retriever(self._corpus)
         self._log: EventLog = log or _NoLog()
-        self._ask, self._seed = ask, seed
+        self._ask, self._fault, self._seed = ask, fault, seed
         self._max_num_seqs = max_num_seqs or self.settings.server.max_num_seqs
         self._provider = provider
         if not self.is_simulated and provider is None:
@@ -113,9 +114,12 @@ class MultiAgentCoordinator:
         self._runner: asyncio.Runner | None = None
 
     def warm_up(self) -> None:
-        """Build the indexes of retrieval, which is none of a query's business."""
+        """Load and build what is built once: indexes, word lists, LangGraph."""
         for strategy in ("vector", "graphrag"):
             self.searcher.retrieve("warm up", strategy, 1)
+        rewrite("warm up", self._corpus)
+        if has_langgraph():
+            import_module("langgraph.graph")
 
     def process_query(
         self,
@@ -162,28 +166,15 @@ class MultiAgentCoordinator:
         found = screen(query)
         if found.is_attack:
             self._log.append("query_refused", {"reason": found.reason})
-            return AgentResponse(
-                content=REFUSED,
-                sources=(),
-                metadata={"ended_by": "refused", "reason": found.reason},
-                validation_score=0.0,
-                processing_time=0.0,
-            )
-        began_s = time.monotonic()
+            return refusal(found.reason, simulated=self.is_simulated)
         session = self._session(query, history, options)
         asks = (options.interrupt_before, options.interrupt_after)
         handoffs = await play(session, *asks, self._pausing(session))
-        response = self._response(session, options, handoffs, time.monotonic() - began_s)
-        self._log.append(
-            "answer",
-            {
-                "content": response.content,
-                "sources": [document.doc_id for document in response.sources],
-                "validation_score": response.validation_score,
-                "processing_time_s": response.processing_time,
-                "handoffs": handoffs,
-            },
-        )
+        seconds = int(session.state.elapsed_ms[0]) / 1000.0 if self.is_simulated else session.wall_s
+        response = respond(session, handoffs, self._services[0], self.context, seconds)
+        told = response.model_dump(include={"content", "validation_score", "processing_time"})
+        sources = [document.doc_id for document in response.sources]
+        self._log.append("answer", {**told, "sources": sources, "handoffs": handoffs})
         return response
 
     def close(self) -> None:
@@ -212,10 +203,11 @@ class MultiAgentCoordinator:
     # One query
 
     def _session(self, query: str, history: list[Any], options: QuerySettings) -> Session:
-        settings = _adapted(self.settings, options)
+        settings = _adapted(self.settings, options, slow=not self.is_simulated)
         work = Work(query, history)
-        rules_of_answers = RuleAnswers(work, settings, find_issues)
-        provider = self._provider or rules_of_answers.provider()
+        provider = self._provider or RuleAnswers(work, settings, find_issues).provider()
+        if self._fault is not None:
+            provider = Faulty(provider, self._fault)
         retry = options.retry
         service = LLMService(
             {WAY: provider},
@@ -259,10 +251,10 @@ class MultiAgentCoordinator:
         if ask is None:
             return None
 
-        async def pausing(pause: Any) -> Any:
+        async def pausing(pause: Pause) -> Reply:
             began_s = time.monotonic()
-            reply = ask(pause)
-            reply = await reply if asyncio.iscoroutine(reply) else reply
+            answer = ask(pause)
+            reply = await answer if isinstance(answer, Awaitable) else answer
             took_s = time.monotonic() - began_s
             session.pause(took_s)
             self._log.append(
@@ -272,89 +264,6 @@ class MultiAgentCoordinator:
             return reply
 
         return pausing
-
-    def _response(
-        self,
-        session: Session,
-        options: QuerySettings,
-        handoffs: list[dict[str, Any]],
-        wall_s: float,
-    ) -> AgentResponse:
-        state, work = session.state, session.product
-        reason = REASONS[int(state.reason[0])]
-        ended_by = "failed" if session.is_refused else _ENDINGS.get(reason, reason)
-        if session.was_stopped:
-            ended_by = "stopped"
-        has_answer = bool(work.draft) and ended_by not in ("failed", "stopped")
-        content, sources = cited(work.draft, work.documents) if has_answer else (NO_ANSWER, ())
-        attribution = "cited" if sources else "none"
-        if has_answer and not sources and work.documents:
-            sources, attribution = work.documents, "given"  # the writer had them, and named none
-        seconds = int(state.elapsed_ms[0]) / 1000.0 if self.is_simulated else wall_s
-        metadata = {
-            "ended_by": ended_by,
-            "attribution": attribution,
-            **self._agents_said(session),
-            **self._measured(session),
-            "handoffs": len(handoffs),
-        }
-        if options.output_mode == "structured":
-            metadata["structured"] = self._structured(session, content)
-        if options.output_mode == "full_history":
-            metadata["messages"] = handoffs
-        return AgentResponse(
-            content=content,
-            sources=sources,
-            metadata=metadata,
-            validation_score=_score(session),
-            processing_time=seconds,
-        )
-
-    def _agents_said(self, session: Session) -> dict[str, Any]:
-        work = session.product
-        told = {"route": work.route, "plan": work.plan, "validation": work.validation}
-        withheld = [pair for result in work.found for pair in result.withheld]
-        return {
-            **{key: None if v is None else v.model_dump() for key, v in told.items()},
-            "decisions": session.decisions,
-            "failures": session.failures,
-            "queries": [list(result.queries) for result in work.found],
-            "withheld": [list(pair) for pair in withheld],
-            "missing": list(work.missing),
-        }
-
-    def _measured(self, session: Session) -> dict[str, Any]:
-        state = session.state
-        overheads = session.overheads_ms or [0.0]
-        cost = self._services[0].get_cost_summary()
-        tokens = int(state.context[0])
-        return {
-            "simulated": self.is_simulated,
-            "iterations": int(state.iteration[0]),
-            "calls": cost["calls"],
-            "input_tokens": cost["input_tokens"],
-            "output_tokens": cost["output_tokens"],
-            "cost_usd": cost["cost_usd"],
-            "overhead_ms_mean": sum(overheads) / len(overheads),
-            "overhead_ms_max": max(overheads),
-            "model_ms": int(state.model_ms[0]),
-            "parallel": int(state.widest[0]),
-            "context_tokens": tokens,
-            "context_limit": self.max_context_length,
-            "context_trimmed": bool(state.trimmed[0]),
-        }
-
-    def _structured(self, session: Session, content: str) -> dict[str, Any]:
-        messages = [*session.product.history, {"role": "user", "content": session.product.query}]
-        return self.context.post_model_hook(
-            {
-                "output_mode": "structured",
-                "response": content,
-                "messages": messages,
-                "context_trimmed": bool(session.state.trimmed[0]),
-                "parallel_tool_calls": int(session.state.widest[0]) > 1,
-            }
-        )
 
 
 class _Decider:
@@ -369,14 +278,6 @@ class _Decider:
     def __call__(self, state: CoordinationState) -> int:
         seen = contexts(state, _ROW)
         return int(self._policy.act_batch(observe(state, _ROW), seen, _ROW)[0])
-
-
-def _score(session: Session) -> float:
-    """Return how sure it is that the answer is valid; 0 where nobody checked."""
-    found = session.product.validation
-    if found is None or not session.state.judged[0]:
-        return 0.0
-    return found.confidence if found.valid else min(found.confidence, 1.0 - found.confidence)
 
 
 def _open(backend: str, model_path: str) -> Provider:
@@ -399,11 +300,18 @@ def _within_context(settings: CoordinationSettings, length: int) -> Coordination
     return settings.model_copy(update={"context": context})
 
 
-def _adapted(settings: CoordinationSettings, options: QuerySettings) -> CoordinationSettings:
-    """Return the team's constants with the limits of a query."""
+def _adapted(
+    settings: CoordinationSettings, options: QuerySettings, *, slow: bool
+) -> CoordinationSettings:
+    """Return the team's constants with the limits of a query.
+
+    A later deadline is for a slower server: the time that is kept for the fallback grows with it,
+    unless the rates are those of the simulation.
+    """
     limits, server = settings.limits, settings.server
     times = (options.deadline_s or limits.hard_s) / limits.hard_s
     seconds = ("simple_s", "target_s", "hard_s", "call_timeout_s")
+    slower = times if slow else 1.0
     return settings.model_copy(
         update={
             "limits": limits.model_copy(
@@ -417,8 +325,8 @@ def _adapted(settings: CoordinationSettings, options: QuerySettings) -> Coordina
             ),
             "server": server.model_copy(
                 update={
-                    "decode_tokens_per_s": server.decode_tokens_per_s / times,
-                    "prefill_tokens_per_s": server.prefill_tokens_per_s / times,
+                    "decode_tokens_per_s": server.decode_tokens_per_s / slower,
+                    "prefill_tokens_per_s": server.prefill_tokens_per_s / slower,
                 }
             ),
         }
@@ -429,9 +337,7 @@ def _query(query: str) -> str:
     if not isinstance(query, str) or not query.strip():
         raise ConfigError("the query is empty.")
     if len(query) > MOST_QUERY_CHARS:
-        raise ConfigError(
-            f"the query has {len(query):,} characters, {MOST_QUERY_CHARS:,} at most."
-        )
+        raise ConfigError(f"the query has {len(query):,} characters, {MOST_QUERY_CHARS:,} at most.")
     return query.strip()
 
 
@@ -439,7 +345,9 @@ def _messages(context: Any) -> list[dict[str, Any]]:
     """Return earlier messages as mappings with role and content."""
     if context is None:
         return []
-    listed = context.get() if hasattr(context, "get") and not isinstance(context, Mapping) else context
+    listed = (
+        context.get() if hasattr(context, "get") and not isinstance(context, Mapping) else context
+    )
     if isinstance(listed, Mapping | str) or not isinstance(listed, Sequence):
         raise ConfigError("context: give a list of messages, or a chat memory with a method `get`.")
     found = []

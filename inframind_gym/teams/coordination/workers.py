@@ -41,6 +41,8 @@ MOST_TOKENS: Final = {
     "fallback": 128,
 }
 FALLBACK_DOCUMENTS: Final = 3
+SENTENCES: Final = {"simple": 2, "medium": 2, "complex": 3}  # of an answer
+MOST_USEFUL: Final = 5  # sources that the writer is pointed to
 RRF: Final = 60.0  # constant of reciprocal rank fusion in retrieval
 _EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
 
@@ -65,6 +67,7 @@ class Work:
         route, plan, validation: Of the agents; None before.
         found: Results of retrieval, one a search.
         is_rewritten: Searches ask for rewritten forms of their questions as well.
+        ranked: Documents by the synthesis agent, the most useful first.
         documents: Sources of the draft, in the order of their numbers.
         draft: Answer; "" before there is one.
         missing: Sub-tasks without documents, by the synthesis agent.
@@ -76,6 +79,7 @@ class Work:
     plan: Plan | None = None
     found: list[Retrieved] = field(default_factory=list)
     is_rewritten: bool = False
+    ranked: tuple[Document, ...] = ()
     documents: tuple[Document, ...] = ()
     draft: str = ""
     validation: Validation | None = None
@@ -193,12 +197,11 @@ class Workers:
 
     async def _router(self, calls: _Calls, task: Mapping[str, Any]) -> Route:
         prompt = agents.router(self.work.query, self.work.history)
-        return agents.read_route(await self._ask(calls, "router", prompt, task))
+        return agents.read_route(await self._ask(calls, "router", prompt))
 
     async def _planner(self, calls: _Calls, task: Mapping[str, Any]) -> Plan:
-        complexity = self.work.route.complexity if self.work.route is not None else "medium"
-        prompt = agents.planner(self.work.query, complexity, self._most_sub_tasks)
-        text = await self._ask(calls, "planner", prompt, task)
+        prompt = agents.planner(self.work.query, self._most_sub_tasks, self.work.history)
+        text = await self._ask(calls, "planner", prompt)
         return agents.read_plan(text, self.work.query, self._most_sub_tasks)
 
     async def _retrieval(self, calls: _Calls, task: Mapping[str, Any]) -> Retrieved:
@@ -207,7 +210,8 @@ class Workers:
         queries = [question]
         if self._model_queries:
             prompt = agents.rewriter(question, self.work.history)
-            queries += agents.read_queries(await self._ask(calls, "retrieval", prompt, task))
+            text = await self._ask(calls, "retrieval", prompt, question=question)
+            queries += agents.read_queries(text)
         if self.work.is_rewritten:
             queries += self._rewrite(question)
         queries = list(dict.fromkeys(queries))[:4]
@@ -215,43 +219,46 @@ class Workers:
 
     async def _synthesis(self, calls: _Calls, task: Mapping[str, Any]) -> Synthesis:
         """Bring the documents of all sub-tasks into one list, the most useful first."""
-        documents, duplicates = merged(self.work.found)
-        prompt = agents.merger(self.work.query, self.work.sub_tasks, documents)
-        order, missing = agents.read_merge(
-            await self._ask(calls, "synthesis", prompt, task),
-            len(documents),
-            len(self.work.sub_tasks),
-        )
+        work = self.work
+        documents, duplicates = merged(work.found)
+        prompt = agents.merger(work.query, work.sub_tasks, documents, work.history)
+        text = await self._ask(calls, "synthesis", prompt)
+        order, missing = agents.read_merge(text, len(documents), len(work.sub_tasks))
         return Synthesis(
             documents=tuple(documents[i] for i in order),
             synthesis_metadata={
-                "sub_results": len(self.work.found),
+                "sub_results": len(work.found),
                 "documents": len(documents),
                 "duplicates": duplicates,
-                "missing": [self.work.sub_tasks[i] for i in missing],
+                "missing": [work.sub_tasks[i] for i in missing],
             },
         )
 
     async def _draft(self, calls: _Calls, task: Mapping[str, Any]) -> tuple[str, Any]:
         """Write an answer, or mend one; returns text and sources."""
-        work = self.work
-        documents = work.documents or tuple(merged(work.found)[0])
-        issues = work.validation.issues if work.validation is not None else ()
-        draft = work.draft if task.get("mend") else ""
-        prompt = agents.writer(work.query, documents, work.history, draft, issues)
-        return agents.read_answer(await self._ask(calls, "draft", prompt, task)), documents
+        work, documents = self.work, tuple(merged(self.work.found)[0])
+        complexity = work.route.complexity if work.route is not None else "medium"
+        prompt = agents.writer(
+            work.query,
+            documents,
+            work.history,
+            sentences=SENTENCES[complexity],
+            best=[documents.index(each) for each in work.ranked[:MOST_USEFUL]],
+            draft=work.draft if task.get("mend") else "",
+            issues=work.validation.issues if work.validation is not None else (),
+        )
+        return agents.read_answer(await self._ask(calls, "draft", prompt)), documents
 
     async def _validation(self, calls: _Calls, task: Mapping[str, Any]) -> Validation:
         """Let the model and the rules look for issues; those of high severity reject."""
         work = self.work
-        prompt = agents.validator(work.query, work.draft, work.documents)
-        told = agents.read_validation(await self._ask(calls, "validation", prompt, task))
+        prompt = agents.validator(work.query, work.draft, work.documents, work.history)
+        told = agents.read_validation(await self._ask(calls, "validation", prompt))
         if self.service.is_simulated:
             return told
         found = await asyncio.to_thread(self._check, work.query, work.draft, work.documents)
         issues = tuple(dict.fromkeys((*told.issues, *found)))[:20]
-        is_grave = any(issue.severity == "high" for issue in found)
-        if not is_grave:
+        if not any(issue.severity == "high" for issue in found):
             return told.model_copy(update={"issues": issues})
         return Validation(
             valid=False,
@@ -267,15 +274,13 @@ class Workers:
         documents = found.documents
         try:
             async with asyncio.timeout(task["model_s"]):
-                prompt = agents.writer(work.query, documents)
-                text = await self._ask(calls, "fallback", prompt, task)
+                prompt = agents.writer(work.query, documents, sentences=SENTENCES["simple"])
+                text = await self._ask(calls, "fallback", prompt, documents=documents)
             return agents.read_answer(text), documents
         except (TimeoutError, LLMError, BudgetError, agents.GarbageError):
             return extract(documents), documents
 
-    async def _ask(
-        self, calls: _Calls, agent: str, prompt: Prompt, task: Mapping[str, Any]
-    ) -> str:
+    async def _ask(self, calls: _Calls, agent: str, prompt: Prompt, **facts: Any) -> str:
         reply = await self.service.acall(
             prompt.system,
             prompt.user,
@@ -283,7 +288,7 @@ class Workers:
             MOST_TOKENS[agent],
             prompt.schema,
             agent=agent,
-            context={"agent": agent, **task.get("context", {})},
+            context={"agent": agent, **facts},
         )
         calls.input_tokens += reply.input_tokens
         calls.output_tokens += reply.output_tokens
@@ -316,9 +321,7 @@ class Workers:
 
 
 def merged(found: Sequence[Retrieved]) -> tuple[list[Document], int]:
-    """Return the documents of several searches in turn, each once, ten at most; and how many came
-    more than once.
-    """
+    """Return the documents of searches in turn, each once, ten at most; the number of others."""
     lists = [result.documents for result in found]
     longest = max(map(len, lists), default=0)
     in_turn = [each[i] for i in range(longest) for each in lists if i < len(each)]
