@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 
 class Batch(ABC):
-    """Cells of one policy and scenario at the begin of their episodes.
+    """Cells of one policy and scenario at the begin of their episodes, by default a record each.
 
     Args:
         policy: it is reset for them.
@@ -38,6 +38,7 @@ class Batch(ABC):
     def __init__(self, policy: Any, cells: Sequence[TeamCell], config: Any) -> None:
         self.policy, self.name, self.config = policy, cells[0].policy, config
         self.rows = np.arange(len(cells))
+        self._actions, self._return = np.zeros(len(cells), np.int64), np.zeros(len(cells))
         self.simulation = self.make(policy, config, len(cells))
         self.observations = self.simulation.observations()
         generators = [seeding.np_random(cell.episode_seed)[0] for cell in cells]
@@ -57,13 +58,16 @@ class Batch(ABC):
         """Return what the policy sees of some rows."""
         return self.simulation.contexts(rows, truth=getattr(self.policy, "sees_truth", False))
 
-    @abstractmethod
     def step(self, rows: Ints, actions: Ints) -> int:
         """Carry out the actions (k,) of some rows; return the records that came to an end."""
+        self._actions[rows] = actions
+        self.simulation.step_rows(rows, self._actions, self.observations)
+        self._return[rows] += self.simulation.terms[rows].sum(axis=1)
+        return int(self.simulation.over()[rows].sum())
 
-    @abstractmethod
     def records(self) -> dict[str, NDArray[Any]]:
         """Return the fields of the records, (E,) or (E, records of a cell)."""
+        return {**self.simulation.summaries(self.rows), "return": self._return}
 
     def play(
         self, stop: Callable[[], bool], progress: Callable[[int], None]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -26,9 +27,10 @@ from inframind_gym.benchmark.tables import (
     with_margin,
 )
 from inframind_gym.benchmark.teams.batch import Batch
-from inframind_gym.benchmark.teams.metrics import ASSIGNMENT, TOKEN_BUDGET, MeanLayout
+from inframind_gym.benchmark.teams.metrics import ASSIGNMENT, COORDINATION, TOKEN_BUDGET, MeanLayout
 from inframind_gym.benchmark.teams.suite import (
     AssignmentSuite,
+    CoordinationSuite,
     TeamCell,
     TeamSuite,
     TokenBudgetSuite,
@@ -42,6 +44,7 @@ class TeamFamily(Family):
         kind: Its name; that of its module here, and of its folders in `envs` and `policies`.
         env_id: Id of the environment.
         tail_of: Field of a record whose tail is a metric; the metric that is no field.
+        ratios: Metrics that are quotients of two others.
         about: Explanation of the columns.
         columns: Number of leading metrics that the ranking shows; JSON has all.
     """
@@ -51,6 +54,7 @@ class TeamFamily(Family):
     tail_of: ClassVar[str]
     about: ClassVar[str]
     columns: ClassVar[int]
+    ratios: ClassVar[Mapping[str, tuple[str, str]]] = MappingProxyType({})
     shown = ("scenarios",)
     unit = "tasks"
     regret = "optimum"
@@ -93,8 +97,9 @@ class TeamFamily(Family):
 
     def layout(self, header: Mapping[str, Any]) -> MeanLayout:
         """Make the layout of sums over records."""
-        fields = tuple(name for name in self.metrics if name != self.tail)
-        return MeanLayout(fields, self.tail, self.tail_of)
+        derived = {self.tail, *self.ratios}
+        fields = tuple(name for name in self.metrics if name not in derived)
+        return MeanLayout(fields, self.tail, self.tail_of, self.ratios)
 
     def sheets(self, board: Mapping[str, Any]) -> list[Sheet]:
         """Make the ranking, and a table of the score by scenario."""
@@ -189,4 +194,25 @@ class TokenBudgetFamily(TeamFamily):
         "Highest mean return of a task first: quality gained less the price of the tokens. "
         "quality: the true one; reported: by the proxies that a team sees; drained: tasks that no "
         "further call could be paid for."
+    )
+
+
+class CoordinationFamily(TeamFamily):
+    """Questions that a supervisor of five agents has answered in time; the mean return ranks."""
+
+    kind = "coordination"
+    suite = CoordinationSuite
+    metrics = COORDINATION
+    columns = 11
+    score = "return"
+    compared = ("return", "answer_score", "success", "lateness", "tokens")
+    unit = "questions"
+    env_id = "InfraMind-Coordination-v0"
+    tail = "latency_p95_s"
+    tail_of = "latency_s"
+    ratios = MappingProxyType({"detection": ("caught", "lied")})
+    about = (
+        "Highest mean return of a question first. no fallback: questions that the agents answered; "
+        "hallucinations found: of those in validated answers; context kept: the exchange that a "
+        "question refers to is still there; overhead and model: of a decision."
     )

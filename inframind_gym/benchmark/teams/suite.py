@@ -109,6 +109,18 @@ class AssignmentSuite(TeamSuite):
         return int(self.config(cell.scenario).num_tasks)
 
 
+class CoordinationSuite(TeamSuite):
+    """A suite of `InfraMind-Coordination-v0`."""
+
+    kind: Literal["coordination"] = "coordination"
+
+    def constants(self, config: Any) -> dict[str, Any]:
+        """Return the constants of the team."""
+        from inframind_gym.teams.coordination.settings import load_settings
+
+        return {"team": load_settings(config.team).model_dump(mode="json")}
+
+
 class TokenBudgetSuite(TeamSuite):
     """A suite of `InfraMind-TokenBudget-v0`."""
 

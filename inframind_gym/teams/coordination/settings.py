@@ -177,6 +177,7 @@ class Draft(StrictModel):
     after_issues: Fraction
     hallucination_keeps: Fraction
     unsourced_keeps: Fraction
+    crowded: Fraction
     without_history: Fraction
 
 

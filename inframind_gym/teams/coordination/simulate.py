@@ -204,7 +204,7 @@ class SimulatedQuestion:
         if pinned.history is None and not self._conversation:
             return
         low, high = history.tokens
-        total = np.floor(low + (high - low) * u[:, 0])
+        total = np.floor(high - (high - low) * u[:, 0] ** 2)
         if pinned.history is not None:
             total[:] = pinned.history
         shares = 0.5 + u[:, 3 : 3 + history.exchanges]
@@ -398,7 +398,10 @@ class SimulatedQuestion:
         has = self.evidence(rows)
         uses = np.where(several, settings.draft.uses[1], settings.draft.uses[0])
         kept = warned[:, None] & self.covered[rows]
-        covered = has & (kept | (calls.luck[:, :3] < uses[:, None]))
+        chance = np.repeat(uses[:, None], FACETS, axis=1)
+        crowded = refers & (state.context[rows] > settings.context.trim_above_tokens)
+        chance[:, 0] *= np.where(crowded, settings.draft.crowded, 1.0)
+        covered = has & (kept | (calls.luck[:, :3] < chance))
         self._set_draft(rows[fine], fine, has, covered, calls.luck, warned)
         self.unread[rows[fine]] = 0
         return fine
