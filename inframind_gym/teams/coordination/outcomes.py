@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.contracts import Plan, Retrieved, Route, Validation
+from inframind_gym.teams.coordination.contracts import Document, Plan, Retrieved, Route, Validation
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
     COMPLEXITIES,
@@ -36,6 +36,8 @@ def outcome_of(
     outcome.prompt[0] = sum(report.input_tokens for report in reports)
     outcome.completion[0] = sum(report.output_tokens for report in reports)
     if action == rules.FALLBACK:
+        read = [document for r in reports if not r.failure for document in r.value[1]]
+        outcome.context[0] = outcome.completion[0] + _tokens(read)
         return outcome
     calls = [report for report in reports if report.agent != "tools"]
     outcome.context[0] = outcome.completion[0] + handoff_tokens * len(calls)
@@ -61,7 +63,11 @@ def _searched(outcome: Outcome, found: list[Retrieved], known: set[str]) -> None
         known.add(document.doc_id)
     outcome.answered[0], outcome.docs[0] = len(found), len(documents)
     outcome.score[0] = sum(result.mean_score for result in found) / len(found)
-    outcome.context[0] += sum(estimate_tokens(document.text) for document in documents)
+    outcome.context[0] += _tokens(documents)
+
+
+def _tokens(documents: Sequence[Document]) -> int:
+    return sum(estimate_tokens(document.text) for document in documents)
 
 
 def _routed(outcome: Outcome, values: list[Route]) -> None:

@@ -26,7 +26,7 @@ from inframind_gym.teams.coordination.contracts import (
 )
 from inframind_gym.teams.coordination.screen import screen
 from inframind_gym.teams.llm.service import EventLog, LLMService
-from inframind_gym.teams.llm.types import BudgetError, LLMError
+from inframind_gym.teams.llm.types import BudgetError, LLMError, estimate_tokens
 from inframind_gym.teams.token_budget.agents import Prompt
 
 WAY: Final = "team"  # name of the provider in the service
@@ -137,6 +137,7 @@ class Workers:
         log: Where passages that are withheld are written; None: nowhere.
         most_sub_tasks: Of a plan.
         model_queries: The retrieval agent lets the model write what it searches for.
+        lost_tokens: Tokens of a prompt whose answer never came.
     """
 
     def __init__(
@@ -150,10 +151,12 @@ class Workers:
         log: EventLog | None = None,
         most_sub_tasks: int = 3,
         model_queries: bool = True,
+        lost_tokens: Callable[[str], int] = estimate_tokens,
     ) -> None:
         self.service, self.work = service, work
         self._searcher, self._rewrite, self._check, self._log = searcher, rewrite, check, log
         self._most_sub_tasks, self._model_queries = most_sub_tasks, model_queries
+        self._lost_tokens = lost_tokens
 
     async def perform(
         self, agent: str, task: Mapping[str, Any], limit_s: float, slot: int = 0
@@ -281,15 +284,20 @@ class Workers:
             return extract(documents), documents
 
     async def _ask(self, calls: _Calls, agent: str, prompt: Prompt, **facts: Any) -> str:
-        reply = await self.service.acall(
-            prompt.system,
-            prompt.user,
-            WAY,
-            MOST_TOKENS[agent],
-            prompt.schema,
-            agent=agent,
-            context={"agent": agent, **facts},
-        )
+        try:
+            reply = await self.service.acall(
+                prompt.system,
+                prompt.user,
+                WAY,
+                MOST_TOKENS[agent],
+                prompt.schema,
+                agent=agent,
+                context={"agent": agent, **facts},
+            )
+        except (LLMError, asyncio.CancelledError) as error:
+            if not isinstance(error, LLMError) or error.outcome in ("timeout", "connection"):
+                calls.input_tokens += self._lost_tokens(prompt.user)  # it was read, all the same
+            raise
         calls.input_tokens += reply.input_tokens
         calls.output_tokens += reply.output_tokens
         calls.latency_s += reply.latency_s
