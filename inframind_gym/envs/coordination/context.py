@@ -16,10 +16,12 @@ class CoordinationSpec(NamedTuple):
     Attributes:
         settings: constants of the team.
         max_num_seqs: calls that the server decodes together.
+        is_exact: whether the questions are of those that the exact optimum solves.
     """
 
     settings: CoordinationSettings
     max_num_seqs: int
+    is_exact: bool = False
 
 
 class CoordinationContext(NamedTuple):

@@ -161,7 +161,7 @@ class CoordinationSimulation:
 
         `success` is an answer without the fallback; `evidence` the share of the evidence that is
         at hand, `plain_evidence` what it would be without a rewriting; `lied` and `caught` count
-        validated drafts with a hallucination, and those where the validation found it;
+        drafts with a hallucination, and those where a validation found it;
         `context_kept` is 0 where the exchange that the question refers to was trimmed.
         """
         state, question = self.state, self.question
@@ -199,4 +199,6 @@ class CoordinationSimulation:
 
     def spec(self) -> CoordinationSpec:
         """Return the facts of the run that a policy is reset with."""
-        return CoordinationSpec(self.settings, self.state.max_num_seqs)
+        exact = not self.config.noise and not self.question.history.any()
+        exact = exact and not self.state.model.any()
+        return CoordinationSpec(self.settings, self.state.max_num_seqs, exact)

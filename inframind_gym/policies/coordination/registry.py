@@ -34,6 +34,9 @@ POLICIES: Final = Registry[CoordinationPolicy](
         _entry("always_plan", "supervisors:AlwaysPlan", "the same with a plan for every question"),
         _entry("no_validate", "supervisors:NoValidate", "the same without validation"),
     ),
+    bounds=(
+        _entry("optimum", "oracle:OptimalPolicy", "a bound: exact optimum that knows the question"),
+    ),
 )
 resolve, names = POLICIES.resolve, POLICIES.names
 

@@ -97,7 +97,7 @@ class SimulatedQuestion:
         settings: constants of the team.
         n: number of questions.
         conversation: whether there are exchanges before.
-        noise: whether lengths vary and calls fail.
+        noise: whether lengths vary, calls fail and sub-tasks bring passages again.
 
         newest_only: whether a trim keeps the newest exchanges alone.
 
@@ -107,7 +107,7 @@ class SimulatedQuestion:
         refers_to: (n,) exchange that holds the first piece, -1 for none.
         found: (n, 3) evidence that was found; `plain`: what would be without a rewriting.
         covered, hallucinated, unsourced: (n, 3), (n,), (n,) of the draft.
-        lied, caught: (n,) validated drafts that hallucinated, and those of them that were found.
+        lied, caught: (n,) drafts that hallucinated, and those of them that were found.
         history, kept: (n, x) tokens of the exchanges before, and which are still there.
         unread: (n,) tokens of passages that no agent has read.
     """
@@ -324,7 +324,7 @@ class SimulatedQuestion:
         self.plain[rows] |= asked & (self.luck[rows] < chance[:, None])
         count = np.where(waits, answers.sum(axis=1), whole)
         docs = count * np.where(waits, passages.subtask, passages.whole)
-        again = fine & (luck[:, :, 0] < settings.retrieval.duplicate)
+        again = fine & (luck[:, :, 0] < settings.retrieval.duplicate) & self._noise
         again[:, 0] &= state.searches[rows] > 0
         repeated = np.where(state.searches[rows] > 0, docs // 2, 0)
         outcome.answered[at], outcome.docs[at] = count, docs
@@ -403,6 +403,7 @@ class SimulatedQuestion:
         chance[:, 0] *= np.where(crowded, settings.draft.crowded, 1.0)
         covered = has & (kept | (calls.luck[:, :3] < chance))
         self._set_draft(rows[fine], fine, has, covered, calls.luck, warned)
+        self.lied[rows[fine]] += self.hallucinated[rows[fine]]
         self.unread[rows[fine]] = 0
         return fine
 
@@ -443,7 +444,6 @@ class SimulatedQuestion:
         outcome.verdict[at] = np.where(fine, said, 0.0)
         outcome.issues[at] = issues
         outcome.severity[at] = (issues * _SEVERITY).max(axis=1)
-        self.lied[rows] += fine & there[:, 0]
         self.caught[rows] += there[:, 0] & issues[:, 0]
 
     def _trim(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
