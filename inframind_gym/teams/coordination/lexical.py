@@ -22,7 +22,7 @@ _RELATION: Final = re.compile(
     re.I,
 )
 _WHY: Final = re.compile(r"\b(?:why|how|explain|describe|reasons?|steps)\b", re.I)
-_EXACT: Final = re.compile(r"[\"'`][^\"'`]+[\"'`]|\b\w*[_\d]\w*\b|\b[A-Za-z]*[a-z][A-Z]\w*\b|--\w+")
+_EXACT: Final = re.compile(r"\"[^\"]+\"|`[^`]+`|\b\w*[_\d]\w*\b|(?<!\w)--\w+")
 # Where a question goes on with another one.
 _CLAUSE: Final = re.compile(
     r"\?\s+|;\s*|,?\s+and\s+(?=(?:explain|describe|say|tell|how|why|what|when|which|who|where|give|"

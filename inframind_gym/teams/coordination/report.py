@@ -12,6 +12,15 @@ from inframind_gym.teams.coordination.context import kv_gib
 from inframind_gym.teams.coordination.contracts import AgentResponse
 
 BAR: Final = 24  # characters of the context bar
+ENDINGS: Final = {
+    "answer": "answered",
+    "fallback": "basic retrieval answered",
+    "deadline": "late: basic retrieval answered",
+    "iterations": "too many decisions: basic retrieval answered",
+    "context": "the context was too long: ended",
+    "failed": "failed without an answer",
+    "stopped": "stopped",
+}
 
 
 def print_answer(console: Console, response: AgentResponse, *, trace: bool = True) -> None:

@@ -26,6 +26,7 @@ from inframind_gym.teams.llm.types import Completion, LLMRequest, estimate_token
 
 MODEL: Final = "simulated-team"
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(])")
+_GOES_ON: Final = ("That ", "This ", "It ", "They ", "Such ", "So ")  # from the sentence before
 
 
 class RuleAnswers:
@@ -154,7 +155,7 @@ def quote(questions: Sequence[str], documents: Sequence[Document], most: int) ->
         (number, sentence, set(terms(sentence)))
         for number, document in enumerate(documents, 1)
         for sentence in _SENTENCE.split(document.text)
-        if len(sentence.split()) > 3
+        if len(sentence.split()) > 3 and not sentence.startswith(_GOES_ON)
     ]
     chosen: list[tuple[int, str]] = []
     asked = [set(terms(question)) for question in questions]

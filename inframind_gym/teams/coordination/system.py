@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
@@ -32,8 +33,9 @@ from inframind_gym.teams.coordination.options import MODEL, MOST_QUERY_CHARS, Qu
 from inframind_gym.teams.coordination.response import refusal, respond
 from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrite
 from inframind_gym.teams.coordination.screen import screen
+from inframind_gym.teams.coordination.serving import Speed, measure
 from inframind_gym.teams.coordination.session import Session, WallClock
-from inframind_gym.teams.coordination.settings import CoordinationSettings, load_settings
+from inframind_gym.teams.coordination.settings import CoordinationSettings, Limits, load_settings
 from inframind_gym.teams.coordination.simulated import RuleAnswers, VirtualClock
 from inframind_gym.teams.coordination.state import CoordinationState
 from inframind_gym.teams.coordination.workers import WAY, Searcher, Work, Workers
@@ -43,6 +45,7 @@ from inframind_gym.teams.llm.types import Provider
 
 VLLM_URL: Final = "http://127.0.0.1:8000/v1"  # unless $VLLM_BASE_URL says otherwise
 MOST_CONTEXT: Final = 131_072
+ValueT = TypeVar("ValueT")
 _ROW: Final = np.zeros(1, np.int64)
 
 
@@ -68,6 +71,10 @@ class MultiAgentCoordinator:
         ask: Asks a person where the settings of a query interrupt it.
         fault: What goes wrong on purpose, see `faults.Faulty`.
         seed: Of policies that draw.
+
+    Attributes:
+        context: Manager of conversations.
+        last_history: Earlier messages that the last query kept.
 
     Raises:
         ConfigError: A length, the backend or the model is wrong, or a key is missing.
@@ -111,6 +118,7 @@ class MultiAgentCoordinator:
         if not self.is_simulated and provider is None:
             self._provider = _open(backend, model_path)
         self._services: list[LLMService] = []
+        self.last_history: list[Any] = []
         self._runner: asyncio.Runner | None = None
 
     def warm_up(self) -> None:
@@ -132,15 +140,19 @@ class MultiAgentCoordinator:
         Raises:
             InfraMindError: An event loop runs in this thread.
         """
+        return self._run(self.aprocess_query(query, context, settings))
+
+    def _run(self, wanted: Coroutine[Any, Any, ValueT]) -> ValueT:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             pass
         else:
+            wanted.close()
             raise InfraMindError("an event loop runs here: use `await aprocess_query(...)`.")
         if self._runner is None:  # it lives on: connections of the provider belong to it
             self._runner = asyncio.Runner()
-        return self._runner.run(self.aprocess_query(query, context, settings))
+        return self._runner.run(wanted)
 
     async def aprocess_query(
         self,
@@ -170,12 +182,43 @@ class MultiAgentCoordinator:
         session = self._session(query, history, options)
         asks = (options.interrupt_before, options.interrupt_after)
         handoffs = await play(session, *asks, self._pausing(session))
+        self.last_history = session.product.history
         seconds = int(session.state.elapsed_ms[0]) / 1000.0 if self.is_simulated else session.wall_s
         response = respond(session, handoffs, self._services[0], self.context, seconds)
         told = response.model_dump(include={"content", "validation_score", "processing_time"})
         sources = [document.doc_id for document in response.sources]
         self._log.append("answer", {**told, "sources": sources, "handoffs": handoffs})
         return response
+
+    def limits(self, settings: QuerySettings) -> Limits:
+        """Return deadlines and limits of a query."""
+        return _adapted(self.settings, settings, slow=not self.is_simulated).limits
+
+    @contextmanager
+    def failing(self, fault: str) -> Iterator[None]:
+        """Let an agent's calls fail, see `faults.Faulty`."""
+        before, self._fault = self._fault, fault
+        try:
+            yield
+        finally:
+            self._fault = before
+
+    def rewriting_ms(self, query: str) -> float:
+        """Return the milliseconds that rewriting a query by rules takes."""
+        began_s = time.perf_counter()
+        rewrite(query, self._corpus)
+        return 1000.0 * (time.perf_counter() - began_s)
+
+    def measure(self) -> Speed:
+        """Return the speed of the server, see `serving.measure`.
+
+        Raises:
+            ConfigError: Answers are simulated.
+            LLMError: A call failed.
+        """
+        if self._provider is None:
+            raise ConfigError("there is no server to measure: answers are simulated.")
+        return self._run(measure(LLMService({WAY: self._provider}, log=self._log), WAY))
 
     def close(self) -> None:
         """Close connections."""

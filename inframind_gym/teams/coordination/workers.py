@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from inframind_gym.errors import InfraMindError, shortened
-from inframind_gym.teams.coordination import agents
+from inframind_gym.teams.coordination import agents, lexical
 from inframind_gym.teams.coordination.contracts import (
     Document,
     Issue,
@@ -211,6 +211,9 @@ class Workers:
         """Search for one sub-task, by the words of the model, the rules and the question itself."""
         question, strategy = str(task["sub_task"]), task["strategy"]
         queries = [question]
+        said = [m["content"] for m in self.work.history if m["role"] == "user"]
+        if said and lexical.refers_back(question, self.work.history):
+            queries.append(f"{said[-1][:_EXTRACT_CHARS]} {question}")
         if self._model_queries:
             prompt = agents.rewriter(question, self.work.history)
             text = await self._ask(calls, "retrieval", prompt, question=question)
