@@ -167,7 +167,7 @@ def _rewritten(coordinator: MultiAgentCoordinator, settings: QuerySettings) -> R
 
 
 def _speed(coordinator: MultiAgentCoordinator, settings: QuerySettings) -> Result:
-    speeds = [serving.estimate(gpu) for gpu in serving.GPUS]
+    speeds = [serving.estimate(gpu, coordinator.server) for gpu in serving.GPUS]
     result = Result("S6", None)
     for speed in speeds:
         held = ", ".join(f"{k}: {'yes' if v else 'no'}" for k, v in speed.checks().items())

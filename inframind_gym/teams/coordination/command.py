@@ -91,9 +91,16 @@ def run_coordination(
     fails or is late, basic retrieval answers. Without a provider, rules on the words stand in
     for the model, in virtual time.
     """
+    from inframind_gym.teams.coordination.faults import parse_fault
+    from inframind_gym.teams.coordination.scenarios import find_scenario
+
     with friendly(), ExitStack() as stack:
         if (question is None) == (scenario is None):
             raise ConfigError("give a question, or --scenario S1 … S8, and not both.")
+        if scenario is not None:
+            find_scenario(scenario)
+        if fault is not None:
+            parse_fault(fault)
         settings: dict[str, Any] = {
             "policy": policy,
             "rewrite": rewrite,
@@ -171,6 +178,7 @@ def _open(
 ) -> tuple[MultiAgentCoordinator, Any, RunLog]:
     """Open the coordinator and its run; returns them and the checked settings of a query."""
     from inframind_gym.configs import validate
+    from inframind_gym.policies.coordination import registry
     from inframind_gym.teams.coordination.graph import has_langgraph
     from inframind_gym.teams.coordination.options import (
         ENV_FILE,
@@ -179,11 +187,13 @@ def _open(
         read_environment,
     )
     from inframind_gym.teams.coordination.retrieval import Corpus
+    from inframind_gym.teams.coordination.serving import VllmServer
     from inframind_gym.teams.coordination.system import MultiAgentCoordinator
     from inframind_gym.teams.llm.providers import SIMULATED, open_provider
 
     variables = read_environment(os.environ, env_file or ENV_FILE)
     given = validate({**variables.settings(), **settings}, QuerySettings, source="inframind team")
+    registry.resolve(given.policy)  # whatever is wrong is said before anything is loaded
     if variables.model_fields_set:
         say(f"set by variables: {', '.join(sorted(variables.model_fields_set))}")
     named = model or (variables.MODEL_PATH if "MODEL_PATH" in variables.model_fields_set else None)
@@ -207,11 +217,13 @@ def _open(
             SIMULATED if way is None else "vllm",
             provider=way,
             corpus=texts,
+            server=VllmServer.of(variables),
             log=log,
             ask=_ask,
             fault=told.get("fault"),
         )
     )
+    say(f"reading {texts.name}: {len(texts.passages)} passages, {coordinator.vectors} vectors")
     coordinator.warm_up()
     return coordinator, given, log
 

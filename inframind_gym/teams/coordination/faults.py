@@ -14,6 +14,20 @@ SLOW_S: Final = 0.5  # that a slow call takes longer
 _FOREVER_S: Final = 3600.0
 
 
+def parse_fault(fault: str) -> tuple[str, str]:
+    """Return agent and kind of a fault.
+
+    Raises:
+        ConfigError: There is no such agent or kind.
+    """
+    agent, _, kind = fault.partition(":")
+    if agent not in AGENTS:
+        raise ConfigError(f"fault {fault!r}: {unknown('agent', agent, AGENTS)}")
+    if kind not in KINDS:
+        raise ConfigError(f"fault {fault!r}: {unknown('kind', kind, KINDS)}")
+    return agent, kind
+
+
 class Faulty:
     """A provider whose calls by one agent go wrong.
 
@@ -26,11 +40,7 @@ class Faulty:
     """
 
     def __init__(self, inner: Provider, fault: str) -> None:
-        agent, _, kind = fault.partition(":")
-        if agent not in AGENTS:
-            raise ConfigError(f"--fault {fault}: {unknown('agent', agent, AGENTS)}")
-        if kind not in KINDS:
-            raise ConfigError(f"--fault {fault}: {unknown('fault', kind, KINDS)}")
+        agent, kind = parse_fault(fault)
         self.model, self.is_simulated = inner.model, inner.is_simulated
         self._inner, self._agent, self._kind = inner, agent, kind
 

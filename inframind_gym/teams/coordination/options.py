@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from inframind_gym.configs import Positive, PositiveInt, StrictModel, validate, within
+from inframind_gym.configs import Positive, StrictModel, validate, within
 from inframind_gym.errors import ConfigError
 from inframind_gym.files import read_text
 
@@ -75,7 +75,7 @@ class QuerySettings(StrictModel):
 
 
 class Environment(StrictModel):
-    """Variables of an `.env` file; those of vLLM are of the server (`serving.VllmServer`)."""
+    """Variables of an `.env` file; `serving.VllmServer.of` takes those of vLLM."""
 
     ENABLE_MULTI_AGENT: bool = True
     AGENT_DECISION_TIMEOUT: Positive = 200.0  # ms
@@ -83,7 +83,7 @@ class Environment(StrictModel):
     MODEL_PATH: str = MODEL
     MAX_CONTEXT_LENGTH: Annotated[int, within(1024, 131_072)] = 128_000
     VLLM_GPU_MEMORY_UTILIZATION: Annotated[float, within(0.1, 1.0)] = 0.95
-    VLLM_MAX_MODEL_LEN: PositiveInt = 131_072
+    VLLM_MAX_MODEL_LEN: Annotated[int, within(1024, 131_072)] = 131_072
     VLLM_QUANTIZATION: Literal["fp8"] = "fp8"
 
     def settings(self) -> dict[str, Any]:
@@ -110,17 +110,27 @@ def read_environment(
         ConfigError: A value is wrong, or the file cannot be read.
     """
     names = Environment.model_fields
-    found: dict[str, Any] = {}
+    found: dict[str, str] = {}
     if env_file is not None and (str(env_file) != ENV_FILE or Path(env_file).is_file()):
         found = _read_file(Path(env_file), names)
-    taken = {**found, **{name: environ[name] for name in names if environ.get(name)}}
-    for name in ("ENABLE_MULTI_AGENT", "FALLBACK_TO_BASIC_RAG"):
-        if name in taken:
-            word = str(taken[name]).strip().lower()
-            if word not in _YES_NO:
-                raise ConfigError(f"{name}: {taken[name]!r:.40} is neither true nor false.")
-            taken[name] = _YES_NO[word]
+    given = {**found, **{name: environ[name] for name in names if environ.get(name)}}
+    taken = {name: _value(name, text) for name, text in given.items()}
     return validate(taken, Environment, source="environment")
+
+
+def _value(name: str, text: str) -> Any:
+    """Return a text as what its variable holds: yes or no, a number, a text."""
+    default = Environment.model_fields[name].default
+    if isinstance(default, bool):
+        if text.strip().lower() not in _YES_NO:
+            raise ConfigError(f"{name}: {text!r:.40} is neither true nor false.")
+        return _YES_NO[text.strip().lower()]
+    if isinstance(default, int | float):
+        try:
+            return type(default)(text)
+        except ValueError:
+            raise ConfigError(f"{name}: {text!r:.40} is not a number like {default}.") from None
+    return text
 
 
 def _read_file(path: Path, names: Mapping[str, Any]) -> dict[str, str]:

@@ -70,12 +70,12 @@ def trace_table(told: dict[str, Any]) -> Table:
 def outcome_line(response: AgentResponse) -> str:
     """Return how the query ended, and what it took."""
     told = response.metadata
-    checked = (
-        f"validated {response.validation_score:.2f}" if told["validation"] else "not validated"
-    )
+    score = f"validated {response.validation_score:.2f}"
+    checked = score if told["validation"] else "not validated"
+    ended = ENDINGS.get(told["ended_by"], told["ended_by"])
     return (
-        f"{told['ended_by']} after {response.processing_time:.2f} s, {checked}; {told['calls']} "
-        f"calls, {told['input_tokens']:,} + {told['output_tokens']:,} tokens, overhead "
+        f"{ended} after {response.processing_time:.2f} s, {checked}; {told['calls']} calls, "
+        f"{told['input_tokens']:,} + {told['output_tokens']:,} tokens, overhead "
         f"{told['overhead_ms_mean']:.0f} ms a decision"
     )
 

@@ -9,7 +9,6 @@ from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.contracts import AgentResponse
 from inframind_gym.teams.coordination.session import Session
 from inframind_gym.teams.coordination.state import REASONS
-from inframind_gym.teams.llm.service import LLMService
 
 NO_ANSWER: Final = "No answer could be found in time."
 REFUSED: Final = "This query was not processed: it looks like a prompt injection."
@@ -35,7 +34,6 @@ def refusal(reason: str, *, simulated: bool) -> AgentResponse:
 def respond(
     session: Session,
     handoffs: list[dict[str, Any]],
-    service: LLMService,
     context: ContextManager,
     seconds: float,
 ) -> AgentResponse:
@@ -44,7 +42,6 @@ def respond(
     Args:
         session: The session.
         handoffs: Messages of its coordination.
-        service: Way to the model of this query alone.
         context: Manager of the conversation.
         seconds: From query to answer.
     """
@@ -62,7 +59,7 @@ def respond(
         "ended_by": ended_by,
         "attribution": attribution,
         **_said(session),
-        **_measured(session, service, context),
+        **_measured(session, context),
         "handoffs": len(handoffs),
     }
     if options.output_mode == "structured":
@@ -92,11 +89,11 @@ def _said(session: Session) -> dict[str, Any]:
     }
 
 
-def _measured(session: Session, service: LLMService, context: ContextManager) -> dict[str, Any]:
+def _measured(session: Session, context: ContextManager) -> dict[str, Any]:
     state, overheads = session.state, session.overheads_ms or [0.0]
-    cost, history = service.get_cost_summary(), session.product.history
+    cost, history = session.service.get_cost_summary(), session.product.history
     return {
-        "simulated": service.is_simulated,
+        "simulated": session.service.is_simulated,
         "iterations": int(state.iteration[0]),
         "calls": cost["calls"],
         "input_tokens": cost["input_tokens"],

@@ -18,7 +18,7 @@ from inframind_gym.simulator.estimate.architecture import find_architecture
 from inframind_gym.simulator.estimate.roofline import Gpu, Server, find_gpu
 from inframind_gym.simulator.server.pool import ServerCard
 from inframind_gym.teams.coordination.context import kv_bytes_per_token
-from inframind_gym.teams.coordination.options import MODEL
+from inframind_gym.teams.coordination.options import MODEL, Environment
 from inframind_gym.teams.llm.service import LLMService
 
 GPUS: Final = ("RTX-4090-LAPTOP", "RTX-4090", "L4", "H100-80GB")
@@ -60,6 +60,16 @@ class VllmServer(StrictModel):
                 "kv_cache_dtype fp8_e5m2: vLLM refuses it with a checkpoint in FP8; take fp8 (e4m3)"
             )
         return self
+
+    @classmethod
+    def of(cls, variables: Environment) -> VllmServer:
+        """Return the server that the variables of an `.env` file ask for."""
+        return cls(
+            model=variables.MODEL_PATH,
+            max_model_len=variables.VLLM_MAX_MODEL_LEN,
+            gpu_memory_utilization=variables.VLLM_GPU_MEMORY_UTILIZATION,
+            quantization=variables.VLLM_QUANTIZATION,
+        )
 
     def arguments(self) -> list[str]:
         """Return the arguments of ``vllm serve`` after the model."""

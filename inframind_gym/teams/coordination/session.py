@@ -28,7 +28,7 @@ from inframind_gym.teams.coordination.state import (
     CoordinationState,
 )
 from inframind_gym.teams.coordination.workers import Report, Work, Workers
-from inframind_gym.teams.llm.service import EventLog
+from inframind_gym.teams.llm.service import EventLog, LLMService
 
 _ROW: Final = np.zeros(1, np.int64)
 _FALLBACK_RESERVE_S: Final = 0.15  # of the fallback's time, to search and to quote
@@ -378,6 +378,11 @@ class Session:
         self._paused_s += took_s
         if isinstance(self.clock, WallClock):
             self.clock.paused_s += took_s
+
+    @property
+    def service(self) -> LLMService:
+        """Way to the model of this query alone."""
+        return self._workers.service
 
     @property
     def wall_s(self) -> float:

@@ -33,7 +33,7 @@ from inframind_gym.teams.coordination.options import MODEL, MOST_QUERY_CHARS, Qu
 from inframind_gym.teams.coordination.response import refusal, respond
 from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrite
 from inframind_gym.teams.coordination.screen import screen
-from inframind_gym.teams.coordination.serving import Speed, measure
+from inframind_gym.teams.coordination.serving import Speed, VllmServer, measure
 from inframind_gym.teams.coordination.session import Session, WallClock
 from inframind_gym.teams.coordination.settings import CoordinationSettings, Limits, load_settings
 from inframind_gym.teams.coordination.simulated import RuleAnswers, VirtualClock
@@ -66,6 +66,7 @@ class MultiAgentCoordinator:
         searcher: Way to documents; None: the `corpus`.
         corpus: Passages; None: those of the package.
         team: Constants of the team.
+        server: Options of the team's server, for its estimated speed; None: the design's.
         max_num_seqs: Calls that the server carries out at once; None: the team's.
         log: Where decisions, calls and failures are written; None: nowhere.
         ask: Asks a person where the settings of a query interrupt it.
@@ -90,6 +91,7 @@ class MultiAgentCoordinator:
         searcher: Searcher | None = None,
         corpus: Corpus | None = None,
         team: CoordinationSettings | None = None,
+        server: VllmServer | None = None,
         max_num_seqs: int | None = None,
         log: EventLog | None = None,
         ask: Ask | None = None,
@@ -106,6 +108,7 @@ class MultiAgentCoordinator:
             max_context_length,
             backend,
         )
+        self.server = server or VllmServer(model=model_path)
         self.is_simulated = provider is None and backend == SIMULATED
         self.settings = _within_context(team or load_settings(), max_context_length)
         self.context = ContextManager(self.settings.context)
@@ -117,9 +120,14 @@ class MultiAgentCoordinator:
         self._provider = provider
         if not self.is_simulated and provider is None:
             self._provider = _open(backend, model_path)
-        self._services: list[LLMService] = []
         self.last_history: list[Any] = []
         self._runner: asyncio.Runner | None = None
+
+    @property
+    def vectors(self) -> str:
+        """Kind of the embeddings of retrieval: "minilm", or "hashed" where that is missing."""
+        found = getattr(self.searcher, "vectors", None)
+        return str(getattr(found, "name", "unknown"))
 
     def warm_up(self) -> None:
         """Load and build what is built once: indexes, word lists, LangGraph."""
@@ -184,7 +192,7 @@ class MultiAgentCoordinator:
         handoffs = await play(session, *asks, self._pausing(session))
         self.last_history = session.product.history
         seconds = int(session.state.elapsed_ms[0]) / 1000.0 if self.is_simulated else session.wall_s
-        response = respond(session, handoffs, self._services[0], self.context, seconds)
+        response = respond(session, handoffs, self.context, seconds)
         told = response.model_dump(include={"content", "validation_score", "processing_time"})
         sources = [document.doc_id for document in response.sources]
         self._log.append("answer", {**told, "sources": sources, "handoffs": handoffs})
@@ -229,8 +237,8 @@ class MultiAgentCoordinator:
 
     async def aclose(self) -> None:
         """Close connections, from inside of an event loop."""
-        for service in self._services[:1]:
-            await service.aclose()
+        if self._provider is not None:
+            await self._provider.aclose()
 
     def __enter__(self) -> Self:
         return self
@@ -262,7 +270,6 @@ class MultiAgentCoordinator:
                 factor=retry.backoff_factor,
             ),
         )
-        self._services = [service]
         workers = Workers(
             service,
             self.searcher,
