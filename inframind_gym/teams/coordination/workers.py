@@ -172,7 +172,7 @@ class Workers:
         calls, began_s = _Calls(), time.monotonic()
         failure, message, value = "", "", None
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(self._real(limit_s)):
                 value = await getattr(self, f"_{agent}")(calls, task)
         except TimeoutError:
             failure, message = "timeout", f"no result within {limit_s:.2f} s"
@@ -197,6 +197,10 @@ class Workers:
             began_s,
             time.monotonic(),
         )
+
+    def _real(self, limit_s: float) -> float | None:
+        """Return a limit of real time; None where time is virtual."""
+        return None if self.service.is_simulated else limit_s
 
     async def _router(self, calls: _Calls, task: Mapping[str, Any]) -> Route:
         prompt = agents.router(self.work.query, self.work.history)
@@ -279,7 +283,7 @@ class Workers:
         found = await self._search(work.query, [work.query], "vector", FALLBACK_DOCUMENTS)
         documents = found.documents
         try:
-            async with asyncio.timeout(task["model_s"]):
+            async with asyncio.timeout(self._real(task["model_s"])):
                 prompt = agents.writer(work.query, documents, sentences=SENTENCES["simple"])
                 text = await self._ask(calls, "fallback", prompt, documents=documents)
             return agents.read_answer(text), documents
