@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -99,6 +100,13 @@ class Corpus:
     def word_counts(self) -> Counter[str]:
         """How often each word occurs, in lower case."""
         return Counter(word for passage in self.passages for word in words(passage.indexed))
+
+    @cached_property
+    def neighbours(self) -> frozenset[tuple[str, str]]:
+        """Pairs of words that follow one another."""
+        return frozenset(
+            pair for passage in self.passages for pair in pairwise(words(passage.indexed))
+        )
 
     @cached_property
     def words_by_initial(self) -> dict[str, list[str]]:

@@ -23,6 +23,7 @@ DEPTH: Final = 50  # passages of each ranking that are fused
 RRF: Final = 60.0  # Cormack, Clarke and Büttcher, SIGIR 2009
 SEEDS: Final = 5  # passages where a walk on the graph starts
 SAME: Final = 0.8  # Jaccard similarity of the words of passages that count as one
+VARIANT_SHARE: Final = 5  # one of so many passages is a variant's
 MOST_QUERY_CHARS: Final = 4_096
 
 Ranking = list[tuple[int, float]]
@@ -49,8 +50,9 @@ class Retriever:
         """Return the best passages, the best first, none twice.
 
         Args:
-            query: A question, or several that ask for the same, such as those of `rewrite`; their
-                rankings are fused.
+            query: A question, or a question and variants of it, as `rewrite` returns them. Up to
+                a fifth of the passages are then the best of the variants that the question itself
+                does not find; they come last.
             strategy: "vector", "hybrid" or "graphrag".
             top_k: Passages at most.
 
@@ -66,9 +68,10 @@ class Retriever:
         if max(map(len, queries)) > MOST_QUERY_CHARS:
             raise ConfigError(f"the query has more than {MOST_QUERY_CHARS:,} characters.")
         rankings = [self._rank(one, strategy) for one in queries if one.strip()]
-        ranking = rankings[0] if len(rankings) == 1 else fuse(rankings)
-        found = [self._document(i, score) for i, score in ranking[: 4 * top_k]]
-        return deduplicate(found)[:top_k]
+        found = [self._found(ranking, top_k) for ranking in rankings[:1]]
+        if len(rankings) > 1:
+            found.append(self._found(fuse(rankings[1:]), top_k))
+        return _filled(found, top_k)
 
     def _rank(self, query: str, strategy: str) -> Ranking:
         near = self._near(query)
@@ -92,11 +95,15 @@ class Retriever:
         entities = self.graph.entities_of(query)
         return _best(self.graph.walk(entities, weights), above=0.0)
 
-    def _document(self, number: int, score: float) -> Document:
-        passage = self.corpus.passages[number]
-        return Document(
-            doc_id=passage.doc_id, text=passage.text, source=passage.source, score=score
-        )
+    def _found(self, ranking: Ranking, top_k: int) -> list[Document]:
+        """The best passages of a ranking, none twice."""
+        made = []
+        for i, score in ranking[: 2 * top_k]:
+            own = self.corpus.passages[i]
+            made.append(
+                Document(doc_id=own.doc_id, text=own.text, source=own.source, score=score)
+            )
+        return deduplicate(made)[:top_k]
 
     @cached_property
     def graph(self) -> EntityGraph:
@@ -123,6 +130,17 @@ def fuse(rankings: Iterable[Ranking]) -> Ranking:
         for rank, (i, _) in enumerate(ranking[:DEPTH]):
             scores[i] += 1.0 / (RRF + rank + 1)
     return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _filled(found: list[list[Document]], top_k: int) -> list[Document]:
+    """Documents of a question, the last of them replaced by the best new ones of its variants."""
+    first = found[0]
+    if len(found) == 1:
+        return first
+    room = top_k // VARIANT_SHARE
+    kept = {document.doc_id for document in first[: top_k - room]}
+    new = [document for document in found[1] if document.doc_id not in kept][:room]
+    return deduplicate([*first[: top_k - len(new)], *new])
 
 
 def deduplicate(documents: Iterable[Document]) -> list[Document]:

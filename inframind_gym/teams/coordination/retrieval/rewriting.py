@@ -20,7 +20,7 @@ from inframind_gym.teams.coordination.retrieval.vectors import known_words
 
 MOST_VARIANTS: Final = 2
 SURE: Final = 0.9  # similarity of a typo and a word, by difflib's ratio
-ALIKE: Final = 0.8  # if it is not two words written as one
+ALIKE: Final = 0.86  # if it is not two words written as one
 _WORD: Final = re.compile(r"[A-Za-z0-9]+(?:[._/+-][A-Za-z0-9]+)*")
 _SHORT: Final = re.compile(r"\(([A-Z][A-Za-z]{1,6})\)")
 _JOINT: Final = re.compile(r"\s+(?:and|versus|vs\.?|compared (?:to|with)|or|while|but)\s+|[;?]\s+")
@@ -74,7 +74,7 @@ def _corrected(word: str, corpus: Corpus) -> str:
         if old in lower and counts[other := lower.replace(old, new)] > counts[lower]:
             return other
     known = lower in counts or lower in glossary.abbreviations or lower in glossary.synonyms
-    if known or lower in known_words():
+    if known or not known_words().isdisjoint(_without_ending(lower)):
         return word
     near = [
         other
@@ -85,9 +85,15 @@ def _corrected(word: str, corpus: Corpus) -> str:
         if found := difflib.get_close_matches(lower, near, n=1, cutoff=cutoff):
             return found[0]
         for i in range(2, len(lower) - 1):  # two words written as one
-            if counts[lower[:i]] > 1 and counts[lower[i:]] > 1:
+            if (lower[:i], lower[i:]) in corpus.neighbours:
                 return f"{lower[:i]} {lower[i:]}"
     return word
+
+
+def _without_ending(word: str) -> list[str]:
+    """A word, and without each ending that it may have."""
+    cut = [word.removesuffix(ending) for ending in ("s", "es", "ed", "ing", "er", "ly")]
+    return [word, *cut, *(f"{stem}e" for stem in cut[2:])]
 
 
 def _extended(query: str, table: dict[str, str], corpus: Corpus) -> str:

@@ -12,11 +12,13 @@ _WORD: Final = re.compile(r"[A-Za-z0-9]+(?:[._/+-][A-Za-z0-9]+)*")
 _PART: Final = re.compile(r"[^A-Za-z0-9]+")
 _STOP: Final = """
 a about all also am an and any are as at be been being but by can could did do does
-doing for from get gets give given go had has have having he her here his how i if in into is it 
+doing for from get gets give given go had has have having he her here his how i if in into is it
 its just like make makes many may me more most much must my need no not of on one only or other our
 out over own per please same she should so some such tell than that the their them then there
 these they thing this those through to too under up us use used uses using very want was way we
-were what when where which while who whose why will with without would you your"""
+were what when where which while who whose why will with without would you your arent cant couldnt
+didnt doesnt dont havent ill im isnt ive lets pls plz thats theres theyre u ur wasnt werent whats
+wont wouldnt youre"""
 STOP_WORDS: Final = frozenset(_STOP.split())
 
 
