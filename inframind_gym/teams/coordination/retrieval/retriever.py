@@ -100,9 +100,7 @@ class Retriever:
         made = []
         for i, score in ranking[: 2 * top_k]:
             own = self.corpus.passages[i]
-            made.append(
-                Document(doc_id=own.doc_id, text=own.text, source=own.source, score=score)
-            )
+            made.append(Document(doc_id=own.doc_id, text=own.text, source=own.source, score=score))
         return deduplicate(made)[:top_k]
 
     @cached_property

@@ -18,7 +18,7 @@ out over own per please same she should so some such tell than that the their th
 these they thing this those through to too under up us use used uses using very want was way we
 were what when where which while who whose why will with without would you your arent cant couldnt
 didnt doesnt dont havent ill im isnt ive lets pls plz thats theres theyre u ur wasnt werent whats
-wont wouldnt youre"""
+wont wouldnt youre well even"""
 STOP_WORDS: Final = frozenset(_STOP.split())
 
 
