@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from inframind_gym.configs import StrictModel, validate, within
+from inframind_gym.configs import Fraction, StrictModel, validate, within
 from inframind_gym.teams.coordination.settings import DEFAULT
 
 
@@ -13,7 +13,7 @@ class CoordinationConfig(StrictModel):
     """Arguments of `CoordinationEnv`, described there, with the values that they may have."""
 
     team: str = DEFAULT
-    conversation: bool = False
+    conversation: bool | Fraction = False
     supervisor: Literal["rule", "model"] = "rule"
     max_num_seqs: Annotated[int, within(1, 64)] | None = None
     noise: bool = True

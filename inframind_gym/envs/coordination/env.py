@@ -110,7 +110,7 @@ class CoordinationEnv(gym.Env[Any, Any]):
     All are JSON types.
 
     * `team`: name or path of the constants (`envs_configs/teams`).
-    * `conversation`: whether there are exchanges before the question.
+    * `conversation`: whether there are exchanges before the question, or for what share of them.
     * `supervisor`: "rule", whose decisions take a millisecond, or "model", which reads what is new
       and writes 20 tokens at each decision.
     * `max_num_seqs`: calls that the server decodes together; None: of the constants (3).
@@ -129,7 +129,7 @@ class CoordinationEnv(gym.Env[Any, Any]):
     def __init__(
         self,
         team: str = "coordination",
-        conversation: bool = False,
+        conversation: bool | float = False,
         supervisor: Literal["rule", "model"] = "rule",
         max_num_seqs: int | None = None,
         noise: bool = True,

@@ -53,7 +53,7 @@ class CoordinationSimulation:
         self.question = SimulatedQuestion(
             self.settings,
             num_envs,
-            conversation=config.conversation,
+            conversation=float(config.conversation),
             noise=config.noise,
             newest_only=config.trim == "newest",
         )

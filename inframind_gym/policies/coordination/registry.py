@@ -33,6 +33,7 @@ POLICIES: Final = Registry[CoordinationPolicy](
         ),
         _entry("always_plan", "supervisors:AlwaysPlan", "the same with a plan for every question"),
         _entry("no_validate", "supervisors:NoValidate", "the same without validation"),
+        _entry("sb3_maskable_ppo:folder", "ppo:MaskablePpoPolicy", "sb3-contrib's MaskablePPO"),
     ),
     bounds=(
         _entry("optimum", "oracle:OptimalPolicy", "a bound: exact optimum that knows the question"),

@@ -57,7 +57,7 @@ FACETS: Final = 3
 WRITER: Final = len(AGENTS)  # the synthesis agent when it writes; a row of calls of its own
 _CALLS: Final = 64  # places of draws of an agent
 _DRAWS: Final = np.arange(9, dtype=np.int64)  # of a call: failure, slow, length, 6 outcomes
-_OF_QUESTION: Final = np.arange(33, dtype=np.int64)  # 14, 3 of the history, up to 16 exchanges
+_OF_QUESTION: Final = np.arange(34, dtype=np.int64)  # 14, 4 of the history, up to 16 exchanges
 _TIMEOUT, _GARBAGE = 1, 2  # places in FAILURES
 _PLACES: Final = np.arange(FACETS)
 _SUBTASK: Final = len(COMPLEXITIES)  # place of a sub-task among the chances of a search
@@ -96,7 +96,7 @@ class SimulatedQuestion:
     Args:
         settings: constants of the team.
         n: number of questions.
-        conversation: whether there are exchanges before.
+        conversation: share of the questions with exchanges before.
         noise: whether lengths vary, calls fail and sub-tasks bring passages again.
 
         newest_only: whether a trim keeps the newest exchanges alone.
@@ -117,7 +117,7 @@ class SimulatedQuestion:
         settings: CoordinationSettings,
         n: int,
         *,
-        conversation: bool = False,
+        conversation: float = 0.0,
         noise: bool = True,
         newest_only: bool = False,
     ) -> None:
@@ -203,15 +203,16 @@ class SimulatedQuestion:
         self.refers_to[rows] = -1
         if pinned.history is None and not self._conversation:
             return
+        talks = (u[:, -1] < self._conversation) | (pinned.history is not None)
         low, high = history.tokens
         total = np.floor(high - (high - low) * u[:, 0] ** 2)
         if pinned.history is not None:
             total[:] = pinned.history
         shares = 0.5 + u[:, 3 : 3 + history.exchanges]
         sizes = np.floor(total[:, None] * shares / shares.sum(axis=1, keepdims=True))
-        self.history[rows] = sizes.astype(np.int64)
+        self.history[rows] = np.where(talks[:, None], sizes, 0).astype(np.int64)
         exchange = np.floor(u[:, 1] * history.exchanges).astype(np.int64)
-        refers = np.where(u[:, 2] < history.refers, exchange, -1)
+        refers = np.where(talks & (u[:, 2] < history.refers), exchange, -1)
         self.refers_to[rows] = refers if pinned.refers_to is None else pinned.refers_to
 
     # Calls
