@@ -24,8 +24,9 @@ from inframind_gym.envs.coordination.observation import observe
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies.coordination import registry
 from inframind_gym.teams.coordination import lexical
+from inframind_gym.teams.coordination.agents import with_ids
 from inframind_gym.teams.coordination.context import ContextLimits, ContextManager, role_of
-from inframind_gym.teams.coordination.contracts import AgentResponse, Document
+from inframind_gym.teams.coordination.contracts import AgentResponse, Document, Issue
 from inframind_gym.teams.coordination.faults import Faulty
 from inframind_gym.teams.coordination.graph import Ask, Pause, Reply, has_langgraph, play
 from inframind_gym.teams.coordination.grounding import find_issues
@@ -256,7 +257,7 @@ class MultiAgentCoordinator:
     def _session(self, query: str, history: list[Any], options: QuerySettings) -> Session:
         settings = _adapted(self.settings, options, slow=not self.is_simulated)
         work = Work(query, history)
-        provider = self._provider or RuleAnswers(work, settings, find_issues).provider()
+        provider = self._provider or RuleAnswers(work, settings, check).provider()
         if self._fault is not None:
             provider = Faulty(provider, self._fault)
         retry = options.retry
@@ -275,7 +276,7 @@ class MultiAgentCoordinator:
             self.searcher,
             work,
             rewrite=partial(rewrite, corpus=self._corpus),
-            check=find_issues,
+            check=check,
             log=self._log,
             model_queries=options.rewrite == "model",
         )
@@ -328,6 +329,11 @@ class _Decider:
     def __call__(self, state: CoordinationState) -> int:
         seen = contexts(state, _ROW)
         return int(self._policy.act_batch(observe(state, _ROW), seen, _ROW)[0])
+
+
+def check(query: str, response: str, sources: Sequence[Document]) -> list[Issue]:
+    """Return the issues of an answer that has the numbers of its sources, see `find_issues`."""
+    return find_issues(query, with_ids(response, sources), sources)
 
 
 def _open(backend: str, model_path: str) -> Provider:
