@@ -189,6 +189,14 @@ class CoordinationSimulation:
             "caught": question.caught[rows],
             "context_kept": kept.astype(np.int64),
             "over_context_tokens": np.maximum(state.over_threshold[rows], 0),
+            "context_tokens": state.context[rows],
+            "failures": state.failures[rows].sum(axis=1),
+            "subtasks": state.subtasks[rows],
+            "widest": state.widest[rows],
+            "searches": state.searches[rows],
+            "merged": state.merged[rows].astype(np.int64),
+            "rewritten": state.rewritten[rows].astype(np.int64),
+            "trimmed": state.trimmed[rows].astype(np.int64),
         }
 
     # Information for policies

@@ -161,7 +161,7 @@ class Retrieval(StrictModel):
 
     recall: tuple[Three, Three, Three]
     whole: Three
-    rewritten_misses: Fraction
+    rewritten_misses: Three
     duplicate: Fraction
     score: Two
     score_spread: NonNegative

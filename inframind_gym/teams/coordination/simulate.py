@@ -159,7 +159,8 @@ class SimulatedQuestion:
         # Chances of a search: plain or rewritten; complexity of a whole question, or a sub-task;
         # kind; strategy.
         plain = np.concatenate([np.array(retrieval.whole)[:, None, None] * recall, recall[None]])
-        self.chances = np.stack([plain, 1.0 - retrieval.rewritten_misses * (1.0 - plain)])
+        misses = np.array(retrieval.rewritten_misses) * (1.0 - plain)
+        self.chances = np.stack([plain, 1.0 - misses])
         self._search_s = np.array(settings.search_s.values)
         self._draft_length = np.array(tokens.draft)
         self._factors = np.array(tokens.factors if self._noise else (1.0,))
