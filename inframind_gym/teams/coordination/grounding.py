@@ -26,8 +26,9 @@ from inframind_gym.teams.coordination.retrieval.text import STOP_WORDS, stem, te
 
 COVERED: Final = 0.40  # share of a sentence's words, by rarity, that one passage must have
 ALIGNED: Final = 0.50  # share of a clause's words that make a source's clause its counterpart
-_NEGATIONS: Final = """no not never nothing none cannot neither nor nobody without hardly cant wont
-doesnt dont"""
+SWAPPED: Final = 0.60  # the same, to compare the names of both
+_NEGATIONS: Final = """no not never nothing none cannot neither nor nobody hardly cant wont doesnt
+dont"""
 NEGATIONS: Final = frozenset(_NEGATIONS.split())
 _PAIRS: Final = """above/below after/before below/exceeds fails/holds always/never approximate/exact
 best/worst bigger/smaller cheap/dear cold/warm decrease/increase fall/rise fast/slow faster/slower
@@ -44,6 +45,8 @@ _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
 _CLAUSE: Final = re.compile(r"[;:]\s+|,\s+(?:but|and|while|whereas|because|since|so|or|which)\s+")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9]+(?:[._,/+'-][A-Za-z0-9]+)*%?|%")
 _NUMBER: Final = re.compile(r"^(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?(%?)$")
+_CONTRAST: Final = re.compile(r",\s+not\b[^,;.]*")  # "how, not what" denies nothing
+_COUNTED: Final = re.compile(r"\b(?:two|three) (\w+)", re.I)  # maybe the writer counted
 _PER: Final = re.compile(r"(\d)(?:/(?=[a-z])|-(?=\d))")  # "10/s" and "20-30" are numbers
 _NAME: Final = re.compile(r"[A-Za-z]+[._/-]?[A-Z0-9]|[A-Za-z0-9]+[_/][A-Za-z0-9]")
 
@@ -81,13 +84,14 @@ class _Evidence:
     """Sources of one answer, ready to be compared with its sentences."""
 
     def __init__(self, query: str, sources: Sequence[Document]) -> None:
-        self._texts = [f"{source.source}. {source.text}" for source in sources]
-        self._terms = [frozenset(terms(text)) for text in self._texts]
+        self._sources = [(source.source, source.text) for source in sources]
+        texts = [f"{title}. {text}" for title, text in self._sources]
+        self._terms = [frozenset(terms(text)) for text in texts]
         counts = Counter(term for own in self._terms for term in own)
         self._rarity = {t: math.log(1 + len(sources) / n) for t, n in counts.items()}
         self._unknown = math.log(1 + 2 * len(sources))
         self._query = query
-        self._all = _lower(" ".join([query, *self._texts]))
+        self._all = _lower(" ".join([query, *texts]))
 
     def cover(self, sentence: str) -> tuple[int, float]:
         """Return the passage that has most of a text's words, and the share of them."""
@@ -97,9 +101,9 @@ class _Evidence:
 
     def compare(self, sentence: str) -> list[Issue]:
         """Return what a sentence says otherwise than the passage that covers it."""
-        text = self._texts[self.cover(sentence)[0]]
+        title, text = self._sources[self.cover(sentence)[0]]
         found: list[tuple[str, str]] = []
-        own = _lower(f"{text} {self._query}")
+        own = _lower(f"{title} {text} {self._query}")
         for name in _names(sentence):
             if name.lower() not in self._all:
                 found.append(("hallucination", f"no source names {name}"))
@@ -107,7 +111,7 @@ class _Evidence:
                 found.append(("inaccuracy", f"the source does not name {name}"))
         found += [("inaccuracy", why) for why in _numbers_differ(sentence, text, self._query)]
         for clause in _clauses(sentence):
-            why = self._contradiction(clause, text)
+            why = self._contradiction(clause, title, text)
             if why:
                 found.append(("inaccuracy", why))
         return [
@@ -120,24 +124,35 @@ class _Evidence:
         total = sum(weights.values())
         return sum(w for term, w in weights.items() if term in own) / total if total else 1.0
 
-    def _contradiction(self, clause: str, text: str) -> str:
+    def _contradiction(self, clause: str, title: str, text: str) -> str:
         """Say how a clause contradicts its counterpart in a passage; empty if it does not."""
-        others = [c for sentence in _SENTENCE.split(text) for c in _clauses(sentence)]
+        rivals = [c for sentence in _SENTENCE.split(text) for c in _clauses(sentence)]
         asked = terms(clause)
-        if len(asked) < 2 or not others:
+        if len(asked) < 2 or not rivals:
             return ""
-        scored = [(self._share(asked, frozenset(terms(other))), other) for other in others]
+        scored = [(self._share(asked, frozenset(terms(rival))), rival) for rival in rivals]
         share, best = max(scored)
         if share < ALIGNED:
             return ""
-        if _denies(clause) != _denies(best):
-            return "the source has the reverse"
-        one, two = _lower(clause), _lower(best)
-        for a, b in _OPPOSITES:
-            for said, meant in ((a, b), (b, a)):
-                if said in one and meant in two and said not in two and meant not in one:
-                    return f"the source has {meant}, not {said}"
-        return ""
+        here, there = _denied(clause), _denied(best)
+        shared = (here & set(terms(best))) - there | (there & set(asked)) - here
+        if shared and _denials(clause) != _denials(best):
+            return f"the source has the reverse of {min(shared)}"
+        names, others = _new_names(clause, f"{best} {title}"), _new_names(best, clause)
+        names = [name for name in names if name.lower() in _lower(text)]
+        if share >= SWAPPED and names and others:
+            return f"the source has {others[0]} there, not {names[0]}"
+        return _opposite(clause, best)
+
+
+def _opposite(clause: str, source: str) -> str:
+    """Say which word of a clause is the opposite of one in a source; empty if none is."""
+    one, two = _lower(clause), _lower(source)
+    for a, b in _OPPOSITES:
+        for said, meant in ((a, b), (b, a)):
+            if said in one and meant in two and said not in two and meant not in one:
+                return f"the source has {meant}, not {said}"
+    return ""
 
 
 def _lower(text: str) -> frozenset[str]:
@@ -150,8 +165,22 @@ def _clauses(sentence: str) -> list[str]:
     return [clause for clause in _CLAUSE.split(sentence) if clause.strip()]
 
 
-def _denies(clause: str) -> bool:
-    return sum(word in NEGATIONS for word in _lower(clause)) % 2 == 1
+def _denials(clause: str) -> int:
+    """Whether the negations of a clause cancel out (0) or not (1)."""
+    tokens = _TOKEN.findall(_CONTRAST.sub("", clause))
+    return sum(token.lower() in NEGATIONS for token in tokens) % 2
+
+
+def _denied(clause: str) -> set[str]:
+    """Stems of the words that a negation in a clause is about: one before it, three after."""
+    tokens = [token.lower() for token in _TOKEN.findall(_CONTRAST.sub("", clause))]
+    content = [(i, stem(t)) for i, t in enumerate(tokens) if t not in STOP_WORDS | NEGATIONS]
+    found: set[str] = set()
+    for place, token in enumerate(tokens):
+        if token in NEGATIONS:
+            found.update([word for i, word in content if i < place][-1:])
+            found.update([word for i, word in content if i > place][:3])
+    return found
 
 
 def _names(sentence: str) -> list[str]:
@@ -163,6 +192,12 @@ def _names(sentence: str) -> list[str]:
         if (capital or _NAME.match(token)) and not _NUMBER.match(token):
             found.append(token)
     return list(dict.fromkeys(found))
+
+
+def _new_names(clause: str, other: str) -> list[str]:
+    """Names in a clause of which another has no part."""
+    known = _lower(other)
+    return [name for name in _names(f"_ {clause}") if not _lower(name) & known]
 
 
 def _numbers(text: str) -> list[tuple[float, str]]:
@@ -188,13 +223,15 @@ def _numbers_differ(sentence: str, text: str, query: str) -> list[str]:
     there = _numbers(text)
     values = {value for value, _ in [*there, *_numbers(query)]}
     found = []
+    known = {unit for _, unit in there}
+    sentence = _COUNTED.sub(lambda m: m[0] if stem(m[1].lower()) in known else m[1], sentence)
     for value, unit in _numbers(sentence):
         units = {its for other, its in there if other == value}
         if value not in values:
             found.append(f"the source does not have the number {value:g}")
-        elif (
+        elif value in values and (
             _is_unit(unit)
-            and unit in {its for _, its in there}
+            and unit in known
             and units
             and unit not in units
             and all(map(_is_unit, units))
