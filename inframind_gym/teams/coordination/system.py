@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -212,10 +211,14 @@ class MultiAgentCoordinator:
         finally:
             self._fault = before
 
+    def rewrite(self, query: str) -> list[str]:
+        """Return the forms of a query that retrieval searches for, by rules."""
+        return rewrite(query, self._corpus)
+
     def rewriting_ms(self, query: str) -> float:
         """Return the milliseconds that rewriting a query by rules takes."""
         began_s = time.perf_counter()
-        rewrite(query, self._corpus)
+        self.rewrite(query)
         return 1000.0 * (time.perf_counter() - began_s)
 
     def measure(self) -> Speed:
@@ -275,7 +278,7 @@ class MultiAgentCoordinator:
             service,
             self.searcher,
             work,
-            rewrite=partial(rewrite, corpus=self._corpus),
+            rewrite=self.rewrite,
             check=check,
             log=self._log,
             model_queries=options.rewrite == "model",
