@@ -116,9 +116,7 @@ class CoordinationSuite(TeamSuite):
 
     def constants(self, config: Any) -> dict[str, Any]:
         """Return the constants of the team."""
-        from inframind_gym.teams.coordination.settings import load_settings
-
-        return {"team": load_settings(config.team).model_dump(mode="json")}
+        return {"team": config.settings().model_dump(mode="json")}
 
 
 class TokenBudgetSuite(TeamSuite):

@@ -114,6 +114,7 @@ class CoordinationEnv(gym.Env[Any, Any]):
     * `supervisor`: "rule", whose decisions take a millisecond, or "model", which reads what is new
       and writes 20 tokens at each decision.
     * `max_num_seqs`: calls that the server decodes together; None: of the constants (3).
+    * `prefill_tokens_per_s`: rate at which the server reads; None: of the constants (1,050).
     * `noise`: whether lengths vary and calls fail.
     * `fallback`: whether there is a fallback when time is up; without one the answer is worth 0.
     * `trim`: "both_ends" keeps the oldest 30 % and the newest 70 %, "newest" the newest alone.
@@ -132,6 +133,7 @@ class CoordinationEnv(gym.Env[Any, Any]):
         conversation: bool | float = False,
         supervisor: Literal["rule", "model"] = "rule",
         max_num_seqs: int | None = None,
+        prefill_tokens_per_s: float | None = None,
         noise: bool = True,
         fallback: bool = True,
         trim: Literal["both_ends", "newest"] = "both_ends",

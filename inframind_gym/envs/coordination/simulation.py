@@ -18,7 +18,6 @@ from inframind_gym.envs.coordination.observation import OBSERVATION_SIZE, observ
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.rules import FALLBACK, TERMS, Ints
 from inframind_gym.teams.coordination.scenarios import Scenario
-from inframind_gym.teams.coordination.settings import load_settings
 from inframind_gym.teams.coordination.simulate import SimulatedQuestion
 from inframind_gym.teams.coordination.state import (
     ANSWERED,
@@ -49,7 +48,7 @@ class CoordinationSimulation:
 
     def __init__(self, config: CoordinationConfig, num_envs: int) -> None:
         self.config, self.num_envs = config, num_envs
-        self.settings = load_settings(config.team)
+        self.settings = config.settings()
         self.question = SimulatedQuestion(
             self.settings,
             num_envs,
@@ -57,7 +56,7 @@ class CoordinationSimulation:
             noise=config.noise,
             newest_only=config.trim == "newest",
         )
-        seqs = config.max_num_seqs or self.settings.server.max_num_seqs
+        seqs = self.settings.server.max_num_seqs
         self.state = CoordinationState(self.settings, num_envs, seqs)
         self.terms = np.zeros((num_envs, len(TERMS)))
         self.action = np.zeros(num_envs, np.int64)

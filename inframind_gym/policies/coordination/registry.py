@@ -21,6 +21,7 @@ POLICIES: Final = Registry[CoordinationPolicy](
     entries=(
         _entry("random", "supervisors:RandomSupervisor", "any open action"),
         _entry("basic_rag", "supervisors:BasicRag", "one vector search, then the answer"),
+        _entry("checked_rag", "supervisors:CheckedRag", "one hybrid search, validation, answer"),
         _entry(
             "seed_supervisor",
             "supervisors:SeedSupervisor",

@@ -89,12 +89,23 @@ class BasicRag(BaseCoordinationPolicy):
     """One vector search for the whole question, then the answer."""
 
     name = "basic_rag"
+    search: ClassVar[int] = RETRIEVE
+    validates: ClassVar[bool] = False
 
     def choose(self, context: CoordinationContext, rows: Ints) -> Ints:
         """Return the search, then the answer; the fallback where one of them fails, (n,)."""
-        action = np.where(context.docs > 0, ANSWER, RETRIEVE)
+        answer = np.where(~context.judged & self.validates, VALIDATE, ANSWER)
+        action = np.where(context.docs > 0, answer, self.search)
         open_ = context.mask[np.arange(len(rows)), action] & ~context.failed.any(axis=1)
         return np.where(open_, action, FALLBACK)
+
+
+class CheckedRag(BasicRag):
+    """One hybrid search for the whole question, a validation, then the answer."""
+
+    name = "checked_rag"
+    search = RETRIEVE + 1
+    validates = True
 
 
 class RandomSupervisor(BaseCoordinationPolicy):
