@@ -1,0 +1,497 @@
+"""The simulated question and its agents: what actions take, and what they are truly worth.
+
+The truth is a question of some complexity and kind, which needs one to three pieces of evidence. A
+search finds a piece if its luck is below the chance of the strategy for this kind of question;
+searches for the whole of a complex question find less, so that a plan pays. A draft uses some of
+what was found, fewer pieces where several searches were not merged; it may claim what no source
+says, the more the more is missing, and may leave sources out. A validation finds such defects or
+does not; a draft that was told of them has fewer. In a conversation a piece may be in an exchange
+before, and is gone when that exchange is trimmed.
+
+All draws are functions of the question's key and of their place in it (the agent and the number of
+its call), so that every policy meets the same question. The numbers are in
+`envs_configs/teams/coordination.yaml`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.simulator.rng import uniform_array
+from inframind_gym.teams.coordination import rules
+from inframind_gym.teams.coordination.rules import (
+    ANSWER,
+    FALLBACK,
+    PARALLEL,
+    PLAN,
+    PLANNER,
+    REGENERATE,
+    RETRIEVAL,
+    REWRITE,
+    ROUTE,
+    ROUTER,
+    SYNTHESIS,
+    SYNTHESIZE,
+    TRIM,
+    VALIDATE,
+    VALIDATION,
+    Bools,
+    Floats,
+    Ints,
+)
+from inframind_gym.teams.coordination.settings import (
+    AGENTS,
+    COMPLEXITIES,
+    STRATEGIES,
+    CoordinationSettings,
+)
+from inframind_gym.teams.coordination.state import CoordinationState, Outcome
+
+# Streams of random numbers, apart from those of `simulator.rng`.
+STREAM_QUESTION: Final = 60
+STREAM_CALL: Final = 61
+FACETS: Final = 3
+WRITER: Final = len(AGENTS)  # the synthesis agent when it writes; a row of calls of its own
+_CALLS: Final = 64  # places of draws of an agent
+_DRAWS: Final = np.arange(9, dtype=np.int64)  # of a call: failure, slow, length, 6 outcomes
+_OF_QUESTION: Final = np.arange(14, dtype=np.int64)
+_OF_HISTORY: Final = np.arange(14, 34, dtype=np.int64)  # 4, and one for each exchange, up to 16
+_TIMEOUT, _GARBAGE = 1, 2  # places in FAILURES
+_PLACES: Final = np.arange(FACETS)
+_SUBTASK: Final = len(COMPLEXITIES)  # place of a sub-task among the chances of a search
+_SEVERITY: Final = np.array([3, 1, 2])  # of the issues
+
+
+class Pinned(NamedTuple):
+    """Facts of questions that are given and not drawn; None: drawn.
+
+    Attributes:
+        complexity, kind: of the question.
+        history: tokens of the exchanges before; 0: no conversation.
+        refers_to: exchange to which the question refers, 0 the oldest; -1: to none.
+        timing_out: agent whose calls all time out; -1: none.
+    """
+
+    complexity: int | None = None
+    kind: int | None = None
+    history: int | None = None
+    refers_to: int | None = None
+    timing_out: int = -1
+
+
+class _Calls(NamedTuple):
+    """Calls of agents: (k,) each."""
+
+    seconds: Floats
+    completion: Ints
+    failure: Ints
+    luck: Floats  # (k, 6) draws of their outcomes
+
+
+class SimulatedQuestion:
+    """n questions with the state of their evidence and drafts; all arrays have a row a question.
+
+    Args:
+        settings: constants of the team.
+        n: number of questions.
+        conversation: share of the questions with exchanges before.
+        noise: whether lengths vary, calls fail and sub-tasks bring passages again.
+
+        newest_only: whether a trim keeps the newest exchanges alone.
+
+    Attributes:
+        complexity, kind, facets: (n,) true ones, and the pieces of evidence that are needed.
+        hint: (n,) complexity by the question's words.
+        refers_to: (n,) exchange that holds the first piece, -1 for none.
+        found: (n, 3) evidence that was found; `plain`: what would be without a rewriting.
+        covered, hallucinated, unsourced: (n, 3), (n,), (n,) of the draft.
+        lied, caught: (n,) drafts that hallucinated, and those of them that were found.
+        history, kept: (n, x) tokens of the exchanges before, and which are still there.
+        unread: (n,) tokens of passages that no agent has read.
+    """
+
+    def __init__(
+        self,
+        settings: CoordinationSettings,
+        n: int,
+        *,
+        conversation: float = 0.0,
+        noise: bool = True,
+        newest_only: bool = False,
+    ) -> None:
+        self.settings, self._conversation, self._noise = settings, conversation, noise
+        self.newest_only = newest_only
+        self._tables()
+        self.keys = np.zeros(n, np.uint64)
+        (
+            self.complexity,
+            self.kind,
+            self.facets,
+            self.hint,
+            self.refers_to,
+            self.timing_out,
+            self.said_complexity,
+            self.said_strategy,
+            self.gap,
+            self.unread,
+            self.lied,
+            self.caught,
+        ) = np.zeros((12, n), np.int64)
+        self.confidence, self.luck = np.zeros(n), np.zeros((n, FACETS))
+        self.found, self.plain, self.open, self.covered = np.zeros((4, n, FACETS), np.bool_)
+        self.hallucinated, self.unsourced = np.zeros((2, n), np.bool_)
+        self.calls = np.zeros((n, len(AGENTS) + 1), np.int64)
+        exchanges = settings.history.exchanges
+        self.history = np.zeros((n, exchanges), np.int64)
+        self.kept = np.ones((n, exchanges), np.bool_)
+
+    def _tables(self) -> None:
+        settings = self.settings
+        questions, retrieval, tokens = settings.questions, settings.retrieval, settings.tokens
+        self._shares = np.cumsum(questions.complexity)
+        self._kinds = np.cumsum(questions.kind_shares, axis=1)
+        self._facets = np.array(questions.facets)
+        self._subtasks = np.array(settings.planner.subtasks)
+        recall = np.array(retrieval.recall)  # kinds x strategies
+        self.best_strategy = recall.argmax(axis=1)
+        # Chances of a search: plain or rewritten; complexity of a whole question, or a sub-task;
+        # kind; strategy.
+        plain = np.concatenate([np.array(retrieval.whole)[:, None, None] * recall, recall[None]])
+        misses = np.array(retrieval.rewritten_misses) * (1.0 - plain)
+        self.chances = np.stack([plain, 1.0 - misses])
+        self._search_s = np.array(settings.search_s.values)
+        self._draft_length = np.array(tokens.draft)
+        self._factors = np.array(tokens.factors if self._noise else (1.0,))
+        self._weights = np.cumsum(tokens.weights if self._noise else (1.0,))
+        self._weights[-1] = 1.0
+
+    def start(self, rows: Ints, keys: NDArray[np.uint64], pinned: Pinned | None = None) -> None:
+        """Begin new questions, drawn from their keys (k,)."""
+        pinned = Pinned() if pinned is None else pinned
+        settings, router = self.settings, self.settings.router
+        at = np.zeros((len(rows), 1), np.int64)
+        u = uniform_array(keys[:, None], STREAM_QUESTION, at, _OF_QUESTION)
+        for flags in (self.found, self.plain, self.open, self.covered, self.hallucinated):
+            flags[rows] = False
+        for part in (self.calls, self.history, self.unread, self.lied, self.caught):
+            part[rows] = 0
+        self.unsourced[rows] = False
+        self.keys[rows], self.kept[rows], self.timing_out[rows] = keys, True, pinned.timing_out
+        complexity = np.minimum((u[:, :1] > self._shares).sum(axis=1), 2)
+        if pinned.complexity is not None:
+            complexity[:] = pinned.complexity
+        kind = np.minimum((u[:, 1:2] > self._kinds[complexity]).sum(axis=1), 2)
+        if pinned.kind is not None:
+            kind[:] = pinned.kind
+        self.complexity[rows], self.kind[rows] = complexity, kind
+        self.facets[rows], self.luck[rows] = self._facets[complexity], u[:, 2:5]
+        self.hint[rows] = _seen(complexity, u[:, 5] < settings.questions.hint_right, u[:, 6])
+        right, knows = u[:, 7] < router.complexity_right, u[:, 8] < router.strategy_right
+        self.said_complexity[rows] = _seen(complexity, right, u[:, 9])
+        best = self.best_strategy[kind]
+        other = (best + 1 + (u[:, 10] < 0.5)) % len(STRATEGIES)
+        self.said_strategy[rows] = np.where(knows, best, other)
+        low, high = router.confidence
+        self.confidence[rows] = np.where(right & knows, high, low) + 0.2 * (u[:, 11] - 0.5)
+        gap = np.floor(u[:, 13] * self._facets[complexity]).astype(np.int64)
+        self.gap[rows] = np.where(u[:, 12] < settings.planner.covers_all, -1, gap)
+        self._start_history(rows, pinned)
+
+    def _start_history(self, rows: Ints, pinned: Pinned) -> None:
+        history = self.settings.history
+        self.refers_to[rows] = -1
+        if pinned.history is None and not self._conversation:
+            return
+        at = np.zeros((len(rows), 1), np.int64)
+        u = uniform_array(self.keys[rows, None], STREAM_QUESTION, at, _OF_HISTORY)
+        talks = (u[:, -1] < self._conversation) | (pinned.history is not None)
+        low, high = history.tokens
+        total = np.floor(high - (high - low) * u[:, 0] ** 2)
+        if pinned.history is not None:
+            total[:] = pinned.history
+        shares = 0.5 + u[:, 3 : 3 + history.exchanges]
+        sizes = np.floor(total[:, None] * shares / shares.sum(axis=1, keepdims=True))
+        self.history[rows] = np.where(talks[:, None], sizes, 0).astype(np.int64)
+        exchange = np.floor(u[:, 1] * history.exchanges).astype(np.int64)
+        refers = np.where(talks & (u[:, 2] < history.refers), exchange, -1)
+        self.refers_to[rows] = refers if pinned.refers_to is None else pinned.refers_to
+
+    # Calls
+
+    def _draw(self, rows: Ints, agents: Ints, number: Ints, lengths: Ints, prompt: Ints) -> _Calls:
+        """Draw calls of agents (k,), WRITER included, by their numbers."""
+        failures, limit = self.settings.failures, self.settings.limits.call_timeout_s
+        place = agents * _CALLS + number
+        u = uniform_array(self.keys[rows, None], STREAM_CALL, place[:, None], _DRAWS)
+        factor = self._factors[(u[:, 2:3] > self._weights).sum(axis=1)]
+        completion = np.maximum(np.rint(lengths * factor), 1.0).astype(np.int64)
+        seconds = rules.call_s(prompt, completion, self.settings.server)
+        failure = np.zeros(len(rows), np.int64)
+        if self._noise:
+            seconds = np.where(u[:, 1] < failures.slow, failures.slow_factor * seconds, seconds)
+            failure[u[:, 0] < failures.timeout + failures.garbage] = _GARBAGE
+            failure[u[:, 0] < failures.timeout] = _TIMEOUT
+        who = np.where(agents == WRITER, SYNTHESIS, agents)
+        failure[(seconds > limit) | (who == self.timing_out[rows])] = _TIMEOUT
+        late = failure == _TIMEOUT
+        return _Calls(
+            np.where(late, limit, seconds), np.where(late, 0, completion), failure, u[:, 3:]
+        )
+
+    def _call(self, rows: Ints, agent: int, lengths: Any, prompt: Ints) -> _Calls:
+        """Draw the next call of one agent in each row."""
+        number = self.calls[rows, agent]
+        self.calls[rows, agent] += 1
+        agents = np.full(len(rows), agent)
+        return self._draw(rows, agents, number, np.broadcast_to(lengths, len(rows)), prompt)
+
+    def act(self, rows: Ints, actions: Ints, state: CoordinationState) -> Outcome:
+        """Carry out actions (k,) of `CoordinationState.decide`; questions are all different."""
+        outcome = Outcome.empty(len(rows))
+        for these, carry_out in (
+            (actions == ROUTE, self._route),
+            (actions == PLAN, self._plan),
+            (rules.is_retrieval(actions), self._search),
+            (actions == REWRITE, self._rewrite),
+            (actions == SYNTHESIZE, self._merge),
+            (np.isin(actions, (VALIDATE, ANSWER, REGENERATE)), self._answer),
+            (actions == TRIM, self._trim),
+            (actions == FALLBACK, self._fall_back),
+        ):
+            at = np.flatnonzero(these)
+            if len(at):
+                carry_out(rows[at], actions[at], at, state, outcome)
+        return outcome
+
+    def _record(self, at: Ints, agent: int, prompt: Ints, calls: _Calls, outcome: Outcome) -> Bools:
+        """Add one call in each row to the outcomes; returns (k,) whether it can be used."""
+        failed = calls.failure > 0
+        outcome.ms[at] += rules.milliseconds(calls.seconds)
+        outcome.prompt[at] += prompt
+        outcome.completion[at] += calls.completion
+        outcome.context[at] += calls.completion + self.settings.tokens.handoff
+        outcome.failed[at] = np.where(failed, agent, outcome.failed[at])
+        outcome.failure[at] = np.where(failed, calls.failure, outcome.failure[at])
+        return ~failed
+
+    def _route(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
+        prompt = np.full(len(rows), self.settings.tokens.query)
+        calls = self._call(rows, ROUTER, self.settings.tokens.router, prompt)
+        fine = self._record(at, ROUTER, prompt, calls, outcome)
+        outcome.strategy[at] = np.where(fine, self.said_strategy[rows], -1)
+        outcome.complexity[at] = np.where(fine, self.said_complexity[rows], -1)
+        outcome.needs_planning[at] = fine & (self.said_complexity[rows] == 2)
+        outcome.confidence[at] = np.where(fine, self.confidence[rows], 0.0)
+
+    def _plan(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
+        prompt = np.full(len(rows), self.settings.tokens.query)
+        calls = self._call(rows, PLANNER, self.settings.tokens.planner, prompt)
+        fine = self._record(at, PLANNER, prompt, calls, outcome)
+        subtasks = self._subtasks[self.complexity[rows]]
+        outcome.subtasks[at] = np.where(fine, subtasks, 0)
+        self.open[rows] = fine[:, None] & (subtasks[:, None] > _PLACES)
+
+    def _search(self, rows: Ints, actions: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
+        """Search for the first sub-tasks that wait, or for the whole question if none does."""
+        settings, strategy = self.settings, rules.strategy_of(actions)
+        passages, tokens = settings.passages, settings.tokens
+        kind, complexity = self.kind[rows], self.complexity[rows]
+        rewritten = state.rewritten[rows].astype(np.int64)
+        waits = state.planned[rows] & (state.pending[rows] > 0)
+        width = np.where(actions >= PARALLEL, state.pending[rows], 1)
+        width = np.minimum(width, settings.limits.parallel_calls)
+        used = width[:, None] > _PLACES  # calls
+        seconds, completion, failure, luck = self._wave(rows, used, state.max_num_seqs)
+        variants = 1 + 2 * rewritten  # a rewriting brings two more queries
+        outcome.ms[at] = rules.milliseconds(seconds + variants * self._search_s[strategy])
+        outcome.prompt[at], outcome.completion[at] = width * tokens.query, completion
+        failed = failure.any(axis=1)
+        outcome.failed[at] = np.where(failed, RETRIEVAL, -1)
+        outcome.failure[at] = failure.max(axis=1)
+        # Call j of a wave answers the j-th sub-task that is open.
+        fine, order = used & (failure == 0), np.cumsum(self.open[rows], axis=1) - 1
+        came = np.take_along_axis(fine, np.maximum(order, 0), axis=1)
+        answers = self.open[rows] & waits[:, None] & (order < width[:, None]) & came
+        self.open[rows] &= ~answers
+        whole = ~waits & fine[:, 0]
+        planned = answers & (self.gap[rows, None] != _PLACES)
+        asked = np.where(waits[:, None], planned, whole[:, None])
+        asked &= self.facets[rows, None] > _PLACES
+        asked[:, 0] &= self.refers_to[rows] < 0  # else in the conversation, and nowhere else
+        level = np.where(waits, _SUBTASK, complexity)
+        chance = self.chances[rewritten, level, kind, strategy]
+        hits = asked & (self.luck[rows] < chance[:, None])
+        self.found[rows] |= hits
+        chance = self.chances[0, level, kind, strategy]
+        self.plain[rows] |= asked & (self.luck[rows] < chance[:, None])
+        count = np.where(waits, answers.sum(axis=1), whole)
+        docs = count * np.where(waits, passages.subtask, passages.whole)
+        again = fine & (luck[:, :, 0] < settings.retrieval.duplicate) & self._noise
+        again[:, 0] &= state.searches[rows] > 0
+        repeated = np.where(state.searches[rows] > 0, docs // 2, 0)
+        outcome.answered[at], outcome.docs[at] = count, docs
+        outcome.duplicates[at] = np.where(waits, again.sum(axis=1), repeated)
+        low, high = settings.retrieval.score
+        wanted = np.where(waits, count, self.facets[rows])
+        share = hits.sum(axis=1) / np.maximum(wanted, 1)
+        noise = settings.retrieval.score_spread * (luck[:, 0, 1] - 0.5)
+        outcome.score[at] = np.where(count > 0, low + (high - low) * share + noise, 0.0)
+        outcome.context[at] = completion + width * tokens.handoff + docs * tokens.passage
+        self.unread[rows] = np.minimum(
+            self.unread[rows] + docs * tokens.passage, passages.most * tokens.passage
+        )
+
+    def _wave(
+        self, rows: Ints, used: Bools, max_num_seqs: int
+    ) -> tuple[Floats, Ints, Ints, Floats]:
+        """Draw up to three calls of the retrieval agent at once.
+
+        Returns:
+            (k,) seconds and tokens of the waves, (k, 3) failures, (k, 3, 6) draws.
+        """
+        tokens, shape = self.settings.tokens, used.shape
+        row, slot = np.nonzero(used)
+        number = self.calls[rows, RETRIEVAL][row] + slot
+        self.calls[rows, RETRIEVAL] += used.sum(axis=1)
+        prompt, length = np.full(len(row), tokens.query), np.full(len(row), tokens.retrieval)
+        calls = self._draw(rows[row], np.full(len(row), RETRIEVAL), number, length, prompt)
+        completion, failure = np.zeros((2, *shape), np.int64)
+        alone, luck = np.zeros(shape), np.zeros((*shape, 6))
+        completion[row, slot], failure[row, slot] = calls.completion, calls.failure
+        alone[row, slot], luck[row, slot] = calls.seconds, calls.luck
+        prompts = np.where(used, tokens.query, 0)
+        together = rules.wave_s(prompts, completion, used, self.settings.server, max_num_seqs)
+        seconds = np.maximum(together, alone.max(axis=1))
+        return seconds, completion.sum(axis=1), failure, luck
+
+    def _rewrite(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
+        outcome.ms[at] = rules.milliseconds(self.settings.search_s.rewrite)
+
+    def _merge(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
+        tokens = self.settings.tokens
+        fresh = np.maximum(self.unread[rows] - state.duplicates[rows] * tokens.passage, 0)
+        prompt = tokens.query + fresh
+        calls = self._call(rows, SYNTHESIS, tokens.synthesis, prompt)
+        fine = self._record(at, SYNTHESIS, prompt, calls, outcome)
+        self.unread[rows[fine]] = 0
+
+    def _answer(self, rows: Ints, actions: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
+        """Write a draft where there is none or another is asked for; validate it where asked."""
+        writes = (actions == REGENERATE) | ~state.drafted[rows]
+        fine = np.ones(len(rows), np.bool_)
+        if writes.any():
+            fine[writes] = self._write(
+                rows[writes], actions[writes] == REGENERATE, at[writes], state, outcome
+            )
+            outcome.drafted[at] = writes & fine
+        judges = fine & (actions == VALIDATE)
+        if judges.any():
+            self._judge(rows[judges], at[judges], outcome)
+
+    def _write(self, rows: Ints, again: Bools, at: Ints, state: Any, outcome: Outcome) -> Bools:
+        settings, tokens = self.settings, self.settings.tokens
+        refers = self.refers_to[rows] >= 0
+        warned = again & state.judged[rows] & (state.issues[rows].sum(axis=1) > 0)
+        prompt = tokens.query + self.unread[rows] + tokens.issues * warned
+        prompt = prompt + tokens.history_excerpt * (refers & ~again)
+        calls = self._call(rows, WRITER, self._draft_length[self.complexity[rows]], prompt)
+        fine = self._record(at, SYNTHESIS, prompt, calls, outcome)
+        several = (state.searches[rows] > 1) & ~state.merged[rows]
+        has = self.evidence(rows)
+        uses = np.where(several, settings.draft.uses[1], settings.draft.uses[0])
+        kept = warned[:, None] & self.covered[rows]
+        chance = np.repeat(uses[:, None], FACETS, axis=1)
+        crowded = refers & (state.context[rows] > settings.context.trim_above_tokens)
+        chance[:, 0] *= np.where(crowded, settings.draft.crowded, 1.0)
+        covered = has & (kept | (calls.luck[:, :3] < chance))
+        self._set_draft(rows[fine], fine, has, covered, calls.luck, warned)
+        self.lied[rows[fine]] += self.hallucinated[rows[fine]]
+        self.unread[rows[fine]] = 0
+        return fine
+
+    def _set_draft(
+        self, rows: Ints, fine: Bools, has: Bools, covered: Bools, luck: Floats, warned: Any
+    ) -> None:
+        draft = self.settings.draft
+        missing = 1.0 - has.sum(axis=1)[fine] / self.facets[rows]
+        less = np.where(warned, draft.after_issues, 1.0)[fine]
+        self.covered[rows] = covered[fine]
+        chance = less * (draft.hallucinates + draft.per_missing * missing)
+        self.hallucinated[rows] = luck[fine, 3] < chance
+        self.unsourced[rows] = luck[fine, 4] < less * draft.unsourced
+
+    def evidence(self, rows: Ints) -> Bools:
+        """Return (k, 3) pieces of evidence at hand: found, or still in the conversation."""
+        has, exchange = self.found[rows].copy(), self.refers_to[rows]
+        refers = exchange >= 0
+        kept = self.kept[rows, np.maximum(exchange, 0)]
+        guessed = self.luck[rows, 0] < self.settings.draft.without_history
+        has[:, 0] = np.where(refers, kept | guessed, has[:, 0])
+        return has
+
+    def _judge(self, rows: Ints, at: Ints, outcome: Outcome) -> None:
+        """Validate the drafts of some rows."""
+        validator, tokens = self.settings.validator, self.settings.tokens
+        prompt = tokens.query + self._draft_length[self.complexity[rows]]
+        calls = self._call(rows, VALIDATION, tokens.validation, prompt)
+        fine = self._record(at, VALIDATION, prompt, calls, outcome)
+        short = self.covered[rows].sum(axis=1) < self.facets[rows]
+        there = np.stack([self.hallucinated[rows], self.unsourced[rows], short], axis=1)
+        chance = np.where(there, validator.finds.values, validator.false_alarm)
+        issues = (calls.luck[:, :3] < chance) & fine[:, None]
+        valid = ~issues.any(axis=1)
+        low, high = validator.confidence
+        outcome.judged[at], outcome.valid[at] = fine, valid & fine
+        said = np.where(valid, high, low) + 0.2 * (calls.luck[:, 3] - 0.5)
+        outcome.verdict[at] = np.where(fine, said, 0.0)
+        outcome.issues[at] = issues
+        outcome.severity[at] = (issues * _SEVERITY).max(axis=1)
+        self.caught[rows] += there[:, 0] & issues[:, 0]
+
+    def _trim(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
+        limits, sizes = self.settings.context, np.where(self.kept[rows], self.history[rows], 0)
+        before = sizes.sum(axis=1)
+        room = np.maximum(limits.trim_to_tokens - (state.context[rows] - before), 0)
+        if self.newest_only:
+            kept = rules.kept_exchanges(sizes, room, 0.0)
+        else:
+            kept = rules.kept_exchanges(sizes, room, limits.oldest_share)
+        self.kept[rows] &= kept
+        outcome.context[at] = np.where(kept, sizes, 0).sum(axis=1) - before
+        outcome.ms[at] = rules.milliseconds(self.settings.trim_s)
+
+    def _fall_back(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
+        """Answer by one search and one short call, which read nothing of the conversation."""
+        settings, tokens = self.settings, self.settings.tokens
+        docs = settings.passages.fallback * tokens.passage
+        outcome.ms[at] = rules.milliseconds(settings.fallback_s)
+        outcome.prompt[at], outcome.completion[at] = tokens.query + docs, tokens.fallback
+        outcome.context[at] = docs + tokens.fallback
+        place = np.full((len(rows), 1), (WRITER + 1) * _CALLS)
+        luck = uniform_array(self.keys[rows, None], STREAM_CALL, place, _DRAWS)[:, 3:]
+        chance = self.chances[0, self.complexity[rows], self.kind[rows], 0]
+        refers = self.refers_to[rows] >= 0
+        chance = np.repeat(chance[:, None], FACETS, axis=1)
+        chance[:, 0] = np.where(refers, settings.draft.without_history, chance[:, 0])
+        has = (self.luck[rows] < chance) & (self.facets[rows, None] > _PLACES)
+        covered = has & (luck[:, :3] < settings.draft.uses[0])
+        every = np.ones(len(rows), np.bool_)
+        self._set_draft(rows, every, has, covered, luck, ~every)
+
+    # Truth
+
+    def scores(self, rows: Ints) -> tuple[Floats, Floats]:
+        """Return the score of the drafts and their attribution, (k,) each, 0-1."""
+        draft = self.settings.draft
+        share = self.covered[rows].sum(axis=1) / self.facets[rows]
+        score = share * np.where(self.hallucinated[rows], draft.hallucination_keeps, 1.0)
+        return score, np.where(self.unsourced[rows], draft.unsourced_keeps, 1.0)
+
+
+def _seen(complexity: Ints, right: Bools, side: Floats) -> Ints:
+    """Return complexities (k,) as somebody sees them who is right or a step off."""
+    beside = np.where(complexity == 1, np.where(side < 0.5, 0, 2), 1)
+    return np.where(right, complexity, beside)
