@@ -81,7 +81,8 @@ class CoordinationSimulation:
             observations: (E, d), written at `rows`.
             scenario: facts of the questions that are given.
         """
-        keys = np.array([rng.integers(2**64, dtype=np.uint64) for rng in generators], np.uint64)
+        # `random_raw` is `integers(2**64, dtype=np.uint64)`, ten times as fast.
+        keys = np.array([rng.bit_generator.random_raw() for rng in generators], np.uint64)
         question, model = self.question, self.config.supervisor == "model"
         question.start(rows, keys, None if scenario is None else scenario.pinned)
         self.state.begin(

@@ -57,7 +57,8 @@ FACETS: Final = 3
 WRITER: Final = len(AGENTS)  # the synthesis agent when it writes; a row of calls of its own
 _CALLS: Final = 64  # places of draws of an agent
 _DRAWS: Final = np.arange(9, dtype=np.int64)  # of a call: failure, slow, length, 6 outcomes
-_OF_QUESTION: Final = np.arange(34, dtype=np.int64)  # 14, 4 of the history, up to 16 exchanges
+_OF_QUESTION: Final = np.arange(14, dtype=np.int64)
+_OF_HISTORY: Final = np.arange(14, 34, dtype=np.int64)  # 4, and one for each exchange, up to 16
 _TIMEOUT, _GARBAGE = 1, 2  # places in FAILURES
 _PLACES: Final = np.arange(FACETS)
 _SUBTASK: Final = len(COMPLEXITIES)  # place of a sub-task among the chances of a search
@@ -197,13 +198,15 @@ class SimulatedQuestion:
         self.confidence[rows] = np.where(right & knows, high, low) + 0.2 * (u[:, 11] - 0.5)
         gap = np.floor(u[:, 13] * self._facets[complexity]).astype(np.int64)
         self.gap[rows] = np.where(u[:, 12] < settings.planner.covers_all, -1, gap)
-        self._start_history(rows, u[:, 14:], pinned)
+        self._start_history(rows, pinned)
 
-    def _start_history(self, rows: Ints, u: Floats, pinned: Pinned) -> None:
+    def _start_history(self, rows: Ints, pinned: Pinned) -> None:
         history = self.settings.history
         self.refers_to[rows] = -1
         if pinned.history is None and not self._conversation:
             return
+        at = np.zeros((len(rows), 1), np.int64)
+        u = uniform_array(self.keys[rows, None], STREAM_QUESTION, at, _OF_HISTORY)
         talks = (u[:, -1] < self._conversation) | (pinned.history is not None)
         low, high = history.tokens
         total = np.floor(high - (high - low) * u[:, 0] ** 2)

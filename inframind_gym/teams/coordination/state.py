@@ -288,7 +288,9 @@ class CoordinationState:
         self.total_tokens[rows] += self.tokens[rows]
         self._fail(rows, actions, outcome, lost)
         keep = np.flatnonzero(~lost)
-        if len(keep):
+        if len(keep) == len(rows):
+            self._record(rows, actions, outcome)
+        elif len(keep):
             kept = Outcome._make(part[keep] for part in outcome)
             self._record(rows[keep], actions[keep], kept)
         self.reason[rows[is_fallback & (self.reason[rows] == RUNNING)]] = FELL_BACK
