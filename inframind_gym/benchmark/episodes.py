@@ -1,4 +1,4 @@
-"""What a board needs of a finished cell: sums over its records, and the values of its tail."""
+"""A finished cell as boards need it: sums over its records, and the values of its tail."""
 
 from __future__ import annotations
 

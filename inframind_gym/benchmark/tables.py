@@ -177,7 +177,8 @@ def about_draws(board: Mapping[str, Any]) -> str:
 def about_bounds(board: Mapping[str, Any]) -> str:
     """Return the part of a caption on policies that are bounds."""
     names = [row["policy"] for row in board["ranking"] if row.get("bound")]
-    why = "it is a bound" if len(names) == 1 else "they know what contestants cannot"
+    who = "it knows" if len(names) == 1 else "they know"
+    why = f"{who} what contestants cannot"
     return f" Not ranked, because {why}: {', '.join(names)}." if names else ""
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.checks import check_actions, check_options
 from inframind_gym.envs.observations import ObservationForm, Places
+from inframind_gym.envs.spare import SpareArrays
 from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.simulator.threads import MOST_THREADS
 
@@ -64,6 +65,7 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
         self._episode_costs = np.zeros(num_envs)
         self._episode_rewards = np.zeros(num_envs)
         self._every_row = np.arange(num_envs)
+        self._everywhere = np.ones(num_envs, np.bool_)
         self._over = self._every_row[:0]  # rows that the next step resets ("NextStep")
 
     def _set_spaces(
@@ -73,8 +75,7 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
         action: spaces.MultiDiscrete | spaces.Discrete,
     ) -> None:
         """Set the spaces of one environment and of the batch."""
-        self._form = ObservationForm(observation, places)
-        self._width = len(observation.low)
+        self._show(ObservationForm(observation, places), len(observation.low))
         self.single_observation_space, self.single_action_space = self._form.space, action
         self.observation_space = batch_space(self._form.space, self.num_envs)
         if isinstance(action, spaces.Discrete):
@@ -83,6 +84,11 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
         else:  # not Gymnasium's Box of integers, which samples without masks
             self._highs = action.nvec
             self.action_space = spaces.MultiDiscrete(np.tile(action.nvec, (self.num_envs, 1)))
+
+    def _show(self, form: ObservationForm, width: int) -> None:
+        """Set the form of observations, and how many numbers one has."""
+        self._form = form
+        self._observations = SpareArrays((self.num_envs, width), np.float32)
 
     # What a family does
 
@@ -165,7 +171,7 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
         self._episode_costs[:] = 0.0
         self._episode_rewards[:] = 0.0
         self._over = self._every_row[:0]
-        observations = self._fresh_observations()
+        observations = self._observations.take()
         self._start(self._every_row, observations, first=True)
         return self._form.of(observations), self._infos(np.zeros(self.num_envs))
 
@@ -179,19 +185,22 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
         if not self._generators:
             raise ConfigError("call reset() before step()")
         checked = self._checked(actions)
-        observations, rows = self._fresh_observations(), self._every_row
+        observations, rows = self._observations.take(), self._every_row
         if len(self._over):
             self._start(self._over, observations, first=False)
             rows = np.setdiff1d(rows, self._over, assume_unique=True)
         rewards, costs, over, more = self._carry_out(checked, rows, observations)
         self._episode_costs += costs
         self._episode_rewards += rewards
-        final = self._final_info(over, costs) if over.any() else {}
-        cut_short = self._cut_short(over)
         self._over = np.flatnonzero(over)
+        if not len(self._over):
+            ends = (over.copy(), over.copy())
+            return self._form.of(observations), rewards, *ends, more | self._infos(costs)
+        final = self._final_info(over, costs)
+        cut_short = self._cut_short(over)
         if self.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP:
             more |= final
-        elif final:
+        else:
             final_obs = np.empty(self.num_envs, object)
             for row in self._over.tolist():
                 final_obs[row] = self._form.of(observations[row].copy())
@@ -202,13 +211,9 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
         ends = (over & ~cut_short, cut_short)
         return self._form.of(observations), rewards, *ends, more | self._infos(costs)
 
-    def _fresh_observations(self) -> NDArray[np.float32]:
-        return np.empty((self.num_envs, self._width), np.float32)
-
     def _infos(self, costs: NDArray[np.float64]) -> dict[str, Any]:
-        every = np.ones(self.num_envs, np.bool_)
-        masks = {"action_mask": self._sample_masks(), "_action_mask": every.copy()}
-        return {"cost": costs, "_cost": every, **masks}
+        masks = {"action_mask": self._sample_masks(), "_action_mask": self._everywhere.copy()}
+        return {"cost": costs, "_cost": self._everywhere.copy(), **masks}
 
     def _final_info(
         self, over: NDArray[np.bool_], costs: NDArray[np.float64]

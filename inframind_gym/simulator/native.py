@@ -15,6 +15,7 @@ arrays, one after the other.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from functools import partial
 from operator import is_
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 V = TypeVar("V")
 
+CACHE_LINE: Final = 64  # bytes
 _DATA: Final = 4  # word of an array's block that holds the address of its data
 _PROTOTYPE: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 _BITS: Final[dict[type, tuple[str, type]]] = {  # Python type: kind, type of the word
@@ -75,6 +77,14 @@ def as_taken(value: V) -> V:
         return type(value)(*map(as_taken, value))
     taken: Any = np.require(value, requirements=["C", "W", "A"])
     return cast(V, taken)
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Zeros that begin at a line of the processor's cache, so that small records span few lines."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + CACHE_LINE, np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE
+    return np.asarray(raw[start : start + size].view(dtype).reshape(shape))
 
 
 def words_of(value: Any) -> list[int]:

@@ -217,7 +217,7 @@ def test_a_bound_holds_no_place_and_measures_the_others(tmp_path: Path) -> None:
     assert [row[0] for row in sheet.rows] == ["", "1"]
     assert sheet.headings[-1] == "of bound %"
     assert {row for row, _ in sheet.best} == {1}
-    assert "Not ranked, because it is a bound: good." in sheet.caption
+    assert "Not ranked, because it knows what contestants cannot: good." in sheet.caption
     assert "How far from the possible" not in sheet.caption
 
 

@@ -1,4 +1,4 @@
-"""What `make live` plays on vLLM, on a server that only looks like it."""
+"""The plays of `make live`, on a server that only looks like vLLM."""
 
 from __future__ import annotations
 

@@ -31,8 +31,9 @@ class AssignmentVectorEnv(BatchEnv):
         self._set_spaces(
             flat_space(self.config.queues)[0], None, spaces.Discrete(rules.NUM_ACTIONS)
         )
-        self._form = form_of(self.config.observation, self.config.queues)
-        self._width = self.simulation.observation_size
+        self._show(
+            form_of(self.config.observation, self.config.queues), self.simulation.observation_size
+        )
         self.single_observation_space = space_of(self._form)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
 

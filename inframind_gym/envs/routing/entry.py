@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from inframind_gym.envs.routing.observation import observe
 from inframind_gym.envs.routing.reward import running_cost, step_reward
 from inframind_gym.simulator.jit import inner, jit, prefetch
-from inframind_gym.simulator.server.engine import next_end, reset_cluster
-from inframind_gym.simulator.server.state import Cluster
+from inframind_gym.simulator.native import CACHE_LINE
+from inframind_gym.simulator.server.engine import next_request, reset_cluster
+from inframind_gym.simulator.server.state import FREE_IDS, Cluster
 from inframind_gym.simulator.workflow.dispatch import (
     BEGIN,
     DECISION,
@@ -23,43 +24,102 @@ from inframind_gym.simulator.workflow.dispatch import (
     STEP,
     act,
     begin_step,
+    routed_to,
     start_stream,
 )
 from inframind_gym.simulator.workflow.event_loop import advance
 from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.state import EnvState
+from inframind_gym.simulator.workflow.topology import MAX_NODES
 
-CACHE_LINE = 64  # bytes
-AHEAD, FAR_AHEAD = 1, 3  # environments: how far prefetching runs in front
-
-
-@inner
-def fetch_soon(state: EnvState, cluster: Cluster, e: int) -> None:
-    """Prefetch the heads of environment `e`: its stream and what tells the next event."""
-    for line in range(0, state.stream.itemsize, CACHE_LINE):
-        prefetch(state.stream, e, line)
-    models = cluster.end_s.shape[1]
-    prefetch(cluster.end_s, e * models, 0)
-    prefetch(cluster.counts, e * cluster.counts.shape[1], 0)
+HEADS, SERVERS, REQUESTS, QUERIES = 4, 3, 2, 1  # environments: how far ahead each is fetched
+FEW_NODES = 6  # of a query: most have no more
 
 
 @inner
-def fetch_next(state: EnvState, cluster: Cluster, e: int) -> None:
-    """Prefetch what environment `e` works on first; its heads have arrived by now."""
-    slot = int(state.stream[e].slot)
-    for line in range(0, state.query.itemsize, CACHE_LINE):
-        prefetch(state.query, e * state.query.shape[1] + slot, line)
-    models = cluster.server.shape[1]
-    for m in range(models):
-        for line in range(0, cluster.server.itemsize, CACHE_LINE):
-            prefetch(cluster.server, e * models + m, line)
-    _, m = next_end(cluster, e)
-    slots = (e * models + m) * cluster.running.shape[2]
-    prefetch(cluster.running, slots, 0)
-    prefetch(cluster.finish_clock, slots, 0)
-    prefetch(cluster.base_tokens, slots, 0)
-    prefetch(cluster.waiting, (e * models + m) * cluster.waiting.shape[2], 0)
-    prefetch(cluster.seen, e * cluster.seen.shape[1] * models, 0)
+def fetch_record(array: NDArray[Any], element: int) -> None:
+    """Prefetch a flat element of an array of records."""
+    for line in range(0, array.itemsize, CACHE_LINE):
+        prefetch(array, element, line)
+
+
+@inner
+def fetch_row(array: NDArray[Any], e: int) -> None:
+    """Prefetch all that an array in C order has of environment `e`."""
+    elements = array.size // array.shape[0]
+    for first in range(0, elements, CACHE_LINE // array.itemsize):
+        prefetch(array, e * elements + first, 0)
+
+
+@inner
+def time_passes(state: EnvState, e: int) -> bool:
+    """Return whether no other decision of environment `e` can be made at the present instant."""
+    stream = state.stream[e]
+    return bool(stream.ready_head == stream.ready_tail)
+
+
+@inner
+def fetch_heads(state: EnvState, cluster: Cluster, e: int) -> None:
+    """Prefetch what is known of environment `e` at a glance."""
+    fetch_record(state.stream, e)
+    fetch_row(state.in_flight, e)
+    fetch_row(cluster.counts, e)
+    fetch_row(cluster.end_s, e)
+    fetch_row(cluster.seen, e)
+
+
+@inner
+def fetch_servers(state: EnvState, cluster: Cluster, e: int, routed: int) -> None:
+    """Prefetch the query that environment `e` decides on, and the servers that it meets."""
+    stream = state.stream[e]
+    fetch_query(state, e, stream.slot)
+    prefetch(state.ready, e * state.ready.shape[1] + stream.ready_head, 0)
+    prefetch(cluster.free, e * cluster.free.shape[1] + cluster.counts[e, FREE_IDS] - 1, 0)
+    if time_passes(state, e):
+        for of_servers in (cluster.running, cluster.finish_clock, cluster.base_tokens):
+            fetch_row(of_servers, e)
+        fetch_row(cluster.reached, e)
+        for m in range(cluster.server.shape[1]):
+            fetch_record(cluster.server, e * cluster.server.shape[1] + m)
+        prefetch(state.arrival_s, e * state.arrival_s.shape[1] + stream.arrived, 0)
+        prefetch(state.task, e * state.task.shape[1] + stream.arrived, 0)
+    else:
+        fetch_record(cluster.server, e * cluster.server.shape[1] + routed)
+
+
+@inner
+def fetch_requests(state: EnvState, cluster: Cluster, e: int, routed: int) -> None:
+    """Prefetch the place in the queue of environment `e`'s call, and the requests that are next."""
+    models, requests = cluster.server.shape[1], cluster.request.shape[1]
+    prefetch(cluster.request, e * requests + next_request(cluster, e), 0)
+    behind = (e * models + routed) * requests + cluster.server[e, routed].waiting
+    prefetch(cluster.waiting, behind, 0)
+    prefetch(cluster.waiting, behind - (cluster.server[e, routed].waiting >> 1), 0)
+    if time_passes(state, e):
+        for m in range(models):
+            prefetch(cluster.request, e * requests + cluster.server[e, m].ending, 0)
+            prefetch(cluster.waiting, (e * models + m) * requests, 0)
+
+
+@inner
+def fetch_queries(state: EnvState, cluster: Cluster, e: int) -> None:
+    """Prefetch the queries of environment `e`'s calls that end next, and those that begin."""
+    if time_passes(state, e):
+        for m in range(cluster.server.shape[1]):
+            server = cluster.server[e, m]
+            fetch_query(state, e, cluster.request[e, server.ending].query)
+            if server.waiting > 0:
+                first = cluster.waiting[e, m, 0].request
+                prefetch(cluster.request, e * cluster.request.shape[1] + first, 0)
+
+
+@inner
+def fetch_query(state: EnvState, e: int, slot: int) -> None:
+    """Prefetch a query and its first nodes."""
+    place = e * state.query.shape[1] + slot
+    fetch_record(state.query, place)
+    for node in range(0, FEW_NODES, 2):
+        prefetch(state.node, place * MAX_NODES + node, 0)
 
 
 @jit
@@ -92,10 +152,17 @@ def drive(
     count = rows.shape[0]
     for i in range(count):
         if mode == STEP:
-            if i + FAR_AHEAD < count:
-                fetch_soon(state, cluster, rows[i + FAR_AHEAD])
-            if i + AHEAD < count:
-                fetch_next(state, cluster, rows[i + AHEAD])
+            if i + HEADS < count:
+                fetch_heads(state, cluster, rows[i + HEADS])
+            if i + SERVERS < count:
+                later = rows[i + SERVERS]
+                fetch_servers(state, cluster, later, routed_to(params, actions[later]))
+            if i + REQUESTS < count:
+                later = rows[i + REQUESTS]
+                fetch_requests(state, cluster, later, routed_to(params, actions[later]))
+            if i + QUERIES < count:
+                fetch_queries(state, cluster, rows[i + QUERIES])
+                fetch_row(observations, rows[i + QUERIES])
         e = rows[i]
         stream = state.stream[e]
         if mode == BEGIN:

@@ -115,7 +115,7 @@ def observe(params: EnvParams, state: EnvState, seen: Any, e: int, row: Any, con
             context.num_waves = 0
             context.role = -1
         else:
-            role = int(query.role[node])
+            role = int(state.node[e, slot, node].role)
             waves = params.graphs.waves[query.topology, query.num_agents - 1]
             context.kind = ROUTE
             context.node = node

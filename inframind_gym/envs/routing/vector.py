@@ -50,6 +50,9 @@ class InfraMindVectorEnv(BatchEnv):
         budget = np.nan if self.config.budget_s is None else self.config.budget_s
         self._budgets = np.full(num_envs, budget)
         _, self._contexts = self.simulation.buffers()
+        # Compiled code writes into the same arrays at every step: it need not be told again.
+        self._actions = np.zeros((num_envs, self.simulation.action_size), np.int64)
+        self._rewards, self._costs = np.zeros(num_envs), np.zeros(num_envs)
         self._completed: tuple[NDArray[np.int64], NDArray[Any]] | None = None
 
     def _simulate(self, arguments: dict[str, Any]) -> Simulation:
@@ -80,10 +83,6 @@ class InfraMindVectorEnv(BatchEnv):
         """(E, M·S) routes to models that are up; at other levels as of the single environments."""
         return np.tile(self._mask, (self.num_envs, 1))
 
-    def _fresh_observations(self) -> NDArray[np.float32]:
-        observations, self._contexts = self.simulation.buffers()
-        return observations
-
     def _start(
         self, rows: NDArray[np.int64], observations: NDArray[np.float32], *, first: bool
     ) -> None:
@@ -109,14 +108,17 @@ class InfraMindVectorEnv(BatchEnv):
         rows: NDArray[np.int64],
         observations: NDArray[np.float32],
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], dict[str, Any]]:
-        rewards, costs = np.zeros(self.num_envs), np.zeros(self.num_envs)
+        self._actions[:] = actions
+        rewards, costs = self._rewards, self._costs
+        if len(rows) < self.num_envs:
+            rewards[:] = costs[:] = 0.0
         status = self.simulation.step(
-            actions, observations, self._contexts, rewards, costs, rows=rows
+            self._actions, observations, self._contexts, rewards, costs, rows=rows
         )
         over = status != DECISION
         # Gathered when asked for, or before the next episodes begin.
         self._completed = self.simulation.completed_batch() if over.any() else None
-        return rewards, costs, over, {}
+        return rewards.copy(), costs.copy(), over, {}
 
     def _sample_masks(self) -> tuple[Any, ...]:
         return self._masks

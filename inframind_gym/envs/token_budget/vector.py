@@ -40,7 +40,7 @@ class TokenBudgetVectorEnv(BatchEnv):
         if isinstance(choices, spaces.Discrete):
             self._set_spaces(box, None, choices)
         else:
-            self._form, self._width = ObservationForm(box, None), len(box.low)
+            self._show(ObservationForm(box, None), len(box.low))
             self.single_observation_space, self.single_action_space = box, choices
             self.observation_space = batch_space(box, num_envs)
             self.action_space = batch_space(choices, num_envs)

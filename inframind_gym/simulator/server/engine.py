@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from inframind_gym.simulator.jit import inner
+from inframind_gym.simulator.jit import inner, prefetch
 from inframind_gym.simulator.server.async_scheduling import join_leaving, see_the_last_step
 from inframind_gym.simulator.server.kv_cache import (
     blocks_for,
@@ -89,14 +89,24 @@ def reset_cluster(cluster: Cluster, e: int) -> None:
 
 
 @inner
+def next_request(cluster: Cluster, e: int) -> int:
+    """The request id that the next submission takes."""
+    counts = cluster.counts[e]
+    if counts[FREE_IDS] > 0:
+        return int(cluster.free[e, counts[FREE_IDS] - 1])
+    return int(counts[USED_IDS])
+
+
+@inner
 def new_request(cluster: Cluster, e: int) -> int:
-    """A free request id."""
+    """Take a free request id."""
+    identity = next_request(cluster, e)
     counts = cluster.counts[e]
     if counts[FREE_IDS] > 0:
         counts[FREE_IDS] -= 1
-        return int(cluster.free[e, counts[FREE_IDS]])
-    counts[USED_IDS] += 1
-    return int(counts[USED_IDS]) - 1
+    else:
+        counts[USED_IDS] += 1
+    return identity
 
 
 @inner
@@ -207,12 +217,15 @@ def cut_short(cluster: Cluster, e: int, m: int, now_s: float, more: int) -> None
 
 
 @inner
-def first_finish(cluster: Cluster, e: int, m: int) -> int:
-    """Least finish clock of the running requests."""
-    least = FAR_CLOCK
-    for i in range(cluster.server[e, m].running):
-        least = min(least, cluster.finish_clock[e, m, i])
-    return int(least)
+def note_first_finish(cluster: Cluster, e: int, m: int) -> None:
+    """Keep the least finish clock of the running requests, and which of them has it."""
+    server = cluster.server[e, m]
+    least = FAR_CLOCK << 32  # clock and index in one number: a minimum without branches
+    for i in range(server.running):
+        least = min(least, int(np.int64(cluster.finish_clock[e, m, i]) << 32 | i))
+    server.next_finish = least >> 32
+    server.ending = cluster.running[e, m, least & 0xFFFFFFFF]
+    prefetch(cluster.request, e * cluster.request.shape[1] + server.ending, 0)
 
 
 @inner
@@ -248,6 +261,7 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
         return
 
     evictions = 0
+    prefilling = 0 if server.partial == NO_REQUEST else 1
     room = blocks_held_at_most(cluster, e, m, 0) + server.running + server.leaving_blocks
     if server.partial != NO_REQUEST:
         room += card.max_num_batched_tokens // card.block_size + 1
@@ -269,6 +283,7 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
         prefill += more
         attention += units
         served += admitted
+        prefilling += admitted
         kv_tokens += cached
         sees_all &= not blind
         if served > 0 or server.seen_s == NEVER_S:
@@ -281,7 +296,7 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
 
     note_reached(cluster, e, m, decoders + prefill)
     factor = 1.0 + card.slowdown * busy_peers
-    server.next_finish = first_finish(cluster, e, m)
+    note_first_finish(cluster, e, m)
     steps = server.next_finish - server.clock
     if prefill > 0 or evictions > 0:
         tokens = decoders + prefill
@@ -301,7 +316,7 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
             )
         )
         if prefill > 0:
-            note_first_tokens(cluster, e, m, now_s + server.lead_s)
+            note_first_tokens(cluster, e, m, prefilling, now_s + server.lead_s)
         if not decodes_after_lead(cluster, e, m, evictions, steps):
             server.steps = 1
             cluster.end_s[e, m] = now_s + server.lead_s
@@ -351,19 +366,17 @@ def decodes_after_lead(cluster: Cluster, e: int, m: int, evictions: int, steps: 
 
 
 @inner
-def note_first_tokens(cluster: Cluster, e: int, m: int, end_s: float) -> None:
+def note_first_tokens(cluster: Cluster, e: int, m: int, count: int, end_s: float) -> None:
     """Requests whose prefill the step being planned completes emit their first token at its end.
 
-    They are the last ones of the running list; evicted ones that return have had theirs.
+    They are among the last `count` of the running list; evicted ones that return have had theirs.
     """
-    server = cluster.server[e, m]
-    for back in range(server.running):
-        i = server.running - 1 - back
+    running = cluster.server[e, m].running
+    for i in range(max(running - count, 0), running):
         request = cluster.request[e, cluster.running[e, m, i]]
-        if request.first_token_s == request.first_token_s:
-            if request.evictions == 0:
-                return
-        elif cluster.finish_clock[e, m, i] != FAR_CLOCK:
+        if request.first_token_s != request.first_token_s and (
+            cluster.finish_clock[e, m, i] != FAR_CLOCK
+        ):
             request.first_token_s = end_s
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.simulator.native import aligned
 from inframind_gym.simulator.server.pool import PoolConfig, ServerCard
 
 NO_REQUEST: Final = -1
@@ -66,6 +67,7 @@ SERVER: Final = np.dtype(
         ("waiting", "i4"),
         ("partial", "i4"),  # request whose prefill is under way (always the last of running)
         ("next_finish", "i4"),  # least finish clock among the running
+        ("ending", "i4"),  # request that has it; a hint of what is needed next
         ("kv_tokens", "i4"),  # tokens of the running requests in the cache
         ("leaving", "i4"),  # ended with the last step, while the next was scheduled (async)
         ("leaving_blocks", "i4"),  # that they hold
@@ -207,17 +209,6 @@ def linear_cards(card: NDArray[Any]) -> NDArray[Any]:
     out["per_new_token_s"] *= (compute_s / step_s) ** (power - 1.0)
     out["roofline_power"] = 1.0
     return out
-
-
-_CACHE_LINE: Final = 64  # bytes
-
-
-def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Zeros that begin at a line of the processor's cache, so that small records span few lines."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.zeros(size + _CACHE_LINE, np.uint8)
-    start = -raw.ctypes.data % _CACHE_LINE
-    return np.asarray(raw[start : start + size].view(dtype).reshape(shape))
 
 
 def allocate(card: NDArray[Any], num_envs: int, max_requests: int) -> Cluster:

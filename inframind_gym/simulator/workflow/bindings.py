@@ -170,14 +170,14 @@ def write_order(
     order.prompt_tokens = prompt
     order.reads = nodes_read(params, query, node, phase)
     for other in range(MAX_NODES):
-        order.sources[other] = query.source[other]
+        order.sources[other] = state.node[0, slot, other].source
     order.node = node
     order.phase = phase
     order.topology = query.topology
     order.structure = params.graphs.structure[query.topology, query.num_agents - 1]
     order.model = model
     order.strategy = strategy
-    order.role = -1 if phase == FINAL else query.role[node]
+    order.role = -1 if phase == FINAL else state.node[0, slot, node].role
 
 
 @jit

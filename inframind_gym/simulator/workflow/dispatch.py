@@ -175,10 +175,25 @@ def act(params: EnvParams, state: EnvState, e: int, action: Any) -> None:
     slot = int(stream.slot)
     if stream.node == PLAN_NODE:
         for agent in range(MAX_AGENTS):
-            state.query[e, slot].role[agent] = action[2 + agent]
+            state.node[e, slot, agent].role = action[2 + agent]
         set_plan(params, state, e, slot, action[0], action[1] + 1)
         return
-    routed = action[0] if params.settings[0].level == LEVEL_EXECUTOR else action[PLAN_ACTIONS]
+    route = route_in(params, action)
     strategies = params.strategy_cdf.shape[1]
-    decide(state, e, slot, stream.node, routed // strategies, routed % strategies)
+    decide(state, e, slot, stream.node, route // strategies, route % strategies)
     stream.live = IS_TAKEN
+
+
+@inner
+def route_in(params: EnvParams, action: Any) -> int:
+    """Return the route in an action (a,), model times strategies plus strategy; 0 where none is."""
+    level = params.settings[0].level
+    if level == LEVEL_PLANNER:
+        return 0
+    return int(action[0] if level == LEVEL_EXECUTOR else action[PLAN_ACTIONS])
+
+
+@inner
+def routed_to(params: EnvParams, action: Any) -> int:
+    """Return the model that an action (a,) sends a call to, if it sends one."""
+    return route_in(params, action) // params.strategy_cdf.shape[1]

@@ -82,7 +82,7 @@ def call_done(params: EnvParams, state: EnvState, cluster: Cluster, e: int, iden
     request = cluster.request[e, identity]
     slot, node, phase = int(request.query), int(request.node), int(request.phase)
     query = state.query[e, slot]
-    model, strategy = route_of(query, node, phase)
+    model, strategy = route_of(state, e, slot, node, phase)
     truncated = was_cut(params.response, request.output_tokens)
     right = False
     if is_judged(params, query):
@@ -97,7 +97,7 @@ def call_done(params: EnvParams, state: EnvState, cluster: Cluster, e: int, iden
                 params.response,
                 params.role_fit,
                 query.task,
-                query.role[node],
+                state.node[e, slot, node].role,
                 node,
                 phase,
                 strategy,

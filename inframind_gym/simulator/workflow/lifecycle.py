@@ -111,7 +111,7 @@ def start_query(params: EnvParams, state: EnvState, e: int) -> None:
         num_agents = 1 + draw(params.agents_cdf[profile], uniform(key, STREAM_AGENTS, ordinal, 0))
     count = params.role_count[query.domain]
     for agent in range(num_agents):
-        query.role[agent] = int(uniform(key, STREAM_ROLE, ordinal, agent) * count)
+        state.node[e, slot, agent].role = int(uniform(key, STREAM_ROLE, ordinal, agent) * count)
     set_plan(params, state, e, slot, topology, num_agents)
 
 
@@ -127,11 +127,12 @@ def priority(params: EnvParams, deadline_s: float, now_s: float) -> float:
 
 
 @inner
-def route_of(query: Any, node: int, phase: int) -> tuple[int, int]:
+def route_of(state: EnvState, e: int, slot: int, node: int, phase: int) -> tuple[int, int]:
     """Model and strategy of a call of the query."""
     if phase == FINAL:
-        return int(query.final_model), FINAL_STRATEGY
-    return int(query.model[node]), int(query.strategy[node])
+        return int(state.query[e, slot].final_model), FINAL_STRATEGY
+    execution = state.node[e, slot, node]
+    return int(execution.model), int(execution.strategy)
 
 
 @inner
@@ -184,18 +185,18 @@ def prepare_call(
     """
     query = state.query[e, slot]
     stream = state.stream[e]
-    routed, strategy = route_of(query, node, phase)
+    routed, strategy = route_of(state, e, slot, node, phase)
     model = model_up(params, state, e, routed)
     if phase == FINAL:
         query.final_model = model
     else:
-        query.model[node] = model
+        state.node[e, slot, node].model = model
     reads = nodes_read(params, query, node, phase)
     limit = params.final_message_tokens[query.profile] if phase == FINAL else NO_LIMIT
     messages = 0
     for other in range(query.num_nodes):
         if reads >> np.uint32(other) & _ONE:
-            messages += min(int(query.node_tokens[other]), limit)
+            messages += min(int(state.node[e, slot, other].tokens), limit)
     prompt = (
         params.task_tokens[query.task]
         + params.overhead_tokens[query.profile]
@@ -239,7 +240,7 @@ def end_call(
     stream = state.stream[e]
     slot, node, phase = int(answer.query), int(answer.node), int(answer.phase)
     query = state.query[e, slot]
-    model, strategy = route_of(query, node, phase)
+    model, strategy = route_of(state, e, slot, node, phase)
     state.in_flight[e, ALL, model] -= 1
     state.in_flight[e, CONTROLLED, model] -= query.is_controlled
     if truncated:
@@ -320,10 +321,11 @@ def query_over(params: EnvParams, state: EnvState, e: int, slot: int) -> None:
     record.final_model = query.final_model
     record.is_controlled = query.is_controlled
     for node in range(query.num_nodes):
-        record.model[node] = query.model[node]
-        record.strategy[node] = query.strategy[node]
-        record.role[node] = query.role[node]
-        record.node_latency_s[node] = query.node_latency_s[node]
+        execution = state.node[e, slot, node]
+        record.model[node] = execution.model
+        record.strategy[node] = execution.strategy
+        record.role[node] = execution.role
+        record.node_latency_s[node] = execution.latency_s
     for node in range(query.num_nodes, MAX_NODES):
         record.model[node] = -1
         record.strategy[node] = -1

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.simulator.native import aligned
 from inframind_gym.simulator.workflow.topology import FINAL as FINAL  # phases of a call
 from inframind_gym.simulator.workflow.topology import FIRST as FIRST
 from inframind_gym.simulator.workflow.topology import MAX_NODES
@@ -38,7 +39,7 @@ CONTROLLED: Final = 1  # the agent's
 ROUTE: Final = 0
 PLAN: Final = 1
 
-# One query in flight.
+# One query in flight; its nodes lie beside it, each in one line of the processor's cache.
 QUERY: Final = np.dtype(
     [
         ("arrival_s", "f8"),
@@ -56,24 +57,31 @@ QUERY: Final = np.dtype(
         ("is_controlled", "i1"),  # 1: decided by the agent, 0: by the background router
         ("final_model", "i1"),
         ("solved", "i1"),
-        ("pushed", "u4"),  # bit masks over nodes
-        ("done", "u4"),
-        ("right", "u4"),
-        ("lost", "u4"),  # whose last call failed: nobody reads them
-        ("proven", "u4"),  # whose answer is code that the tests in the prompt prove right
+        ("pushed", "u2"),  # bit masks over nodes
+        ("done", "u2"),
+        ("right", "u2"),
+        ("lost", "u2"),  # whose last call failed: nobody reads them
+        ("proven", "u2"),  # whose answer is code that the tests in the prompt prove right
         ("prompt_tokens", "i4"),
         ("output_tokens", "i4"),
         ("calls", "i2"),
         ("truncated_calls", "i2"),
         ("failed_calls", "i2"),
-        ("role", "i1", (MAX_NODES,)),
-        ("model", "i1", (MAX_NODES,)),
-        ("strategy", "i1", (MAX_NODES,)),
-        ("node_tokens", "i4", (MAX_NODES,)),  # length of each node's answer
-        ("source", "i1", (MAX_NODES,)),  # the node that wrote it: another where it was handed on
-        ("start_s", "f8", (MAX_NODES,)),  # when its first call was sent
-        ("path_s", "f8", (MAX_NODES,)),  # latency of the node and its slowest line of ancestors
-        ("node_latency_s", "f4", (MAX_NODES,)),
+    ],
+    align=True,
+)
+
+# One execution of a query in flight.
+NODE: Final = np.dtype(
+    [
+        ("start_s", "f8"),  # when its first call was sent
+        ("path_s", "f8"),  # latency of the node and its slowest line of ancestors
+        ("latency_s", "f4"),
+        ("tokens", "i4"),  # length of its answer
+        ("source", "i1"),  # the node that wrote it: another where it was handed on
+        ("role", "i1"),
+        ("model", "i1"),
+        ("strategy", "i1"),
     ],
     align=True,
 )
@@ -210,6 +218,7 @@ class EnvState(NamedTuple):
     stream: NDArray[Any]  # (E,) STREAM
     in_flight: NDArray[np.int32]  # (E, 2, M) calls sent to each model, not done: ALL, CONTROLLED
     query: NDArray[Any]  # (E, Q) QUERY, a pool
+    node: NDArray[Any]  # (E, Q, MAX_NODES) NODE
     free: NDArray[np.int32]  # (E, Q) stack of returned slots
     ready: NDArray[np.int32]  # (E, W) ring of decisions that can be made now: slot << 8 | node
     arrival_s: NDArray[np.float64]  # (E, N) of the stream's queries
@@ -234,7 +243,8 @@ def allocate_state(
     return EnvState(
         stream=np.zeros(num_envs, STREAM),
         in_flight=np.zeros((num_envs, 2, num_models), np.int32),
-        query=np.zeros((num_envs, num_queries), QUERY),
+        query=aligned((num_envs, num_queries), QUERY),
+        node=aligned((num_envs, num_queries, MAX_NODES), NODE),
         free=np.zeros((num_envs, num_queries), np.int32),
         ready=np.zeros((num_envs, ready_size), np.int32),
         arrival_s=np.zeros((num_envs, num_queries)),

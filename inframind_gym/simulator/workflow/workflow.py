@@ -64,6 +64,9 @@ def pop_ready(state: EnvState, e: int) -> tuple[int, int]:
     stream = state.stream[e]
     entry = state.ready[e, stream.ready_head & (state.ready.shape[1] - 1)]
     stream.ready_head += 1
+    if stream.ready_head == stream.ready_tail:  # empty: stay in the same lines of memory
+        stream.ready_head = 0
+        stream.ready_tail = 0
     return int(entry >> 8), int(entry & 0xFF)
 
 
@@ -73,8 +76,8 @@ def set_plan(
 ) -> None:
     """Give the query its topology and agents; its first decisions become possible.
 
-    The caller has written the roles of the agents, counted within the query's domain, into
-    `query.role`; here they become indices into ROLES, one for every node.
+    The caller has written the roles of the agents, counted within the query's domain, into the
+    first nodes; here they become indices into ROLES, one for every node.
 
     Args:
         topology: index into TOPOLOGIES.
@@ -89,7 +92,8 @@ def set_plan(
     count = params.role_count[query.domain]
     for node in range(query.num_nodes):
         agent = graphs.agents[topology, num_agents - 1, node]
-        query.role[node] = first + query.role[node] % count if agent == node else query.role[agent]
+        role = state.node[e, slot, agent].role
+        state.node[e, slot, node].role = first + role % count if agent == node else role
     push_next(params, state, e, slot)
 
 
@@ -129,31 +133,31 @@ def ancestors_s(params: EnvParams, state: EnvState, e: int, slot: int, node: int
     slowest = 0.0
     for other in range(node):
         if mask >> np.uint32(other) & _ONE:
-            slowest = max(slowest, query.path_s[other])
+            slowest = max(slowest, state.node[e, slot, other].path_s)
     return slowest
 
 
 @inner
 def decide(state: EnvState, e: int, slot: int, node: int, model: int, strategy: int) -> None:
     """Route the execution `node`: its first call can be sent."""
-    query = state.query[e, slot]
-    query.model[node] = model
-    query.strategy[node] = strategy
-    query.start_s[node] = state.stream[e].now_s
+    execution = state.node[e, slot, node]
+    execution.model = model
+    execution.strategy = strategy
+    execution.start_s = state.stream[e].now_s
 
 
 @inner
-def most_used_model(query: Any) -> int:
-    """The model that most executions went to; among equals, the one used first."""
-    best = int(query.model[0])
+def most_used_model(nodes: Any) -> int:
+    """The model that most of the executions went to; among equals, the one used first."""
+    best = int(nodes[0].model)
     most = 0
-    for node in range(query.num_nodes):
+    for node in range(len(nodes)):
         uses = 0
-        for other in range(node, query.num_nodes):
-            uses += query.model[other] == query.model[node]
+        for other in range(node, len(nodes)):
+            uses += nodes[other].model == nodes[node].model
         if uses > most:
             most = uses
-            best = int(query.model[node])
+            best = int(nodes[node].model)
     return best
 
 
@@ -190,23 +194,34 @@ def complete_call(
         if params.settings[0].execution != SEQUENTIAL:
             query.latency_s = state.stream[e].now_s - query.arrival_s
         return OVER
-    proven = right and params.role_codes[query.role[node]] == 1
-    note_answer(query, node, node, tokens, right, proven)
+    role = state.node[e, slot, node].role
+    proven = right and params.role_codes[role] == 1
+    note_answer(state, e, slot, node, node, tokens, right, proven)
     bit = _ONE << np.uint32(node)
     query.lost = query.lost | bit if failed else query.lost & ~bit
     if phase == FIRST and (
         params.graphs.calls_per_node[query.topology] == 2
-        or params.role_calls[query.profile, query.role[node]] == 2
+        or params.role_calls[query.profile, role] == 2
     ):
         return SECOND
     return finish_node(params, state, e, slot, node)
 
 
 @inner
-def note_answer(query: Any, node: int, source: int, tokens: int, right: bool, proven: bool) -> None:
+def note_answer(
+    state: EnvState,
+    e: int,
+    slot: int,
+    node: int,
+    source: int,
+    tokens: int,
+    right: bool,
+    proven: bool,
+) -> None:
     """The node has an answer, which `source` wrote, until it has another one."""
-    query.source[node] = source
-    query.node_tokens[node] = tokens
+    query, execution = state.query[e, slot], state.node[e, slot, node]
+    execution.source = source
+    execution.tokens = tokens
     bit = _ONE << np.uint32(node)
     query.right = query.right | bit if right else query.right & ~bit
     query.proven = query.proven | bit if proven else query.proven & ~bit
@@ -216,17 +231,17 @@ def note_answer(query: Any, node: int, source: int, tokens: int, right: bool, pr
 def finish_node(params: EnvParams, state: EnvState, e: int, slot: int, node: int) -> int:
     """The node has its last answer, now; as of `complete_call`."""
     query = state.query[e, slot]
-    stream = state.stream[e]
+    stream, execution = state.stream[e], state.node[e, slot, node]
     query.done |= _ONE << np.uint32(node)
-    latency_s = stream.now_s - query.start_s[node]
-    query.node_latency_s[node] = latency_s
+    latency_s = stream.now_s - execution.start_s
+    execution.latency_s = latency_s
     if params.settings[0].execution == SEQUENTIAL:
-        query.path_s[node] = ancestors_s(params, state, e, slot, node) + latency_s
-        query.latency_s = max(query.latency_s, query.path_s[node])
+        execution.path_s = ancestors_s(params, state, e, slot, node) + latency_s
+        query.latency_s = max(query.latency_s, execution.path_s)
     else:
         query.latency_s = stream.now_s - query.arrival_s
     if query.done == (_ONE << np.uint32(query.num_nodes)) - _ONE:
-        query.final_model = most_used_model(query)
+        query.final_model = most_used_model(state.node[e, slot, : query.num_nodes])
         return FINAL
     push_next(params, state, e, slot)
     return NOTHING
@@ -251,5 +266,6 @@ def hand_on(params: EnvParams, state: EnvState, e: int, slot: int, node: int) ->
     first = 0
     while not reads >> np.uint32(first) & _ONE:
         first += 1
-    note_answer(query, node, query.source[first], query.node_tokens[first], True, True)
+    read = state.node[e, slot, first]
+    note_answer(state, e, slot, node, read.source, read.tokens, True, True)
     return finish_node(params, state, e, slot, node)

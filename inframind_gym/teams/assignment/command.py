@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -157,8 +158,8 @@ def run_assignment(
     print_report(console, run, summary, served, health)
     for path in written:
         console.print(f"wrote {path}", highlight=False)
-    console.print(f"\nThe run is kept in {runs}. To see it again:", highlight=False)
-    console.print(f"inframind team show {log.run_id}", highlight=False)
+    where = "" if runs == DEFAULT_FILE else f" --runs {shlex.quote(str(runs))}"
+    print(f"\ninframind team show {log.run_id}{where}")  # unwrapped, to be copied
 
 
 def _options(**values: Any) -> Options:

@@ -25,6 +25,7 @@ from inframind_gym.teams.llm.providers import Simulated
 from inframind_gym.teams.llm.types import Completion, LLMRequest, estimate_tokens
 
 MODEL: Final = "simulated-team"
+NO_SOURCE: Final = "The sources do not answer this."
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(])")
 _GOES_ON: Final = ("That ", "This ", "It ", "They ", "Such ", "So ")  # from the sentence before
 
@@ -165,12 +166,10 @@ def quote(questions: Sequence[str], documents: Sequence[Document], most: int) ->
         if not left:
             break
         number, sentence, own = max(left, key=lambda one: _worth(wanted, one[2], one[0]))
-        if turn >= len(asked) and not own & wanted:
+        if not own & wanted:
             continue
         chosen.append((number, sentence))
-    return " ".join(_with_mark(sentence, number) for number, sentence in chosen) or (
-        "The sources do not answer this."
-    )
+    return " ".join(_with_mark(sentence, number) for number, sentence in chosen) or NO_SOURCE
 
 
 def _worth(wanted: set[str], own: set[str], number: int) -> float:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from inframind_gym.errors import ConfigError, InfraMindError, shortened, unknown
@@ -325,12 +324,7 @@ class LLMService:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -272,7 +272,7 @@ async def play(orchestrator: Orchestrator, log: Any) -> dict[str, Any]:
     try:
         summary = await orchestrator.run()
     except LLMError as error:
-        summary = {**orchestrator.summary(), "error": str(error)}
+        summary = {**orchestrator.summary(), "ended_by": "error", "error": str(error)}
         log.append("failed", {"error": str(error)})
         log.finish("failed", summary)
         return summary

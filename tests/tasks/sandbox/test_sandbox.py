@@ -240,7 +240,7 @@ def test_nothing_can_be_reached(
     monkeypatch.setenv("INFRAMIND_SECRET", "token")
     folder = Path(places["folder"])
     before = sorted(folder.iterdir())
-    with Sandbox(landlock=landlock) as box:
+    with Sandbox(Limits(wall_s=60), landlock=landlock) as box:
         rows = ((name, code.format(**places), ANSWER) for name, code in FORBIDDEN.items())
         found = verdicts(box, rows)
     assert [name for name, verdict in found.items() if verdict.passed] == []

@@ -53,14 +53,14 @@ def test_a_simulated_run_says_what_it_learned(runs: Path, tmp_path: Path) -> Non
         *("Shifts", "Live demo", "inframind team show"),
     ):
         assert said in output
-    assert f"inframind team show {output.split()[-1]}" in output.splitlines()  # to be copied
+    with RunStore(runs) as store:
+        run = store.list_runs()[0]
+        events = store.events(run.run_id)
+    assert output.splitlines()[-1] == f"inframind team show {run.run_id} --runs {runs}"
     for name in ("dashboard", "load_states", "q_tables"):
         picture = (folder / f"{name}.png").read_bytes()
         assert picture.startswith(b"\x89PNG")
         assert len(picture) > 10_000
-    with RunStore(runs) as store:
-        run = store.list_runs()[0]
-        events = store.events(run.run_id)
     assert (run.status, run.settings["provider"]) == ("complete", ["simulated"])
     assert run.summary is not None
     assert (run.summary["calls"], run.summary["simulated"]) == (100, True)

@@ -235,6 +235,11 @@ def test_parts_and_proposals_follow_as_variants() -> None:
     assert rewrite(query, SHIPPED, ["one", " ", "two", "three"])[1:] == ["one", "two"]
 
 
+def test_a_rewritten_query_is_no_longer_than_a_query_may_be() -> None:
+    long = "oom " * 1_024
+    assert max(map(len, rewrite(long, SHIPPED, ["x" * 9_999]))) <= 4_096
+
+
 def test_a_corpus_explains_its_own_abbreviations() -> None:
     corpus = corpus_of("The grand open budget (GOB) is set yearly.", "A (XYZ) is not explained.")
     assert rewrite("GOB size", corpus)[0] == "GOB size grand open budget"

@@ -139,6 +139,7 @@ def test_an_action_that_is_not_open_reports_no_tokens(monkeypatch: pytest.Monkey
 def test_a_call_that_fails_for_good_ends_the_run_with_what_there_is() -> None:
     log, summary = finish(failing("critic", 1, is_retryable=False))
     assert log.status == "failed"
+    assert summary["ended_by"] == "error"
     assert "http_429" in summary["error"]
     assert summary["output"].startswith("## One")
     assert summary["cost_report"]["tokens"] == charged(log)

@@ -15,6 +15,7 @@ from typing import Final
 
 from inframind_gym.configs import StrictModel, load_yaml_model
 from inframind_gym.teams.coordination.retrieval.corpus import Corpus
+from inframind_gym.teams.coordination.retrieval.retriever import MOST_QUERY_CHARS
 from inframind_gym.teams.coordination.retrieval.text import STOP_WORDS, words
 from inframind_gym.teams.coordination.retrieval.vectors import known_words
 
@@ -60,7 +61,8 @@ def rewrite(query: str, corpus: Corpus, proposals: Sequence[str] = ()) -> list[s
     variants = [proposal.strip() for proposal in proposals if proposal.strip()]
     variants.append(_extended(expanded, terms.synonyms, corpus))
     variants += _pieces(expanded)
-    return list(dict.fromkeys([expanded, *variants]))[: 1 + MOST_VARIANTS]
+    found = [one[:MOST_QUERY_CHARS] for one in (expanded, *variants)]
+    return list(dict.fromkeys(found))[: 1 + MOST_VARIANTS]
 
 
 def _corrected(word: str, corpus: Corpus) -> str:
