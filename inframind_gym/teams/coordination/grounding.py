@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from inframind_gym.teams.coordination.contracts import Document, Issue
+from inframind_gym.teams.coordination.contracts import Document, Issue, IssueType
 from inframind_gym.teams.coordination.retrieval.text import STOP_WORDS, stem, terms
 
 COVERED: Final = 0.40  # share of a sentence's words, by rarity, that one passage must have
@@ -52,7 +52,7 @@ _NAME: Final = re.compile(r"[A-Za-z]+[._/-]?[A-Z0-9]|[A-Za-z0-9]+[_/][A-Za-z0-9]
 
 
 def find_issues(query: str, response: str, sources: Sequence[Document]) -> list[Issue]:
-    """Return what is wrong with an answer as far as words show it.
+    """Return what is wrong with an answer as far as words show it; each issue is of high severity.
 
     Args:
         query: The question; its names and numbers need no source.
@@ -102,7 +102,7 @@ class _Evidence:
     def compare(self, sentence: str) -> list[Issue]:
         """Return what a sentence says otherwise than the passage that covers it."""
         title, text = self._sources[self.cover(sentence)[0]]
-        found: list[tuple[str, str]] = []
+        found: list[tuple[IssueType, str]] = []
         own = _lower(f"{title} {text} {self._query}")
         for name in _names(sentence):
             if name.lower() not in self._all:
@@ -115,7 +115,7 @@ class _Evidence:
             if why:
                 found.append(("inaccuracy", why))
         return [
-            Issue(type=kind, severity="high", description=f"{why}: {sentence}")  # type: ignore[arg-type]
+            Issue(type=kind, severity="high", description=f"{why}: {sentence}")
             for kind, why in found
         ]
 
@@ -139,7 +139,7 @@ class _Evidence:
         if shared and _denials(clause) != _denials(best):
             return f"the source has the reverse of {min(shared)}"
         names, others = _new_names(clause, f"{best} {title}"), _new_names(best, clause)
-        names = [name for name in names if name.lower() in _lower(text)]
+        names = [name for name in names if name.lower() in _lower(text)]  # others are reported
         if share >= SWAPPED and names and others:
             return f"the source has {others[0]} there, not {names[0]}"
         return _opposite(clause, best)
