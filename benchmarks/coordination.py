@@ -24,8 +24,8 @@ from inframind_gym.teams.coordination.settings import load_settings
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-EPISODES: Final = 2_000
-EXACT: Final = 300  # of the optimum, which is solved question by question
+EPISODES: Final = 1_000
+EXACT: Final = 200  # of the optimum, which is solved question by question
 FIRST_SEED: Final = 1_000_000  # trainings and tests use others
 CHECKED: Final = ("seed_supervisor", "checked_rag", "sb3_maskable_ppo")
 _COLOURS: Final = {

@@ -15,7 +15,14 @@ from inframind_gym.envs.coordination.context import CoordinationContext, Coordin
 from inframind_gym.envs.coordination.observation import HIGH, LOW
 from inframind_gym.envs.coordination.simulation import CoordinationSimulation
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.teams.coordination.rules import NAMES, NOTHING, NUM_ACTIONS, TERMS
+from inframind_gym.teams.coordination.rules import (
+    FALLBACK,
+    NAMES,
+    NOTHING,
+    NUM_ACTIONS,
+    TERMS,
+    milliseconds,
+)
 from inframind_gym.teams.coordination.scenarios import Scenario, find_scenario
 from inframind_gym.teams.coordination.state import REASONS
 
@@ -186,14 +193,20 @@ class CoordinationEnv(gym.Env[Any, Any]):
             raise gym.error.ResetNeeded("the episode is over; call reset() before step()")
         simulation, observations = self.simulation, self.simulation.observations()
         began = int(simulation.state.elapsed_ms[0])
-        simulation.step(check_actions(action, np.array([NUM_ACTIONS]), 1)[:, 0], observations)
+        chosen = check_actions(action, np.array([NUM_ACTIONS]), 1)[:, 0]
+        simulation.step(chosen, observations)
         terms = simulation.terms[0].tolist()
         reward, cost = sum(terms), float(simulation.costs()[0])
         self._episode_cost += cost
         self._episode_reward += reward
         done = int(simulation.action[0])
         carried_out = "" if done == NOTHING else NAMES[done]
-        self._trace.append((carried_out, began, int(simulation.state.elapsed_ms[0])))
+        end = int(simulation.state.elapsed_ms[0])
+        if done == FALLBACK and done != chosen[0]:  # forced, while something else was done
+            lost_ms = end - int(milliseconds(simulation.settings.fallback_s))
+            self._trace.append((NAMES[int(chosen[0])], began, lost_ms))
+            began = lost_ms
+        self._trace.append((carried_out, began, end))
         over = bool(simulation.state.over[0])
         info: dict[str, Any] = {
             "cost": cost,
