@@ -87,8 +87,9 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         Pinned(complexity=MEDIUM, kind=1),
         {
             "rewritten in 100 ms": lambda s, c: (s["rewritten"] == 1) & (c.search_s.rewrite < 0.1),
-            "20 % more evidence": lambda s, c: (s["evidence"] > s["plain_evidence"])
-            & (s["evidence"] >= 1.2 * s["plain_evidence"]),
+            "20 % more evidence": lambda s, c: (
+                (s["evidence"] > s["plain_evidence"]) & (s["evidence"] >= 1.2 * s["plain_evidence"])
+            ),
         },
     ),
     "S6": Scenario(
