@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.teams.coordination.question import Pinned
 from inframind_gym.teams.coordination.rules import PLANNER
 from inframind_gym.teams.coordination.settings import COMPLEXITIES, CoordinationSettings
-from inframind_gym.teams.coordination.simulate import Pinned
 
 SIMPLE, MEDIUM, COMPLEX = range(len(COMPLEXITIES))
 Summaries = Mapping[str, Any]  # arrays (n,)
@@ -87,8 +87,9 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         Pinned(complexity=MEDIUM, kind=1),
         {
             "rewritten in 100 ms": lambda s, c: (s["rewritten"] == 1) & (c.search_s.rewrite < 0.1),
-            "20 % more evidence": lambda s, c: (s["evidence"] > s["plain_evidence"])
-            & (s["evidence"] >= 1.2 * s["plain_evidence"]),
+            "20 % more evidence": lambda s, c: (
+                (s["evidence"] > s["plain_evidence"]) & (s["evidence"] >= 1.2 * s["plain_evidence"])
+            ),
         },
     ),
     "S6": Scenario(
