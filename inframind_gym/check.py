@@ -331,7 +331,9 @@ _CONFIGURATIONS: Final = {
         lambda path: load_yaml_model(path, Catalogue),
         lambda catalogue: f"catalogue, {_count(catalogue.models, 'model')}",
     ),
-    "teams": _Configuration((AssignmentSettings, TeamSettings), _load_team, _team_said),
+    "teams": _Configuration(
+        (AssignmentSettings, CoordinationSettings, TeamSettings), _load_team, _team_said
+    ),
     # Known by their keys they are pools; this is where their names are looked up.
     "teams/pools": _Configuration((), load_pool, _pool_said),
 }

@@ -37,7 +37,10 @@ CorpusFolder = Annotated[
     typer.Option(help="Folder of texts (.md, .txt). Default: 255 passages about LLM serving."),
 ]
 PolicyName = Annotated[
-    str, typer.Option(help="Who decides: a coordination policy by name, or module:Class.")
+    str,
+    typer.Option(
+        help="Who decides: a coordination policy by name, module:Class, or llm_supervisor."
+    ),
 ]
 Deadline = Annotated[
     float | None,
@@ -179,6 +182,7 @@ def _open(
     """Open the coordinator and its run; returns them and the checked settings of a query."""
     from inframind_gym.configs import validate
     from inframind_gym.policies.coordination import registry
+    from inframind_gym.teams.coordination import supervisor
     from inframind_gym.teams.coordination.graph import has_langgraph
     from inframind_gym.teams.coordination.options import (
         ENV_FILE,
@@ -193,7 +197,8 @@ def _open(
 
     variables = read_environment(os.environ, env_file or ENV_FILE)
     given = validate({**variables.settings(), **settings}, QuerySettings, source="inframind team")
-    registry.resolve(given.policy)  # whatever is wrong is said before anything is loaded
+    if given.policy != supervisor.NAME:
+        registry.resolve(given.policy)  # whatever is wrong is said before anything is loaded
     if variables.model_fields_set:
         say(f"set by variables: {', '.join(sorted(variables.model_fields_set))}")
     named = model or (variables.MODEL_PATH if "MODEL_PATH" in variables.model_fields_set else None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -38,8 +38,8 @@ _LEAST_S: Final = 0.05  # that an agent gets
 class Decider(Protocol):
     """A policy for one query, already reset."""
 
-    def __call__(self, state: CoordinationState) -> int:
-        """Return an action, 0-14."""
+    def __call__(self, state: CoordinationState) -> int | Awaitable[int]:
+        """Return an action, 0-14, or one that is to be awaited."""
         ...
 
 
@@ -128,6 +128,7 @@ class Session:
         self._action: int | None = None  # under way
         self._waves: list[list[Task]] = []  # of the action, that are still to be sent out
         self._reports: list[Report] = []  # of the action
+        self._thought = (0, 0)  # tokens of the supervisor's turn, if it is a model
         self._began_s = self._idle_since_s = time.monotonic()
         self._paused_s, self._is_wave_begun = 0.0, False
 
@@ -160,7 +161,7 @@ class Session:
             self._note(rules.FALLBACK, forced=REASONS[int(state.reason[0])])
             return int(rules.FALLBACK)
         on = self.options.enable_multi_agent
-        action = int(self._decide(state)) if on else int(rules.FALLBACK)
+        action = await self._chosen() if on else int(rules.FALLBACK)
         retries = int(state.retries[0])
         done = int(state.decide(_ROW, np.array([action]))[0])
         self._note(action, refused=done != action)
@@ -169,6 +170,22 @@ class Session:
             await self.clock.wait(wait_s)
             self._idle_since_s += wait_s
         return done
+
+    async def _chosen(self) -> int:
+        """Ask the policy; one that is a model takes time, within what is left for agents."""
+        chosen = self._decide(self.state)
+        if not isinstance(chosen, Awaitable):
+            return int(chosen)
+        left_s = int(rules.left_ms(self.state.elapsed_ms, self.settings)[0]) / 1000.0
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(max(left_s, _LEAST_S)):
+                return int(await chosen)
+        except TimeoutError:
+            return int(rules.FALLBACK)
+        finally:
+            self._idle_since_s += time.monotonic() - began_s  # no overhead of the graph
+            self._thought = getattr(self._decide, "tokens", (0, 0))
 
     def _note(self, action: int, **more: Any) -> None:
         """Write a decision and what it was based on."""
@@ -315,6 +332,9 @@ class Session:
         known = {doc.doc_id for result in self.product.found for doc in result.documents}
         handoff = self.settings.tokens.handoff if self.options.add_handoff_back_messages else 0
         outcome = outcome_of(action, reports, known, handoff)
+        outcome.prompt[0] += self._thought[0]
+        outcome.completion[0] += self._thought[1]
+        self._thought = (0, 0)
         outcome.ms[0] = self.clock.action_ms(action, reports, state)
         left_ms = int(rules.left_ms(state.elapsed_ms, self.settings)[0])
         needed_ms = int(state.setup_ms[0]) + int(outcome.ms[0])

@@ -22,7 +22,7 @@ from inframind_gym.envs.coordination.context import CoordinationSpec, contexts
 from inframind_gym.envs.coordination.observation import observe
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies.coordination import registry
-from inframind_gym.teams.coordination import lexical
+from inframind_gym.teams.coordination import lexical, supervisor
 from inframind_gym.teams.coordination.agents import with_ids
 from inframind_gym.teams.coordination.context import ContextLimits, ContextManager, role_of
 from inframind_gym.teams.coordination.contracts import AgentResponse, Document, Issue
@@ -34,7 +34,7 @@ from inframind_gym.teams.coordination.response import refusal, respond
 from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrite
 from inframind_gym.teams.coordination.screen import screen
 from inframind_gym.teams.coordination.serving import Speed, VllmServer, measure
-from inframind_gym.teams.coordination.session import Session, WallClock
+from inframind_gym.teams.coordination.session import Decider, Session, WallClock
 from inframind_gym.teams.coordination.settings import CoordinationSettings, Limits, load_settings
 from inframind_gym.teams.coordination.simulated import RuleAnswers, VirtualClock
 from inframind_gym.teams.coordination.state import CoordinationState
@@ -46,6 +46,7 @@ from inframind_gym.teams.llm.types import Provider
 VLLM_URL: Final = "http://127.0.0.1:8000/v1"  # unless $VLLM_BASE_URL says otherwise
 MOST_CONTEXT: Final = 131_072
 ValueT = TypeVar("ValueT")
+_RULE: Final = "seed_supervisor"
 _ROW: Final = np.zeros(1, np.int64)
 
 
@@ -284,7 +285,7 @@ class MultiAgentCoordinator:
             model_queries=options.rewrite == "model",
         )
         clock = VirtualClock(settings) if self.is_simulated else WallClock()
-        decide = _Decider(options.policy, settings, self._max_num_seqs, self._seed)
+        decide = self._decider(options.policy, settings, service, work)
         return Session(
             settings,
             options,
@@ -298,6 +299,22 @@ class MultiAgentCoordinator:
             max_num_seqs=self._max_num_seqs,
             log=self._log,
         )
+
+    def _decider(
+        self, policy: str, settings: CoordinationSettings, service: LLMService, work: Work
+    ) -> Decider:
+        """Return who decides: a policy, or the model with the rule of the design behind it.
+
+        Raises:
+            ConfigError: The policy is not known, or there is no model to ask.
+        """
+        is_model = policy == supervisor.NAME
+        rule = _Decider(_RULE if is_model else policy, settings, self._max_num_seqs, self._seed)
+        if not is_model:
+            return rule
+        if self.is_simulated:
+            raise ConfigError(f"policy {supervisor.NAME} asks a model: name one with --provider.")
+        return supervisor.LlmSupervisor(service, work, rule, self._log)
 
     def _pausing(self, session: Session) -> Ask | None:
         """Return `ask`, with the clock stopped while a person thinks."""

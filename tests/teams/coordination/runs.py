@@ -39,6 +39,7 @@ def agent_of(prompt: str) -> str:
         "Merge": "synthesis",
         "Answer": "draft",
         "Check": "validation",
+        "Name": "supervisor",
     }
     return next(agent for start, agent in starts.items() if task.startswith(start))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from inframind_gym.teams.coordination.retrieval import (
 from inframind_gym.teams.coordination.retrieval import corpus as corpus_module
 from inframind_gym.teams.coordination.retrieval.questions import load_questions
 from inframind_gym.teams.coordination.retrieval.retriever import STRATEGIES
+from inframind_gym.teams.coordination.retrieval.text import stem
 from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
 
 SHIPPED = Corpus.load()
@@ -257,11 +259,27 @@ def test_without_the_encoder_words_are_hashed(monkeypatch: pytest.MonkeyPatch) -
     assert Retriever(SHIPPED).vectors.name == "hashed"
 
 
+def searched_at_once(retriever: Retriever, strategy: str, count: int) -> None:
+    """Compare searches of several threads with those of one."""
+    queries = [f"{passage.title} {i}" for i, passage in enumerate(SHIPPED.passages[:count])]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda query: ids(retriever.retrieve(query, strategy)), queries))
+    assert together == [ids(retriever.retrieve(query, strategy)) for query in queries]
+
+
+def test_searches_of_several_threads_are_those_of_one() -> None:
+    stem.cache_clear()
+    searched_at_once(Retriever(SHIPPED, HashedWords()), "graphrag", 40)
+
+
 @pytest.mark.slow
 def test_meaning_is_found_by_the_encoder() -> None:
     pytest.importorskip("sentence_transformers")
     retriever = Retriever(SHIPPED)
     if retriever.vectors.name != "minilm":
         pytest.skip("the weights of the encoder are not here")
-    found = retriever.retrieve("the model states things that nothing supports", "vector", 3)
-    assert "retrieval.md#hallucination" in ids(found)
+    found = retriever.retrieve(
+        "is picking the emptier of 2 random servers good enough", "vector", 3
+    )
+    assert "queueing.md#power-of-two-choices" in ids(found)
+    searched_at_once(retriever, "hybrid", 24)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import threading
 from functools import cache, lru_cache
 from typing import Any, Final
 
 from inframind_gym.errors import require
 
+_ONE_AT_A_TIME: Final = threading.Lock()  # PyStemmer's stemmers are for one thread
 _WORD: Final = re.compile(r"[A-Za-z0-9]+(?:[._/+-][A-Za-z0-9]+)*")
 _PART: Final = re.compile(r"[^A-Za-z0-9]+")
 _STOP: Final = """
@@ -42,7 +44,8 @@ def _stemmer() -> Any:
 @lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
     """Return the stem of an English word, by Snowball."""
-    return str(_stemmer().stemWord(word))
+    with _ONE_AT_A_TIME:
+        return str(_stemmer().stemWord(word))
 
 
 def terms(text: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import threading
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -28,11 +29,13 @@ class MiniLM:
 
     def __init__(self) -> None:
         self._model = MiniLMEmbedder()
+        self._one_at_a_time = threading.Lock()  # its tokenizer is for one thread
         self._query = lru_cache(maxsize=4096)(self._embed)
 
     def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return embeddings of unit length, ``(n, 384)``."""
-        return _unit(embed_texts(texts, self._model))
+        with self._one_at_a_time:
+            return _unit(embed_texts(texts, self._model))
 
     def query(self, text: str) -> NDArray[np.float32]:
         """Return the embedding of a query, ``(384,)``."""
@@ -40,7 +43,8 @@ class MiniLM:
         return found
 
     def _embed(self, text: str) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = _unit(self._model([text]))[0]
+        with self._one_at_a_time:
+            found: NDArray[np.float32] = _unit(self._model([text]))[0]
         return found
 
 
