@@ -32,8 +32,10 @@ class CoordinationConfig(StrictModel):
             ConfigError: there is no such team.
         """
         settings = load_settings(self.team)
-        given = {"max_num_seqs": self.max_num_seqs}
-        given |= {"prefill_tokens_per_s": self.prefill_tokens_per_s}
+        given: dict[str, float | None] = {
+            "max_num_seqs": self.max_num_seqs,
+            "prefill_tokens_per_s": self.prefill_tokens_per_s,
+        }
         changes = {name: value for name, value in given.items() if value is not None}
         if not changes:
             return settings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from inframind_gym.teams.coordination.question import Question
 from inframind_gym.teams.coordination.rules import Bools, Floats, Ints
 from inframind_gym.teams.coordination.settings import CoordinationSettings
-from inframind_gym.teams.coordination.simulate import SimulatedQuestion
 from inframind_gym.teams.coordination.state import CoordinationState
 
 
@@ -65,11 +65,11 @@ class CoordinationContext(NamedTuple):
     setup_ms: Ints
     agent_ms: Ints
     total_tokens: Ints
-    truth: tuple[SimulatedQuestion, Ints] | None = None
+    truth: tuple[Question, Ints] | None = None
 
 
 def contexts(
-    state: CoordinationState, rows: Ints, truth: SimulatedQuestion | None = None
+    state: CoordinationState, rows: Ints, truth: Question | None = None
 ) -> CoordinationContext:
     """Return the state of `rows` (k,) at the decisions that they wait for."""
     seen = [getattr(state, name)[rows] for name in CoordinationContext._fields[:-1]]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from math import comb
 from typing import Any, Final, NamedTuple
 
+from inframind_gym.teams.coordination.question import Question
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
     FALLBACK,
@@ -25,7 +26,6 @@ from inframind_gym.teams.coordination.rules import (
     VALIDATE,
 )
 from inframind_gym.teams.coordination.settings import STRATEGIES, CoordinationSettings
-from inframind_gym.teams.coordination.simulate import SimulatedQuestion
 
 _SUBTASK: Final = 3  # level of a search for a sub-task
 UNJUDGED, VALID, FLAWED = range(3)
@@ -82,7 +82,7 @@ class Facts(NamedTuple):
     has_fallback: int
 
 
-def facts_of(question: SimulatedQuestion, row: int) -> Facts:
+def facts_of(question: Question, row: int) -> Facts:
     """Return the facts of a simulated question."""
     complexity, kind = int(question.complexity[row]), int(question.kind[row])
     pieces, luck = int(question.facets[row]), question.luck[row].tolist()

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.teams.coordination.question import Pinned
 from inframind_gym.teams.coordination.rules import PLANNER
 from inframind_gym.teams.coordination.settings import COMPLEXITIES, CoordinationSettings
-from inframind_gym.teams.coordination.simulate import Pinned
 
 SIMPLE, MEDIUM, COMPLEX = range(len(COMPLEXITIES))
 Summaries = Mapping[str, Any]  # arrays (n,)

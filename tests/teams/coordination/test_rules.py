@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 from pydantic import ValidationError
 
 from inframind_gym.teams.coordination import rules
+from inframind_gym.teams.coordination.question import Pinned
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
     FALLBACK,
@@ -24,7 +25,7 @@ from inframind_gym.teams.coordination.rules import (
     VALIDATE,
 )
 from inframind_gym.teams.coordination.settings import CoordinationSettings, load_settings
-from inframind_gym.teams.coordination.simulate import Pinned, SimulatedQuestion
+from inframind_gym.teams.coordination.simulate import SimulatedQuestion
 from inframind_gym.teams.coordination.state import (
     OUT_OF_TIME,
     CoordinationState,
