@@ -151,7 +151,7 @@ def test_the_speed_of_a_server_is_measured() -> None:
 
     def answer(body: dict[str, Any]) -> Reply:
         read, wrote = len(body["messages"][-1]["content"]) // 4, body["max_tokens"]
-        time.sleep(read / 20_000 + wrote / 500)
+        time.sleep(read / 2_000 + wrote / 200)
         return Reply("1", prompt_tokens=read, completion_tokens=wrote)
 
     with StandIn(answer) as server:
@@ -160,8 +160,8 @@ def test_the_speed_of_a_server_is_measured() -> None:
     found = re.search(r"mine: ([\d,]+) tok/s decode, ([\d,]+) prefill \(measured\)", said)
     assert found is not None, done.output
     decode, prefill = (float(number.replace(",", "")) for number in found.groups())
-    assert 250 < decode < 600  # 500 on a machine that does nothing else
-    assert 8_000 < prefill < 30_000
+    assert 120 < decode < 260  # 200 on a machine that does nothing else
+    assert 1_200 < prefill < 3_500  # 2,000
     assert "ok     measured: decode >= 100 tok/s" in done.output
 
 
