@@ -120,10 +120,9 @@ def _scenarios(played: Played) -> str:
     rows, constants = [], load_settings()
     for key, scenario in SCENARIOS.items():
         found = [scenario.check(played.of(name, key, 1000), constants) for name in CHECKED]
-        for claim in scenario.checks:
-            shares = [f"{100.0 * one[claim].mean():.0f} %" for one in found]
-            rows.append([key, f"{scenario.title}: {claim}", *shares])
-    return table(["", "claim", *(f"`{name}`" for name in CHECKED)], rows, left=2)
+        shares = [", ".join(f"{100.0 * v.mean():.0f}" for v in one.values()) for one in found]
+        rows.append([key, f"{scenario.title}: {', '.join(scenario.checks)}", *shares])
+    return table(["%", "claims", *(f"`{name}`" for name in CHECKED)], rows, left=2)
 
 
 def draw(played: Played) -> Figure:
@@ -142,7 +141,7 @@ def draw(played: Played) -> Figure:
     left.set_xlabel("seconds of a question")
     left.set_ylabel("score of the answer, %")
     left.grid(color=RULE, linewidth=0.6)
-    left.legend(frameon=False, fontsize=8, loc="lower left")
+    right.legend(*left.get_legend_handles_labels(), frameon=False, fontsize=8, loc="upper left")
     times = np.linspace(0.0, 3.0, 121)
     for name, colour in _COLOURS.items():
         if name == "optimum":
