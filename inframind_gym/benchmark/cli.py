@@ -71,7 +71,7 @@ def run(
         typer.Option(
             help="A shipped suite (quick, standard, paper, results, results_sequential; "
             "placement_quick, placement; assignment_quick, assignment_queue_quick, "
-            "token_budget_quick) or a YAML file."
+            "token_budget_quick, coordination_quick) or a YAML file."
         ),
     ] = "quick",
     out: Annotated[

@@ -34,6 +34,7 @@ _FAMILIES: Final = {
     ROUTING: "inframind_gym.benchmark.routing.family:RoutingFamily",
     "placement": "inframind_gym.benchmark.placement.family:PlacementFamily",
     "assignment": "inframind_gym.benchmark.teams.family:AssignmentFamily",
+    "coordination": "inframind_gym.benchmark.teams.family:CoordinationFamily",
     "token_budget": "inframind_gym.benchmark.teams.family:TokenBudgetFamily",
 }
 Progress = Callable[[int], None]
