@@ -1,8 +1,8 @@
 """Threads that run compiled code side by side: it holds no lock of the interpreter.
 
 Work is handed over through a word of memory, in machine code: a thread that has nothing to do looks
-for more for some microseconds before it goes to sleep, since waking it takes as long as dozens of
-rows.
+for more for tens of microseconds before it goes to sleep, since waking it takes as long as dozens
+of rows.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Crew:
 _STATE, _CODE, _ARGUMENTS, _RESULT = range(4)
 _IDLE, _WORK, _ASLEEP = range(3)
 _DESK: Final = 8  # words: a line of the processor's cache, so that no two threads share one
-_LOOKS: Final = 5_000  # about 0.1 ms
+_LOOKS: Final = 1_500  # about 50 µs
 _PAUSE: Final = {  # LLVM's name of a processor's hint that it only looks, by machine
     **dict.fromkeys(("x86_64", "AMD64"), "llvm.x86.sse2.pause()"),
     **dict.fromkeys(("aarch64", "arm64"), "llvm.aarch64.hint(i32 1)"),
