@@ -21,13 +21,13 @@ from inframind_gym.calibration.fit import Vector
 from inframind_gym.calibration.measured_runs import MeasuredCell
 from inframind_gym.simulator.workflow.topology import STRUCTURES
 
-DRAWS: Final = 64
+DRAWS: Final = 144  # so many that their covariance can be exact: twice the constants
 # Contrasts of cells whose mix of models is nearly the same: dataset, cost rates from and to.
 CONTRASTS: Final = (("gsm_hard", 5.0, 10.0), ("gsm_hard", 10.0, 15.0), ("mmlu_pro", 10.0, 15.0))
 CHAIN: Final = 60_000  # steps of the slice sampler, of which a fifth are left out at the start
 _HEADER: Final = (
     "# Joint draws from the posterior of the workloads' quality: Laplace approximation about their"
-    " YAML values, python -m benchmarks.fit.measured. Draw n + 32 mirrors draw n."
+    " YAML values, python -m benchmarks.fit.measured. Draws 2n and 2n + 1 mirror each other."
 )
 
 
@@ -42,11 +42,18 @@ class Posterior(NamedTuple):
 
 
 def draw(posterior: Posterior, count: int, seed: int = 0) -> Vector:
-    """Return (count, P) draws; the second half mirrors the first, so their mean is exact."""
+    """Return (count, P) draws in pairs that mirror each other.
+
+    So the mean of any number of pairs is exact; with at least P pairs, so is the covariance of all.
+    """
     half = count // 2
     z = np.random.default_rng(seed).standard_normal((half, len(posterior.mean)))
+    if half >= len(posterior.mean):
+        left, _, right = np.linalg.svd(z, full_matrices=False)
+        z = left @ right * np.sqrt(half)  # the nearest one whose columns are orthogonal
     away = z @ np.linalg.cholesky(posterior.covariance).T
-    return np.asarray(posterior.mean + np.concatenate([away, -away]), np.float64)
+    pairs = np.stack([away, -away], axis=1).reshape(2 * half, -1)
+    return np.asarray(posterior.mean + pairs, np.float64)
 
 
 def columns(layout: QualityLayout, dataset: str) -> dict[str, str]:
@@ -91,7 +98,7 @@ def report(
     sampled = slice_samples(posterior, cells)
     sd, chain_sd = np.sqrt(np.diag(posterior.covariance)), sampled.std(axis=0)
     apart = sampled.mean(axis=0) - posterior.mean
-    draws = draw(posterior, 2 * simulated_draws)[:simulated_draws]
+    draws = draw(posterior, DRAWS)[: 2 * simulated_draws : 2]
     said = np.array([simulate(x) for x in draws])
     emulator = _emulator(posterior)
     emulated = np.array([emulator(x) for x in draws])

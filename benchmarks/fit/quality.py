@@ -45,12 +45,17 @@ ABILITY_SD: Final = 0.35
 SPREAD_SD: Final = {"mmlu_pro": 0.03}
 OTHER_SPREAD_SD: Final = 0.5
 # Gains in logits. Of a structure, and of the aggregating call: any sign; the part that the datasets
-# of a domain share, and their own. Of a strategy: assumed means; on MMLU-Pro for the 9-19 points
-# that reasoning brings there by the models' cards.
+# of a domain share, and their own. Of a strategy: assumed means by domain; for knowledge for the
+# 9-19 points that reasoning brings on MMLU-Pro by the models' cards, for code less than for
+# mathematics, since agents hand on code and not a chain of thought.
 STRUCTURE_SD: Final = (0.6, 0.5)
 AGGREGATION_SD: Final = (1.0, 0.5)
-STRATEGY_GAIN: Final = {"Flash": -0.3, "DeepThink": 0.2}
-STRATEGY_GAIN_OF: Final = {"mmlu_pro": {"Flash": -0.6, "DeepThink": 0.3}}
+STRATEGY_GAIN: Final = {
+    "Math": {"Flash": -0.3, "DeepThink": 0.2},
+    "Code": {"Flash": -0.15, "DeepThink": 0.1},
+    "Commonsense": {"Flash": -0.6, "DeepThink": 0.3},
+}
+GAINING: Final = ("Flash", "DeepThink")  # against the third strategy
 STRATEGY_SD: Final = 0.2
 
 # Standard deviations of accuracies beyond sampling: of a cell of `mas`; of `moa` and `gptswarm`,
@@ -68,7 +73,7 @@ class Gains(NamedTuple):
     ability: Vector  # (D, M) logits
     difficulty_sd: Vector  # (D,) logits
     structure: Vector  # (D, STRUCTURES) logits
-    strategy: Vector  # (D, STRATEGY_GAIN) logits
+    strategy: Vector  # (D, GAINING) logits
     aggregation: Vector  # (D,) logits
 
 
@@ -90,14 +95,14 @@ class QualityLayout:
             *(f"{dataset}: {model}: ability" for dataset in self.datasets for model in self.models),
             *(f"{dataset}: difficulty_sd" for dataset in self.datasets),
             *(f"{d}: structure_gain.{name}" for d in self.datasets for name in STRUCTURES),
-            *(f"{d}: strategy_gain.{name}" for d in self.datasets for name in STRATEGY_GAIN),
+            *(f"{d}: strategy_gain.{name}" for d in self.datasets for name in GAINING),
             *(f"{dataset}: aggregation_gain" for dataset in self.datasets),
         ]
 
     def gains(self, x: Vector) -> Gains:
         """Return the constants of a vector in their own units."""
         count = len(self.datasets)
-        widths = (len(self.models), 1, len(STRUCTURES), len(STRATEGY_GAIN), 1)
+        widths = (len(self.models), 1, len(STRUCTURES), len(GAINING), 1)
         ends = np.cumsum([count * width for width in widths])
         more, spread, structure, strategy, aggregation = (
             part.reshape(count, -1) for part in np.split(x, ends[:-1])
@@ -146,7 +151,7 @@ class QualityLayout:
             np.kron(own, ABILITY_SD**2 * np.eye(models) + OFFSET_SD**2),
             np.diag(spread),
             np.kron(hierarchical(*STRUCTURE_SD), np.eye(len(STRUCTURES))),
-            np.kron(own, STRATEGY_SD**2 * np.eye(len(STRATEGY_GAIN))),
+            np.kron(own, STRATEGY_SD**2 * np.eye(len(GAINING))),
             hierarchical(*AGGREGATION_SD),
         ]
         mean = np.concatenate(
@@ -154,7 +159,7 @@ class QualityLayout:
                 np.zeros(count * models),
                 np.full(count, math.log(outcomes()["difficulty_sd"])),
                 np.zeros(count * len(STRUCTURES)),
-                *(list(STRATEGY_GAIN_OF.get(d, STRATEGY_GAIN).values()) for d in self.datasets),
+                *([STRATEGY_GAIN[domain][name] for name in GAINING] for domain in self.domains),
                 np.zeros(count),
             ]
         )
@@ -175,7 +180,7 @@ def outcomes() -> dict[str, float]:
 
 def with_gains(quality: QualityProfile, gains: Gains, dataset: int) -> QualityProfile:
     """Return the quality of a dataset with its constants among `gains`."""
-    strategy = dict(zip(STRATEGY_GAIN, gains.strategy[dataset].tolist(), strict=True))
+    strategy = dict(zip(GAINING, gains.strategy[dataset].tolist(), strict=True))
     update: dict[str, Any] = {
         "difficulty_sd": float(gains.difficulty_sd[dataset]),
         "structure_gain": dict(zip(STRUCTURES, gains.structure[dataset].tolist(), strict=True)),

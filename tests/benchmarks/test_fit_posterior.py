@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 
 import numpy as np
 import pytest
 
+from benchmarks.fit.measured import FITTED
 from benchmarks.fit.posterior import (
     DRAWS,
     Posterior,
@@ -28,6 +30,7 @@ from benchmarks.fit.quality import (
 from inframind_gym.calibration.measured_runs import MeasuredCell
 from inframind_gym.calibration.replay import Prediction
 from inframind_gym.configs import find_config
+from inframind_gym.simulator.workflow.topology import STRUCTURES
 from inframind_gym.simulator.workload import load_workload
 
 DATASETS = ("math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro")
@@ -102,6 +105,17 @@ def test_draws_have_the_mean_and_the_covariance() -> None:
     np.testing.assert_array_equal(draws, draw(posterior, 4000))
 
 
+def test_pairs_of_draws_have_exact_moments() -> None:
+    posterior = posterior_of([cell("mas", "math", 0.6)] * 5, 0.05)
+    enough = 2 * len(posterior.mean)
+    draws = draw(posterior, enough)
+    np.testing.assert_allclose(draws[:16].mean(axis=0), posterior.mean, atol=1e-9)
+    away = draws - posterior.mean
+    np.testing.assert_allclose(away.T @ away / enough, posterior.covariance, atol=1e-9)
+    fewer = draw(posterior, enough - 2)
+    assert np.linalg.matrix_rank(fewer - posterior.mean) == enough // 2 - 1
+
+
 def test_slice_sampling_finds_a_normal_posterior() -> None:
     cells = [cell("mas", "math", 0.6), cell("mas", "mbpp", 0.7)] * 10
     posterior = posterior_of(cells, 0.004)
@@ -151,10 +165,26 @@ def test_a_table_of_draws_names_parameters_of_the_workload() -> None:
     assert len(columns(LAYOUT, "math")) == len(rows[0]) - 2
 
 
-def test_the_shipped_draws_are_of_the_shipped_workloads() -> None:
+def shipped_draws() -> list[dict[str, str]]:
     path = find_config("workloads", "math").with_name("posterior.csv")
     lines = [line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
-    rows = list(csv.DictReader(lines))
+    return list(csv.DictReader(lines))
+
+
+def test_the_shipped_draws_spread_as_the_fit_on_file_says() -> None:
+    rows = shipped_draws()
+    gains = json.loads((FITTED / "b200-2gpu.json").read_text("utf-8"))["posterior"]["gains"]
+    for name in DATASETS:
+        for structure in STRUCTURES:
+            key = f"quality.structure_gain.{structure}"
+            drawn = np.array([float(row[key]) for row in rows if row["workload"] == name])
+            on_file = gains[name][structure]
+            assert drawn.mean() == pytest.approx(on_file["mean"], abs=1e-3), (name, structure)
+            assert drawn.std() == pytest.approx(on_file["sd"], abs=1e-3), (name, structure)
+
+
+def test_the_shipped_draws_are_of_the_shipped_workloads() -> None:
+    rows = shipped_draws()
     assert [(int(r["draw"]), r["workload"]) for r in rows] == [
         (n, name) for n in range(DRAWS) for name in DATASETS
     ]
