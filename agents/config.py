@@ -1,4 +1,4 @@
-"""Configurations of trainings: the environment, which all share, and InfraMind's own keys."""
+"""Configurations of trainings: the environment, which all share, InfraMind's and our PPO's keys."""
 
 from __future__ import annotations
 
@@ -128,3 +128,40 @@ class InfraMindConfig(StrictModel):
             "dual_pathway": self.executor.dual_pathway,
             "cost_critic": self.lagrangian in ("dual_critic", "pid"),
         }
+
+
+class PidConfig(StrictModel):
+    """Gains of the multiplier, which is at most `most`."""
+
+    kp: NonNegative = 1.0
+    ki: NonNegative = 0.2
+    kd: NonNegative = 1.0
+    most: Positive = 3.0
+
+
+class PpoLagrangianConfig(StrictModel):
+    """Configuration of a training, `agents/configs/ppo_lagrangian.yaml`."""
+
+    algorithm: Literal["ppo_lagrangian"] = "ppo_lagrangian"
+    env: WorldChoice = WorldChoice()
+    # of the rows, in turn; each is moved by up to a tenth
+    rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    rows: PositiveInt = 96  # episodes side by side
+    queries: PositiveInt = 500  # of an episode
+    updates: PositiveInt = 60
+    epochs: PositiveInt = 3  # passes over the decisions of an update
+    minibatch: PositiveInt = 2048  # decisions of a step
+    lr: Positive = 1e-3  # of Adam; falls to a tenth in equal steps
+    clip: Positive = 0.2
+    value_weight: NonNegative = 0.5
+    # weight of the entropy at the start; falls to a hundredth in equal ratios
+    entropy_weight: Positive = 0.003
+    max_grad_norm: Positive = 0.5
+    bonus: NonNegative = 0.15  # of a right answer, on time or not
+    promise: Fraction = 0.0  # share of queries that are to be on time; 0: none is promised
+    pid: PidConfig = PidConfig()
+    horizon_s: Positive = 60.0  # for which a call is felt by others
+    congestion: NonNegative = 1.0  # weight of that; 0: nobody pays for others
+    identity: bool = True  # a vector a model; False: the policy plays any pool
+    kept: Fraction = 0.8  # of the averaged weights, from update to update
+    validation_rows: PositiveInt = 32

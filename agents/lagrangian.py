@@ -6,6 +6,7 @@ sees the mean cost of one batch after another.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -43,6 +44,7 @@ class PIDMultiplier:
     integral: float | None = None  # I; None starts it at `value`
     smooth_error: float = 0.0  # Δ, smoothed
     smooth_cost: float | None = None  # C̄, smoothed; None before the first batch
+    most: float | None = None  # largest λ, and largest I: it winds up no further; None: no bound
 
     def update(self, mean_cost: float) -> None:
         """Take one step for the mean cost of a batch."""
@@ -52,6 +54,8 @@ class PIDMultiplier:
         self.smooth_cost = keep * before + (1.0 - keep) * mean_cost
         self.smooth_error = keep * self.smooth_error + (1.0 - keep) * error
         start = self.value if self.integral is None else self.integral
-        self.integral = max(start + self.ki * error, 0.0)
+        most = math.inf if self.most is None else self.most
+        self.integral = min(max(start + self.ki * error, 0.0), most)
         rising = max(self.smooth_cost - before, 0.0)
-        self.value = max(self.kp * self.smooth_error + self.integral + self.kd * rising, 0.0)
+        value = self.kp * self.smooth_error + self.integral + self.kd * rising
+        self.value = min(max(value, 0.0), most)

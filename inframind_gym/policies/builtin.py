@@ -78,6 +78,11 @@ AGENTS: Final = (
         "a price on every second of every server; the default agent",
     ),
     _entry(
+        "ppo_lagrangian:checkpoint:mode",
+        "ppo_lagrangian:PpoLagrangianPolicy",
+        "one network that plans and routes; a call pays for those it delays",
+    ),
+    _entry(
         "masrouter:checkpoint_folder",
         "masrouter:MasRouterPolicy",
         "plans and models by the meaning of the query alone",

@@ -116,10 +116,10 @@ class VirtualClock:
         self._settings = settings
 
     def begin(self, action: int, state: CoordinationState) -> None:
-        """See `session.Clock`."""
+        """See `clock.Clock`."""
 
     def action_ms(self, action: int, reports: Sequence[Report], state: CoordinationState) -> int:
-        """See `session.Clock`."""
+        """See `clock.Clock`."""
         settings = self._settings
         if action == rules.FALLBACK:
             return int(rules.milliseconds(settings.fallback_s))
@@ -138,7 +138,7 @@ class VirtualClock:
         return int(rules.milliseconds(settings.limits.call_timeout_s if late else seconds))
 
     async def wait(self, seconds: float) -> None:
-        """See `session.Clock`: the state counts the wait."""
+        """See `clock.Clock`: the state counts the wait."""
 
 
 def _strategy(action: int) -> int:

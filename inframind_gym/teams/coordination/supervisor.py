@@ -1,7 +1,8 @@
-"""A supervisor that is a model: it reads where the query stands and names the next step.
+"""Supervisors of one query: a policy of the environment, or a model.
 
-Its turns are calls like any other: they take time before the deadline and tokens, which is what
-fewer turns save. An answer that names no open step, or none in time, leaves the step to the rule.
+The model reads where the query stands and names the next step. Its turns are calls like any other:
+they take time before the deadline, and tokens, which is what fewer turns save. An answer that names
+no open step, or none in time, leaves the step to the rule.
 """
 
 from __future__ import annotations
@@ -11,9 +12,17 @@ from typing import Any, Final
 
 import numpy as np
 
+from inframind_gym.envs.coordination.context import CoordinationSpec, contexts
+from inframind_gym.envs.coordination.observation import observe
+from inframind_gym.policies.coordination import registry
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.agents import SYSTEM
-from inframind_gym.teams.coordination.settings import AGENTS, COMPLEXITIES, STRATEGIES
+from inframind_gym.teams.coordination.settings import (
+    AGENTS,
+    COMPLEXITIES,
+    STRATEGIES,
+    CoordinationSettings,
+)
 from inframind_gym.teams.coordination.state import CoordinationState
 from inframind_gym.teams.coordination.workers import WAY, Work
 from inframind_gym.teams.llm.service import EventLog, LLMService
@@ -21,6 +30,7 @@ from inframind_gym.teams.llm.types import BudgetError, LLMError
 from inframind_gym.teams.token_budget.agents import Prompt, json_object
 
 NAME: Final = "llm_supervisor"
+_ROW: Final = np.zeros(1, np.int64)
 _MOST_TOKENS: Final = 48
 _STEPS: Final = (
     "route names complexity and strategy; plan splits a complex question; rewrite improves its "
@@ -28,6 +38,31 @@ _STEPS: Final = (
     "synthesize merges several searches; validate writes an answer and checks it; regenerate "
     "mends it; trim shortens the conversation; answer ends; fallback ends with a basic search."
 )
+
+
+class PolicySupervisor:
+    """Decides by a coordination policy.
+
+    Args:
+        name: Of the policy, or "module:Class".
+        settings: Constants of the query.
+        max_num_seqs: Calls that the server carries out together.
+        seed: Of policies that draw.
+
+    Raises:
+        ConfigError: There is no such policy.
+    """
+
+    def __init__(
+        self, name: str, settings: CoordinationSettings, max_num_seqs: int, seed: int
+    ) -> None:
+        self._policy = registry.resolve(name)
+        self._policy.reset(CoordinationSpec(settings, max_num_seqs), [seed])
+
+    def __call__(self, state: CoordinationState) -> int:
+        """Return the next action, 0-14."""
+        seen = contexts(state, _ROW)
+        return int(self._policy.act_batch(observe(state, _ROW), seen, _ROW)[0])
 
 
 class LlmSupervisor:

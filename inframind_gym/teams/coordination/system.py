@@ -15,29 +15,30 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-import numpy as np
-
-from inframind_gym.configs import validate
-from inframind_gym.envs.coordination.context import CoordinationSpec, contexts
-from inframind_gym.envs.coordination.observation import observe
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.policies.coordination import registry
 from inframind_gym.teams.coordination import lexical, supervisor
 from inframind_gym.teams.coordination.agents import with_ids
-from inframind_gym.teams.coordination.context import ContextLimits, ContextManager, role_of
+from inframind_gym.teams.coordination.clock import WallClock
+from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.contracts import AgentResponse, Document, Issue
 from inframind_gym.teams.coordination.faults import Faulty
 from inframind_gym.teams.coordination.graph import Ask, Pause, Reply, has_langgraph, play
 from inframind_gym.teams.coordination.grounding import find_issues
-from inframind_gym.teams.coordination.options import MODEL, MOST_QUERY_CHARS, QuerySettings
+from inframind_gym.teams.coordination.inputs import (
+    adapted,
+    checked_query,
+    messages_of,
+    settings_of,
+    within_context,
+)
+from inframind_gym.teams.coordination.options import MODEL, QuerySettings
 from inframind_gym.teams.coordination.response import refusal, respond
 from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrite
 from inframind_gym.teams.coordination.screen import screen
 from inframind_gym.teams.coordination.serving import Speed, VllmServer, measure
-from inframind_gym.teams.coordination.session import Decider, Session, WallClock
+from inframind_gym.teams.coordination.session import Decider, Session
 from inframind_gym.teams.coordination.settings import CoordinationSettings, Limits, load_settings
 from inframind_gym.teams.coordination.simulated import RuleAnswers, VirtualClock
-from inframind_gym.teams.coordination.state import CoordinationState
 from inframind_gym.teams.coordination.workers import WAY, Searcher, Work, Workers
 from inframind_gym.teams.llm.providers import SIMULATED, open_provider
 from inframind_gym.teams.llm.service import EventLog, LLMService, Retries
@@ -47,7 +48,6 @@ VLLM_URL: Final = "http://127.0.0.1:8000/v1"  # unless $VLLM_BASE_URL says other
 MOST_CONTEXT: Final = 131_072
 ValueT = TypeVar("ValueT")
 _RULE: Final = "seed_supervisor"
-_ROW: Final = np.zeros(1, np.int64)
 
 
 class _NoLog:
@@ -111,7 +111,7 @@ class MultiAgentCoordinator:
         )
         self.server = server or VllmServer(model=model_path)
         self.is_simulated = provider is None and backend == SIMULATED
-        self.settings = _within_context(team or load_settings(), max_context_length)
+        self.settings = within_context(team or load_settings(), max_context_length)
         self.context = ContextManager(self.settings.context)
         self._corpus = corpus or (Corpus.load() if searcher is None else Corpus("", ()))
         self.searcher: Searcher = searcher or Retriever(self._corpus)
@@ -183,7 +183,7 @@ class MultiAgentCoordinator:
         Raises:
             ConfigError: The query, a message or a setting is wrong.
         """
-        query, history, options = _query(query), _messages(context), _options(settings)
+        query, history, options = checked_query(query), messages_of(context), settings_of(settings)
         found = screen(query)
         if found.is_attack:
             self._log.append("query_refused", {"reason": found.reason})
@@ -201,7 +201,7 @@ class MultiAgentCoordinator:
 
     def limits(self, settings: QuerySettings) -> Limits:
         """Return deadlines and limits of a query."""
-        return _adapted(self.settings, settings, slow=not self.is_simulated).limits
+        return adapted(self.settings, settings, slow=not self.is_simulated).limits
 
     @contextmanager
     def failing(self, fault: str) -> Iterator[None]:
@@ -259,7 +259,7 @@ class MultiAgentCoordinator:
     # One query
 
     def _session(self, query: str, history: list[Any], options: QuerySettings) -> Session:
-        settings = _adapted(self.settings, options, slow=not self.is_simulated)
+        settings = adapted(self.settings, options, slow=not self.is_simulated)
         work = Work(query, history)
         provider = self._provider or RuleAnswers(work, settings, check).provider()
         if self._fault is not None:
@@ -309,7 +309,9 @@ class MultiAgentCoordinator:
             ConfigError: The policy is not known, or there is no model to ask.
         """
         is_model = policy == supervisor.NAME
-        rule = _Decider(_RULE if is_model else policy, settings, self._max_num_seqs, self._seed)
+        rule = supervisor.PolicySupervisor(
+            _RULE if is_model else policy, settings, self._max_num_seqs, self._seed
+        )
         if not is_model:
             return rule
         if self.is_simulated:
@@ -337,20 +339,6 @@ class MultiAgentCoordinator:
         return pausing
 
 
-class _Decider:
-    """A coordination policy for one query."""
-
-    def __init__(
-        self, name: str, settings: CoordinationSettings, max_num_seqs: int, seed: int
-    ) -> None:
-        self._policy = registry.resolve(name)
-        self._policy.reset(CoordinationSpec(settings, max_num_seqs), [seed])
-
-    def __call__(self, state: CoordinationState) -> int:
-        seen = contexts(state, _ROW)
-        return int(self._policy.act_batch(observe(state, _ROW), seen, _ROW)[0])
-
-
 def check(query: str, response: str, sources: Sequence[Document]) -> list[Issue]:
     """Return the issues of an answer that has the numbers of its sources, see `find_issues`."""
     return find_issues(query, with_ids(response, sources), sources)
@@ -361,85 +349,6 @@ def _open(backend: str, model_path: str) -> Provider:
         return open_provider(os.environ.get("VLLM_BASE_URL", VLLM_URL), model_path)
     own = None if backend in ("openai", "anthropic") and model_path == MODEL else model_path
     return open_provider(backend, own)
-
-
-def _within_context(settings: CoordinationSettings, length: int) -> CoordinationSettings:
-    """Return the team's constants for another length of the context."""
-    limits = settings.context
-    share = min(length / 128_000, 1.0)
-    context = ContextLimits(
-        max_tokens=min(limits.max_tokens, length) if length < 128_000 else limits.max_tokens,
-        trim_above_tokens=int(limits.trim_above_tokens * share),
-        trim_to_tokens=int(limits.trim_to_tokens * share),
-        oldest_share=limits.oldest_share,
-    )
-    return settings.model_copy(update={"context": context})
-
-
-def _adapted(
-    settings: CoordinationSettings, options: QuerySettings, *, slow: bool
-) -> CoordinationSettings:
-    """Return the team's constants with the limits of a query.
-
-    A later deadline is for a slower server: the time that is kept for the fallback grows with it,
-    unless the rates are those of the simulation.
-    """
-    limits, server = settings.limits, settings.server
-    times = (options.deadline_s or limits.hard_s) / limits.hard_s
-    seconds = ("simple_s", "target_s", "hard_s", "call_timeout_s")
-    slower = times if slow else 1.0
-    return settings.model_copy(
-        update={
-            "limits": limits.model_copy(
-                update={
-                    **{name: getattr(limits, name) * times for name in seconds},
-                    "max_iterations": min(limits.max_iterations, options.max_iterations),
-                    "max_retries": min(limits.max_retries, options.retry.max_retries),
-                    "backoff_factor": options.retry.backoff_factor,
-                    "parallel_calls": min(limits.parallel_calls, options.max_parallel_calls),
-                }
-            ),
-            "server": server.model_copy(
-                update={
-                    "decode_tokens_per_s": server.decode_tokens_per_s / slower,
-                    "prefill_tokens_per_s": server.prefill_tokens_per_s / slower,
-                }
-            ),
-        }
-    )
-
-
-def _query(query: str) -> str:
-    if not isinstance(query, str) or not query.strip():
-        raise ConfigError("the query is empty.")
-    if len(query) > MOST_QUERY_CHARS:
-        raise ConfigError(f"the query has {len(query):,} characters, {MOST_QUERY_CHARS:,} at most.")
-    return query.strip()
-
-
-def _messages(context: Any) -> list[dict[str, Any]]:
-    """Return earlier messages as mappings with role and content."""
-    if context is None:
-        return []
-    listed = (
-        context.get() if hasattr(context, "get") and not isinstance(context, Mapping) else context
-    )
-    if isinstance(listed, Mapping | str) or not isinstance(listed, Sequence):
-        raise ConfigError("context: give a list of messages, or a chat memory with a method `get`.")
-    found = []
-    for message in listed:
-        is_mapping = isinstance(message, Mapping)
-        content = message.get("content") if is_mapping else getattr(message, "content", None)
-        if content is None:
-            raise ConfigError(f"context: {message!r:.80} is no message with role and content.")
-        found.append({"role": role_of(message), "content": str(content)})
-    return found
-
-
-def _options(settings: QuerySettings | Mapping[str, Any] | None) -> QuerySettings:
-    if isinstance(settings, QuerySettings):
-        return settings
-    return validate(dict(settings or {}), QuerySettings, source="settings")
 
 
 __all__ = ["AgentResponse", "Document", "MultiAgentCoordinator", "QuerySettings"]

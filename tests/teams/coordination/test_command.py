@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,25 @@ def test_a_server_of_ones_own() -> None:
         Path(".env").write_text("MODEL_PATH=other\n")
         assert ask("--provider", url, "--deadline", "60", QUESTION).exit_code == 0
         assert server.requests[-1]["model"] == "other"
+
+
+def test_the_speed_of_a_server_is_measured() -> None:
+    pytest.importorskip("openai")
+
+    def answer(body: dict[str, Any]) -> Reply:
+        read, wrote = len(body["messages"][-1]["content"]) // 4, body["max_tokens"]
+        time.sleep(read / 2_000 + wrote / 200)
+        return Reply("1", prompt_tokens=read, completion_tokens=wrote)
+
+    with StandIn(answer) as server:
+        done = ask("--scenario", "S6", "--provider", f"{server.url}/v1", "--model", "mine")
+    said = " ".join(done.output.split())
+    found = re.search(r"mine: ([\d,]+) tok/s decode, ([\d,]+) prefill \(measured\)", said)
+    assert found is not None, done.output
+    decode, prefill = (float(number.replace(",", "")) for number in found.groups())
+    assert 120 < decode < 260  # 200 on a machine that does nothing else
+    assert 1_200 < prefill < 3_500  # 2,000
+    assert "ok     measured: decode >= 100 tok/s" in done.output
 
 
 @pytest.mark.parametrize(

@@ -249,3 +249,14 @@ def test_wrong_lengths_and_backends(monkeypatch: pytest.MonkeyPatch) -> None:
         make(backend="openai")
     with pytest.raises(ConfigError, match="Did you mean 'openai'"):
         make(backend="openia")
+
+
+def test_a_decision_that_takes_long_is_told() -> None:
+    log = Log()
+    with make(log=log) as team:
+        team.process_query(SIMPLE, settings={"agent_decision_timeout_ms": 1e-6})
+        slow = log.of("slow_decision")
+        assert slow[0]["overhead_ms"] > slow[0]["limit_ms"] == 1e-6
+        log.events.clear()
+        team.process_query(SIMPLE, settings={"agent_decision_timeout_ms": 60_000.0})
+        assert not log.of("slow_decision")
