@@ -213,6 +213,6 @@ class CoordinationFamily(TeamFamily):
     ratios = MappingProxyType({"detection": ("caught", "lied")})
     about = (
         "Highest mean return of a question first. no fallback: questions that the agents answered; "
-        "hallucinations found: of those in validated answers; context kept: the exchange that a "
+        "hallucinations found: of those in drafts; context kept: the exchange that a "
         "question refers to is still there; overhead and model: of a decision."
     )
