@@ -65,6 +65,7 @@ def train(
     import torch
     from stable_baselines3 import PPO
 
+    from baselines.sb3 import export_network
     from inframind_gym.envs.sb3 import SB3VecEnv
 
     torch.set_num_threads(1)
@@ -110,19 +111,8 @@ def train(
             "last_mean_return": last,
         },
     }
-    checkpoint.save(out / "checkpoint", export(model.policy), content)
+    checkpoint.save(out / "checkpoint", export_network(model)[0], content)
     return content
-
-
-def export(policy: Any) -> dict[str, Any]:
-    """Return the weights of the acting network, as `inframind_gym.policies.perceptron`."""
-    net = policy.mlp_extractor.policy_net
-    layers = [net[0], net[2], policy.action_net]
-    return {
-        f"layer{i}.{name}": getattr(layer, name).detach().numpy()
-        for i, layer in enumerate(layers)
-        for name in ("weight", "bias")
-    }
 
 
 def main(

@@ -15,17 +15,17 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
-import typer
 from pydantic import Field
 
 import inframind_gym  # noqa: F401
 from baselines.hyperparameters import PpoArguments
-from inframind_gym.configs import NonNegative, PositiveInt, StrictModel, load_yaml_model
-from inframind_gym.errors import ConfigError, friendly, require
+from baselines.training import asked_for, finished, run
+from inframind_gym.configs import NonNegative, PositiveInt, StrictModel
+from inframind_gym.errors import require
 from inframind_gym.policies import checkpoint
 
 DEFAULT_FILE: Final = Path(__file__).with_name("placement_ppo.yaml")
@@ -48,7 +48,7 @@ class TrainingConfig(StrictModel):
 
 
 def train(config: TrainingConfig, *, seed: int, out: Path) -> dict[str, Any]:
-    """Train, export and save.
+    """Train MaskablePPO on InfraMind-Placement-v0, export what acts and save it.
 
     Args:
         config: as in the file.
@@ -71,20 +71,9 @@ def train(config: TrainingConfig, *, seed: int, out: Path) -> dict[str, Any]:
     from inframind_gym.envs.sb3 import SB3VecEnv
 
     torch.set_num_threads(1)
-    asked = {
-        "command": f"python -m baselines.placement_ppo --seed {seed}",
-        "seed": seed,
-        "settings": config.model_dump(mode="json"),
-    }
-    if checkpoint.exists(out / "checkpoint"):
-        _, finished = checkpoint.load(out / "checkpoint")
-        ran = finished.get("training", {})
-        if ran.get("turns") == config.turns:
-            if asked.items() <= ran.items():
-                return finished
-            raise ConfigError(
-                f"{out}: holds another finished training; name another folder or delete it"
-            )
+    asked = asked_for("placement_ppo", config, seed)
+    if done := finished(out, asked, turns=config.turns):
+        return done
     places = itertools.islice(
         itertools.cycle(itertools.product(config.demands, config.clusters)), config.turns
     )
@@ -140,16 +129,5 @@ def train(config: TrainingConfig, *, seed: int, out: Path) -> dict[str, Any]:
     return content
 
 
-def main(
-    out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
-    seed: Annotated[int, typer.Option(help="Of network, exploration and environments.")] = 0,
-    settings: Annotated[Path, typer.Option(help="YAML file.")] = DEFAULT_FILE,
-) -> None:
-    """Train MaskablePPO on InfraMind-Placement-v0 and export its policy."""
-    with friendly():
-        config = train(load_yaml_model(settings, TrainingConfig), seed=seed, out=out)
-    print(f"{out}: {config['training']['timesteps']} decisions")
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    run(train, TrainingConfig, DEFAULT_FILE)

@@ -32,6 +32,7 @@ from baselines.hyperparameters import (
     Sb3Environment,
     load_hyperparameters,
 )
+from baselines.training import finished
 from inframind_gym.envs.sb3 import SB3VecEnv
 from inframind_gym.errors import ConfigError, friendly, needs, unknown
 from inframind_gym.policies import checkpoint
@@ -202,13 +203,8 @@ def train(
         "environment": settings.model_dump(mode="json") | environment,
         "lagrangian": hyperparameters.lagrangian.model_dump(mode="json"),
     }
-    if checkpoint.exists(out / "checkpoint"):
-        _, finished = checkpoint.load(out / "checkpoint")
-        if asked.items() <= finished.get("training", {}).items():
-            return finished
-        raise ConfigError(
-            f"{out}: holds another finished training; name another folder or delete it"
-        )
+    if done := finished(out, asked):
+        return done
     base = make_training_env(settings, **environment)
     envs = LagrangianVecEnv(base, hyperparameters.lagrangian)
     model = make_algorithm(algorithm, envs, hyperparameters, seed)

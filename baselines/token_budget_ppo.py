@@ -10,109 +10,30 @@ minutes on one core.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import gymnasium as gym
-import numpy as np
-import typer
-
-import inframind_gym  # noqa: F401
-from baselines.hyperparameters import PpoArguments
-from inframind_gym.configs import Positive, PositiveInt, StrictModel, load_yaml_model
-from inframind_gym.errors import ConfigError, friendly, require
-from inframind_gym.policies import checkpoint
+from baselines.training import MaskablePpoConfig, run, train_maskable_ppo
+from inframind_gym.configs import Positive, PositiveInt
 from inframind_gym.policies.token_budget.ppo import KIND
 
 DEFAULT_FILE: Final = Path(__file__).with_name("token_budget_ppo.yaml")
 ENV_ID: Final = "InfraMind-TokenBudget-v0"
 
 
-class TrainingConfig(StrictModel):
+class TrainingConfig(MaskablePpoConfig):
     """Settings of a training, `token_budget_ppo.yaml`."""
 
     budget: tuple[PositiveInt, PositiveInt]  # least and most tokens of an episode
     price: Positive  # points of quality per token
-    rows: PositiveInt  # teams side by side
-    timesteps: PositiveInt  # decisions of all rows
-    net_arch: tuple[PositiveInt, ...]  # widths of the hidden layers
-    ppo: PpoArguments  # arguments of the algorithm
 
 
 def train(config: TrainingConfig, *, seed: int, out: Path) -> dict[str, Any]:
-    """Train, export and save.
-
-    Args:
-        config: as in the file.
-        seed: of network, exploration and environments.
-        out: folder of the checkpoint.
-
-    Returns:
-        The checkpoint's configuration.
-
-    Raises:
-        ConfigError: a package is missing, or `out` holds another finished training.
-    """
-    for module in ("torch", "sb3_contrib"):
-        require(module, "training", "agents")
-    import torch
-    from sb3_contrib import MaskablePPO
-
-    from baselines.sb3 import export_network
-    from inframind_gym.envs.sb3 import SB3VecEnv
-
-    asked = {
-        "command": f"python -m baselines.token_budget_ppo --seed {seed}",
-        "seed": seed,
-        "settings": config.model_dump(mode="json"),
-    }
-    if checkpoint.exists(out / "checkpoint"):
-        _, finished = checkpoint.load(out / "checkpoint")
-        if asked.items() <= finished.get("training", {}).items():
-            return finished
-        raise ConfigError(
-            f"{out}: holds another finished training; name another folder or delete it"
-        )
-    torch.set_num_threads(1)
-    envs = SB3VecEnv(
-        gym.make_vec(ENV_ID, num_envs=config.rows, budget=list(config.budget), price=config.price)
-    )
-    model = MaskablePPO(
-        "MlpPolicy",
-        envs,
-        policy_kwargs={"net_arch": list(config.net_arch)},
-        seed=seed,
-        device="cpu",
-        **config.ppo.model_dump(),
-    )
-    model.learn(config.timesteps)
-    tensors, network = export_network(model)
-    returns = list(envs.costs.return_queue)
-    content = {
-        "kind": KIND,
-        **network,
-        "price": config.price,
-        "training": {
-            **asked,
-            "timesteps": int(model.num_timesteps),
-            "last_mean_return": round(float(np.mean(returns)), 4) if returns else None,
-        },
-    }
-    checkpoint.save(out / "checkpoint", tensors, content)
-    envs.close()
-    return content
-
-
-def main(
-    out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
-    seed: Annotated[int, typer.Option(help="Of network, exploration and environments.")] = 0,
-    settings: Annotated[Path, typer.Option(help="YAML file.")] = DEFAULT_FILE,
-) -> None:
-    """Train MaskablePPO on InfraMind-TokenBudget-v0 and export its policy."""
-    with friendly():
-        config = train(load_yaml_model(settings, TrainingConfig), seed=seed, out=out)
-    run = config["training"]
-    print(f"{out}: {run['timesteps']} decisions, last mean return {run['last_mean_return']}")
+    """Train MaskablePPO on InfraMind-TokenBudget-v0; see `train_maskable_ppo`."""
+    arguments = {"budget": list(config.budget), "price": config.price}
+    content = {"kind": KIND, "price": config.price}
+    name = "token_budget_ppo"
+    return train_maskable_ppo(name, ENV_ID, arguments, config, content, seed=seed, out=out)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(train, TrainingConfig, DEFAULT_FILE)

@@ -89,6 +89,22 @@ def refit(
         refit_places(chosen, queries, scored, out)
 
 
+@app.command()
+def retrieval(
+    half: Annotated[
+        str, typer.Option(help='Half of questions and answers: "test" or "tune".')
+    ] = "test",
+) -> None:
+    """Measure retrieval, rewriting, grounding and trimming of the coordination team."""
+    from benchmarks.retrieval import report
+    from inframind_gym.errors import ConfigError, unknown
+
+    with friendly():
+        if half not in ("test", "tune"):
+            raise ConfigError(unknown("half", half, ("test", "tune")))
+        print(report(half))
+
+
 if __name__ == "__main__":
     print_in_any_encoding()
     app()

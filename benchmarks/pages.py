@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
+import typer
 
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.errors import require, unknown
+from inframind_gym.errors import friendly, require, unknown
 from inframind_gym.files import replace_text
 
 if TYPE_CHECKING:
@@ -64,6 +65,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int =
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def mean(values: Any, digits: int = 1) -> str:
+    """Return a mean with half of its 95 % interval."""
+    half = 1.96 * values.std(ddof=1) / np.sqrt(len(values))
+    return f"{values.mean():,.{digits}f} ± {half:.{digits}f}"
 
 
 def embolden(rows: Sequence[list[str]], values: Sequence[Sequence[float]]) -> None:
@@ -136,3 +143,42 @@ def save_all(figures: Mapping[str, Callable[[], Figure]], folder: Path) -> None:
                 )
     except OSError as error:
         raise BenchmarkError(f"{error.filename}: {error.strerror or error}.") from None
+
+
+def run_page(
+    page: str,
+    episodes: int,
+    blocks: Callable[[Any], Mapping[str, str]],
+    draw: Callable[[Any], Figure],
+    play: Callable[[int], Any],
+) -> None:
+    """Refresh a page's tables and its figure, as a command.
+
+    Args:
+        page: name of page and figure.
+        episodes: of a policy, by default.
+        blocks: makes the tables.
+        draw: makes the figure.
+        play: makes what both are given, of a number of episodes.
+    """
+
+    def main(
+        docs: Annotated[Path, typer.Option(help="Folder of the pages.")] = Path("docs"),
+        number: Annotated[
+            int, typer.Option("--episodes", min=2, help="Episodes of a policy.")
+        ] = episodes,
+        check: Annotated[
+            bool, typer.Option("--check", help="Change nothing; fail if a table is out of date.")
+        ] = False,
+    ) -> None:
+        """Refresh the tables and the figure of a page."""
+        with friendly():
+            played = play(number)
+            is_current = refresh(docs / f"{page}.md", blocks(played), check=check)
+            if not check:
+                name = page.replace("_", "-")
+                save_all({name: lambda: draw(played)}, docs / "images")
+        print("up to date" if is_current else "out of date" if check else "refreshed")
+        raise typer.Exit(int(check and not is_current))
+
+    typer.run(main)

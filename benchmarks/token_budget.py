@@ -10,15 +10,12 @@ from the optimum are paired, episode by episode.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
-from benchmarks.pages import INK, RULE, refresh, save_all, table
-from inframind_gym.errors import friendly
+from benchmarks.pages import INK, RULE, mean, run_page, table
 from inframind_gym.policies.token_budget import registry
 from inframind_gym.policies.token_budget.rollout import play
 
@@ -65,12 +62,6 @@ class Played:
         """Return what the optimum earns more, episode by episode, in points."""
         best = self.of("optimum", price, budget)["return"]
         return np.asarray(100.0 * (best - self.of(name, price, budget)["return"]))
-
-
-def mean(values: NDArray[Any], digits: int = 1) -> str:
-    """Return a mean with half of its 95 % interval."""
-    half = 1.96 * values.std(ddof=1) / np.sqrt(len(values))
-    return f"{values.mean():,.{digits}f} ± {half:.{digits}f}"
 
 
 def blocks(played: Played) -> dict[str, str]:
@@ -200,22 +191,5 @@ def _regrets(axes: Axes, played: Played) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def main(
-    docs: Annotated[Path, typer.Option(help="Folder of the pages.")] = Path("docs"),
-    episodes: Annotated[int, typer.Option(min=2, help="Episodes of a policy.")] = EPISODES,
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; fail if a table is out of date.")
-    ] = False,
-) -> None:
-    """Refresh the tables and the figure of docs/token_budget.md."""
-    with friendly():
-        played = Played(episodes)
-        is_current = refresh(docs / "token_budget.md", blocks(played), check=check)
-        if not check:
-            save_all({"token-budget": lambda: draw(played)}, docs / "images")
-    print("up to date" if is_current else "out of date" if check else "refreshed")
-    raise typer.Exit(int(check and not is_current))
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    run_page("token_budget", EPISODES, blocks, draw, Played)

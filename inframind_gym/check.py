@@ -42,6 +42,8 @@ from inframind_gym.tasks.checking import check_tasks
 from inframind_gym.tasks.loaders import read_folder
 from inframind_gym.tasks.sandbox import PACKAGES
 from inframind_gym.teams.assignment.settings import AssignmentSettings, load_team
+from inframind_gym.teams.coordination.settings import CoordinationSettings
+from inframind_gym.teams.coordination.settings import load_settings as load_coordination
 from inframind_gym.teams.token_budget.settings import TeamSettings, load_settings
 
 _PACKAGE: Final = Path(__file__).parent
@@ -220,15 +222,19 @@ def _track_said(track: TrackConfig) -> str:
     return f"track, {_count(track.scenarios, 'scenario')} at {_count(track.loads, 'load')}"
 
 
-def _load_team(path: Path) -> AssignmentSettings | TeamSettings:
+def _load_team(path: Path) -> AssignmentSettings | CoordinationSettings | TeamSettings:
     data, _ = read_yaml(path)
-    is_assignment = isinstance(data, dict) and "skill" in data
-    return load_team(path) if is_assignment else load_settings(path)
+    keys = data if isinstance(data, dict) else {}
+    if "retrieval" in keys:
+        return load_coordination(path)
+    return load_team(path) if "skill" in keys else load_settings(path)
 
 
-def _team_said(team: AssignmentSettings | TeamSettings) -> str:
+def _team_said(team: AssignmentSettings | CoordinationSettings | TeamSettings) -> str:
     if isinstance(team, AssignmentSettings):
         return f"assignment team, {_count(team.tasks, 'task')}"
+    if isinstance(team, CoordinationSettings):
+        return f"coordination team, answers by {team.limits.hard_s:g} s"
     return f"token-budget team, {_count(team.strategies, 'strategy')}"
 
 
@@ -332,7 +338,9 @@ _CONFIGURATIONS: Final = {
         lambda path: load_yaml_model(path, Catalogue),
         lambda catalogue: f"catalogue, {_count(catalogue.models, 'model')}",
     ),
-    "teams": _Configuration((AssignmentSettings, TeamSettings), _load_team, _team_said),
+    "teams": _Configuration(
+        (AssignmentSettings, CoordinationSettings, TeamSettings), _load_team, _team_said
+    ),
     # Known by their keys they are pools; this is where their names are looked up.
     "teams/pools": _Configuration((), load_pool, _pool_said),
 }

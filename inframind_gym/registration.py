@@ -49,6 +49,10 @@ ENVIRONMENTS: Final = {
         "inframind_gym.envs.token_budget.env:TokenBudgetEnv",
         "inframind_gym.envs.token_budget.vector:TokenBudgetVectorEnv",
     ),
+    "InfraMind-Coordination-v0": Entry(
+        "inframind_gym.envs.coordination.env:CoordinationEnv",
+        "inframind_gym.envs.coordination.vector:CoordinationVectorEnv",
+    ),
 }
 
 

@@ -73,6 +73,7 @@ def check(*arguments: str) -> tuple[int, str]:
         ("h100", "catalogue, 16 models"),
         ("assignment", "assignment team, 11 tasks"),
         ("token_budget", "token-budget team, 3 strategies"),
+        ("coordination", "coordination team, answers by 3 s"),
         ("team-4gpu", "pool, 8 models on 4 GPUs"),
         ("static:llama-8b:Flash", "policy static:llama-8b:Flash"),
         ("mcf_plus", "policy mcf_plus"),

@@ -71,7 +71,7 @@ def run(
         typer.Option(
             help="A shipped suite (starter; standard_quick, standard; published, "
             "published_parallel; placement_quick, placement; assignment_quick, "
-            "assignment_queue_quick, token_budget_quick) or a YAML file."
+            "assignment_queue_quick, token_budget_quick, coordination_quick) or a YAML file."
         ),
     ] = "starter",
     out: Annotated[

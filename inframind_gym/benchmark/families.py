@@ -35,6 +35,7 @@ _FAMILIES: Final = {
     "tracks": "inframind_gym.benchmark.tracks.family:TrackFamily",
     "placement": "inframind_gym.benchmark.placement.family:PlacementFamily",
     "assignment": "inframind_gym.benchmark.teams.family:AssignmentFamily",
+    "coordination": "inframind_gym.benchmark.teams.family:CoordinationFamily",
     "token_budget": "inframind_gym.benchmark.teams.family:TokenBudgetFamily",
 }
 Progress = Callable[[int], None]

@@ -342,9 +342,9 @@ def place(
     with _refusing():
         from inframind_gym.live.config import live_placement_config
         from inframind_gym.live.placement.cluster import LivePlacement
-        from inframind_gym.policies.placement.registry import PLACEMENT_POLICIES
+        from inframind_gym.policies.placement.registry import POLICIES
 
-        decider = PLACEMENT_POLICIES.resolve(policy)
+        decider = POLICIES.resolve(policy)
         live = LivePlacement(
             live_placement_config(given),
             on_transition=lambda transition: console.print(str(transition), markup=False),

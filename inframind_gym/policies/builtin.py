@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
-from inframind_gym.policies.registry import PolicyEntry
+from inframind_gym.policies.registry import entry_of
 
-
-def _entry(usage: str, where: str, summary: str) -> PolicyEntry:
-    """Return an entry: its usage is name:argument:argument, the class is at module:class."""
-    name, *args = usage.split(":")
-    return PolicyEntry(name, f"inframind_gym.policies.{where}", tuple(args), summary)
-
+_entry = partial(entry_of, "")
 
 # Rules and learners that need no training, and players of shipped checkpoints.
 BASELINES: Final = (

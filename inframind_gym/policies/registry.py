@@ -38,29 +38,37 @@ class PolicyEntry:
     summary: str = ""
 
 
-def entry_of(
-    folder: str, name: str, where: str, summary: str, args: tuple[str, ...] = ()
-) -> PolicyEntry:
-    """Return the entry of a policy of `inframind_gym.policies.<folder>`; `where`: module:Class."""
-    return PolicyEntry(name, f"inframind_gym.policies.{folder}.{where}", args, summary)
+def entry_of(folder: str, usage: str, where: str, summary: str) -> PolicyEntry:
+    """Return the entry of a built-in policy.
+
+    Args:
+        folder: of `inframind_gym.policies`; "" for the package itself.
+        usage: name:argument:argument.
+        where: module:class in the folder.
+        summary: one line for listings.
+    """
+    name, *args = usage.split(":")
+    package = f"inframind_gym.policies.{folder}".rstrip(".")
+    return PolicyEntry(name, f"{package}.{where}", tuple(args), summary)
 
 
-def adopter(family: str, protocol: str, base: str) -> Callable[..., Any]:
+def adopter(family: str, folder: str, base: str) -> Callable[..., Any]:
     """Return an `adopt` of `Registry` that asks for `reset` and `act_batch`.
 
     Args:
         family: name in messages.
-        protocol: module of the interface.
-        base: class of it that needs `choose` alone.
+        folder: of `inframind_gym.policies`, whose `protocol` is the interface.
+        base: class of it that needs one method alone, as class.method.
     """
+    name, method = base.split(".")
 
     def adopt(policy: Any, cls: type[Any], kwargs: dict[str, Any], path: str) -> Any:
         verbs = ("reset", "act_batch")
         missing = [verb for verb in verbs if not callable(getattr(policy, verb, None))]
         if missing:
             raise ConfigError(
-                f"{family} {path!r} has no {' and no '.join(missing)}; see {protocol}: {base} "
-                "needs only `choose`"
+                f"{family} {path!r} has no {' and no '.join(missing)}; see "
+                f"inframind_gym.policies.{folder}.protocol: {name} needs only `{method}`"
             )
         return policy
 
@@ -75,6 +83,7 @@ class Registry(Generic[P]):
         adopt: makes a policy of the family of an object, its class, the arguments that made it and
             its path; a ConfigError if that cannot serve.
         entries: the built-in policies.
+        bounds: those that know what no policy knows: listed with the contestants, never ranked.
     """
 
     def __init__(
@@ -82,10 +91,12 @@ class Registry(Generic[P]):
         family: str,
         adopt: Callable[[Any, type[Any], dict[str, Any], str], P],
         entries: Iterable[PolicyEntry],
+        bounds: Iterable[PolicyEntry] = (),
     ) -> None:
         self._family = family
         self._adopt = adopt
-        self._entries = {entry.name: entry for entry in entries}
+        self._bounds = {entry.name: entry for entry in bounds}
+        self._entries = {entry.name: entry for entry in entries} | self._bounds
 
     def register(self, entry: PolicyEntry) -> None:
         """Enter a policy under its name. Entering the same one again changes nothing.
@@ -106,6 +117,10 @@ class Registry(Generic[P]):
     def entries(self) -> tuple[PolicyEntry, ...]:
         """All registered policies, in the order of registration."""
         return tuple(self._entries.values())
+
+    def names(self) -> tuple[str, ...]:
+        """The names of the registered policies, without the bounds."""
+        return tuple(name for name in self._entries if name not in self._bounds)
 
     def resolve(self, name_or_path: str, **kwargs: Any) -> P:
         """Make a policy from its name, its name with arguments, or `package.module:Class`.

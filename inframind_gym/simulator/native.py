@@ -155,6 +155,16 @@ class Bound:
             raise RuntimeError(f"the compiled code of {self._entry.py_func.__name__} has failed")
         return self._value() if self._returns else None
 
+    def prepare(self, *arguments: Any) -> tuple[int, int]:
+        """Write the arguments of a call that another makes.
+
+        Returns:
+            Address of the compiled code, and of the words that it takes.
+        """
+        if not all(map(is_, arguments, self._last)):
+            self._replace(arguments)
+        return self._address, self._words.ctypes.data
+
     def _bind(self, arguments: tuple[Any, ...]) -> None:
         """Find the code for arguments of these kinds, and write all of them."""
         self._kinds = list(map(kind_of, arguments))
@@ -162,6 +172,7 @@ class Bound:
         self._returns = program.result
         self._words = np.zeros(1 + len(arguments), np.int64)
         self._blocks: list[NDArray[np.int64] | None] = [None] * len(arguments)
+        self._address = program.address
         self._run = partial(_PROTOTYPE(program.address), self._words.ctypes.data)
         for i, value in enumerate(arguments):
             self._write(i, value)

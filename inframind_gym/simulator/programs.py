@@ -164,6 +164,20 @@ def _engine() -> Any:
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
 
+def assembled(text: str) -> Any:
+    """Load a module in LLVM's language, for as long as the process lives; return the loader.
+
+    It has `get_function_address(name)`.
+    """
+    import llvmlite.binding as llvm
+
+    with _one_thread:
+        engine = _engine()
+        engine.add_module(llvm.parse_assembly(text))
+        engine.finalize_object()
+        return engine
+
+
 def _address(code: bytes, symbol: str) -> int:
     """Load an object file for as long as the process lives; return the address of its entry."""
     import llvmlite.binding as llvm

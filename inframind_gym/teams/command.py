@@ -15,6 +15,7 @@ from rich.table import Table
 
 from inframind_gym.errors import ConfigError, friendly
 from inframind_gym.teams.assignment.command import run_assignment
+from inframind_gym.teams.coordination.command import chat, run_coordination
 from inframind_gym.teams.runs.compare import compare_runs
 from inframind_gym.teams.runs.store import DEFAULT_FILE, Event, Run, RunStore
 from inframind_gym.teams.token_budget.command import run_token_budget, serve
@@ -23,9 +24,11 @@ app = typer.Typer(no_args_is_help=True, help="Run teams of LLM agents; list and 
 run = typer.Typer(no_args_is_help=True, help="Run a team and write what happens to a file of runs.")
 run.command("assignment")(run_assignment)
 run.command("token-budget")(run_token_budget)
+run.command("coordination")(run_coordination)
 app.add_typer(run, name="run")
 app.command("compare")(compare_runs)
 app.command("serve")(serve)
+app.command("chat")(chat)
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="File of runs (SQLite).")]
 _WIDEST = 110  # of an event's line

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from baselines.assignment_ppo import DEFAULT_FILE, TrainingConfig, export, train
+from baselines.assignment_ppo import DEFAULT_FILE, TrainingConfig, train
 from inframind_gym.configs import load_yaml_model
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
@@ -37,13 +37,14 @@ def test_the_player_computes_what_was_trained() -> None:
     import gymnasium as gym
 
     import inframind_gym  # noqa: F401
+    from baselines.sb3 import export_network
 
     env = gym.make("InfraMind-Assignment-v0", observation="flat")
     model = sb3.PPO("MlpPolicy", env, policy_kwargs={"net_arch": [16, 16]}, device="cpu")
     seen = np.random.default_rng(0).random((5, 48)).astype(np.float32)
     with torch.no_grad():
         expected = model.policy.get_distribution(torch.as_tensor(seen)).distribution.logits
-    own = forward(export(model.policy), seen)
+    own = forward(export_network(model)[0], seen)
     own -= np.log(np.exp(own).sum(axis=1, keepdims=True))
     assert own == pytest.approx(expected.numpy(), abs=1e-5)
 

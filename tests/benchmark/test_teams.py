@@ -24,13 +24,20 @@ from inframind_gym.benchmark.store import CELLS
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.benchmark.tables import leaderboard_sheets, to_markdown
 from inframind_gym.benchmark.teams.metrics import MeanLayout
-from inframind_gym.benchmark.teams.suite import AssignmentSuite, TeamSuite, TokenBudgetSuite
+from inframind_gym.benchmark.teams.suite import (
+    AssignmentSuite,
+    CoordinationSuite,
+    TeamSuite,
+    TokenBudgetSuite,
+)
 from inframind_gym.errors import ConfigError
 
 SHIPPED = {
     "assignment_quick": AssignmentSuite,
     "assignment_queue_quick": AssignmentSuite,
     "token_budget_quick": TokenBudgetSuite,
+    "coordination_quick": CoordinationSuite,
+    "coordination_exact": CoordinationSuite,
 }
 
 
@@ -55,6 +62,16 @@ def token_budget(**changes: Any) -> TeamSuite:
         "seeds": 6,
     }
     return TokenBudgetSuite.model_validate({**content, **changes}).resolve()
+
+
+def coordination(**changes: Any) -> TeamSuite:
+    content = {
+        "name": "small",
+        "policies": ["seed_supervisor", "basic_rag", "optimum"],
+        "scenarios": {"one": {"noise": False}, "serial": {"noise": False, "max_num_seqs": 1}},
+        "seeds": 6,
+    }
+    return CoordinationSuite.model_validate({**content, **changes}).resolve()
 
 
 def one(suite: TeamSuite, policy: str, seed: int = 2) -> tuple[Any, dict[str, Any]]:
@@ -114,7 +131,27 @@ def test_a_task_is_judged_as_the_environment_judges_it() -> None:
         assert columns[name][0] == pytest.approx(info[name]), name
 
 
-@pytest.mark.parametrize("suite", [assignment(), token_budget()], ids=lambda suite: suite.kind)
+def test_a_question_is_judged_as_the_environment_judges_it() -> None:
+    suite = coordination(scenarios={"one": {"conversation": True}})
+    cell, columns = one(suite, "seed_supervisor")
+    env: Any = gym.make("InfraMind-Coordination-v0", conversation=True).unwrapped
+    policy = family("coordination").resolve_policy("seed_supervisor")
+    observation, _ = env.reset(seed=cell.episode_seed)
+    policy.reset(env.coordination_spec(), [cell.policy_seed])
+    over = False
+    while not over:
+        action = policy.act_batch(observation[None], env.context(), np.zeros(1, np.int64))[0]
+        observation, _, over, _, info = env.step(action)
+    assert columns["return"][0] == pytest.approx(info["episode_reward"])
+    for name in ("answer_score", "latency_s", "tokens", "overhead_ms", "model_ms"):
+        assert columns[name][0] == pytest.approx(info[name]), name
+    assert columns["lateness"][0] == pytest.approx(info["episode_cost"])
+
+
+TEAMS = [assignment(), token_budget(), coordination()]
+
+
+@pytest.mark.parametrize("suite", TEAMS, ids=lambda suite: suite.kind)
 def test_a_batch_gives_the_bits_of_each_cell_alone(suite: TeamSuite) -> None:
     kind = family(suite.model_dump()["kind"])
     for policy in suite.policies:
@@ -133,9 +170,13 @@ def test_means_and_tails_by_hand() -> None:
     assert found == {"reward": 0.6, "tokens": 20.0}
     values, record = layout.values(columns)
     assert values.tolist() == [10.0, 30.0] and record.tolist() == [0, 1]
+    layout = MeanLayout(("caught", "lied"), "p95", "lied", {"detection": ("caught", "lied")})
+    columns = {"caught": np.array([1, 2, 0]), "lied": np.array([1, 3, 0])}
+    found = layout.evaluate(layout.table(columns).sum(axis=0))
+    assert found["detection"] == 0.75
 
 
-@pytest.mark.parametrize("suite", [assignment(), token_budget()], ids=lambda suite: suite.kind)
+@pytest.mark.parametrize("suite", TEAMS, ids=lambda suite: suite.kind)
 def test_regret_is_the_difference_to_the_bound(suite: TeamSuite, tmp_path: Path) -> None:
     run(suite, tmp_path, workers=1)
     board = leaderboard(load_results(tmp_path), num_resamples=200)

@@ -25,6 +25,8 @@ import numpy as np
 from inframind_gym import policies
 from inframind_gym.envs.placement import config, context
 from inframind_gym.envs.placement import simulation as simulations
+from inframind_gym.policies.coordination import registry as coordination
+from inframind_gym.policies.coordination import rollout
 from inframind_gym.policies.placement import registry
 from inframind_gym.simulator import SIMULATOR_VERSION
 from inframind_gym.simulator.server import pool, replay, state
@@ -36,6 +38,8 @@ STREAM = "InfraMind-Stream-v0"
 EXECUTOR = "InfraMind-Executor-v0"
 PLANNER = "InfraMind-Planner-v0"
 PLACEMENT = "InfraMind-Placement-v0"
+COORDINATION = "InfraMind-Coordination-v0"
+ROUTING = (STREAM, EXECUTOR, PLANNER)
 DEBATE = {"topology": "Debate", "num_agents": 4}
 GRAPH = {"num_agents": 4, "edges": [[0, 1], [0, 2], [1, 3], [2, 3]]}
 AGENTS = {"role_calls": True, "visible_tests": 0.5}
@@ -94,6 +98,10 @@ EPISODES: dict[str, tuple[str, dict[str, Any]]] = {
     "placement 64 diurnal": (PLACEMENT, {"cluster": "h100-64gpu", "demand": "diurnal"}),
     "placement empty": (PLACEMENT, {"initial": "empty", "load": 2.0}),
     "placement trickle": (PLACEMENT, {"demand": "trickle", "timing_spread": 0.0}),
+    # a supervisor of five agents
+    "coordination": (COORDINATION, {}),
+    "coordination conversation": (COORDINATION, {"conversation": True, "supervisor": "model"}),
+    "coordination without noise": (COORDINATION, {"noise": False, "max_num_seqs": 1}),
 }
 POLICIES = (
     *("random", "round_robin", "static", "static_mix", "fixed_recipe", "fixed_recipe_by_rate"),
@@ -106,6 +114,7 @@ PLACEMENT_POLICIES = (
     *("random", "static", "lru", "greedy", "threshold", "mcf_spec", "mcf_plus"),
     *("sb3_maskable_ppo", "everywhere"),
 )
+COORDINATION_POLICIES = (*coordination.names(), "optimum")
 CARDS: dict[str, dict[str, Any]] = {
     "server": {},
     "server kv pressure": {"num_kv_blocks": 120},
@@ -143,19 +152,23 @@ def play(name: str) -> str:
         return _play_policy(rest)
     if kind == "placement policy":
         return _play_placement_policy(rest)
+    if kind == "coordination policy":
+        return _play_coordination_policy(rest)
     return _replay_server(CARDS[name]) if name in CARDS else _play_random(*EPISODES[name])
 
 
 def names() -> list[str]:
     """Return the names of all golden episodes."""
     policies = [f"policy: {name}" for name in POLICIES]
-    return [*EPISODES, *CARDS, *policies, *(f"placement policy: {p}" for p in PLACEMENT_POLICIES)]
+    policies += [f"placement policy: {name}" for name in PLACEMENT_POLICIES]
+    policies += [f"coordination policy: {name}" for name in COORDINATION_POLICIES]
+    return [*EPISODES, *CARDS, *policies]
 
 
 def _play_random(env_id: str, given: dict[str, Any]) -> str:
     """Digest two episodes side by side under seeded random actions."""
-    short: dict[str, Any] = {"observation": "index", "num_queries": 40}
-    arguments = ({"num_decisions": 40} if env_id == PLACEMENT else short) | given
+    short: dict[str, Any] = {PLACEMENT: {"num_decisions": 40}, COORDINATION: {}}
+    arguments = short.get(env_id, {"observation": "index", "num_queries": 40}) | given
     env = gym.make_vec(env_id, num_envs=2, **arguments)
     inner: Any = env.unwrapped
     generator = np.random.default_rng(7)
@@ -173,7 +186,7 @@ def _play_random(env_id: str, given: dict[str, Any]) -> str:
         actions = draws if env.action_space.shape != (2,) else draws[:, 0]
         observations, rewards, terminated, truncated, infos = env.step(actions)
         digest.add(observations, rewards, terminated, truncated, infos["cost"])
-        if env_id != PLACEMENT:
+        if env_id in ROUTING:
             digest.add(*inner.completed(), inner.contexts())
         episodes += terminated | truncated
     env.close()
@@ -256,6 +269,14 @@ def _play_placement_policy(name: str) -> str:
     return digest.text()
 
 
+def _play_coordination_policy(name: str) -> str:
+    """Digest 20 episodes of a built-in coordination policy."""
+    digest = Digest()
+    found = rollout.play(coordination.resolve(name), range(20), noise=name != "optimum")
+    digest.add(*found.values())
+    return digest.text()
+
+
 def played_in(checkout: Path) -> dict[str, str]:
     """Play all golden episodes with the package of another checkout, by this file."""
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
@@ -275,6 +296,9 @@ def versions() -> dict[str, int]:
         found[f"policy: {name}"] = int(getattr(policies.resolve_policy(name), "version", 1))
     for name in PLACEMENT_POLICIES:
         found[f"placement policy: {name}"] = int(getattr(registry.resolve(name), "version", 1))
+    for name in COORDINATION_POLICIES:
+        policy = coordination.resolve(name)
+        found[f"coordination policy: {name}"] = int(getattr(policy, "version", 1))
     return found
 
 

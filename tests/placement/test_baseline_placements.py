@@ -16,6 +16,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies.placement import registry as placement
 from inframind_gym.policies.placement.bound import EverywhereSimulation
 from inframind_gym.policies.placement.protocol import PlacementPolicy
+from inframind_gym.policies.protocol import BatchPolicy
 from inframind_gym.simulator.placement.state import ACTIVE
 from tests.placement.toys import card, decisions, make, write_cluster, write_demand
 
@@ -33,7 +34,7 @@ def play(env: Any, policy: PlacementPolicy, seeds: list[int]) -> tuple[NDArray[A
 def test_a_row_alone_is_a_row_of_a_batch(name: str) -> None:
     arguments = {"cluster": "h100-8gpu", "demand": "shifting", "num_decisions": 30}
     policy = placement.resolve(name)
-    assert isinstance(policy, PlacementPolicy)
+    assert isinstance(policy, BatchPolicy)
     assert policy.name == name
     together, rewards = play(make(3, **arguments), policy, [5, 6, 7])
     alone, reward = play(make(1, **arguments), policy, [6])

@@ -12,7 +12,7 @@ import yaml
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.placement import registry as placement
-from inframind_gym.policies.placement.registry import PLACEMENT_POLICIES
+from inframind_gym.policies.placement.registry import POLICIES
 
 ROOT = Path(__file__).parents[2]
 OWN = """
@@ -43,7 +43,7 @@ def test_families_do_not_mix() -> None:
     with pytest.raises(ConfigError, match="unknown policy 'lru'"):
         resolve_policy("lru")
     with pytest.raises(ConfigError, match="unknown placement policy 'least_loaded'"):
-        PLACEMENT_POLICIES.resolve("least_loaded")
+        POLICIES.resolve("least_loaded")
 
 
 def test_a_policy_of_the_working_directory_hides_nothing(
@@ -63,7 +63,7 @@ def test_a_policy_of_the_working_directory_hides_nothing(
 def test_names_are_known_to_a_process_that_imported_nothing_else(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n"
-        "from inframind_gym.policies.placement.registry import PLACEMENT_POLICIES as known\n"
+        "from inframind_gym.policies.placement.registry import POLICIES as known\n"
         "assert known.resolve('lru').name == 'lru'\n"
         "assert not [name for name in sys.modules if name.startswith('baselines')]\n"
     )

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import itertools
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,16 @@ def test_an_error_of_a_thread_is_raised_and_the_crew_goes_on() -> None:
     out[:] = 0
     crew.run([(share, out) for share in (first, second, third)])
     assert out.tolist() == (2 * rows).tolist()
+
+
+def test_threads_do_their_work_awake_and_asleep() -> None:
+    crew, rows = Crew(double, 3), np.arange(48)
+    pauses_s = np.random.default_rng(0).choice([0.0, 1e-4, 2e-4, 5e-3], 300)
+    for pause_s in pauses_s.tolist():  # they go to sleep after some 50 µs
+        out = np.zeros(48, np.int64)
+        crew.run([(share, out) for share in crew.split(rows)[1]])
+        assert out.tolist() == (2 * rows).tolist()
+        time.sleep(pause_s)
 
 
 def test_threads_end_with_their_crew() -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from inframind_gym.live.settings import ServerAddress
-from tests.live.vllm_live.team_play import TASKS, play_assignment, play_token_budget
+from inframind_gym.teams.coordination.retrieval import retriever
+from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
+from tests.live.vllm_live.team_play import (
+    TASKS,
+    play_assignment,
+    play_coordination,
+    play_token_budget,
+)
 from tests.teams.assignment.scripted import GOOD
 from tests.teams.stand_in import Reply, StandIn
 
@@ -34,3 +42,31 @@ def test_the_assignment_team(tmp_path: Path) -> None:
 def test_the_token_budget_team(tmp_path: Path) -> None:
     with StandIn(noise) as server:
         play_token_budget(tmp_path / "runs.sqlite", address(server, "a"))
+
+
+def schema_noise(request: dict[str, Any]) -> Reply:
+    """Random values in the form of the schema that is asked for: as vLLM constrains any model."""
+    wanted = request.get("response_format")
+    if wanted is None:
+        return Reply("qx zzv 81 _ [1]")
+    return Reply(json.dumps(value_of(wanted["json_schema"]["schema"])))
+
+
+def value_of(schema: dict[str, Any]) -> Any:
+    if "enum" in schema:
+        return schema["enum"][-1]
+    if schema["type"] == "object":
+        return {name: value_of(part) for name, part in schema["properties"].items()}
+    if schema["type"] == "array":
+        return [value_of(schema["items"])]
+    return {"string": "zq", "boolean": True, "integer": 7, "number": 0.5}[schema["type"]]
+
+
+@pytest.mark.parametrize("answer", [noise, schema_noise])
+def test_the_coordination_team(
+    answer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retriever, "available", HashedWords)
+    with StandIn(answer) as server:
+        play_coordination(tmp_path / "runs.sqlite", address(server, "a"))
+        assert {body["model"] for body in server.requests} == {"a"}

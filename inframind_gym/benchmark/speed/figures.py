@@ -151,6 +151,12 @@ FIGURES: Final[dict[str, Figure]] = {
         "steps/s",
         Job("single", dict(env_id=_ASSIGNMENT, steps=2_000, kwargs={})),
     ),
+    "coordination_sps": Figure(
+        "Coordination vector, n = 4096, random actions",
+        "steps/s",
+        _vector("InfraMind-Coordination-v0", 4096, 100, {}),
+        200_000,
+    ),
     "import_s": Figure(
         "import inframind_gym", "s", Job("process", dict(code="import inframind_gym")), 1.0
     ),

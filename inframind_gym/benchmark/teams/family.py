@@ -8,14 +8,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from inframind_gym.benchmark.errors import blame
 from inframind_gym.benchmark.families import Family, Player
 from inframind_gym.benchmark.lines import CellResult, encode_cell
 from inframind_gym.benchmark.metrics import TAIL, Columns
-from inframind_gym.benchmark.suite import BaseSuite
 from inframind_gym.benchmark.tables import (
     Sheet,
     about_bounds,
@@ -25,9 +26,11 @@ from inframind_gym.benchmark.tables import (
     of_planned,
     with_margin,
 )
-from inframind_gym.benchmark.teams.metrics import ASSIGNMENT, TOKEN_BUDGET, MeanLayout
+from inframind_gym.benchmark.teams.batch import Batch
+from inframind_gym.benchmark.teams.metrics import ASSIGNMENT, COORDINATION, TOKEN_BUDGET, MeanLayout
 from inframind_gym.benchmark.teams.suite import (
     AssignmentSuite,
+    CoordinationSuite,
     TeamCell,
     TeamSuite,
     TokenBudgetSuite,
@@ -38,27 +41,27 @@ class TeamFamily(Family):
     """A team: one environment, one registry of policies, means over records.
 
     Attributes:
+        kind: Its name; that of its module here, and of its folders in `envs` and `policies`.
         env_id: Id of the environment.
-        registry: Module of the policies' registry.
-        player: Module with `begin` and `play`.
         tail_of: Field of a record whose tail is a metric; the metric that is no field.
+        ratios: Metrics that are quotients of two others.
         about: Explanation of the columns.
         columns: Number of leading metrics that the ranking shows; JSON has all.
     """
 
     env_id: ClassVar[str]
-    registry: ClassVar[str]
-    player: ClassVar[str]
     tail: ClassVar[str]
     tail_of: ClassVar[str]
     about: ClassVar[str]
     columns: ClassVar[int]
+    ratios: ClassVar[Mapping[str, tuple[str, str]]] = MappingProxyType({})
     shown = ("scenarios",)
+    unit = "tasks"
     regret = "optimum"
 
     def resolve_policy(self, name: str) -> Any:
         """Make a policy of the team's registry, or of ``package.module:Class``."""
-        return import_module(self.registry).resolve(name)
+        return import_module(f"inframind_gym.policies.{self.kind}.registry").resolve(name)
 
     def header(self, suite: TeamSuite, policies: Mapping[str, Any]) -> dict[str, Any]:
         """Return the environments' specs."""
@@ -94,8 +97,9 @@ class TeamFamily(Family):
 
     def layout(self, header: Mapping[str, Any]) -> MeanLayout:
         """Make the layout of sums over records."""
-        fields = tuple(name for name in self.metrics if name != self.tail)
-        return MeanLayout(fields, self.tail, self.tail_of)
+        derived = {self.tail, *self.ratios}
+        fields = tuple(name for name in self.metrics if name not in derived)
+        return MeanLayout(fields, self.tail, self.tail_of, self.ratios)
 
     def sheets(self, board: Mapping[str, Any]) -> list[Sheet]:
         """Make the ranking, and a table of the score by scenario."""
@@ -135,40 +139,36 @@ class TeamSimulator(Player):
 
     def ask(self, cell: TeamCell) -> None:
         """Make the policy and the team of a cell, and reset both."""
-        module = import_module(self.family.player)
-        module.begin(self._policy(cell), [cell], self.suite.config(cell.scenario))
+        self._batch([cell])
 
     def run(
         self, cells: Sequence[TeamCell]
     ) -> Iterator[list[tuple[TeamCell, Columns, list[float]]]]:
         """Run cells; yields each with its records and the milliseconds of its decisions."""
-        config = self.suite.config(cells[0].scenario)
-        policy = self._policy(cells[0])
+        batch = self._batch(cells)
         self.began = time.monotonic()
-        module = import_module(self.family.player)
-        columns, took_ms = module.play(policy, cells, config, self.stop, self.progress)
+        columns, took_ms = batch.play(self.stop, self.progress)
         yield [(cell, own, took_ms) for cell, own in zip(cells, columns, strict=True)]
 
-    def _policy(self, cell: TeamCell) -> Any:
-        from inframind_gym.benchmark.errors import blame
-
-        with blame(cell.policy):
-            return self.family.resolve_policy(cell.policy)
+    def _batch(self, cells: Sequence[TeamCell]) -> Batch:
+        """Make the policy and the teams of cells, and reset both."""
+        with blame(cells[0].policy):
+            policy = self.family.resolve_policy(cells[0].policy)
+        module = import_module(f"inframind_gym.benchmark.teams.{self.family.kind}")
+        config = self.suite.config(cells[0].scenario)
+        return cast(Batch, module.Batch(policy, cells, config))
 
 
 class AssignmentFamily(TeamFamily):
     """Runs of tasks that four agents share; the mean reward of a task ranks."""
 
     kind = "assignment"
-    suite: type[BaseSuite] = AssignmentSuite
+    suite = AssignmentSuite
     metrics = ASSIGNMENT
     columns = 7
     score = "reward"
     compared = ("reward", "quality", "load_penalty", "latency_s")
-    unit = "tasks"
     env_id = "InfraMind-Assignment-v0"
-    registry = "inframind_gym.policies.assignment.registry"
-    player = "inframind_gym.benchmark.teams.assignment"
     tail = "latency_p95_s"
     tail_of = "latency_s"
     about = (
@@ -182,19 +182,37 @@ class TokenBudgetFamily(TeamFamily):
     """Tasks that three agents solve within a budget of tokens; the mean return ranks."""
 
     kind = "token_budget"
-    suite: type[BaseSuite] = TokenBudgetSuite
+    suite = TokenBudgetSuite
     metrics = TOKEN_BUDGET
     columns = 7
     score = "return"
     compared = ("return", "quality", "tokens", "calls")
-    unit = "tasks"
     env_id = "InfraMind-TokenBudget-v0"
-    registry = "inframind_gym.policies.token_budget.registry"
-    player = "inframind_gym.benchmark.teams.token_budget"
     tail = "tokens_p95"
     tail_of = "tokens"
     about = (
         "Highest mean return of a task first: quality gained less the price of the tokens. "
         "quality: the true one; reported: by the proxies that a team sees; drained: tasks that no "
         "further call could be paid for."
+    )
+
+
+class CoordinationFamily(TeamFamily):
+    """Questions that a supervisor of five agents has answered in time; the mean return ranks."""
+
+    kind = "coordination"
+    suite = CoordinationSuite
+    metrics = COORDINATION
+    columns = 11
+    score = "return"
+    compared = ("return", "answer_score", "success", "lateness", "tokens")
+    unit = "questions"
+    env_id = "InfraMind-Coordination-v0"
+    tail = "latency_p95_s"
+    tail_of = "latency_s"
+    ratios = MappingProxyType({"detection": ("caught", "lied")})
+    about = (
+        "Highest mean return of a question first. no fallback: questions that the agents answered; "
+        "hallucinations found: of those in drafts; context kept: the exchange that a "
+        "question refers to is still there; overhead and model: of a decision."
     )

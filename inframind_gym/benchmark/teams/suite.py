@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field
@@ -36,10 +37,13 @@ class TeamSuite(BaseSuite):
 
     Attributes:
         scenarios: Arguments of the environment, by the scenario's name.
+        fixed: Arguments of every scenario.
     """
 
     cell: ClassVar = TeamCell
+    fixed: ClassVar[dict[str, Any]] = {}
 
+    kind: str
     scenarios: dict[Name, dict[str, Any]] = Field(min_length=1)
 
     def resolve(self) -> Self:
@@ -64,13 +68,18 @@ class TeamSuite(BaseSuite):
             "constants": {name: self.constants(one) for name, one in configs.items()},
         }
 
-    @abstractmethod
     def config(self, scenario: str) -> Any:
         """Return the checked arguments of a scenario.
 
         Raises:
             ConfigError: An argument is unknown or has an impossible value.
         """
+        module = import_module(f"inframind_gym.envs.{self.kind}.config")
+        return getattr(module, f"{self.kind}_config")({**self.scenarios[scenario], **self.fixed})
+
+    def length(self, cell: TeamCell) -> int:
+        """Return 1: the record of an episode is what it has come to."""
+        return 1
 
     @abstractmethod
     def constants(self, config: Any) -> dict[str, Any]:
@@ -80,13 +89,9 @@ class TeamSuite(BaseSuite):
 class AssignmentSuite(TeamSuite):
     """A suite of `InfraMind-Assignment-v0`."""
 
+    fixed: ClassVar[dict[str, Any]] = {"observation": "flat"}
+
     kind: Literal["assignment"] = "assignment"
-
-    def config(self, scenario: str) -> Any:
-        """Return the checked arguments of a scenario."""
-        from inframind_gym.envs.assignment.config import assignment_config
-
-        return assignment_config({**self.scenarios[scenario], "observation": "flat"})
 
     def constants(self, config: Any) -> dict[str, Any]:
         """Return the constants of the team, and with queues its servers."""
@@ -104,23 +109,23 @@ class AssignmentSuite(TeamSuite):
         return int(self.config(cell.scenario).num_tasks)
 
 
+class CoordinationSuite(TeamSuite):
+    """A suite of `InfraMind-Coordination-v0`."""
+
+    kind: Literal["coordination"] = "coordination"
+
+    def constants(self, config: Any) -> dict[str, Any]:
+        """Return the constants of the team."""
+        return {"team": config.settings().model_dump(mode="json")}
+
+
 class TokenBudgetSuite(TeamSuite):
     """A suite of `InfraMind-TokenBudget-v0`."""
 
     kind: Literal["token_budget"] = "token_budget"
-
-    def config(self, scenario: str) -> Any:
-        """Return the checked arguments of a scenario."""
-        from inframind_gym.envs.token_budget.config import token_budget_config
-
-        return token_budget_config(self.scenarios[scenario])
 
     def constants(self, config: Any) -> dict[str, Any]:
         """Return the constants of the team."""
         from inframind_gym.teams.token_budget.settings import load_settings
 
         return {"team": load_settings(config.team).model_dump(mode="json")}
-
-    def length(self, cell: TeamCell) -> int:
-        """Return 1: the record of an episode is what it has come to."""
-        return 1

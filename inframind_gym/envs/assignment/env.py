@@ -145,7 +145,7 @@ class AssignmentEnv(gym.Env[Any, np.int64]):
         """
         super().reset(seed=seed)
         check_options(options, ())
-        observations = self._fresh_observations()
+        observations = self.simulation.observations()
         if self.config.episode == "request" and self._started and seed is None:
             self.simulation.resume(self._row, observations)
         else:
@@ -167,7 +167,7 @@ class AssignmentEnv(gym.Env[Any, np.int64]):
         """
         if not self._running:
             raise gym.error.ResetNeeded("the episode is over; call reset() before step()")
-        observations = self._fresh_observations()
+        observations = self.simulation.observations()
         self.simulation.step(check_actions(action, _HIGHS, 1)[:, 0], self._row, observations)
         done, sums = self.simulation.completed, self.simulation.sum_of
         reward, cost = float(sums(done.reward)[0]), float(sums(done.cost_usd)[0])
@@ -220,9 +220,6 @@ class AssignmentEnv(gym.Env[Any, np.int64]):
         if self.render_mode == "ansi":
             return rendering.text(self.simulation)
         return rendering.draw_frame(self.simulation, self._episode_reward, self._episode_cost)
-
-    def _fresh_observations(self) -> NDArray[np.float32]:
-        return np.empty((1, self.simulation.observation_size), np.float32)
 
     def _load_info(self) -> dict[str, Any]:
         counts = self.simulation.counts[0]

@@ -87,6 +87,10 @@ class AssignmentSimulation:
         self.totals = {name: np.zeros(num_envs) for name in TOTALS}
         self.completed = Completed._make(np.zeros(0) for _ in Completed._fields)
 
+    def observations(self) -> NDArray[np.float32]:
+        """Return a fresh array (E, d)."""
+        return np.empty((self.num_envs, self.observation_size), np.float32)
+
     def start(
         self,
         rows: Ints,

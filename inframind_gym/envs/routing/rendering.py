@@ -8,21 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.rendering import (
-    BAD,
-    CACHE,
-    GOOD,
-    GREY,
-    INK,
-    LINE,
-    MARGIN,
-    RUNNING,
-    SEPARATOR,
-    SIZE,
-    WAITING,
-    Box,
-    Canvas,
-)
+from inframind_gym.envs import rendering as paint
+from inframind_gym.envs.rendering import Box, Canvas
 from inframind_gym.envs.routing.simulation import Load, Simulation
 from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.server.pool import ModelConfig
@@ -35,9 +22,9 @@ from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLO
 from inframind_gym.simulator.workflow.workflow import remaining_budget_s
 from inframind_gym.tasks import DOMAINS
 
-_QUERY: Box = (MARGIN, 66, SIZE[0] - MARGIN, 152)
-_SERVERS: Box = (MARGIN, 164, 652, SIZE[1] - MARGIN)
-_DECISIONS: Box = (664, 164, SIZE[0] - MARGIN, SIZE[1] - MARGIN)
+_QUERY: Box = (paint.MARGIN, 66, paint.SIZE[0] - paint.MARGIN, 152)
+_SERVERS: Box = (paint.MARGIN, 164, 652, paint.SIZE[1] - paint.MARGIN)
+_DECISIONS: Box = (664, 164, paint.SIZE[0] - paint.MARGIN, paint.SIZE[1] - paint.MARGIN)
 _DEPTH_END = 548  # right end of a column, from the left of the servers' card
 
 
@@ -101,7 +88,7 @@ def draw_frame(
 def _header(canvas: Canvas, simulation: Simulation, rate_per_min: float) -> None:
     stream, rate = simulation.state.stream[0], f"{rate_per_min:g} queries/min"
     names = (simulation.pool.name, simulation.workload.name, rate)
-    setting = SEPARATOR.join((*names, simulation.scheduler, simulation.execution))
+    setting = paint.SEPARATOR.join((*names, simulation.scheduler, simulation.execution))
     arrived, total, ended = stream["arrived"], stream["num_queries"], stream["finished"]
     traffic = f"{arrived} of {total} queries arrived, {arrived - ended} in flight"
     canvas.header(simulation.title, setting, f"{stream['now_s']:.1f} s", traffic)
@@ -117,7 +104,7 @@ def _query(
         title = "Episode over" if log.steps else "No decision waits"
         canvas.text((left + 14, top + 24), title, 18, bold=True)
         last = _outcome(ended[-1]) if len(ended) else ""
-        canvas.text((left + 14, bottom - 24), last, 14, GREY, width=right - left - 28)
+        canvas.text((left + 14, bottom - 24), last, 14, paint.GREY, width=right - left - 28)
         return
     facts = [DOMAINS[context["domain"]]]
     if context["kind"] == PLAN:
@@ -132,14 +119,14 @@ def _query(
         ]
     x = left + 14
     x += canvas.text((x, top + 24), f"Query {context['query'] + 1}", 18, bold=True)
-    canvas.text((x + 12, top + 25), SEPARATOR.join(facts), 15, width=right - x - 26)
+    canvas.text((x + 12, top + 25), paint.SEPARATOR.join(facts), 15, width=right - x - 26)
     left_s, budget_s = _remaining_s(simulation.params, simulation.state), context["budget_s"]
     share = left_s / budget_s
-    colour = GOOD if share > 0.5 else WAITING if share > 0.2 else BAD
+    colour = paint.GOOD if share > 0.5 else paint.WAITING if share > 0.2 else paint.BAD
     words = f"{left_s:.1f} s left" if left_s >= 0 else f"{-left_s:.1f} s late"
-    ink = INK if left_s >= 0 else BAD
+    ink = paint.INK if left_s >= 0 else paint.BAD
     y = bottom - 24
-    canvas.text((left + 14, y), "budget", 13, GREY)
+    canvas.text((left + 14, y), "budget", 13, paint.GREY)
     canvas.bar((left + 70, y - 8, right - 190, y + 8), share, colour)
     canvas.text((right - 14, y), f"{words} of {budget_s:g} s", 15, ink, align="right")
 
@@ -148,13 +135,13 @@ def _servers(canvas: Canvas, simulation: Simulation) -> None:
     left, top, right, bottom = _SERVERS
     canvas.card(_SERVERS, "Servers")
     for x, words in ((166, "running"), (306, "waiting"), (402, "KV cache")):
-        canvas.text((left + x, top + 20), words, 12, GREY)
-    canvas.text((left + _DEPTH_END, top + 20), "depth", 12, GREY, align="right")
-    canvas.text((right - 14, top + 20), "e2e", 12, GREY, align="right")
+        canvas.text((left + x, top + 20), words, 12, paint.GREY)
+    canvas.text((left + _DEPTH_END, top + 20), "depth", 12, paint.GREY, align="right")
+    canvas.text((right - 14, top + 20), "e2e", 12, paint.GREY, align="right")
     stream = simulation.state.stream[0]
     age = f"polled {stream['now_s'] - stream['last_poll_s']:.1f} s ago"
     age = age if stream["polls"] else "not polled yet"
-    canvas.text((right - 14, bottom - 14), f"depth and e2e {age}", 12, GREY, align="right")
+    canvas.text((right - 14, bottom - 14), f"depth and e2e {age}", 12, paint.GREY, align="right")
     up = int(stream["models_up"]) if stream["num_queries"] else simulation.models_up
     depth_req = simulation.seen(0)[QUEUE] * simulation.pool.queue_norm
     e2e_s = np.expm1(simulation.seen(0)[E2E] * LOG_SCALE)
@@ -165,10 +152,10 @@ def _servers(canvas: Canvas, simulation: Simulation) -> None:
         y = round(first + (m + 0.5) * height)
         if m:
             rule = round(first + m * height)
-            canvas.draw.line((left + 14, rule, right - 14, rule), fill=LINE)
+            canvas.draw.line((left + 14, rule, right - 14, rule), fill=paint.LINE)
         is_up = bool(up >> m & 1)
         _server(canvas, model, load, is_up, left, y, min(round(height), 44))
-        ink = INK if is_up else GREY
+        ink = paint.INK if is_up else paint.GREY
         canvas.text((left + _DEPTH_END, y), f"{depth_req[m]:.0f}", 13, ink, align="right")
         e2e = _seconds(e2e_s[m]) if e2e_s[m] else "-"
         canvas.text((right - 14, y), e2e, 13, ink, align="right")
@@ -178,17 +165,17 @@ def _server(
     canvas: Canvas, model: ModelConfig, load: Load, is_up: bool, left: int, y: int, height: int
 ) -> None:
     """One row's name and bars, which are of the present."""
-    ink, slots = INK if is_up else GREY, model.server.slots
+    ink, slots = paint.INK if is_up else paint.GREY, model.server.slots
     roomy = height >= 34
     canvas.text((left + 14, y - 8 if roomy else y), model.alias, 15, ink, width=142)
     if roomy:
         below = model.gpu if is_up else f"{model.gpu}  ·  down"
-        canvas.text((left + 14, y + 10), below, 12, GREY if is_up else BAD, width=142)
+        canvas.text((left + 14, y + 10), below, 12, paint.GREY if is_up else paint.BAD, width=142)
     half = min(height // 2 - 3, 9)
     for x, width, share, colour in (
-        (166, 66, load.running / slots, RUNNING),
-        (306, 50, load.waiting / (2 * slots), WAITING),  # twice as many as slots fill the bar
-        (402, 50, load.kv_frac, CACHE),
+        (166, 66, load.running / slots, paint.RUNNING),
+        (306, 50, load.waiting / (2 * slots), paint.WAITING),  # twice as many as slots fill the bar
+        (402, 50, load.kv_frac, paint.CACHE),
     ):
         canvas.bar((left + x, y - half, left + x + width, y + half), share, colour)
     canvas.text((left + 239, y), f"{load.running}/{slots}", 12, ink, width=65)
@@ -208,14 +195,14 @@ def _decisions(
         role = "planner" if context["kind"] == PLAN else ROLES[context["role"]].name
         choice, detail = _choice(simulation, context, action)
         used = canvas.text((left + 14, y), choice, 14, width=176)
-        canvas.text((left + 22 + used, y + 1), detail, 12, GREY)
+        canvas.text((left + 22 + used, y + 1), detail, 12, paint.GREY)
         who = f"query {context['query'] + 1}, {role}"
-        canvas.text((left + 14, y + 16), who, 12, GREY, width=186)
+        canvas.text((left + 14, y + 16), who, 12, paint.GREY, width=186)
         when = _seconds(float(context["time_s"]))
-        canvas.text((right - 14, y + 16), when, 12, GREY, align="right")
+        canvas.text((right - 14, y + 16), when, 12, paint.GREY, align="right")
         y += 38
     if not log.entries:
-        canvas.text((left + 14, y), "none yet", 13, GREY)
+        canvas.text((left + 14, y), "none yet", 13, paint.GREY)
     on_time = (ended["latency_s"] <= ended["budget_s"]).sum()
     done = f"{len(ended)} done, {ended['solved'].sum()} solved, {on_time} on time"
     sums = f"step {log.steps}, reward {log.reward:g}, cost {log.cost:.2f}"

@@ -8,29 +8,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.rendering import (
-    BAD,
-    CACHE,
-    GOOD,
-    GREY,
-    INK,
-    LINE,
-    MARGIN,
-    RUNNING,
-    SEPARATOR,
-    SIZE,
-    WAITING,
-    Box,
-    Canvas,
-    Colour,
-)
+from inframind_gym.envs import rendering as paint
+from inframind_gym.envs.rendering import Box, Canvas
 from inframind_gym.envs.token_budget.simulation import TokenBudgetSimulation
 from inframind_gym.teams.token_budget.rules import describe
 from inframind_gym.teams.token_budget.settings import AGENTS, COMPLEXITIES
 
-_LEDGER: Final[Box] = (MARGIN, 66, 476, SIZE[1] - MARGIN)
-_CURVE: Final[Box] = (488, 66, SIZE[0] - MARGIN, SIZE[1] - MARGIN)
-_COLOURS: Final[tuple[Colour, ...]] = (RUNNING, WAITING, CACHE)
+_LEDGER: Final[Box] = (paint.MARGIN, 66, 476, paint.SIZE[1] - paint.MARGIN)
+_CURVE: Final[Box] = (488, 66, paint.SIZE[0] - paint.MARGIN, paint.SIZE[1] - paint.MARGIN)
+_COLOURS: Final[tuple[paint.Colour, ...]] = (paint.RUNNING, paint.WAITING, paint.CACHE)
 
 
 def draw_frame(
@@ -59,7 +45,7 @@ def draw_frame(
     )
     canvas.header(
         "InfraMind Token budget",
-        SEPARATOR.join(setting),
+        paint.SEPARATOR.join(setting),
         f"{spent:,} / {budget:,}",
         f"tokens, {budget - spent:,} left",
     )
@@ -81,14 +67,14 @@ def _ledger(canvas: Canvas, simulation: TokenBudgetSimulation) -> None:
         y = top + 64 + 88 * i
         used, rest = int(ledger.used[0, i]), int(ledger.left[0, i])
         is_cut = bool(ledger.cut[0, i])
-        canvas.text((left + 14, y), agent, 16, BAD if is_cut else INK, bold=True)
+        canvas.text((left + 14, y), agent, 16, paint.BAD if is_cut else paint.INK, bold=True)
         words = f"{progress.calls[0, i]} calls"
         words += "  cut" if is_cut else f"  ROI {progress.last_roi[0, i]:.4f}"
-        canvas.text((right - 14, y), words, 13, BAD if is_cut else GREY, align="right")
+        canvas.text((right - 14, y), words, 13, paint.BAD if is_cut else paint.GREY, align="right")
         canvas.bar((left + 14, y + 14, right - 14, y + 26), used / budget, _COLOURS[i])
-        canvas.bar((left + 14, y + 30, right - 14, y + 38), rest / budget, GREY)
+        canvas.bar((left + 14, y + 30, right - 14, y + 38), rest / budget, paint.GREY)
         canvas.text(
-            (left + 14, y + 52), f"{used:,} used, {rest:,} of the allocation left", 12, GREY
+            (left + 14, y + 52), f"{used:,} used, {rest:,} of the allocation left", 12, paint.GREY
         )
     y = top + 64 + 88 * len(AGENTS)
     words = f"overhead {int(ledger.overhead[0]):,}, returned by agents that were cut"
@@ -101,21 +87,21 @@ def _curve(canvas: Canvas, trace: Sequence[tuple[int, float]], budget: int, scor
     """Quality by the proxies over tokens, a point a decision."""
     left, top, right, bottom = _CURVE
     canvas.card(_CURVE, "Quality by the proxies")
-    canvas.text((right - 14, top + 20), f"{score:.0f}", 18, GOOD, align="right", bold=True)
+    canvas.text((right - 14, top + 20), f"{score:.0f}", 18, paint.GOOD, align="right", bold=True)
     x0, x1, y0, y1 = left + 44, right - 20, bottom - 40, top + 50
     for points in (0, 25, 50, 75, 100):
         y = round(y0 + (y1 - y0) * points / 100)
-        canvas.draw.line((x0, y, x1, y), fill=LINE)
-        canvas.text((x0 - 8, y), str(points), 12, GREY, align="right")
+        canvas.draw.line((x0, y, x1, y), fill=paint.LINE)
+        canvas.text((x0 - 8, y), str(points), 12, paint.GREY, align="right")
     for share in (0.0, 0.5, 1.0):
         x = round(x0 + (x1 - x0) * share) - (10 if share == 1.0 else 0)
-        canvas.text((x, y0 + 18), f"{share * budget:,.0f}", 12, GREY, align="middle")
-    canvas.draw.line((x1, y0, x1, y1), fill=BAD, width=2)  # the ceiling
+        canvas.text((x, y0 + 18), f"{share * budget:,.0f}", 12, paint.GREY, align="middle")
+    canvas.draw.line((x1, y0, x1, y1), fill=paint.BAD, width=2)  # the ceiling
     at = [
         (round(x0 + (x1 - x0) * min(t / budget, 1.0)), round(y0 + (y1 - y0) * q / 100.0))
         for t, q in trace
     ]
     if len(at) > 1:
-        canvas.draw.line(at, fill=GOOD, width=3)
+        canvas.draw.line(at, fill=paint.GOOD, width=3)
     for x, y in at:
-        canvas.draw.ellipse((x - 4, y - 4, x + 4, y + 4), fill=GOOD)
+        canvas.draw.ellipse((x - 4, y - 4, x + 4, y + 4), fill=paint.GOOD)

@@ -1,77 +1,26 @@
-"""The interface of assignment policies, and the pieces that most of them share.
-
-It mirrors `inframind_gym.policies.Policy`: reset once with the facts of the run and one seed a row,
-asked at every decision, several rows at once, and shown the tasks that ended. What a policy draws
-and learns belongs to a row: the same row with the same seed gets the same actions, alone or in a
-batch.
-"""
+"""The interface of assignment policies, and the pieces that most of them share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.assignment.context import AssignmentContext, AssignmentSpec, Completed
-from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
+from inframind_gym.policies.protocol import BaseBatchPolicy, BatchPolicy
 from inframind_gym.teams.assignment import rules
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+AssignmentPolicy = BatchPolicy[AssignmentSpec, AssignmentContext]  # actions (n,) 0-7
 
 
-@runtime_checkable
-class AssignmentPolicy(Protocol):
-    """Chooses an agent and a provider for every task."""
-
-    name: str
-
-    def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
-        """Forget everything and prepare for `len(seeds)` rows, one seed each."""
-
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: AssignmentContext, rows: Ints
-    ) -> Ints:
-        """Return the actions of several rows.
-
-        Args:
-            observations: (n, ...), one a row.
-            contexts: arrays with a first axis of n.
-            rows: (n,) which of the rows given to `reset` these are.
-
-        Returns:
-            (n,) 0-7.
-        """
-
-
-class BaseAssignmentPolicy:
+class BaseAssignmentPolicy(BaseBatchPolicy[AssignmentSpec, AssignmentContext]):
     """A policy that decides from the contexts alone, by `choose`, and learns in `observe`."""
-
-    name = "base"
-
-    def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
-        """Remember the facts of the run and the seeds."""
-        self.spec = spec
-        self.seeds = np.array([int(seed) % 2**64 for seed in seeds], np.uint64)
-
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: AssignmentContext, rows: Ints
-    ) -> Ints:
-        """Return one action a row, by `choose`, (n,)."""
-        return np.asarray(self.choose(contexts, rows), np.int64)
-
-    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
-        """Return the actions (n,) of the rows (n,) whose state is `context`."""
-        raise NotImplementedError
 
     def observe(self, completed: Completed) -> None:
         """Learn from tasks that ended; `completed.row` are rows given to `reset`."""
-
-    def draw(self, rows: Ints, ordinals: Ints, use: int) -> Floats:
-        """Return a number in (0, 1) for each of `rows` at its task, (n,)."""
-        return uniform_array(self.seeds[rows], STREAM_POLICY, ordinals, use)
 
     def best(self, values: Floats, rows: Ints, ordinals: Ints, use: int = 99) -> Ints:
         """Return the places of the largest of `values` (n, k), drawn where several are, (n,)."""

@@ -24,7 +24,7 @@ def play(policy: AssignmentPolicy, seeds: Sequence[int], **arguments: Any) -> It
     """
     simulation = AssignmentSimulation(assignment_config(arguments), len(seeds))
     rows = np.arange(len(seeds))
-    observations = np.empty((len(seeds), simulation.observation_size), np.float32)
+    observations = simulation.observations()
     simulation.start(rows, [seeding.np_random(int(s))[0] for s in seeds], observations)
     policy.reset(simulation.spec(), seeds)
     for _ in range(simulation.config.num_tasks):

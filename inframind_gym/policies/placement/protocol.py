@@ -1,70 +1,33 @@
-"""The interface of placement policies.
-
-It mirrors `inframind_gym.policies.Policy`: reset once with the facts of the run and one seed a row,
-then asked at every decision, several rows at once. Draws and memory belong to a row: the same row
-with the same seed gets the same actions, alone or in a batch. A policy is found by its name or path
-(`inframind_gym.policies.placement.registry`).
-"""
+"""The interface of placement policies, and the pieces that most of them share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement.context import PlacementContext, PlacementSpec
+from inframind_gym.policies.protocol import BaseBatchPolicy, BatchPolicy, Ints
+
+# Actions (n, G): per GPU 0, or 1 + the model to make active.
+PlacementPolicy = BatchPolicy[PlacementSpec, PlacementContext]
 
 
-@runtime_checkable
-class PlacementPolicy(Protocol):
-    """Chooses for every GPU a model to make active, or to leave it alone."""
-
-    name: str
-
-    def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
-        """Forget everything and prepare for `len(seeds)` rows, one seed each."""
-
-    def act_batch(
-        self,
-        observations: NDArray[np.float32],
-        contexts: PlacementContext,
-        rows: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
-        """Return the decisions of several rows.
-
-        Args:
-            observations: (n, d), one a row.
-            contexts: arrays with a first axis of n.
-            rows: (n,) which of the rows given to `reset` these are.
-
-        Returns:
-            (n, G): per GPU 0, or 1 + the model to make active.
-        """
-
-
-class BasePlacementPolicy:
+class BasePlacementPolicy(BaseBatchPolicy[PlacementSpec, PlacementContext]):
     """A policy that decides row by row."""
-
-    name = "base"
 
     def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
         """Remember the facts of the run; make one generator a row."""
-        self.spec = spec
+        super().reset(spec, seeds)
         self.generators = [np.random.default_rng(seed) for seed in seeds]
 
-    def act_batch(
-        self,
-        observations: NDArray[np.float32],
-        contexts: PlacementContext,
-        rows: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
+    def choose(self, context: PlacementContext, rows: Ints) -> Ints:
         """Return one decision a row, by `decide`, (n, G)."""
         actions = np.zeros((len(rows), self.spec.num_gpus), np.int64)
         for i, row in enumerate(rows.tolist()):
             actions[i] = self.decide(
-                PlacementContext._make(part[i : i + 1] for part in contexts), row
+                PlacementContext._make(part[i : i + 1] for part in context), row
             )
         return actions
 

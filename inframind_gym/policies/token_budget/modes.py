@@ -16,7 +16,6 @@ from inframind_gym.policies.token_budget.protocol import (
     payable,
     request,
 )
-from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
 from inframind_gym.teams.token_budget.rules import CRITIC, CUT, EXECUTOR, PLANNER, STOP, Ints
 from inframind_gym.teams.token_budget.settings import SIZES
 
@@ -107,9 +106,7 @@ class RandomPolicy(BaseTokenBudgetPolicy):
 
     def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
         """Return (n,) draws of the rows' seeds and their numbers of decisions."""
-        draw = uniform_array(self.seeds[rows], STREAM_POLICY, context.steps)
-        place = np.floor(draw * context.mask.sum(axis=1)).astype(np.int64) + 1
-        return np.asarray((np.cumsum(context.mask, axis=1) >= place[:, None]).argmax(axis=1))
+        return self.draw_open(rows, context.steps, context.mask)
 
 
 def _in_turn(context: TokenBudgetContext, size: int) -> Ints:

@@ -16,50 +16,40 @@ from inframind_gym.policies.token_budget.protocol import TokenBudgetPolicy
 
 _entry = partial(entry_of, "token_budget")
 
-TOKEN_BUDGET: Final = (
-    _entry("random", "modes:RandomPolicy", "any open action"),
-    _entry("single_shot", "modes:SingleShotPolicy", "one long call of the executor"),
-    _entry("fixed_k", "modes:FixedCallsPolicy", "a limit of k calls (6), as frameworks", ("k",)),
-    _entry("spend_all", "modes:SpendAllPolicy", "long calls until the budget is spent"),
-    _entry("frontload", "modes:FrontloadPolicy", "long plans, little review; fixed allocations"),
-    _entry(
-        "critique_heavy",
-        "modes:CritiqueHeavyPolicy",
-        "short plan, then review and revise; fixed allocations",
+POLICIES: Final = Registry[TokenBudgetPolicy](
+    "token-budget policy",
+    adopter("token-budget policy", "token_budget", "BaseTokenBudgetPolicy.choose"),
+    entries=(
+        _entry("random", "modes:RandomPolicy", "any open action"),
+        _entry("single_shot", "modes:SingleShotPolicy", "one long call of the executor"),
+        _entry("fixed_k:k", "modes:FixedCallsPolicy", "a limit of k calls (6), as frameworks"),
+        _entry("spend_all", "modes:SpendAllPolicy", "long calls until the budget is spent"),
+        _entry(
+            "frontload", "modes:FrontloadPolicy", "long plans, little review; fixed allocations"
+        ),
+        _entry(
+            "critique_heavy",
+            "modes:CritiqueHeavyPolicy",
+            "short plan, then review and revise; fixed allocations",
+        ),
+        _entry(
+            "adaptive_roi:threshold",
+            "adaptive:AdaptiveRoiPolicy",
+            "cuts the critic off below a threshold of ROI, then one closing revision",
+        ),
+        _entry(
+            "adaptive_roi_strict:threshold",
+            "adaptive:AdaptiveRoiStrictPolicy",
+            "cuts every agent off below a threshold of ROI",
+        ),
+        _entry("sb3_maskable_ppo:folder", "ppo:MaskablePpoPolicy", "sb3-contrib's MaskablePPO"),
     ),
-    _entry(
-        "adaptive_roi",
-        "adaptive:AdaptiveRoiPolicy",
-        "cuts the critic off below a threshold of ROI, then one closing revision",
-        ("threshold",),
+    bounds=(
+        _entry(
+            "optimum", "oracle:OptimalPolicy", "a bound: exact optimum that knows the latent state"
+        ),
     ),
-    _entry(
-        "adaptive_roi_strict",
-        "adaptive:AdaptiveRoiStrictPolicy",
-        "cuts every agent off below a threshold of ROI",
-        ("threshold",),
-    ),
-    _entry("sb3_maskable_ppo", "ppo:MaskablePpoPolicy", "sb3-contrib's MaskablePPO", ("folder",)),
 )
+resolve, names = POLICIES.resolve, POLICIES.names
 
-# It knows what no policy knows: listed with the contestants, never ranked with them.
-BOUNDS: Final = (
-    _entry("optimum", "oracle:OptimalPolicy", "a bound: exact optimum that knows the latent state"),
-)
-
-
-_adopt = adopter(
-    "token-budget policy", "inframind_gym.policies.token_budget.protocol", "BaseTokenBudgetPolicy"
-)
-TOKEN_BUDGET_POLICIES: Final = Registry[TokenBudgetPolicy](
-    "token-budget policy", _adopt, (*TOKEN_BUDGET, *BOUNDS)
-)
-resolve = TOKEN_BUDGET_POLICIES.resolve
-
-
-def names() -> tuple[str, ...]:
-    """Return the names of the policies, without the bounds."""
-    return tuple(entry.name for entry in TOKEN_BUDGET)
-
-
-__all__ = ["BOUNDS", "TOKEN_BUDGET", "names", "resolve"]
+__all__ = ["POLICIES", "names", "resolve"]

@@ -196,4 +196,4 @@ def route_in(params: EnvParams, action: Any) -> int:
 @inner
 def routed_to(params: EnvParams, action: Any) -> int:
     """Return the model that an action (a,) sends a call to, if it sends one."""
-    return route_in(params, action) // params.strategy_cdf.shape[1]
+    return int(route_in(params, action) // params.strategy_cdf.shape[1])

@@ -43,19 +43,21 @@ class Retries:
 
     Attributes:
         most_attempts: Attempts in all.
-        first_wait_s: Wait before the second one; doubles with each, and is drawn from 50 … 150 %.
+        first_wait_s: Wait before the second one; it is drawn from 50 … 150 %.
         most_wait_s: Longest wait, whatever a server asks for.
         timeout_s: Limit of one attempt.
+        factor: Each wait is so many times the one before.
     """
 
     most_attempts: int = 4
     first_wait_s: float = 0.5
     most_wait_s: float = 30.0
     timeout_s: float = 120.0
+    factor: float = 2.0
 
     def wait_s(self, failed: int, asked_s: float | None, draw: float) -> float:
         """Return the wait after so many failed attempts; `draw` is from 0 to 1."""
-        backoff_s = self.first_wait_s * 2 ** (failed - 1) * (0.5 + draw)
+        backoff_s = self.first_wait_s * self.factor ** (failed - 1) * (0.5 + draw)
         return float(min(self.most_wait_s, max(backoff_s, asked_s or 0.0)))
 
 

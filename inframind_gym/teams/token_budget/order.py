@@ -28,7 +28,8 @@ def _known(strategy: str) -> str:
     if strategy in MODES:
         return strategy
     name, *arguments = strategy.split(":")
-    takes = {entry.name: entry.args for entry in registry.TOKEN_BUDGET}
+    entries = registry.POLICIES.entries()
+    takes = {entry.name: entry.args for entry in entries if entry.name in registry.names()}
     if name not in takes:
         raise ValueError(unknown("strategy", strategy, dict.fromkeys((*MODES, *takes))))
     if arguments and "folder" in takes[name]:

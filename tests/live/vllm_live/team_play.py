@@ -39,6 +39,10 @@ def attempts(events: list[Event]) -> list[dict[str, Any]]:
     return found
 
 
+def _numbers(values: dict[str, Any]) -> list[float]:
+    return [value for value in values.values() if isinstance(value, int | float)]
+
+
 def play_assignment(runs: Path, servers: tuple[ServerAddress, ServerAddress]) -> None:
     """Train on two servers: two calls for every task, both servers among them."""
     summary, events = play(
@@ -56,11 +60,20 @@ def play_assignment(runs: Path, servers: tuple[ServerAddress, ServerAddress]) ->
     rewards = [event.data["adjusted_reward"] for event in events if event.kind == "iteration"]
     assert len(rewards) == TASKS
     assert all(0.0 <= reward <= 1.0 for reward in rewards)
+    rounds = [event.data for event in events if event.kind == "iteration"]
+    assert [each["iteration"] for each in rounds] == list(range(TASKS))
+    # Agent and judge take turns, and what a round is told to have cost is what was counted.
+    asked = calls[: 2 * TASKS]
+    assert [call["agent"] == "judge" for call in asked] == [False, True] * TASKS
+    for each, call in zip(rounds, asked[::2], strict=True):
+        assert each["total_tokens"] == call["input_tokens"] + call["output_tokens"]
+        assert each["latency_s"] == call["latency_s"]
+        assert all(0.0 <= score <= 1.0 for score in _numbers(each["scores"]))
 
 
 def play_token_budget(runs: Path, server: ServerAddress, budget: int = 4000) -> None:
     """Answer a task within its budget."""
-    _, events = play(
+    summary, events = play(
         runs,
         "token-budget",
         *("--provider", f"{server.url}/v1", "--model", server.model),
@@ -71,3 +84,59 @@ def play_token_budget(runs: Path, server: ServerAddress, budget: int = 4000) -> 
     spent = sum(call["input_tokens"] + call["output_tokens"] for call in calls)
     # The ceiling is passed by errors of prompt estimates alone.
     assert spent <= budget + max(call["input_tokens"] for call in calls)
+    report = summary["cost_report"]
+    assert report["tokens"] == spent + report["lost_tokens"]
+    assert report["tokens"] == sum(report["by_agent"].values()) + report["overhead_tokens"]
+    assert (summary["calls"], summary["simulated"]) == (len(calls), False)
+    assert summary["output"]
+    steps = [event.data for event in events if event.kind == "agent_step"]
+    totals = [step["cumulative_tokens"] for step in steps]
+    assert totals == sorted(totals)
+    assert totals[-1] == report["tokens"]
+    assert steps[-1]["status"] == "complete"
+    assert {step["agent"] for step in steps} <= {"planner", "executor", "critic"}
+
+
+def play_coordination(runs: Path, server: ServerAddress) -> None:
+    """Answer a question from the shipped passages, whatever the model says; then by faults."""
+    way = ("--provider", f"{server.url}/v1", "--model", server.model, "--rewrite", "model")
+    question = "What does chunked prefill change for requests that decode?"
+    summary, events = play(runs, "coordination", *way, "--deadline", "60", question)
+    calls = attempts(events)
+    assert calls
+    assert {call["model"] for call in calls} == {server.model}
+    assert summary["simulated"] is False
+    assert summary["calls"] == len(calls)
+    spent = sum(call["input_tokens"] + call["output_tokens"] for call in calls)
+    assert summary["input_tokens"] + summary["output_tokens"] == spent
+    told = [event.data for event in events if event.kind == "answer"]
+    assert len(told) == 1
+    assert told[0]["content"]
+    assert told[0]["sources"], "an answer names its sources, or those that it was written from"
+    assert 0.0 < told[0]["processing_time"] < 60.0
+    decisions = [event.data for event in events if event.kind == "decision"]
+    assert decisions[0]["action"] == "route"
+    assert decisions[-1]["action"] in ("answer", "fallback")
+    assert len([each for each in decisions if "forced" not in each]) <= 10
+    called = [call["agent"] for call in calls]
+    assert called[0] == "router"
+    # Every failure of an agent is told with its name, and ends in the fallback.
+    failed = [event.data["agent"] for event in events if event.kind == "agent_failed"]
+    assert bool(failed) == (decisions[-1]["action"] == "fallback")
+    handoffs = told[0]["handoffs"]
+    kinds = [message["kind"] for message in handoffs]
+    assert kinds.count("handoff") == kinds.count("handoff_back")
+    assert kinds[-1] == "forward"
+    play_coordination_fault(runs, way)
+
+
+def play_coordination_fault(runs: Path, way: tuple[str, ...]) -> None:
+    """Let the router's calls hang: the answer is there by the hard deadline all the same."""
+    arguments = (*way, "--deadline", "12", "--fault", "router:timeout")
+    summary, events = play(runs, "coordination", *arguments, "What is a KV block?")
+    assert summary["ended_by"] == "fallback"
+    failed = [event.data for event in events if event.kind == "agent_failed"]
+    assert [(each["agent"], each["failure"]) for each in failed] == [("router", "timeout")]
+    told = next(event.data for event in events if event.kind == "answer")
+    assert told["sources"]
+    assert told["processing_time"] < 12.5

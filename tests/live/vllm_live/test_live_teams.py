@@ -1,4 +1,4 @@
-"""Both teams on real vLLM servers."""
+"""The teams of agents on real vLLM servers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import pytest
 
 from inframind_gym.live.settings import addresses
 from tests.live.vllm_live.rig import LiveRig
-from tests.live.vllm_live.team_play import TASKS, play_assignment, play_token_budget
+from tests.live.vllm_live.team_play import (
+    TASKS,
+    play_assignment,
+    play_coordination,
+    play_token_budget,
+)
 
 pytestmark = pytest.mark.live
 
@@ -22,3 +27,7 @@ def test_the_assignment_team_on_two_servers(rig: LiveRig, tmp_path: Path) -> Non
 
 def test_the_token_budget_team_on_a_server(rig: LiveRig, tmp_path: Path) -> None:
     play_token_budget(tmp_path / "runs.sqlite", addresses(rig.config)[1])
+
+
+def test_the_coordination_team_on_a_server(rig: LiveRig, tmp_path: Path) -> None:
+    play_coordination(tmp_path / "runs.sqlite", addresses(rig.config)[1])

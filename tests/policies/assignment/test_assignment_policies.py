@@ -15,7 +15,7 @@ from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
 from inframind_gym.teams.assignment.model import all_actions
 from inframind_gym.teams.assignment.tracker import LoadTracker
 
-EVERY = (*registry.ASSIGNMENTS, *registry.BOUNDS)
+EVERY = registry.POLICIES.entries()
 
 
 def actions(name: str, seeds: list[int], **arguments: Any) -> np.ndarray:

@@ -1,0 +1,212 @@
+"""A batch of simulated questions, behind the single and the vector environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.coordination.config import CoordinationConfig
+from inframind_gym.envs.coordination.context import (
+    CoordinationContext,
+    CoordinationSpec,
+    contexts,
+)
+from inframind_gym.envs.coordination.observation import OBSERVATION_SIZE, observe
+from inframind_gym.teams.coordination import rules
+from inframind_gym.teams.coordination.rules import FALLBACK, TERMS, Ints
+from inframind_gym.teams.coordination.scenarios import Scenario
+from inframind_gym.teams.coordination.simulate import SimulatedQuestion
+from inframind_gym.teams.coordination.state import (
+    ANSWERED,
+    FELL_BACK,
+    OUT_OF_TIME,
+    OVERFLOWED,
+    CoordinationState,
+)
+
+
+class CoordinationSimulation:
+    """E questions with the same settings.
+
+    Args:
+        config: the environment's arguments.
+        num_envs: E.
+
+    Attributes:
+        settings: constants of the team.
+        question: what the agents do, and the truth.
+        state: what is done, and what is open.
+        terms: (E, 5) terms of the last step's reward, in the order of `rules.TERMS`.
+        action: (E,) what was carried out in the last step; FALLBACK where it was forced.
+
+    Raises:
+        ConfigError: there is no such team.
+    """
+
+    def __init__(self, config: CoordinationConfig, num_envs: int) -> None:
+        self.config, self.num_envs = config, num_envs
+        self.settings = config.settings()
+        self.question = SimulatedQuestion(
+            self.settings,
+            num_envs,
+            conversation=float(config.conversation),
+            noise=config.noise,
+            newest_only=config.trim == "newest",
+        )
+        seqs = self.settings.server.max_num_seqs
+        self.state = CoordinationState(self.settings, num_envs, seqs)
+        self.terms = np.zeros((num_envs, len(TERMS)))
+        self.action = np.zeros(num_envs, np.int64)
+        self._all_rows = np.arange(num_envs)
+
+    def observations(self) -> NDArray[np.float32]:
+        """Return a fresh array (E, d)."""
+        return np.empty((self.num_envs, OBSERVATION_SIZE), np.float32)
+
+    def start(
+        self,
+        rows: Ints,
+        generators: Sequence[np.random.Generator],
+        observations: NDArray[np.float32],
+        scenario: Scenario | None = None,
+    ) -> None:
+        """Begin a new episode in some environments.
+
+        Args:
+            rows: (k,) environments.
+            generators: k sources of randomness, one an environment.
+            observations: (E, d), written at `rows`.
+            scenario: facts of the questions that are given.
+        """
+        # `random_raw` is `integers(2**64, dtype=np.uint64)`, ten times as fast.
+        keys = np.array([rng.bit_generator.random_raw() for rng in generators], np.uint64)
+        question, model = self.question, self.config.supervisor == "model"
+        question.start(rows, keys, None if scenario is None else scenario.pinned)
+        self.state.begin(
+            rows,
+            question.hint[rows],
+            question.refers_to[rows] >= 0,
+            question.history[rows].sum(axis=1),
+            model=model or (scenario is not None and scenario.model),
+        )
+        self.terms[rows], self.action[rows] = 0.0, 0
+        observations[rows] = observe(self.state, rows)
+
+    def step(self, actions: Any, observations: NDArray[np.float32]) -> None:
+        """Carry out a decision in every environment; see `step_rows`."""
+        self.step_rows(self._all_rows, actions, observations)
+
+    def step_rows(self, rows: Ints, actions: Any, observations: NDArray[np.float32]) -> None:
+        """Carry out a decision in the environments `rows` (k,) alone.
+
+        Args:
+            rows: (k,) environments.
+            actions: (E,) 0-14.
+            observations: (E, d), written at `rows`.
+        """
+        state, question = self.state, self.question
+        began, tokens = state.elapsed_ms[rows], state.total_tokens[rows]
+        carried = state.decide(rows, np.asarray(actions)[rows])
+        state.take(rows, carried, question.act(rows, carried, state))
+        self.action[rows] = carried
+        forced = state.forced(rows)
+        if len(forced):
+            if self.config.fallback:
+                fall_back = np.full(len(forced), FALLBACK)
+                state.take(forced, fall_back, question.act(forced, fall_back, state))
+                self.action[forced] = FALLBACK
+            else:
+                state.over[forced] = True
+        self.terms[rows] = self._rewards(rows, began, tokens)
+        observations[rows] = observe(state, rows)
+
+    def _rewards(self, rows: Ints, began: Ints, tokens: Ints) -> NDArray[np.float64]:
+        state = self.state
+        answer, attribution = self._scores(rows)
+        unvalidated = (state.reason[rows] == ANSWERED) & ~state.judged[rows]
+        return rules.reward_terms(
+            state.elapsed_ms[rows] - began,
+            state.total_tokens[rows] - tokens,
+            answer,
+            attribution,
+            unvalidated,
+            self.settings.reward,
+        )
+
+    def _scores(self, rows: Ints) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return score and attribution of the answers that were given, (k,); else zeros."""
+        reason = self.state.reason[rows]
+        score, attribution = self.question.scores(rows)
+        answered, fell_back = reason == ANSWERED, (reason >= FELL_BACK) & (reason < OVERFLOWED)
+        given = answered | (fell_back & (self.config.fallback | (reason == FELL_BACK)))
+        return np.where(given, score, 0.0), np.where(answered, attribution, 0.0)
+
+    # Results
+
+    def over(self) -> NDArray[np.bool_]:
+        """Return (E,) whether each episode has ended."""
+        return self.state.over.copy()
+
+    def costs(self) -> NDArray[np.float64]:
+        """Return (E,) how far past its deadline each episode ended, over it; 0 while it runs."""
+        deadline = rules.deadline_ms(self.question.complexity, self.settings)
+        late = rules.lateness(self.state.elapsed_ms, deadline)
+        return np.where(self.state.over, late, 0.0)
+
+    def summaries(self, rows: Ints) -> dict[str, NDArray[Any]]:
+        """Return what episodes have come to, (k,) each.
+
+        `success` is an answer without the fallback; `evidence` the share of the evidence that is
+        at hand, `plain_evidence` what it would be without a rewriting; `lied` and `caught` count
+        drafts with a hallucination, and those where a validation found it;
+        `context_kept` is 0 where the exchange that the question refers to was trimmed.
+        """
+        state, question = self.state, self.question
+        score, attribution = self._scores(rows)
+        reason, decisions = state.reason[rows], np.maximum(state.iteration[rows], 1)
+        deadline = rules.deadline_ms(question.complexity[rows], self.settings)
+        exchange, facets = question.refers_to[rows], question.facets[rows]
+        kept = question.kept[rows, np.maximum(exchange, 0)] | (exchange < 0)
+        return {
+            "answer_score": score,
+            "attribution": attribution,
+            "success": (reason == ANSWERED).astype(np.int64),
+            "validated": (state.judged[rows] & (reason == ANSWERED)).astype(np.int64),
+            "latency_s": state.elapsed_ms[rows] / 1000.0,
+            "lateness": rules.lateness(state.elapsed_ms[rows], deadline),
+            "forced": ((reason >= OUT_OF_TIME) & (reason < OVERFLOWED)).astype(np.int64),
+            "tokens": state.total_tokens[rows],
+            "supervisor_tokens": state.supervisor_tokens[rows],
+            "decisions": state.iteration[rows],
+            "overhead_ms": state.overhead_ms[rows] / decisions,
+            "model_ms": state.model_ms[rows] / decisions,
+            "evidence": question.evidence(rows).sum(axis=1) / facets,
+            "plain_evidence": question.plain[rows].sum(axis=1) / facets,
+            "lied": question.lied[rows],
+            "caught": question.caught[rows],
+            "context_kept": kept.astype(np.int64),
+            "over_context_tokens": np.maximum(state.over_threshold[rows], 0),
+            "context_tokens": state.context[rows],
+            "failures": state.failures[rows].sum(axis=1),
+            "subtasks": state.subtasks[rows],
+            "widest": state.widest[rows],
+            "searches": state.searches[rows],
+            "merged": state.merged[rows].astype(np.int64),
+            "rewritten": state.rewritten[rows].astype(np.int64),
+            "trimmed": state.trimmed[rows].astype(np.int64),
+        }
+
+    # Information for policies
+
+    def contexts(self, rows: Ints, *, truth: bool = False) -> CoordinationContext:
+        """Return the input of a policy; `truth` adds the questions, for bounds alone."""
+        return contexts(self.state, rows, self.question if truth else None)
+
+    def spec(self) -> CoordinationSpec:
+        """Return the facts of the run that a policy is reset with."""
+        exact = not self.config.noise and not self.question.history.any()
+        exact = exact and not self.state.model.any()
+        return CoordinationSpec(self.settings, self.state.max_num_seqs, exact)

@@ -1,0 +1,1 @@
+"""Policies of `InfraMind-Coordination-v0`."""

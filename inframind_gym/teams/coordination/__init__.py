@@ -1,0 +1,1 @@
+"""Coordination: what a supervisor of five agents does next before a deadline."""

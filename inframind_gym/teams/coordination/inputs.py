@@ -1,0 +1,101 @@
+"""What a query is given: text, earlier messages, settings; and the team's constants after them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from inframind_gym.configs import validate
+from inframind_gym.errors import ConfigError
+from inframind_gym.teams.coordination.context import ContextLimits, role_of
+from inframind_gym.teams.coordination.options import MOST_QUERY_CHARS, QuerySettings
+from inframind_gym.teams.coordination.settings import CoordinationSettings
+
+
+def within_context(settings: CoordinationSettings, length: int) -> CoordinationSettings:
+    """Return the team's constants for another length of the context."""
+    limits = settings.context
+    share = min(length / 128_000, 1.0)
+    context = ContextLimits(
+        max_tokens=min(limits.max_tokens, length) if length < 128_000 else limits.max_tokens,
+        trim_above_tokens=int(limits.trim_above_tokens * share),
+        trim_to_tokens=int(limits.trim_to_tokens * share),
+        oldest_share=limits.oldest_share,
+    )
+    return settings.model_copy(update={"context": context})
+
+
+def adapted(
+    settings: CoordinationSettings, options: QuerySettings, *, slow: bool
+) -> CoordinationSettings:
+    """Return the team's constants with the limits of a query.
+
+    A later deadline is for a slower server: the time that is kept for the fallback grows with it,
+    unless the rates are those of the simulation.
+    """
+    limits, server = settings.limits, settings.server
+    times = (options.deadline_s or limits.hard_s) / limits.hard_s
+    seconds = ("simple_s", "target_s", "hard_s", "call_timeout_s")
+    slower = times if slow else 1.0
+    return settings.model_copy(
+        update={
+            "limits": limits.model_copy(
+                update={
+                    **{name: getattr(limits, name) * times for name in seconds},
+                    "max_iterations": min(limits.max_iterations, options.max_iterations),
+                    "max_retries": min(limits.max_retries, options.retry.max_retries),
+                    "backoff_factor": options.retry.backoff_factor,
+                    "parallel_calls": min(limits.parallel_calls, options.max_parallel_calls),
+                }
+            ),
+            "server": server.model_copy(
+                update={
+                    "decode_tokens_per_s": server.decode_tokens_per_s / slower,
+                    "prefill_tokens_per_s": server.prefill_tokens_per_s / slower,
+                }
+            ),
+        }
+    )
+
+
+def checked_query(query: str) -> str:
+    """Return a query without blanks around it.
+
+    Raises:
+        ConfigError: It is empty or too long.
+    """
+    if not isinstance(query, str) or not query.strip():
+        raise ConfigError("the query is empty.")
+    if len(query) > MOST_QUERY_CHARS:
+        raise ConfigError(f"the query has {len(query):,} characters, {MOST_QUERY_CHARS:,} at most.")
+    return query.strip()
+
+
+def messages_of(context: Any) -> list[dict[str, Any]]:
+    """Return earlier messages as mappings with role and content."""
+    if context is None:
+        return []
+    listed = (
+        context.get() if hasattr(context, "get") and not isinstance(context, Mapping) else context
+    )
+    if isinstance(listed, Mapping | str) or not isinstance(listed, Sequence):
+        raise ConfigError("context: give a list of messages, or a chat memory with a method `get`.")
+    found = []
+    for message in listed:
+        is_mapping = isinstance(message, Mapping)
+        content = message.get("content") if is_mapping else getattr(message, "content", None)
+        if content is None:
+            raise ConfigError(f"context: {message!r:.80} is no message with role and content.")
+        found.append({"role": role_of(message), "content": str(content)})
+    return found
+
+
+def settings_of(settings: QuerySettings | Mapping[str, Any] | None) -> QuerySettings:
+    """Return checked settings.
+
+    Raises:
+        ConfigError: One is unknown or has a wrong value.
+    """
+    if isinstance(settings, QuerySettings):
+        return settings
+    return validate(dict(settings or {}), QuerySettings, source="settings")

@@ -1,0 +1,92 @@
+"""An answer on a terminal: text, sources, trace, context bar."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from inframind_gym.teams.coordination.context import kv_gib
+from inframind_gym.teams.coordination.contracts import AgentResponse
+
+BAR: Final = 24  # characters of the context bar
+ENDINGS: Final = {
+    "answer": "answered",
+    "fallback": "basic retrieval answered",
+    "deadline": "late: basic retrieval answered",
+    "iterations": "too many decisions: basic retrieval answered",
+    "context": "the context was too long: ended",
+    "failed": "failed without an answer",
+    "stopped": "stopped",
+}
+
+
+def print_answer(console: Console, response: AgentResponse, *, trace: bool = True) -> None:
+    """Print an answer with its sources, its trace and the context bar."""
+    told = response.metadata
+    console.print(escape(response.content), highlight=False)
+    if response.sources:
+        marks = " (not cited)" if told["attribution"] == "given" else ""
+        console.print(f"\nsources{marks}", highlight=False)
+        for number, document in enumerate(response.sources, 1):
+            console.print(f"  [{number}] {escape(document.source)}", highlight=False, markup=False)
+    if not told["decisions"]:
+        return
+    if trace:
+        console.print()
+        console.print(trace_table(told))
+    for failure in told["failures"]:
+        where = f"{failure['agent']} failed ({failure['failure']})"
+        console.print(f"{where}: {escape(failure['message'])}", highlight=False)
+    for doc_id, reason in told["withheld"]:
+        console.print(f"withheld {escape(doc_id)}: {escape(reason)}", highlight=False)
+    console.print(outcome_line(response), highlight=False)
+    console.print(context_bar(told), highlight=False, markup=False)
+
+
+def trace_table(told: dict[str, Any]) -> Table:
+    """Return the decisions, a line each, with the time at which they were taken."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("#", justify="right")
+    table.add_column("decision")
+    table.add_column("at s", justify="right")
+    table.add_column("passages", justify="right")
+    table.add_column("context", justify="right")
+    for step in told["decisions"]:
+        why = f" ({step['forced']})" if "forced" in step else ""
+        why += " (not open)" if step.get("refused") else ""
+        table.add_row(
+            str(step["iteration"]),
+            f"{step['action']}{why}",
+            f"{step['elapsed_ms'] / 1000:.2f}",
+            str(step["docs"]),
+            f"{step['context_tokens']:,}",
+        )
+    return table
+
+
+def outcome_line(response: AgentResponse) -> str:
+    """Return how the query ended, and what it took."""
+    told = response.metadata
+    score = f"validated {response.validation_score:.2f}"
+    checked = score if told["validation"] else "not validated"
+    ended = ENDINGS.get(told["ended_by"], told["ended_by"])
+    return (
+        f"{ended} after {response.processing_time:.2f} s, {checked}; {told['calls']} calls, "
+        f"{told['input_tokens']:,} + {told['output_tokens']:,} tokens, overhead "
+        f"{told['overhead_ms_mean']:.0f} ms a decision"
+    )
+
+
+def context_bar(told: dict[str, Any]) -> str:
+    """Return how full the context is, and the memory of its keys and values."""
+    tokens, limit = told["context_tokens"], told["context_limit"]
+    share = min(tokens / limit, 1.0)
+    filled = min(BAR, int(share * BAR + 0.999))
+    trimmed = ", trimmed" if told["context_trimmed"] else ""
+    return (
+        f"context [{'#' * filled}{'.' * (BAR - filled)}] {tokens:,} of {limit:,} tokens "
+        f"({share:.1%}{trimmed}), {kv_gib(tokens):.2f} GiB"
+    )

@@ -1,0 +1,379 @@
+"""One query under the supervisor: state by the shared rules, tasks for agents, their results.
+
+The supervisor keeps the same `CoordinationState` as the environment, and asks any coordination
+policy. What an agent hands back becomes an `Outcome`; nothing else changes the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from inframind_gym.teams.coordination import rules
+from inframind_gym.teams.coordination.clock import Clock, WallClock
+from inframind_gym.teams.coordination.context import ContextManager
+from inframind_gym.teams.coordination.graph import HUMAN, NODES, SUPERVISOR, Task, message
+from inframind_gym.teams.coordination.options import QuerySettings
+from inframind_gym.teams.coordination.outcomes import AGENT_OF, outcome_of
+from inframind_gym.teams.coordination.settings import (
+    STRATEGIES,
+    CoordinationSettings,
+)
+from inframind_gym.teams.coordination.state import (
+    REASONS,
+    CoordinationState,
+)
+from inframind_gym.teams.coordination.workers import Report, Work, Workers
+from inframind_gym.teams.llm.service import EventLog, LLMService
+
+_ROW: Final = np.zeros(1, np.int64)
+_FALLBACK_RESERVE_S: Final = 0.15  # of the fallback's time, to search and to quote
+_LEAST_S: Final = 0.05  # that an agent gets
+
+
+class Decider(Protocol):
+    """A policy for one query, already reset."""
+
+    def __call__(self, state: CoordinationState) -> int | Awaitable[int]:
+        """Return an action, 0-14, or one that is to be awaited."""
+        ...
+
+
+class Session:
+    """One query. Its methods `supervise`, `work`, `seen`, `replace` and `stop` are the graph's.
+
+    Args:
+        settings: Constants of the team.
+        options: Settings of the query.
+        work: Product; has the query and the history.
+        workers: The agents.
+        clock: Time of the query.
+        decide: The policy.
+        context: Manager of the conversation.
+        hint: Complexity by the query's words, a place in COMPLEXITIES.
+        refers: The query refers to an earlier turn.
+        max_num_seqs: Calls that the server carries out together.
+        log: Where decisions and failures are written.
+    """
+
+    def __init__(
+        self,
+        settings: CoordinationSettings,
+        options: QuerySettings,
+        work: Work,
+        workers: Workers,
+        clock: Clock,
+        decide: Decider,
+        context: ContextManager,
+        *,
+        hint: int,
+        refers: bool,
+        max_num_seqs: int,
+        log: EventLog,
+    ) -> None:
+        self.settings, self.options, self.product, self.clock = settings, options, work, clock
+        self.state = CoordinationState(settings, 1, max_num_seqs)
+        history = context.estimate_tokens(work.history)
+        self.state.begin(_ROW, hint, refers, history, model=False)
+        self.decisions: list[dict[str, Any]] = []
+        self.failures: list[dict[str, Any]] = []
+        self.overheads_ms: list[float] = []
+        self.was_stopped = self.is_refused = False
+        self._workers, self._decide, self._context, self._log = workers, decide, context, log
+        self._pending: list[str] = []  # sub-tasks that wait for a search
+        self._action: int | None = None  # under way
+        self._waves: list[list[Task]] = []  # of the action, that are still to be sent out
+        self._reports: list[Report] = []  # of the action
+        self._thought = (0, 0)  # tokens of the supervisor's turn, if it is a model
+        self._began_s = self._idle_since_s = time.monotonic()
+        self._paused_s, self._is_wave_begun = 0.0, False
+
+    # The supervisor
+
+    async def supervise(self) -> tuple[list[Task], list[dict[str, Any]]]:
+        """Take back what came, decide until there is work to send out, and return it."""
+        if self._waves and not any(report.failure for report in self._reports):
+            for report in self._reports:
+                if report.agent == "draft":  # what comes next reads it
+                    self.product.draft, self.product.documents = report.value
+            return self._sent(self._waves.pop(0))
+        while True:
+            if self._action is not None:
+                self._join()
+            if self.was_stopped or self.is_refused:
+                return [], []
+            if self.state.over[0]:
+                return self._sent([{"agent": HUMAN, "node": HUMAN, "slot": 0}])
+            self._action = await self._next_action()
+            self.clock.begin(self._action, self.state)
+            self._waves = self._waves_of(self._action)
+            if self._waves:
+                return self._sent(self._waves.pop(0))
+
+    async def _next_action(self) -> int:
+        """Ask the policy, unless the fallback is forced; returns what is carried out."""
+        state = self.state
+        if len(state.forced(_ROW)):
+            self._note(rules.FALLBACK, forced=REASONS[int(state.reason[0])])
+            return int(rules.FALLBACK)
+        on = self.options.enable_multi_agent
+        action = await self._chosen() if on else int(rules.FALLBACK)
+        retries = int(state.retries[0])
+        done = int(state.decide(_ROW, np.array([action]))[0])
+        self._note(action, refused=done != action)
+        if int(state.retries[0]) > retries:
+            wait_s = float(rules.backoff_s(state.retries[:1], self.settings)[0])
+            await self.clock.wait(wait_s)
+            self._idle_since_s += wait_s
+        return done
+
+    async def _chosen(self) -> int:
+        """Ask the policy; one that is a model takes time, within what is left for agents."""
+        chosen = self._decide(self.state)
+        if not isinstance(chosen, Awaitable):
+            return int(chosen)
+        left_s = int(rules.left_ms(self.state.elapsed_ms, self.settings)[0]) / 1000.0
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(max(left_s, _LEAST_S)):
+                return int(await chosen)
+        except TimeoutError:
+            return int(rules.FALLBACK)
+        finally:
+            self._idle_since_s += time.monotonic() - began_s  # no overhead of the graph
+            self._thought = getattr(self._decide, "tokens", (0, 0))
+
+    def _note(self, action: int, **more: Any) -> None:
+        """Write a decision and what it was based on."""
+        state = self.state
+        told = {
+            "iteration": int(state.iteration[0]),
+            "action": rules.NAMES[action],
+            "elapsed_ms": int(state.elapsed_ms[0]),
+            "context_tokens": int(state.context[0]),
+            "docs": int(state.docs[0]),
+            "pending": int(state.pending[0]),
+            **{key: value for key, value in more.items() if value},
+        }
+        self.decisions.append(told)
+        names = [rules.NAMES[i] for i in np.flatnonzero(state.mask[0])]
+        self._log.append("decision", {**told, "open": names})
+
+    def _waves_of(self, action: int) -> list[list[Task]]:
+        """Return the tasks of an action; those of a wave are sent out together."""
+        if action == rules.FALLBACK:
+            if not self.options.fallback_to_basic_rag:
+                self.is_refused = True
+                return []
+            left_s = self.settings.limits.hard_s - self._elapsed_s
+            limit_s = max(left_s, 2 * _FALLBACK_RESERVE_S)
+            model_s = max(limit_s - _FALLBACK_RESERVE_S, _LEAST_S)
+            return [[self._task("fallback", limit_s=limit_s, model_s=model_s)]]
+        write = [self._task("draft", mend=action == rules.REGENERATE)]
+        is_drafted = bool(self.state.drafted[0])
+        if action == rules.ANSWER and is_drafted and not self.options.create_forward_message_tool:
+            return [[self._task("draft", mend=True)]]
+        waves: dict[int, list[list[Task]]] = {
+            rules.ROUTE: [[self._task("router")]],
+            rules.PLAN: [[self._task("planner")]],
+            rules.REWRITE: [[self._task("tools", tool="rewrite")]],
+            rules.SYNTHESIZE: [[self._task("synthesis")]],
+            rules.VALIDATE: [*([] if is_drafted else [write]), [self._task("validation")]],
+            rules.TRIM: [[self._task("tools", tool="trim")]],
+            rules.ANSWER: [] if is_drafted else [write],
+            rules.REGENERATE: [write],
+        }
+        return self._searches(action) if rules.is_retrieval(action) else waves.get(action, [])
+
+    def _searches(self, action: int) -> list[list[Task]]:
+        strategy, passages = STRATEGIES[int(rules.strategy_of(action))], self.settings.passages
+        width = self.settings.limits.parallel_calls if action >= rules.PARALLEL else 1
+        questions = self._pending[:width] or [self.product.query]
+        top_k = passages.subtask if self._pending else passages.whole
+        tasks = [
+            self._task("retrieval", slot, sub_task=question, strategy=strategy, top_k=top_k)
+            for slot, question in enumerate(questions)
+        ]
+        return [tasks] if self.options.parallel_tool_calls else [[task] for task in tasks]
+
+    def _task(self, agent: str, slot: int = 0, **arguments: Any) -> Task:
+        left_ms = int(rules.left_ms(self.state.elapsed_ms, self.settings)[0])
+        left_s = (left_ms - int(self.state.setup_ms[0])) / 1000.0
+        limit_s = max(min(self.settings.limits.call_timeout_s, left_s), _LEAST_S)
+        place = {"agent": agent, "node": NODES[agent], "slot": slot}
+        return {"limit_s": limit_s, **place, **arguments, "context": {"slot": slot}}
+
+    @property
+    def _elapsed_s(self) -> float:
+        return int(self.state.elapsed_ms[0]) / 1000.0
+
+    def _sent(self, tasks: list[Task]) -> tuple[list[Task], list[dict[str, Any]]]:
+        """Return tasks, and a message for each that goes to an agent."""
+        told, self._is_wave_begun = [], False
+        for task in tasks:
+            if task["node"] == HUMAN:
+                told.append(self._message("forward", self._author, "user", self.product.draft))
+            else:
+                said = task.get("sub_task", self.product.query)
+                told.append(self._message("handoff", SUPERVISOR, task["node"], said))
+        return tasks, told
+
+    @property
+    def _author(self) -> str:
+        """Who wrote the answer."""
+        return "fallback" if REASONS[int(self.state.reason[0])] != "answer" else "synthesis"
+
+    def _message(self, kind: str, sender: str, receiver: str, content: str) -> dict[str, Any]:
+        return message(kind, sender, receiver, int(self.state.iteration[0]), content)
+
+    # The agents
+
+    async def work(self, task: Task) -> list[dict[str, Any]]:
+        """Carry out a task; its report waits for the supervisor."""
+        agent = task["agent"]
+        if agent == HUMAN:
+            return []
+        if not self._is_wave_begun:
+            self._is_wave_begun = True
+            self._count_overhead()
+        if agent == "tools":
+            report = self._use_tool(task["tool"])
+        else:
+            report = await self._workers.perform(agent, task, task["limit_s"], task["slot"])
+        self._reports.append(report)
+        self._idle_since_s = max(self._idle_since_s, report.ended_s)
+        if report.failure:
+            self._failed(report)
+        if not self.options.add_handoff_back_messages:
+            return []
+        said = report.failure or type(report.value).__name__
+        return [self._message("handoff_back", task["node"], SUPERVISOR, said)]
+
+    def _count_overhead(self) -> None:
+        """Note the time since the last agent came back: the supervisor and the graph."""
+        took_ms = 1000.0 * (time.monotonic() - self._idle_since_s)
+        self.overheads_ms.append(took_ms)
+        if took_ms > self.options.agent_decision_timeout_ms:
+            limit = self.options.agent_decision_timeout_ms
+            self._log.append("slow_decision", {"overhead_ms": took_ms, "limit_ms": limit})
+
+    def _failed(self, report: Report) -> None:
+        told = {
+            "agent": AGENT_OF.get(report.agent, report.agent),
+            "task": report.agent,
+            "iteration": int(self.state.iteration[0]),
+            "failure": report.failure,
+            "message": report.message,
+            "after_s": round(report.ended_s - report.began_s, 3),
+        }
+        self.failures.append(told)
+        self._log.append("agent_failed", told)
+
+    def _use_tool(self, tool: str) -> Report:
+        began_s = time.monotonic()
+        value: Any = tool
+        if tool == "trim":
+            value = self._context.trim(self.product.history)
+        return Report("tools", 0, "", "", value, 0, 0, 0.0, began_s, time.monotonic())
+
+    # Results
+
+    def _join(self) -> None:
+        """Record the outcome of the action under way, and put its results into the product."""
+        assert self._action is not None
+        action, reports, state = self._action, sorted(self._reports, key=_slot), self.state
+        self._action, self._reports = None, []
+        if self.is_refused:
+            return
+        known = {doc.doc_id for result in self.product.found for doc in result.documents}
+        handoff = self.settings.tokens.handoff if self.options.add_handoff_back_messages else 0
+        outcome = outcome_of(action, reports, known, handoff)
+        outcome.prompt[0] += self._thought[0]
+        outcome.completion[0] += self._thought[1]
+        self._thought = (0, 0)
+        outcome.ms[0] = self.clock.action_ms(action, reports, state)
+        left_ms = int(rules.left_ms(state.elapsed_ms, self.settings)[0])
+        needed_ms = int(state.setup_ms[0]) + int(outcome.ms[0])
+        is_lost = action != rules.FALLBACK and needed_ms >= left_ms
+        state.take(_ROW, np.array([action]), outcome)
+        if is_lost and reports:
+            late = [report.agent for report in reports if not report.failure]
+            self._log.append("late", {"agents": late, "needed_ms": needed_ms, "left_ms": left_ms})
+        if not is_lost:
+            self._keep(action, reports)
+
+    def _keep(self, action: int, reports: list[Report]) -> None:
+        """Put the results of an action into the product."""
+        product = self.product
+        for report in reports:
+            value = report.value
+            if report.failure:
+                if report.agent == "fallback":
+                    product.draft, product.documents = "", ()
+            elif report.agent == "router":
+                product.route = value
+            elif report.agent == "planner":
+                product.plan, self._pending = value, list(value.sub_tasks)
+            elif report.agent == "retrieval":
+                product.found.append(value)
+                if value.sub_task in self._pending:
+                    self._pending.remove(value.sub_task)
+                product.draft, product.validation, product.ranked = "", None, ()
+            elif report.agent == "synthesis":
+                product.ranked = value.documents
+                product.missing = tuple(value.synthesis_metadata["missing"])
+            elif report.agent in ("draft", "fallback"):
+                product.draft, product.documents = value
+                product.validation = None
+            elif report.agent == "validation":
+                product.validation = value
+            elif value == "rewrite":
+                product.is_rewritten = True
+            else:
+                product.history = value.messages
+
+    # A person
+
+    def seen(self, node: str) -> Any:
+        """Return what a person sees at a node: the last result, or the draft."""
+        if node in ("validator", HUMAN):
+            return self.product.draft
+        return self._reports[-1].value if self._reports else None
+
+    def replace(self, node: str, value: Any) -> None:
+        """Put a person's value in place of what there was."""
+        if node in ("validator", HUMAN):
+            self.product.draft = str(value)
+            value = (self.product.draft, self.product.documents)
+        if self._reports and not self._reports[-1].failure:
+            self._reports[-1] = replace(self._reports[-1], value=value)
+
+    def pause(self, took_s: float) -> None:
+        """Take a person's time off the clock."""
+        self._idle_since_s += took_s
+        self._paused_s += took_s
+        if isinstance(self.clock, WallClock):
+            self.clock.paused_s += took_s
+
+    @property
+    def service(self) -> LLMService:
+        """Way to the model of this query alone."""
+        return self._workers.service
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the query came, without a person's."""
+        return time.monotonic() - self._began_s - self._paused_s
+
+    def stop(self) -> None:
+        """End without an answer, at a person's word."""
+        self.was_stopped = True
+
+
+def _slot(report: Report) -> int:
+    return report.slot

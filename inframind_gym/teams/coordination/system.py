@@ -1,0 +1,354 @@
+"""The coordinator: a query in, an answer with its sources out.
+
+coordinator = MultiAgentCoordinator(backend="simulated")
+print(coordinator.process_query("What does chunked prefill change?").content)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.teams.coordination import lexical, supervisor
+from inframind_gym.teams.coordination.agents import with_ids
+from inframind_gym.teams.coordination.clock import WallClock
+from inframind_gym.teams.coordination.context import ContextManager
+from inframind_gym.teams.coordination.contracts import AgentResponse, Document, Issue
+from inframind_gym.teams.coordination.faults import Faulty
+from inframind_gym.teams.coordination.graph import Ask, Pause, Reply, has_langgraph, play
+from inframind_gym.teams.coordination.grounding import find_issues
+from inframind_gym.teams.coordination.inputs import (
+    adapted,
+    checked_query,
+    messages_of,
+    settings_of,
+    within_context,
+)
+from inframind_gym.teams.coordination.options import MODEL, QuerySettings
+from inframind_gym.teams.coordination.response import refusal, respond
+from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrite
+from inframind_gym.teams.coordination.screen import screen
+from inframind_gym.teams.coordination.serving import Speed, VllmServer, measure
+from inframind_gym.teams.coordination.session import Decider, Session
+from inframind_gym.teams.coordination.settings import CoordinationSettings, Limits, load_settings
+from inframind_gym.teams.coordination.simulated import RuleAnswers, VirtualClock
+from inframind_gym.teams.coordination.workers import WAY, Searcher, Work, Workers
+from inframind_gym.teams.llm.providers import SIMULATED, open_provider
+from inframind_gym.teams.llm.service import EventLog, LLMService, Retries
+from inframind_gym.teams.llm.types import Provider
+
+VLLM_URL: Final = "http://127.0.0.1:8000/v1"  # unless $VLLM_BASE_URL says otherwise
+MOST_CONTEXT: Final = 131_072
+ValueT = TypeVar("ValueT")
+_RULE: Final = "seed_supervisor"
+
+
+class _NoLog:
+    def append(self, kind: str, data: Mapping[str, Any]) -> int:
+        return 0
+
+
+class MultiAgentCoordinator:
+    """Five agents under a supervisor that answers before a deadline.
+
+    Args:
+        model_path: Model, by its name on the server.
+        max_context_length: Tokens of a conversation; the lengths of a trim scale with it.
+        backend: "vllm" (a server that runs at $VLLM_BASE_URL), "simulated", "openai", "anthropic",
+            or the base URL of an OpenAI-compatible server.
+        provider: Way to the model in place of `backend`.
+        searcher: Way to documents; None: the `corpus`.
+        corpus: Passages; None: those of the package.
+        team: Constants of the team.
+        server: Options of the team's server, for its estimated speed; None: the design's.
+        max_num_seqs: Calls that the server carries out at once; None: the team's.
+        log: Where decisions, calls and failures are written; None: nowhere.
+        ask: Asks a person where the settings of a query interrupt it.
+        fault: What goes wrong on purpose, see `faults.Faulty`.
+        seed: Of policies that draw.
+
+    Attributes:
+        context: Manager of conversations.
+        last_history: Earlier messages that the last query kept.
+
+    Raises:
+        ConfigError: A length, the backend or the model is wrong, or a key is missing.
+    """
+
+    def __init__(
+        self,
+        model_path: str = MODEL,
+        max_context_length: int = 128_000,
+        backend: str = "vllm",
+        *,
+        provider: Provider | None = None,
+        searcher: Searcher | None = None,
+        corpus: Corpus | None = None,
+        team: CoordinationSettings | None = None,
+        server: VllmServer | None = None,
+        max_num_seqs: int | None = None,
+        log: EventLog | None = None,
+        ask: Ask | None = None,
+        fault: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not 1024 <= max_context_length <= MOST_CONTEXT:
+            raise ConfigError(
+                f"max_context_length is {max_context_length:,}; the model takes 1,024 to "
+                f"{MOST_CONTEXT:,} tokens"
+            )
+        self.model_path, self.max_context_length, self.backend = (
+            model_path,
+            max_context_length,
+            backend,
+        )
+        self.server = server or VllmServer(model=model_path)
+        self.is_simulated = provider is None and backend == SIMULATED
+        self.settings = within_context(team or load_settings(), max_context_length)
+        self.context = ContextManager(self.settings.context)
+        self._corpus = corpus or (Corpus.load() if searcher is None else Corpus("", ()))
+        self.searcher: Searcher = searcher or Retriever(self._corpus)
+        self._log: EventLog = log or _NoLog()
+        self._ask, self._fault, self._seed = ask, fault, seed
+        self._max_num_seqs = max_num_seqs or self.settings.server.max_num_seqs
+        self._provider = provider
+        if not self.is_simulated and provider is None:
+            self._provider = _open(backend, model_path)
+        self.last_history: list[Any] = []
+        self._runner: asyncio.Runner | None = None
+
+    @property
+    def vectors(self) -> str:
+        """Kind of the embeddings of retrieval: "minilm", or "hashed" where that is missing."""
+        found = getattr(self.searcher, "vectors", None)
+        return str(getattr(found, "name", "unknown"))
+
+    def warm_up(self) -> None:
+        """Load and build what is built once: indexes, word lists, LangGraph."""
+        for strategy in ("vector", "graphrag"):
+            self.searcher.retrieve("warm up", strategy, 1)
+        rewrite("warm up", self._corpus)
+        if has_langgraph():
+            import_module("langgraph.graph")
+
+    def process_query(
+        self,
+        query: str,
+        context: Sequence[Any] | Any = None,
+        settings: QuerySettings | Mapping[str, Any] | None = None,
+    ) -> AgentResponse:
+        """Answer a query and wait for it, see `aprocess_query`.
+
+        Raises:
+            InfraMindError: An event loop runs in this thread.
+        """
+        return self._run(self.aprocess_query(query, context, settings))
+
+    def _run(self, wanted: Coroutine[Any, Any, ValueT]) -> ValueT:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            wanted.close()
+            raise InfraMindError("an event loop runs here: use `await aprocess_query(...)`.")
+        if self._runner is None:  # it lives on: connections of the provider belong to it
+            self._runner = asyncio.Runner()
+        return self._runner.run(wanted)
+
+    async def aprocess_query(
+        self,
+        query: str,
+        context: Sequence[Any] | Any = None,
+        settings: QuerySettings | Mapping[str, Any] | None = None,
+    ) -> AgentResponse:
+        """Answer a query.
+
+        Whatever agents do, an answer comes by the hard deadline: in the worst case what basic
+        retrieval finds, or that nothing was found.
+
+        Args:
+            query: Question of 1 to 4,096 characters.
+            context: Earlier messages (mappings with role and content, messages of LangChain), or a
+                chat memory with a method `get`.
+            settings: Settings of the query.
+
+        Raises:
+            ConfigError: The query, a message or a setting is wrong.
+        """
+        query, history, options = checked_query(query), messages_of(context), settings_of(settings)
+        found = screen(query)
+        if found.is_attack:
+            self._log.append("query_refused", {"reason": found.reason})
+            return refusal(found.reason, simulated=self.is_simulated)
+        session = self._session(query, history, options)
+        asks = (options.interrupt_before, options.interrupt_after)
+        handoffs = await play(session, *asks, self._pausing(session))
+        self.last_history = session.product.history
+        seconds = int(session.state.elapsed_ms[0]) / 1000.0 if self.is_simulated else session.wall_s
+        response = respond(session, handoffs, self.context, seconds)
+        told = response.model_dump(include={"content", "validation_score", "processing_time"})
+        sources = [document.doc_id for document in response.sources]
+        self._log.append("answer", {**told, "sources": sources, "handoffs": handoffs})
+        return response
+
+    def limits(self, settings: QuerySettings) -> Limits:
+        """Return deadlines and limits of a query."""
+        return adapted(self.settings, settings, slow=not self.is_simulated).limits
+
+    @contextmanager
+    def failing(self, fault: str) -> Iterator[None]:
+        """Let an agent's calls fail, see `faults.Faulty`."""
+        before, self._fault = self._fault, fault
+        try:
+            yield
+        finally:
+            self._fault = before
+
+    def rewrite(self, query: str) -> list[str]:
+        """Return the forms of a query that retrieval searches for, by rules."""
+        return rewrite(query, self._corpus)
+
+    def rewriting_ms(self, query: str) -> float:
+        """Return the milliseconds that rewriting a query by rules takes."""
+        began_s = time.perf_counter()
+        self.rewrite(query)
+        return 1000.0 * (time.perf_counter() - began_s)
+
+    def measure(self) -> Speed:
+        """Return the speed of the server, see `serving.measure`.
+
+        Raises:
+            ConfigError: Answers are simulated.
+            LLMError: A call failed.
+        """
+        if self._provider is None:
+            raise ConfigError("there is no server to measure: answers are simulated.")
+        return self._run(measure(LLMService({WAY: self._provider}, log=self._log), WAY))
+
+    def close(self) -> None:
+        """Close connections."""
+        if self._runner is not None:
+            self._runner.run(self.aclose())
+            self._runner.close()
+            self._runner = None
+
+    async def aclose(self) -> None:
+        """Close connections, from inside of an event loop."""
+        if self._provider is not None:
+            await self._provider.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # One query
+
+    def _session(self, query: str, history: list[Any], options: QuerySettings) -> Session:
+        settings = adapted(self.settings, options, slow=not self.is_simulated)
+        work = Work(query, history)
+        provider = self._provider or RuleAnswers(work, settings, check).provider()
+        if self._fault is not None:
+            provider = Faulty(provider, self._fault)
+        retry = options.retry
+        service = LLMService(
+            {WAY: provider},
+            log=self._log,
+            retries=Retries(
+                retry.max_retries + 1,
+                settings.limits.backoff_s,
+                timeout_s=retry.timeout_seconds,
+                factor=retry.backoff_factor,
+            ),
+        )
+        workers = Workers(
+            service,
+            self.searcher,
+            work,
+            rewrite=self.rewrite,
+            check=check,
+            log=self._log,
+            model_queries=options.rewrite == "model",
+        )
+        clock = VirtualClock(settings) if self.is_simulated else WallClock()
+        decide = self._decider(options.policy, settings, service, work)
+        return Session(
+            settings,
+            options,
+            work,
+            workers,
+            clock,
+            decide,
+            self.context,
+            hint=lexical.complexity_of(query),
+            refers=lexical.refers_back(query, history),
+            max_num_seqs=self._max_num_seqs,
+            log=self._log,
+        )
+
+    def _decider(
+        self, policy: str, settings: CoordinationSettings, service: LLMService, work: Work
+    ) -> Decider:
+        """Return who decides: a policy, or the model with the rule of the design behind it.
+
+        Raises:
+            ConfigError: The policy is not known, or there is no model to ask.
+        """
+        is_model = policy == supervisor.NAME
+        rule = supervisor.PolicySupervisor(
+            _RULE if is_model else policy, settings, self._max_num_seqs, self._seed
+        )
+        if not is_model:
+            return rule
+        if self.is_simulated:
+            raise ConfigError(f"policy {supervisor.NAME} asks a model: name one with --provider.")
+        return supervisor.LlmSupervisor(service, work, rule, self._log)
+
+    def _pausing(self, session: Session) -> Ask | None:
+        """Return `ask`, with the clock stopped while a person thinks."""
+        ask = self._ask
+        if ask is None:
+            return None
+
+        async def pausing(pause: Pause) -> Reply:
+            began_s = time.monotonic()
+            answer = ask(pause)
+            reply = await answer if isinstance(answer, Awaitable) else answer
+            took_s = time.monotonic() - began_s
+            session.pause(took_s)
+            self._log.append(
+                "pause",
+                {"when": pause.when, "node": pause.node, "goes_on": reply.goes_on, "s": took_s},
+            )
+            return reply
+
+        return pausing
+
+
+def check(query: str, response: str, sources: Sequence[Document]) -> list[Issue]:
+    """Return the issues of an answer that has the numbers of its sources, see `find_issues`."""
+    return find_issues(query, with_ids(response, sources), sources)
+
+
+def _open(backend: str, model_path: str) -> Provider:
+    if backend == "vllm":
+        return open_provider(os.environ.get("VLLM_BASE_URL", VLLM_URL), model_path)
+    own = None if backend in ("openai", "anthropic") and model_path == MODEL else model_path
+    return open_provider(backend, own)
+
+
+__all__ = ["AgentResponse", "Document", "MultiAgentCoordinator", "QuerySettings"]

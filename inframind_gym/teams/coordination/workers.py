@@ -1,0 +1,371 @@
+"""Agents at work: each takes a task, calls a model or searches, and hands its result back.
+
+A worker knows its task and the work so far, and nothing of the other workers, so those that are
+sent out together run at the same time. Whatever goes wrong comes back as a failure of the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from inframind_gym.errors import InfraMindError, shortened
+from inframind_gym.teams.coordination import agents, lexical
+from inframind_gym.teams.coordination.contracts import (
+    Document,
+    Issue,
+    Plan,
+    Retrieved,
+    Route,
+    Strategy,
+    Synthesis,
+    Validation,
+)
+from inframind_gym.teams.coordination.screen import screen
+from inframind_gym.teams.llm.service import EventLog, LLMService
+from inframind_gym.teams.llm.types import BudgetError, LLMError, estimate_tokens
+from inframind_gym.teams.token_budget.agents import Prompt
+
+WAY: Final = "team"  # name of the provider in the service
+# Most tokens of an answer in JSON or text; a simulated model has lengths of its own.
+MOST_TOKENS: Final = {
+    "router": 96,
+    "planner": 256,
+    "retrieval": 160,
+    "synthesis": 128,
+    "draft": 256,
+    "validation": 256,
+    "fallback": 128,
+}
+FALLBACK_DOCUMENTS: Final = 3
+SENTENCES: Final = {"simple": 2, "medium": 2, "complex": 3}  # of an answer
+MOST_USEFUL: Final = 5  # sources that the writer is pointed to
+RRF: Final = 60.0  # constant of reciprocal rank fusion in retrieval
+_EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
+
+
+class Searcher(Protocol):
+    """A way to documents."""
+
+    def retrieve(
+        self, query: str | Sequence[str], strategy: str = "hybrid", top_k: int = 10
+    ) -> list[Document]:
+        """Return the best documents, best first."""
+        ...
+
+
+@dataclass(slots=True)
+class Work:
+    """Product of the team so far.
+
+    Attributes:
+        query: Of the user.
+        history: Earlier turns, as far as they are kept.
+        route, plan, validation: Of the agents; None before.
+        found: Results of retrieval, one a search.
+        is_rewritten: Searches ask for rewritten forms of their questions as well.
+        ranked: Documents by the synthesis agent, the most useful first.
+        documents: Sources of the draft, in the order of their numbers.
+        draft: Answer; "" before there is one.
+        missing: Sub-tasks without documents, by the synthesis agent.
+    """
+
+    query: str
+    history: list[Mapping[str, Any]] = field(default_factory=list)
+    route: Route | None = None
+    plan: Plan | None = None
+    found: list[Retrieved] = field(default_factory=list)
+    is_rewritten: bool = False
+    ranked: tuple[Document, ...] = ()
+    documents: tuple[Document, ...] = ()
+    draft: str = ""
+    validation: Validation | None = None
+    missing: tuple[str, ...] = ()
+
+    @property
+    def sub_tasks(self) -> tuple[str, ...]:
+        """Sub-tasks of the plan; without one the query itself."""
+        return self.plan.sub_tasks if self.plan is not None else (self.query,)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a worker hands back.
+
+    Attributes:
+        agent: Who.
+        slot: Place among those that were sent out together.
+        failure: "" or one of timeout, garbage, error.
+        message: What went wrong.
+        value: Result; None after a failure.
+        input_tokens, output_tokens: Of its calls that were answered.
+        latency_s: Of its calls; virtual where they are simulated.
+        began_s, ended_s: By the clock of this process.
+    """
+
+    agent: str
+    slot: int
+    failure: str
+    message: str
+    value: Any
+    input_tokens: int
+    output_tokens: int
+    latency_s: float
+    began_s: float
+    ended_s: float
+
+
+@dataclass(slots=True)
+class _Calls:
+    input_tokens: int = 0
+    output_tokens: int = 0
+    latency_s: float = 0.0
+
+
+class Workers:
+    """The five agents, and the basic retrieval that answers where they fail.
+
+    Args:
+        service: Way to the model, under the name `WAY`.
+        searcher: Way to documents.
+        work: Product so far; workers read it.
+        rewrite: Forms of a question for retrieval, by rules.
+        check: Issues of an answer against its sources, by rules.
+        log: Where passages that are withheld are written; None: nowhere.
+        most_sub_tasks: Of a plan.
+        model_queries: The retrieval agent lets the model write what it searches for.
+        lost_tokens: Tokens of a prompt whose answer never came.
+    """
+
+    def __init__(
+        self,
+        service: LLMService,
+        searcher: Searcher,
+        work: Work,
+        *,
+        rewrite: Callable[[str], list[str]],
+        check: Callable[[str, str, Sequence[Document]], Sequence[Issue]],
+        log: EventLog | None = None,
+        most_sub_tasks: int = 3,
+        model_queries: bool = True,
+        lost_tokens: Callable[[str], int] = estimate_tokens,
+    ) -> None:
+        self.service, self.work = service, work
+        self._searcher, self._rewrite, self._check, self._log = searcher, rewrite, check, log
+        self._most_sub_tasks, self._model_queries = most_sub_tasks, model_queries
+        self._lost_tokens = lost_tokens
+
+    async def perform(
+        self, agent: str, task: Mapping[str, Any], limit_s: float, slot: int = 0
+    ) -> Report:
+        """Carry out one task within a time.
+
+        Args:
+            agent: "router", "planner", "retrieval", "synthesis", "draft", "validation", "fallback".
+            task: Arguments of the agent; `context` is what a simulated model draws by.
+            limit_s: Time after which the agent has failed.
+            slot: Place among those that are sent out together.
+        """
+        calls, began_s = _Calls(), time.monotonic()
+        failure, message, value = "", "", None
+        try:
+            async with asyncio.timeout(self._real(limit_s)):
+                value = await getattr(self, f"_{agent}")(calls, task)
+        except TimeoutError:
+            failure, message = "timeout", f"no result within {limit_s:.2f} s"
+        except agents.GarbageError as error:
+            failure, message = "garbage", str(error)
+        except LLMError as error:
+            failure = error.outcome if error.outcome == "timeout" else "error"
+            message = str(error)
+        except (BudgetError, InfraMindError) as error:
+            failure, message = "error", str(error)
+        except Exception as error:  # of a searcher or a provider that is not ours
+            failure, message = "error", f"{type(error).__name__}: {error}"
+        return Report(
+            agent,
+            slot,
+            failure,
+            shortened(message, 300),
+            value,
+            calls.input_tokens,
+            calls.output_tokens,
+            calls.latency_s,
+            began_s,
+            time.monotonic(),
+        )
+
+    def _real(self, limit_s: float) -> float | None:
+        """Return a limit of real time; None where time is virtual."""
+        return None if self.service.is_simulated else limit_s
+
+    async def _router(self, calls: _Calls, task: Mapping[str, Any]) -> Route:
+        prompt = agents.router(self.work.query, self.work.history)
+        return agents.read_route(await self._ask(calls, "router", prompt))
+
+    async def _planner(self, calls: _Calls, task: Mapping[str, Any]) -> Plan:
+        prompt = agents.planner(self.work.query, self._most_sub_tasks, self.work.history)
+        text = await self._ask(calls, "planner", prompt)
+        return agents.read_plan(text, self.work.query, self._most_sub_tasks)
+
+    async def _retrieval(self, calls: _Calls, task: Mapping[str, Any]) -> Retrieved:
+        """Search for one sub-task, by the words of the model, the rules and the question itself."""
+        question, strategy = str(task["sub_task"]), task["strategy"]
+        queries = [question]
+        said = [m["content"] for m in self.work.history if m["role"] == "user"]
+        if said and lexical.refers_back(question, self.work.history):
+            queries.append(f"{said[-1][:_EXTRACT_CHARS]} {question}")
+        if self._model_queries:
+            prompt = agents.rewriter(question, self.work.history)
+            text = await self._ask(calls, "retrieval", prompt, question=question)
+            queries += agents.read_queries(text)
+        if self.work.is_rewritten:
+            queries += self._rewrite(question)
+        queries = list(dict.fromkeys(queries))[:4]
+        return await self._search(question, queries, strategy, task["top_k"])
+
+    async def _synthesis(self, calls: _Calls, task: Mapping[str, Any]) -> Synthesis:
+        """Bring the documents of all sub-tasks into one list, the most useful first."""
+        work = self.work
+        documents, duplicates = merged(work.found)
+        prompt = agents.merger(work.query, work.sub_tasks, documents, work.history)
+        text = await self._ask(calls, "synthesis", prompt)
+        order, missing = agents.read_merge(text, len(documents), len(work.sub_tasks))
+        return Synthesis(
+            documents=tuple(documents[i] for i in order),
+            synthesis_metadata={
+                "sub_results": len(work.found),
+                "documents": len(documents),
+                "duplicates": duplicates,
+                "missing": [work.sub_tasks[i] for i in missing],
+            },
+        )
+
+    async def _draft(self, calls: _Calls, task: Mapping[str, Any]) -> tuple[str, Any]:
+        """Write an answer, or mend one; returns text and sources."""
+        work, documents = self.work, tuple(merged(self.work.found)[0])
+        complexity = work.route.complexity if work.route is not None else "medium"
+        prompt = agents.writer(
+            work.query,
+            documents,
+            work.history,
+            sentences=SENTENCES[complexity],
+            best=[documents.index(each) for each in work.ranked[:MOST_USEFUL]],
+            draft=work.draft if task.get("mend") else "",
+            issues=work.validation.issues if work.validation is not None else (),
+        )
+        return agents.read_answer(await self._ask(calls, "draft", prompt)), documents
+
+    async def _validation(self, calls: _Calls, task: Mapping[str, Any]) -> Validation:
+        """Let the model and the rules look for issues; those of high severity reject."""
+        work = self.work
+        prompt = agents.validator(work.query, work.draft, work.documents, work.history)
+        told = agents.read_validation(await self._ask(calls, "validation", prompt))
+        if self.service.is_simulated:
+            return told
+        found = await asyncio.to_thread(self._check, work.query, work.draft, work.documents)
+        issues = tuple(dict.fromkeys((*told.issues, *found)))[:20]
+        if not any(issue.severity == "high" for issue in found):
+            return told.model_copy(update={"issues": issues})
+        return Validation(
+            valid=False,
+            confidence=min(told.confidence, 0.5),
+            issues=issues,
+            suggested_action="regenerate",
+        )
+
+    async def _fallback(self, calls: _Calls, task: Mapping[str, Any]) -> tuple[str, Any]:
+        """Answer by basic retrieval; without a model in time by what the passages say."""
+        work = self.work
+        found = await self._search(work.query, [work.query], "vector", FALLBACK_DOCUMENTS)
+        documents = found.documents
+        try:
+            async with asyncio.timeout(self._real(task["model_s"])):
+                prompt = agents.writer(work.query, documents, sentences=SENTENCES["simple"])
+                text = await self._ask(calls, "fallback", prompt, documents=documents)
+            return agents.read_answer(text), documents
+        except (TimeoutError, LLMError, BudgetError, agents.GarbageError):
+            return extract(documents), documents
+
+    async def _ask(self, calls: _Calls, agent: str, prompt: Prompt, **facts: Any) -> str:
+        try:
+            reply = await self.service.acall(
+                prompt.system,
+                prompt.user,
+                WAY,
+                MOST_TOKENS[agent],
+                prompt.schema,
+                agent=agent,
+                context={"agent": agent, **facts},
+            )
+        except (LLMError, asyncio.CancelledError) as error:
+            if not isinstance(error, LLMError) or error.outcome in ("timeout", "connection"):
+                calls.input_tokens += self._lost_tokens(prompt.user)  # it was read, all the same
+            raise
+        calls.input_tokens += reply.input_tokens
+        calls.output_tokens += reply.output_tokens
+        calls.latency_s += reply.latency_s
+        return reply.content
+
+    async def _search(
+        self, question: str, queries: Sequence[str], strategy: Strategy, top_k: int
+    ) -> Retrieved:
+        """Search in a thread of its own; passages that look like an injection are withheld."""
+        documents = await asyncio.to_thread(self._searcher.retrieve, queries, strategy, top_k)
+        kept, withheld = [], []
+        for document in documents:
+            found = screen(document.text, "document")
+            if found.is_attack:
+                withheld.append((document.doc_id, found.reason))
+            else:
+                kept.append(document)
+        for doc_id, reason in withheld:
+            if self._log is not None:
+                self._log.append("passage_withheld", {"doc_id": doc_id, "reason": reason})
+        return Retrieved(
+            sub_task=question,
+            strategy=strategy,
+            queries=tuple(queries),
+            documents=tuple(kept),
+            mean_score=_mean_score(kept, strategy, len(queries)),
+            withheld=tuple(withheld),
+        )
+
+
+def merged(found: Sequence[Retrieved]) -> tuple[list[Document], int]:
+    """Return the documents of searches in turn, each once, ten at most; the number of others."""
+    lists = [result.documents for result in found]
+    longest = max(map(len, lists), default=0)
+    in_turn = [each[i] for i in range(longest) for each in lists if i < len(each)]
+    once = {document.doc_id: document for document in reversed(in_turn)}
+    order = list(dict.fromkeys(document.doc_id for document in in_turn))
+    return [once[doc_id] for doc_id in order][:10], len(in_turn) - len(order)
+
+
+def _mean_score(documents: Sequence[Document], strategy: Strategy, num_queries: int) -> float:
+    """Return the mean score of documents over the best that a strategy can give.
+
+    Several rankings are fused by reciprocal rank: a document that leads all has 1/61 from each.
+    """
+    if not documents:
+        return 0.0
+    rankings = num_queries if num_queries > 1 else 2
+    best = 1.0 if strategy == "vector" and num_queries == 1 else rankings / (RRF + 1.0)
+    mean = sum(document.score for document in documents) / len(documents)
+    return min(max(mean / best, 0.0), 1.0)
+
+
+def extract(documents: Sequence[Document]) -> str:
+    """Return an answer that quotes the passages, where no model can write one."""
+    if not documents:
+        return "The texts say nothing about this."
+    parts = []
+    for number, document in enumerate(documents, 1):
+        text = document.text
+        if len(text) > _EXTRACT_CHARS:
+            text = text[:_EXTRACT_CHARS].rsplit(" ", 1)[0] + " …"
+        parts.append(f"{text} [{number}]")
+    return "\n".join(parts)

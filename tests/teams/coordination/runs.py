@@ -1,0 +1,111 @@
+"""Coordinators in memory: a small corpus, models that a function answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+from inframind_gym.teams.coordination.retrieval import Corpus, Passage, Retriever
+from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
+from inframind_gym.teams.coordination.system import MultiAgentCoordinator
+from inframind_gym.teams.llm.types import Completion, LLMRequest
+
+SIMPLE = "What is a block?"
+COMPLEX = "Compare alpha servers with beta servers and explain how queues grow"
+CORPUS = Corpus(
+    "small",
+    tuple(
+        Passage(f"a.md#{name}", name, text, f"a.md: {name}")
+        for name, text in {
+            "block": "A block holds the keys and values of 16 tokens. Blocks are handed out.",
+            "alpha": "Alpha servers are fast and cost two dollars an hour in the tests.",
+            "beta": "Beta servers are slow and cost one dollar an hour in the tests.",
+            "queue": "Queues grow when more requests arrive than servers can answer.",
+            "cache": "The cache keeps prefixes, so that equal beginnings are read once.",
+        }.items()
+    ),
+)
+
+
+def agent_of(prompt: str) -> str:
+    """The agent that a prompt is for, by the first words of its task."""
+    task = prompt.rpartition("\n\nTask: ")[2]
+    starts = {
+        "Route": "router",
+        "Split": "planner",
+        "Rewrite": "retrieval",
+        "Merge": "synthesis",
+        "Answer": "draft",
+        "Check": "validation",
+        "Name": "supervisor",
+    }
+    return next(agent for start, agent in starts.items() if task.startswith(start))
+
+
+def sensible(prompt: str) -> str:
+    """An answer of the asked form."""
+    is_complex = "alpha servers with" in prompt
+    made: dict[str, Any] = {
+        "router": {
+            "strategy": "hybrid" if is_complex else "vector",
+            "complexity": "complex" if is_complex else "simple",
+            "needs_planning": is_complex,
+            "confidence": 0.9,
+        },
+        "planner": {
+            "sub_tasks": ["alpha servers", "beta servers", "how queues grow"],
+            "execution_order": "parallel",
+            "estimated_complexity": "high",
+        },
+        "retrieval": {"refined": "refined words", "variants": ["other words"]},
+        "synthesis": {"order": [2, 1], "missing": []},
+        "validation": {
+            "valid": True,
+            "confidence": 0.8,
+            "issues": [],
+            "suggested_action": "accept",
+        },
+    }
+    agent = agent_of(prompt)
+    return json.dumps(made[agent]) if agent in made else "A block holds 16 tokens [1]."
+
+
+class Model:
+    """A way to a model that a function of the prompt answers, in real time.
+
+    Attributes:
+        calls: (agent, begin, end) of every call, by the loop's clock.
+    """
+
+    model = "stub"
+    is_simulated = False
+
+    def __init__(self, answer: Callable[[str], str] = sensible, wait_s: float = 0.0) -> None:
+        self.calls: list[tuple[str, float, float]] = []
+        self._answer, self._wait_s = answer, wait_s
+
+    async def complete(self, request: LLMRequest) -> Completion:
+        began_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(self._wait_s)
+        text = self._answer(request.user)
+        ended_s = asyncio.get_running_loop().time()
+        self.calls.append((agent_of(request.user), began_s, ended_s))
+        return Completion(text, len(request.user) // 4, len(text) // 4)
+
+    async def aclose(self) -> None:
+        pass
+
+
+def make(provider: Any = None, **arguments: Any) -> MultiAgentCoordinator:
+    """A coordinator over the small corpus; simulated without a provider."""
+    given: dict[str, Any] = {
+        "searcher": Retriever(CORPUS, HashedWords()),
+        "corpus": CORPUS,
+        "backend": "simulated",
+        **arguments,
+    }
+    coordinator = MultiAgentCoordinator(provider=provider, **given)
+    coordinator.warm_up()
+    return coordinator

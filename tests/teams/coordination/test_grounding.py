@@ -1,0 +1,81 @@
+"""Issues of answers against their sources."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("Stemmer")
+
+from inframind_gym.teams.coordination.contracts import Document, Issue
+from inframind_gym.teams.coordination.grounding import find_issues
+
+CARD = Document(
+    doc_id="gpu.md#h200",
+    text="The H200 has 141 GB of memory at 4.8 TB/s. It does not need water cooling. Latency "
+    "rises while the queue is longer than sixteen requests.",
+    source="gpu.md: H200",
+    score=1.0,
+)
+OTHER = Document(
+    doc_id="gpu.md#b200",
+    text="The B200 offers 180 GB and was made by Vendorix for dense racks.",
+    source="gpu.md: B200",
+    score=0.5,
+)
+QUESTION = "How much memory does the card have?"
+
+
+def issues(answer: str, sources: list[Document] | None = None) -> list[Issue]:
+    return find_issues(QUESTION, answer, [CARD, OTHER] if sources is None else sources)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "The H200 has 141 GB of memory.",
+        "The memory of the H200 is 141 GB, at 4.8 TB/s [gpu.md#h200].",
+        "Latency rises while the queue is longer than 16 requests [1].",
+        "It does not need water cooling.",
+        "",
+    ],
+)
+def test_answers_of_the_sources_have_no_issue(answer: str) -> None:
+    assert issues(answer) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        ("The H200 has 96 GB of memory.", "inaccuracy", "number 96"),
+        (
+            "Latency rises while the queue is longer than 141 requests.",
+            "inaccuracy",
+            "another number than 141",
+        ),
+        ("The H300 has 141 GB of memory at 4.8 TB/s.", "hallucination", "no source names H300"),
+        ("The H200 has 141 GB of memory by Vendorix.", "inaccuracy", "does not name Vendorix"),
+        ("The H200 has memory. It does need water cooling.", "inaccuracy", "reverse"),
+        ("Latency rises while the queue is shorter than sixteen requests.", "inaccuracy", "longer"),
+        (
+            "The H200 has 141 GB of memory. Chefs recommend basil with tomatoes.",
+            "hallucination",
+            "no source says: Chefs",
+        ),
+        ("Chefs recommend basil.", "missing_source", "no source covers"),
+        ("The H200 has 141 GB [cpu.md#none].", "missing_source", "cites cpu.md#none"),
+        ("The H200 has 141 GB [3].", "missing_source", "cites 3"),
+    ],
+)
+def test_an_error_is_found_and_named(answer: str, kind: str, words: str) -> None:
+    found = issues(answer)
+    assert [issue.type for issue in found] == [kind]
+    assert words in found[0].description
+
+
+def test_an_answer_without_sources_lacks_them() -> None:
+    assert [issue.type for issue in issues("The H200 has 141 GB.", [])] == ["missing_source"]
+
+
+def test_names_and_numbers_of_the_question_need_no_source() -> None:
+    answer = "At 77 GB the QX9 has less memory than the H200 with 141 GB of memory."
+    assert find_issues("Does the QX9 with 77 GB have more memory?", answer, [CARD]) == []
