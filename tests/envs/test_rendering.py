@@ -50,8 +50,9 @@ def words(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def state_of(env: Any) -> list[Any]:
     """Everything that a step may change, bit by bit."""
     raw = env.unwrapped
-    arrays = (*raw.simulation.state, *raw.simulation.cluster, raw.context())
-    return [*(array.tobytes() for array in arrays), str(raw.np_random.bit_generator.state)]
+    arrays = (*raw.simulation.state, *raw.simulation.cluster)
+    told = (raw.context().tolist(), raw.np_random.bit_generator.state)
+    return [*(array.tobytes() for array in arrays), str(told)]
 
 
 def coloured(frame: Any, colour: tuple[int, int, int]) -> int:
