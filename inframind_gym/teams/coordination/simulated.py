@@ -115,6 +115,10 @@ class VirtualClock:
     def __init__(self, settings: CoordinationSettings) -> None:
         self._settings = settings
 
+    def now_ms(self, state: CoordinationState) -> int:
+        """See `clock.Clock`."""
+        return int(state.elapsed_ms[0])
+
     def begin(self, action: int, state: CoordinationState) -> None:
         """See `clock.Clock`."""
 

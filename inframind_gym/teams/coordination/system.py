@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeVar
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.teams.coordination import lexical, supervisor
 from inframind_gym.teams.coordination.agents import with_ids
-from inframind_gym.teams.coordination.clock import WallClock
+from inframind_gym.teams.coordination.clock import Clock, WallClock
 from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.contracts import AgentResponse, Document, Issue
 from inframind_gym.teams.coordination.faults import Faulty
@@ -183,16 +183,17 @@ class MultiAgentCoordinator:
         Raises:
             ConfigError: The query, a message or a setting is wrong.
         """
+        wall = WallClock()  # it runs from here
         query, history, options = checked_query(query), messages_of(context), settings_of(settings)
         found = screen(query)
         if found.is_attack:
             self._log.append("query_refused", {"reason": found.reason})
             return refusal(found.reason, simulated=self.is_simulated)
-        session = self._session(query, history, options)
+        session = self._session(query, history, options, wall)
         asks = (options.interrupt_before, options.interrupt_after)
         handoffs = await play(session, *asks, self._pausing(session))
         self.last_history = session.product.history
-        seconds = int(session.state.elapsed_ms[0]) / 1000.0 if self.is_simulated else session.wall_s
+        seconds = session.clock.now_ms(session.state) / 1000.0
         response = respond(session, handoffs, self.context, seconds)
         told = response.model_dump(include={"content", "validation_score", "processing_time"})
         sources = [document.doc_id for document in response.sources]
@@ -258,7 +259,9 @@ class MultiAgentCoordinator:
 
     # One query
 
-    def _session(self, query: str, history: list[Any], options: QuerySettings) -> Session:
+    def _session(
+        self, query: str, history: list[Any], options: QuerySettings, wall: WallClock
+    ) -> Session:
         settings = adapted(self.settings, options, slow=not self.is_simulated)
         work = Work(query, history)
         provider = self._provider or RuleAnswers(work, settings, check).provider()
@@ -284,7 +287,7 @@ class MultiAgentCoordinator:
             log=self._log,
             model_queries=options.rewrite == "model",
         )
-        clock = VirtualClock(settings) if self.is_simulated else WallClock()
+        clock: Clock = VirtualClock(settings) if self.is_simulated else wall
         decide = self._decider(options.policy, settings, service, work)
         return Session(
             settings,

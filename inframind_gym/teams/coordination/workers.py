@@ -44,6 +44,7 @@ FALLBACK_DOCUMENTS: Final = 3
 SENTENCES: Final = {"simple": 2, "medium": 2, "complex": 3}  # of an answer
 MOST_USEFUL: Final = 5  # sources that the writer is pointed to
 RRF: Final = 60.0  # constant of reciprocal rank fusion in retrieval
+_QUOTING_S: Final = 0.05  # of the fallback's limit, to quote passages where the model is late
 _EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
 
 
@@ -279,11 +280,12 @@ class Workers:
 
     async def _fallback(self, calls: _Calls, task: Mapping[str, Any]) -> tuple[str, Any]:
         """Answer by basic retrieval; without a model in time by what the passages say."""
-        work = self.work
+        work, began_s = self.work, time.monotonic()
         found = await self._search(work.query, [work.query], "vector", FALLBACK_DOCUMENTS)
         documents = found.documents
         try:
-            async with asyncio.timeout(self._real(task["model_s"])):
+            left_s = task["limit_s"] - _QUOTING_S - (time.monotonic() - began_s)
+            async with asyncio.timeout(self._real(left_s)):
                 prompt = agents.writer(work.query, documents, sentences=SENTENCES["simple"])
                 text = await self._ask(calls, "fallback", prompt, documents=documents)
             return agents.read_answer(text), documents
