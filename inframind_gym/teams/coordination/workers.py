@@ -279,14 +279,18 @@ class Workers:
         )
 
     async def _fallback(self, calls: _Calls, task: Mapping[str, Any]) -> tuple[str, Any]:
-        """Answer by basic retrieval; without a model in time by what the passages say."""
+        """Answer by basic retrieval; without a model in time by what the passages say.
+
+        Its prompt has no earlier turns, which no cache may hold, but their system messages.
+        """
         work, began_s = self.work, time.monotonic()
         found = await self._search(work.query, [work.query], "vector", FALLBACK_DOCUMENTS)
         documents = found.documents
         try:
             left_s = task["limit_s"] - _QUOTING_S - (time.monotonic() - began_s)
             async with asyncio.timeout(self._real(left_s)):
-                prompt = agents.writer(work.query, documents, sentences=SENTENCES["simple"])
+                bound = [message for message in work.history if message["role"] == "system"]
+                prompt = agents.writer(work.query, documents, bound, sentences=SENTENCES["simple"])
                 text = await self._ask(calls, "fallback", prompt, documents=documents)
             return agents.read_answer(text), documents
         except (TimeoutError, LLMError, BudgetError, agents.GarbageError):

@@ -13,7 +13,8 @@ from inframind_gym.teams.coordination.contracts import AgentResponse
 from inframind_gym.teams.coordination.retrieval import Corpus, Passage, Retriever
 from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
 from inframind_gym.teams.coordination.system import MultiAgentCoordinator
-from tests.teams.coordination.runs import COMPLEX, CORPUS, SIMPLE, Model, make, sensible
+from inframind_gym.teams.llm.types import Completion, LLMRequest
+from tests.teams.coordination.runs import COMPLEX, CORPUS, SIMPLE, Model, agent_of, make, sensible
 from tests.teams.token_budget.runs import Log
 
 SLOW = {"deadline_s": 60.0}
@@ -157,6 +158,56 @@ def test_a_long_conversation_is_trimmed() -> None:
         assert told["history_tokens"] <= 108_800
         assert team.last_history[0] == history[0]
         assert team.last_history[-1] == history[-1]
+
+
+class Reading(Model):
+    """Keeps what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[LLMRequest] = []
+
+    async def complete(self, request: LLMRequest) -> Completion:
+        self.asked.append(request)
+        return await super().complete(request)
+
+
+def test_prompts_hold_all_that_the_conversation_keeps() -> None:
+    binding = "Answer in French. <3"
+    history = [{"role": "system", "content": binding}]
+    history += [
+        {"role": ("user", "assistant")[i % 2], "content": f"Turn {i}. ".ljust(4_000, "x")}
+        for i in range(125)
+    ]
+    model = Reading()
+    with make(model) as team:
+        response = team.process_query(SIMPLE, history, SLOW)
+        kept = team.last_history
+    assert response.metadata["context_trimmed"]
+    agents = {agent_of(request.user) for request in model.asked}
+    assert agents == {"router", "draft", "validation"}
+    turns = [f"<turn>{m['role']}: {m['content']}</turn>\n" for m in kept if m["role"] != "system"]
+    assert len(turns) > 100
+    assert "Turn 0." in turns[0]
+    assert "Turn 124." in turns[-1]
+    for request in model.asked:
+        assert request.user.startswith("".join(turns))
+        assert request.system.endswith(binding)
+    # The next question begins as this one did: a server reads what is new.
+    model.asked.clear()
+    said = [{"role": "user", "content": SIMPLE}, {"role": "assistant", "content": "16."}]
+    with make(model) as team:
+        team.process_query("And why?", [*kept, *said], SLOW)
+    assert all(request.user.startswith("".join(turns)) for request in model.asked)
+
+
+def test_the_fallback_has_the_system_message_too() -> None:
+    history = [{"role": "system", "content": "Answer in French."}, *HISTORY]
+    model = Reading()
+    with make(model) as team:
+        team.process_query(SIMPLE, history, {**SLOW, "enable_multi_agent": False})
+    assert [request.system[-17:] for request in model.asked] == ["Answer in French."]
+    assert "<turn>" not in model.asked[0].user
 
 
 def test_the_lengths_follow_the_models_context() -> None:
