@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import numpy as np
 
+from inframind_gym.configs import validate
+from inframind_gym.errors import ConfigError
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.clock import Clock, WallClock
 from inframind_gym.teams.coordination.context import ContextManager
+from inframind_gym.teams.coordination.contracts import Plan, Route
 from inframind_gym.teams.coordination.graph import HUMAN, NODES, SUPERVISOR, Task, message
 from inframind_gym.teams.coordination.options import QuerySettings
 from inframind_gym.teams.coordination.outcomes import AGENT_OF, outcome_of
@@ -358,10 +361,28 @@ class Session:
         return self._reports[-1].value if self._reports else None
 
     def replace(self, node: str, value: Any) -> None:
-        """Put a person's value in place of what there was."""
+        """Put a person's value in place of what there was; a new answer is not validated.
+
+        Args:
+            node: Where the person was asked.
+            value: Answer (str), `Route` or `Plan`, or a mapping of their fields.
+
+        Raises:
+            ConfigError: The value is none of the node.
+        """
+        source = f"reply at {node}"
         if node in ("validator", HUMAN):
-            self.product.draft = str(value)
-            value = (self.product.draft, self.product.documents)
+            if not isinstance(value, str):
+                raise ConfigError(f"{source}: give a text, not {value!r:.80}.")
+            if value == self.product.draft:
+                return
+            self.product.draft, self.product.validation = value, None
+            self.state.judged[0] = self.state.valid[0] = False
+            value = (value, self.product.documents)
+        else:
+            if node == "planner" and isinstance(value, Mapping):
+                value = {"original_query": self.product.query, **value}
+            value = validate(value, Route if node == "router" else Plan, source=source)
         if self._reports and not self._reports[-1].failure:
             self._reports[-1] = replace(self._reports[-1], value=value)
 

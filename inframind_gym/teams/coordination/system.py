@@ -181,7 +181,7 @@ class MultiAgentCoordinator:
             settings: Settings of the query.
 
         Raises:
-            ConfigError: The query, a message or a setting is wrong.
+            ConfigError: The query, a message, a setting or a person's reply is wrong.
         """
         wall = WallClock()  # it runs from here
         query, history, options = checked_query(query), messages_of(context), settings_of(settings)

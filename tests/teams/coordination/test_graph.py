@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from inframind_gym.errors import ConfigError
 from inframind_gym.teams.coordination import graph
 from inframind_gym.teams.coordination.contracts import Handoff, Plan
 from inframind_gym.teams.coordination.graph import Pause, Reply
@@ -118,6 +119,48 @@ def test_a_person_changes_plan_and_answer() -> None:
     assert [search[0] for search in response.metadata["queries"]] == list(plan.sub_tasks)
     assert response.content == "Blocks hold 16 tokens, says a person [1]."
     assert len(response.sources) == 1
+
+
+@pytest.mark.parametrize(
+    ("point", "value", "said"),
+    [
+        (("after", "planner"), "alpha, beta", "reply at planner"),
+        (("after", "planner"), {"sub_tasks": []}, "reply at planner: sub_tasks"),
+        (("after", "router"), {"strategy": "magic"}, "reply at router: strategy"),
+        (("before", "human"), ["a text"], "reply at human: give a text"),
+    ],
+)
+def test_a_reply_that_fits_no_node_is_refused(
+    point: tuple[str, str], value: Any, said: str
+) -> None:
+    settings = {**SLOW, f"interrupt_{point[0]}": (point[1],)}
+    ask = asking({point: Reply(value=value)}, [])
+    with make(Model(), ask=ask) as team, pytest.raises(ConfigError, match=said):
+        team.process_query(COMPLEX, settings=settings)
+
+
+def test_fields_of_a_plan_are_enough() -> None:
+    fields = {
+        "sub_tasks": ["what a block holds"],
+        "execution_order": "parallel",
+        "estimated_complexity": "low",
+    }
+    ask = asking({("after", "planner"): Reply(value=fields)}, [])
+    with make(Model(), ask=ask) as team:
+        told = team.process_query(COMPLEX, settings={**SLOW, "interrupt_after": ("planner",)})
+    assert [search[0] for search in told.metadata["queries"]] == ["what a block holds"]
+    assert told.metadata["plan"]["original_query"] == COMPLEX
+
+
+@pytest.mark.parametrize(
+    ("text", "score"), [("Nonsense of a person [1].", 0.0), ("A block holds 16 tokens [1].", 0.8)]
+)
+def test_an_answer_that_a_person_changes_has_no_verdict(text: str, score: float) -> None:
+    ask = asking({("before", "human"): Reply(value=text)}, [])
+    with make(Model(), ask=ask) as team:
+        response = team.process_query(SIMPLE, settings={**SLOW, "interrupt_before": ("human",)})
+    assert (response.content, response.validation_score) == (text, score)
+    assert (response.metadata["validation"] is None) == (score == 0.0)
 
 
 @pytest.mark.parametrize("point", [("after", "router"), ("before", "validator")])
