@@ -219,7 +219,7 @@ def _long(coordinator: MultiAgentCoordinator, settings: QuerySettings) -> Result
         history.append({"role": role, "content": text})
         number += 1
     response = coordinator.process_query(SIMPLE, history, settings)
-    kept, told = coordinator.last_history, response.metadata
+    kept, told = response.history, response.metadata
     target, share = context.limits.trim_to_tokens, context.limits.oldest_share
     oldest = [m for i, m in enumerate(kept) if i < len(history) and m == history[i]]
     return Result(

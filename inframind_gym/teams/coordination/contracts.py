@@ -156,6 +156,7 @@ class AgentResponse(StrictModel):
         metadata: Decisions, agents' outputs, handoffs, tokens, context, failures.
         validation_score: Confidence that the answer is valid, from 0 to 1; 0 where nobody checked.
         processing_time: Seconds from query to answer; virtual with simulated answers.
+        history: Earlier messages that the query kept; no part of what is written out.
     """
 
     content: str
@@ -163,3 +164,4 @@ class AgentResponse(StrictModel):
     metadata: dict[str, Any]
     validation_score: Fraction
     processing_time: NonNegative
+    history: tuple[dict[str, Any], ...] = Field(default=(), exclude=True, repr=False)

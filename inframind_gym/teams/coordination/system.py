@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -58,6 +59,9 @@ class _NoLog:
 class MultiAgentCoordinator:
     """Five agents under a supervisor that answers before a deadline.
 
+    Threads may share it, but its blocking methods take turns, and a query's time begins with its
+    turn. Queries at the same time are for `aprocess_query`, all in one event loop.
+
     Args:
         model_path: Model, by its name on the server.
         max_context_length: Tokens of a conversation; the lengths of a trim scale with it.
@@ -76,7 +80,6 @@ class MultiAgentCoordinator:
 
     Attributes:
         context: Manager of conversations.
-        last_history: Earlier messages that the last query kept.
 
     Raises:
         ConfigError: A length, the backend or the model is wrong, or a key is missing.
@@ -121,8 +124,8 @@ class MultiAgentCoordinator:
         self._provider = provider
         if not self.is_simulated and provider is None:
             self._provider = _open(backend, model_path)
-        self.last_history: list[Any] = []
         self._runner: asyncio.Runner | None = None
+        self._turn = threading.Lock()  # of the runner
 
     @property
     def vectors(self) -> str:
@@ -159,9 +162,10 @@ class MultiAgentCoordinator:
         else:
             wanted.close()
             raise InfraMindError("an event loop runs here: use `await aprocess_query(...)`.")
-        if self._runner is None:  # it lives on: connections of the provider belong to it
-            self._runner = asyncio.Runner()
-        return self._runner.run(wanted)
+        with self._turn:
+            if self._runner is None:  # it lives on: connections of the provider belong to it
+                self._runner = asyncio.Runner()
+            return self._runner.run(wanted)
 
     async def aprocess_query(
         self,
@@ -192,7 +196,6 @@ class MultiAgentCoordinator:
         session = self._session(query, history, options, wall)
         asks = (options.interrupt_before, options.interrupt_after)
         handoffs = await play(session, *asks, self._pausing(session))
-        self.last_history = session.product.history
         seconds = session.clock.now_ms(session.state) / 1000.0
         response = respond(session, handoffs, self.context, seconds)
         told = response.model_dump(include={"content", "validation_score", "processing_time"})
@@ -236,10 +239,11 @@ class MultiAgentCoordinator:
 
     def close(self) -> None:
         """Close connections."""
-        if self._runner is not None:
-            self._runner.run(self.aclose())
-            self._runner.close()
-            self._runner = None
+        with self._turn:
+            if self._runner is not None:
+                self._runner.run(self.aclose())
+                self._runner.close()
+                self._runner = None
 
     async def aclose(self) -> None:
         """Close connections, from inside of an event loop."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -152,12 +155,14 @@ def test_a_long_conversation_is_trimmed() -> None:
         for i in range(125)
     ]
     with make() as team:
-        told = team.process_query(SIMPLE, history).metadata
+        response = team.process_query(SIMPLE, history)
+        told = response.metadata
         assert told["decisions"][0]["action"] == "trim"
         assert told["context_trimmed"]
         assert told["history_tokens"] <= 108_800
-        assert team.last_history[0] == history[0]
-        assert team.last_history[-1] == history[-1]
+        assert response.history[0] == history[0]
+        assert response.history[-1] == history[-1]
+        assert "history" not in response.model_dump()
 
 
 class Reading(Model):
@@ -182,7 +187,7 @@ def test_prompts_hold_all_that_the_conversation_keeps() -> None:
     model = Reading()
     with make(model) as team:
         response = team.process_query(SIMPLE, history, SLOW)
-        kept = team.last_history
+    kept = response.history
     assert response.metadata["context_trimmed"]
     agents = {agent_of(request.user) for request in model.asked}
     assert agents == {"router", "draft", "validation"}
@@ -272,6 +277,29 @@ def test_queries_of_several_users_at_once_do_not_mix() -> None:
     assert one.content == again.content != other.content
     calls = [each.metadata["calls"] for each in (one, other, again)]
     assert calls[0] == calls[2] < calls[1]
+
+
+def test_each_of_several_queries_at_once_has_its_own_history() -> None:
+    histories = [
+        [{**message, "content": f"{i} {message['content']}"} for message in HISTORY]
+        for i in range(3)
+    ]
+
+    async def ask(team: MultiAgentCoordinator) -> list[AgentResponse]:
+        return await asyncio.gather(*(team.aprocess_query(SIMPLE, h) for h in histories))
+
+    assert [list(each.history) for each in asyncio.run(ask(make()))] == histories
+
+
+def test_threads_take_turns() -> None:
+    model = Model(wait_s=0.02)
+    with make(model) as team, ThreadPoolExecutor(4) as pool:
+        ask = partial(team.process_query, settings=SLOW)
+        answers = [task.result() for task in [pool.submit(ask, SIMPLE) for _ in range(4)]]
+    assert [each.metadata["ended_by"] for each in answers] == ["answer"] * 4
+    assert len({each.content for each in answers}) == 1
+    times = sorted((began_s, ended_s) for _, began_s, ended_s in model.calls)
+    assert all(later[0] >= earlier[1] for earlier, later in pairwise(times))
 
 
 @pytest.mark.parametrize(
