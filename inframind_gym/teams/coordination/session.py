@@ -293,7 +293,10 @@ class Session:
         began_s = time.monotonic()
         value: Any = tool
         if tool == "trim":
-            value = self._context.trim(self.product.history)
+            history = self.product.history
+            others = int(self.state.context[0]) - self._context.estimate_tokens(history)
+            target = self.settings.context.trim_to_tokens - others
+            value = self._context.trim(history, target)
         return Report("tools", 0, "", "", value, 0, 0, 0.0, began_s, time.monotonic())
 
     # Results

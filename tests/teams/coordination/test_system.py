@@ -17,6 +17,7 @@ from inframind_gym.teams.coordination import agents
 from inframind_gym.teams.coordination.contracts import AgentResponse, Issue
 from inframind_gym.teams.coordination.retrieval import Corpus, Passage, Retriever
 from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
+from inframind_gym.teams.coordination.settings import load_settings
 from inframind_gym.teams.coordination.system import MultiAgentCoordinator
 from inframind_gym.teams.llm.types import Completion, LLMRequest
 from inframind_gym.teams.token_budget.agents import Prompt
@@ -201,6 +202,16 @@ def test_a_long_conversation_is_trimmed() -> None:
         assert response.history[0] == history[0]
         assert response.history[-1] == history[-1]
         assert "history" not in response.model_dump()
+
+
+def test_a_trim_cuts_all_of_the_context_to_its_length() -> None:
+    limits = load_settings().context
+    history = [{"role": ("user", "assistant")[i % 2], "content": "x" * 40} for i in range(12_300)]
+    with make() as team:
+        told = team.process_query(SIMPLE, history).metadata
+    before, after = (step["context_tokens"] for step in told["decisions"][:2])
+    assert before > limits.trim_above_tokens
+    assert limits.trim_to_tokens - 10 < after <= limits.trim_to_tokens
 
 
 class Reading(Model):
