@@ -75,14 +75,20 @@ def planner(query: str, most: int, history: Sequence[Mapping[str, Any]] = ()) ->
     )
 
 
-def rewriter(query: str, history: Sequence[Mapping[str, Any]] = ()) -> Prompt:
-    """Return the prompt that rewrites a query for retrieval."""
+def rewriter(
+    query: str,
+    history: Sequence[Mapping[str, Any]] = (),
+    documents: Sequence[Document] = (),
+) -> Prompt:
+    """Return the prompt that rewrites a query for retrieval; it may refer to the documents."""
     return _prompt(
         query,
         "Rewrite the question for a search engine: names written out, what it refers to earlier "
-        "put in. Return one JSON object: refined (text), variants (list of at most 2 texts).",
+        "or in sources put in. Return one JSON object: refined (text), variants (list of at most 2 "
+        "texts).",
         _object(refined={"type": "string", "maxLength": 200}, variants=_list_of_texts(2)),
         history,
+        documents,
     )
 
 

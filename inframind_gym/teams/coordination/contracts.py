@@ -68,7 +68,8 @@ class Plan(StrictModel):
     Attributes:
         original_query: The query.
         sub_tasks: Questions that can be answered one by one.
-        execution_order: "parallel" unless one needs the answer of another.
+        execution_order: "parallel" unless one needs the answer of another; "sequential" sub-tasks
+            are searched for one a decision, with what was found before.
         estimated_complexity: By the planner.
     """
 
@@ -119,7 +120,7 @@ class Validation(StrictModel):
         valid: The answer may be given.
         confidence: Of the verdict.
         issues: What is wrong with the answer.
-        suggested_action: What to do about it.
+        suggested_action: What to do about it: advice for people, which no policy reads.
     """
 
     valid: bool

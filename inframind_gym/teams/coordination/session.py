@@ -199,7 +199,8 @@ class Session:
 
     def _searches(self, action: int) -> list[list[Task]]:
         strategy, passages = STRATEGIES[int(rules.strategy_of(action))], self.settings.passages
-        width = self.settings.limits.parallel_calls if action >= rules.PARALLEL else 1
+        is_wave = action >= rules.PARALLEL and not self.product.is_sequential
+        width = self.settings.limits.parallel_calls if is_wave else 1
         questions = self._pending[:width] or [self.product.query]
         top_k = passages.subtask if self._pending else passages.whole
         tasks = [

@@ -91,6 +91,11 @@ class Work:
         """Sub-tasks of the plan; without one the query itself."""
         return self.plan.sub_tasks if self.plan is not None else (self.query,)
 
+    @property
+    def is_sequential(self) -> bool:
+        """True if a sub-task of the plan needs what an earlier one finds."""
+        return self.plan is not None and self.plan.execution_order == "sequential"
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -220,7 +225,8 @@ class Workers:
         if said and lexical.refers_back(question, self.work.history):
             queries.append(f"{said[-1][:_EXTRACT_CHARS]} {question}")
         if self._model_queries:
-            prompt = agents.rewriter(question, self.work.history)
+            earlier = merged(self.work.found)[0] if self.work.is_sequential else ()
+            prompt = agents.rewriter(question, self.work.history, earlier)
             text = await self._ask(calls, "retrieval", prompt, question=question)
             queries += agents.read_queries(text)
         if self.work.is_rewritten:

@@ -11,7 +11,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.teams.coordination import graph
 from inframind_gym.teams.coordination.contracts import Handoff, Plan
 from inframind_gym.teams.coordination.graph import Pause, Reply
-from tests.teams.coordination.runs import COMPLEX, SIMPLE, Model, make
+from tests.teams.coordination.runs import COMPLEX, SIMPLE, Model, agent_of, make, sensible
 from tests.teams.token_budget.runs import Log
 
 SLOW = {"deadline_s": 60.0}  # machines that test are busy
@@ -42,6 +42,31 @@ def test_without_parallel_calls_searches_follow_one_another() -> None:
     searches = [(began, ended) for agent, began, ended in model.calls if agent == "retrieval"]
     assert len(searches) == 3
     assert all(b[0] >= a[1] for a, b in itertools.pairwise(searches))
+
+
+def test_a_sequential_plan_is_searched_for_step_by_step() -> None:
+    prompts: list[str] = []
+
+    def answer(prompt: str) -> str:
+        if agent_of(prompt) == "retrieval":
+            prompts.append(prompt)
+        return sensible(prompt).replace('"parallel"', '"sequential"')
+
+    model = Model(answer, wait_s=0.05)
+    with make(model) as team:
+        told = team.process_query(COMPLEX, settings={**SLOW, "rewrite": "model"}).metadata
+    searches = [(began, ended) for agent, began, ended in model.calls if agent == "retrieval"]
+    assert len(searches) == 3
+    assert all(b[0] >= a[1] for a, b in itertools.pairwise(searches))
+    assert told["parallel"] == 1
+    assert [step["pending"] for step in told["decisions"] if "retrieve" in step["action"]] == [
+        3,
+        2,
+        1,
+    ]
+    found = [prompt.count("<source>") for prompt in prompts]
+    assert found[0] == 0 < found[1] <= found[2]  # what earlier steps found
+    assert told["ended_by"] == "answer"
 
 
 def test_every_agent_hands_back_and_the_answer_is_forwarded() -> None:
