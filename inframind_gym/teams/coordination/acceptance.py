@@ -31,7 +31,7 @@ _EXCHANGES: Final = (
     ("What does it take in FP8 for Qwen3-4B?", "The KV cache takes 73,728 bytes a token."),
 )
 _LONG_TOKENS: Final = 126_000  # of a conversation near the end of the context
-_HISTORY_CHARS: Final = 8_000  # of one of its messages
+_HISTORY_CHARS: Final = 2_000  # of one of its messages
 
 
 @dataclass
