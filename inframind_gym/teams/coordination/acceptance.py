@@ -31,7 +31,7 @@ _EXCHANGES: Final = (
     ("What does it take in FP8 for Qwen3-4B?", "The KV cache takes 73,728 bytes a token."),
 )
 _LONG_TOKENS: Final = 126_000  # of a conversation near the end of the context
-_HISTORY_CHARS: Final = 8_000  # of one of its messages
+_HISTORY_CHARS: Final = 2_000  # of one of its messages
 
 
 @dataclass
@@ -219,7 +219,7 @@ def _long(coordinator: MultiAgentCoordinator, settings: QuerySettings) -> Result
         history.append({"role": role, "content": text})
         number += 1
     response = coordinator.process_query(SIMPLE, history, settings)
-    kept, told = coordinator.last_history, response.metadata
+    kept, told = response.history, response.metadata
     target, share = context.limits.trim_to_tokens, context.limits.oldest_share
     oldest = [m for i, m in enumerate(kept) if i < len(history) and m == history[i]]
     return Result(

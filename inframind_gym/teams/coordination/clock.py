@@ -14,6 +14,10 @@ from inframind_gym.teams.coordination.workers import Report
 class Clock(Protocol):
     """Time of a query."""
 
+    def now_ms(self, state: CoordinationState) -> int:
+        """Return the milliseconds since the query came; a virtual clock has those of the state."""
+        ...
+
     def begin(self, action: int, state: CoordinationState) -> None:
         """Note that an action begins; a simulated provider draws it now."""
         ...
@@ -34,9 +38,8 @@ class WallClock:
         self._began_s = time.monotonic()
         self.paused_s = 0.0
 
-    @property
-    def now_ms(self) -> int:
-        """Milliseconds since the query came."""
+    def now_ms(self, state: CoordinationState) -> int:
+        """See `Clock`."""
         return round(1000.0 * (time.monotonic() - self._began_s - self.paused_s))
 
     def begin(self, action: int, state: CoordinationState) -> None:
@@ -44,7 +47,7 @@ class WallClock:
 
     def action_ms(self, action: int, reports: Sequence[Report], state: CoordinationState) -> int:
         """See `Clock`: what has passed beyond what the state has counted."""
-        return max(self.now_ms - int(state.elapsed_ms[0]) - int(state.setup_ms[0]), 0)
+        return max(self.now_ms(state) - int(state.elapsed_ms[0]) - int(state.setup_ms[0]), 0)
 
     async def wait(self, seconds: float) -> None:
         """See `Clock`."""

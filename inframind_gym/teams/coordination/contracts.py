@@ -68,7 +68,8 @@ class Plan(StrictModel):
     Attributes:
         original_query: The query.
         sub_tasks: Questions that can be answered one by one.
-        execution_order: "parallel" unless one needs the answer of another.
+        execution_order: "parallel" unless one needs the answer of another; "sequential" sub-tasks
+            are searched for one a decision, with what was found before.
         estimated_complexity: By the planner.
     """
 
@@ -119,7 +120,7 @@ class Validation(StrictModel):
         valid: The answer may be given.
         confidence: Of the verdict.
         issues: What is wrong with the answer.
-        suggested_action: What to do about it.
+        suggested_action: What to do about it: advice for people, which no policy reads.
     """
 
     valid: bool
@@ -156,6 +157,7 @@ class AgentResponse(StrictModel):
         metadata: Decisions, agents' outputs, handoffs, tokens, context, failures.
         validation_score: Confidence that the answer is valid, from 0 to 1; 0 where nobody checked.
         processing_time: Seconds from query to answer; virtual with simulated answers.
+        history: Earlier messages that the query kept; no part of what is written out.
     """
 
     content: str
@@ -163,3 +165,4 @@ class AgentResponse(StrictModel):
     metadata: dict[str, Any]
     validation_score: Fraction
     processing_time: NonNegative
+    history: tuple[dict[str, Any], ...] = Field(default=(), exclude=True, repr=False)

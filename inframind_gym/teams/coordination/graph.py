@@ -66,7 +66,8 @@ class Reply:
 
     Attributes:
         goes_on: False ends the query without an answer.
-        value: In place of what there was; None keeps it.
+        value: In place of what there was, a route, a plan (or their fields) or a text; None keeps
+            it. An answer that a person changes is no longer validated.
     """
 
     goes_on: bool = True

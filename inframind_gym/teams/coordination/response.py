@@ -72,6 +72,7 @@ def respond(
         metadata=metadata,
         validation_score=_score(session),
         processing_time=seconds,
+        history=tuple(map(dict, work.history)),
     )
 
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import numpy as np
 
+from inframind_gym.configs import validate
+from inframind_gym.errors import ConfigError
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.clock import Clock, WallClock
 from inframind_gym.teams.coordination.context import ContextManager
+from inframind_gym.teams.coordination.contracts import Plan, Route
 from inframind_gym.teams.coordination.graph import HUMAN, NODES, SUPERVISOR, Task, message
 from inframind_gym.teams.coordination.options import QuerySettings
 from inframind_gym.teams.coordination.outcomes import AGENT_OF, outcome_of
@@ -32,8 +36,8 @@ from inframind_gym.teams.coordination.workers import Report, Work, Workers
 from inframind_gym.teams.llm.service import EventLog, LLMService
 
 _ROW: Final = np.zeros(1, np.int64)
-_FALLBACK_RESERVE_S: Final = 0.15  # of the fallback's time, to search and to quote
-_LEAST_S: Final = 0.05  # that an agent gets
+_HANDING_OVER_S: Final = 0.05  # between the end of the fallback and the hard deadline
+_LEAST_FALLBACK_S: Final = 0.3  # that the fallback gets even if a policy has used up all the time
 
 
 class Decider(Protocol):
@@ -90,14 +94,14 @@ class Session:
         self._waves: list[list[Task]] = []  # of the action, that are still to be sent out
         self._reports: list[Report] = []  # of the action
         self._thought = (0, 0)  # tokens of the supervisor's turn, if it is a model
-        self._began_s = self._idle_since_s = time.monotonic()
-        self._paused_s, self._is_wave_begun = 0.0, False
+        self._idle_since_s, self._is_wave_begun = time.monotonic(), False
 
     # The supervisor
 
     async def supervise(self) -> tuple[list[Task], list[dict[str, Any]]]:
         """Take back what came, decide until there is work to send out, and return it."""
-        if self._waves and not any(report.failure for report in self._reports):
+        is_fine = not any(report.failure for report in self._reports)
+        if self._waves and is_fine and self._left_s > 0.0:
             for report in self._reports:
                 if report.agent == "draft":  # what comes next reads it
                     self.product.draft, self.product.documents = report.value
@@ -122,31 +126,37 @@ class Session:
             self._note(rules.FALLBACK, forced=REASONS[int(state.reason[0])])
             return int(rules.FALLBACK)
         on = self.options.enable_multi_agent
-        action = await self._chosen() if on else int(rules.FALLBACK)
+        action, thought_ms = await self._chosen() if on else (int(rules.FALLBACK), 0)
         retries = int(state.retries[0])
         done = int(state.decide(_ROW, np.array([action]))[0])
+        state.setup_ms[0] += thought_ms
+        state.overhead_ms[0] += thought_ms
+        if done != rules.FALLBACK and self._left_s <= 0.0:
+            done = rules.NOTHING
         self._note(action, refused=done != action)
         if int(state.retries[0]) > retries:
-            wait_s = float(rules.backoff_s(state.retries[:1], self.settings)[0])
+            backoff_s = float(rules.backoff_s(state.retries[:1], self.settings)[0])
+            wait_s = min(backoff_s, self._left_s)
             await self.clock.wait(wait_s)
             self._idle_since_s += wait_s
         return done
 
-    async def _chosen(self) -> int:
-        """Ask the policy; one that is a model takes time, within what is left for agents."""
+    async def _chosen(self) -> tuple[int, int]:
+        """Ask the policy; returns its action, and the milliseconds that a model thought about it.
+
+        A model has what is left for agents; an action that comes later is the fallback.
+        """
         chosen = self._decide(self.state)
         if not isinstance(chosen, Awaitable):
-            return int(chosen)
-        left_s = int(rules.left_ms(self.state.elapsed_ms, self.settings)[0]) / 1000.0
-        began_s = time.monotonic()
-        try:
-            async with asyncio.timeout(max(left_s, _LEAST_S)):
-                return int(await chosen)
-        except TimeoutError:
-            return int(rules.FALLBACK)
-        finally:
-            self._idle_since_s += time.monotonic() - began_s  # no overhead of the graph
-            self._thought = getattr(self._decide, "tokens", (0, 0))
+            return int(chosen), 0
+        began_s, action = time.monotonic(), int(rules.FALLBACK)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._left_s):
+                action = int(await chosen)
+        took_s = time.monotonic() - began_s
+        self._idle_since_s += took_s  # no overhead of the graph
+        self._thought = getattr(self._decide, "tokens", (0, 0))
+        return action, round(1000.0 * took_s)
 
     def _note(self, action: int, **more: Any) -> None:
         """Write a decision and what it was based on."""
@@ -170,10 +180,7 @@ class Session:
             if not self.options.fallback_to_basic_rag:
                 self.is_refused = True
                 return []
-            left_s = self.settings.limits.hard_s - self._elapsed_s
-            limit_s = max(left_s, 2 * _FALLBACK_RESERVE_S)
-            model_s = max(limit_s - _FALLBACK_RESERVE_S, _LEAST_S)
-            return [[self._task("fallback", limit_s=limit_s, model_s=model_s)]]
+            return [[self._task("fallback")]]
         write = [self._task("draft", mend=action == rules.REGENERATE)]
         is_drafted = bool(self.state.drafted[0])
         if action == rules.ANSWER and is_drafted and not self.options.create_forward_message_tool:
@@ -192,7 +199,8 @@ class Session:
 
     def _searches(self, action: int) -> list[list[Task]]:
         strategy, passages = STRATEGIES[int(rules.strategy_of(action))], self.settings.passages
-        width = self.settings.limits.parallel_calls if action >= rules.PARALLEL else 1
+        is_wave = action >= rules.PARALLEL and not self.product.is_sequential
+        width = self.settings.limits.parallel_calls if is_wave else 1
         questions = self._pending[:width] or [self.product.query]
         top_k = passages.subtask if self._pending else passages.whole
         tasks = [
@@ -202,20 +210,28 @@ class Session:
         return [tasks] if self.options.parallel_tool_calls else [[task] for task in tasks]
 
     def _task(self, agent: str, slot: int = 0, **arguments: Any) -> Task:
-        left_ms = int(rules.left_ms(self.state.elapsed_ms, self.settings)[0])
-        left_s = (left_ms - int(self.state.setup_ms[0])) / 1000.0
-        limit_s = max(min(self.settings.limits.call_timeout_s, left_s), _LEAST_S)
         place = {"agent": agent, "node": NODES[agent], "slot": slot}
-        return {"limit_s": limit_s, **place, **arguments, "context": {"slot": slot}}
+        return {**place, **arguments, "context": {"slot": slot}}
 
     @property
-    def _elapsed_s(self) -> float:
-        return int(self.state.elapsed_ms[0]) / 1000.0
+    def _left_s(self) -> float:
+        """Seconds from now until the fallback must begin; 0 where it must have."""
+        now_ms = np.array([self.clock.now_ms(self.state)])
+        return int(rules.left_ms(now_ms, self.settings)[0]) / 1000.0
+
+    def _limit_s(self, agent: str) -> float:
+        """Return the seconds that an agent has from now on: all end by the one deadline."""
+        limits = self.settings.limits
+        if agent != "fallback":
+            return min(limits.call_timeout_s, self._left_s)
+        left_s = limits.hard_s - self.clock.now_ms(self.state) / 1000.0
+        return max(left_s - _HANDING_OVER_S, _LEAST_FALLBACK_S)
 
     def _sent(self, tasks: list[Task]) -> tuple[list[Task], list[dict[str, Any]]]:
         """Return tasks, and a message for each that goes to an agent."""
         told, self._is_wave_begun = [], False
         for task in tasks:
+            task["limit_s"] = self._limit_s(task["agent"])
             if task["node"] == HUMAN:
                 told.append(self._message("forward", self._author, "user", self.product.draft))
             else:
@@ -278,7 +294,10 @@ class Session:
         began_s = time.monotonic()
         value: Any = tool
         if tool == "trim":
-            value = self._context.trim(self.product.history)
+            history = self.product.history
+            others = int(self.state.context[0]) - self._context.estimate_tokens(history)
+            target = self.settings.context.trim_to_tokens - others
+            value = self._context.trim(history, target)
         return Report("tools", 0, "", "", value, 0, 0, 0.0, began_s, time.monotonic())
 
     # Results
@@ -346,17 +365,34 @@ class Session:
         return self._reports[-1].value if self._reports else None
 
     def replace(self, node: str, value: Any) -> None:
-        """Put a person's value in place of what there was."""
+        """Put a person's value in place of what there was; a new answer is not validated.
+
+        Args:
+            node: Where the person was asked.
+            value: Answer (str), `Route` or `Plan`, or a mapping of their fields.
+
+        Raises:
+            ConfigError: The value is none of the node.
+        """
+        source = f"reply at {node}"
         if node in ("validator", HUMAN):
-            self.product.draft = str(value)
-            value = (self.product.draft, self.product.documents)
+            if not isinstance(value, str):
+                raise ConfigError(f"{source}: give a text, not {value!r:.80}.")
+            if value == self.product.draft:
+                return
+            self.product.draft, self.product.validation = value, None
+            self.state.judged[0] = self.state.valid[0] = False
+            value = (value, self.product.documents)
+        else:
+            if node == "planner" and isinstance(value, Mapping):
+                value = {"original_query": self.product.query, **value}
+            value = validate(value, Route if node == "router" else Plan, source=source)
         if self._reports and not self._reports[-1].failure:
             self._reports[-1] = replace(self._reports[-1], value=value)
 
     def pause(self, took_s: float) -> None:
         """Take a person's time off the clock."""
         self._idle_since_s += took_s
-        self._paused_s += took_s
         if isinstance(self.clock, WallClock):
             self.clock.paused_s += took_s
 
@@ -364,11 +400,6 @@ class Session:
     def service(self) -> LLMService:
         """Way to the model of this query alone."""
         return self._workers.service
-
-    @property
-    def wall_s(self) -> float:
-        """Seconds since the query came, without a person's."""
-        return time.monotonic() - self._began_s - self._paused_s
 
     def stop(self) -> None:
         """End without an answer, at a person's word."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from os.path import commonprefix
 from typing import Final
 
 import numpy as np
 
 from inframind_gym.teams.coordination import lexical, rules
+from inframind_gym.teams.coordination.agents import earlier
 from inframind_gym.teams.coordination.contracts import Document, Issue, Validation
 from inframind_gym.teams.coordination.retrieval.text import terms
 from inframind_gym.teams.coordination.settings import STRATEGIES, CoordinationSettings
@@ -49,7 +49,8 @@ class RuleAnswers:
     ) -> None:
         self._work, self._settings, self._check = work, settings, check
         self._most_sub_tasks = most_sub_tasks
-        self._read: list[str] = []  # prompts, whose prefixes the server keeps
+        # Prompts whose prefixes the server keeps; it has read the conversation before.
+        self._read = [earlier(work.history)]
 
     def provider(self) -> Simulated:
         """Return the provider that answers so."""
@@ -59,8 +60,7 @@ class RuleAnswers:
         """Return the completion of a request."""
         agent = str(request.context["agent"])
         text = getattr(self, f"_{agent}")(request)
-        shared = [commonprefix([request.user, each]) for each in self._read]  # noqa: RUF071
-        cached = max(map(len, shared), default=0)
+        cached = max(_shared_chars(request.user, each) for each in self._read)
         self._read.append(request.user)
         prompt, made = estimate_tokens(request.user[cached:]), estimate_tokens(text)
         seconds = float(rules.call_s(prompt, made, self._settings.server))
@@ -115,6 +115,10 @@ class VirtualClock:
     def __init__(self, settings: CoordinationSettings) -> None:
         self._settings = settings
 
+    def now_ms(self, state: CoordinationState) -> int:
+        """See `clock.Clock`."""
+        return int(state.elapsed_ms[0])
+
     def begin(self, action: int, state: CoordinationState) -> None:
         """See `clock.Clock`."""
 
@@ -145,6 +149,18 @@ def _strategy(action: int) -> int:
     place = int(rules.strategy_of(action))
     assert 0 <= place < len(STRATEGIES)
     return place
+
+
+def _shared_chars(text: str, other: str) -> int:
+    """Return the length of the common beginning of two texts."""
+    low, high = 0, min(len(text), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if text.startswith(other[low:middle], low):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def quote(questions: Sequence[str], documents: Sequence[Document], most: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from typing import Any, Final, Self, TypeVar
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.teams.coordination import lexical, supervisor
 from inframind_gym.teams.coordination.agents import with_ids
-from inframind_gym.teams.coordination.clock import WallClock
+from inframind_gym.teams.coordination.clock import Clock, WallClock
 from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.contracts import AgentResponse, Document, Issue
 from inframind_gym.teams.coordination.faults import Faulty
@@ -58,6 +59,9 @@ class _NoLog:
 class MultiAgentCoordinator:
     """Five agents under a supervisor that answers before a deadline.
 
+    Threads may share it, but its blocking methods take turns, and a query's time begins with its
+    turn. Queries at the same time are for `aprocess_query`, all in one event loop.
+
     Args:
         model_path: Model, by its name on the server.
         max_context_length: Tokens of a conversation; the lengths of a trim scale with it.
@@ -76,7 +80,6 @@ class MultiAgentCoordinator:
 
     Attributes:
         context: Manager of conversations.
-        last_history: Earlier messages that the last query kept.
 
     Raises:
         ConfigError: A length, the backend or the model is wrong, or a key is missing.
@@ -121,8 +124,8 @@ class MultiAgentCoordinator:
         self._provider = provider
         if not self.is_simulated and provider is None:
             self._provider = _open(backend, model_path)
-        self.last_history: list[Any] = []
         self._runner: asyncio.Runner | None = None
+        self._turn = threading.Lock()  # of the runner
 
     @property
     def vectors(self) -> str:
@@ -159,9 +162,10 @@ class MultiAgentCoordinator:
         else:
             wanted.close()
             raise InfraMindError("an event loop runs here: use `await aprocess_query(...)`.")
-        if self._runner is None:  # it lives on: connections of the provider belong to it
-            self._runner = asyncio.Runner()
-        return self._runner.run(wanted)
+        with self._turn:
+            if self._runner is None:  # it lives on: connections of the provider belong to it
+                self._runner = asyncio.Runner()
+            return self._runner.run(wanted)
 
     async def aprocess_query(
         self,
@@ -181,18 +185,18 @@ class MultiAgentCoordinator:
             settings: Settings of the query.
 
         Raises:
-            ConfigError: The query, a message or a setting is wrong.
+            ConfigError: The query, a message, a setting or a person's reply is wrong.
         """
+        wall = WallClock()  # it runs from here
         query, history, options = checked_query(query), messages_of(context), settings_of(settings)
         found = screen(query)
         if found.is_attack:
             self._log.append("query_refused", {"reason": found.reason})
             return refusal(found.reason, simulated=self.is_simulated)
-        session = self._session(query, history, options)
+        session = self._session(query, history, options, wall)
         asks = (options.interrupt_before, options.interrupt_after)
         handoffs = await play(session, *asks, self._pausing(session))
-        self.last_history = session.product.history
-        seconds = int(session.state.elapsed_ms[0]) / 1000.0 if self.is_simulated else session.wall_s
+        seconds = session.clock.now_ms(session.state) / 1000.0
         response = respond(session, handoffs, self.context, seconds)
         told = response.model_dump(include={"content", "validation_score", "processing_time"})
         sources = [document.doc_id for document in response.sources]
@@ -235,10 +239,11 @@ class MultiAgentCoordinator:
 
     def close(self) -> None:
         """Close connections."""
-        if self._runner is not None:
-            self._runner.run(self.aclose())
-            self._runner.close()
-            self._runner = None
+        with self._turn:
+            if self._runner is not None:
+                self._runner.run(self.aclose())
+                self._runner.close()
+                self._runner = None
 
     async def aclose(self) -> None:
         """Close connections, from inside of an event loop."""
@@ -258,7 +263,9 @@ class MultiAgentCoordinator:
 
     # One query
 
-    def _session(self, query: str, history: list[Any], options: QuerySettings) -> Session:
+    def _session(
+        self, query: str, history: list[Any], options: QuerySettings, wall: WallClock
+    ) -> Session:
         settings = adapted(self.settings, options, slow=not self.is_simulated)
         work = Work(query, history)
         provider = self._provider or RuleAnswers(work, settings, check).provider()
@@ -284,7 +291,7 @@ class MultiAgentCoordinator:
             log=self._log,
             model_queries=options.rewrite == "model",
         )
-        clock = VirtualClock(settings) if self.is_simulated else WallClock()
+        clock: Clock = VirtualClock(settings) if self.is_simulated else wall
         decide = self._decider(options.policy, settings, service, work)
         return Session(
             settings,

@@ -44,6 +44,7 @@ FALLBACK_DOCUMENTS: Final = 3
 SENTENCES: Final = {"simple": 2, "medium": 2, "complex": 3}  # of an answer
 MOST_USEFUL: Final = 5  # sources that the writer is pointed to
 RRF: Final = 60.0  # constant of reciprocal rank fusion in retrieval
+_QUOTING_S: Final = 0.05  # of the fallback's limit, to quote passages where the model is late
 _EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
 
 
@@ -89,6 +90,11 @@ class Work:
     def sub_tasks(self) -> tuple[str, ...]:
         """Sub-tasks of the plan; without one the query itself."""
         return self.plan.sub_tasks if self.plan is not None else (self.query,)
+
+    @property
+    def is_sequential(self) -> bool:
+        """True if a sub-task of the plan needs what an earlier one finds."""
+        return self.plan is not None and self.plan.execution_order == "sequential"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +225,8 @@ class Workers:
         if said and lexical.refers_back(question, self.work.history):
             queries.append(f"{said[-1][:_EXTRACT_CHARS]} {question}")
         if self._model_queries:
-            prompt = agents.rewriter(question, self.work.history)
+            earlier = merged(self.work.found)[0] if self.work.is_sequential else ()
+            prompt = agents.rewriter(question, self.work.history, earlier)
             text = await self._ask(calls, "retrieval", prompt, question=question)
             queries += agents.read_queries(text)
         if self.work.is_rewritten:
@@ -278,13 +285,18 @@ class Workers:
         )
 
     async def _fallback(self, calls: _Calls, task: Mapping[str, Any]) -> tuple[str, Any]:
-        """Answer by basic retrieval; without a model in time by what the passages say."""
-        work = self.work
+        """Answer by basic retrieval; without a model in time by what the passages say.
+
+        Its prompt has no earlier turns, which no cache may hold, but their system messages.
+        """
+        work, began_s = self.work, time.monotonic()
         found = await self._search(work.query, [work.query], "vector", FALLBACK_DOCUMENTS)
         documents = found.documents
         try:
-            async with asyncio.timeout(self._real(task["model_s"])):
-                prompt = agents.writer(work.query, documents, sentences=SENTENCES["simple"])
+            left_s = task["limit_s"] - _QUOTING_S - (time.monotonic() - began_s)
+            async with asyncio.timeout(self._real(left_s)):
+                bound = [message for message in work.history if message["role"] == "system"]
+                prompt = agents.writer(work.query, documents, bound, sentences=SENTENCES["simple"])
                 text = await self._ask(calls, "fallback", prompt, documents=documents)
             return agents.read_answer(text), documents
         except (TimeoutError, LLMError, BudgetError, agents.GarbageError):

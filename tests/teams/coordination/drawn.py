@@ -46,6 +46,9 @@ class DrawnTeam:
 
     # Clock
 
+    def now_ms(self, state: CoordinationState) -> int:
+        return int(state.elapsed_ms[0])
+
     def begin(self, action: int, state: CoordinationState) -> None:
         was_open = self.question.open[0].copy()
         actions = np.array([action])

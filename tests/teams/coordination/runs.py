@@ -31,7 +31,7 @@ CORPUS = Corpus(
 
 def agent_of(prompt: str) -> str:
     """The agent that a prompt is for, by the first words of its task."""
-    task = prompt.rpartition("\n\nTask: ")[2]
+    task = prompt.rpartition("\nTask: ")[2]
     starts = {
         "Route": "router",
         "Split": "planner",

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from inframind_gym.errors import ConfigError
 from inframind_gym.teams.coordination import graph
 from inframind_gym.teams.coordination.contracts import Handoff, Plan
 from inframind_gym.teams.coordination.graph import Pause, Reply
-from tests.teams.coordination.runs import COMPLEX, SIMPLE, Model, make
+from tests.teams.coordination.runs import COMPLEX, SIMPLE, Model, agent_of, make, sensible
 from tests.teams.token_budget.runs import Log
 
 SLOW = {"deadline_s": 60.0}  # machines that test are busy
@@ -41,6 +42,31 @@ def test_without_parallel_calls_searches_follow_one_another() -> None:
     searches = [(began, ended) for agent, began, ended in model.calls if agent == "retrieval"]
     assert len(searches) == 3
     assert all(b[0] >= a[1] for a, b in itertools.pairwise(searches))
+
+
+def test_a_sequential_plan_is_searched_for_step_by_step() -> None:
+    prompts: list[str] = []
+
+    def answer(prompt: str) -> str:
+        if agent_of(prompt) == "retrieval":
+            prompts.append(prompt)
+        return sensible(prompt).replace('"parallel"', '"sequential"')
+
+    model = Model(answer, wait_s=0.05)
+    with make(model) as team:
+        told = team.process_query(COMPLEX, settings={**SLOW, "rewrite": "model"}).metadata
+    searches = [(began, ended) for agent, began, ended in model.calls if agent == "retrieval"]
+    assert len(searches) == 3
+    assert all(b[0] >= a[1] for a, b in itertools.pairwise(searches))
+    assert told["parallel"] == 1
+    assert [step["pending"] for step in told["decisions"] if "retrieve" in step["action"]] == [
+        3,
+        2,
+        1,
+    ]
+    found = [prompt.count("<source>") for prompt in prompts]
+    assert found[0] == 0 < found[1] <= found[2]  # what earlier steps found
+    assert told["ended_by"] == "answer"
 
 
 def test_every_agent_hands_back_and_the_answer_is_forwarded() -> None:
@@ -118,6 +144,48 @@ def test_a_person_changes_plan_and_answer() -> None:
     assert [search[0] for search in response.metadata["queries"]] == list(plan.sub_tasks)
     assert response.content == "Blocks hold 16 tokens, says a person [1]."
     assert len(response.sources) == 1
+
+
+@pytest.mark.parametrize(
+    ("point", "value", "said"),
+    [
+        (("after", "planner"), "alpha, beta", "reply at planner"),
+        (("after", "planner"), {"sub_tasks": []}, "reply at planner: sub_tasks"),
+        (("after", "router"), {"strategy": "magic"}, "reply at router: strategy"),
+        (("before", "human"), ["a text"], "reply at human: give a text"),
+    ],
+)
+def test_a_reply_that_fits_no_node_is_refused(
+    point: tuple[str, str], value: Any, said: str
+) -> None:
+    settings = {**SLOW, f"interrupt_{point[0]}": (point[1],)}
+    ask = asking({point: Reply(value=value)}, [])
+    with make(Model(), ask=ask) as team, pytest.raises(ConfigError, match=said):
+        team.process_query(COMPLEX, settings=settings)
+
+
+def test_fields_of_a_plan_are_enough() -> None:
+    fields = {
+        "sub_tasks": ["what a block holds"],
+        "execution_order": "parallel",
+        "estimated_complexity": "low",
+    }
+    ask = asking({("after", "planner"): Reply(value=fields)}, [])
+    with make(Model(), ask=ask) as team:
+        told = team.process_query(COMPLEX, settings={**SLOW, "interrupt_after": ("planner",)})
+    assert [search[0] for search in told.metadata["queries"]] == ["what a block holds"]
+    assert told.metadata["plan"]["original_query"] == COMPLEX
+
+
+@pytest.mark.parametrize(
+    ("text", "score"), [("Nonsense of a person [1].", 0.0), ("A block holds 16 tokens [1].", 0.8)]
+)
+def test_an_answer_that_a_person_changes_has_no_verdict(text: str, score: float) -> None:
+    ask = asking({("before", "human"): Reply(value=text)}, [])
+    with make(Model(), ask=ask) as team:
+        response = team.process_query(SIMPLE, settings={**SLOW, "interrupt_before": ("human",)})
+    assert (response.content, response.validation_score) == (text, score)
+    assert (response.metadata["validation"] is None) == (score == 0.0)
 
 
 @pytest.mark.parametrize("point", [("after", "router"), ("before", "validator")])
