@@ -147,6 +147,39 @@ def test_failures_are_retried_three_times() -> None:
     assert ROUTE not in open_actions(state) and PLAN in open_actions(state)
 
 
+def test_a_draft_before_a_validation_is_retried_three_times() -> None:
+    state = begun()
+    done(state, RETRIEVE, ms=10, answered=1, docs=4, score=0.6)
+    for number in range(4):
+        before = int(state.elapsed_ms[0])
+        done(state, VALIDATE, ms=10, failed=rules.SYNTHESIS, failure=2)
+        wait = 0 if number == 0 else round(1000 * 0.05 * 1.5 ** (number - 1))
+        assert state.elapsed_ms[0] - before == 11 + wait
+    assert state.retries[0] == 3 and state.failures[0, rules.SYNTHESIS] == 4
+    assert not {VALIDATE, ANSWER} & open_actions(state)
+
+
+def test_a_draft_that_came_is_no_failure_of_a_validation() -> None:
+    state = begun()
+    done(state, RETRIEVE, ms=10, answered=1, docs=4, score=0.6)
+    done(state, VALIDATE, ms=10, failed=rules.SYNTHESIS, failure=2)
+    done(state, VALIDATE, ms=10, drafted=True, failed=rules.VALIDATION, failure=2)
+    assert np.flatnonzero(state.failed[0]).tolist() == [rules.VALIDATION]
+    done(state, VALIDATE, ms=10, judged=True, valid=True)  # the draft is there
+    assert state.retries[0] == 2 and not state.failed.any()
+
+
+@pytest.mark.parametrize(("drafted", "late"), [(False, "SYNTHESIS"), (True, "VALIDATION")])
+def test_late_is_the_agent_that_was_called_first(drafted: bool, late: str) -> None:
+    state = begun()
+    done(state, RETRIEVE, ms=10, answered=1, docs=4, score=0.6)
+    if drafted:
+        done(state, VALIDATE, ms=10, drafted=True, failed=rules.VALIDATION, failure=2)
+    before = state.failures.copy()
+    done(state, VALIDATE, ms=3000, drafted=not drafted, judged=True)
+    assert np.flatnonzero((state.failures - before)[0]).tolist() == [getattr(rules, late)]
+
+
 def test_what_comes_too_late_is_lost() -> None:
     state = begun()
     left = int(rules.left_ms(np.zeros(1, np.int64), CONSTANTS)[0])
