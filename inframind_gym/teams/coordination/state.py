@@ -127,6 +127,7 @@ class CoordinationState:
             latter as they are billed, with all that a supervisor's prompts repeat.
         widest: (n,) searches of the widest wave.
         over_threshold: (n,) most tokens above the length from which conversations are trimmed.
+        trimmed_to: (n,) tokens of the conversation right after its trim; 0 before.
         mask: (n, 15) actions that are open.
         was_open, over, reason: (n,) of the last decision; how the episode ended.
     """
@@ -158,8 +159,9 @@ class CoordinationState:
             self.supervisor_tokens,
             self.widest,
             self.over_threshold,
+            self.trimmed_to,
             self.reason,
-        ) = np.zeros((25, n), np.int64)
+        ) = np.zeros((26, n), np.int64)
         (
             self.model,
             self.refers,
@@ -361,6 +363,7 @@ class CoordinationState:
         self.duplicates[merged] = 0
         ends = actions == TRIM
         self.trimmed[rows[ends]] = True
+        self.trimmed_to[rows[ends]] = self.context[rows[ends]]
         # A supervisor that is a model reads again what follows the place of the cut.
         newest = (1.0 - self.settings.context.oldest_share) * self.context[rows[ends]]
         self.unread[rows[ends]] = newest.astype(np.int64)
