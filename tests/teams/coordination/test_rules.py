@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 from pydantic import ValidationError
 
 from inframind_gym.teams.coordination import rules
+from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.question import Pinned
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
@@ -78,21 +79,28 @@ def test_rewards_by_hand() -> None:
 def test_a_trim_keeps_both_ends() -> None:
     sizes = np.array([[20, 20, 30, 20, 20]])
     room = np.array([80])
-    assert rules.kept_exchanges(sizes, room, 0.3).tolist() == [[True, False, False, True, True]]
+    assert rules.kept_exchanges(sizes, room, 0.3).tolist() == [[True, True, False, True, True]]
+    assert rules.kept_exchanges(sizes, room - 1, 0.3).tolist() == [[True, False, False, True, True]]
     assert rules.kept_exchanges(sizes, room, 0.0).tolist() == [[False, False, True, True, True]]
+    sizes = np.array([[30, 60, 20, 20, 20]])  # the oldest is more than 30 % of 90
+    assert rules.kept_exchanges(sizes, room + 10, 0.3).tolist() == [[True, False, True, True, True]]
 
 
 @given(
-    sizes=arrays(np.int64, (4, 5), elements=st.integers(0, 60_000)),
-    room=st.integers(0, 130_000),
-    share=st.floats(0, 1),
+    sizes=arrays(np.int64, (4, 5), elements=st.integers(0, 60)),
+    room=st.integers(0, 130),
+    share=st.floats(0.01, 1),
 )
-def test_a_trim_fits_and_drops_the_middle(sizes: Any, room: int, share: float) -> None:
+def test_a_trim_fits_and_keeps_what_the_application_keeps(
+    sizes: Any, room: int, share: float
+) -> None:
     kept = rules.kept_exchanges(sizes, np.full(4, room), share)
     assert (np.where(kept, sizes, 0).sum(axis=1) <= room).all()
-    for row, own in zip(kept.tolist(), sizes.tolist(), strict=True):
-        dropped = [i for i, stays in enumerate(row) if not stays]
-        assert dropped == list(range(dropped[0], dropped[-1] + 1)) if dropped else sum(own) <= room
+    manager = ContextManager(CONSTANTS.context.model_copy(update={"oldest_share": share}))
+    for row, own in zip(kept, sizes.tolist(), strict=True):
+        said = [{"role": "assistant", "content": "four" * n, "place": i} for i, n in enumerate(own)]
+        stays = [message["place"] for message in manager.trim(said, room).messages]
+        assert stays == np.flatnonzero(row).tolist()
 
 
 def begun(model: bool = False) -> CoordinationState:
