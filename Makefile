@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
-SUITE ?= quick
+SUITE ?= standard_quick
 BENCH_OUT ?= results/$(SUITE)
 BENCH_ARGS ?=
 SPEED_ARGS ?=

@@ -1,7 +1,7 @@
 """Stable-Baselines3 on InfraMind-Executor-v0: PPO, A2C, DQN and sb3-contrib's MaskablePPO.
 
     python -m baselines.sb3 --algorithm ppo --seed 0 --out runs/sb3_ppo/seed0
-    python -m benchmarks run --suite quick --policies sb3_ppo:runs/sb3_ppo/seed0 --out results/ppo
+    python -m benchmarks run --suite starter --policies sb3_ppo:runs/sb3_ppo/seed0 --out results/ppo
 
 One algorithm is trained under the Lagrangian wrapper, and the network that acts is exported. The
 folder gets `progress.json` (JSON Lines: SB3's metrics, λ, costs) while the training runs, and at

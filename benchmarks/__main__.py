@@ -55,6 +55,41 @@ def record(
 
 
 @app.command()
+def refit(
+    places: Annotated[
+        list[str], typer.Argument(metavar="TRACK[/SCENARIO]...", help="Whole tracks, or scenarios.")
+    ],
+    queries: Annotated[
+        int, typer.Option(min=1, help="Simulated queries that a fit may use for one scenario.")
+    ] = 20_000_000,
+    scored: Annotated[
+        int, typer.Option(min=1, help="Scored queries of one episode of a fit.")
+    ] = 500,
+    out: Annotated[Path, typer.Option(help="File of refits, which is added to.")] = Path(
+        "refits.yaml"
+    ),
+    enter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY=PLAYS:QUERIES",
+            help="Fit nothing: write down that POLICY plays the places as PLAYS, for example "
+            "bid_price=bid_price:runs/x/best:9000000, trained with so many simulated queries.",
+        ),
+    ] = None,
+) -> None:
+    """Fit the fixed recipes to scenarios of tracks, or enter what was trained for them."""
+    from baselines.refit import places_of, refit_places
+    from inframind_gym.benchmark.tracks.refits import enter_fit
+
+    with friendly():
+        chosen = places_of(places)
+        if enter is not None:
+            enter_fit(out, enter, [f"{track}/{scenario}" for track, scenario in chosen], queries)
+            return
+        refit_places(chosen, queries, scored, out)
+
+
+@app.command()
 def retrieval(
     half: Annotated[
         str, typer.Option(help='Half of questions and answers: "test" or "tune".')

@@ -1,6 +1,6 @@
 """Enter a policy of one's own on the board, beside built-in ones.
 
-The same from a shell: inframind bench run --suite quick --policies least_loaded,own_policy:Mine
+The same from a shell: inframind bench run --suite starter --policies least_loaded,own_policy:Mine
 """
 
 import argparse

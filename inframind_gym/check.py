@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from inframind_gym.benchmark.placement.suite import PlacementSuite
 from inframind_gym.benchmark.routing.suite import RoutingSuite
 from inframind_gym.benchmark.suite import load_suite
+from inframind_gym.benchmark.tracks.suite import TrackSuite
+from inframind_gym.benchmark.tracks.track import TrackConfig, load_track
 from inframind_gym.configs import find_config, list_configs, load_yaml_model
 from inframind_gym.errors import (
     ConfigError,
@@ -46,9 +48,9 @@ from inframind_gym.teams.token_budget.settings import TeamSettings, load_setting
 
 _PACKAGE: Final = Path(__file__).parent
 TAKEN: Final = (
-    "YAML of a pool, workload, suite, cluster, demand or catalogue (.yaml); an arrival trace "
-    "(.csv); questions, a file (.jsonl, .jsonl.gz) or a folder; the folder of a checkpoint; the "
-    "name of a configuration that is shipped; a policy as `bench run --policies` takes it; "
+    "YAML of a pool, workload, suite, track, cluster, demand or catalogue (.yaml); an arrival "
+    "trace (.csv); questions, a file (.jsonl, .jsonl.gz) or a folder; the folder of a checkpoint; "
+    "the name of a configuration that is shipped; a policy as `bench run --policies` takes it; "
     "`install`: this installation"
 )
 
@@ -216,6 +218,10 @@ def _suite_said(suite: Any) -> str:
     )
 
 
+def _track_said(track: TrackConfig) -> str:
+    return f"track, {_count(track.scenarios, 'scenario')} at {_count(track.loads, 'load')}"
+
+
 def _load_team(path: Path) -> AssignmentSettings | CoordinationSettings | TeamSettings:
     data, _ = read_yaml(path)
     keys = data if isinstance(data, dict) else {}
@@ -319,7 +325,8 @@ _CONFIGURATIONS: Final = {
         _pool_said,
     ),
     "workloads": _Configuration((WorkloadConfig,), load_workload, _workload_said),
-    "suites": _Configuration((RoutingSuite, PlacementSuite), _load_suite, _suite_said),
+    "suites": _Configuration((RoutingSuite, PlacementSuite, TrackSuite), _load_suite, _suite_said),
+    "tracks": _Configuration((TrackConfig,), load_track, _track_said),
     "placement/clusters": _Configuration((ClusterConfig,), load_cluster, _cluster_said),
     "placement/demands": _Configuration(
         (DemandConfig,),

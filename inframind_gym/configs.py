@@ -35,6 +35,7 @@ _SINGULAR = {
     "pools": "pool",
     "workloads": "workload",
     "suites": "suite",
+    "tracks": "track",
     "placement/catalogues": "catalogue of models",
     "placement/clusters": "cluster",
     "placement/demands": "demand",

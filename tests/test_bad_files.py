@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import save as encode
 
 from inframind_gym.benchmark.suite import parse_arrivals
+from inframind_gym.benchmark.tracks.track import load_track
 from inframind_gym.calibration.measured_runs import read_runs
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.check import check
@@ -49,6 +50,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "pool": load_pool,
     "workload": load_workload,
     "suite": lambda path: check(str(path), "suites"),
+    "track": load_track,
     "cluster": load_cluster,
     "demand": load_demand,
     "trace": load_trace,
@@ -66,6 +68,7 @@ YAML = {
     "pool": shipped("pools", "single-gpu"),
     "workload": shipped("workloads", "math"),
     "suite": shipped("suites", "starter"),
+    "track": shipped("tracks", "tenants"),
     "cluster": shipped("placement/clusters", "h100-4gpu"),
     "demand": shipped("placement/demands", "bursty"),
 }

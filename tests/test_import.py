@@ -69,3 +69,9 @@ def test_an_environment_runs_without_any_optional_package(name: str) -> None:
         "env.step(env.action_space.sample())"
     )
     run(WITHOUT.format(names=OPTIONAL, ids={name}, then=then))
+
+
+def test_compiled_rules_are_read_without_numba() -> None:
+    """Machine code that came with the package runs without it."""
+    then = "import inframind_gym.envs.routing.vector, sys; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", then], check=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 from inframind_gym.benchmark.cells import BaseCell, batches
 from inframind_gym.benchmark.errors import BenchmarkError, PolicyFailedError, StoppedError
 from inframind_gym.benchmark.families import Family, Player, family
+from inframind_gym.benchmark.lines import CellResult
 from inframind_gym.benchmark.machine import available_cores
-from inframind_gym.benchmark.store import CellResult
 from inframind_gym.benchmark.suite import BaseSuite
 from inframind_gym.benchmark.workers import LOCAL, MAX_ATTEMPTS, Emit, WorkerDiedError, Workers
 from inframind_gym.simulator.server.evidence import give, hand_on

@@ -69,11 +69,11 @@ def run(
     suite: Annotated[
         str,
         typer.Option(
-            help="A shipped suite (quick, standard, paper, results, results_sequential; "
-            "placement_quick, placement; assignment_quick, assignment_queue_quick, "
-            "token_budget_quick, coordination_quick) or a YAML file."
+            help="A shipped suite (starter; standard_quick, standard; published, "
+            "published_parallel; placement_quick, placement; assignment_quick, "
+            "assignment_queue_quick, token_budget_quick, coordination_quick) or a YAML file."
         ),
-    ] = "quick",
+    ] = "starter",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -107,7 +107,22 @@ def run(
         str | None, typer.Option(help="Seconds, or tiers (drawn per query), e.g. 30,100,tiers.")
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="How many (5), or which (0,1,7).")] = None,
-    queries: Annotated[int | None, typer.Option(help="Queries of one episode.")] = None,
+    queries: Annotated[
+        int | None, typer.Option(help="Queries of one episode; of a track those that are scored.")
+    ] = None,
+    tracks: Annotated[str | None, typer.Option(help="Names of tracks, or YAML files.")] = None,
+    scenarios: Annotated[str | None, typer.Option(help="Of the tracks: some scenarios.")] = None,
+    loads: Annotated[
+        str | None, typer.Option(help="Of the tracks: shares of the capacity, e.g. 0.6,0.9.")
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="test, or val: questions and seeds for choices made on the way."),
+    ] = None,
+    refits: Annotated[
+        Path | None,
+        typer.Option(help="Of the tracks: policies that were fitted for them (YAML file)."),
+    ] = None,
     arrivals: Annotated[
         str | None,
         typer.Option(
@@ -186,6 +201,11 @@ def run(
                 "clusters": split_list(clusters),
                 "demands": split_list(demands),
                 "num_decisions": decisions,
+                "tracks": split_list(tracks),
+                "scenarios": split_list(scenarios),
+                "loads": parse_numbers("--loads", loads),
+                "split": split,
+                "refits": None if refits is None else str(refits),
             },
         )
         folder = out or Path("results") / chosen.name
@@ -216,6 +236,26 @@ def run(
             return
         show_leaderboard(board)
         print(f"{summary.computed} episodes in {summary.wall_s:.0f} s. Results: {folder}")
+
+
+@app.command()
+def limits(
+    tracks: Annotated[list[str], typer.Argument(help="Names of tracks, or YAML files.")],
+    again: Annotated[bool, typer.Option("--again", help="Compute what holds still, too.")] = False,
+) -> None:
+    """Compute capacities and bounds of tracks, a minute a scenario (extra `bounds`)."""
+    from inframind_gym.benchmark.tracks.limits import Bounds, compute_limits
+
+    with friendly():
+        bounds = Bounds()
+        for track in tracks:
+            path = compute_limits(
+                track,
+                again=again,
+                bounds=bounds,
+                found=lambda name, one: say(f"{name}: {one.capacity_per_min:g} queries/min"),
+            )
+            print(path)
 
 
 @app.command()

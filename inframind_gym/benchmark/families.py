@@ -23,15 +23,16 @@ from inframind_gym.errors import unknown
 
 if TYPE_CHECKING:
     from inframind_gym.benchmark.cells import Place
+    from inframind_gym.benchmark.lines import CellResult
     from inframind_gym.benchmark.metrics import Layout, Metric
-    from inframind_gym.benchmark.results import Results
-    from inframind_gym.benchmark.store import CellResult
+    from inframind_gym.benchmark.results import Estimate, Results
     from inframind_gym.benchmark.suite import BaseSuite
     from inframind_gym.benchmark.tables import Sheet
 
 ROUTING: Final = "routing"
 _FAMILIES: Final = {
     ROUTING: "inframind_gym.benchmark.routing.family:RoutingFamily",
+    "tracks": "inframind_gym.benchmark.tracks.family:TrackFamily",
     "placement": "inframind_gym.benchmark.placement.family:PlacementFamily",
     "assignment": "inframind_gym.benchmark.teams.family:AssignmentFamily",
     "coordination": "inframind_gym.benchmark.teams.family:CoordinationFamily",
@@ -148,6 +149,17 @@ class Family(ABC):
     ) -> dict[str, Any] | None:
         """Return bounds on the score that no policy has made: "fluid" in a leaderboard."""
         return None
+
+    def scores(
+        self, results: Results, estimates: Mapping[str, Mapping[Place, Estimate]]
+    ) -> dict[str, Any]:
+        """Return what a leaderboard has beside averages of metrics.
+
+        Args:
+            results: The results folder.
+            estimates: Metrics of every policy at the places that all have finished.
+        """
+        return {}
 
     @abstractmethod
     def sheets(self, board: Mapping[str, Any]) -> list[Sheet]:

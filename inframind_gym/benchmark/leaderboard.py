@@ -60,6 +60,7 @@ def leaderboard(
         key for key in next(iter(strata.values())) if all(key in own for own in strata.values())
     ]
     rows: list[dict[str, Any]] = []
+    found: dict[str, dict[Place, Estimate]] = {policy: {} for policy in strata}
     # (table, value on its axis) -> policy -> average over the places with that value
     averages: dict[tuple[str, Any], dict[str, Estimate]] = {}
     orders: dict[tuple[str, Any], DrawOrder] = {}
@@ -73,6 +74,7 @@ def leaderboard(
             rows.append({**known, **where, "seeds": sorted(episodes), **estimate.to_json()})
             if place not in common:
                 continue
+            found[policy][place] = estimate
             shown.setdefault(there, []).append(estimate)
             if draw is not None:
                 for group in zip(axes, (None, *there), strict=True):
@@ -130,6 +132,7 @@ def leaderboard(
         "notes": results.notes() + _notes(strata, common),
         "rows": rows,
         **tables,
+        **family.scores(results, found),
         **({"timing": timing} if timing else {}),
     }
 

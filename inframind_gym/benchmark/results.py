@@ -15,6 +15,7 @@ from inframind_gym.benchmark.cells import BaseCell, Place
 from inframind_gym.benchmark.episodes import Episode, parts
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import Family, family_of
+from inframind_gym.benchmark.lines import BROKEN, CellResult, Timing
 from inframind_gym.benchmark.metrics import TAIL, Layout
 from inframind_gym.benchmark.stats import (
     distinct_rows,
@@ -22,15 +23,7 @@ from inframind_gym.benchmark.stats import (
     pooled_quantile,
     resample_counts,
 )
-from inframind_gym.benchmark.store import (
-    BROKEN,
-    CELLS,
-    CellResult,
-    Timing,
-    read_cells,
-    read_header,
-    read_timings,
-)
+from inframind_gym.benchmark.store import CELLS, read_cells, read_header, read_timings
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from inframind_gym.benchmark.cell_workers import MAX_ROWS, run_cells
 from inframind_gym.benchmark.cells import BaseCell, cell_id, content_hash, grid
 from inframind_gym.benchmark.errors import BenchmarkError, PolicyFailedError, StoppedError
 from inframind_gym.benchmark.families import Family, family_of
+from inframind_gym.benchmark.lines import CellResult
 from inframind_gym.benchmark.provenance import policy_fingerprint, provenance, settings
-from inframind_gym.benchmark.store import REQUESTS, CellResult, ResultStore
+from inframind_gym.benchmark.store import REQUESTS, ResultStore
 from inframind_gym.benchmark.suite import BaseSuite
 from inframind_gym.progress import ProgressReport, say
 

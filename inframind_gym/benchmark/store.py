@@ -16,26 +16,17 @@ gives the same bytes, whatever the number of workers and however often it was in
 
 from __future__ import annotations
 
-import base64
 import fcntl
-import hashlib
-import json
-import math
 import os
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import numpy as np
 from pydantic import BaseModel
 
-from inframind_gym.benchmark.cells import BaseCell
-from inframind_gym.benchmark.episodes import Episode
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import Family, family_of
-from inframind_gym.benchmark.metrics import TAIL, Columns, Layout
+from inframind_gym.benchmark.lines import BROKEN, CellResult, FinishedCell, Timing, seal, unseal
 from inframind_gym.configs import validate
 from inframind_gym.files import MOST_BYTES, parse_json, read_bytes, read_raw_lines
 
@@ -45,11 +36,6 @@ REQUESTS = "requests.jsonl"  # of live servers: every call, as `inframind calibr
 _LOCK = ".lock"  # held by the run that uses the folder
 _NEW = ".new"  # suffix of a file that is about to replace another
 _ID_BEFORE = b'{"cell": "'  # opens every line of a cell
-_UNSEALED = b"0" * 64  # in place of the checksum while it is computed
-
-BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, zlib.error)
-
-Timing = dict[str, float]  # name of a measurement -> milliseconds
 
 
 class _Header(BaseModel):
@@ -64,122 +50,10 @@ class _Header(BaseModel):
     workloads: dict[str, str] = {}
     clusters: dict[str, str] = {}
     demands: dict[str, str] = {}
+    tracks: dict[str, str] = {}
     planned: dict[str, dict[str, str]] = {}
     left_out: dict[str, str] = {}
     bounds: tuple[str, ...] = ()
-
-
-def _seal(content: Mapping[str, Any], indent: int | None = None) -> bytes:
-    """Encode a JSON object with the checksum of its text as its last key."""
-    unsealed = {**content, "sha256": _UNSEALED.decode()}
-    text = json.dumps(unsealed, indent=indent, allow_nan=False).encode() + b"\n"
-    head, _, tail = text.rpartition(_UNSEALED)
-    return head + hashlib.sha256(text).hexdigest().encode() + tail
-
-
-def _unseal(text: bytes) -> dict[str, Any]:
-    """Invert `_seal`.
-
-    Raises:
-        One of BROKEN: The text is not as it was written.
-    """
-    content: dict[str, Any] = parse_json(text.decode(), "the text", MOST_BYTES)
-    digest = content.pop("sha256").encode()
-    head, _, tail = text.rpartition(digest)
-    if hashlib.sha256(head + _UNSEALED + tail).hexdigest().encode() != digest:
-        raise ValueError("the checksum differs")
-    return content
-
-
-def _pack(columns: Columns) -> str:
-    """Encode arrays: their names, types and shapes as a line of JSON, then their bytes."""
-    for name, column in columns.items():
-        if column.dtype.kind == "f" and not np.isfinite(column).all():
-            raise ValueError(f"{name} has values that are not finite")
-    kinds = [[name, column.dtype.str, column.shape] for name, column in columns.items()]
-    parts = [json.dumps(kinds).encode(), b"\n", *(column.tobytes() for column in columns.values())]
-    return base64.b64encode(zlib.compress(b"".join(parts), level=1)).decode()
-
-
-def _unpack(text: str) -> dict[str, Any]:
-    unpacker = zlib.decompressobj()
-    content = unpacker.decompress(base64.b64decode(text), MOST_BYTES)
-    if not unpacker.eof:
-        raise ValueError(f"cut, or of more than {MOST_BYTES:,} bytes")
-    start = content.index(b"\n") + 1
-    columns = {}
-    for name, kind, shape in parse_json(content[:start].decode(), "its head"):
-        dtype, size = np.dtype(kind), math.prod(shape)
-        columns[name] = np.frombuffer(content, dtype, size, start).reshape(shape)
-        start += size * dtype.itemsize
-    return columns
-
-
-@dataclass(frozen=True, slots=True)
-class CellResult:
-    """A finished cell.
-
-    Attributes:
-        cell: Its coordinates.
-        cell_id: Its id.
-        line: Its line of ``cells.jsonl``.
-        episode: Its sums, as they follow from the line.
-        timing: Measurements of the time that it took; not part of the result.
-    """
-
-    cell: BaseCell
-    cell_id: str
-    line: bytes
-    episode: Episode = field(compare=False)
-    timing: Timing | None = field(default=None, compare=False)
-
-
-def encode_cell(
-    layout: Layout,
-    cell: BaseCell,
-    cell_id: str,
-    columns: Columns,
-    timing: Timing | None = None,
-) -> CellResult:
-    """Encode a finished cell: its coordinates, metrics and records.
-
-    Args:
-        layout: Of the sums.
-        cell: The cell's coordinates.
-        cell_id: Its id.
-        columns: Its queries or decisions, in their order.
-        timing: Measurements of the time that it took.
-    """
-    table, (values, record) = layout.table(columns), layout.values(columns)
-    sums = table.sum(axis=0)
-    content = {
-        "cell": cell_id,
-        **cell.to_json(),
-        "records": len(table),
-        **{name: float(value) for name, value in layout.evaluate(sums).items()},
-        layout.tail: float(np.quantile(values, TAIL)) if values.size else 0.0,
-        **layout.shares(sums),
-        "columns": _pack(columns),
-    }
-    episode = Episode.of_table(table, values, record)
-    return CellResult(cell, cell_id, _seal(content), episode, timing)
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedCell:
-    """A cell as it is read.
-
-    Attributes:
-        cell: The cell's coordinates.
-        line: Its line of ``cells.jsonl``.
-    """
-
-    cell: BaseCell
-    line: dict[str, Any]
-
-    def columns(self) -> dict[str, Any]:
-        """Decode the records: an array for each field, see `docs/results_folder.md`."""
-        return _unpack(self.line["columns"])
 
 
 def read_header(folder: Path) -> dict[str, Any]:
@@ -193,14 +67,14 @@ def read_header(folder: Path) -> dict[str, Any]:
         what = "holds no results" if folder.is_dir() else "does not exist"
         raise BenchmarkError(
             f"{folder} {what} (no {HEADER}). "
-            f"Make some: inframind bench run --suite quick --out {folder}"
+            f"Make some: inframind bench run --suite starter --out {folder}"
         )
     text = read_bytes(path)
     try:
         written = parse_json(text.decode(), "the text", MOST_BYTES)["settings"].get(
             "format", FORMAT
         )
-        header = _unseal(text) if written == FORMAT else {}  # formats 1 and 2 had no checksum
+        header = unseal(text) if written == FORMAT else {}  # formats 1 and 2 had no checksum
     except BROKEN as error:
         raise BenchmarkError(
             f"{path} is damaged or was edited ({error}): nothing says any more what ran. Restore "
@@ -273,7 +147,7 @@ def _scan(
         ):
             continue
         try:
-            line = _unseal(raw)
+            line = unseal(raw)
             hash(line["cell"])
             yield len(raw), FinishedCell(family.suite.cell.from_json(line), line)
         except BROKEN:
@@ -289,7 +163,7 @@ def read_timings(folder: Path) -> dict[str, Timing]:
     timings: dict[str, Timing] = {}
     for raw in read_raw_lines(path) if path.exists() else ():
         try:
-            line = _unseal(raw)
+            line = unseal(raw)
             cell = line.pop("cell")
             timings[cell] = {name: float(ms) for name, ms in line.items()}
         except BROKEN:
@@ -370,7 +244,7 @@ class ResultStore:
         Raises:
             BenchmarkError: The disk is full or fails; what was finished before stays readable.
         """
-        timed = [_seal({"cell": r.cell_id, **r.timing}) for r in results if r.timing is not None]
+        timed = [seal({"cell": r.cell_id, **r.timing}) for r in results if r.timing is not None]
         if timed:
             self._append(TIMING, b"".join(timed))
         self._append(CELLS, b"".join(result.line for result in results))
@@ -385,7 +259,7 @@ class ResultStore:
         self._write_header({**self.header, "left_out": left_out})
 
     def _write_header(self, header: Mapping[str, Any]) -> None:
-        self._replace(HEADER, [_seal(header, indent=2)])
+        self._replace(HEADER, [seal(header, indent=2)])
         self.header = dict(header)
 
     def sort(self) -> None:
@@ -450,7 +324,12 @@ class ResultStore:
                 for policy, reason in old.get("left_out", {}).items()
                 if policy not in header["policies"]
             },
-            "estimates": {**old.get("estimates", {}), **header.get("estimates", {})},
+            **{
+                key: header[key]
+                | {k: v for k, v in old.get(key, {}).items() if k not in header[key]}
+                for key in ("estimates", "places")
+                if key in header
+            },
             "bounds": sorted({*old.get("bounds", ()), *header.get("bounds", ())}),
             "runs": [*old["runs"], *header["runs"]],
         }

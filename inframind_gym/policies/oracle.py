@@ -430,6 +430,21 @@ def play_all(
                 work_s[i, q, m] = oracle.work_s[m]
 
 
+@jit
+def work_of_calls(card: NDArray[Any], calls: NDArray[Any], work_s: NDArray[np.float64]) -> None:
+    """Add up the work of the calls of every query.
+
+    Args:
+        card: (M,) CARD, linear.
+        calls: (c,) CALL.
+        work_s: (queries, M), added to.
+    """
+    for i in range(calls.shape[0]):
+        call = calls[i]
+        m = call.model
+        work_s[call.query, m] += call_work_s(card[m], call.prompt_tokens, call.output_tokens)
+
+
 def outcomes_of(
     oracle: Oracle, key: Any, tasks: NDArray[np.int64], recipes: NDArray[Any], first: int = 0
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:

@@ -21,6 +21,7 @@ from inframind_gym.errors import ConfigError, require_within, unknown
 Times = NDArray[np.float64]
 Factor = Annotated[float, within(0.001, 1000.0)]  # of the base rate
 Seconds = Annotated[float, within(0.001, 1e6)]
+_MOST_CYCLES: Final = 1_000_000  # of a process with two states that are drawn at once
 
 
 class ArrivalProcess(StrictModel):
@@ -50,6 +51,10 @@ class ArrivalProcess(StrictModel):
     def to_json(self) -> dict[str, Any]:
         """Return the specification as JSON types."""
         return self.model_dump(mode="json")
+
+    def mean_rate_factor(self) -> float:
+        """Return the mean rate of a long stream over the base rate."""
+        return 1.0
 
     @abstractmethod
     def _sample(self, rate_per_s: float, n: int, rng: np.random.Generator) -> Times:
@@ -104,18 +109,62 @@ class DiurnalArrivals(ArrivalProcess):
     amplitude: Fraction = 0.8
     period_s: Seconds = 600.0
 
-    def mean_rate_factor(self) -> float:
-        """Return mean rate over base rate: over whole periods they are the same."""
-        return 1.0
-
     def _sample(self, rate_per_s: float, n: int, rng: np.random.Generator) -> Times:
         steps = 48
-        knots = np.linspace(0.0, self.period_s, steps + 1)
         middles = (np.arange(steps) + 0.5) / steps
         rates = rate_per_s * (1.0 + self.amplitude * np.sin(2.0 * np.pi * middles))
-        counts = np.concatenate(([0.0], np.cumsum(rates * (self.period_s / steps))))
-        periods, rest = np.divmod(_unit_poisson(n, rng), counts[-1])
-        times: Times = periods * self.period_s + np.interp(rest, counts, knots)
+        return _periodic(_unit_poisson(n, rng), rates, self.period_s)
+
+
+class ProfileArrivals(ArrivalProcess):
+    """Poisson arrivals whose rate goes through the steps of a profile, over and over.
+
+    A stream begins at a random time of the profile, which is scaled to a mean of 1: the base rate
+    is the mean rate.
+    """
+
+    kind: Literal["profile"] = "profile"
+    rates: tuple[Factor, ...] = Field(min_length=2)  # of the steps, relative to one another
+    step_s: Seconds = 60.0
+
+    def _sample(self, rate_per_s: float, n: int, rng: np.random.Generator) -> Times:
+        rates = rate_per_s * np.array(self.rates) / np.mean(self.rates)
+        period_s = len(rates) * self.step_s
+        start_s = rng.uniform(0.0, period_s)
+        before = np.interp(start_s, *_cumulative(rates, period_s))
+        return _periodic(before + _unit_poisson(n, rng), rates, period_s) - start_s
+
+
+class MmppArrivals(ArrivalProcess):
+    """Markov-modulated Poisson process with two states, quiet and burst.
+
+    Times in a state are exponential. The base rate is that of the quiet state; bursts have `factor`
+    times it. A stream begins in either state, as likely as it is in the long run.
+    """
+
+    kind: Literal["mmpp"] = "mmpp"
+    factor: Factor = 10.0
+    burst_s: Seconds = 10.0  # mean
+    quiet_s: Seconds = 100.0  # mean
+
+    def mean_rate_factor(self) -> float:
+        """Return mean rate over base rate: 1.82 for x10 during 10 of 110 s."""
+        return 1.0 + (self.factor - 1.0) * self.burst_s / (self.burst_s + self.quiet_s)
+
+    def _sample(self, rate_per_s: float, n: int, rng: np.random.Generator) -> Times:
+        targets = _unit_poisson(n, rng)
+        means_s, factors = np.array([self.quiet_s, self.burst_s]), np.array([1.0, self.factor])
+        in_burst = rng.random() < self.burst_s / (self.burst_s + self.quiet_s)
+        order = [1, 0] if in_burst else [0, 1]
+        knots, counts = np.zeros(1), np.zeros(1)
+        a_cycle = rate_per_s * float(means_s @ factors)
+        while counts[-1] <= targets[-1]:
+            cycles = int(min((targets[-1] - counts[-1]) / a_cycle, _MOST_CYCLES)) + 8
+            lasts_s = rng.standard_exponential((cycles, 2)) * means_s[order]
+            arriving = lasts_s * factors[order] * rate_per_s
+            knots = np.concatenate([knots, knots[-1] + np.cumsum(lasts_s)])
+            counts = np.concatenate([counts, counts[-1] + np.cumsum(arriving)])
+        times: Times = np.interp(targets, counts, knots)
         return times
 
 
@@ -139,10 +188,13 @@ class SustainedArrivals(ArrivalProcess):
             )
         return self
 
+    def mean_rate_factor(self) -> float:
+        """Return mean rate over base rate: 2 for x3 during half of the time."""
+        return 1.0 + (self.factor - 1.0) * (self.end_frac - self.start_frac)
+
     def duration_s(self, rate_per_s: float, n: int) -> float:
         """Return the expected duration of a stream of `n` queries, in seconds."""
-        raised = self.end_frac - self.start_frac
-        return n / (rate_per_s * (1.0 + (self.factor - 1.0) * raised))
+        return n / (rate_per_s * self.mean_rate_factor())
 
     def _sample(self, rate_per_s: float, n: int, rng: np.random.Generator) -> Times:
         start_s, end_s = self.duration_s(rate_per_s, n) * np.array([self.start_frac, self.end_frac])
@@ -194,6 +246,8 @@ _KINDS: Final[dict[str, type[ArrivalProcess]]] = {
     "burst": BurstArrivals,
     "diurnal": DiurnalArrivals,
     "sustained": SustainedArrivals,
+    "profile": ProfileArrivals,
+    "mmpp": MmppArrivals,
     "trace": TraceArrivals,
 }
 
@@ -202,8 +256,8 @@ def make_arrivals(spec: str | Mapping[str, Any] | ArrivalProcess) -> ArrivalProc
     """Build an arrival process from its JSON specification.
 
     Args:
-        spec: A kind by name ("poisson", "burst", "diurnal", "sustained"), the path of a trace (ends
-            with .csv), or a mapping with the key "kind" and that kind's fields, e.g.
+        spec: A kind by name ("poisson", "burst", "diurnal", "sustained", "mmpp"), the path of a
+            trace (ends with .csv), or a mapping with the key "kind" and that kind's fields, e.g.
             `{"kind": "burst", "factor": 10, "duration_s": 3, "period_s": 20}`.
 
     Returns:
@@ -235,6 +289,20 @@ def make_arrivals(spec: str | Mapping[str, Any] | ArrivalProcess) -> ArrivalProc
 def _unit_poisson(n: int, rng: np.random.Generator) -> Times:
     """Return the first `n` arrivals of a Poisson process of rate 1."""
     return np.cumsum(rng.standard_exponential(n))
+
+
+def _cumulative(rates: NDArray[np.float64], period_s: float) -> tuple[Times, Times]:
+    """Return the ends of a period's equal steps, in s, and the expected arrivals until then."""
+    counts = np.concatenate(([0.0], np.cumsum(rates * (period_s / len(rates)))))
+    return np.linspace(0.0, period_s, len(rates) + 1), counts
+
+
+def _periodic(targets: Times, rates: NDArray[np.float64], period_s: float) -> Times:
+    """Map arrivals of rate 1 to a rate that goes through equal steps, over and over."""
+    knots, counts = _cumulative(rates, period_s)
+    periods, rest = np.divmod(targets, counts[-1])
+    times: Times = periods * period_s + np.interp(rest, counts, knots)
+    return times
 
 
 def _strictly_increasing(times: Times) -> Times:

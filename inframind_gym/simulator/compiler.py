@@ -15,6 +15,7 @@ from typing import Any, Final
 import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
+from numba.core import cgutils as numba_cgutils
 from numba.core import types as numba_types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
@@ -24,6 +25,7 @@ from inframind_gym.simulator import jit
 from inframind_gym.simulator.arguments import Arguments, load_arguments, type_of
 
 types: Final[Any] = numba_types  # which have no types themselves
+cgutils: Final[Any] = numba_cgutils
 _njit: Final[Any] = numba.njit
 _Library: Final[Any] = JITCodeLibrary
 _Compiler: Final[Any] = Compiler
@@ -130,8 +132,8 @@ def names_of(function: Any) -> dict[str, Any]:
 
 
 def _inner_dispatcher(function: FunctionType) -> Any:
-    if function is jit.prefetch:
-        return _prefetch
+    if function in _intrinsics:
+        return _intrinsics[function]
     names = names_of(function)
     if function not in _dispatchers:
         _dispatchers[function] = _dispatcher(function, names)
@@ -159,7 +161,27 @@ def _prefetch_type(typing_context: Any, array: Any, element: Any, byte: Any) -> 
     return signature, codegen
 
 
-_prefetch: Final[Any] = intrinsic(_prefetch_type)
+def _close_gap_type(typing_context: Any, array: Any, index: Any, count: Any) -> Any:
+    """Type and code of `jit.close_gap`."""
+    signature = types.void(array, types.intp, types.intp)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array_type = signature.args[0]
+        data = context.make_array(array_type)(context, builder, arguments[0]).data
+        one = ir.Constant(ir.IntType(64), 1)
+        to = builder.gep(data, [arguments[1]])
+        source = builder.gep(data, [builder.add(arguments[1], one)])
+        size = context.get_abi_sizeof(data.type.pointee)
+        cgutils.raw_memmove(builder, to, source, arguments[2], itemsize=size)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+_intrinsics: Final[dict[Any, Any]] = {  # inner functions that are written in LLVM's form
+    jit.prefetch: intrinsic(_prefetch_type),
+    jit.close_gap: intrinsic(_close_gap_type),
+}
 
 
 def _enter(address: Any) -> Any:

@@ -100,6 +100,12 @@ def inner(function: F) -> F:
 
 
 @inner
+def close_gap(array: Any, index: int, count: int) -> None:
+    """Move the `count` elements behind `index` of a one-dimensional array one place forward."""
+    array[index : index + count] = array[index + 1 : index + 1 + count]
+
+
+@inner
 def prefetch(array: Any, element: int, byte: int) -> None:
     """Ask for the cache line that holds byte `byte` of the array's flat element `element`.
 

@@ -36,6 +36,7 @@ from inframind_gym.configs import (
 )
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.files import read_yaml
+from inframind_gym.simulator.drift import drift_of
 from inframind_gym.simulator.posterior import POSTERIOR, DrawnWorkload, split_draw, with_draw
 from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
@@ -282,6 +283,8 @@ class WorkloadConfig(StrictModel):
 
     name: str = Field(min_length=1)
     description: str = ""
+    # Another workload, whose sections a file takes where it has none; gone once it is read
+    like: str | None = Field(default=None, exclude_if=lambda like: like is None)
     num_queries: PositiveInt = 500  # in one stream
     execution: Execution = "parallel"
     budget_tiers_s: tuple[Positive, ...] = Field(default=BUDGET_TIERS_S, min_length=1)
@@ -296,6 +299,9 @@ class WorkloadConfig(StrictModel):
     agents: AgentProfile = AgentProfile()
     quality: QualityProfile | None = None
     mix: dict[str, Positive] | None = Field(default=None, min_length=1)  # other workload: weight
+    # Weights at the far end of a drift: from `mix` to these and back in `drift_queries` queries
+    mix_to: dict[str, Positive] | None = Field(default=None, exclude_if=lambda to: to is None)
+    drift_queries: PositiveInt | None = Field(default=None, exclude_if=lambda n: n is None)
     # Of the posterior whose values it has; `load_workload` writes it, no file does.
     draw: NonNegativeInt | None = Field(default=None, exclude_if=lambda draw: draw is None)
 
@@ -314,6 +320,10 @@ class WorkloadConfig(StrictModel):
             given.append("prompt")
         if self.agents != AgentProfile():
             given.append("agents")
+        if (self.mix_to is None) != (self.drift_queries is None):
+            raise ValueError("mix_to and drift_queries: give both, or neither")
+        if self.mix_to is not None and self.mix_to.keys() != (self.mix or {}).keys():
+            raise ValueError("mix_to: must weigh the workloads of `mix`, all of them and no other")
         if self.mix is not None and given:
             extra = ", ".join(given)
             raise ValueError(
@@ -404,13 +414,14 @@ def _benchmarks() -> list[str]:
     """Return the names of the shipped workloads that profile one dataset."""
     found = []
     for name in list_configs("workloads"):
-        workload = load_yaml_model(find_config("workloads", name), WorkloadConfig)
-        found += [] if workload.mix else [name]
+        content, _ = read_yaml(find_config("workloads", name))
+        if not isinstance(content, dict) or not {"mix", "like"} & content.keys():
+            found.append(name)
     return found
 
 
 class WeightedProfile(NamedTuple):
-    """A profile and the share of the queries that use it."""
+    """A profile and the share of the queries that use it, over a whole drift if there is one."""
 
     weight: float  # the weights of a workload sum to 1
     profile: TaskProfile
@@ -460,6 +471,11 @@ def _read(path: Path, draw: int | None) -> WorkloadConfig:
 
 @lru_cache(maxsize=256)  # a benchmark over draws reads each of them for every policy
 def _read_once(path: Path, draw: int | None, _: tuple[int | None, ...]) -> WorkloadConfig:
+    content, root = read_yaml(path)
+    if isinstance(content, dict) and "like" in content:
+        from inframind_gym.simulator.derived import with_base
+
+        return validate(with_base(content, path, draw), WorkloadConfig, source=str(path), root=root)
     workload = load_yaml_model(path, WorkloadConfig)
     if draw is None:
         return workload
@@ -484,7 +500,10 @@ def load_profiles(workload: WorkloadConfig) -> dict[str, WeightedProfile]:
     if workload.mix is None:
         profile = workload.profile
         return {profile.dataset: WeightedProfile(1.0, profile)}
-    total = math.fsum(workload.mix.values())
+    total, drift = math.fsum(workload.mix.values()), drift_of(workload)
+    weights = {name: weight / total for name, weight in workload.mix.items()}
+    if drift is not None:
+        weights = dict(zip(workload.mix, drift.ends.mean(axis=0).tolist(), strict=True))
     profiles: dict[str, WeightedProfile] = {}
     for name, part in _mixed(workload).items():
         if part.mix is not None:
@@ -494,7 +513,7 @@ def load_profiles(workload: WorkloadConfig) -> dict[str, WeightedProfile]:
             raise ConfigError(
                 f"mix.{name}: profiles dataset {profile.dataset!r} a second time. Keep one."
             )
-        profiles[profile.dataset] = WeightedProfile(workload.mix[name] / total, profile)
+        profiles[profile.dataset] = WeightedProfile(weights[name], profile)
     return profiles
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.benchmark.cells import cell_id
+from inframind_gym.benchmark.lines import CellResult
 from inframind_gym.benchmark.routing.metrics import QueryLayout
 from inframind_gym.benchmark.routing.records import Names, encode_episode
 from inframind_gym.benchmark.routing.suite import RoutingCell
-from inframind_gym.benchmark.store import CellResult, ResultStore
+from inframind_gym.benchmark.store import ResultStore
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 

@@ -80,19 +80,18 @@ def test_cell_id_covers_everything_that_determines_the_result() -> None:
 
 
 def test_shipped_suites_are_valid() -> None:
-    for name in ("quick", "standard", "paper"):
+    for name in ("starter", "standard", "published_parallel"):
         loaded = load_suite(name)
         assert loaded.name == name
         assert len(loaded.seed_list) >= 5
-    paper = load_suite("paper")
-    assert set(paper.workloads) == {"math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro"}
-    assert paper.budgets_s == (10, 30, 50, 100, 200, 300, 600, 1000)
-    assert (paper.num_queries, paper.execution) == (500, "sequential")
+    published = load_suite("published")
+    assert set(published.workloads) == {"math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro"}
+    assert (published.num_queries, published.execution) == (500, "sequential")
 
 
 def test_workloads_may_have_budgets_and_lengths_of_their_own() -> None:
     """Those of the published runs: HumanEval has 131 questions, MATH met more budgets."""
-    suite = load_suite("results_sequential")
+    suite = load_suite("published")
     assert suite.budgets_of("math") == (10, 30, 50, 100, 200, 300, 600, 1000)
     assert suite.budgets_of("humaneval") == (30, 50, 100, 200, 300)
     places = list(suite.places())
@@ -100,10 +99,10 @@ def test_workloads_may_have_budgets_and_lengths_of_their_own() -> None:
     assert ("humaneval", 10, 1000) not in places
     humaneval = next(cell for cell in grid(suite) if cell.workload == "humaneval")
     assert (suite.length(humaneval), suite.queries_of("math")) == (131, 500)
-    short = load_suite("results_sequential", {"num_queries": 7})
+    short = load_suite("published", {"num_queries": 7})
     assert (short.queries_of("humaneval"), short.queries_of("math")) == (7, 7)
     assert short.budgets_of("math") == suite.budgets_of("math")
-    assert set(load_suite("results_sequential", {"workloads": ("math",)}).by_workload) == {"math"}
+    assert set(load_suite("published", {"workloads": ("math",)}).by_workload) == {"math"}
 
 
 def test_a_file_goes_by_its_name_wherever_it_lies() -> None:
@@ -178,7 +177,7 @@ def test_bad_overrides_are_errors_that_name_the_setting(
     change: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        load_suite("quick", change)
+        load_suite("starter", change)
 
 
 def test_a_typo_in_a_suite_names_file_key_and_remedy(tmp_path: Path) -> None:
@@ -186,8 +185,8 @@ def test_a_typo_in_a_suite_names_file_key_and_remedy(tmp_path: Path) -> None:
     path.write_text("name: t\npolicies: [random]\nworkload: [mixed]\n")
     with pytest.raises(ConfigError, match=r"typo.yaml:3: workload.*workloads"):
         load_suite(str(path))
-    with pytest.raises(ConfigError, match="quick"):
-        load_suite("quik")
+    with pytest.raises(ConfigError, match="starter"):
+        load_suite("startr")
     path.write_text("kind: placment\nname: t\n")
     with pytest.raises(ConfigError, match="Did you mean 'placement'"):
         load_suite(str(path))

@@ -62,7 +62,7 @@ def test_compare_takes_policies_or_folders(folder: Path) -> None:
         (["compare", "FOLDER", "goood", "bad"], "Did you mean 'good'"),
         (["compare", "FOLDER"], "two policies"),
         (["compare", "no/where", "FOLDER"], "there is no folder no/where"),
-        (["run", "--suite", "quik"], "Did you mean 'quick'"),
+        (["run", "--suite", "startr"], "Did you mean 'starter'"),
         (["run", "--rates", "0"], "--rates"),
         (["run", "--budgets", "nan"], "--budgets"),
         (["run", "--seeds", "x"], "--seeds: must be a count"),
@@ -84,8 +84,8 @@ def test_errors_are_one_line_without_a_traceback(
     folder: Path, arguments: list[str], message: str
 ) -> None:
     no_seeds = folder / "no_seeds.yaml"
-    quick = load_suite("quick").model_dump(mode="json")
-    no_seeds.write_text(json.dumps({**quick, "seeds": 0}))
+    starter = load_suite("starter").model_dump(mode="json")
+    no_seeds.write_text(json.dumps({**starter, "seeds": 0}))
     stands_for = {"FOLDER": str(folder), "NO_SEEDS": str(no_seeds)}
     places = [stands_for.get(a, a) for a in arguments]
     code, out, err = call(

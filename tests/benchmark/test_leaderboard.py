@@ -229,7 +229,7 @@ def test_the_fluid_bound_is_shown_once_it_has_been_computed(
         return SimpleNamespace(informed=0.5 + 0.001 * rate)
 
     monkeypatch.setattr("inframind_gym.benchmark.bounds.fluid_bound", fluid_bound)
-    suite = load_suite("quick").model_dump(mode="json")
+    suite = load_suite("starter").model_dump(mode="json")
     write_folder(tmp_path, CELLS, make, suite=suite)
     results = load_results(tmp_path)
     board = leaderboard(results, num_resamples=100)

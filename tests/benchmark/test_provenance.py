@@ -40,7 +40,7 @@ def small(tmp_path, monkeypatch):
         **{"policies": ("least_loaded", f"{module}:Mine"), "workloads": ("math",)},
         **{"rates_per_min": (50,), "budgets_s": (100,), "seeds": 1, "num_queries": 4},
     }
-    return load_suite("quick", changes).resolve(), tmp_path / f"{module}.py"
+    return load_suite("starter", changes).resolve(), tmp_path / f"{module}.py"
 
 
 def test_other_versions_and_weights_are_refused(small, tmp_path, monkeypatch) -> None:
@@ -97,10 +97,10 @@ def test_a_pool_is_what_it_says(tmp_path: Path) -> None:
 
     def of(text: str) -> str:
         pool.write_text(text)
-        return str(settings(load_suite("quick", {"pool": str(pool)}))["pool"])
+        return str(settings(load_suite("starter", {"pool": str(pool)}))["pool"])
 
     before = of(shipped)
-    assert before == settings(load_suite("quick", {"pool": "b200-2gpu"}))["pool"]
+    assert before == settings(load_suite("starter", {"pool": "b200-2gpu"}))["pool"]
     assert of("# A comment.\n" + shipped) == before
     assert of(shipped.replace("metrics_poll_s: 5", "metrics_poll_s: 6")) != before
 
@@ -109,7 +109,7 @@ def test_a_trace_is_its_content_however_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def suite(arrivals):
-        return load_suite("quick", {"arrivals": arrivals}).resolve()
+        return load_suite("starter", {"arrivals": arrivals}).resolve()
 
     monkeypatch.chdir(tmp_path)
     trace = tmp_path / "trace.csv"
@@ -124,7 +124,7 @@ def test_a_trace_is_its_content_however_it_is_written(
     assert settings(suite("moved.csv"))["arrivals"] != before["arrivals"]
 
 
-@pytest.mark.parametrize("name", ["quick", "placement_quick"])
+@pytest.mark.parametrize("name", ["starter", "placement_quick"])
 def test_every_setting_that_cells_share_counts(name: str) -> None:
     suite = load_suite(name)
     counted = settings(suite)

@@ -122,7 +122,7 @@ def test_more_draws_continue_a_folder(tmp_path: Path) -> None:
 
 
 def test_without_draws_nothing_is_said_of_them(tmp_path: Path) -> None:
-    command = ["bench", "run", "--suite", "quick", "--policies", "random,least_loaded", "--seeds"]
+    command = ["bench", "run", "--suite", "starter", "--policies", "random,least_loaded", "--seeds"]
     command += ["1", "--queries", "5", "--rates", "20", "--workers", "1", "--json", "--out"]
     done = CliRunner().invoke(app, [*command, str(tmp_path)])
     board = json.loads(done.stdout)

@@ -51,7 +51,7 @@ def test_interval_of_five_seeds_covers_the_truth() -> None:
 
 
 def test_interval_of_many_strata_covers_the_truth() -> None:
-    """The mean over 9 cells of 5 seeds, as in the ranking of the quick suite."""
+    """The mean over 9 cells of 5 seeds, as in a ranking of three rates and budgets."""
     rng = np.random.default_rng(6)
     covered = 0
     for _ in range(300):

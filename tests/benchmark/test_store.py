@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inframind_gym.benchmark import lines
 from inframind_gym.benchmark import store as store_module
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard
+from inframind_gym.benchmark.lines import seal
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.store import (
@@ -25,7 +27,6 @@ from inframind_gym.benchmark.store import (
     HEADER,
     TIMING,
     ResultStore,
-    _seal,
     read_cells,
     read_header,
     read_timings,
@@ -145,8 +146,8 @@ def test_what_was_just_computed_is_not_read_again(
         store.commit(results[:1:-1])
         store.sort()
     whole = leaderboard(load_results(tmp_path), num_resamples=10)
-    read, real = [], store_module._unpack
-    monkeypatch.setattr(store_module, "_unpack", lambda text: read.append(1) or real(text))
+    read, real = [], lines._unpack
+    monkeypatch.setattr(lines, "_unpack", lambda text: read.append(1) or real(text))
     computed = {one.cell_id: dataclasses.replace(one, line=b"") for one in results[2:]}
     some = load_results(tmp_path, computed)
     assert len(read) == 2
@@ -324,7 +325,7 @@ BOMB = base64.b64encode(zlib.compress(b"[]\n" + bytes(2**20))).decode()
 
 
 def sealed_cell(**changes: Any) -> bytes:
-    return _seal({**json.loads(result(CELL_LIST[0], make(CELL_LIST[0])).line), **changes})
+    return seal({**json.loads(result(CELL_LIST[0], make(CELL_LIST[0])).line), **changes})
 
 
 @pytest.mark.parametrize(
@@ -335,21 +336,21 @@ def sealed_cell(**changes: Any) -> bytes:
         (CELLS, None, "cells.jsonl: cannot be read .it is a folder"),
         (TIMING, None, "timing.jsonl: cannot be read .it is a folder"),
         (CELLS, DEEP, "no finished cell yet .1 damaged or torn"),
-        (CELLS, _seal({"cell": []}), "no finished cell yet .1 damaged or torn"),
+        (CELLS, seal({"cell": []}), "no finished cell yet .1 damaged or torn"),
         *(
             (CELLS, sealed_cell(columns=columns), "cells.jsonl: the records of cell .* cannot be")
             for columns in (None, 3, "", "AAAA", "é", BOMB[:-8], BOMB)
         ),
         *(
-            (HEADER, _seal(header(**{key: value}), indent=2), f"run.json: {key}")
+            (HEADER, seal(header(**{key: value}), indent=2), f"run.json: {key}")
             for key, value in (
                 *(("planned", [1]), ("planned", {"good": 3}), ("policies", []), ("names", None)),
                 *(("suite", []), ("runs", {}), ("bounds", 3), ("left_out", ["good"])),
                 *(("workloads", [1]), ("env_specs", 1)),
             )
         ),
-        (HEADER, _seal(header(suite={"kind": []}), indent=2), "run.json was written by another"),
-        (HEADER, _seal(header(suite={}), indent=2), "run.json was written by another"),
+        (HEADER, seal(header(suite={"kind": []}), indent=2), "run.json was written by another"),
+        (HEADER, seal(header(suite={}), indent=2), "run.json was written by another"),
     ],
 )
 def test_what_no_run_has_written_is_an_error(

@@ -195,7 +195,7 @@ def test_errors_in_a_plan(entry: dict[str, str], message: str, tmp_path: Path) -
     plain = {"name": "plain", "kind": "baseline", "policy": "random", "what": "plain"}
     file = tmp_path / "plan.yaml"
     entries = [plain, {"kind": "baseline", "what": "a", **entry}]
-    file.write_text(yaml.safe_dump({"suites": {"parallel": "quick"}, "entries": entries}))
+    file.write_text(yaml.safe_dump({"suites": {"parallel": "starter"}, "entries": entries}))
     with pytest.raises(ConfigError, match=message):
         load_plan(file)
 

@@ -36,7 +36,8 @@ def refused(folder: Path, data: dict[str, Any]) -> str:
 def test_shipped_pools_are_valid(name: str) -> None:
     pool = load_pool(name)
     assert pool.name == name
-    assert set(pool.aliases) <= set(ALIASES)  # workloads have profiles of these
+    if name not in ("copies-5gpu", "unseen-5gpu"):  # which have workloads of their own
+        assert set(pool.aliases) <= set(ALIASES)  # workloads have profiles of these
     assert (pool.aliases == ALIASES) == (name in ("b200-2gpu", "h100-5gpu"))
     assert pool.scheduler == "edf"
     assert PoolConfig.model_validate_json(pool.model_dump_json()) == pool

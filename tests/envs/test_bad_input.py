@@ -44,7 +44,17 @@ ARGUMENTS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     *[
         ({key: value}, (f"{key}: {WITHIN.format(*RANGES[key])}, got {value!r}",))
         for key in RANGES
-        for value in (0, -1, math.nan, math.inf, True, "30", [30.0], 1e-6 * RANGES[key][0], 10**12)
+        for value in (
+            0,
+            -1,
+            math.nan,
+            math.inf,
+            True,
+            "30",
+            {"s": 30.0},
+            1e-6 * RANGES[key][0],
+            10**12,
+        )
     ],
     ({"arrival_rate_per_min": None}, ("arrival_rate_per_min", "must be a number", "None")),
     ({"num_queries": 2.5}, ("num_queries", "valid integer", "2.5")),

@@ -96,9 +96,7 @@ def test_code_from_the_wheel_plays_the_golden_episodes(compiled: Path, tmp_path:
 
 
 @pytest.mark.wheel
-def test_a_bare_environment_ranks_the_policies_of_the_quick_suite(
-    compiled: Path, tmp_path: Path
-) -> None:
+def test_a_bare_environment_ranks_the_policies_of_a_suite(compiled: Path, tmp_path: Path) -> None:
     """Only the wheel and its dependencies are there, and nothing of the checkout."""
     venv.create(tmp_path / "venv", with_pip=True)
     run = tmp_path / "venv" / "bin"
@@ -127,13 +125,13 @@ def test_a_bare_environment_ranks_the_policies_of_the_quick_suite(
     assert sum(os.times()[2:4]) - began_s < 2.0
     policies = [entry.name for entry in registered_policies()]
     policies.remove("ppo_lagrangian")  # no checkpoint is shipped
-    assert {*load_suite("quick").policies} <= {*policies}
+    assert {*load_suite("starter").policies} <= {*policies}
     assert all(entry.path.startswith("inframind_gym.") for entry in registered_policies())
     small = ["--seeds", "1", "--queries", "20", "--policies", ",".join(policies)]
-    board = json.loads(inframind("bench", "run", "--suite", "quick", *small, "--json"))
+    board = json.loads(inframind("bench", "run", "--suite", "starter", *small, "--json"))
     assert {row["policy"] for row in board["ranking"]} == set(policies)
-    assert board["records"] == len(policies) * 4 * 3 * 20
-    assert "goodput" in inframind("bench", "leaderboard", "results/quick")
+    assert board["records"] == len(policies) * 3 * 20
+    assert "goodput" in inframind("bench", "leaderboard", "results/starter")
     assert "paired means" in inframind(
-        "bench", "compare", "results/quick", "random", "least_loaded"
+        "bench", "compare", "results/starter", "random", "least_loaded"
     )

@@ -2,7 +2,7 @@
 
     from inframind_gym.benchmark.bounds import fluid_bound
     from inframind_gym.benchmark.suite import load_suite
-    suite = load_suite("results")
+    suite = load_suite("published_parallel")
     fluid_bound(suite, "math", 100.0, "tiers", cache=Path("runs/bounds")).informed
 
 A router that knows every distribution but no single outcome: the expectation of a perfect one

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inframind_gym.benchmark.families import Family, Player
+from inframind_gym.benchmark.lines import CellResult, encode_cell
 from inframind_gym.benchmark.metrics import TAIL
 from inframind_gym.benchmark.placement.metrics import METRICS, DecisionLayout, columns_of
 from inframind_gym.benchmark.placement.suite import PlacementCell, PlacementSuite
-from inframind_gym.benchmark.store import CellResult, encode_cell
 from inframind_gym.benchmark.suite import BaseSuite
 from inframind_gym.benchmark.tables import (
     Sheet,

@@ -15,8 +15,8 @@ from inframind_gym.benchmark.suite import BaseSuite
 from inframind_gym.benchmark.tables import Sheet
 
 if TYPE_CHECKING:
+    from inframind_gym.benchmark.lines import CellResult
     from inframind_gym.benchmark.results import Results
-    from inframind_gym.benchmark.store import CellResult
 
 
 class RoutingFamily(Family):

@@ -33,7 +33,7 @@ METRICS: dict[str, Metric] = {
         Metric(PRICE, "$ / 1k queries", "", "lower"),
     )
 }
-_PLAIN_SUMS = (
+PLAIN_SUMS = (
     *("queries", "accuracy", "latency_mean_s", "slo_own"),
     *(f"slo_{target}s" for target in SLO_TARGETS_S),
     *("goodput", "cost_ratio"),
@@ -66,7 +66,7 @@ class QueryLayout(Layout):
     def share_slices(self) -> dict[str, tuple[slice, tuple[str, ...]]]:
         """Return the columns of each share's counts, and the names that they count."""
         named = (self.models, self.strategies, self.topologies)
-        ends = itertools.accumulate(map(len, named), initial=len(_PLAIN_SUMS))
+        ends = itertools.accumulate(map(len, named), initial=len(PLAIN_SUMS))
         slices = itertools.starmap(slice, itertools.pairwise(ends))
         return dict(zip(SHARES, zip(slices, named, strict=True), strict=True))
 
@@ -94,7 +94,7 @@ class QueryLayout(Layout):
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but ``latency_p95_s`` from sums ``(..., width)``, ``(...)`` each."""
-        total = dict(zip(_PLAIN_SUMS, np.moveaxis(sums, -1, 0), strict=False))
+        total = dict(zip(PLAIN_SUMS, np.moveaxis(sums, -1, 0), strict=False))
         queries = total.pop("queries")
         tokens = ("prompt_tokens", "output_tokens", "truncated_calls")
         prompt, output, cut = (total.pop(name) for name in tokens)

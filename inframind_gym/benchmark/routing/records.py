@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.benchmark.lines import CellResult, encode_cell
 from inframind_gym.benchmark.routing.metrics import QueryLayout
 from inframind_gym.benchmark.routing.suite import RoutingCell
-from inframind_gym.benchmark.store import CellResult, encode_cell
 
 FIELDS = (  # of the environment's records, as they are
     *("query", "topology", "num_agents", "num_nodes", "solved"),
@@ -39,11 +40,14 @@ class Names:
 def encode_episode(
     cell: RoutingCell, cell_id: str, completed: NDArray[np.void], names: Names
 ) -> CellResult:
-    """Encode a finished episode, its queries in the order of arrival.
+    """Encode a finished episode, its queries in the order of arrival; see `columns_of`."""
+    return encode_cell(names.layout, cell, cell_id, columns_of(completed, names))
+
+
+def columns_of(completed: NDArray[np.void], names: Names) -> dict[str, NDArray[Any]]:
+    """Return the records of an episode by field, in the order of arrival.
 
     Args:
-        cell: The cell's coordinates.
-        cell_id: Its id.
         completed: One record of the COMPLETED dtype for each query, in any order; with `usd` if
             the pool has prices (`prices.with_prices`).
         names: Meaning of the records' numbers.
@@ -54,8 +58,8 @@ def encode_episode(
     for name in ("model", "strategy"):  # (num_queries, most nodes); -1 where a query has fewer
         unused = np.arange(columns[name].shape[1]) >= ordered["num_nodes"][:, None]
         chosen = np.where(unused, np.int8(-1), columns[name])
-        columns[name] = chosen[:, : ordered["num_nodes"].max()]
+        columns[name] = chosen[:, : max(ordered["num_nodes"].max(), 1)]
     task = ordered["task"]
     columns |= {"task": names.task_ids[task], "dataset": names.datasets[task]}
     columns["domain"] = names.domains[ordered["domain"]]
-    return encode_cell(names.layout, cell, cell_id, columns)
+    return columns

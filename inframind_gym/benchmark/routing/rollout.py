@@ -26,6 +26,7 @@ from inframind_gym.benchmark.routing.metrics import QueryLayout
 from inframind_gym.benchmark.routing.prices import with_prices
 from inframind_gym.benchmark.routing.records import Names
 from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
+from inframind_gym.benchmark.routing.window import Window
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.policies import Policy, feedback_of, requires_of, resolve_policy
 from inframind_gym.simulator.server.pool import load_pool
@@ -76,14 +77,15 @@ class Simulator(Player):
         self.began = time.monotonic()
         names = names_of(env)
         observe = feedback_of(policy)
-        done = np.zeros((len(cells), env.simulation.num_queries), COMPLETED)
+        window = self._window(env, cells)
+        done = np.zeros((len(cells), window.count), COMPLETED)
         running = np.ones(len(cells), dtype=np.bool_)
         actions = np.zeros_like(env.action_space.sample(), dtype=np.int64)
+        contexts = env.contexts()
         while running.any():
             if self.stop():
                 raise StoppedError
             rows = np.flatnonzero(running)
-            contexts = env.contexts()
             with blame(first.policy):
                 chosen = policy.act_batch(observations[rows], contexts[rows], rows)
                 valid = checked(first.policy, chosen, env.single_action_space, len(rows))
@@ -93,17 +95,39 @@ class Simulator(Player):
             if not running.all():  # a row that is over has begun its next episode
                 mine = running[of]
                 of, records = of[mine], records[mine]
-            done[of, records["query"]] = records
-            if of.size:
-                self.progress(of.size)
+            scored = window.keep(done, of, records)
+            if scored:
+                self.progress(scored)
             if observe is not None:
                 with blame(first.policy):
                     for row in np.unique(of).tolist():
                         observe(records[of == row], row)
-            over = np.flatnonzero(running & (terminated | truncated)).tolist()
+            contexts = env.contexts()
+            ended = terminated | truncated | window.over(contexts["time_s"])
+            over = np.flatnonzero(running & ended).tolist()
             running[over] = False
             if over:
-                yield [(cells[row], _priced(env, row, done[row]), names) for row in over]
+                yield [
+                    self._finished(env, cells[row], row, done[row], names, window) for row in over
+                ]
+
+    def _window(self, env: StreamVectorEnv, cells: Sequence[RoutingCell]) -> Window:
+        """Return the queries that are scored."""
+        return Window.whole(len(cells), env.simulation.num_queries)
+
+    def _finished(
+        self,
+        env: StreamVectorEnv,
+        cell: RoutingCell,
+        row: int,
+        done: NDArray[np.void],
+        names: Names,
+        window: Window,
+    ) -> Any:
+        """Return what is encoded of a row's episode, which has just ended: with prices."""
+        pool = env.simulation.pool
+        calls = env.calls(row) if pool.has_token_prices else None
+        return cell, with_prices(pool, done, calls), names
 
     def ask(self, cell: RoutingCell) -> None:
         """Make the policy and the environment of a cell, and reset both."""
@@ -119,23 +143,35 @@ class Simulator(Player):
     ) -> tuple[Policy, StreamVectorEnv, NDArray[np.float32]]:
         """Return a policy and its environment at the begin of cells, and what it sees."""
         first = cells[0]
-        options = {
-            "arrival_rate_per_min": np.array([cell.rate_per_min for cell in cells]),
-            "budget_s": np.array([nan if c.budget_s == "tiers" else c.budget_s for c in cells]),
-        }
         with blame(first.policy):
-            policy = resolve_policy(first.policy)
-            env = self._environment(policy, first.workload, len(cells))
-            observations, _ = env.reset(seed=[c.episode_seed for c in cells], options=options)
+            policy = self._policy(first)
+            env = self._environment(self._kwargs(first, policy), len(cells))
+            seeds = [c.episode_seed for c in cells]
+            observations, _ = env.reset(seed=seeds, options=self._options(cells))
             policy.reset(env.policy_spec(), [c.policy_seed for c in cells])
             foresee = getattr(policy, "foresee", None)
             if foresee is not None:  # a bound: it sees more than a contestant
                 foresee(env.simulation)
         return policy, env, observations
 
-    def _environment(self, policy: Policy, workload: str, rows: int) -> StreamVectorEnv:
+    def _policy(self, cell: RoutingCell) -> Policy:
+        """Make the policy of a cell."""
+        return resolve_policy(cell.policy)
+
+    def _kwargs(self, cell: RoutingCell, policy: Policy) -> dict[str, Any]:
+        """Return the arguments of the environment of a cell's group."""
+        return env_kwargs(self.suite, cell.workload, policy)
+
+    def _options(self, cells: Sequence[RoutingCell]) -> dict[str, Any]:
+        """Return the options of the environment's reset."""
+        return {
+            "arrival_rate_per_min": np.array([cell.rate_per_min for cell in cells]),
+            "budget_s": np.array([nan if c.budget_s == "tiers" else c.budget_s for c in cells]),
+        }
+
+    def _environment(self, arguments: dict[str, Any], rows: int) -> StreamVectorEnv:
         """Return the last environment if it fits, else a new one."""
-        kwargs = {**env_kwargs(self.suite, workload, policy), "num_envs": rows}
+        kwargs = {**arguments, "num_envs": rows}
         if kwargs.get("record_calls"):  # they are read when an episode is over
             kwargs["autoreset_mode"] = "NextStep"
         if self._made is None or self._made[0] != kwargs:
@@ -162,9 +198,3 @@ def names_of(env: StreamVectorEnv | StreamLiveEnv) -> Names:
         np.array(tasks.ids),
         np.array(tasks.datasets),
     )
-
-
-def _priced(env: StreamVectorEnv, row: int, completed: NDArray[np.void]) -> NDArray[np.void]:
-    """Return the queries of a row's episode, which has just ended, with what they cost."""
-    pool = env.simulation.pool
-    return with_prices(pool, completed, env.calls(row) if pool.has_token_prices else None)

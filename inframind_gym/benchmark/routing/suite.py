@@ -259,7 +259,7 @@ class RoutingSuite(BaseSuite):
         return {
             **super().settings(),
             "pool": content_hash(load_pool(self.pool).model_dump(mode="json")),  # not its comments
-            "tasks": self.tasks if self.tasks == "builtin" else _tasks_hash(Path(self.tasks)),
+            "tasks": self.tasks if self.tasks == "builtin" else tasks_hash(Path(self.tasks)),
             "arrivals": arrivals,
             "by_workload": lengths,
         }
@@ -285,6 +285,7 @@ class RoutingSuite(BaseSuite):
         return self
 
 
-def _tasks_hash(folder: Path) -> str:
+def tasks_hash(folder: Path) -> str:
+    """Hash the files of a folder of questions."""
     files = (path for path in folder.iterdir() if path.name.endswith((".jsonl", ".jsonl.gz")))
     return content_hash([[path.name, file_hash(path)] for path in sorted(files)])

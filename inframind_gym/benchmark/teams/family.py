@@ -15,8 +15,8 @@ import numpy as np
 
 from inframind_gym.benchmark.errors import blame
 from inframind_gym.benchmark.families import Family, Player
+from inframind_gym.benchmark.lines import CellResult, encode_cell
 from inframind_gym.benchmark.metrics import TAIL, Columns
-from inframind_gym.benchmark.store import CellResult, encode_cell
 from inframind_gym.benchmark.tables import (
     Sheet,
     about_bounds,

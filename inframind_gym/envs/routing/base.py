@@ -52,7 +52,7 @@ class InfraMindEnv(gym.Env[Any, Any]):
         tasks: str = "builtin",
         split: Literal["train", "val", "test", "all"] = "test",
         arrival_rate_per_min: float = 100.0,
-        budget_s: float | None = None,
+        budget_s: float | Sequence[float] | None = None,
         num_queries: int | None = None,
         arrivals: str | dict[str, Any] = "poisson",
         scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None,
@@ -89,7 +89,7 @@ class InfraMindEnv(gym.Env[Any, Any]):
         self._mask_of = -1
         self._mask = np.zeros(0, np.bool_)
         self._rate = self.config.arrival_rate_per_min
-        self._budget = np.nan if self.config.budget_s is None else self.config.budget_s
+        self._budget = self.config.one_budget_s
         self._row = np.zeros(1, np.int64)
         self._route = np.zeros((1, 1), np.int64)
         self._reward = np.zeros(1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from inframind_gym.configs import StrictModel, validate, within
-from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.simulator.posterior import text_of
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, Graph, custom_graph
 from inframind_gym.simulator.workload import AgentProfile
@@ -25,6 +26,16 @@ RANGES: Final = {
     "call_timeout_s": (0.001, 1e6),
     "call_attempts": (1, 1000),
 }
+
+
+def _budget(value: Any) -> float | tuple[float, ...]:
+    """Check one budget, or a list of those that queries draw from."""
+    limits = RANGES["budget_s"]
+    if not isinstance(value, list | tuple):
+        return require_within(value, *limits)
+    if not value:
+        raise ValueError("is an empty list; null draws from the workload's tiers")
+    return tuple(require_within(one, *limits) for one in value)
 
 
 class FixedPlan(StrictModel):
@@ -67,7 +78,7 @@ class EnvConfig(StrictModel):
     tasks: str = "builtin"
     split: Literal["train", "val", "test", "all"] = "test"
     arrival_rate_per_min: Annotated[float, within(*RANGES["arrival_rate_per_min"])] = 100.0
-    budget_s: Annotated[float, within(*RANGES["budget_s"])] | None = None
+    budget_s: Annotated[float | tuple[float, ...], BeforeValidator(_budget)] | None = None
     num_queries: Annotated[int, within(*RANGES["num_queries"])] | None = None
     arrivals: str | dict[str, Any] = "poisson"
     scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
@@ -83,6 +94,11 @@ class EnvConfig(StrictModel):
     call_attempts: Annotated[int, within(*RANGES["call_attempts"])] = 3
     record_calls: bool = False
     down_models: tuple[str, ...] = ()
+
+    @property
+    def one_budget_s(self) -> float:
+        """Budget of every query; NaN where each draws its own."""
+        return self.budget_s if isinstance(self.budget_s, float) else math.nan
 
     @property
     def embedding(self) -> Literal["full", "index"]:

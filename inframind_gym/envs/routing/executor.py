@@ -63,7 +63,7 @@ class ExecutorEnv(TaggedQueryEnv):
     | `tasks` | "builtin" or a folder of JSON Lines files |
     | `split` | "train", "val", "test" or "all" of the tasks |
     | `arrival_rate_per_min` | queries a minute |
-    | `budget_s` | seconds of every query; None draws each from the workload's tiers |
+    | `budget_s` | seconds of every query, or a list that each draws from; None: the workload's |
     | `num_queries` | queries in a stream; None: the workload's |
     | `arrivals` | arrival process, by name or as JSON (`inframind_gym.simulator.arrivals`) |
     | `scheduler` | order of the servers' queues; None: the pool's |

@@ -106,7 +106,7 @@ class PlannerEnv(TaggedQueryEnv):
         tasks: str = "builtin",
         split: Literal["train", "val", "test", "all"] = "test",
         arrival_rate_per_min: float = 100.0,
-        budget_s: float | None = None,
+        budget_s: float | Sequence[float] | None = None,
         num_queries: int | None = None,
         arrivals: str | dict[str, Any] = "poisson",
         scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None,

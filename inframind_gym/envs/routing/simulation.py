@@ -12,6 +12,7 @@ from inframind_gym.envs.routing.entry import drive
 from inframind_gym.envs.routing.layout import SYSTEM_FEATURES, ObservationLayout
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
+from inframind_gym.simulator.drift import drift_of
 from inframind_gym.simulator.server.evidence import has_evidence, warn_outside
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import Cluster, allocate, cards
@@ -115,10 +116,14 @@ class Simulation:
             self.pool = self.pool.model_copy(update={"metrics_poll_s": config.metrics_poll_s})
         self._watched = has_evidence(self.pool)
         self.workload = load_workload(config.workload)
+        if isinstance(config.budget_s, tuple):
+            tiers = {"budget_tiers_s": config.budget_s}
+            self.workload = self.workload.model_copy(update=tiers)
         weighted = load_profiles(self.workload)
         rules = {} if config.agents is None else {"agents": config.agents}
         self.profiles = [part.profile.model_copy(update=rules) for part in weighted.values()]
         self._weights = np.array([part.weight for part in weighted.values()])
+        self._drift = drift_of(self.workload)
         self.tasks, task_profile = _draw_from(config, list(weighted))
         self._members = [np.flatnonzero(task_profile == p) for p in range(len(weighted))]
         self.arrivals = make_arrivals(config.arrivals)
@@ -379,7 +384,7 @@ class Simulation:
 
         params, weights = self.params, self._weights
         budgets = self.workload.budget_tiers_s
-        if self.config.budget_s is not None:
+        if isinstance(self.config.budget_s, float):
             budgets = (self.config.budget_s,)
         return PolicySpec(
             models=self.pool.aliases,
@@ -429,7 +434,11 @@ class Simulation:
     def _draw_tasks(self, count: int, rng: np.random.Generator) -> NDArray[np.int32]:
         """`count` tasks: datasets by weight, within one all of its tasks before any returns."""
         out = np.empty(count, np.int32)
-        which = rng.choice(len(self._members), count, p=self._weights)
+        if self._drift is None:
+            which = rng.choice(len(self._members), count, p=self._weights)
+        else:
+            shares = np.cumsum(self._drift.weights(np.arange(count)), axis=1)
+            which = (rng.random(count)[:, None] > shares[:, :-1]).sum(axis=1)
         for p, members in enumerate(self._members):
             wanted = int((which == p).sum())
             rounds = -(-wanted // len(members))

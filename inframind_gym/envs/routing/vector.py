@@ -47,8 +47,7 @@ class InfraMindVectorEnv(BatchEnv):
             part.flags.writeable = False
         self._masks = (shared,) * num_envs
         self._rates = np.full(num_envs, self.config.arrival_rate_per_min)
-        budget = np.nan if self.config.budget_s is None else self.config.budget_s
-        self._budgets = np.full(num_envs, budget)
+        self._budgets = np.full(num_envs, self.config.one_budget_s)
         _, self._contexts = self.simulation.buffers()
         # Compiled code writes into the same arrays at every step: it need not be told again.
         self._actions = np.zeros((num_envs, self.simulation.action_size), np.int64)

@@ -15,12 +15,14 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import (
     ArrivalProcess,
     BurstArrivals,
+    MmppArrivals,
     PoissonArrivals,
     SustainedArrivals,
     make_arrivals,
 )
 
-SPECS: list[Any] = ["poisson", "burst", "diurnal", "sustained"]
+PROFILE = {"kind": "profile", "rates": [1, 3, 2, 2], "step_s": 10}
+SPECS: list[Any] = ["poisson", "burst", "diurnal", "sustained", "mmpp", PROFILE]
 
 
 def times_of(spec: Any, rate_per_min: float, n: int, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -92,6 +94,33 @@ def test_diurnal_rate_swings_around_the_base_rate() -> None:
     assert len(times) / times[-1] == pytest.approx(10.0, rel=0.02)
     upper = times % 100.0 < 50.0
     assert upper.mean() * 2.0 == pytest.approx(1.0 + 0.8 * 2.0 / math.pi, rel=0.01)
+
+
+def test_a_profile_is_played_from_a_random_step_at_the_mean_rate() -> None:
+    """Rates of 0.5, 1.5, 1 and 1 of the mean, each for 10 s."""
+    n, firsts = 40_000, []
+    for seed in range(200):
+        firsts.append(int(np.sum(times_of(PROFILE, 600.0, 200, seed) < 1.0)))
+    assert np.mean(firsts) == pytest.approx(10.0, rel=0.1)  # any step may be the first
+    assert np.var(firsts) > 15.0  # Poisson arrivals of one rate: 10
+    times = times_of(PROFILE, 600.0, n)
+    assert len(times) / times[-1] == pytest.approx(10.0, rel=0.02)
+    phases = np.histogram(times % 40.0, bins=40)[0] / (times[-1] / 40.0)
+    assert phases.min() == pytest.approx(5.0, rel=0.15)
+    assert phases.max() == pytest.approx(15.0, rel=0.1)
+
+
+def test_a_markov_modulated_process_has_its_states_in_their_shares() -> None:
+    """Over-dispersion of counts in a short window: 1 + w·m·p(1-p)(f-1)²/(1+p(f-1))² for p of f."""
+    process = MmppArrivals(factor=9.0, burst_s=5.0, quiet_s=15.0)
+    assert process.mean_rate_factor() == pytest.approx(3.0)
+    times = process.sample(60.0, 300_000, np.random.default_rng(5))
+    assert len(times) / times[-1] == pytest.approx(3.0, rel=0.02)
+    counts = np.bincount((times / 0.1).astype(int))
+    over = (counts.var() / counts.mean() - 1.0) / counts.mean()
+    assert over == pytest.approx(0.25 * 0.75 * 8.0**2 / 3.0**2, rel=0.05)
+    starts = [process.sample(60.0, 1, np.random.default_rng(seed))[0] for seed in range(2000)]
+    assert np.mean(starts) < 0.9  # a quarter of the streams begins in a burst
 
 
 def test_sustained_stretch_has_three_times_the_rate() -> None:

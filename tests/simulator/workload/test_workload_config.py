@@ -44,8 +44,12 @@ def refused(folder: Path, data: dict[str, Any]) -> str:
     return str(caught.value)
 
 
+# Workloads for a pool with models that no other has.
+OF_ONE_POOL = {"copies": "copies-5gpu", "unseen": "unseen-5gpu"}
+
+
 def test_what_is_shipped() -> None:
-    assert set(list_configs("workloads")) == {*DATASETS, "all", "mixed"}
+    assert set(list_configs("workloads")) == {*DATASETS, "all", "mixed", "drifting", *OF_ONE_POOL}
 
 
 @pytest.mark.parametrize("name", list_configs("workloads"))
@@ -68,7 +72,8 @@ def test_shipped_workloads_are_valid(name: str) -> None:
             assert math.isclose(math.fsum(shares.values()), 1.0)
         assert set(profile.planner.topologies) == set(TOPOLOGIES)
         assert tuple(profile.strategy_mix) == STRATEGIES
-        for pool in list_configs("pools"):
+        pools = {*list_configs("pools")} - {*OF_ONE_POOL.values()}
+        for pool in (OF_ONE_POOL[name],) if name in OF_ONE_POOL else pools:
             profile.require_models(load_pool(pool).aliases)
 
 
@@ -217,3 +222,44 @@ def test_weights_of_a_mix() -> None:
 def test_models_without_a_profile_are_named() -> None:
     with pytest.raises(ConfigError, match=r"'mbpp'.*'llama-70b'.*Did you mean 'llama-"):
         load_workload("mbpp").profile.require_models(["llama-8b", "llama-70b"])
+
+
+def like(tmp_path: Path, text: str) -> WorkloadConfig:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nlike: mbpp\n" + text)
+    return load_workload(path)
+
+
+def test_a_workload_is_like_another_but_for_its_own_sections(tmp_path: Path) -> None:
+    mbpp = load_workload("mbpp")
+    mine = like(
+        tmp_path,
+        "budget_tiers_s: [5]\nmodels: {a: qwen-14b, b: {output_tokens_median: 9, ability: 1}}\n",
+    )
+    assert mine.budget_tiers_s == (5.0,) and mine.quality == mbpp.quality
+    assert mine.models is not None and mbpp.models is not None
+    assert set(mine.models) == {"a", "b"}
+    assert mine.models["a"].ability == mbpp.models["qwen-14b"].ability
+    assert [model.share for model in mine.models.values()] == [0.5, 0.5]
+    assert like(tmp_path, "description: x\n").models == mbpp.models
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("models: {a: qwen-14}\n", r"mine.yaml: models.a: unknown model 'qwen-14'"),
+        ("budget_tier_s: [5]\n", "Did you mean 'budget_tiers_s'"),
+    ],
+)
+def test_what_is_not_in_the_other_workload(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        like(tmp_path, text)
+
+
+def test_no_workload_is_like_a_mix_or_has_draws(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nlike: mixed\n")
+    with pytest.raises(ConfigError, match="mixed has no profile of its own"):
+        load_workload(path)
+    with pytest.raises(ConfigError, match="has no draws of its quality"):
+        load_workload("copies#3")

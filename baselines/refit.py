@@ -1,0 +1,254 @@
+"""Fit the fixed recipes to the scenarios of tracks: ``python -m benchmarks refit``.
+
+Every topology with up to three agents, every model and strategy plays on the validation split, at
+all loads of the scenario: in each of three rounds a third of the budget, and of those that play the
+best go on. The budget counts every simulated query, warm-up included. Where it does not allow one
+episode for every recipe, as many are drawn as it allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from baselines.fixed_recipe_search import candidates
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.routing.rollout import ENV_IDS
+from inframind_gym.benchmark.suite import name_of
+from inframind_gym.benchmark.tracks.metrics import SCORE
+from inframind_gym.benchmark.tracks.refits import Fit, add_fits
+from inframind_gym.benchmark.tracks.rollout import TrackSimulator, env_kwargs
+from inframind_gym.benchmark.tracks.suite import Played, TrackCell, TrackSuite
+from inframind_gym.benchmark.tracks.track import load_track
+from inframind_gym.errors import unknown
+from inframind_gym.policies import BasePolicy, Contexts, PolicySpec, resolve_policy
+from inframind_gym.progress import say
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
+
+POLICIES: Final = ("fixed_recipe", "fixed_recipe_by_rate")
+ROUNDS: Final = 3
+KEPT: Final = 8  # one of so many recipes goes on
+FEWEST: Final = 3  # that play in the last round
+_MOST_PLACES: Final = 500_000  # queries of all rows of an environment
+
+
+class Budget:
+    """Simulated queries that a fit may use.
+
+    Args:
+        queries: All of them.
+
+    Attributes:
+        used: Those that it has used.
+    """
+
+    def __init__(self, queries: int) -> None:
+        self.queries, self.used = queries, 0
+
+
+class _Recipes(BasePolicy):
+    """Plays a recipe in every row: actions (E, 9)."""
+
+    name = "recipes"
+    requires: Mapping[str, Any] = MappingProxyType({"level": "joint"})
+    carries_out_any_plan = False
+
+    def __init__(self, actions: NDArray[np.int64]) -> None:
+        self.actions = actions
+
+    def act_batch(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the actions of `rows`."""
+        return self.actions[rows]
+
+
+class _Player(TrackSimulator):
+    """Plays recipes, one in each of its rows."""
+
+    recipes: _Recipes
+
+    def _policy(self, cell: TrackCell) -> _Recipes:  # type: ignore[override]
+        return self.recipes
+
+
+class _Round(NamedTuple):
+    """A round of the search."""
+
+    number: int
+    episodes: int  # at every load
+
+
+def fit_recipes(
+    suite: TrackSuite, track: str, scenario: str, queries: int
+) -> dict[str, dict[str, Fit]]:
+    """Return the recipes for a scenario: one for all of its loads, and one for each.
+
+    Args:
+        suite: Of the validation split; its number of queries is that of an episode.
+        track: Name of a track.
+        scenario: Of the track; with `fit_on` the recipe is chosen on the track's scenarios of
+            those workloads.
+        queries: Budget of all.
+
+    Returns:
+        Policy -> place -> fit, as `Refits.fits` has them.
+
+    Raises:
+        BenchmarkError: The budget does not allow three episodes, or no scenario of the track has a
+            workload of `fit_on`.
+    """
+    loads = suite.at(track, scenario, 1.0).track.loads
+    sources = _sources(suite, track, scenario)
+    budget = Budget(queries)
+    spec, actions = _recipes(suite, suite.at(track, sources[0], loads[0]))
+    each = sum(suite.at(track, one, load).num_queries for one in sources for load in loads)
+    if queries < ROUNDS * each:
+        raise BenchmarkError(
+            f"{track}/{scenario}: a fit takes {ROUNDS * each:,} queries at least, got {queries:,}."
+        )
+    affordable = queries // ROUNDS // each
+    if affordable < len(actions):
+        drawn = np.random.default_rng(0).permutation(len(actions))[:affordable]
+        actions = actions[np.sort(drawn)]
+    scores = np.zeros((len(actions), len(loads)))
+    for number in range(ROUNDS):
+        episodes = max(1, queries // ROUNDS // (each * len(actions)))
+        scores = np.stack(
+            [
+                np.mean(
+                    [
+                        _play(suite, (track, one, load), actions, _Round(number, episodes), budget)
+                        for one in sources
+                    ],
+                    axis=0,
+                )
+                for load in loads
+            ],
+            axis=1,
+        )
+        if number < ROUNDS - 1:
+            keep = _leading(scores, max(FEWEST, len(actions) // KEPT))
+            actions, scores = actions[keep], scores[keep]
+    mean = scores.mean(axis=1)
+    best, place = int(mean.argmax()), f"{track}/{scenario}"
+    by_load = scores.argmax(axis=0)
+    return {
+        "fixed_recipe": {place: _fit(spec, actions[best], budget, float(mean[best]))},
+        "fixed_recipe_by_rate": {
+            f"{place}/{load:g}": _fit(spec, actions[at], budget, float(scores[at, i]))
+            for i, (load, at) in enumerate(zip(loads, by_load.tolist(), strict=True))
+        },
+    }
+
+
+def _sources(suite: TrackSuite, track: str, scenario: str) -> list[str]:
+    """Return the scenarios on which the recipes of one are chosen."""
+    played = suite.at(track, scenario, 1.0)
+    if not played.scenario.fit_on:
+        return [scenario]
+    found = [
+        name
+        for name, other in played.track.scenarios.items()
+        if other.workload in played.scenario.fit_on and name != scenario
+    ]
+    if not found:
+        raise BenchmarkError(f"{track}/{scenario}: no scenario has a workload of its fit_on.")
+    return found
+
+
+def _recipes(suite: TrackSuite, played: Played) -> tuple[PolicySpec, NDArray[np.int64]]:
+    """Return the facts of a scenario's pool, and the actions (C, 9) of all recipes."""
+    kwargs = env_kwargs(suite, played, resolve_policy("random"))
+    env: Any = gym.make_vec(ENV_IDS["surrogate"], num_envs=1, **kwargs).unwrapped
+    spec: PolicySpec = env.policy_spec()
+    return spec, candidates(spec.num_actions)
+
+
+def _play(
+    suite: TrackSuite,
+    place: tuple[str, str, float],
+    actions: NDArray[np.int64],
+    of: _Round,
+    budget: Budget,
+) -> NDArray[np.float64]:
+    """Return the mean score over the bound (C,) of actions in the same episodes at a place."""
+    played = suite.at(*place)
+    informed = played.limits.informed[place[2]]
+    first = suite.seed_list[0] + 1000 * (of.number + 1)  # no round plays the episodes of another
+    seeds = np.tile(first + np.arange(of.episodes), len(actions)).tolist()
+    chosen = np.repeat(actions, of.episodes, axis=0)
+    player, scores = _Player(suite), np.zeros(len(chosen))
+    at_once = max(1, _MOST_PLACES // played.num_queries)
+    for start in range(0, len(chosen), at_once):
+        player.recipes = _Recipes(chosen[start : start + at_once])
+        rows = range(start, min(start + at_once, len(chosen)))
+        for finished in player.run([TrackCell(str(row), *place, seeds[row]) for row in rows]):
+            for cell, layout, columns in finished:
+                sums = layout.table(columns).sum(axis=0)
+                scores[int(cell.policy)] = layout.evaluate(sums)[SCORE]
+    budget.used += len(chosen) * played.num_queries
+    each = scores.reshape(len(actions), of.episodes)
+    return np.asarray(each.mean(axis=1) / informed, np.float64)
+
+
+def _leading(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Return the indices of scores (C, L) that go on: the best over all loads, and at each."""
+    order = [np.argsort(-scores.mean(axis=1), kind="stable")[:count]]
+    order += [np.argsort(-at, kind="stable")[: max(1, count // 2)] for at in scores.T]
+    return np.unique(np.concatenate(order))
+
+
+def _fit(spec: PolicySpec, action: NDArray[np.int64], budget: Budget, score: float) -> Fit:
+    model, strategy = divmod(int(action[-1]), spec.num_strategies)
+    parts = (TOPOLOGIES[action[0]], action[1] + 1, spec.models[model], spec.strategies[strategy])
+    policy = ":".join(["fixed_recipe", *map(str, parts)])
+    return Fit(policy=policy, queries=budget.used, score=round(score, 4))
+
+
+def places_of(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return tracks and scenarios by their names, `steady` or `steady/math`.
+
+    Raises:
+        InfraMindError: There is no such track or scenario.
+    """
+    found = []
+    for name in names:
+        whole = "/" not in name or name.endswith((".yaml", ".yml"))
+        track, _, scenario = (name, "", "") if whole else name.rpartition("/")
+        known = load_track(track).scenarios
+        if scenario and scenario not in known:
+            raise BenchmarkError(f"{track}: {unknown('scenario', scenario, tuple(known))}")
+        found += [(track, one) for one in ((scenario,) if scenario else known)]
+    return found
+
+
+def refit_places(places: Sequence[tuple[str, str]], queries: int, scored: int, out: Path) -> None:
+    """Fit the recipes to scenarios, and write each into a file as soon as it is found.
+
+    Args:
+        places: Tracks and scenarios.
+        queries: Budget of a scenario.
+        scored: Scored queries of an episode.
+        out: File of refits.
+
+    Raises:
+        InfraMindError: A fit is not possible, or the file has another budget.
+    """
+    suite = TrackSuite(
+        name="refit",
+        policies=("fixed_recipe",),
+        tracks=tuple(dict.fromkeys(track for track, _ in places)),
+        num_queries=scored,
+        split="val",
+    )
+    for track, scenario in places:
+        found = fit_recipes(suite, name_of(track), scenario, queries)
+        add_fits(out, queries, found)
+        say(f"{track}/{scenario}: {next(iter(found['fixed_recipe'].values())).policy}")

@@ -1,0 +1,1 @@
+"""Tracks, the standard benchmark in steady load: files, cells, metrics, bounds and scores."""

@@ -1,0 +1,88 @@
+"""Fits of recipes to scenarios of tracks: in their budget, on what they may see."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from baselines import refit
+from baselines.fixed_recipe_search import candidates
+from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.tracks.refits import load_refits
+from inframind_gym.benchmark.tracks.suite import TrackSuite
+from inframind_gym.policies import resolve_policy
+
+SCENARIOS: dict[str, Any] = {
+    "plain": {"workload": "mbpp", "budgets_s": [5, 10]},
+    "other": {"workload": "math", "budgets_s": [5, 10]},
+    "unfitted": {"workload": "mbpp", "budgets_s": [5, 10], "fit_on": ["math"]},
+    "alone": {"workload": "mbpp", "budgets_s": [5, 10], "fit_on": ["humaneval"]},
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TrackSuite:
+    (tmp_path / "limits").mkdir()
+    track = {"name": "mine", "loads": [0.2, 2.0], "scenarios": SCENARIOS}
+    limits = {
+        "constants": "0",
+        "capacity_per_min": 100,
+        "work_s": 1.0,
+        "reach": [0.8, 0.9],
+        "informed": {0.2: 0.8, 2.0: 0.6},
+    }
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps(track))
+    own = json.dumps({"scenarios": dict.fromkeys(SCENARIOS, limits)})
+    (tmp_path / "limits" / path.name).write_text(own)
+    return TrackSuite(
+        name="refit", policies=("fixed_recipe",), tracks=(str(path),), num_queries=20, split="val"
+    )
+
+
+def test_a_fit_takes_the_best_recipe_within_its_budget(
+    config: TrackSuite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = [0, 7, 30, 60, 90, 120]
+    monkeypatch.setattr(refit, "candidates", lambda routes: candidates(routes)[chosen])
+    each = sum(config.at("mine", "plain", load).num_queries for load in (0.2, 2.0))
+    budget = refit.ROUNDS * each * len(chosen)
+    found = refit.fit_recipes(config, "mine", "plain", budget)
+    assert set(found) == set(refit.POLICIES)
+    assert list(found["fixed_recipe"]) == ["mine/plain"]
+    assert list(found["fixed_recipe_by_rate"]) == ["mine/plain/0.2", "mine/plain/2"]
+    one = found["fixed_recipe"]["mine/plain"]
+    assert each * len(chosen) < one.queries <= budget
+    assert resolve_policy(one.policy).name == one.policy
+    by_rate = [fit.score for fit in found["fixed_recipe_by_rate"].values()]
+    assert one.score is not None and one.score <= np.mean(np.array(by_rate, float)) + 1e-3
+
+
+def test_a_budget_that_allows_less_tries_fewer_recipes(config: TrackSuite, tmp_path: Path) -> None:
+    each = sum(config.at("mine", "plain", load).num_queries for load in (0.2, 2.0))
+    with pytest.raises(BenchmarkError, match=f"a fit takes {3 * each:,} queries at least"):
+        refit.fit_recipes(config, "mine", "plain", 3 * each - 1)
+    out = tmp_path / "refits.yaml"
+    track = config.tracks[0]
+    refit.refit_places([(track, "plain")], 3 * each, 20, out)
+    fits = load_refits(out)
+    assert fits.queries() == dict.fromkeys(refit.POLICIES, 3 * each)
+    assert fits.of("fixed_recipe", "mine", "plain", 0.2).startswith("fixed_recipe:")
+
+
+def test_what_is_played_unfitted_is_fitted_on_other_datasets(config: TrackSuite) -> None:
+    assert refit._sources(config, "mine", "plain") == ["plain"]
+    assert refit._sources(config, "mine", "unfitted") == ["other"]
+    with pytest.raises(BenchmarkError, match="mine/alone: no scenario has a workload"):
+        refit._sources(config, "mine", "alone")
+
+
+def test_places_are_tracks_or_scenarios() -> None:
+    assert refit.places_of(["steady/math"]) == [("steady", "math")]
+    assert ("steady", "mbpp") in refit.places_of(["steady"])
+    with pytest.raises(BenchmarkError, match="Did you mean 'math'"):
+        refit.places_of(["steady/mth"])
