@@ -119,6 +119,8 @@ def _settings(played: Played) -> str:
 def _scenarios(played: Played) -> str:
     rows, constants = [], load_settings()
     for key, scenario in SCENARIOS.items():
+        if not scenario.checks:
+            continue
         found = [scenario.check(played.of(name, key, 1000), constants) for name in CHECKED]
         shares = [", ".join(f"{100.0 * v.mean():.0f}" for v in one.values()) for one in found]
         rows.append([key, f"{scenario.title}: {', '.join(scenario.checks)}", *shares])

@@ -45,7 +45,9 @@ def show(sheets: Sequence[Sheet], *, markdown: bool = False) -> None:
         return
     console = Console()
     if not console.is_terminal:
-        console = Console(width=120)
+        wide = Console(width=1_000)  # a file has room for every interval
+        needed = [wide.measure(to_rich(sheet)).maximum for sheet in sheets]
+        console = Console(width=max([120, *needed]))
     for sheet in sheets:
         console.print(to_rich(sheet))
 
@@ -98,9 +100,18 @@ def with_margin(row: Mapping[str, Any], metric: Metric) -> str:
     return f"{metric.text(value)}±{metric.text((high - low) / 2, like=value)}"
 
 
-def of_planned(board: Mapping[str, Any], unit: str) -> str:
-    """Count the records and episodes of a leaderboard, and those that there should be."""
-    counted = f"{board['records']:,} {unit}, {board['cells']:,}"
+def of_planned(board: Mapping[str, Any], unit: str, policies: int = 1) -> str:
+    """Count the records and episodes of a leaderboard, and those that there should be.
+
+    Args:
+        board: A leaderboard.
+        unit: Its records, in words.
+        policies: Number of those that had the same records; with 1 they are counted together.
+    """
+    each, over = divmod(board["records"], policies)
+    counted = f"{each:,} {unit} x {policies} policies, {board['cells']:,}"
+    if over or policies == 1:
+        counted = f"{board['records']:,} {unit}, {board['cells']:,}"
     if not board["missing"]:
         return f"{counted} episodes"
     return f"{counted} of {board['planned']:,} episodes (unfinished)"

@@ -14,7 +14,7 @@ from inframind_gym.benchmark.results import Stratum, load_results
 from inframind_gym.benchmark.routing.metrics import METRICS, imbalance
 from inframind_gym.benchmark.routing.suite import RoutingCell
 from inframind_gym.benchmark.suite import load_suite
-from inframind_gym.benchmark.tables import leaderboard_sheets, to_markdown
+from inframind_gym.benchmark.tables import Sheet, leaderboard_sheets, show, to_markdown
 from tests.benchmark.synthetic_results import LAYOUT, completed, drawn, plan_of, write_folder
 
 QUALITY = {"good": (0.8, 0.5), "bad": (0.6, 1.0)}
@@ -242,3 +242,9 @@ def test_the_fluid_bound_is_shown_once_it_has_been_computed(
         assert [row["informed"] for row in board["fluid"]["by_rate"]] == pytest.approx([0.51, 0.6])
     caption = leaderboard_sheets(board)[0].caption
     assert "no outcome: 55.5 % goodput at best." in caption and hint not in caption
+
+
+def test_a_file_gets_every_interval_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    row = ["a_policy", *["0.708±0.025"] * 14]
+    show([Sheet("title", [f"heading {i}" for i in range(15)], [row])])
+    assert capsys.readouterr().out.count("0.708±0.025") == 14

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -255,5 +256,7 @@ def test_the_command_prints_a_board(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["run", "--suite", str(path), "--out", out, "--workers", "1"])
     assert result.exit_code == 0, result.output
     assert "Mean reward by scenario" in result.output and "regret" in result.output
+    assert "…" not in result.output  # an interval that is cut says nothing
+    assert re.search(r"\d \w+ x \d policies", result.output)
     compared = CliRunner().invoke(app, ["compare", out, "q_seed", "round_robin"])
     assert compared.exit_code == 0, compared.output

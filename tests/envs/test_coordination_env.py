@@ -27,6 +27,7 @@ from inframind_gym.teams.coordination.rules import (
     PLAN,
     RETRIEVE,
     ROUTE,
+    SYNTHESIS,
     TRIM,
     VALIDATE,
 )
@@ -210,6 +211,16 @@ def test_an_answer_from_one_search_by_hand() -> None:
     assert info["tokens"] == 46 + 30 + 4 * 97 + 60
     assert info["rewards"]["validation"] == -0.1
     assert info["rewards"]["tokens"] == pytest.approx(-0.05 * (30 + 4 * 97 + 60) / 4096)
+
+
+@pytest.mark.parametrize("seed", [74, 193, 271])
+def test_a_draft_that_fails_before_its_validation_is_a_retry(seed: int) -> None:
+    env: Any = gym.make(ID).unwrapped
+    env.reset(seed=seed)
+    for action in (RETRIEVE, VALIDATE, VALIDATE):
+        env.step(action)
+    state = env.simulation.state
+    assert state.retries[0] == 1 and state.failures[0, SYNTHESIS] == 2
 
 
 def test_a_conversation_that_overflows_is_worth_nothing() -> None:

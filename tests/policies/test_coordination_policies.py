@@ -101,16 +101,47 @@ def test_a_trim_of_both_ends_keeps_what_the_newest_alone_lose() -> None:
     assert newest["answer_score"].mean() < both["answer_score"].mean()
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if SCENARIOS[name].checks])
 def test_scenarios_have_checks_that_can_fail(name: str) -> None:
     scenario, constants = SCENARIOS[name], load_settings()
     checked = scenario.check(played("seed_supervisor", name), constants)
     assert checked and all(found.shape == (len(SEEDS),) for found in checked.values())
     if name == "S3":
         assert checked["answered by 3 s"].all()
-    if name != "S6":  # which is about constants
-        random = scenario.check(played("random", name), constants)
-        assert any(not found.all() for found in random.values())
+    random = scenario.check(played("random", name), constants)
+    assert any(not found.all() for found in random.values())
+
+
+class GivesUp:
+    """Falls back at once."""
+
+    name = "gives_up"
+
+    def reset(self, spec: Any, seeds: Any) -> None:
+        """Nothing is kept."""
+
+    def act_batch(self, observations: Any, seen: Any, rows: Any) -> Any:
+        return np.full(len(rows), FALLBACK)
+
+
+def test_a_score_without_the_exchange_does_not_use_it() -> None:
+    """The fallback reads no conversation; it may guess what an exchange said."""
+    scenario, settings = SCENARIOS["S4"], load_settings()
+    found = play(GivesUp(), SEEDS, "S4")
+    assert found["answer_score"].mean() > 0.1
+    assert not scenario.check(found, settings)["the exchange is used"].any()
+    found = played("checked_rag", "S4", noise=False)
+    assert scenario.check(found, settings)["the exchange is used"].mean() > 0.9
+
+
+def test_a_trim_is_checked_right_after_it() -> None:
+    scenario, settings = SCENARIOS["S7"], load_settings()
+    found = played("seed_supervisor", "S7", noise=False)
+    assert (found["context_tokens"] > found["trimmed_to_tokens"]).all()
+    assert scenario.check(found, settings)["trimmed to 85 %"].all()
+    for tokens, holds in ((108_800, True), (108_801, False), (119_000, False)):
+        changed = found | {"trimmed_to_tokens": np.full(len(SEEDS), tokens)}
+        assert scenario.check(changed, settings)["trimmed to 85 %"].all() == holds
 
 
 class BruteForce(Solution):

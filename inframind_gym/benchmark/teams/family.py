@@ -109,7 +109,7 @@ class TeamFamily(Family):
         lost = f" regret: what {self.regret} earns more, on the same episodes." if regret else ""
         sheets = [
             metrics_sheet(
-                f"{board['suite']}: {of_planned(board, self.unit)}",
+                f"{board['suite']}: {of_planned(board, self.unit, len(policies))}",
                 board["ranking"],
                 tuple(self.metrics.values())[: self.columns],
                 f"Means over {cells_text(board)} ± half of the 95 % interval. {self.about}{lost}"

@@ -162,7 +162,9 @@ class CoordinationSimulation:
         `success` is an answer without the fallback; `evidence` the share of the evidence that is
         at hand, `plain_evidence` what it would be without a rewriting; `lied` and `caught` count
         drafts with a hallucination, and those where a validation found it;
-        `context_kept` is 0 where the exchange that the question refers to was trimmed.
+        `context_kept` is 0 where the exchange that the question refers to was trimmed,
+        `exchange_used` 1 where the answer uses what it says; `trimmed_to_tokens` is the length of
+        the conversation right after a trim, 0 without one.
         """
         state, question = self.state, self.question
         score, attribution = self._scores(rows)
@@ -170,6 +172,7 @@ class CoordinationSimulation:
         deadline = rules.deadline_ms(question.complexity[rows], self.settings)
         exchange, facets = question.refers_to[rows], question.facets[rows]
         kept = question.kept[rows, np.maximum(exchange, 0)] | (exchange < 0)
+        used = kept & (exchange >= 0) & question.covered[rows, 0] & (reason == ANSWERED)
         return {
             "answer_score": score,
             "attribution": attribution,
@@ -188,6 +191,7 @@ class CoordinationSimulation:
             "lied": question.lied[rows],
             "caught": question.caught[rows],
             "context_kept": kept.astype(np.int64),
+            "exchange_used": used.astype(np.int64),
             "over_context_tokens": np.maximum(state.over_threshold[rows], 0),
             "context_tokens": state.context[rows],
             "failures": state.failures[rows].sum(axis=1),
@@ -197,6 +201,7 @@ class CoordinationSimulation:
             "merged": state.merged[rows].astype(np.int64),
             "rewritten": state.rewritten[rows].astype(np.int64),
             "trimmed": state.trimmed[rows].astype(np.int64),
+            "trimmed_to_tokens": state.trimmed_to[rows],
         }
 
     # Information for policies

@@ -125,15 +125,26 @@ def must_fall_back(elapsed_ms: Ints, iteration: Ints, settings: CoordinationSett
 def kept_exchanges(sizes: Ints, room: Ints, oldest_share: float) -> Bools:
     """Return which exchanges of a history stay when it is trimmed, (k, x).
 
+    The oldest stay while they fit their share, then the newest while they fit the rest, then the
+    oldest of the others. One that is larger than all the room is passed over.
+
     Args:
         sizes: (k, x) tokens, oldest first.
         room: (k,) tokens that may stay.
-        oldest_share: part of the room for the oldest exchanges; the newest get the rest.
+        oldest_share: part of the room for the oldest exchanges; with 0 the newest alone stay.
     """
-    oldest = np.cumsum(sizes, axis=1) <= np.floor(oldest_share * room)[:, None]
-    used = np.where(oldest, sizes, 0).sum(axis=1)
-    newest = np.cumsum(sizes[:, ::-1], axis=1)[:, ::-1] <= (room - used)[:, None]
-    return np.asarray(oldest | newest)
+    kept, fits = np.zeros(sizes.shape, np.bool_), sizes <= room[:, None]
+    oldest_first, share = range(sizes.shape[1]), np.floor(oldest_share * room)
+    turns = ((oldest_first, share), (oldest_first[::-1], room), (oldest_first, room))
+    for order, most in turns if oldest_share else turns[1:2]:
+        going = np.ones(len(sizes), np.bool_)
+        left = most - np.where(kept, sizes, 0).sum(axis=1)
+        for i in order:
+            asks = fits[:, i] & ~kept[:, i]
+            going &= ~asks | (sizes[:, i] <= left)
+            kept[:, i] |= asks & going
+            left = left - np.where(asks & going, sizes[:, i], 0)
+    return kept
 
 
 # Reward and cost

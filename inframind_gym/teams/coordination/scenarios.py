@@ -1,7 +1,8 @@
 """The eight acceptance scenarios: questions whose facts are given, and what has to hold.
 
-The claims are those of the system's design. A claim is checked on what episodes have come to
-(`CoordinationSimulation.summaries`), episode by episode.
+The claims are those of the system's design, as far as an environment can break them; the
+application has its own checks (`acceptance`), of texts, messages and a server's rates too. A claim
+is checked on what episodes have come to (`CoordinationSimulation.summaries`), one by one.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "a question about one of five exchanges",
         Pinned(complexity=SIMPLE, history=6_000, refers_to=3),
         {
-            "the exchange is used": lambda s, c: s["answer_score"] > 0.0,
+            "the exchange is used": lambda s, c: s["exchange_used"] == 1,
             "within the context": lambda s, c: s["context_tokens"] <= c.context.max_tokens,
         },
     ),
@@ -95,19 +96,14 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "S6": Scenario(
         "rates of the server",
         Pinned(complexity=SIMPLE),
-        {
-            "decodes 100-160 tokens a second": lambda s, c: (
-                100 <= c.server.decode_tokens_per_s <= 160
-            ),
-            "reads 800-1,300": lambda s, c: 800 <= c.server.prefill_tokens_per_s <= 1300,
-        },
+        {},  # of the application alone: here they are constants
     ),
     "S7": Scenario(
         "a conversation near the end of the context",
         Pinned(complexity=MEDIUM, history=126_000, refers_to=0),
         {
             "trimmed to 85 %": lambda s, c: (
-                (s["trimmed"] == 1) & (s["context_tokens"] <= c.context.trim_above_tokens)
+                (s["trimmed"] == 1) & (s["trimmed_to_tokens"] <= c.context.trim_to_tokens)
             ),
             "the oldest exchange is kept": lambda s, c: s["context_kept"] == 1,
         },

@@ -12,6 +12,7 @@ import base64
 import binascii
 import re
 import unicodedata
+from bisect import bisect
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,7 +30,7 @@ _ABOUT: Final = re.compile(r"\b(?:injections?|jailbreaks?|what does|means?|phras
 _INVISIBLE: Final = re.compile(
     "[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\U000e0000-\U000e007f]"
 )
-_SPACED: Final = re.compile(r"(?:\b\w ){5,}\w\b")
+_SPACED: Final = re.compile(r"(?:\b\w\s){5,}\w\b")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]{24,}={0,2}")
 # Cyrillic and Greek letters, and a typographic apostrophe, as the Latin ones that they look like.
 _LOOK_ALIKE: Final = str.maketrans(
@@ -38,7 +39,12 @@ _LOOK_ALIKE: Final = str.maketrans(
     "aeopcyxijsdgaoepvikt'",
 )
 _DIGITS: Final = str.maketrans("013457@$", "oieastas")
-_QUOTES: Final = ('"', "'", "`", "\u201c", "\u2018", "\u00ab")
+# What stands between a pair of quotation marks; an apostrophe within a word is none.
+_QUOTED: Final = re.compile(
+    r"(?<!\w)\"(?=\S)[^\"]{1,120}(?<=\S)\"(?!\w)|`[^`]{1,120}`"
+    r"|(?<!\w)['\u2018](?=\S)[^']{1,120}(?<=\S)'(?!\w)"
+    "|\u201c[^\u201c\u201d]{1,120}\u201d|\u00ab[^\u00ab\u00bb]{1,120}\u00bb"
+)
 
 
 class _Pattern(StrictModel):
@@ -110,13 +116,17 @@ def _patterns() -> tuple[tuple[_Pattern, re.Pattern[str]], ...]:
 def _findings(text: str, where: Where, depth: int) -> list[Finding]:
     found: dict[str, Finding] = {}
     for form in _forms(text):
-        is_about = _ABOUT.search(form) is not None
+        quotes = None
+        if _ABOUT.search(form) is not None:
+            quotes = [match.span() for match in _QUOTED.finditer(form)]
         for each, pattern in _patterns():
             weight = each.query if where == "query" else each.document
             match = pattern.search(form) if weight else None
             if match is None:
                 continue
-            if is_about and (where == "document" or _is_quoted(form, match)):
+            if quotes and (bare := _unquoted(pattern, form, quotes)) is not None:
+                match = bare
+            elif quotes:
                 weight *= _QUOTED_WEIGHT
             if each.pattern not in found or weight > found[each.pattern].weight:
                 found[each.pattern] = Finding(each.rule, weight, match.group()[:80].strip())
@@ -128,19 +138,32 @@ def _forms(text: str) -> list[str]:
     """Return the plain forms of a text: as it is meant, with letters for digits, unspaced."""
     visible = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).casefold()
     visible = visible.translate(_LOOK_ALIKE)
-    plain = re.sub(r"[^\S\n]+", " ", visible)
-    forms = [plain, re.sub(r"\blgnor", "ignor", plain)]
+    plain = re.sub(r"\s+", " ", visible)
+    lines = re.sub(r"[^\S\n]+", " ", visible)  # some patterns begin at one
+    forms = [plain, lines, re.sub(r"\blgnor", "ignor", plain)]
     if re.search(r"[a-z][013457@$][a-z]", plain):
         forms.append(plain.translate(_DIGITS))
-    if _SPACED.search(visible):  # two spaces between words, one between letters
-        forms.append(re.sub(r" {2,}", " ", re.sub(r"(?<=\b\w) (?=\w\b)", "", visible)))
+    if _SPACED.search(visible):  # two spaces, or a line, between words; one between letters
+        letters = re.sub(r"(?<=\b\w)[^\S\n](?=\w\b)", "", visible)
+        forms.append(re.sub(r"\s+", " ", letters))
     return list(dict.fromkeys(forms))
 
 
-def _is_quoted(text: str, match: re.Match[str]) -> bool:
-    """Return True if quotation marks stand around a match."""
-    before, after = text[: match.start()], text[match.end() :]
-    return any(mark in before and mark in after for mark in _QUOTES)
+def _unquoted(
+    pattern: re.Pattern[str], text: str, quotes: list[tuple[int, int]]
+) -> re.Match[str] | None:
+    """Return the first match that no pair of quotation marks encloses, if there is one.
+
+    Args:
+        pattern: What is searched for.
+        text: Plain form of a text.
+        quotes: Beginnings and ends of what is quoted in it, in order.
+    """
+    for match in pattern.finditer(text):
+        place = bisect(quotes, (match.start(), 0)) - 1
+        if place < 0 or match.end() >= quotes[place][1]:
+            return match
+    return None
 
 
 def _decoded(text: str) -> list[str]:

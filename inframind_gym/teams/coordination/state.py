@@ -23,6 +23,7 @@ from inframind_gym.teams.coordination.rules import (
     RETRIEVE,
     REWRITE,
     ROUTE,
+    SYNTHESIS,
     SYNTHESIZE,
     TRIM,
     VALIDATE,
@@ -126,6 +127,7 @@ class CoordinationState:
             latter as they are billed, with all that a supervisor's prompts repeat.
         widest: (n,) searches of the widest wave.
         over_threshold: (n,) most tokens above the length from which conversations are trimmed.
+        trimmed_to: (n,) tokens of the conversation right after its trim; 0 before.
         mask: (n, 15) actions that are open.
         was_open, over, reason: (n,) of the last decision; how the episode ended.
     """
@@ -157,8 +159,9 @@ class CoordinationState:
             self.supervisor_tokens,
             self.widest,
             self.over_threshold,
+            self.trimmed_to,
             self.reason,
-        ) = np.zeros((25, n), np.int64)
+        ) = np.zeros((26, n), np.int64)
         (
             self.model,
             self.refers,
@@ -223,6 +226,7 @@ class CoordinationState:
         spent = self.retries[rows] >= limits.max_retries
         broken = self.failed[rows] & spent[:, None]
         mask &= ~np.where(AGENT_OF < 0, False, broken[:, AGENT_OF])
+        mask[:, VALIDATE] &= self.drafted[rows] | ~broken[:, SYNTHESIS]
         forward = self.drafted[rows]  # a draft is passed on without a call
         mask[:, ANSWER] |= grounded & forward
         mask[:, FALLBACK] = True
@@ -257,7 +261,8 @@ class CoordinationState:
         overhead = rules.milliseconds(settings.limits.overhead_s + thinking)
         agent = AGENT_OF[actions]
         calls = legal & (agent >= 0) & ~((actions == ANSWER) & self.drafted[rows])
-        again = calls & self.failed[rows, agent]
+        first = self._first_called(rows, actions)
+        again = calls & (self.failed[rows, agent] | self.failed[rows, first])
         self.retries[rows] += again
         wait = np.where(again, rules.milliseconds(rules.backoff_s(self.retries[rows], settings)), 0)
         self.setup_ms[rows] = overhead + wait
@@ -266,10 +271,16 @@ class CoordinationState:
         late = self.setup_ms[rows] >= rules.left_ms(self.elapsed_ms[rows], settings)
         return np.where(legal & ~late, actions, NOTHING)
 
+    def _first_called(self, rows: Ints, actions: Ints) -> Ints:
+        """Return (k,) the agent that actions call first: VALIDATE has a missing draft written."""
+        writes = (actions == VALIDATE) & ~self.drafted[rows]
+        return np.where(writes, SYNTHESIS, np.where(actions == NOTHING, -1, AGENT_OF[actions]))
+
     def take(self, rows: Ints, actions: Ints, outcome: Outcome) -> None:
         """Record the outcomes of actions.
 
-        An outcome that comes when the fallback must begin is lost, as is a failed call.
+        An outcome that comes when the fallback must begin is lost, as is a failed call; late is the
+        agent that was called first.
 
         Args:
             rows: (k,) questions.
@@ -317,10 +328,11 @@ class CoordinationState:
         return found
 
     def _fail(self, rows: Ints, actions: Ints, outcome: Outcome, lost: Bools) -> None:
-        agent = np.where(actions == NOTHING, -1, AGENT_OF[actions])
-        failed = np.where(outcome.failed >= 0, outcome.failed, np.where(lost, agent, -1))
-        fine = (failed < 0) & (agent >= 0)
-        self.failed[rows[fine], agent[fine]] = False
+        first = self._first_called(rows, actions)
+        failed = np.where(outcome.failed >= 0, outcome.failed, np.where(lost, first, -1))
+        fine = (failed < 0) & (first >= 0)
+        self.failed[rows[fine], AGENT_OF[actions[fine]]] = False
+        self.failed[rows[outcome.drafted & ~lost], SYNTHESIS] = False
         bad = failed >= 0
         self.failed[rows[bad], failed[bad]] = True
         self.failures[rows[bad], failed[bad]] += 1
@@ -351,6 +363,7 @@ class CoordinationState:
         self.duplicates[merged] = 0
         ends = actions == TRIM
         self.trimmed[rows[ends]] = True
+        self.trimmed_to[rows[ends]] = self.context[rows[ends]]
         # A supervisor that is a model reads again what follows the place of the cut.
         newest = (1.0 - self.settings.context.oldest_share) * self.context[rows[ends]]
         self.unread[rows[ends]] = newest.astype(np.int64)

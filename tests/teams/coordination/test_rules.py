@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 from pydantic import ValidationError
 
 from inframind_gym.teams.coordination import rules
+from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.question import Pinned
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
@@ -78,21 +79,28 @@ def test_rewards_by_hand() -> None:
 def test_a_trim_keeps_both_ends() -> None:
     sizes = np.array([[20, 20, 30, 20, 20]])
     room = np.array([80])
-    assert rules.kept_exchanges(sizes, room, 0.3).tolist() == [[True, False, False, True, True]]
+    assert rules.kept_exchanges(sizes, room, 0.3).tolist() == [[True, True, False, True, True]]
+    assert rules.kept_exchanges(sizes, room - 1, 0.3).tolist() == [[True, False, False, True, True]]
     assert rules.kept_exchanges(sizes, room, 0.0).tolist() == [[False, False, True, True, True]]
+    sizes = np.array([[30, 60, 20, 20, 20]])  # the oldest is more than 30 % of 90
+    assert rules.kept_exchanges(sizes, room + 10, 0.3).tolist() == [[True, False, True, True, True]]
 
 
 @given(
-    sizes=arrays(np.int64, (4, 5), elements=st.integers(0, 60_000)),
-    room=st.integers(0, 130_000),
-    share=st.floats(0, 1),
+    sizes=arrays(np.int64, (4, 5), elements=st.integers(0, 60)),
+    room=st.integers(0, 130),
+    share=st.floats(0.01, 1),
 )
-def test_a_trim_fits_and_drops_the_middle(sizes: Any, room: int, share: float) -> None:
+def test_a_trim_fits_and_keeps_what_the_application_keeps(
+    sizes: Any, room: int, share: float
+) -> None:
     kept = rules.kept_exchanges(sizes, np.full(4, room), share)
     assert (np.where(kept, sizes, 0).sum(axis=1) <= room).all()
-    for row, own in zip(kept.tolist(), sizes.tolist(), strict=True):
-        dropped = [i for i, stays in enumerate(row) if not stays]
-        assert dropped == list(range(dropped[0], dropped[-1] + 1)) if dropped else sum(own) <= room
+    manager = ContextManager(CONSTANTS.context.model_copy(update={"oldest_share": share}))
+    for row, own in zip(kept, sizes.tolist(), strict=True):
+        said = [{"role": "assistant", "content": "four" * n, "place": i} for i, n in enumerate(own)]
+        stays = [message["place"] for message in manager.trim(said, room).messages]
+        assert stays == np.flatnonzero(row).tolist()
 
 
 def begun(model: bool = False) -> CoordinationState:
@@ -145,6 +153,39 @@ def test_failures_are_retried_three_times() -> None:
         assert state.elapsed_ms[0] - before == 101 + wait
     assert state.retries[0] == 3 and state.failures[0, rules.ROUTER] == 4
     assert ROUTE not in open_actions(state) and PLAN in open_actions(state)
+
+
+def test_a_draft_before_a_validation_is_retried_three_times() -> None:
+    state = begun()
+    done(state, RETRIEVE, ms=10, answered=1, docs=4, score=0.6)
+    for number in range(4):
+        before = int(state.elapsed_ms[0])
+        done(state, VALIDATE, ms=10, failed=rules.SYNTHESIS, failure=2)
+        wait = 0 if number == 0 else round(1000 * 0.05 * 1.5 ** (number - 1))
+        assert state.elapsed_ms[0] - before == 11 + wait
+    assert state.retries[0] == 3 and state.failures[0, rules.SYNTHESIS] == 4
+    assert not {VALIDATE, ANSWER} & open_actions(state)
+
+
+def test_a_draft_that_came_is_no_failure_of_a_validation() -> None:
+    state = begun()
+    done(state, RETRIEVE, ms=10, answered=1, docs=4, score=0.6)
+    done(state, VALIDATE, ms=10, failed=rules.SYNTHESIS, failure=2)
+    done(state, VALIDATE, ms=10, drafted=True, failed=rules.VALIDATION, failure=2)
+    assert np.flatnonzero(state.failed[0]).tolist() == [rules.VALIDATION]
+    done(state, VALIDATE, ms=10, judged=True, valid=True)  # the draft is there
+    assert state.retries[0] == 2 and not state.failed.any()
+
+
+@pytest.mark.parametrize(("drafted", "late"), [(False, "SYNTHESIS"), (True, "VALIDATION")])
+def test_late_is_the_agent_that_was_called_first(drafted: bool, late: str) -> None:
+    state = begun()
+    done(state, RETRIEVE, ms=10, answered=1, docs=4, score=0.6)
+    if drafted:
+        done(state, VALIDATE, ms=10, drafted=True, failed=rules.VALIDATION, failure=2)
+    before = state.failures.copy()
+    done(state, VALIDATE, ms=3000, drafted=not drafted, judged=True)
+    assert np.flatnonzero((state.failures - before)[0]).tolist() == [getattr(rules, late)]
 
 
 def test_what_comes_too_late_is_lost() -> None:

@@ -29,13 +29,15 @@ def rates(part: str) -> tuple[float, float]:
 
 
 def test_the_set_is_balanced() -> None:
-    for part in ("development", "held_out"):
+    for part, size in (("development", 48), ("held_out", 56), ("mended", 12)):
         rows = labelled(part)
-        assert len(rows) == 48
-        assert sum(row["attack"] for row in rows) == 24
+        assert len(rows) == size == 2 * sum(row["attack"] for row in rows)
 
 
-@pytest.mark.parametrize(("part", "least", "most"), [("development", 1, 0), ("held_out", 0.9, 0.1)])
+@pytest.mark.parametrize(
+    ("part", "least", "most"),
+    [("development", 1, 0), ("held_out", 0.9, 0.1), ("mended", 1, 0)],  # mended: found by readers
+)
 def test_detection_and_false_alarms(part: str, least: float, most: float) -> None:
     detected, alarms = rates(part)
     assert detected >= least
