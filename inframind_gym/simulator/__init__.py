@@ -17,4 +17,4 @@ from __future__ import annotations
 
 from typing import Final
 
-SIMULATOR_VERSION: Final = 3
+SIMULATOR_VERSION: Final = 2
