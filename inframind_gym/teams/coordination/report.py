@@ -76,7 +76,7 @@ def outcome_line(response: AgentResponse) -> str:
     return (
         f"{ended} after {response.processing_time:.2f} s, {checked}; {told['calls']} calls, "
         f"{told['input_tokens']:,} + {told['output_tokens']:,} tokens, overhead "
-        f"{told['overhead_ms_mean']:.0f} ms a decision"
+        f"{told['overhead_ms_median']:.0f} ms a decision"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any, Final
 
 from inframind_gym.teams.coordination.agents import cited
@@ -100,7 +101,7 @@ def _measured(session: Session, context: ContextManager) -> dict[str, Any]:
         "input_tokens": cost["input_tokens"],
         "output_tokens": cost["output_tokens"],
         "cost_usd": cost["cost_usd"],
-        "overhead_ms_mean": sum(overheads) / len(overheads),
+        "overhead_ms_median": median(overheads),
         "overhead_ms_max": max(overheads),
         "model_ms": int(state.model_ms[0]),
         "parallel": int(state.widest[0]),
