@@ -136,8 +136,10 @@ def drive(
     rewards: NDArray[np.float64],
     costs: NDArray[np.float64],
     status: NDArray[np.int64],
+    first: int,
+    last: int,
 ) -> None:
-    """Bring the environments `rows` to their next decision, in one of three ways.
+    """Bring the environments `rows[first:last]` to their next decision, in one of three ways.
 
     One entry point and not three, because each would compile the whole closed loop again.
 
@@ -147,20 +149,20 @@ def drive(
         rows: (k,) environments.
         observations: (E, d), contexts (E,), rewards (E,), costs (E,), status (E,): written at
             `rows`. `status` is DECISION, STREAM_OVER or TAGGED_QUERY_OVER.
+        first, last: the share of the rows.
     """
     one_query = params.settings[0].one_query
-    count = rows.shape[0]
-    for i in range(count):
+    for i in range(first, last):
         if mode == STEP:
-            if i + HEADS < count:
+            if i + HEADS < last:
                 fetch_heads(state, cluster, rows[i + HEADS])
-            if i + SERVERS < count:
+            if i + SERVERS < last:
                 later = rows[i + SERVERS]
                 fetch_servers(state, cluster, later, routed_to(params, actions[later]))
-            if i + REQUESTS < count:
+            if i + REQUESTS < last:
                 later = rows[i + REQUESTS]
                 fetch_requests(state, cluster, later, routed_to(params, actions[later]))
-            if i + QUERIES < count:
+            if i + QUERIES < last:
                 fetch_queries(state, cluster, rows[i + QUERIES])
                 fetch_row(observations, rows[i + QUERIES])
         e = rows[i]
