@@ -152,24 +152,26 @@ def drive(
         first, last: the share of the rows.
     """
     one_query = params.settings[0].one_query
-    for i in range(first, last):
+    share = rows[first:last]
+    count = share.shape[0]
+    for i in range(count):
         if mode == STEP:
-            if i + HEADS < last:
-                fetch_heads(state, cluster, rows[i + HEADS])
-            if i + SERVERS < last:
-                later = rows[i + SERVERS]
+            if i + HEADS < count:
+                fetch_heads(state, cluster, share[i + HEADS])
+            if i + SERVERS < count:
+                later = share[i + SERVERS]
                 fetch_servers(state, cluster, later, routed_to(params, actions[later]))
-            if i + REQUESTS < last:
-                later = rows[i + REQUESTS]
+            if i + REQUESTS < count:
+                later = share[i + REQUESTS]
                 fetch_requests(state, cluster, later, routed_to(params, actions[later]))
-            if i + QUERIES < last:
-                fetch_queries(state, cluster, rows[i + QUERIES])
-                fetch_row(observations, rows[i + QUERIES])
-        e = rows[i]
+            if i + QUERIES < count:
+                fetch_queries(state, cluster, share[i + QUERIES])
+                fetch_row(observations, share[i + QUERIES])
+        e = share[i]
         stream = state.stream[e]
         if mode == BEGIN:
             reset_cluster(cluster, e)
-            start_stream(params, state, e, starts[i])
+            start_stream(params, state, e, starts[first + i])
         begin_step(state, e)
         if mode == RESUME:
             stream.expecting = 1
