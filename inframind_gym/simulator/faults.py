@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from inframind_gym.configs import StrictModel, within
 from inframind_gym.errors import ConfigError

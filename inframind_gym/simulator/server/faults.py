@@ -4,8 +4,8 @@ A stream's faults are known when it starts, as a list of changes of the servers'
 (`inframind_gym.simulator.faults`). What happens is what live servers show:
 
 - A server that goes down loses its calls and all that they computed. It is closed to routers at
-  once, as one that refuses connections is, and its metrics stand still. It comes back empty, and its
-  metrics are read at once.
+  once, as one that refuses connections is, and its metrics stand still. It comes back empty, and
+  its metrics are read at once.
 - A slower pace begins with the next step.
 - The readings of a poll that are late arrive so many polls later; those that are lost never do.
   Health checks are not concerned.
@@ -99,7 +99,7 @@ def change_condition(cluster: Cluster, e: int, now_s: float, polls: int) -> int:
     cluster.reading[e, slot, KV, m] = 0.0
     cluster.reading[e, slot, TAKEN, m] = now_s
     condition.shown = min(condition.shown, polls - 1)  # this reading is news
-    return m + cluster.card.shape[0]
+    return int(m + cluster.card.shape[0])
 
 
 @inner

@@ -98,7 +98,8 @@ class Backend(Protocol):
 
         Returns:
             Completions in the order of `finish_s`; empty only when the time was reached, or a model
-            has come back before it. Every call that was submitted completes once, at its own time limit if by nothing else.
+            has come back before it. Every call that was submitted completes once, at its own time
+            limit if by nothing else.
         """
         ...
 
