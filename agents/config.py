@@ -150,11 +150,11 @@ class PpoLagrangianConfig(StrictModel):
     steps: PositiveInt = 4000  # decisions of a row in an update
     together: PositiveInt = 6  # updates in a stream, after which there is a checkpoint
     updates: PositiveInt = 30
-    cloning: NonNegativeInt = 12  # the first of them, which imitate `bid_price`
+    cloning: NonNegativeInt = 18  # the first of them, which imitate `bid_price`
     epochs: PositiveInt = 2  # passes over the decisions of an update
     minibatch: PositiveInt = 2048  # decisions of a step
-    cloning_lr: Positive = 1e-3  # of Adam
-    lr: Positive = 1e-4  # after that; falls to a tenth in equal steps
+    cloning_lr: Positive = 2e-3  # of Adam; falls to a tenth in equal steps, as does the next one
+    lr: Positive = 1e-4  # after that
     clip: Positive = 0.2
     value_weight: NonNegative = 0.5
     # weight of the entropy at the start; falls to a hundredth in equal ratios
@@ -165,7 +165,7 @@ class PpoLagrangianConfig(StrictModel):
     pid: PidConfig = PidConfig()
     horizon_s: Positive = 120.0  # for which a call is felt by others
     settled_s: NonNegative = 300.0  # age at which it counts as known what became of a query
-    congestion: NonNegative = 1.0  # weight of that; 0: nobody pays for others
+    congestion: NonNegative = 0.5  # weight of that; 0: nobody pays for others
     identity: bool = True  # a vector a model; False: the policy plays any pool
     kept: Fraction = 0.8  # of the averaged weights, from update to update
     validation_rows: PositiveInt = 36  # streams

@@ -191,9 +191,10 @@ class Learner:
     def update(self, batch: Batch, met: Met) -> dict[str, float]:
         """Learn: congestion critic, prices, PPO or imitation, λ, averaged weights."""
         c, names = self.config, self.spec.models
-        done = max(self.updates - c.cloning, 0) / max(c.updates - c.cloning - 1, 1)
+        first, last = (0, c.cloning) if self.cloning else (c.cloning, c.updates)
+        done = (self.updates - first) / max(last - first - 1, 1)
         rng = np.random.default_rng([self.seed, BATCHES, self.updates])
-        lr = c.cloning_lr if self.cloning else c.lr * (1.0 - 0.9 * done)
+        lr = (c.cloning_lr if self.cloning else c.lr) * (1.0 - 0.9 * done)
         self.optimizer.param_groups[0]["lr"] = lr
         self.congestion.learn(met)
         price = self._prices(batch)
