@@ -349,10 +349,9 @@ def train(
             key = (seed, EPISODES, learner.updates)
             world.begin(key, _rates(config, key))
             teacher = by_teacher(world.spec, world.rows) if learner.cloning else None
-            for _ in range(min(config.together, config.updates - learner.updates)):
+            phase_ends = min(config.cloning if teacher else config.updates, config.updates)
+            for _ in range(min(config.together, phase_ends - learner.updates)):
                 began = time.perf_counter()
-                if not learner.cloning:
-                    teacher = None
                 choose = teacher or by_network(learner.player(), sample=True)
                 batch = world.play(choose, (seed, DRAWS, learner.updates))
                 metrics = learner.update(batch, world.met(learner.multiplier))

@@ -44,7 +44,6 @@ class Batch(NamedTuple):
 
     row: Array  # (n,)
     query: Array  # (n,)
-    rate_per_min: Array  # (n,) of the row
     node: Array  # (n,) -1: a plan
     seen: Seen
     up: Array  # (n, M) models that could be chosen
@@ -102,7 +101,7 @@ class World:
         seeds = [seed_of(*key, row) for row in range(self.rows)]
         options = {"arrival_rate_per_min": rates}
         self._observations, _ = self.env.reset(seed=seeds, options=options)
-        self.rates, self._eyes = rates, Eyes(self.spec, self.rows)
+        self._eyes = Eyes(self.spec, self.rows)
         self.arrival_s = self.env.simulation.state.arrival_s  # (E, N)
         self.records = np.zeros((self.rows, self.queries), self.env.completed()[1].dtype)
         self.sent = np.zeros((self.rows, self.queries, self.spec.num_models), np.float32)
@@ -124,7 +123,7 @@ class World:
         of, finished = self.env.completed()
         self.records[of, finished["query"]] = finished
         node = np.where(is_plan, -1, contexts["node"])
-        return rows, query, self.rates, node, *seen, up, action, log_prob
+        return rows, query, node, *seen, up, action, log_prob
 
     def play(self, choose: Choose, key: tuple[int, ...]) -> Batch:
         """Go on by the steps of an update; returns the decisions that it can learn from.
@@ -142,7 +141,7 @@ class World:
         is_due = answer["num_nodes"] > 0
         self._waiting = [column[~is_due] for column in columns]
         due = [column[is_due] for column in columns]
-        facts: list[Any] = [*due[:4], Seen(*due[4:8]), *due[8:], answer[is_due]]
+        facts: list[Any] = [*due[:3], Seen(*due[3:7]), *due[7:], answer[is_due]]
         return Batch._make(facts)
 
     def met(self, multiplier: float) -> Met:

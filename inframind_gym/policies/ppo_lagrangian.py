@@ -298,11 +298,6 @@ class PpoLagrangianPolicy(RowwiseDraws):
         self.name = named(NAME, *(a for a in (checkpoint, mode) if a is not None))
         self.sample = mode == SAMPLE
         found = folders(self.folder) or [self.folder]
-        if checkpoint is None and not self.folder.is_dir():
-            raise ConfigError(
-                f"no checkpoint of {NAME} is shipped. Train one in a checkout: python -m "
-                f"agents.train --config {NAME} --out FOLDER, and play {NAME}:FOLDER/best"
-            )
         self._checkpoints = {folder: _open(folder) for folder in found}
         self.fingerprint = " ".join(map(fingerprint, found))  # results of others are not these
         multipliers = {config.multiplier for _, config in self._checkpoints.values()}

@@ -266,9 +266,11 @@ def test_a_folder_has_a_checkpoint_for_every_workload(
         play(resolve_policy(name), 1, 0, workload="humaneval")
 
 
-def test_it_says_how_to_train_one() -> None:
-    with pytest.raises(ConfigError, match=r"agents\.train --config ppo_lagrangian"):
-        resolve_policy("ppo_lagrangian")
+def test_the_shipped_checkpoints_play_their_workloads() -> None:
+    actions = play(resolve_policy("ppo_lagrangian"), 2, 0, workload="math")
+    assert len(np.unique(actions[..., -1])) > 1
+    with pytest.raises(ConfigError, match="--config ppo_lagrangian --workload mixed"):
+        play(resolve_policy("ppo_lagrangian"), 1, 0, workload="mixed")
 
 
 def test_models_that_are_down_are_never_chosen(world: World, learner: Learner) -> None:
