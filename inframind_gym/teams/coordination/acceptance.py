@@ -30,6 +30,7 @@ _EXCHANGES: Final = (
     ("What is kept for a token?", "Keys and values of every layer: the KV cache."),
     ("What does it take in FP8 for Qwen3-4B?", "The KV cache takes 73,728 bytes a token."),
 )
+_REFERRED: Final = "73,728"  # bytes a token, in the passages that FOLLOW_UP is about
 _LONG_TOKENS: Final = 126_000  # of a conversation near the end of the context
 _HISTORY_CHARS: Final = 2_000  # of one of its messages
 
@@ -138,17 +139,21 @@ def _follow_up(coordinator: MultiAgentCoordinator, settings: QuerySettings) -> R
         for role, text in zip(("user", "assistant"), exchange, strict=True)
     ]
     response = coordinator.process_query(FOLLOW_UP, history, settings)
+    alone = coordinator.process_query(FOLLOW_UP, settings=settings)
+    uses, would_anyway = (
+        any(_REFERRED in document.text for document in each.sources) for each in (response, alone)
+    )
     told = response.metadata
-    searched = " ".join(query for search in told["queries"] for query in search)
     return Result(
         "S4",
         response,
         {
-            "five exchanges are in the context": told["history_messages"] == 2 * len(_EXCHANGES),
+            "a source is about what the question refers to": uses,
+            "without the exchanges none is": not would_anyway,
             "within 128,000 tokens": told["context_tokens"] <= 128_000,
-            "the search names what the question refers to": "Qwen3-4B" in searched,
             "answered": told["ended_by"] == "answer",
         },
+        [f"without the exchanges: {alone.content}"],
     )
 
 
@@ -220,6 +225,9 @@ def _long(coordinator: MultiAgentCoordinator, settings: QuerySettings) -> Result
         number += 1
     response = coordinator.process_query(SIMPLE, history, settings)
     kept, told = response.history, response.metadata
+    said = [{"role": "user", "content": SIMPLE}, {"role": "assistant", "content": response.content}]
+    coordinator.read_ahead([*kept, *said])
+    later = coordinator.process_query(SIMPLE, [*kept, *said], settings)
     target, share = context.limits.trim_to_tokens, context.limits.oldest_share
     oldest = [m for i, m in enumerate(kept) if i < len(history) and m == history[i]]
     return Result(
@@ -233,6 +241,7 @@ def _long(coordinator: MultiAgentCoordinator, settings: QuerySettings) -> Result
             "the system message is there": bool(kept) and kept[0] == history[0],
             "the newest message is there": bool(kept) and kept[-1] == history[-1],
             "answered": told["ended_by"] == "answer",
+            "the next question is answered": later.metadata["ended_by"] == "answer",
         },
         [f"{len(history)} messages, {len(kept)} kept"],
     )

@@ -186,6 +186,12 @@ def validator(
     )
 
 
+def opening(history: Sequence[Mapping[str, Any]]) -> Prompt:
+    """Return the beginning that all prompts of a conversation share."""
+    shared = _prompt("", "", None, history)
+    return shared._replace(user=earlier(history))
+
+
 # Reading answers
 
 

@@ -80,13 +80,13 @@ def respond(
 def _said(session: Session) -> dict[str, Any]:
     work = session.product
     told = {"route": work.route, "plan": work.plan, "validation": work.validation}
-    withheld = [list(pair) for result in work.found for pair in result.withheld]
+    passages = [pair for result in work.found for pair in result.withheld]
     return {
         **{k: None if v is None else v.model_dump(mode="json") for k, v in told.items()},
         "decisions": session.decisions,
         "failures": session.failures,
         "queries": [list(result.queries) for result in work.found],
-        "withheld": withheld,
+        "withheld": [list(pair) for pair in (*work.withheld, *passages)],
         "missing": list(work.missing),
     }
 

@@ -79,7 +79,7 @@ class RuleAnswers:
 
     def _synthesis(self, _: LLMRequest) -> str:
         documents = merged(self._work.found)[0]
-        asked = set(terms(self._work.query))
+        asked = set(terms(lexical.in_context(self._work.query, self._work.history)))
         shared = [-len(asked & set(terms(document.text))) for document in documents]
         order = sorted(range(len(documents)), key=lambda i: (shared[i], i))
         empty = [i for i, result in enumerate(self._work.found, 1) if not result.documents]
@@ -88,7 +88,8 @@ class RuleAnswers:
     def _draft(self, _: LLMRequest) -> str:
         work = self._work
         complexity = work.route.complexity if work.route is not None else "medium"
-        return quote(work.sub_tasks, merged(work.found)[0], SENTENCES[complexity])
+        asked = [lexical.in_context(task, work.history) for task in work.sub_tasks]
+        return quote(asked, merged(work.found)[0], SENTENCES[complexity])
 
     def _fallback(self, request: LLMRequest) -> str:
         return quote((self._work.query,), request.context["documents"], SENTENCES["simple"])

@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeVar
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.teams.coordination import lexical, supervisor
-from inframind_gym.teams.coordination.agents import with_ids
+from inframind_gym.teams.coordination.agents import opening, with_ids
 from inframind_gym.teams.coordination.clock import Clock, WallClock
 from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.contracts import AgentResponse, Document, Issue
@@ -29,6 +29,7 @@ from inframind_gym.teams.coordination.inputs import (
     adapted,
     checked_query,
     messages_of,
+    screened,
     settings_of,
     within_context,
 )
@@ -49,6 +50,7 @@ VLLM_URL: Final = "http://127.0.0.1:8000/v1"  # unless $VLLM_BASE_URL says other
 MOST_CONTEXT: Final = 131_072
 ValueT = TypeVar("ValueT")
 _RULE: Final = "seed_supervisor"
+_MOST_READING_S: Final = 300.0  # of a trimmed conversation, between two queries
 
 
 class _NoLog:
@@ -188,12 +190,15 @@ class MultiAgentCoordinator:
             ConfigError: The query, a message, a setting or a person's reply is wrong.
         """
         wall = WallClock()  # it runs from here
-        query, history, options = checked_query(query), messages_of(context), settings_of(settings)
+        query, said, options = checked_query(query), messages_of(context), settings_of(settings)
         found = screen(query)
         if found.is_attack:
             self._log.append("query_refused", {"reason": found.reason})
             return refusal(found.reason, simulated=self.is_simulated)
-        session = self._session(query, history, options, wall)
+        history, withheld = screened(said)
+        for turn, reason in withheld:
+            self._log.append("turn_withheld", {"turn": turn, "reason": reason})
+        session = self._session(Work(query, history, withheld), options, wall)
         asks = (options.interrupt_before, options.interrupt_after)
         handoffs = await play(session, *asks, self._pausing(session))
         seconds = session.clock.now_ms(session.state) / 1000.0
@@ -202,6 +207,21 @@ class MultiAgentCoordinator:
         sources = [document.doc_id for document in response.sources]
         self._log.append("answer", {**told, "sources": sources, "handoffs": handoffs})
         return response
+
+    def read_ahead(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Let the server read a conversation that was trimmed, before the next query.
+
+        After a trim no cache holds what lies behind the cut. Simulated answers assume that it has
+        been read.
+
+        Raises:
+            LLMError: The call failed.
+        """
+        if self._provider is not None:
+            retries = Retries(1, timeout_s=_MOST_READING_S)
+            service = LLMService({WAY: self._provider}, log=self._log, retries=retries)
+            prompt = opening(screened(history)[0])
+            self._run(service.acall(prompt.system, prompt.user, WAY, 1, agent="read ahead"))
 
     def limits(self, settings: QuerySettings) -> Limits:
         """Return deadlines and limits of a query."""
@@ -263,11 +283,8 @@ class MultiAgentCoordinator:
 
     # One query
 
-    def _session(
-        self, query: str, history: list[Any], options: QuerySettings, wall: WallClock
-    ) -> Session:
+    def _session(self, work: Work, options: QuerySettings, wall: WallClock) -> Session:
         settings = adapted(self.settings, options, slow=not self.is_simulated)
-        work = Work(query, history)
         provider = self._provider or RuleAnswers(work, settings, check).provider()
         if self._fault is not None:
             provider = Faulty(provider, self._fault)
@@ -301,8 +318,8 @@ class MultiAgentCoordinator:
             clock,
             decide,
             self.context,
-            hint=lexical.complexity_of(query),
-            refers=lexical.refers_back(query, history),
+            hint=lexical.complexity_of(work.query),
+            refers=lexical.refers_back(work.query, work.history),
             max_num_seqs=self._max_num_seqs,
             log=self._log,
         )

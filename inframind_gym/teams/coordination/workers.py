@@ -43,6 +43,7 @@ MOST_TOKENS: Final = {
 FALLBACK_DOCUMENTS: Final = 3
 SENTENCES: Final = {"simple": 2, "medium": 2, "complex": 3}  # of an answer
 MOST_USEFUL: Final = 5  # sources that the writer is pointed to
+MOST_QUERIES: Final = 4  # forms of a question that are searched for
 RRF: Final = 60.0  # constant of reciprocal rank fusion in retrieval
 _QUOTING_S: Final = 0.05  # of the fallback's limit, to quote passages where the model is late
 _EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
@@ -65,6 +66,7 @@ class Work:
     Attributes:
         query: Of the user.
         history: Earlier turns, as far as they are kept.
+        withheld: Those of them that the screen kept back, with the reason.
         route, plan, validation: Of the agents; None before.
         found: Results of retrieval, one a search.
         is_rewritten: Searches ask for rewritten forms of their questions as well.
@@ -76,6 +78,7 @@ class Work:
 
     query: str
     history: list[Mapping[str, Any]] = field(default_factory=list)
+    withheld: tuple[tuple[str, str], ...] = ()
     route: Route | None = None
     plan: Plan | None = None
     found: list[Retrieved] = field(default_factory=list)
@@ -218,20 +221,20 @@ class Workers:
         return agents.read_plan(text, self.work.query, self._most_sub_tasks)
 
     async def _retrieval(self, calls: _Calls, task: Mapping[str, Any]) -> Retrieved:
-        """Search for one sub-task, by the words of the model, the rules and the question itself."""
+        """Search for one sub-task, by the words of the model, else of the rules, else its own.
+
+        The first form of a question makes the ranking; of others a few passages come last.
+        """
         question, strategy = str(task["sub_task"]), task["strategy"]
-        queries = [question]
-        said = [m["content"] for m in self.work.history if m["role"] == "user"]
-        if said and lexical.refers_back(question, self.work.history):
-            queries.append(f"{said[-1][:_EXTRACT_CHARS]} {question}")
+        queries = [lexical.in_context(question, self.work.history)]
+        if self.work.is_rewritten:
+            queries = [*self._rewrite(queries[0]), *queries]
         if self._model_queries:
             earlier = merged(self.work.found)[0] if self.work.is_sequential else ()
             prompt = agents.rewriter(question, self.work.history, earlier)
             text = await self._ask(calls, "retrieval", prompt, question=question)
-            queries += agents.read_queries(text)
-        if self.work.is_rewritten:
-            queries += self._rewrite(question)
-        queries = list(dict.fromkeys(queries))[:4]
+            queries = [*agents.read_queries(text), *queries]
+        queries = list(dict.fromkeys(queries))[:MOST_QUERIES]
         return await self._search(question, queries, strategy, task["top_k"])
 
     async def _synthesis(self, calls: _Calls, task: Mapping[str, Any]) -> Synthesis:
@@ -342,7 +345,7 @@ class Workers:
             strategy=strategy,
             queries=tuple(queries),
             documents=tuple(kept),
-            mean_score=_mean_score(kept, strategy, len(queries)),
+            mean_score=_mean_score(kept, strategy),
             withheld=tuple(withheld),
         )
 
@@ -357,15 +360,14 @@ def merged(found: Sequence[Retrieved]) -> tuple[list[Document], int]:
     return [once[doc_id] for doc_id in order][:10], len(in_turn) - len(order)
 
 
-def _mean_score(documents: Sequence[Document], strategy: Strategy, num_queries: int) -> float:
+def _mean_score(documents: Sequence[Document], strategy: Strategy) -> float:
     """Return the mean score of documents over the best that a strategy can give.
 
-    Several rankings are fused by reciprocal rank: a document that leads all has 1/61 from each.
+    All but the vector search fuse two rankings by reciprocal ranks: who leads both has 1/61 twice.
     """
     if not documents:
         return 0.0
-    rankings = num_queries if num_queries > 1 else 2
-    best = 1.0 if strategy == "vector" and num_queries == 1 else rankings / (RRF + 1.0)
+    best = 1.0 if strategy == "vector" else 2.0 / (RRF + 1.0)
     mean = sum(document.score for document in documents) / len(documents)
     return min(max(mean / best, 0.0), 1.0)
 
