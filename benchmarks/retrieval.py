@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from benchmarks.pages import table
 from inframind_gym.benchmark.stats import interval, resample_counts
 from inframind_gym.files import read_objects
-from inframind_gym.teams.coordination import agents
+from inframind_gym.teams.coordination import agents, reading
 from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.contracts import Document
 from inframind_gym.teams.coordination.grounding import find_issues
@@ -123,8 +123,8 @@ def rewritten_by(service: LLMService, texts: Sequence[str]) -> dict[str, list[st
             asked.system, asked.user, WAY, most, asked.schema, agent="retrieval"
         )
         try:
-            return agents.read_queries(reply.content)
-        except agents.GarbageError:
+            return reading.read_queries(reply.content)
+        except reading.GarbageError:
             return []
 
     async def ask_all() -> dict[str, list[str]]:

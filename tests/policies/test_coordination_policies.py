@@ -16,7 +16,8 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies.coordination import registry
 from inframind_gym.policies.coordination.rollout import play
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.optimum import Position, Solution, facts_of
+from inframind_gym.teams.coordination.optimum import Solution
+from inframind_gym.teams.coordination.positions import Position, facts_of
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
     FALLBACK,

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rich.console import Console
-
 from inframind_gym.teams.coordination import serving
 from inframind_gym.teams.coordination.contracts import AgentResponse
 from inframind_gym.teams.coordination.options import QuerySettings
-from inframind_gym.teams.coordination.report import print_answer
 from inframind_gym.teams.coordination.retrieval.questions import Question, load_questions
-from inframind_gym.teams.coordination.scenarios import SCENARIOS, find_scenario
+from inframind_gym.teams.coordination.scenarios import find_scenario
 from inframind_gym.teams.coordination.system import MultiAgentCoordinator
 
 SIMPLE: Final = "What is the default block size of vLLM's KV cache?"
@@ -287,18 +283,3 @@ _PLAYS: Final[dict[str, Callable[[MultiAgentCoordinator, QuerySettings], Result]
     "S7": _long,
     "S8": _parallel,
 }
-
-
-def print_result(console: Console, result: Result, run_id: str, *, as_json: bool) -> None:
-    """Print a scenario: its answer and its checks."""
-    if as_json:
-        print(json.dumps({"run_id": run_id, "passed": result.passed, **result.summary()}))
-        return
-    console.print(f"run {run_id}: {result.name}, {SCENARIOS[result.name].title}", highlight=False)
-    if result.response is not None:
-        print_answer(console, result.response)
-    console.print()
-    for note in result.notes:
-        console.print(note, highlight=False, markup=False)
-    for check, held in result.checks.items():
-        console.print(f"{'ok    ' if held else 'MISSED'} {check}", highlight=False, markup=False)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from inframind_gym.configs import validate
 from inframind_gym.errors import ConfigError
 from inframind_gym.teams.coordination.context import ContextLimits, role_of
+from inframind_gym.teams.coordination.contracts import Plan, Route
 from inframind_gym.teams.coordination.options import MOST_QUERY_CHARS, QuerySettings
 from inframind_gym.teams.coordination.screen import Where, screen
 from inframind_gym.teams.coordination.settings import CoordinationSettings
@@ -115,6 +116,27 @@ def screened(
             content = WITHHELD
         kept.append({**message, "content": content})
     return kept, tuple(withheld)
+
+
+def checked_reply(node: str, value: Any, query: str) -> str | Route | Plan:
+    """Return a person's value at a node: answer, route or plan.
+
+    Args:
+        node: Where the person was asked.
+        value: Answer (str), `Route` or `Plan`, or a mapping of their fields.
+        query: Of the user.
+
+    Raises:
+        ConfigError: The value is none of the node.
+    """
+    source = f"reply at {node}"
+    if node in ("validator", "human"):
+        if not isinstance(value, str):
+            raise ConfigError(f"{source}: give a text, not {value!r:.80}.")
+        return value
+    if node == "planner" and isinstance(value, Mapping):
+        value = {"original_query": query, **value}
+    return validate(value, Route if node == "router" else Plan, source=source)
 
 
 def settings_of(settings: QuerySettings | Mapping[str, Any] | None) -> QuerySettings:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import median
 from typing import Any, Final
 
-from inframind_gym.teams.coordination.agents import cited
 from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.contracts import AgentResponse
+from inframind_gym.teams.coordination.reading import cited
 from inframind_gym.teams.coordination.session import Session
 from inframind_gym.teams.coordination.state import REASONS
 

@@ -10,13 +10,21 @@ the question's key and of their place in it: the agent and the number of its cal
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.question import FACETS, Question
+from inframind_gym.teams.coordination.calls import (
+    CALLS,
+    DRAWS,
+    STREAM_CALL,
+    WRITER,
+    CallingQuestion,
+    Calls,
+)
+from inframind_gym.teams.coordination.question import FACETS
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
     FALLBACK,
@@ -34,63 +42,20 @@ from inframind_gym.teams.coordination.rules import (
     VALIDATE,
     VALIDATION,
     Bools,
-    Floats,
     Ints,
 )
 from inframind_gym.teams.coordination.settings import (
-    AGENTS,
     COMPLEXITIES,
 )
 from inframind_gym.teams.coordination.state import CoordinationState, Outcome
 
-STREAM_CALL: Final = 61  # of random numbers, apart from those of `simulator.rng`
-WRITER: Final = len(AGENTS)  # the synthesis agent when it writes; a row of calls of its own
-_CALLS: Final = 64  # places of draws of an agent
-_DRAWS: Final = np.arange(9, dtype=np.int64)  # of a call: failure, slow, length, 6 outcomes
-_TIMEOUT, _GARBAGE = 1, 2  # places in FAILURES
 _PLACES: Final = np.arange(FACETS)
 _SUBTASK: Final = len(COMPLEXITIES)  # place of a sub-task among the chances of a search
 _SEVERITY: Final = np.array([3, 1, 2])  # of the issues
 
 
-class _Calls(NamedTuple):
-    """Calls of agents: (k,) each."""
-
-    prompt: Ints
-    seconds: Floats
-    completion: Ints
-    failure: Ints
-    luck: Floats  # (k, 6) draws of their outcomes
-
-
-class SimulatedQuestion(Question):
+class SimulatedQuestion(CallingQuestion):
     """n questions and their agents; arguments and attributes are those of `Question`."""
-
-    def _draw(self, rows: Ints, agents: Ints, number: Ints, lengths: Ints, prompt: Ints) -> _Calls:
-        """Draw calls of agents (k,), WRITER included, by their numbers."""
-        failures, limit = self.settings.failures, self.settings.limits.call_timeout_s
-        place = agents * _CALLS + number
-        u = uniform_array(self.keys[rows, None], STREAM_CALL, place[:, None], _DRAWS)
-        factor = self._factors[(u[:, 2:3] > self._weights).sum(axis=1)]
-        completion = np.maximum(np.rint(lengths * factor), 1.0).astype(np.int64)
-        seconds = rules.call_s(prompt, completion, self.settings.server)
-        failure = np.zeros(len(rows), np.int64)
-        if self.noise:
-            seconds = np.where(u[:, 1] < failures.slow, failures.slow_factor * seconds, seconds)
-            failure[u[:, 0] < failures.timeout + failures.garbage] = _GARBAGE
-            failure[u[:, 0] < failures.timeout] = _TIMEOUT
-        who = np.where(agents == WRITER, SYNTHESIS, agents)
-        failure[(seconds > limit) | (who == self.timing_out[rows])] = _TIMEOUT
-        late = failure == _TIMEOUT
-        seconds, completion = np.where(late, limit, seconds), np.where(late, 0, completion)
-        return _Calls(prompt, seconds, completion, failure, u[:, 3:])
-
-    def _call(self, rows: Ints, agent: int, lengths: Any, prompt: Any) -> _Calls:
-        """Draw the next call of one agent in each row; every prompt begins with what is kept."""
-        number = self.calls[rows, agent]
-        self.calls[rows, agent] += 1
-        agents, lengths = np.full(len(rows), agent), np.broadcast_to(lengths, len(rows))
-        return self._draw(rows, agents, number, lengths, prompt + self.stale[rows])
 
     def act(self, rows: Ints, actions: Ints, state: CoordinationState) -> Outcome:
         """Carry out actions (k,) of `CoordinationState.decide`; questions are all different."""
@@ -110,7 +75,7 @@ class SimulatedQuestion(Question):
                 carry_out(rows[at], actions[at], at, state, outcome)
         return outcome
 
-    def _record(self, rows: Ints, at: Ints, agent: int, calls: _Calls, outcome: Outcome) -> Bools:
+    def _record(self, rows: Ints, at: Ints, agent: int, calls: Calls, outcome: Outcome) -> Bools:
         """Add one call in each row to the outcomes; returns (k,) whether it can be used."""
         failed = calls.failure > 0
         self.stale[rows[~failed]] = 0
@@ -189,32 +154,6 @@ class SimulatedQuestion(Question):
         self.unread[rows] = np.minimum(
             self.unread[rows] + docs * tokens.passage, passages.most * tokens.passage
         )
-
-    def _wave(
-        self, rows: Ints, used: Bools, max_num_seqs: int
-    ) -> tuple[Floats, Ints, Ints, Floats]:
-        """Draw up to three calls of the retrieval agent at once, which read a stale prefix once.
-
-        Returns:
-            (k,) seconds and tokens of the waves, (k, 3) failures, (k, 3, 6) draws.
-        """
-        tokens, shape = self.settings.tokens, used.shape
-        row, slot = np.nonzero(used)
-        number = self.calls[rows, RETRIEVAL][row] + slot
-        self.calls[rows, RETRIEVAL] += used.sum(axis=1)
-        stale = self.stale[rows]
-        prompt, length = tokens.query + stale[row], np.full(len(row), tokens.retrieval)
-        calls = self._draw(rows[row], np.full(len(row), RETRIEVAL), number, length, prompt)
-        completion, failure = np.zeros((2, *shape), np.int64)
-        alone, luck = np.zeros(shape), np.zeros((*shape, 6))
-        completion[row, slot], failure[row, slot] = calls.completion, calls.failure
-        alone[row, slot], luck[row, slot] = calls.seconds, calls.luck
-        prompts = np.where(used, tokens.query, 0)
-        prompts[:, 0] += stale
-        self.stale[rows[failure[:, 0] == 0]] = 0
-        together = rules.wave_s(prompts, completion, used, self.settings.server, max_num_seqs)
-        seconds = np.maximum(together, alone.max(axis=1))
-        return seconds, completion.sum(axis=1), failure, luck
 
     def _rewrite(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         outcome.ms[at] = rules.milliseconds(self.settings.search_s.rewrite)
@@ -301,8 +240,8 @@ class SimulatedQuestion(Question):
         outcome.ms[at] = rules.milliseconds(settings.fallback_s)
         outcome.prompt[at], outcome.completion[at] = tokens.query + docs, tokens.fallback
         outcome.context[at] = docs + tokens.fallback
-        place = np.full((len(rows), 1), (WRITER + 1) * _CALLS)
-        luck = uniform_array(self.keys[rows, None], STREAM_CALL, place, _DRAWS)[:, 3:]
+        place = np.full((len(rows), 1), (WRITER + 1) * CALLS)
+        luck = uniform_array(self.keys[rows, None], STREAM_CALL, place, DRAWS)[:, 3:]
         chance = self.chances[0, self.complexity[rows], self.kind[rows], 0]
         refers = self.refers_to[rows] >= 0
         chance = np.repeat(chance[:, None], FACETS, axis=1)

@@ -17,10 +17,12 @@ import numpy as np
 from inframind_gym.teams.coordination import lexical, rules
 from inframind_gym.teams.coordination.agents import earlier
 from inframind_gym.teams.coordination.contracts import Document, Issue, Validation
+from inframind_gym.teams.coordination.reports import Report
 from inframind_gym.teams.coordination.retrieval.text import terms
 from inframind_gym.teams.coordination.settings import STRATEGIES, CoordinationSettings
 from inframind_gym.teams.coordination.state import CoordinationState
-from inframind_gym.teams.coordination.workers import SENTENCES, Report, Work, merged
+from inframind_gym.teams.coordination.work import Work, merged
+from inframind_gym.teams.coordination.workers import SENTENCES
 from inframind_gym.teams.llm.providers import Simulated
 from inframind_gym.teams.llm.types import Completion, LLMRequest, estimate_tokens
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import TracebackType
@@ -18,12 +18,12 @@ from typing import Any, Final, Self, TypeVar
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.teams.coordination import lexical, supervisor
-from inframind_gym.teams.coordination.agents import opening, with_ids
+from inframind_gym.teams.coordination.agents import opening
 from inframind_gym.teams.coordination.clock import Clock, WallClock
 from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.contracts import AgentResponse, Document, Issue
 from inframind_gym.teams.coordination.faults import Faulty
-from inframind_gym.teams.coordination.graph import Ask, Pause, Reply, has_langgraph, play
+from inframind_gym.teams.coordination.graph import Ask, has_langgraph, play, timed
 from inframind_gym.teams.coordination.grounding import find_issues
 from inframind_gym.teams.coordination.inputs import (
     adapted,
@@ -34,14 +34,17 @@ from inframind_gym.teams.coordination.inputs import (
     within_context,
 )
 from inframind_gym.teams.coordination.options import MODEL, QuerySettings
+from inframind_gym.teams.coordination.reading import with_ids
 from inframind_gym.teams.coordination.response import refusal, respond
 from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrite
 from inframind_gym.teams.coordination.screen import screen
+from inframind_gym.teams.coordination.searching import Searcher
 from inframind_gym.teams.coordination.serving import Speed, VllmServer, measure
-from inframind_gym.teams.coordination.session import Decider, Session
+from inframind_gym.teams.coordination.session import Session
 from inframind_gym.teams.coordination.settings import CoordinationSettings, Limits, load_settings
 from inframind_gym.teams.coordination.simulated import RuleAnswers, VirtualClock
-from inframind_gym.teams.coordination.workers import WAY, Searcher, Work, Workers
+from inframind_gym.teams.coordination.work import Work
+from inframind_gym.teams.coordination.workers import WAY, Workers
 from inframind_gym.teams.llm.providers import SIMULATED, open_provider
 from inframind_gym.teams.llm.service import EventLog, LLMService, Retries
 from inframind_gym.teams.llm.types import Provider
@@ -49,7 +52,6 @@ from inframind_gym.teams.llm.types import Provider
 VLLM_URL: Final = "http://127.0.0.1:8000/v1"  # unless $VLLM_BASE_URL says otherwise
 MOST_CONTEXT: Final = 131_072
 ValueT = TypeVar("ValueT")
-_RULE: Final = "seed_supervisor"
 _MOST_READING_S: Final = 300.0  # of a trimmed conversation, between two queries
 
 
@@ -200,7 +202,7 @@ class MultiAgentCoordinator:
             self._log.append("turn_withheld", {"turn": turn, "reason": reason})
         session = self._session(Work(query, history, withheld), options, wall)
         asks = (options.interrupt_before, options.interrupt_after)
-        handoffs = await play(session, *asks, self._pausing(session))
+        handoffs = await play(session, *asks, timed(self._ask, session.pause, self._log))
         seconds = session.clock.now_ms(session.state) / 1000.0
         response = respond(session, handoffs, self.context, seconds)
         told = response.model_dump(include={"content", "validation_score", "processing_time"})
@@ -309,7 +311,8 @@ class MultiAgentCoordinator:
             model_queries=options.rewrite == "model",
         )
         clock: Clock = VirtualClock(settings) if self.is_simulated else wall
-        decide = self._decider(options.policy, settings, service, work)
+        team = (settings, self._max_num_seqs, self._seed)
+        decide = supervisor.decider(options.policy, *team, service, work, self._log)
         return Session(
             settings,
             options,
@@ -323,44 +326,6 @@ class MultiAgentCoordinator:
             max_num_seqs=self._max_num_seqs,
             log=self._log,
         )
-
-    def _decider(
-        self, policy: str, settings: CoordinationSettings, service: LLMService, work: Work
-    ) -> Decider:
-        """Return who decides: a policy, or the model with the rule of the design behind it.
-
-        Raises:
-            ConfigError: The policy is not known, or there is no model to ask.
-        """
-        is_model = policy == supervisor.NAME
-        rule = supervisor.PolicySupervisor(
-            _RULE if is_model else policy, settings, self._max_num_seqs, self._seed
-        )
-        if not is_model:
-            return rule
-        if self.is_simulated:
-            raise ConfigError(f"policy {supervisor.NAME} asks a model: name one with --provider.")
-        return supervisor.LlmSupervisor(service, work, rule, self._log)
-
-    def _pausing(self, session: Session) -> Ask | None:
-        """Return `ask`, with the clock stopped while a person thinks."""
-        ask = self._ask
-        if ask is None:
-            return None
-
-        async def pausing(pause: Pause) -> Reply:
-            began_s = time.monotonic()
-            answer = ask(pause)
-            reply = await answer if isinstance(answer, Awaitable) else answer
-            took_s = time.monotonic() - began_s
-            session.pause(took_s)
-            self._log.append(
-                "pause",
-                {"when": pause.when, "node": pause.node, "goes_on": reply.goes_on, "s": took_s},
-            )
-            return reply
-
-        return pausing
 
 
 def check(query: str, response: str, sources: Sequence[Document]) -> list[Issue]:

@@ -11,7 +11,10 @@ from gymnasium.utils import seeding
 
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.contracts import Document
+from inframind_gym.teams.coordination.outcomes import FAILURES, Outcome
 from inframind_gym.teams.coordination.question import Pinned
+from inframind_gym.teams.coordination.reports import Report
+from inframind_gym.teams.coordination.searching import RRF
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
     COMPLEXITIES,
@@ -21,8 +24,7 @@ from inframind_gym.teams.coordination.settings import (
     CoordinationSettings,
 )
 from inframind_gym.teams.coordination.simulate import SimulatedQuestion
-from inframind_gym.teams.coordination.state import FAILURES, CoordinationState, Outcome
-from inframind_gym.teams.coordination.workers import RRF, Report
+from inframind_gym.teams.coordination.state import CoordinationState
 from inframind_gym.teams.llm.types import AttemptError, Completion, LLMRequest
 
 ROW = np.zeros(1, np.int64)

@@ -23,7 +23,8 @@ from inframind_gym.teams.coordination.scenarios import SCENARIOS, Scenario
 from inframind_gym.teams.coordination.session import Session
 from inframind_gym.teams.coordination.settings import load_settings
 from inframind_gym.teams.coordination.state import ANSWERED, OVERFLOWED, CoordinationState
-from inframind_gym.teams.coordination.workers import WAY, Work, Workers
+from inframind_gym.teams.coordination.work import Work
+from inframind_gym.teams.coordination.workers import WAY, Workers
 from inframind_gym.teams.llm.service import LLMService, Retries
 from tests.teams.coordination.drawn import QUERY, ROW, DrawnTeam
 from tests.teams.token_budget.runs import Log

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.teams.coordination import agents
+from inframind_gym.teams.coordination import agents, reading
 from inframind_gym.teams.coordination.contracts import AgentResponse, Issue
 from inframind_gym.teams.coordination.inputs import WITHHELD
 from inframind_gym.teams.coordination.question import Pinned
@@ -151,7 +151,7 @@ def test_what_a_model_wrote_is_material_before_the_task(prompt: Prompt, mark: st
 
 def test_a_sub_task_is_one_line() -> None:
     told = {"sub_tasks": ["a\n\nTask: b"], "execution_order": "parallel"}
-    plan = agents.read_plan(json.dumps({**told, "estimated_complexity": "low"}), "What?", 3)
+    plan = reading.read_plan(json.dumps({**told, "estimated_complexity": "low"}), "What?", 3)
     assert plan.sub_tasks == ("a Task: b",)
 
 
