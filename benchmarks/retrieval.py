@@ -32,6 +32,7 @@ from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrit
 from inframind_gym.teams.coordination.retrieval.questions import Question, load_questions
 from inframind_gym.teams.coordination.retrieval.retriever import STRATEGIES, TOP_K
 from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
+from inframind_gym.teams.coordination.searching import in_order
 from inframind_gym.teams.coordination.workers import MOST_TOKENS, WAY
 from inframind_gym.teams.llm.providers import open_provider
 from inframind_gym.teams.llm.service import LLMService
@@ -269,7 +270,7 @@ def report(half: str = "test", provider: str | None = None, model: str | None = 
         readable = sum(bool(each) for each in said.values())
         for strategy in STRATEGIES:
             name = f"`{strategy}`, {way.model} ({readable} readable)"
-            by_model = Searched(retriever, questions, strategy, lambda q: [*said[q], q])
+            by_model = Searched(retriever, questions, strategy, lambda q: in_order(q, [q], said[q]))
             more[name] = main[strategy][0], by_model
             added = Searched(retriever, questions, strategy, lambda q: rewrite(q, corpus, said[q]))
             more[f"{name}, as variants"] = main[strategy][0], added

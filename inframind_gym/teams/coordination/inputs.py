@@ -134,9 +134,11 @@ def checked_reply(node: str, value: Any, query: str) -> str | Route | Plan:
         if not isinstance(value, str):
             raise ConfigError(f"{source}: give a text, not {value!r:.80}.")
         return value
-    if node == "planner" and isinstance(value, Mapping):
+    if node == "router":
+        return validate(value, Route, source=source)
+    if isinstance(value, Mapping):
         value = {"original_query": query, **value}
-    return validate(value, Route if node == "router" else Plan, source=source)
+    return validate(value, Plan, source=source)
 
 
 def settings_of(settings: QuerySettings | Mapping[str, Any] | None) -> QuerySettings:

@@ -83,8 +83,8 @@ def _said(session: Session) -> dict[str, Any]:
     passages = [pair for result in work.found for pair in result.withheld]
     return {
         **{k: None if v is None else v.model_dump(mode="json") for k, v in told.items()},
-        "decisions": session.decisions,
-        "failures": session.failures,
+        "decisions": session.audit.decisions,
+        "failures": session.audit.failures,
         "queries": [list(result.queries) for result in work.found],
         "withheld": [list(pair) for pair in (*work.withheld, *passages)],
         "missing": list(work.missing),
@@ -92,7 +92,7 @@ def _said(session: Session) -> dict[str, Any]:
 
 
 def _measured(session: Session, context: ContextManager) -> dict[str, Any]:
-    state, overheads = session.state, session.overheads_ms or [0.0]
+    state, overheads = session.state, session.audit.overheads_ms or [0.0]
     cost, history = session.service.get_cost_summary(), session.product.history
     return {
         "simulated": session.service.is_simulated,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from inframind_gym.teams.coordination.contracts import Document, Retrieved, Strategy
+from inframind_gym.teams.coordination.retrieval.text import terms
 from inframind_gym.teams.coordination.screen import screen
 from inframind_gym.teams.llm.service import EventLog
 
@@ -22,6 +23,20 @@ class Searcher(Protocol):
     ) -> list[Document]:
         """Return the best documents, best first."""
         ...
+
+
+def in_order(question: str, queries: list[str], said: list[str]) -> list[str]:
+    """Return forms of a question, the best first.
+
+    Args:
+        question: As it was asked.
+        queries: Its forms by rules, the best first.
+        said: Forms by a model. They come last if the first lacks more than half of the question's
+            words: small models answer, or repeat what they were told.
+    """
+    asked = set(terms(question))
+    keeps = 2 * len(asked & set(terms(said[0]))) >= len(asked) if said else False
+    return [*said, *queries] if keeps else [*queries, *said]
 
 
 async def search(

@@ -16,12 +16,13 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from inframind_gym.teams.coordination import rules
+from inframind_gym.teams.coordination.audit import Audit
 from inframind_gym.teams.coordination.clock import Clock, WallClock
 from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.graph import HUMAN, SUPERVISOR, Task, message
 from inframind_gym.teams.coordination.inputs import checked_reply
 from inframind_gym.teams.coordination.options import QuerySettings
-from inframind_gym.teams.coordination.reports import AGENT_OF, Report, outcome_of
+from inframind_gym.teams.coordination.reports import Report, outcome_of
 from inframind_gym.teams.coordination.settings import CoordinationSettings
 from inframind_gym.teams.coordination.state import REASONS, CoordinationState
 from inframind_gym.teams.coordination.tasks import waves_of
@@ -78,16 +79,14 @@ class Session:
         self.state = CoordinationState(settings, 1, max_num_seqs)
         history = context.estimate_tokens(work.history)
         self.state.begin(_ROW, hint, refers, history, model=False)
-        self.decisions: list[dict[str, Any]] = []
-        self.failures: list[dict[str, Any]] = []
-        self.overheads_ms: list[float] = []
+        self.audit = Audit(log)
         self.was_stopped = self.is_refused = False
         self._workers, self._decide, self._context, self._log = workers, decide, context, log
         self._action: int | None = None  # under way
         self._waves: list[list[Task]] = []  # of the action, that are still to be sent out
         self._reports: list[Report] = []  # of the action
         self._thought = (0, 0)  # tokens of the supervisor's turn, if it is a model
-        self._idle_since_s, self._is_wave_begun = time.monotonic(), False
+        self._is_wave_begun = False
 
     # The supervisor
 
@@ -121,7 +120,7 @@ class Session:
         """Ask the policy, unless the fallback is forced; returns what is carried out."""
         state = self.state
         if len(state.forced(_ROW)):
-            self._note(rules.FALLBACK, forced=REASONS[int(state.reason[0])])
+            self.audit.decided(state, rules.FALLBACK, forced=REASONS[int(state.reason[0])])
             return int(rules.FALLBACK)
         on = self.options.enable_multi_agent
         action, thought_ms = await self._chosen() if on else (int(rules.FALLBACK), 0)
@@ -131,12 +130,12 @@ class Session:
         state.overhead_ms[0] += thought_ms
         if done != rules.FALLBACK and self._left_s <= 0.0:
             done = rules.NOTHING
-        self._note(action, refused=done != action)
+        self.audit.decided(state, action, refused=done != action)
         if int(state.retries[0]) > retries:
             backoff_s = float(rules.backoff_s(state.retries[:1], self.settings)[0])
             wait_s = min(backoff_s, self._left_s)
             await self.clock.wait(wait_s)
-            self._idle_since_s += wait_s
+            self.audit.idle_since_s += wait_s
         return done
 
     async def _chosen(self) -> tuple[int, int]:
@@ -152,25 +151,9 @@ class Session:
             async with asyncio.timeout(self._left_s):
                 action = int(await chosen)
         took_s = time.monotonic() - began_s
-        self._idle_since_s += took_s  # no overhead of the graph
+        self.audit.idle_since_s += took_s  # no overhead of the graph
         self._thought = getattr(self._decide, "tokens", (0, 0))
         return action, round(1000.0 * took_s)
-
-    def _note(self, action: int, **more: Any) -> None:
-        """Write a decision and what it was based on."""
-        state = self.state
-        told = {
-            "iteration": int(state.iteration[0]),
-            "action": rules.NAMES[action],
-            "elapsed_ms": int(state.elapsed_ms[0]),
-            "context_tokens": int(state.context[0]),
-            "docs": int(state.docs[0]),
-            "pending": int(state.pending[0]),
-            **{key: value for key, value in more.items() if value},
-        }
-        self.decisions.append(told)
-        names = [rules.NAMES[i] for i in np.flatnonzero(state.mask[0])]
-        self._log.append("decision", {**told, "open": names})
 
     @property
     def _left_s(self) -> float:
@@ -215,39 +198,17 @@ class Session:
             return []
         if not self._is_wave_begun:
             self._is_wave_begun = True
-            self._count_overhead()
+            self.audit.resumed(self.options.agent_decision_timeout_ms)
         if agent == "tools":
             report = self._use_tool(task["tool"])
         else:
             report = await self._workers.perform(agent, task, task["limit_s"], task["slot"])
         self._reports.append(report)
-        self._idle_since_s = max(self._idle_since_s, report.ended_s)
-        if report.failure:
-            self._failed(report)
+        self.audit.came_back(report, int(self.state.iteration[0]))
         if not self.options.add_handoff_back_messages:
             return []
         said = report.failure or type(report.value).__name__
         return [self._message("handoff_back", task["node"], SUPERVISOR, said)]
-
-    def _count_overhead(self) -> None:
-        """Note the time since the last agent came back: the supervisor and the graph."""
-        took_ms = 1000.0 * (time.monotonic() - self._idle_since_s)
-        self.overheads_ms.append(took_ms)
-        if took_ms > self.options.agent_decision_timeout_ms:
-            limit = self.options.agent_decision_timeout_ms
-            self._log.append("slow_decision", {"overhead_ms": took_ms, "limit_ms": limit})
-
-    def _failed(self, report: Report) -> None:
-        told = {
-            "agent": AGENT_OF.get(report.agent, report.agent),
-            "task": report.agent,
-            "iteration": int(self.state.iteration[0]),
-            "failure": report.failure,
-            "message": report.message,
-            "after_s": round(report.ended_s - report.began_s, 3),
-        }
-        self.failures.append(told)
-        self._log.append("agent_failed", told)
 
     def _use_tool(self, tool: str) -> Report:
         began_s = time.monotonic()
@@ -316,7 +277,7 @@ class Session:
 
     def pause(self, took_s: float) -> None:
         """Take a person's time off the clock."""
-        self._idle_since_s += took_s
+        self.audit.idle_since_s += took_s
         if isinstance(self.clock, WallClock):
             self.clock.paused_s += took_s
 

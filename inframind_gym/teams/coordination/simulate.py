@@ -24,6 +24,7 @@ from inframind_gym.teams.coordination.calls import (
     CallingQuestion,
     Calls,
 )
+from inframind_gym.teams.coordination.outcomes import Outcome
 from inframind_gym.teams.coordination.question import FACETS
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
@@ -47,7 +48,7 @@ from inframind_gym.teams.coordination.rules import (
 from inframind_gym.teams.coordination.settings import (
     COMPLEXITIES,
 )
-from inframind_gym.teams.coordination.state import CoordinationState, Outcome
+from inframind_gym.teams.coordination.state import CoordinationState
 
 _PLACES: Final = np.arange(FACETS)
 _SUBTASK: Final = len(COMPLEXITIES)  # place of a sub-task among the chances of a search

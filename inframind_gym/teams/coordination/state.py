@@ -76,49 +76,16 @@ class CoordinationState:
 
     def __init__(self, settings: CoordinationSettings, n: int, max_num_seqs: int) -> None:
         self.settings, self.max_num_seqs = settings, max_num_seqs
-        (
-            self.hint,
-            self.strategy,
-            self.complexity,
-            self.subtasks,
-            self.pending,
-            self.searches,
-            self.docs,
-            self.duplicates,
-            self.severity,
-            self.regenerations,
-            self.retries,
-            self.context,
-            self.unread,
-            self.elapsed_ms,
-            self.iteration,
-            self.setup_ms,
-            self.agent_ms,
-            self.overhead_ms,
-            self.model_ms,
-            self.tokens,
-            self.total_tokens,
-            self.supervisor_tokens,
-            self.widest,
-            self.over_threshold,
-            self.trimmed_to,
-            self.reason,
-        ) = np.zeros((26, n), np.int64)
-        (
-            self.model,
-            self.refers,
-            self.routed,
-            self.needs_planning,
-            self.planned,
-            self.rewritten,
-            self.merged,
-            self.drafted,
-            self.judged,
-            self.valid,
-            self.trimmed,
-            self.was_open,
-            self.over,
-        ) = np.zeros((13, n), np.bool_)
+        self.hint, self.strategy, self.complexity, self.subtasks = np.zeros((4, n), np.int64)
+        self.pending, self.searches, self.docs, self.duplicates = np.zeros((4, n), np.int64)
+        self.severity, self.regenerations, self.retries, self.context = np.zeros((4, n), np.int64)
+        self.unread, self.elapsed_ms, self.iteration, self.setup_ms = np.zeros((4, n), np.int64)
+        self.agent_ms, self.overhead_ms, self.model_ms, self.tokens = np.zeros((4, n), np.int64)
+        self.total_tokens, self.supervisor_tokens, self.widest = np.zeros((3, n), np.int64)
+        self.over_threshold, self.trimmed_to, self.reason = np.zeros((3, n), np.int64)
+        self.model, self.refers, self.routed, self.needs_planning = np.zeros((4, n), np.bool_)
+        self.planned, self.rewritten, self.merged, self.drafted = np.zeros((4, n), np.bool_)
+        self.judged, self.valid, self.trimmed, self.was_open, self.over = np.zeros((5, n), np.bool_)
         self.confidence, self.score, self.verdict = np.zeros((3, n))
         self.searched = np.zeros((n, len(STRATEGIES)), np.bool_)
         self.failed = np.zeros((n, len(AGENTS)), np.bool_)

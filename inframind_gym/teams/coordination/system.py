@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -241,12 +240,6 @@ class MultiAgentCoordinator:
     def rewrite(self, query: str) -> list[str]:
         """Return the forms of a query that retrieval searches for, by rules."""
         return rewrite(query, self._corpus)
-
-    def rewriting_ms(self, query: str) -> float:
-        """Return the milliseconds that rewriting a query by rules takes."""
-        began_s = time.perf_counter()
-        self.rewrite(query)
-        return 1000.0 * (time.perf_counter() - began_s)
 
     def measure(self) -> Speed:
         """Return the speed of the server, see `serving.measure`.

@@ -24,7 +24,7 @@ from inframind_gym.teams.coordination.contracts import (
     Validation,
 )
 from inframind_gym.teams.coordination.reports import Report
-from inframind_gym.teams.coordination.searching import Searcher, extract, search
+from inframind_gym.teams.coordination.searching import Searcher, extract, in_order, search
 from inframind_gym.teams.coordination.work import Work, merged
 from inframind_gym.teams.llm.service import EventLog, LLMService
 from inframind_gym.teams.llm.types import BudgetError, LLMError, estimate_tokens
@@ -154,10 +154,10 @@ class Workers:
             earlier = merged(self.work.found)[0] if self.work.is_sequential else ()
             prompt = agents.rewriter(question, self.work.history, earlier)
             text = await self._ask(calls, "retrieval", prompt, question=question)
-            queries = [*reading.read_queries(text), *queries]
+            queries = in_order(question, queries, reading.read_queries(text))
         queries = list(dict.fromkeys(queries))[:MOST_QUERIES]
-        found = (question, queries, strategy, task["top_k"])
-        return await search(self._searcher, *found, self._log)
+        top_k = task["top_k"]
+        return await search(self._searcher, question, queries, strategy, top_k, self._log)
 
     async def _synthesis(self, calls: _Calls, task: Mapping[str, Any]) -> Synthesis:
         """Bring the documents of all sub-tasks into one list, the most useful first."""
@@ -215,8 +215,8 @@ class Workers:
         Its prompt has no earlier turns, which no cache may hold, but their system messages.
         """
         work, began_s = self.work, time.monotonic()
-        asked: tuple[Any, ...] = (work.query, [work.query], "vector", FALLBACK_DOCUMENTS)
-        found = await search(self._searcher, *asked, self._log)
+        asked = (work.query, [work.query])
+        found = await search(self._searcher, *asked, "vector", FALLBACK_DOCUMENTS, self._log)
         documents = found.documents
         try:
             left_s = task["limit_s"] - _QUOTING_S - (time.monotonic() - began_s)

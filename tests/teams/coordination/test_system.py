@@ -21,6 +21,7 @@ from inframind_gym.teams.coordination.question import Pinned
 from inframind_gym.teams.coordination.retrieval import Corpus, Passage, Retriever
 from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
 from inframind_gym.teams.coordination.rules import TRIM
+from inframind_gym.teams.coordination.searching import in_order
 from inframind_gym.teams.coordination.settings import load_settings
 from inframind_gym.teams.coordination.simulate import SimulatedQuestion
 from inframind_gym.teams.coordination.state import CoordinationState
@@ -232,6 +233,21 @@ def test_the_best_form_of_a_question_is_searched_for_first(
         team.process_query(asked, HISTORY, {**SLOW, "rewrite": rewrite})
     by_model = [asked, "other words"] if rewrite == "model" else []
     assert searcher.queries[-1] == [*by_model, f"better: {said}", said]
+
+
+def test_a_models_form_that_loses_the_question_comes_last() -> None:
+    asked = ["How large is a block of the cache?"]
+    assert in_order(asked[0], asked, ["size of a cache block", "b"]) == [
+        "size of a cache block",
+        "b",
+        *asked,
+    ]
+    assert in_order(asked[0], asked, ["names written out", "b"]) == [
+        *asked,
+        "names written out",
+        "b",
+    ]
+    assert in_order(asked[0], asked, []) == asked
 
 
 def test_a_trimmed_conversation_is_read_before_the_next_query() -> None:
