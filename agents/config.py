@@ -151,6 +151,7 @@ class PpoLagrangianConfig(StrictModel):
     together: PositiveInt = 6  # updates in a stream, after which there is a checkpoint
     updates: PositiveInt = 30
     cloning: NonNegativeInt = 18  # the first of them, which imitate `bid_price`
+    teacher: str | None = None  # folder of its checkpoint; null: the shipped one
     epochs: PositiveInt = 2  # passes over the decisions of an update
     minibatch: PositiveInt = 2048  # decisions of a step
     cloning_lr: Positive = 2e-3  # of Adam; falls to a tenth in equal steps, as does the next one

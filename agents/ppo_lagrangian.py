@@ -348,7 +348,9 @@ def train(
         while learner.updates < config.updates:  # streams, and a checkpoint after them
             key = (seed, EPISODES, learner.updates)
             world.begin(key, _rates(config, key))
-            teacher = by_teacher(world.spec, world.rows) if learner.cloning else None
+            teacher = None
+            if learner.cloning:
+                teacher = by_teacher(world.spec, world.rows, config.teacher)
             phase_ends = min(config.cloning if teacher else config.updates, config.updates)
             for _ in range(min(config.together, phase_ends - learner.updates)):
                 began = time.perf_counter()

@@ -188,14 +188,20 @@ def by_network(player: Player, *, sample: bool) -> Choose:
     return choose
 
 
-def by_teacher(spec: PolicySpec, rows: int) -> Choose:
+def by_teacher(spec: PolicySpec, rows: int, folder: str | None = None) -> Choose:
     """Return the chooser that is imitated: the recipes of `bid_price`.
+
+    Args:
+        spec: the facts of the run.
+        rows: how many.
+        folder: of its checkpoint; None: the shipped one.
 
     Raises:
         ConfigError: it has no prices for this pool.
     """
-    teacher, everyone = BidPricePolicy(), np.arange(rows)
+    everyone = np.arange(rows)
     try:
+        teacher = BidPricePolicy(folder)
         teacher.reset(spec, [0] * rows)
     except ConfigError as error:
         raise ConfigError(f"{error} Or imitate nothing: --set cloning=0.") from None

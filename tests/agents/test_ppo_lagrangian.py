@@ -188,6 +188,14 @@ def test_the_first_updates_imitate() -> None:
     assert (routes[taken].argmax(1) == batch.action[taken]).mean() > 0.6
 
 
+def test_a_teacher_must_know_the_pool() -> None:
+    world = World(settings("env.pool=single-gpu"), "train", 1, 10)
+    with pytest.raises(ConfigError, match="Or imitate nothing: --set cloning=0"):
+        by_teacher(world.spec, 1)
+    with pytest.raises(ConfigError, match="nowhere"):
+        by_teacher(world.spec, 1, "nowhere")
+
+
 def test_a_training_that_is_resumed_ends_alike(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     found = train(settings("promise=0.9", "cloning=1", "together=1"), seed=3, out=whole)
