@@ -92,7 +92,8 @@ def read_ask(data: bytes, path: str, served: str, max_model_len: int) -> Ask:
     least, seed = _whole(body, "min_tokens") or 0, _whole(body, "seed")
     stream, options = bool(body.get("stream")), body.get("stream_options")
     _check_length(prompt_tokens, wanted, max_model_len)
-    max_tokens = max_model_len - prompt_tokens if wanted is None else wanted
+    room = max_model_len - prompt_tokens
+    max_tokens = room if wanted is None else min(wanted, room)
     if least > max_tokens:
         raise RefusedError(
             400, f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {least}."
@@ -145,12 +146,13 @@ def read_json(data: bytes) -> dict[str, Any]:
         body = json.loads(data)
     except (ValueError, RecursionError) as error:
         why = str(error).partition(":")[0]
-        raise _invalid(
-            "1", "json_invalid", "JSON decode error", "<dict of 0 items>", {"error": why}
+        raise invalid(
+            "body.1", "json_invalid", "JSON decode error", "<dict of 0 items>", {"error": why}
         ) from None
     if not isinstance(body, dict):
         words = "Input should be a valid dictionary or object to extract fields from"
-        raise _invalid("", "model_attributes_type", words, f"<{type(body).__name__}>")
+        size = f" of {len(body)} items" if isinstance(body, list) else ""
+        raise invalid("body", "model_attributes_type", words, f"<{type(body).__name__}{size}>")
     return body
 
 
@@ -160,14 +162,17 @@ def count_tokens(body: dict[str, Any], key: str) -> int:
     Raises:
         RefusedError: there is no prompt.
     """
+    if key == "prompt" and not body.get(key):
+        words = "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)"
+        raise RefusedError(400, words, key)
     if key not in body:
-        raise _invalid(key, "missing", "Field required", f"<dict of {len(body)} items>")
+        raise invalid(f"body.{key}", "missing", "Field required", f"<dict of {len(body)} items>")
     prompt = body[key]
     if key == "prompt":
         return len(prompt) if isinstance(prompt, list) else max(len(split_tokens(str(prompt))), 1)
     if not isinstance(prompt, list) or not all(isinstance(each, dict) for each in prompt):
         words = "Input should be a valid list"
-        raise _invalid(key, "list_type", words, repr(prompt)[:50])
+        raise invalid(f"body.{key}", "list_type", words, repr(prompt)[:50])
     if not prompt:
         words = "Cannot apply chat template to an empty conversation. Provide at least one message."
         raise RefusedError(400, words)
@@ -201,6 +206,7 @@ def _check_length(prompt_tokens: int, wanted: int | None, most: int) -> None:
             f"fewer output tokens. (parameter=max_tokens, value={wanted})",
             "max_tokens",
         )
+    prompt_tokens = min(prompt_tokens, most + 1)  # as far as vLLM counts
     limit = f"This model's maximum context length is {most} tokens. However, "
     if prompt_tokens >= most:
         raise RefusedError(
@@ -208,15 +214,6 @@ def _check_length(prompt_tokens: int, wanted: int | None, most: int) -> None:
             f"{limit}your prompt contains at least {prompt_tokens} input tokens, which exceeds "
             "this limit even without any output tokens. Please reduce the length of the input "
             f"prompt. (parameter=input_tokens, value={prompt_tokens})",
-            "input_tokens",
-        )
-    if wanted is not None and prompt_tokens + wanted > most:
-        raise RefusedError(
-            400,
-            f"{limit}you requested {wanted} output tokens and your prompt contains at least "
-            f"{prompt_tokens} input tokens, for a total of at least {prompt_tokens + wanted} "
-            "tokens. Please reduce the length of the input prompt or the number of requested "
-            f"output tokens. (parameter=input_tokens, value={prompt_tokens})",
             "input_tokens",
         )
 
@@ -232,16 +229,15 @@ def _whole(body: dict[str, Any], key: str) -> int | None:
         return value
     if isinstance(value, float):
         words = "Input should be a valid integer, got a number with a fractional part"
-        raise _invalid(key, "int_from_float", words, str(value))
+        raise invalid(f"body.{key}", "int_from_float", words, str(value))
     words = "Input should be a valid integer, unable to parse string as an integer"
-    raise _invalid(key, "int_parsing", words, str(value))
+    raise invalid(f"body.{key}", "int_parsing", words, str(value))
 
 
-def _invalid(
-    key: str, kind: str, words: str, given: str, context: dict[str, Any] | None = None
+def invalid(
+    where: str, kind: str, words: str, given: str, context: dict[str, Any] | None = None
 ) -> RefusedError:
-    """Return the error of a body of the wrong form."""
-    where = f"body.{key}" if key else "body"
+    """Return the error of a body, or a query, of the wrong form."""
     found: dict[str, Any] = {"type": kind, "loc": where, "msg": words, "input": given}
     found |= {} if context is None else {"ctx": context}
     return RefusedError(400, f"1 validation error:\n  {found}", where, "Bad Request")
@@ -315,7 +311,7 @@ class Answer:
             choice["stop_reason"] = None
         choice |= {} if ask.chat else {"prompt_token_ids": None}
         choice["token_ids"] = None
-        last = {"system_fingerprint": FINGERPRINT} if reason and ask.chat and not ask.usage else {}
+        last = {"system_fingerprint": FINGERPRINT} if reason and not ask.usage else {}
         return self._event([choice], end, last)
 
     def closing(self, tokens: int, metrics: dict[str, Any] | None) -> bytes:

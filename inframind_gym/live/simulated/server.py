@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import json
 import logging
 import socket
@@ -24,6 +25,7 @@ from inframind_gym.live.simulated.protocol import (
     Ask,
     RefusedError,
     count_tokens,
+    invalid,
     read_ask,
     read_json,
     split_tokens,
@@ -199,8 +201,7 @@ class ModelServer:
                 return _json(words.body, fault.status)
             elif fault.kind == "garbage":
                 return web.Response(body=GARBAGE, content_type="application/json")
-        given = request.headers.get("Authorization")
-        if self._password and path.startswith("/v1") and given != f"Bearer {self._password}":
+        if path.startswith(("/v1", "/fault")) and not self._may(request):
             return _json({"error": "Unauthorized"}, 401)
         methods = self._routes.get(path)
         if methods is None:
@@ -212,6 +213,12 @@ class ModelServer:
             return await handler(request)
         except RefusedError as error:
             return _json(error.body, error.status)
+
+    def _may(self, request: web.BaseRequest) -> bool:
+        """Return whether a client has the password, if there is one."""
+        given = request.headers.get("Authorization", "").encode()
+        wanted = f"Bearer {self._password}".encode()
+        return self._password is None or hmac.compare_digest(given, wanted)
 
     # Completions
 
@@ -307,11 +314,16 @@ class ModelServer:
     # What else vLLM answers
 
     async def _models(self, _: web.BaseRequest) -> web.Response:
-        allows = ("sampling", "logprobs", "view")
-        refuses = ("create_engine", "search_indices", "fine_tuning")
-        permission = {"id": f"modelperm-{self._born_s:x}", "object": "model_permission"}
-        rights = {f"allow_{name}": name in allows for name in (*allows, *refuses)}
-        owner = {"organization": "*", "group": None, "is_blocking": False}
+        rights = ("create_engine", "sampling", "logprobs", "search_indices", "view", "fine_tuning")
+        permission = {
+            "id": f"modelperm-{self._born_s:x}",
+            "object": "model_permission",
+            "created": self._born_s,
+            **{f"allow_{name}": name in ("sampling", "logprobs", "view") for name in rights},
+            "organization": "*",
+            "group": None,
+            "is_blocking": False,
+        }
         model = {
             "id": self.config.name,
             "object": "model",
@@ -320,7 +332,7 @@ class ModelServer:
             "root": self.config.path or self.config.name,
             "parent": None,
             "max_model_len": self.config.server.max_model_len,
-            "permission": [permission | {"created": self._born_s} | rights | owner],
+            "permission": [permission],
         }
         return _json({"object": "list", "data": [model]})
 
@@ -361,11 +373,12 @@ class ModelServer:
     async def _sleep(self, request: web.BaseRequest) -> web.Response:
         level, mode = request.query.get("level", "1"), request.query.get("mode", "abort")
         if level not in ("0", "1", "2"):
-            raise RefusedError(400, f"level {level}: 0, 1 or 2", "query.level", "Bad Request")
-        if mode not in ("abort", "wait"):
-            raise RefusedError(
-                400, f"mode {mode}: abort or wait on a simulated server", "query.mode"
-            )
+            words = "Input should be less than or equal to 2"
+            raise invalid("query.level", "less_than_equal", words, level, {"le": 2})
+        if mode not in ("abort", "wait"):  # one that keeps its requests would stop the kernel
+            modes = "'abort', 'wait' or 'keep'"
+            words = f"Input should be {modes}"
+            raise invalid("query.mode", "literal_error", words, mode, {"expected": modes})
         on_it = self._engine.on_server(self._index)
         self._engine.sleep(self._index)
         if mode == "abort":
