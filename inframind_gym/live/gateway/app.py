@@ -18,7 +18,7 @@ from inframind_gym.live.gateway.upstream import ClientAnswer, Send
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 _POSTS: Final = (CHAT, COMPLETIONS)
-_GETS: Final = ("/v1/models", "/health", "/ready", "/metrics", "/status")
+_GETS: Final = ("/v1/models", "/health", "/ready", "/metrics")
 _OPEN: Final = ("/health", "/ready")  # for those who watch processes, without a key
 _EMBEDDINGS: Final = (
     "inframind serve routes chat completions; ask a server of embeddings for embeddings"
@@ -84,11 +84,7 @@ class App:
     def _get(self, path: str, gateway: Gateway) -> tuple[int, bytes, bytes]:
         """Return status, type and body of a page."""
         if path == "/metrics":
-            watcher, closed = gateway.servers.watcher, gateway.breakers.closed()
-            text = gateway.metrics.write(
-                watcher.status(), gateway.in_flight.tolist(), closed, gateway.open_requests
-            )
-            return 200, CONTENT_TYPE, text
+            return 200, CONTENT_TYPE, gateway.metrics.write(gateway.gauges())
         status = 200
         content: dict[str, Any] = {}
         if path == "/v1/models":
@@ -100,8 +96,6 @@ class App:
         elif path == "/ready":
             ready = bool(gateway.usable()) and not self.draining
             status, content = (200 if ready else 503), {"ready": ready}
-        elif path == "/status":
-            content = gateway.status()
         return status, JSON[1], json.dumps(content).encode()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

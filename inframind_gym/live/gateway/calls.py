@@ -70,7 +70,7 @@ class _Call:
             except RequestError as refused:
                 raise failed or refused from None
             if self.attempt is not None:
-                self.gateway.metrics.retries.labels(self.attempt.choice.alias, self.status).inc()
+                self.gateway.metrics.count("call_retries", self.attempt.choice.alias)
             self.attempts += 1
             if excluded >> choice.server & 1:
                 await asyncio.sleep(_PAUSE_S * 2.0**self.attempts)
@@ -119,6 +119,7 @@ class _Call:
                     raise
                 finally:
                     self.gateway.end(attempt, ok)
+                    self._note_call(attempt, answered=ok is True)
         except TimeoutError:
             if ok:
                 return  # the end of a transfer did not come
@@ -128,6 +129,21 @@ class _Call:
         finally:
             if self.attempt is not None and ok:
                 self.status, self.error = self.attempt.result.status, self.attempt.result.error
+
+    def _note_call(self, attempt: Attempt, *, answered: bool) -> None:
+        """Count an attempt."""
+        metrics, result, speed = self.gateway.metrics, attempt.result, self.gateway.config.speed
+        alias = attempt.choice.alias
+        cut = "truncated" if result.status == "truncated" else "answered"
+        metrics.count("calls", alias, cut if answered else "failed")
+        if answered:
+            took_s = time.monotonic() - result.submit_s
+            metrics.observe("call_latency_seconds", took_s * speed, alias)
+            metrics.count("tokens", alias, "prompt", by=result.prompt_tokens or 0)
+            metrics.count("tokens", alias, "output", by=result.output_tokens or 0)
+        if result.first_token_s is not None:
+            first_s = result.first_token_s - self.asked.arrived_s
+            metrics.observe("time_to_first_token_seconds", first_s * speed)
 
     def _body(self, choice: Choice) -> dict[str, Any]:
         """Return what the server is sent."""
@@ -167,7 +183,7 @@ class _Call:
         """Answer with an error."""
         self.status = self.status or "refused"
         self.error, self.http = str(refusal), refusal.status
-        self.gateway.metrics.refused.labels(refusal.code).inc()
+        self.gateway.metrics.count("refused", refusal.code)
         identity = (b"x-request-id", self.asked.request_id.encode())
         headers = dict([*refusal.headers, identity])
         await self.out.whole(refusal.status, list(headers.items()), refusal.body())
@@ -178,14 +194,14 @@ class _Call:
         end_s = time.monotonic()
         http, status = self.http or self.out.status, self.status or "ok"
         known = asked.model if asked.model in gateway.models else "unknown"
-        metrics.requests.labels(known, asked.tenant.name, status).inc()
         latency_s = (end_s - asked.arrived_s) * gateway.config.speed
-        if status in ("ok", "truncated"):
-            slo = "met" if latency_s <= asked.budget_s else "missed"
-            metrics.slo.labels(known, asked.tenant.name, slo).inc()
-            metrics.duration_s.labels(known).observe(latency_s)
-            if self.attempt is not None:
-                self._note_tokens(self.attempt, known)
+        answered = status in ("ok", "truncated")
+        told = "answered" if answered else "cancelled" if status == "cancelled" else "failed"
+        in_budget = "true" if latency_s <= asked.budget_s else "false"
+        metrics.count("queries", told, in_budget, asked.tenant.name, known)
+        if answered:
+            metrics.observe("query_latency_seconds", latency_s)
+            metrics.observe("cost_ratio", latency_s / asked.budget_s)
             if self.attempt is None or not asked.stream:
                 status = "whole"
         if gateway.servers.log is not None:
@@ -199,14 +215,6 @@ class _Call:
                 error=self.error,
             )
             gateway.servers.log.write(line)
-
-    def _note_tokens(self, attempt: Attempt, known: str) -> None:
-        metrics, result = self.gateway.metrics, attempt.result
-        for kind, count in (("prompt", result.prompt_tokens), ("output", result.output_tokens)):
-            metrics.tokens.labels(attempt.choice.alias, kind).inc(count or 0)
-        if result.first_token_s is not None:
-            first_s = (result.first_token_s - self.asked.arrived_s) * self.gateway.config.speed
-            metrics.first_token_s.labels(known).observe(first_s)
 
 
 def instructed(messages: list[Any], strategy: str) -> list[Any]:

@@ -165,11 +165,11 @@ class _Reloads:
             new = await loop.run_in_executor(None, Gateway, config, old.metrics)
             await new.open()
         except Exception as error:
-            old.metrics.reloads.labels("failed").inc()
+            old.metrics.count("reloads", "failed")
             shown = error if isinstance(error, InfraMindError) else type(error).__name__
             _log.error("not reloaded, the old configuration stays: %s", shown)
             return
         self._app.gateway = new
-        old.metrics.reloads.labels("ok").inc()
+        old.metrics.count("reloads", "ok")
         _log.info("reloaded: pool %s, policy %s", config.pool, config.policy)
         await old.close(config.limits.drain_s)

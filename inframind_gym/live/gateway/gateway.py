@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -160,31 +160,21 @@ class Gateway:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(end)
 
-    def status(self) -> dict[str, Any]:
-        """Return what `inframind top` shows, JSON types."""
-        closed = self.breakers.closed()
-        rows = []
+    def gauges(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        """Return the gauges of `/metrics`: name, labels, value."""
+        telemetry, closed = self.telemetry(), self.breakers.closed()
+        run = ("gateway", self.pool.name, self.config.workload, self.config.policy)
+        yield "router_info", run, 1.0
+        yield "queries_in_flight", (), self.open_requests
+        if telemetry.polls:
+            yield "telemetry_age_seconds", (), self.now_s() - min(telemetry.taken_s)
         for m, status in enumerate(self.servers.watcher.status()):
-            reading = status.reading
-            rows.append(
-                {
-                    "alias": status.alias,
-                    "up": status.up,
-                    "asleep": status.asleep,
-                    "reason": status.reason,
-                    "breaker_open": not closed >> m & 1,
-                    "in_flight": int(self.in_flight[m]),
-                    "running": None if reading is None else reading.running_req,
-                    "waiting": None if reading is None else reading.waiting_req,
-                    "kv": None if reading is None else reading.kv_frac,
-                }
-            )
-        return {
-            "pool": self.pool.name,
-            "policy": self.config.policy,
-            "open_requests": self.open_requests,
-            "servers": rows,
-        }
+            labels = (status.alias,)
+            yield "server_up", labels, status.up
+            yield "breaker_open", labels, not closed >> m & 1
+            yield "calls_in_flight", labels, self.in_flight[m]
+            yield "queue_depth_seen_requests", labels, telemetry.depth_req[m]
+            yield "kv_cache_seen", labels, telemetry.kv_frac[m]
 
     # Decisions
 
@@ -234,7 +224,7 @@ class Gateway:
         alias = self.pool.models[order.model].alias
         strategy = order.strategy if auto else None
         name = "-" if strategy is None else STRATEGIES[strategy]
-        self.metrics.decisions.labels(alias, name).inc()
+        self.metrics.count("decisions", alias, name)
         return Choice(
             server=order.model,
             alias=alias,
@@ -249,11 +239,11 @@ class Gateway:
         try:
             return self.desk.decide(world, arrival_s, asked.budget_s, asked.domain)
         except Exception:  # foreign code: a request is served all the same
-            self.metrics.policy_errors.inc()
+            self.metrics.count("policy_errors")
             _log.exception("policy %s failed; the soonest server is taken", self.config.policy)
             return fallback._replace(strategy=STRATEGIES.index("Concise"))
         finally:
-            self.metrics.decision_s.observe(time.perf_counter() - began_s)
+            self.metrics.observe("decision_seconds", time.perf_counter() - began_s)
 
     def _priority(self, order: Order, asked: Asked) -> int | None:
         """Return the deadline in epoch microseconds, as live environments send it.

@@ -1,88 +1,90 @@
-"""Metrics of the gateway, for Prometheus."""
+"""Metrics of the gateway, for Prometheus.
+
+Those that the metrics of a router have (`envs/metrics.py`) have their names and labels, so that one
+board shows both: a request is a query. Texts that clients make up are no labels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from inframind_gym.live.watcher import ServerStatus
+from inframind_gym.envs.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
-_LONG_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
-_SHORT_S: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 0.1, 0.5)
+_FIRST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_DECISION_S: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 0.1)
+_COUNTERS: Final = {
+    **{
+        name: COUNTERS[f"inframind_{name}_total"]
+        for name in ("decisions", "calls", "call_retries", "tokens")
+    },
+    "queries": ("Requests that are over.", "outcome in_budget tenant asked"),
+    "refused": ("Requests refused.", "reason"),
+    "policy_errors": ("Decisions that the policy did not make.", ""),
+    "reloads": ("Reloads of the configuration.", "result"),
+}
+_HISTOGRAMS: Final = {
+    **{
+        name: HISTOGRAMS[f"inframind_{name}"]
+        for name in ("cost_ratio", "query_latency_seconds", "call_latency_seconds")
+    },
+    "time_to_first_token_seconds": ("From a request's arrival, of streams.", "", _FIRST_S),
+    "decision_seconds": ("Time that a policy took.", "", _DECISION_S),
+}
+_GAUGES: Final = {
+    **{
+        name: GAUGES[f"inframind_{name}"]
+        for name in (
+            *("router_info", "telemetry_age_seconds", "queries_in_flight"),
+            *("queue_depth_seen_requests", "calls_in_flight", "server_up"),
+        )
+    },
+    "breaker_open": ("1 where a server is left alone.", "model"),
+    "kv_cache_seen": ("Share of a server's KV cache in use, at the last poll.", "model"),
+}
 
 
 class Metrics:
-    """Counters that outlive reloads.
-
-    Label `model` is what was asked for, `server` the alias of the server; `tenant` is the name of
-    a key. Names that clients make up are no labels.
-    """
+    """Counters that outlive reloads."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        on = self.registry
-        asked, server = ("model", "tenant"), ("server",)
+        self.registry = on = CollectorRegistry()
+        self._counters = {
+            name: Counter(f"inframind_{name}", text, labels.split(), registry=on)
+            for name, (text, labels) in _COUNTERS.items()
+        }
+        self._histograms = {
+            name: Histogram(f"inframind_{name}", text, labels.split(), registry=on, buckets=buckets)
+            for name, (text, labels, buckets) in _HISTOGRAMS.items()
+        }
+        self._gauges = {
+            name: Gauge(f"inframind_{name}", text, labels.split(), registry=on)
+            for name, (text, labels) in _GAUGES.items()
+        }
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"inframind_{name}", text, labels, registry=on)
+    def count(self, name: str, *labels: str, by: float = 1.0) -> None:
+        """Add to a counter."""
+        counter = self._counters[name]
+        (counter.labels(*labels) if labels else counter).inc(by)
 
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"inframind_{name}", text, labels, registry=on)
+    def observe(self, name: str, value: float, *labels: str) -> None:
+        """Add a value to a histogram."""
+        histogram = self._histograms[name]
+        (histogram.labels(*labels) if labels else histogram).observe(value)
 
-        def seconds(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(
-                f"inframind_{name}_seconds", text, labels, buckets=buckets, registry=on
-            )
-
-        self.requests = counter("requests", "Requests that are over.", *asked, "status")
-        self.slo = counter("slo", "Answers within (met) and after the budget.", *asked, "slo")
-        self.refused = counter("refused", "Requests refused.", "reason")
-        self.decisions = counter("decisions", "Calls decided on.", "server", "strategy")
-        self.retries = counter("retries", "Failed attempts made again.", "server", "reason")
-        self.tokens = counter("tokens", "Tokens, as servers count them.", "server", "kind")
-        self.policy_errors = counter("policy_errors", "Decisions that the policy did not make.")
-        self.reloads = counter("reloads", "Reloads of the configuration.", "result")
-        self.duration_s = seconds(
-            "request_duration", "From arrival to the last token.", _LONG_S, "model"
-        )
-        self.first_token_s = seconds(
-            "time_to_first_token", "From arrival to the first token, of streams.", _LONG_S, "model"
-        )
-        self.decision_s = seconds("decision", "Time that a policy took.", _SHORT_S)
-        self.open = gauge("open_requests", "Requests being answered.")
-        self.up = gauge("server_up", "1: it can be sent to.", *server)
-        self.breaker = gauge("breaker_open", "1: it is left alone.", *server)
-        self.in_flight = gauge("in_flight_requests", "Calls of this gateway.", *server)
-        self.running = gauge("server_running_requests", "As polled last.", *server)
-        self.waiting = gauge("server_waiting_requests", "As polled last.", *server)
-        self.kv = gauge("server_kv_cache_usage", "As polled last, 0 to 1.", *server)
-
-    def write(
-        self,
-        statuses: Sequence[ServerStatus],
-        in_flight: Sequence[int],
-        closed: int,
-        open_requests: int,
-    ) -> bytes:
+    def write(self, gauges: Iterable[tuple[str, Sequence[str], float]]) -> bytes:
         """Return the text of `/metrics`.
 
         Args:
-            statuses: of M servers.
-            in_flight: (M,) calls of the gateway.
-            closed: bit mask of the servers whose breaker lets requests through.
-            open_requests: requests being answered.
+            gauges: name, labels and value of each.
         """
-        self.open.set(open_requests)
-        for m, status in enumerate(statuses):
-            reading = status.reading
-            self.up.labels(status.alias).set(status.up)
-            self.breaker.labels(status.alias).set(not closed >> m & 1)
-            self.in_flight.labels(status.alias).set(in_flight[m])
-            if reading is not None:
-                self.running.labels(status.alias).set(reading.running_req)
-                self.waiting.labels(status.alias).set(reading.waiting_req)
-                self.kv.labels(status.alias).set(reading.kv_frac)
+        for gauge in self._gauges.values():
+            if gauge._labelnames:
+                gauge.clear()
+        for name, labels, value in gauges:
+            gauge = self._gauges[name]
+            (gauge.labels(*labels) if labels else gauge).set(value)
         return bytes(generate_latest(self.registry))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console, Group
@@ -45,7 +44,7 @@ def top(
 
 
 class Look:
-    """State and counters of a gateway at one instant.
+    """Metrics of a gateway at one instant.
 
     Args:
         url: its address.
@@ -56,52 +55,61 @@ class Look:
 
     def __init__(self, url: str) -> None:
         self.at_s = time.monotonic()
-        self.status: dict[str, Any] = json.loads(_get(f"{url.rstrip('/')}/status"))
-        self.totals = totals(_get(f"{url.rstrip('/')}/metrics"))
+        self.samples = samples(_get(f"{url.rstrip('/')}/metrics"))
 
     def table(self, before: Look | None) -> Group:
         """Return what is shown; rates are those since `before`."""
-        status = self.status
+        ((run, _),) = self.samples["inframind_router_info"]
+        about = dict(run)
         head = Text(
-            f"pool {status['pool']}   policy {status['policy']}   "
-            f"open requests {status['open_requests']}"
+            f"pool {about['pool']}   policy {about['policy']}   "
+            f"open requests {self.sum('queries_in_flight'):.0f}"
         )
         servers = Table("server", "state", box=None, padding=(0, 2, 0, 0))
-        for name in ("own calls", "running", "waiting", "KV cache", "calls", "tokens/s"):
+        for name in ("own calls", "queue", "KV cache", "decisions", "failed", "tokens/s"):
             servers.add_column(name, justify="right")
-        for row in status["servers"]:
+        for labels, up in self.samples["inframind_server_up"]:
+            alias = dict(labels)["model"]
             servers.add_row(
-                *(row["alias"], _state(row), str(row["in_flight"])),
-                *(_number(row["running"]), _number(row["waiting"])),
-                "-" if row["kv"] is None else f"{row['kv']:.0%}",
-                f"{self.count('inframind_decisions_total', server=row['alias']):.0f}",
-                self._rate(before, "inframind_tokens_total", server=row["alias"], kind="output"),
+                *(alias, self._state(alias, bool(up))),
+                f"{self.sum('calls_in_flight', model=alias):.0f}",
+                f"{self.sum('queue_depth_seen_requests', model=alias):.0f}",
+                f"{self.sum('kv_cache_seen', model=alias):.0%}",
+                f"{self.sum('decisions_total', model=alias):.0f}",
+                f"{self.sum('calls_total', model=alias, outcome='failed'):.0f}",
+                self._rate(before, "tokens_total", model=alias, kind="output"),
             )
-        met, missed = (self.count("inframind_slo_total", slo=slo) for slo in ("met", "missed"))
-        answered = met + missed
-        kept = "-" if not answered else f"{met / answered:.1%} of {answered:.0f} answers"
-        lines = {
-            "requests/s": self._rate(before, "inframind_requests_total"),
-            "within their budget": kept,
-            "refused": f"{self.count('inframind_refused_total'):.0f}",
-            "retries": f"{self.count('inframind_retries_total'):.0f}",
-        }
-        tail = Text("   ".join(f"{name} {value}" for name, value in lines.items()))
+        answered = self.sum("queries_total", outcome="answered")
+        met = self.sum("queries_total", outcome="answered", in_budget="true")
+        kept = f"{met / answered:.1%} of {answered:.0f} answers" if answered else "-"
+        refused, again = self.sum("refused_total"), self.sum("call_retries_total")
+        tail = Text(
+            f"requests/s {self._rate(before, 'queries_total')}   within their budget {kept}   "
+            f"refused {refused:.0f}   retries {again:.0f}"
+        )
         return Group(head, Text(), servers, Text(), tail)
 
-    def count(self, name: str, **labels: str) -> float:
-        """Return the sum of a counter over the samples with the given labels."""
+    def sum(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric over the samples with the given labels."""
         wanted = set(labels.items())
-        return sum(value for found, value in self.totals[name] if wanted <= found)
+        found = self.samples[f"inframind_{name}"]
+        return sum(value for of, value in found if wanted <= of)
+
+    def _state(self, alias: str, up: bool) -> Text:
+        if not up:
+            return Text("down", "red")
+        if self.sum("breaker_open", model=alias):
+            return Text("left alone", "yellow")
+        return Text("up", "green")
 
     def _rate(self, before: Look | None, name: str, **labels: str) -> str:
         if before is None or self.at_s <= before.at_s:
             return "-"
-        gained = self.count(name, **labels) - before.count(name, **labels)
+        gained = self.sum(name, **labels) - before.sum(name, **labels)
         return f"{gained / (self.at_s - before.at_s):.1f}"
 
 
-def totals(text: str) -> dict[str, list[tuple[frozenset[tuple[str, str]], float]]]:
+def samples(text: str) -> dict[str, list[tuple[frozenset[tuple[str, str]], float]]]:
     """Return name -> labels and value of each sample of a Prometheus text."""
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -110,16 +118,6 @@ def totals(text: str) -> dict[str, list[tuple[frozenset[tuple[str, str]], float]
         for sample in family.samples:
             found[sample.name].append((frozenset(sample.labels.items()), float(sample.value)))
     return found
-
-
-def _state(row: dict[str, Any]) -> Text:
-    if not row["up"]:
-        return Text("asleep" if row["asleep"] else "down", "yellow" if row["asleep"] else "red")
-    return Text("left alone", "yellow") if row["breaker_open"] else Text("up", "green")
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"
 
 
 def _get(url: str) -> str:
