@@ -149,6 +149,17 @@ def up(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="When one fails, leave the others up.")
     ] = False,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Simulate the servers: one process, no vLLM, no GPU."),
+    ] = False,
+    speed: Annotated[
+        float, typer.Option(min=0.01, max=1000.0, help="Of simulated servers; 1 is real time.")
+    ] = 1.0,
+    workload: Annotated[
+        str, typer.Option(help="Lengths of simulated answers: a workload's name or a YAML file.")
+    ] = "mixed",
+    seed: Annotated[int, typer.Option(help="Of what simulated servers draw.")] = 0,
     state: StateOption = None,
 ) -> None:
     """Start the servers that do not run, and wait until all answer.
@@ -163,7 +174,14 @@ def up(
     with _refusing():
         from inframind_gym.live.launcher import Launcher
 
-        launcher = Launcher(load_pool(pool), state=state, python=python, host=host)
+        simulation = None
+        if simulate:
+            from inframind_gym.live.simulated.process import Simulation
+
+            simulation = Simulation(speed=speed, workload=workload, seed=seed)
+        launcher = Launcher(
+            load_pool(pool), state=state, python=python, host=host, simulation=simulation
+        )
         stopped = "What this command started was stopped."
         with _interruptible(console, stopped), up_progress(console) as show:
             launches = launcher.up(timeout_s=timeout, keep_going=keep_going, watch=show)

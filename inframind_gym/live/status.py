@@ -85,6 +85,8 @@ def _row(seen: ServerStatus, adopted: bool, server: StartedServer | None) -> Ser
         state, note = "hangs", f"{note}; `up` starts it again if it does not answer"
     else:
         state, note = "starting", ""
+    if server is not None and server.simulated:
+        note = f"simulated; {note}" if note else "simulated"
     return ServerRow(
         alias=seen.alias,
         state=state,
