@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from inframind_gym.errors import InfraMindError, friendly, require
 if TYPE_CHECKING:
     from inframind_gym.live.gateway.app import App
     from inframind_gym.live.gateway.config import GatewayConfig
+    from inframind_gym.live.gateway.gateway import Gateway
 
 _log = logging.getLogger("inframind.gateway")
 _MODULES = ("uvicorn", "httptools", "uvloop")
@@ -93,14 +95,28 @@ def run(config: GatewayConfig, path: Path | None, options: dict[str, Any]) -> No
         InfraMindError: the configuration cannot be used.
     """
     import uvicorn
+    import uvloop
 
     from inframind_gym.live.gateway.app import App
     from inframind_gym.live.gateway.gateway import Gateway
     from inframind_gym.live.gateway.metrics import Metrics
     from inframind_gym.live.gateway.protocol import peer_options
 
+    class Server(uvicorn.Server):
+        """Ends with status 0 on a signal, once what is in flight is over; at once on a second."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            def end() -> None:
+                self.force_exit = self.should_exit
+                app.draining = self.should_exit = True
+
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, end)
+            yield
+
     app = App(Gateway(config, Metrics()))
-    server = uvicorn.Server(
+    server = Server(
         uvicorn.Config(
             app,
             host=config.host,
@@ -125,10 +141,7 @@ def run(config: GatewayConfig, path: Path | None, options: dict[str, Any]) -> No
     _log.info(
         "pool %s, policy %s: http://%s:%d/v1", config.pool, config.policy, config.host, config.port
     )
-    import uvloop
-
-    with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(main())
+    uvloop.run(main())
 
 
 class _Reloads:
@@ -142,12 +155,14 @@ class _Reloads:
 
     def __init__(self, app: App, path: Path | None, options: dict[str, Any]) -> None:
         self._app, self._path, self._options = app, path, options
-        self._running: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self) -> None:
-        """Reload, unless that is under way."""
-        if self._running is None or self._running.done():
-            self._running = asyncio.ensure_future(self._reload())
+        """Reload; after the reload that is under way, if one is."""
+        task = asyncio.ensure_future(self._reload())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _reload(self) -> None:
         """Exchange the gateway; requests in flight end with the one that they began with.
@@ -155,6 +170,13 @@ class _Reloads:
         A configuration that cannot be used changes nothing. Address and limits of connections
         stay as they are.
         """
+        async with self._lock:
+            old = await self._exchange()
+        if old is not None:
+            await old.close(old.config.limits.drain_s)
+
+    async def _exchange(self) -> Gateway | None:
+        """Return the gateway that was replaced."""
         from inframind_gym.live.gateway.config import gateway_config
         from inframind_gym.live.gateway.gateway import Gateway
 
@@ -168,8 +190,8 @@ class _Reloads:
             old.metrics.count("reloads", "failed")
             shown = error if isinstance(error, InfraMindError) else type(error).__name__
             _log.error("not reloaded, the old configuration stays: %s", shown)
-            return
+            return None
         self._app.gateway = new
         old.metrics.count("reloads", "ok")
         _log.info("reloaded: pool %s, policy %s", config.pool, config.policy)
-        await old.close(config.limits.drain_s)
+        return old
