@@ -166,8 +166,8 @@ def _show(way: str, found: list[Outcome], pool: str, workload: str) -> None:
     ]
     took_s = [out.latency_s for out in found if out.status == 200]
     shown = f"{np.mean(took_s):8.1f} {np.percentile(took_s, 95):8.1f}"
-    failed = sum(out.status != 200 for out in found)
-    print(f"{way:28s} {_interval(in_time)}  {_interval(good)} {shown} {failed:7d}", flush=True)
+    failed = dict(Counter(out.status for out in found if out.status != 200))
+    print(f"{way:28s} {_interval(in_time)}  {_interval(good)} {shown}  {failed or 0}", flush=True)
     shares = Counter(out.model for out in found if out.status == 200)
     print(
         "   ", ", ".join(f"{m} {n / len(found):.0%}" for m, n in shares.most_common()), flush=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing import Any, Final
 from inframind_gym.live.gateway.answers import JSON, Headers, RequestError
 from inframind_gym.live.gateway.asked import CHAT, COMPLETIONS, read_request, request_id
 from inframind_gym.live.gateway.calls import answer
+from inframind_gym.live.gateway.config import LOOPBACK
 from inframind_gym.live.gateway.gateway import Gateway
 from inframind_gym.live.gateway.metrics import CONTENT_TYPE
 from inframind_gym.live.gateway.upstream import ClientAnswer, Send
@@ -51,11 +53,11 @@ class App:
         headers = dict(scope["headers"])
         try:
             path, method = scope["path"], scope["method"]
-            tenant = (
-                None if path in _OPEN else gateway.keyring.tenant(headers.get(b"authorization"))
-            )
+            if gateway.keyring.is_open and not _is_here(headers.get(b"host", b"")):
+                raise RequestError(403, "wrong_host", "without keys only this machine may ask")
+            if path not in _OPEN:
+                tenant = gateway.keyring.tenant(headers.get(b"authorization"))
             if path in _POSTS and method == "POST":
-                assert tenant is not None
                 raw = await _body(gateway, headers, receive)
                 asked = read_request(
                     *(path, headers, raw, tenant, arrived_s),
@@ -108,6 +110,15 @@ class App:
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 return
+
+
+def _is_here(host: bytes) -> bool:
+    """Return whether a request names this machine's loopback.
+
+    A page whose name was bound to 127.0.0.1 after it was loaded names its own host.
+    """
+    name = re.sub(r":\d*$", "", host.decode("latin-1"))
+    return name.strip("[]").lower() in LOOPBACK
 
 
 def _no_route(path: str, method: str) -> RequestError:

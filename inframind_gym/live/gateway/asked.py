@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import ConfigDict, Field
-
 from inframind_gym.configs import StrictModel, validate
 from inframind_gym.errors import ConfigError
 from inframind_gym.live.gateway.answers import RequestError, bad_request
@@ -30,10 +28,8 @@ _MOST_CHOICES: Final = 128
 class Extra(StrictModel):
     """The key "inframind" of a body, which `extra_body` of an SDK sets; servers do not get it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     budget_s: BudgetS | None = None
-    domain: Domain | None = Field(default=None)
+    domain: Domain | None = None
 
 
 @dataclass(slots=True)

@@ -34,6 +34,7 @@ from inframind_gym.tasks import DOMAINS, TaskSet
 L = TypeVar("L", bound=BackendSimulation)
 _IO: Final = TOPOLOGIES.index("IO")
 _ORDINALS: Final = 1 << 16  # of requests; policies keep a place for each
+_QUERIES: Final = 1000  # of which one is played: queues are shown up to six times as many calls
 _PATIENCE_S: Final = 5.0  # of a workflow while all servers are down
 _ROW: Final = np.zeros(1, np.int64)
 
@@ -79,7 +80,7 @@ def make_stage(
         "pool": config.pool,
         "workload": config.workload,
         "split": "all",
-        "num_queries": 1,
+        "num_queries": _QUERIES,
         "observation": "index",
         **requires,
     }
@@ -131,9 +132,7 @@ class Desk:
         self._domain = config.domain
         self._any_plan = getattr(self._policy, "carries_out_any_plan", True)
         spec = self.stage.policy_spec()
-        self._policy.reset(spec, [config.seed])
-        if not self._any_plan:
-            self._policy.plan_single_calls()  # type: ignore[attr-defined]
+        self._seed = config.seed
         choices = action_space(self.stage)
         self._highs = np.atleast_1d(np.asarray(getattr(choices, "nvec", getattr(choices, "n", 0))))
         observations, contexts = self.stage.buffers()
@@ -150,6 +149,17 @@ class Desk:
         self._noted = np.zeros((1, 3, spec.num_models), np.float32)
         self._enter, self._next_event = Bound(rules.enter), Bound(rules.next_event)
         self._arrives, self._note = Bound(rules.query_arrives), Bound(rules.note_metrics)
+
+        self._reset()
+        nothing = Telemetry(0, *([[0.0] * spec.num_models] * 4))
+        world = World(0.0, (1 << spec.num_models) - 1, np.zeros(spec.num_models, int), nothing)
+        self.decide(world, 0.0, 60.0, config.domain)  # what is compiled is not waited for later
+        self._reset()
+
+    def _reset(self) -> None:
+        self._policy.reset(self.stage.policy_spec(), [self._seed])
+        if not self._any_plan:
+            self._policy.plan_single_calls()  # type: ignore[attr-defined]
 
     @property
     def seen(self) -> NDArray[np.float32]:

@@ -69,6 +69,7 @@ class Gateway:
         self._session: Any = None
         settings = LiveSettings(
             connect_s=config.limits.connect_s,
+            max_in_flight=2 * config.limits.max_connections,  # sockets on both sides
             floor_s=min(LiveSettings().floor_s, config.limits.answer_s),
             cap_s=config.limits.answer_s,
         )

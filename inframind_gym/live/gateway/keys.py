@@ -102,6 +102,11 @@ class Keyring:
         self._everybody = None if keys else Tenant(None, clock)
         self._tenants = [(key.digest, Tenant(key, clock)) for key in keys]
 
+    @property
+    def is_open(self) -> bool:
+        """True where everybody may ask."""
+        return self._everybody is not None
+
     def tenant(self, authorization: bytes | None) -> Tenant:
         """Return who sends the header `Authorization: Bearer KEY`.
 

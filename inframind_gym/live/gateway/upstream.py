@@ -19,7 +19,7 @@ from inframind_gym.live.settings import ServerAddress
 from inframind_gym.live.stream import ChatStream, StreamError
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-_EVENTS: Final = [
+EVENTS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # of nginx, should there be one before us
@@ -37,7 +37,6 @@ class ServerError(InfraMindError):
         reason: one of a few words, for metrics.
         message: in words.
         healthy: it says nothing of the server's health.
-        retry_after_s: when the server wants to be asked again.
     """
 
     def __init__(self, reason: str, message: str, *, healthy: bool = False) -> None:
@@ -200,7 +199,7 @@ class Upstream:
                 if stream.finish_reason is None and stream.first_token_s is None:
                     raise ServerError("broken", "the answer has no token")
                 attempt.started = True
-                await out.start(200, [*headers, *_EVENTS])
+                await out.start(200, [*headers, *EVENTS])
             events = head + mark
             if not asked.shows_usage and any(empty in events for empty in _NO_CHOICES):
                 events = _without_usage(events)

@@ -43,7 +43,7 @@ def raw(rig: Rig, data: bytes, pause_s: float = 0.0, parts: int = 1) -> bytes:
 def post(body: bytes, *headers: bytes) -> bytes:
     lines = [
         b"POST /v1/chat/completions HTTP/1.1",
-        b"Host: x",
+        b"Host: 127.0.0.1",
         b"Content-Type: application/json",
         b"Content-Length: %d" % len(body),
         b"Connection: close",
@@ -75,6 +75,9 @@ def test_what_is_no_request_is_refused(tmp_path: Path) -> None:
         assert code(rig.ask(b"{}", headers={"Content-Type": "text/plain"})) == (
             *(415, "unsupported_media_type"),
         )
+        assert code(rig.ask(headers={"Host": "evil.example:80"})) == (403, "wrong_host")
+        for host in ("localhost", "127.0.0.1:8080", "[::1]:8080", "[::1]"):
+            assert rig.ask(path="/health", headers={"Host": host})[0] == 200
         assert code(rig.ask(path="/v1/chat/completions/x")) == (404, "not_found")
         assert not any(server.requests for server in rig.servers)
         assert rig.ask()[0] == 200
@@ -148,6 +151,16 @@ def test_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     written = log.read_text() + caplog.text + metrics
     assert KEY not in written
     assert "6 * 7" not in written
+
+
+def test_a_heavier_tenant_is_served_earlier(tmp_path: Path) -> None:
+    keys = [{"name": "heavy", "key": KEY, "weight": 4.0}, {"name": "light", "key": KEY + "2"}]
+    with running(tmp_path, keys=keys) as rig:
+        for key in (KEY, KEY + "2"):
+            headers = {"Authorization": f"Bearer {key}", "X-InfraMind-Budget-S": "100"}
+            assert rig.ask(headers=headers, model="Coder")[0] == 200
+        heavy, light = (request["priority"] / 1e6 for request in rig.servers[2].requests)
+        assert light - heavy == pytest.approx(75.0, abs=2.0)
 
 
 def test_parallel_requests_of_a_key(tmp_path: Path) -> None:
