@@ -30,9 +30,11 @@ def limited_protocol(limits: Limits) -> type[HttpToolsProtocol]:
         def data_received(self, data: bytes) -> None:
             self._received += len(data)
             super().data_received(data)
-            if self._in_headers and self._received > limits.max_header_bytes:
-                self._too_large()
-            elif self._in_headers and self._timer is None and not self.transport.is_closing():
+            if not self._in_headers or not self._received or self.transport.is_closing():
+                return  # it was the end of a request
+            if self._received > limits.max_header_bytes:
+                self.send_400_response("Headers are too large.")
+            elif self._timer is None:
                 self._expect_headers()
 
         def on_message_begin(self) -> None:
@@ -71,12 +73,10 @@ def limited_protocol(limits: Limits) -> type[HttpToolsProtocol]:
                 self._timer = None
 
         def _close(self) -> None:
-            if not self.transport.is_closing():
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._expect_headers()  # those of the next request, while this one is answered
+            elif not self.transport.is_closing():
                 self.transport.close()
-
-        def _too_large(self) -> None:
-            if not self.transport.is_closing():
-                self.send_400_response("Headers are too large.")
 
     return Limited
 

@@ -110,6 +110,18 @@ def test_headers_and_bodies_have_limits_of_size_and_time(tmp_path: Path) -> None
         assert rig.ask()[0] == 200
 
 
+def test_an_answer_may_take_longer_than_headers(tmp_path: Path) -> None:
+    slow = Answer(first_s=2.5)
+    with running(tmp_path, lambda r, n: slow, limits=LIMITS) as rig:
+        body = json.dumps(chat()).encode()
+        assert raw(rig, post(body)).startswith(b"HTTP/1.1 200")
+        # A second one on the same connection, whose headers begin meanwhile.
+        twice = post(body).replace(b"Connection: close\r\n", b"") + post(body)
+        assert raw(rig, twice).count(b"HTTP/1.1 200") == 2
+        assert raw(rig, twice[:-20] + b"x", 0.7, parts=3).count(b"HTTP/1.1 200") == 1
+        settled(rig)
+
+
 def test_a_client_that_does_not_read_gives_its_server_back(tmp_path: Path) -> None:
     flood = Answer("x" * 4_000_000, tokens=400)
     with running(tmp_path, lambda r, n: flood, limits={"stall_s": 0.5}) as rig:
