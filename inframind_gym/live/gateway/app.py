@@ -68,7 +68,7 @@ class App:
                     raise RequestError(
                         *(503, "overloaded"), "too many requests at once", retry_after_s=1.0
                     )
-                await _until_gone(answer(gateway, asked, out), receive)
+                await _until_gone(answer(gateway, asked, out), receive, out)
                 return
             if path in _GETS and method in ("GET", "HEAD"):
                 status, kind, content = self._get(path, gateway)
@@ -167,7 +167,7 @@ async def _body(gateway: Gateway, headers: dict[bytes, bytes], receive: Receive)
         raise RequestError(408, "timeout", f"no whole body in {limits.body_s:g} s") from None
 
 
-async def _until_gone(answering: Any, receive: Receive) -> None:
+async def _until_gone(answering: Any, receive: Receive, out: ClientAnswer) -> None:
     """Answer, unless the client goes away: then what is under way is cancelled."""
     task = asyncio.current_task()
     assert task is not None
@@ -175,7 +175,7 @@ async def _until_gone(answering: Any, receive: Receive) -> None:
 
     def cancel(watch: asyncio.Task[dict[str, Any]]) -> None:
         nonlocal gone
-        if not watch.cancelled():
+        if not watch.cancelled() and not out.complete:
             gone = True
             task.cancel()
 

@@ -118,11 +118,11 @@ class _Call:
                     ok = None if error.healthy else False
                     raise
                 finally:
+                    if timer.expired() and attempt.why is None and not attempt.started:
+                        ok = False
                     self.gateway.end(attempt, ok)
                     self._note_call(attempt, answered=ok is True)
         except TimeoutError:
-            if ok:
-                return  # the end of a transfer did not come
             if attempt.why is not None:
                 raise ServerError("down", attempt.why) from None
             raise ServerError("timeout", "no token for too long") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -84,6 +85,7 @@ class ClientAnswer:
     def __init__(self, send: Send, abort: Callable[[], None]) -> None:
         self._send, self._abort = send, abort
         self.status = 0  # 0: not started
+        self.complete = False
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """Send all of it."""
@@ -99,6 +101,7 @@ class ClientAnswer:
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
         """Send a part of the body; waits for clients that read slowly."""
+        self.complete = not more
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def cut(self, content: dict[str, Any]) -> None:
@@ -211,8 +214,11 @@ class Upstream:
         if not stream.done:
             raise ServerError("broken", stream.error or "the answer stopped short")
         await out.write(rest, more=False)
-        attempt.timer.reschedule(loop.time() + _END_S)
-        await response.content.read(1)  # the end of the transfer: the connection can be used again
+        attempt.timer.reschedule(None)
+        # The rest is the end of the transfer: with it, the connection can be used again.
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+            async with asyncio.timeout(_END_S):
+                await response.content.read(1)
 
 
 async def _whole(

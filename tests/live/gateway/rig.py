@@ -29,13 +29,21 @@ KEY = "sk-a-secret-of-a-test"
 
 
 class Server(FakeServer):
-    """A fake server that also answers whole."""
+    """A fake server that also answers whole.
+
+    Attributes:
+        lingers_s: after a stream, before the end of its transfer.
+    """
+
+    lingers_s = 0.0
 
     async def _answer(
         self, answer: Answer, body: Mapping[str, Any], request: web.BaseRequest
     ) -> web.StreamResponse:
         if body.get("stream") or answer.hang or self.asleep or answer.status != 200:
-            return await super()._answer(answer, body, request)
+            response = await super()._answer(answer, body, request)
+            await asyncio.sleep(self.lingers_s)
+            return response
         await asyncio.sleep(answer.first_s + answer.tokens * answer.each_s)
         if answer.garble_after is not None:
             return web.Response(body=b"<html>", content_type="text/html")

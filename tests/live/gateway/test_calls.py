@@ -253,6 +253,27 @@ def test_a_client_that_goes_away_frees_the_server(stream: bool, tmp_path: Path) 
     assert (line["status"], line["http"]) == ("cancelled", 499)
 
 
+def test_a_transfer_without_an_end_is_an_answer(tmp_path: Path) -> None:
+    with running(tmp_path, log=str(tmp_path / "log.jsonl")) as rig:
+        for server in rig.servers:
+            server.lingers_s = 3.0  # after [DONE]
+        status, _, body = rig.ask(stream=True)
+        assert status == 200 and body.endswith(b"data: [DONE]\n\n")
+        settled(rig)
+        assert rig.gateway.breakers.closed() == 31
+    (line,) = records(tmp_path / "log.jsonl")
+    assert (line["status"], line["http"], line["output_toks"]) == ("ok", 200, 3)
+
+
+def test_a_server_without_a_token_is_left_in_time(tmp_path: Path) -> None:
+    limits = {"answer_s": 1.0}
+    with running(tmp_path, lambda r, n: Answer(hang=True), limits=limits) as rig:
+        began_s = time.monotonic()
+        assert code(rig.ask(stream=True)) == (502, "server_timeout")
+        assert time.monotonic() - began_s < 5.0
+        settled(rig)
+
+
 def test_a_budget_that_cannot_be_met_is_refused(tmp_path: Path) -> None:
     with running(tmp_path) as rig:
         refused = rig.ask(headers={"X-InfraMind-Budget-S": "0.02"})
