@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,6 +22,7 @@ from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.workload import load_profiles, load_workload
 
 PoolOption = Annotated[str, typer.Option("--pool", help="A pool's name; it is simulated.")]
+STRATEGIES: Final = ("least-busy", "latency-based-routing")  # of LiteLLM
 _PATIENCE_S: Final = 300.0  # of a client
 
 
@@ -90,16 +90,15 @@ async def _ask(
         async with session.post(url, json=body) as response:
             data = await response.read()
             out.status = response.status
-            out.model = response.headers.get("x-inframind-model", "")
+            base = response.headers.get("x-litellm-model-api-base", "")
+            out.model = response.headers.get("x-inframind-model", base)
             out.answers = data.count(b"[DONE]") if is_stream else int(b'"choices"' in data)
             if is_stream and b'data: {"error"' in data:
                 out.status = 599  # said in the stream
-            if not out.model and out.status == 200:
-                out.model = str(json.loads(data).get("model", ""))
 
 
 def right_by_model(pool: PoolConfig, workload: str) -> dict[tuple[str, str], float]:
-    """Chance that a model's answer is right, by domain and alias or name of the model.
+    """Chance that a model's answer is right, by domain and alias.
 
     That of the workload's item-response model for a single call, at its mix of strategies.
     """
@@ -112,7 +111,6 @@ def right_by_model(pool: PoolConfig, workload: str) -> dict[tuple[str, str], flo
         shares = accuracy(slope * ability, slope * quality.difficulty_sd)
         for model, share in zip(pool.models, shares.tolist(), strict=True):
             found[part.profile.domain, model.alias] = share
-            found[part.profile.domain, model.name] = share
     return found
 
 
@@ -139,7 +137,7 @@ def goodput(
     """Answers in time, and right answers in time, on the same arrivals at simulated servers."""
     load = Load(workload, trace, per_min, int(per_min * minutes), speed)
     print("way                            in time, %    goodput, %   mean s    p95 s  failed")
-    for policy in policies.split(","):
+    for policy in filter(None, policies.split(",")):
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(simulated(pool, speed, workload))
             ports = [PORT + 40 + k for k in range(gateways)]
@@ -148,17 +146,22 @@ def goodput(
                 settings |= {"workload": workload, "admission": admission}
                 stack.enter_context(gateway(file, policy, port, **settings))
             found = asyncio.run(load.send(ports, "inframind/auto"))
-        _show(policy if gateways == 1 else f"{policy}, {gateways} gateways", found, file, workload)
-    for strategy in ("simple-shuffle", "least-busy", "latency-based-routing") if command else ():
+            way = policy if gateways == 1 else f"{policy}, {gateways} gateways"
+            _show(way, found, file, workload)
+    for strategy in STRATEGIES if command else ():
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(simulated(pool, speed, workload))
             stack.enter_context(litellm(command, load_pool(file), strategy))  # type: ignore[arg-type]
             found = asyncio.run(load.send([PORT + 1], "auto"))
-        _show(f"LiteLLM, {strategy}", found, file, workload)
+            _show(f"LiteLLM, {strategy}", found, file, workload)
 
 
-def _show(way: str, found: list[Outcome], pool: str, workload: str) -> None:
-    right = right_by_model(load_pool("b200-2gpu"), workload)
+def _show(way: str, found: list[Outcome], file: str, workload: str) -> None:
+    pool = load_pool(file)
+    right = right_by_model(pool, workload)
+    at = {f"http://127.0.0.1:{model.port}/v1": model.alias for model in pool.models}
+    for out in found:
+        out.model = at.get(out.model, out.model)
     in_time = [out.status == 200 and out.latency_s <= out.budget_s for out in found]
     good = [
         right[out.domain, out.model] if on_time else 0.0
@@ -169,9 +172,8 @@ def _show(way: str, found: list[Outcome], pool: str, workload: str) -> None:
     failed = dict(Counter(out.status for out in found if out.status != 200))
     print(f"{way:28s} {_interval(in_time)}  {_interval(good)} {shown}  {failed or 0}", flush=True)
     shares = Counter(out.model for out in found if out.status == 200)
-    print(
-        "   ", ", ".join(f"{m} {n / len(found):.0%}" for m, n in shares.most_common()), flush=True
-    )
+    used = (f"{model} {n / len(found):.0%}" for model, n in shares.most_common())
+    print("   ", ", ".join(used), flush=True)
 
 
 def soak(

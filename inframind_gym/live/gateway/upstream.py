@@ -69,7 +69,7 @@ class Attempt:
 
     def end(self, why: str) -> None:
         """End it as failed; on its loop."""
-        if self.why is None:
+        if self.why is None and not self.timer.expired():
             self.why = why
             self.timer.reschedule(0.0)
 
