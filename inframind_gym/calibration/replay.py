@@ -34,6 +34,7 @@ from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.server.evidence import warn_outside
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import allocate, cards
+from inframind_gym.simulator.threads import Crew
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
 from inframind_gym.simulator.workflow.params import (
     EXECUTIONS,
@@ -145,6 +146,7 @@ class RunBatch:
         calls = MAX_AGENTS if self._harness.execution == "parallel" else 1
         # What is aborted while it runs keeps its place until the step ends.
         self._cluster = allocate(card, rows, calls * queries + 1 + slots)
+        self._crew = Crew(drive, [self._cluster], place=2)
         self.set_constants(constants)
 
     def set_constants(self, constants: Constants) -> None:
@@ -245,20 +247,8 @@ class RunBatch:
         unread = np.zeros(len(rows))
         mode = BEGIN
         while len(rows):
-            drive(
-                self._world,
-                state,
-                self._cluster,
-                mode,
-                rows,
-                self._starts,
-                actions,
-                observations,
-                contexts,
-                unread,
-                unread,
-                status,
-            )
+            leg = (mode, rows, self._starts, actions, observations, contexts, unread, unread)
+            self._crew.run(len(rows), self._world, state, self._cluster, *leg, status)
             mode = STEP
             rows = np.flatnonzero(status == DECISION)
             query = contexts["query"][rows]

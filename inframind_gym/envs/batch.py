@@ -84,6 +84,8 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
         else:  # not Gymnasium's Box of integers, which samples without masks
             self._highs = action.nvec
             self.action_space = spaces.MultiDiscrete(np.tile(action.nvec, (self.num_envs, 1)))
+        # Compiled code reads the same array at every step: it need not be told again.
+        self._actions = np.zeros((self.num_envs, len(self._highs)), np.int64)
 
     def _show(self, form: ObservationForm, width: int) -> None:
         """Set the form of observations, and how many numbers one has."""
@@ -145,8 +147,8 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
         return over.copy() if self.truncates else np.zeros_like(over)
 
     def _checked(self, actions: Any) -> NDArray[Any]:
-        """Return the actions of a step as a new array (E, a), or raise ActionError."""
-        return check_actions(actions, self._highs, self.num_envs)
+        """Return the actions of a step as (E, a), until the next step, or raise ActionError."""
+        return check_actions(actions, self._highs, self.num_envs, self._actions)
 
     def _set_options(self, options: dict[str, Any] | None) -> None:
         check_options(options, ())
@@ -192,7 +194,7 @@ class BatchEnv(VectorEnv[Any, NDArray[np.int64], NDArray[Any]]):
         rewards, costs, over, more = self._carry_out(checked, rows, observations)
         self._episode_costs += costs
         self._episode_rewards += rewards
-        self._over = np.flatnonzero(over)
+        self._over = over.nonzero()[0]
         if not len(self._over):
             ends = (over.copy(), over.copy())
             return self._form.of(observations), rewards, *ends, more | self._infos(costs)

@@ -12,8 +12,13 @@ from numpy.typing import NDArray
 from inframind_gym.errors import ActionError, ConfigError, unknown
 
 
-def check_actions(actions: Any, highs: NDArray[np.int64], num_envs: int) -> NDArray[np.int64]:
-    """Actions as a new array (num_envs, a), every number in its range.
+def check_actions(
+    actions: Any,
+    highs: NDArray[np.int64],
+    num_envs: int,
+    out: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:
+    """Actions as an array (num_envs, a), every number in its range.
 
     It is contiguous and writable, as compiled code takes it.
 
@@ -21,6 +26,7 @@ def check_actions(actions: Any, highs: NDArray[np.int64], num_envs: int) -> NDAr
         actions: one action an environment, in any form that NumPy takes.
         highs: (a,) int64 number of choices of each part.
         num_envs: how many are expected.
+        out: (num_envs, a), written and returned; None: a new array is.
 
     Raises:
         ActionError: a wrong shape, a number that is not an integer, or one out of range.
@@ -42,8 +48,10 @@ def check_actions(actions: Any, highs: NDArray[np.int64], num_envs: int) -> NDAr
             f"actions have shape {array.shape}; expected {num_envs} of {parts} numbers each"
         )
     array = array.reshape(num_envs, parts)
-    checked = np.array(array, np.int64, order="C")
-    if (checked.view(np.uint64) >= highs.view(np.uint64)).any():  # what is negative is large
+    checked = np.empty((num_envs, parts), np.int64) if out is None else out
+    np.copyto(checked, array, casting="same_kind")
+    # What is negative is large.
+    if np.count_nonzero(checked.view(np.uint64) >= highs.view(np.uint64)):
         env, part = np.argwhere((array < 0) | (array >= highs))[0].tolist()
         where = f" of environment {env}" if num_envs > 1 else ""
         where += f", part {part}" if parts > 1 else ""

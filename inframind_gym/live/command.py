@@ -175,6 +175,8 @@ def up(
         from inframind_gym.live.launcher import Launcher
 
         simulation = None
+        if not simulate and (speed, workload, seed) != (1.0, "mixed", 0):
+            raise ConfigError("--speed, --workload and --seed are for --simulate: add it")
         if simulate:
             from inframind_gym.live.simulated.process import Simulation
 
@@ -199,6 +201,8 @@ def up(
         raise typer.Exit(1)
     if all(launch.already or launch.adopted for launch in launches):
         console.print(f"All {len(launches)} servers were up already.")
+    if simulate:
+        console.print(f"Simulated, at speed {speed:g}: times are the pool's, answers lorem ipsum.")
     option = "" if state is None else f" --state {state}"
     console.print(f"Stop them: inframind pool down --pool {pool}{option}")
 
@@ -222,9 +226,6 @@ def status(
             table.add_column(column, no_wrap=True)
         for column in ("pid", "up for", "MB", "run", "wait", "KV"):
             table.add_column(column, justify="right", no_wrap=True)
-        notes = any(row.note for row in rows)
-        if notes:
-            table.add_column("", overflow="fold")
         for row in rows:
             numbers = (
                 (row.pid, str),
@@ -235,9 +236,14 @@ def status(
                 (row.kv_frac, "{:.0%}".format),
             )
             cells = ["" if value is None else written(value) for value, written in numbers]
-            note = [Text(row.note, "dim")] * notes
-            table.add_row(row.alias, coloured(row.state), row.url, *cells, *note)
-        Console(highlight=False).print(table)
+            table.add_row(row.alias, coloured(row.state), row.url, *cells)
+        console = Console(highlight=False)
+        console.print(table)
+        for row in rows:
+            if row.note:
+                console.print(Text(f"{row.alias}: {row.note}", "dim"), soft_wrap=True)
+        if any(row.simulated for row in rows):
+            console.print(Text("Simulated: one process serves all models.", "dim"))
     raise typer.Exit(0 if all(row.state == "up" for row in rows) else 1)
 
 

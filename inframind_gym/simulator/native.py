@@ -138,7 +138,14 @@ class Bound:
 
     Args:
         entry: an entry point, as `make_jit` returns it.
+
+    Attributes:
+        address: of the compiled code.
+        words: that it takes, word 0 for the result.
     """
+
+    address: int
+    words: NDArray[np.int64]
 
     def __init__(self, entry: Any) -> None:
         self._entry: Entry = entry
@@ -149,31 +156,29 @@ class Bound:
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the compiled code; other threads may run meanwhile."""
+        self.prepare(*arguments)
+        return self.run()
+
+    def prepare(self, *arguments: Any) -> None:
+        """Write the arguments of the next `run`."""
         if not all(map(is_, arguments, self._last)):
             self._replace(arguments)
-        if self._run():
+
+    def run(self) -> Any:
+        """Run the compiled code with the arguments that were written last."""
+        if self._call():
             raise RuntimeError(f"the compiled code of {self._entry.py_func.__name__} has failed")
         return self._value() if self._returns else None
-
-    def prepare(self, *arguments: Any) -> tuple[int, int]:
-        """Write the arguments of a call that another makes.
-
-        Returns:
-            Address of the compiled code, and of the words that it takes.
-        """
-        if not all(map(is_, arguments, self._last)):
-            self._replace(arguments)
-        return self._address, self._words.ctypes.data
 
     def _bind(self, arguments: tuple[Any, ...]) -> None:
         """Find the code for arguments of these kinds, and write all of them."""
         self._kinds = list(map(kind_of, arguments))
         program = self._entry.program(tuple(self._kinds))
         self._returns = program.result
-        self._words = np.zeros(1 + len(arguments), np.int64)
+        self.words = np.zeros(1 + len(arguments), np.int64)
         self._blocks: list[NDArray[np.int64] | None] = [None] * len(arguments)
-        self._address = program.address
-        self._run = partial(_PROTOTYPE(program.address), self._words.ctypes.data)
+        self.address = program.address
+        self._call = partial(_PROTOTYPE(program.address), self.words.ctypes.data)
         for i, value in enumerate(arguments):
             self._write(i, value)
         self._last = list(arguments)
@@ -194,12 +199,12 @@ class Bound:
 
     def _write(self, i: int, value: Any) -> None:
         if type(value) in _BITS:
-            self._words[i + 1 : i + 2].view(_BITS[type(value)][1])[0] = value
+            self.words[i + 1 : i + 2].view(_BITS[type(value)][1])[0] = value
             return
         block = np.array(words_of(value), np.int64)
         self._blocks[i] = block
-        self._words[i + 1] = block.ctypes.data
+        self.words[i + 1] = block.ctypes.data
 
     def _value(self) -> Any:
-        value: Any = self._words[:1].view(_RESULTS[self._returns]).item()
+        value: Any = self.words[:1].view(_RESULTS[self._returns]).item()
         return bool(value) if self._returns == "b" else value

@@ -1,8 +1,9 @@
 """Threads that run compiled code side by side: it holds no lock of the interpreter.
 
 Work is handed over through a word of memory, in machine code: a thread that has nothing to do looks
-for more for tens of microseconds before it goes to sleep, since waking it takes as long as dozens
-of rows.
+for more for a hundred microseconds before it goes to sleep, since waking it takes as long as dozens
+of rows. Rows differ in what they cost, so that no share of them is anybody's: whoever is done takes
+the next, and the shares become smaller toward the end.
 """
 
 from __future__ import annotations
@@ -14,93 +15,107 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.native import Bound, aligned
+from inframind_gym.simulator.native import Bound, aligned, words_of
 
 MOST_THREADS: Final = 256
-_LEAST_ROWS: Final = 16  # of a thread: handing over a share takes as long as a dozen rows
+_WORTHWHILE: Final = 16  # rows of a thread: handing work over takes as long as a dozen
+_LEAST: Final = 8  # rows of a share: what the first ones need is not fetched ahead
+
+
+def shares_of(count: int, num_threads: int) -> NDArray[np.int64]:
+    """Return the shares of so many rows, as `_HANDOVER` reads them.
+
+    Returns:
+        How many of them are taken, how many there are, the first one's start, and where each ends.
+    """
+    ends = [0]
+    while ends[-1] < count:
+        left = count - ends[-1]
+        fair = left if num_threads == 1 else max(left // (2 * num_threads), _LEAST)
+        ends.append(ends[-1] + min(left, fair))
+    return np.array([0, len(ends) - 1, *ends])
 
 
 class Crew:
-    """Threads that run an entry point, each on a share of the work.
+    """Threads that run an entry point together.
 
-    The caller's thread takes the first share; the others start when they are first needed, and end
-    with the crew. Not to be called by two threads at a time.
+    The caller's thread is one of them; the others start when they are first needed, and end with
+    the crew. Not to be called by two threads at a time.
 
     Args:
-        entry: an entry point.
-        num_threads: T, the caller's included.
-
-    Attributes:
-        own: the entry point as the caller's thread runs it.
+        entry: an entry point, whose last two arguments are the first row of a share and the one
+            behind its last.
+        own: T values of one argument, one a thread: it has scratch space.
+        place: which argument that is.
     """
 
-    def __init__(self, entry: Any, num_threads: int) -> None:
-        self._entry = entry
-        self.num_threads = num_threads
-        self.own = Bound(entry)
+    def __init__(self, entry: Any, own: Sequence[Any], place: int) -> None:
+        self._entry, self._own, self._place = entry, own, place
+        self._call = Bound(entry)
+        self._desk = _Desk(own[0], place)
         self._members: list[_Member] = []
         self._process = 0  # that the members are threads of
-        self._rows: NDArray[np.int64] | None = None
-        self._slices: list[slice] = []
-        self._shares: list[NDArray[np.int64]] = []
+        self._count = -1  # rows, which the shares are of
 
-    def __reduce__(self) -> tuple[type[Crew], tuple[Any, int]]:
-        return Crew, (self._entry, self.num_threads)
+    def __reduce__(self) -> tuple[type[Crew], tuple[Any, Sequence[Any], int]]:
+        return Crew, (self._entry, self._own, self._place)
 
-    def split(self, rows: NDArray[np.int64]) -> tuple[list[slice], list[NDArray[np.int64]]]:
-        """Return equal shares of rows, at most T, as slices and as arrays."""
-        if rows is not self._rows:
-            count = max(1, min(self.num_threads, len(rows) // _LEAST_ROWS))
-            ends = np.linspace(0, len(rows), count + 1).astype(int).tolist()
-            self._rows = rows
-            self._slices = [slice(a, b) for a, b in pairwise(ends)]
-            self._shares = [rows[part] for part in self._slices]
-        return self._slices, self._shares
+    def run(self, count: int, *arguments: Any) -> None:
+        """Work on `count` rows, and wait until all are done.
 
-    def run(self, shares: Sequence[tuple[Any, ...]]) -> None:
-        """Call the entry point with each of these arguments, and wait for all.
+        Args:
+            count: number of rows.
+            arguments: the entry point's without the last two, as the caller's thread takes them.
 
         Raises:
             RuntimeError: The compiled code has failed.
         """
-        others = shares[1:]
-        if others:
-            self._call_up(len(others))
-        members = self._members[: len(others)]
-        for member, share in zip(members, others, strict=True):
-            member.prepare(share)
+        if len(self._own) == 1:
+            self._call(*arguments, 0, count)
+            return
+        if count != self._count:
+            self._count, self._wanted = count, max(1, min(len(self._own), count // _WORTHWHILE))
+            self._shares = shares_of(count, self._wanted)
+            self._shares_address = self._shares.ctypes.data
+        self._call.prepare(*arguments, 0, 0)
+        self._shares[0] = 0
+        members = self._call_up(self._wanted - 1)
+        for desk in (self._desk, *(member.desk for member in members)):
+            desk.put(self._call, self._shares_address)
         for member in members:
             member.begin()
         try:
-            self.own(*shares[0])
+            failed = _handover().work(self._desk.address)
         finally:
-            failed = [member.wait() for member in members]
-        if any(failed):
+            failed_too = [member.wait() for member in members]
+        if failed or any(failed_too):
             raise RuntimeError("the compiled code of a thread has failed")
 
-    def _call_up(self, count: int) -> None:
-        """Start threads up to that number; a forked process has none of its parent's."""
+    def _call_up(self, count: int) -> list[_Member]:
+        """Return so many threads, started; a forked process has none of its parent's."""
         if self._process != os.getpid():
             self._members, self._process = [], os.getpid()
         while len(self._members) < count:
-            member = _Member(Bound(self._entry))
+            member = _Member(_Desk(self._own[len(self._members) + 1], self._place))
             member.start()
             weakref.finalize(self, member.dismiss)
             self._members.append(member)
+        return self._members[:count]
 
 
 # Words of a thread's desk. The state is IDLE while the thread looks for work, WORK from when it is
-# given some until it is done, ASLEEP once it has found none for long.
-_STATE, _CODE, _ARGUMENTS, _RESULT = range(4)
+# given some until it is done, ASLEEP once it has found none for long. The others are addresses, but
+# for the result: of the compiled code, of the words that it takes, of the last two of them, which
+# are a share's ends, and of the shares.
+_STATE, _CODE, _ARGUMENTS, _ENDS, _SHARES, _RESULT = range(6)
 _IDLE, _WORK, _ASLEEP = range(3)
 _DESK: Final = 8  # words: a line of the processor's cache, so that no two threads share one
-_LOOKS: Final = 1_500  # about 50 µs
+_LOOKS: Final = 3_000  # about 100 µs
 _PAUSE: Final = {  # LLVM's name of a processor's hint that it only looks, by machine
     **dict.fromkeys(("x86_64", "AMD64"), "llvm.x86.sse2.pause()"),
     **dict.fromkeys(("aarch64", "arm64"), "llvm.aarch64.hint(i32 1)"),
@@ -109,10 +124,44 @@ _HANDOVER: Final = """
 declare i32 @sched_yield()
 {declared}
 
+define i32 @crew_work(ptr %desk) {{
+begin:
+  %code_word = getelementptr ptr, ptr %desk, i64 {code}
+  %arguments_word = getelementptr ptr, ptr %desk, i64 {arguments}
+  %ends_word = getelementptr ptr, ptr %desk, i64 {ends}
+  %shares_word = getelementptr ptr, ptr %desk, i64 {shares}
+  %function = load ptr, ptr %code_word
+  %arguments = load ptr, ptr %arguments_word
+  %first = load ptr, ptr %ends_word
+  %last = getelementptr i64, ptr %first, i64 1
+  %shares = load ptr, ptr %shares_word
+  %count_word = getelementptr i64, ptr %shares, i64 1
+  %count = load i64, ptr %count_word
+  %starts = getelementptr i64, ptr %shares, i64 2
+  br label %next
+next:
+  %share = atomicrmw add ptr %shares, i64 1 monotonic
+  %is_left = icmp slt i64 %share, %count
+  br i1 %is_left, label %run, label %done
+run:
+  %start_word = getelementptr i64, ptr %starts, i64 %share
+  %stop_word = getelementptr i64, ptr %start_word, i64 1
+  %start = load i64, ptr %start_word
+  %stop = load i64, ptr %stop_word
+  store i64 %start, ptr %first
+  store i64 %stop, ptr %last
+  %status = call i32 %function(ptr %arguments)
+  %is_fine = icmp eq i32 %status, 0
+  br i1 %is_fine, label %next, label %failed
+done:
+  ret i32 0
+failed:
+  ret i32 %status
+}}
+
 define i32 @crew_serve(ptr %desk) {{
 begin:
   %code_word = getelementptr i64, ptr %desk, i64 {code}
-  %arguments_word = getelementptr i64, ptr %desk, i64 {arguments}
   %result_word = getelementptr i64, ptr %desk, i64 {result}
   br label %look
 look:
@@ -125,9 +174,7 @@ take:
   %ends = icmp eq i64 %address, 0
   br i1 %ends, label %end, label %run
 run:
-  %function = inttoptr i64 %address to ptr
-  %words = load i64, ptr %arguments_word
-  %status = call i32 %function(i64 %words)
+  %status = call i32 @crew_work(ptr %desk)
   %result = zext i32 %status to i64
   store i64 %result, ptr %result_word
   store atomic i64 {idle}, ptr %desk release, align 8
@@ -182,11 +229,14 @@ class _Handover(NamedTuple):
     """Machine code on a desk's address.
 
     Attributes:
-        serve: do the work that is put there; returns 1 to sleep, 0 to end.
+        work: take shares of the work that is put there until none is left; returns 0, or what
+            compiled code that has failed returns.
+        serve: do the work that is put there again and again; returns 1 to sleep, 0 to end.
         begin: put work there; returns whether the thread has to be woken.
         wait: until it is done.
     """
 
+    work: Callable[[int], int]
     serve: Callable[[int], int]
     begin: Callable[[int], int]
     wait: Callable[[int], int]
@@ -196,8 +246,8 @@ class _Handover(NamedTuple):
 def _handover() -> _Handover:
     from inframind_gym.simulator.programs import assembled
 
-    words = {"code": _CODE, "arguments": _ARGUMENTS, "result": _RESULT, "looks": _LOOKS}
-    states = {"idle": _IDLE, "work": _WORK, "asleep": _ASLEEP}
+    words = {"code": _CODE, "arguments": _ARGUMENTS, "ends": _ENDS, "shares": _SHARES}
+    states = {"idle": _IDLE, "work": _WORK, "asleep": _ASLEEP, "looks": _LOOKS, "result": _RESULT}
     hint = _PAUSE.get(platform.machine())
     code = {
         "declared": f"declare void @{hint.replace(' 1', '')}" if hint else "",
@@ -209,41 +259,69 @@ def _handover() -> _Handover:
     return _Handover._make(prototype(engine.get_function_address(name)) for name in names)
 
 
-class _Member(threading.Thread):
-    """A thread of a crew.
+class _Desk:
+    """Where a thread's work is put, in the form that `_HANDOVER` reads.
 
     Args:
-        call: what it runs.
+        own: the thread's own value of an argument, a NamedTuple of arrays.
+        place: which argument that is.
+
+    Attributes:
+        address: of its words.
     """
 
-    def __init__(self, call: Bound) -> None:
+    def __init__(self, own: Any, place: int) -> None:
+        self._own = own  # which the block has the addresses of
+        self._block = np.array(words_of(own))
+        self._word, self._block_address = 1 + place, self._block.ctypes.data
+        self._arguments = np.zeros(0, np.int64)
+        self._words = aligned((_DESK,), np.int64)
+        self.address = self._words.ctypes.data
+
+    def put(self, call: Bound, shares_address: int) -> None:
+        """Put a call there that is prepared, and the shares of its rows."""
+        if len(self._arguments) != len(call.words):
+            self._arguments = np.zeros_like(call.words)
+            self._words[_ARGUMENTS] = self._arguments.ctypes.data
+            self._words[_ENDS] = self._arguments[-2:].ctypes.data
+        self._arguments[:] = call.words
+        self._arguments[self._word] = self._block_address
+        self._words[_CODE], self._words[_SHARES] = call.address, shares_address
+
+    def put_end(self) -> None:
+        """Put there that no work will come any more."""
+        self._words[_CODE] = 0
+
+    def has_failed(self) -> bool:
+        """Return whether the compiled code of the work has failed."""
+        return bool(self._words[_RESULT])
+
+
+class _Member(threading.Thread):
+    """A thread of a crew, with its desk."""
+
+    def __init__(self, desk: _Desk) -> None:
         super().__init__(daemon=True)
-        self._call, self._handover = call, _handover()
-        self._desk = aligned((_DESK,), np.int64)
-        self._address = self._desk.ctypes.data
+        self.desk, self._handover = desk, _handover()
         self._awake = threading.Lock()
         self._awake.acquire()
 
-    def prepare(self, share: tuple[Any, ...]) -> None:
-        """Write the arguments of its work."""
-        self._desk[_CODE], self._desk[_ARGUMENTS] = self._call.prepare(*share)
-
     def begin(self) -> None:
-        """Let it work."""
-        if self._handover.begin(self._address):
+        """Let it do what is on its desk."""
+        if self._handover.begin(self.desk.address):
             self._awake.release()
 
     def wait(self) -> bool:
         """Wait until it is done; return whether its code has failed."""
-        self._handover.wait(self._address)
-        return bool(self._desk[_RESULT])
+        self._handover.wait(self.desk.address)
+        return self.desk.has_failed()
 
     def dismiss(self) -> None:
         """Let the thread end."""
-        self._desk[_CODE] = 0
+        self.desk.put_end()
         self.begin()
 
     def run(self) -> None:
         """Work until there is none to come."""
-        while self._handover.serve(self._address):
+        while self._handover.serve(self.desk.address):
             self._awake.acquire()

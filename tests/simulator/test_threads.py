@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import itertools
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 import inframind_gym  # noqa: F401  (registers the environments)
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.jit import make_jit
-from inframind_gym.simulator.threads import Crew
+from inframind_gym.simulator.threads import Crew, shares_of
 
 SHORT = {"num_queries": 20, "observation": "index"}
 ENVIRONMENTS: list[tuple[str, dict[str, Any]]] = [
@@ -29,11 +28,25 @@ ENVIRONMENTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+class Notes(NamedTuple):
+    """A thread's own."""
+
+    done: NDArray[np.int64]  # (1,) rows
+
+
 @make_jit(Path(__file__))
-def double(rows: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+def double(
+    rows: NDArray[np.int64], notes: Notes, out: NDArray[np.int64], first: int, last: int
+) -> None:
     """Write twice the row in its place."""
-    for i in range(rows.shape[0]):
-        out[rows[i]] = 2 * rows[i]
+    for i in range(first, last):
+        out[rows[i]] += 2 * rows[i]
+        notes.done[0] += 1
+
+
+def crew_of(num_threads: int) -> tuple[Crew, list[Notes]]:
+    own = [Notes(np.zeros(1, np.int64)) for _ in range(num_threads)]
+    return Crew(double, own, place=1), own
 
 
 def digest(name: str, arguments: dict[str, Any], num_threads: int, num_envs: int) -> str:
@@ -65,7 +78,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
 def test_threads_share_no_scratch_space(name: str, arguments: dict[str, Any]) -> None:
     env: Any = gym.make_vec(f"InfraMind-{name}-v0", num_envs=32, num_threads=2, **arguments)
     simulation = env.unwrapped.simulation
-    states = simulation._states if name == "Placement" else simulation._clusters
+    states = simulation._crew._own
     scratch = ("path_s", "prompt", "output", "target") if name == "Placement" else ("done",)
     assert len(states) == 2
     for field in states[0]._fields:
@@ -79,43 +92,66 @@ def test_impossible_numbers_of_threads_are_refused(number: Any) -> None:
         gym.make_vec("InfraMind-Stream-v0", num_envs=2, num_threads=number)
 
 
-@pytest.mark.parametrize(("count", "shares"), [(1, 1), (31, 1), (32, 2), (50, 3), (1000, 3)])
-def test_rows_are_shared_out_equally(count: int, shares: int) -> None:
-    crew, rows = Crew(double, 3), np.arange(count)
-    slices, arrays = crew.split(rows)
-    assert np.concatenate(arrays).tolist() == rows.tolist()
-    assert [part.stop - part.start for part in slices] == list(map(len, arrays))
-    assert len(arrays) == shares and max(map(len, arrays)) - min(map(len, arrays)) <= 1
-    out = np.zeros(count, np.int64)
-    crew.run([(share, out) for share in arrays])
-    assert out.tolist() == (2 * rows).tolist()
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 16])
+@pytest.mark.parametrize("count", [0, 1, 15, 32, 50, 1000])
+def test_every_row_has_one_share_and_the_last_are_small(count: int, num_threads: int) -> None:
+    taken, number, *ends = shares_of(count, num_threads).tolist()
+    sizes = np.diff(ends)
+    assert (
+        number == len(sizes) and (taken, ends[0], ends[-1]) == (0, 0, count) and (sizes > 0).all()
+    )
+    assert sorted(sizes, reverse=True) == sizes.tolist()
+    if num_threads == 1:
+        assert len(sizes) == min(count, 1)
+    elif count:
+        assert sizes[0] <= max(8, count / num_threads / 2) and sizes[-1] <= 8
 
 
-def test_an_error_of_a_thread_is_raised_and_the_crew_goes_on() -> None:
-    crew, rows = Crew(double, 3), np.arange(48)
-    _, (first, second, third) = crew.split(rows)
-    out = np.zeros(48, np.int64)
-    for wrong in itertools.permutations([out, out, out[::2]]):
+@pytest.mark.parametrize(("count", "threads"), [(0, 1), (1, 1), (31, 1), (32, 2), (1000, 3)])
+def test_every_row_is_worked_on_once(count: int, threads: int) -> None:
+    crew, own = crew_of(3)
+    rows, out = np.arange(count), np.zeros(count, np.int64)
+    for _ in range(100):
+        crew.run(count, rows, own[0], out)
+    assert out.tolist() == (200 * rows).tolist()
+    done = [int(notes.done[0]) for notes in own]
+    assert sum(done) == 100 * count and not any(done[threads:])
+
+
+def test_threads_take_what_others_leave() -> None:
+    """Whoever is late finds little left: all threads together do everything at any speed."""
+    crew, own = crew_of(2)
+    rows, out = np.arange(64_000), np.zeros(64_000, np.int64)
+    for _ in range(20):
+        crew.run(len(rows), rows, own[0], out)
+    assert all(notes.done[0] > 0 for notes in own)
+
+
+def test_bad_arguments_are_refused_before_any_thread_begins() -> None:
+    crew, own = crew_of(3)
+    rows, out = np.arange(48), np.zeros(96, np.int64)
+    for _ in range(3):
         with pytest.raises(ValueError, match="C order"):
-            crew.run(list(zip((first, second, third), wrong, strict=True)))
-    out[:] = 0
-    crew.run([(share, out) for share in (first, second, third)])
-    assert out.tolist() == (2 * rows).tolist()
+            crew.run(48, rows, own[0], out[::2])
+    assert not out.any()
+    crew.run(48, rows, own[0], out)
+    assert out[:48].tolist() == (2 * rows).tolist()
 
 
 def test_threads_do_their_work_awake_and_asleep() -> None:
-    crew, rows = Crew(double, 3), np.arange(48)
+    crew, own = crew_of(3)
+    rows = np.arange(48)
     pauses_s = np.random.default_rng(0).choice([0.0, 1e-4, 2e-4, 5e-3], 300)
-    for pause_s in pauses_s.tolist():  # they go to sleep after some 50 µs
+    for pause_s in pauses_s.tolist():  # they go to sleep after some 100 µs
         out = np.zeros(48, np.int64)
-        crew.run([(share, out) for share in crew.split(rows)[1]])
+        crew.run(48, rows, own[0], out)
         assert out.tolist() == (2 * rows).tolist()
         time.sleep(pause_s)
 
 
 def test_threads_end_with_their_crew() -> None:
-    crew, out = Crew(double, 4), np.zeros(64, np.int64)
-    crew.run([(share, out) for share in crew.split(np.arange(64))[1]])
+    crew, own = crew_of(4)
+    crew.run(64, np.arange(64), own[0], np.zeros(64, np.int64))
     members = crew._members
     assert len(members) == 3 and all(member.is_alive() for member in members)
     del crew
@@ -126,12 +162,12 @@ def test_threads_end_with_their_crew() -> None:
 
 
 def test_a_forked_process_has_threads_of_its_own() -> None:
-    crew, out = Crew(double, 2), np.zeros(32, np.int64)
-    shares = [(share, out) for share in crew.split(np.arange(32))[1]]
-    crew.run(shares)
+    crew, own = crew_of(2)
+    rows, out = np.arange(32), np.zeros(32, np.int64)
+    crew.run(32, rows, own[0], out)
     out[:] = 0
     child = os.fork()
     if not child:
-        crew.run(shares)
+        crew.run(32, rows, own[0], out)
         os._exit(0 if out.tolist() == list(range(0, 64, 2)) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -52,8 +52,10 @@ def drive(
     actions: NDArray[np.int64],
     observations: NDArray[np.float32],
     terms: NDArray[np.float64],
+    first: int,
+    last: int,
 ) -> None:
-    """Begin an episode in the environments `rows`, or carry out a decision in each.
+    """Begin an episode in the environments `rows[first:last]`, or carry out a decision in each.
 
     Args:
         mode: BEGIN (key, ranking and arrivals are in place) or STEP.
@@ -61,8 +63,9 @@ def drive(
         actions: (E, G), read at `rows`.
         observations: (E, d), written at `rows`.
         terms: (E, 3) of the reward, in the order of TERMS, written at `rows` in a step.
+        first, last: the share of the rows.
     """
-    for i in range(rows.shape[0]):
+    for i in range(first, last):
         e = rows[i]
         if mode == BEGIN:
             begin_episode(world, cluster, e)

@@ -73,10 +73,10 @@ class PlacementSimulation:
         self.world = self._build_world()
         self.state: ClusterState = allocate(self.world, num_envs, self.arrivals.capacity)
         self.terms = np.zeros((num_envs, len(TERMS)))
-        self._crew = Crew(drive, num_threads)
         scratch = ("path_s", "prompt", "output", "target")  # each thread needs its own
         own = [{n: getattr(self.state, n).copy() for n in scratch} for _ in range(num_threads - 1)]
-        self._states = [self.state, *(self.state._replace(**arrays) for arrays in own)]
+        states = [self.state, *(self.state._replace(**arrays) for arrays in own)]
+        self._crew = Crew(drive, states, place=1)
         self._all_rows = np.arange(num_envs)
         self._no_actions = np.zeros((num_envs, self.num_gpus), np.int64)
 
@@ -150,12 +150,8 @@ class PlacementSimulation:
         actions: NDArray[np.int64],
         observations: NDArray[np.float32],
     ) -> None:
-        _, shares = self._crew.split(rows)
         self._crew.run(
-            [
-                (self.world, state, mode, share, actions, observations, self.terms)
-                for state, share in zip(self._states, shares, strict=False)
-            ]
+            len(rows), self.world, self.state, mode, rows, actions, observations, self.terms
         )
 
     def over(self) -> NDArray[np.bool_]:

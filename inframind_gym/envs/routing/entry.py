@@ -136,8 +136,10 @@ def drive(
     rewards: NDArray[np.float64],
     costs: NDArray[np.float64],
     status: NDArray[np.int64],
+    first: int,
+    last: int,
 ) -> None:
-    """Bring the environments `rows` to their next decision, in one of three ways.
+    """Bring the environments `rows[first:last]` to their next decision, in one of three ways.
 
     One entry point and not three, because each would compile the whole closed loop again.
 
@@ -147,27 +149,29 @@ def drive(
         rows: (k,) environments.
         observations: (E, d), contexts (E,), rewards (E,), costs (E,), status (E,): written at
             `rows`. `status` is DECISION, STREAM_OVER or TAGGED_QUERY_OVER.
+        first, last: the share of the rows.
     """
     one_query = params.settings[0].one_query
-    count = rows.shape[0]
+    share = rows[first:last]
+    count = share.shape[0]
     for i in range(count):
         if mode == STEP:
             if i + HEADS < count:
-                fetch_heads(state, cluster, rows[i + HEADS])
+                fetch_heads(state, cluster, share[i + HEADS])
             if i + SERVERS < count:
-                later = rows[i + SERVERS]
+                later = share[i + SERVERS]
                 fetch_servers(state, cluster, later, routed_to(params, actions[later]))
             if i + REQUESTS < count:
-                later = rows[i + REQUESTS]
+                later = share[i + REQUESTS]
                 fetch_requests(state, cluster, later, routed_to(params, actions[later]))
             if i + QUERIES < count:
-                fetch_queries(state, cluster, rows[i + QUERIES])
-                fetch_row(observations, rows[i + QUERIES])
-        e = rows[i]
+                fetch_queries(state, cluster, share[i + QUERIES])
+                fetch_row(observations, share[i + QUERIES])
+        e = share[i]
         stream = state.stream[e]
         if mode == BEGIN:
             reset_cluster(cluster, e)
-            start_stream(params, state, e, starts[i])
+            start_stream(params, state, e, starts[first + i])
         begin_step(state, e)
         if mode == RESUME:
             stream.expecting = 1

@@ -143,7 +143,7 @@ class Simulation:
         self.observation_size = self.layout.size + (config.level == "joint")
         self._alone = one_query and config.background == "none"
 
-        self._crew = Crew(drive, num_threads)
+        self._num_threads = num_threads
         ready = MAX_NODES * (self._open_servers() + 1)
         own_graph = config.planner.graph() if config.planner else None
         self.params: EnvParams = build_params(
@@ -198,8 +198,8 @@ class Simulation:
             in_flight += slots
         self.cluster: Cluster = allocate(card, self.num_envs, in_flight)
         done = self.cluster.done  # scratch: each thread needs its own
-        others = range(self._crew.num_threads - 1)
-        self._clusters = [self.cluster, *(self.cluster._replace(done=done.copy()) for _ in others)]
+        others = (self.cluster._replace(done=done.copy()) for _ in range(self._num_threads - 1))
+        self._crew = Crew(drive, [self.cluster, *others], place=2)
         return slots
 
     @property
@@ -317,22 +317,10 @@ class Simulation:
         )
 
     def _drive(self, leg: Leg) -> None:
-        if self._crew.num_threads == 1:
-            self._crew.own(self.params, self.state, self.cluster, *leg, self.status)
-        else:
-            self._share_out(leg)
-        if self._watched and self.status.any():  # something is over
+        self._crew.run(len(leg.rows), self.params, self.state, self.cluster, *leg, self.status)
+        if self._watched and np.count_nonzero(self.status):  # something is over
             over = bool((self.status == STREAM_OVER).any())
             warn_outside(self.pool, self.cluster.reached, over=over)
-
-    def _share_out(self, leg: Leg) -> None:
-        """Drive the rows of a leg on several threads."""
-        shares = []
-        for part, rows, cluster in zip(*self._crew.split(leg.rows), self._clusters, strict=False):
-            starts = leg.starts[part] if len(leg.starts) else leg.starts
-            of_rows = leg._replace(rows=rows, starts=starts)
-            shares.append((self.params, self.state, cluster, *of_rows, self.status))
-        self._crew.run(shares)
 
     def completed(self, e: int) -> NDArray[Any]:
         """The agent's queries of environment `e` that ended in its last step, (k,) COMPLETED."""

@@ -49,8 +49,7 @@ class InfraMindVectorEnv(BatchEnv):
         self._rates = np.full(num_envs, self.config.arrival_rate_per_min)
         self._budgets = np.full(num_envs, self.config.one_budget_s)
         _, self._contexts = self.simulation.buffers()
-        # Compiled code writes into the same arrays at every step: it need not be told again.
-        self._actions = np.zeros((num_envs, self.simulation.action_size), np.int64)
+        # Written anew at every step, like `_actions`.
         self._rewards, self._costs = np.zeros(num_envs), np.zeros(num_envs)
         self._completed: tuple[NDArray[np.int64], NDArray[Any]] | None = None
 
@@ -87,6 +86,8 @@ class InfraMindVectorEnv(BatchEnv):
     ) -> None:
         if first:
             self._completed = None
+        else:
+            self.completed()
         if self._one_query and not first:
             self.simulation.resume(rows, observations, self._contexts)
             rows = rows[self.simulation.status[rows] == STREAM_OVER]
@@ -107,17 +108,14 @@ class InfraMindVectorEnv(BatchEnv):
         rows: NDArray[np.int64],
         observations: NDArray[np.float32],
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], dict[str, Any]]:
-        self._actions[:] = actions
         rewards, costs = self._rewards, self._costs
         if len(rows) < self.num_envs:
             rewards[:] = costs[:] = 0.0
         status = self.simulation.step(
-            self._actions, observations, self._contexts, rewards, costs, rows=rows
+            actions, observations, self._contexts, rewards, costs, rows=rows
         )
-        over = status != DECISION
-        # Gathered when asked for, or before the next episodes begin.
-        self._completed = self.simulation.completed_batch() if over.any() else None
-        return rewards.copy(), costs.copy(), over, {}
+        self._completed = None  # gathered when asked for, or before the next episodes begin
+        return rewards.copy(), costs.copy(), status != DECISION, {}
 
     def _sample_masks(self) -> tuple[Any, ...]:
         return self._masks

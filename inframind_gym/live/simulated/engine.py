@@ -100,6 +100,8 @@ class Engine:
         if flight.request < 0:
             self._asleep[flight.server].remove(flight)
         else:
+            self._kernel.look()
+            flight.tokens = int(self._kernel.tokens[flight.request])
             self._kernel.abort(flight.request)
             del self._flights[flight.request]
             self._soon()

@@ -108,7 +108,7 @@ class ServerMetrics:
             "request_max_num_generation_tokens": _Histogram(tokens),
             "request_params_max_tokens": _Histogram(tokens),
             "request_prefill_kv_computed_tokens": _Histogram(tokens),
-            "request_params_n": _Histogram(_FEW),
+            "request_params_n": _Histogram((1.0, 2.0, 5.0, 10.0, 20.0)),
             "request_num_preemptions": _Histogram(_FEW),
         }
         self._ended = dict.fromkeys(_REASONS, 0)

@@ -13,9 +13,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Final
-
-from numpy.typing import NDArray
+from typing import Final
 
 from inframind_gym.configs import Positive, StrictModel
 from inframind_gym.live.server_command import ServerCommand
@@ -68,7 +66,7 @@ def simulation_command(
 
 def make_servers(pool: PoolConfig, simulation: Simulation) -> tuple[Engine, list[ModelServer]]:
     """Return the servers of a pool, which do not listen yet; to be called on their loop."""
-    _compile(cards(pool))
+    OpenLoop(cards(pool), 2).use_all()  # clients do not wait for compilation
     lengths = AnswerLengths(load_workload(simulation.workload), pool.aliases)
     engine, peers = Engine(cards(pool), simulation.speed), dict[str, ModelServer]()
     for index, model in enumerate(pool.models):
@@ -83,17 +81,6 @@ def make_servers(pool: PoolConfig, simulation: Simulation) -> tuple[Engine, list
                 password=os.environ.get("VLLM_API_KEY"),
             )
     return engine, list(peers.values())
-
-
-def _compile(card: NDArray[Any]) -> None:
-    """Use all of the kernel: what it compiles to is not waited for by clients."""
-    kernel = OpenLoop(card, 2)
-    for _ in range(2):
-        request = kernel.submit(0, 0.0, 1, 2)
-    kernel.look()
-    kernel.abort(request)
-    kernel.advance(1e9)
-    kernel.load(0)
 
 
 async def run(process: _Process, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import json
 import logging
 import socket
@@ -15,25 +16,23 @@ from typing import Any, Final
 from aiohttp import web
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.live.simulated.engine import Engine, Flight
-from inframind_gym.live.simulated.faults import GARBAGE, Fault, read_fault
-from inframind_gym.live.simulated.lengths import AnswerLengths
-from inframind_gym.live.simulated.metrics import Load, ServerMetrics
-from inframind_gym.live.simulated.protocol import (
-    Answer,
-    Ask,
+from inframind_gym.live.simulated.asking import (
     RefusedError,
     count_tokens,
-    read_ask,
+    invalid,
     read_json,
     split_tokens,
     text_of,
 )
+from inframind_gym.live.simulated.completions import complete
+from inframind_gym.live.simulated.engine import Engine
+from inframind_gym.live.simulated.faults import GARBAGE, Fault, read_fault
+from inframind_gym.live.simulated.lengths import AnswerLengths
+from inframind_gym.live.simulated.metrics import Load, ServerMetrics
 from inframind_gym.simulator.server.pool import ModelConfig
 
 VERSION: Final = "0.32.0+inframind.simulated"
 _MOST_BYTES: Final = 1 << 26  # of a request
-_STREAM: Final = {"Content-Type": "text/event-stream; charset=utf-8"}
 _DRAIN_S: Final = 0.02  # between two looks whether a server has nothing left to do
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -50,6 +49,12 @@ class ModelServer:
         seed: of what is drawn.
         peers: all servers of the pool, by alias: faults are told to any of them.
         password: that clients have to send; None: none.
+
+    Attributes:
+        fault: that it has.
+        goes_on: set while it does not hang.
+        asked: completions so far.
+        metrics: since it was born.
     """
 
     def __init__(
@@ -66,18 +71,18 @@ class ModelServer:
         self.config = config
         self.fault = Fault()
         self.log = logging.getLogger(f"{__name__}.{config.alias}")
-        self._engine, self._index, self._lengths, self._seed = engine, index, lengths, seed
+        self.engine, self.index, self.lengths, self.seed = engine, index, lengths, seed
         self._peers = {} if peers is None else peers
         self._peers[config.alias] = self
         self._password = password
         self._runner: web.ServerRunner | None = None
         self._address = ("127.0.0.1", config.port or 0)
         self._cure: asyncio.TimerHandle | None = None
-        self._goes_on = asyncio.Event()  # it does not hang
-        self._goes_on.set()
+        self.goes_on = asyncio.Event()  # it does not hang
+        self.goes_on.set()
         self._level = 0  # at which it sleeps
         self._step_s = engine.card[index].copy()
-        self._asked = self._reported = 0
+        self.asked = self._reported = 0
         self._born()
         self._routes: dict[str, dict[str, Handler]] = {
             "/v1/chat/completions": {"POST": self._complete},
@@ -131,7 +136,7 @@ class ModelServer:
                 sock = connection.transport.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
                 connection.transport.abort()
-        self._engine.abort(self._index)
+        self.engine.abort(self.index)
 
     async def set_fault(self, fault: Fault) -> None:
         """Have a fault from now on, in place of the one that there is."""
@@ -141,14 +146,14 @@ class ModelServer:
         self.fault = fault
         self.log.warning("fault: %s", fault)
         factor = fault.factor if fault.kind == "slow" else 1.0
-        card = self._engine.card[self._index]
+        card = self.engine.card[self.index]
         for name in card.dtype.names:
             if name.endswith("_s"):
                 card[name] = factor * self._step_s[name]
         if fault.kind == "hang":
-            self._goes_on.clear()
+            self.goes_on.clear()
         else:
-            self._goes_on.set()
+            self.goes_on.set()
         if fault.kind == "kill":
             await self.kill()
         elif self._runner is None:
@@ -162,7 +167,7 @@ class ModelServer:
 
     def report(self) -> None:
         """Write the load into the log, unless nothing has come since the last report."""
-        load, asked = self._present_load(), self._asked
+        load, asked = self._present_load(), self.asked
         if load.running + load.waiting or asked > self._reported:
             self._reported = asked
             self.log.info(
@@ -177,30 +182,29 @@ class ModelServer:
         """Count from 0, awake."""
         card = self.config.server
         cache = {"block_size": str(card.block_size), "num_gpu_blocks": str(card.num_kv_blocks)}
-        self._metrics = ServerMetrics(
+        self.metrics = ServerMetrics(
             self.config.name, card.max_model_len, cache, self._present_load
         )
         self._born_s = int(time.time())
         self._level = 0
-        self._engine.wake(self._index)
+        self.engine.wake(self.index)
 
     def _present_load(self) -> Load:
-        running, waiting, kv_frac = self._engine.load(self._index)
-        evictions = self._engine.evictions(self._index)
+        running, waiting, kv_frac = self.engine.load(self.index)
+        evictions = self.engine.evictions(self.index)
         return Load(running, waiting, kv_frac, evictions, self._level)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         path, fault = request.path, self.fault
         if path != "/fault" and fault.kind != "none" and path.startswith(fault.on):
             if fault.kind == "hang":
-                await self._goes_on.wait()
+                await self.goes_on.wait()
             elif fault.kind == "error":
                 words = RefusedError(fault.status, "the server has a fault", kind="Fault")
                 return _json(words.body, fault.status)
             elif fault.kind == "garbage":
                 return web.Response(body=GARBAGE, content_type="application/json")
-        given = request.headers.get("Authorization")
-        if self._password and path.startswith("/v1") and given != f"Bearer {self._password}":
+        if path.startswith(("/v1", "/fault")) and not self._may(request):
             return _json({"error": "Unauthorized"}, 401)
         methods = self._routes.get(path)
         if methods is None:
@@ -213,105 +217,28 @@ class ModelServer:
         except RefusedError as error:
             return _json(error.body, error.status)
 
-    # Completions
+    def _may(self, request: web.BaseRequest) -> bool:
+        """Return whether a client has the password, if there is one."""
+        given = request.headers.get("Authorization", "").encode()
+        wanted = f"Bearer {self._password}".encode()
+        return self._password is None or hmac.compare_digest(given, wanted)
 
     async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
-        card = self.config.server
-        ask = read_ask(await request.read(), request.path, self.config.name, card.max_model_len)
-        drawn = f"seed {ask.seed}" if ask.seed is not None else str(self._asked)
-        key = f"{self._seed}/{self.config.alias}/{drawn}"
-        tokens = self._length(ask, key)
-        reason = "length" if tokens >= ask.max_tokens else "stop"
-        priority = request.headers.get("X-Vllm-Priority", "")
-        flight = Flight(
-            server=self._index,
-            prompt_tokens=ask.prompt_tokens,
-            output_tokens=tokens,
-            priority=float(priority if priority.lstrip("-").isdigit() else ask.priority),
-            streams=ask.stream,
-        )
-        if not self._engine.enter(flight):
-            raise RefusedError(503, "too many requests", kind="ServiceUnavailableError")
-        self._asked += 1
-        answer = Answer(ask, key, request.headers.get("X-Request-Id"))
-        try:
-            if ask.stream:
-                return await self._stream(request, flight, answer, reason)
-            while not flight.over:
-                await flight.news.wait()
-                flight.news.clear()
-            await self._goes_on.wait()
-            reason = "abort" if flight.aborted else reason
-            body = answer.whole(flight.tokens, tokens, reason, self._times(flight))
-            return web.Response(body=body, content_type="application/json")
-        finally:
-            self._engine.leave(flight)
-            ended = "abort" if flight.aborted else reason
-            self._metrics.count(flight, ended, ask.max_tokens)
-
-    async def _stream(
-        self, request: web.BaseRequest, flight: Flight, answer: Answer, reason: str
-    ) -> web.StreamResponse:
-        response = web.StreamResponse(headers=_STREAM)
-        await response.prepare(request)
-        sent, total = 0, flight.output_tokens
-        data = answer.opening()
-        while True:
-            await flight.news.wait()
-            await self._goes_on.wait()
-            flight.news.clear()
-            tokens, over = flight.tokens, flight.over
-            if self.fault.kind == "garbage":
-                await response.write(data + GARBAGE)
-                break
-            reason = "abort" if flight.aborted else reason
-            data += answer.piece(sent, tokens, total, reason if over else None)
-            if over:
-                data += answer.closing(tokens, self._times(flight))
-            await response.write(data)
-            if over:
-                break
-            sent, data = tokens, b""
-        await response.write_eof()
-        return response
-
-    def _length(self, ask: Ask, key: str) -> int:
-        """Return the tokens of an answer."""
-        if ask.tokens is not None:
-            wanted = ask.tokens
-        elif ask.text is not None:
-            wanted = len(split_tokens(ask.text))
-        elif ask.ignore_eos:
-            wanted = ask.max_tokens
-        else:
-            wanted = self._lengths.draw(self._index, key)
-        return max(1, min(max(wanted, ask.min_tokens), ask.max_tokens))
-
-    def _times(self, flight: Flight) -> dict[str, Any] | None:
-        """Return what `--enable-per-request-metrics` adds; None without it."""
-        if "--enable-per-request-metrics" not in self.config.extra_args:
-            return None
-        if flight.admitted_s is None or flight.first_token_s is None:
-            return None
-        prefill_s = flight.first_token_s - flight.admitted_s
-        decode_s, more = flight.last_token_s - flight.first_token_s, flight.tokens - 1
-        return {
-            "time_to_first_token_ms": 1e3 * prefill_s,
-            "generation_time_ms": 1e3 * decode_s,
-            "queue_time_ms": 1e3 * (flight.admitted_s - flight.entered_s),
-            "mean_itl_ms": 1e3 * decode_s / more if more else None,
-            "tokens_per_second": flight.tokens / (prefill_s + decode_s),
-            "speculative_decoding": None,
-        }
+        return await complete(self, request)
 
     # What else vLLM answers
 
     async def _models(self, _: web.BaseRequest) -> web.Response:
-        allows = ("sampling", "logprobs", "view")
-        refuses = ("create_engine", "search_indices", "fine_tuning")
-        permission = {"id": f"modelperm-{self._born_s:x}", "object": "model_permission"}
-        rights = {f"allow_{name}": name in allows for name in (*allows, *refuses)}
-        owner = {"organization": "*", "group": None, "is_blocking": False}
+        rights = ("create_engine", "sampling", "logprobs", "search_indices", "view", "fine_tuning")
+        permission = {
+            "id": f"modelperm-{self._born_s:x}",
+            "object": "model_permission",
+            "created": self._born_s,
+            **{f"allow_{name}": name in ("sampling", "logprobs", "view") for name in rights},
+            "organization": "*",
+            "group": None,
+            "is_blocking": False,
+        }
         model = {
             "id": self.config.name,
             "object": "model",
@@ -320,7 +247,7 @@ class ModelServer:
             "root": self.config.path or self.config.name,
             "parent": None,
             "max_model_len": self.config.server.max_model_len,
-            "permission": [permission | {"created": self._born_s} | rights | owner],
+            "permission": [permission],
         }
         return _json({"object": "list", "data": [model]})
 
@@ -347,13 +274,13 @@ class ModelServer:
         return web.Response()
 
     async def _show_metrics(self, _: web.BaseRequest) -> web.Response:
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": "text/plain"})
+        return web.Response(body=self.metrics.text(), headers={"Content-Type": "text/plain"})
 
     async def _version(self, _: web.BaseRequest) -> web.Response:
         return _json({"version": VERSION})
 
     async def _show_load(self, _: web.BaseRequest) -> web.Response:
-        return _json({"server_load": len(self._engine.on_server(self._index))})
+        return _json({"server_load": len(self.engine.on_server(self.index))})
 
     async def _is_sleeping(self, _: web.BaseRequest) -> web.Response:
         return _json({"is_sleeping": bool(self._level)})
@@ -361,15 +288,16 @@ class ModelServer:
     async def _sleep(self, request: web.BaseRequest) -> web.Response:
         level, mode = request.query.get("level", "1"), request.query.get("mode", "abort")
         if level not in ("0", "1", "2"):
-            raise RefusedError(400, f"level {level}: 0, 1 or 2", "query.level", "Bad Request")
-        if mode not in ("abort", "wait"):
-            raise RefusedError(
-                400, f"mode {mode}: abort or wait on a simulated server", "query.mode"
-            )
-        on_it = self._engine.on_server(self._index)
-        self._engine.sleep(self._index)
+            words = "Input should be less than or equal to 2"
+            raise invalid("query.level", "less_than_equal", words, level, {"le": 2})
+        if mode not in ("abort", "wait"):  # one that keeps its requests would stop the kernel
+            modes = "'abort', 'wait' or 'keep'"
+            words = f"Input should be {modes}"
+            raise invalid("query.mode", "literal_error", words, mode, {"expected": modes})
+        on_it = self.engine.on_server(self.index)
+        self.engine.sleep(self.index)
         if mode == "abort":
-            self._engine.abort(self._index)
+            self.engine.abort(self.index)
         while not all(flight.over for flight in on_it):
             await asyncio.sleep(_DRAIN_S)
         self._level = int(level)
@@ -378,7 +306,7 @@ class ModelServer:
 
     async def _wake_up(self, request: web.BaseRequest) -> web.Response:
         self._level = 0
-        self._engine.wake(self._index)
+        self.engine.wake(self.index)
         self.log.info("is awake")
         return _json({"status": "awake", "tags": request.query.getall("tags", []) or None})
 

@@ -110,6 +110,15 @@ class OpenLoop:
         share = kv_use(self._cluster, 0, server, self.now_s)
         return int(state["running"]), int(state["waiting"]), float(share)
 
+    def use_all(self) -> None:
+        """Serve a request and abort one: all that is compiled is compiled then."""
+        for _ in range(2):
+            request = self.submit(0, 0.0, 1, 2)
+        self.look()
+        self.abort(request)
+        self.load(0)
+        self.advance(1e9)
+
 
 @jit
 def _reset(cluster: Cluster) -> None:
