@@ -94,6 +94,10 @@ def retrieval(
     half: Annotated[
         str, typer.Option(help='Half of questions and answers: "test" or "tune".')
     ] = "test",
+    provider: Annotated[
+        str | None, typer.Option(metavar="NAME|URL", help="Whose model rewrites questions too.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model of the provider.")] = None,
 ) -> None:
     """Measure retrieval, rewriting, grounding and trimming of the coordination team."""
     from benchmarks.retrieval import report
@@ -102,7 +106,7 @@ def retrieval(
     with friendly():
         if half not in ("test", "tune"):
             raise ConfigError(unknown("half", half, ("test", "tune")))
-        print(report(half))
+        print(report(half, provider, model))
 
 
 if __name__ == "__main__":

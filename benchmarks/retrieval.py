@@ -1,13 +1,15 @@
 """Figures of the coordination team's retrieval, rewriting, grounding and context.
 
-    python -m benchmarks retrieval
+    python -m benchmarks retrieval [--provider http://127.0.0.1:8000/v1 --model NAME]
 
+With a provider its model rewrites questions as well, as in the application.
 Questions and answers of the half that nothing was tuned on. Intervals are 95 % bootstraps over
 questions (or over pairs of a right and a wrong answer); gains and differences are paired.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import re
 import time
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from benchmarks.pages import table
 from inframind_gym.benchmark.stats import interval, resample_counts
 from inframind_gym.files import read_objects
+from inframind_gym.teams.coordination import agents, reading
 from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.contracts import Document
 from inframind_gym.teams.coordination.grounding import find_issues
@@ -29,6 +32,10 @@ from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrit
 from inframind_gym.teams.coordination.retrieval.questions import Question, load_questions
 from inframind_gym.teams.coordination.retrieval.retriever import STRATEGIES, TOP_K
 from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
+from inframind_gym.teams.coordination.searching import in_order
+from inframind_gym.teams.coordination.workers import MOST_TOKENS, WAY
+from inframind_gym.teams.llm.providers import open_provider
+from inframind_gym.teams.llm.service import LLMService
 
 ANSWERS: Final = Path(__file__).with_name("answers.jsonl")
 COMPLEXITIES: Final = ("simple", "medium", "complex")
@@ -106,6 +113,25 @@ def quality(searched: dict[str, Both]) -> str:
         rows.append(cells)
     heads = [f"{m}@10{w}" for m in ("nDCG", "recall") for w in ("", ", rewritten", ", gain")]
     return table(["strategy", *heads], rows)
+
+
+def rewritten_by(service: LLMService, texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return what a model makes of questions, its refined form first; unreadable: nothing."""
+
+    async def ask(text: str) -> list[str]:
+        asked, most = agents.rewriter(text), MOST_TOKENS["retrieval"]
+        reply = await service.acall(
+            asked.system, asked.user, WAY, most, asked.schema, agent="retrieval"
+        )
+        try:
+            return reading.read_queries(reply.content)
+        except reading.GarbageError:
+            return []
+
+    async def ask_all() -> dict[str, list[str]]:
+        return {text: await ask(text) for text in texts}
+
+    return asyncio.run(ask_all())
 
 
 def misspelt(text: str, seed: int) -> str:
@@ -204,11 +230,17 @@ def _judge(retriever: Retriever, item: dict[str, Any]) -> tuple[bool, bool]:
     )
 
 
-def report(half: str = "test") -> str:
+def report(half: str = "test", provider: str | None = None, model: str | None = None) -> str:
     """Return all tables.
 
+    Args:
+        half: Of the questions and answers.
+        provider: Rewrites questions as well; a name or a URL, None: no model does.
+        model: Of the provider.
+
     Raises:
-        ConfigError: A package is missing.
+        ConfigError: A package is missing, or the provider is wrong.
+        LLMError: A call of the provider failed.
     """
     corpus = Corpus.load()
     retriever = Retriever(corpus)
@@ -232,6 +264,16 @@ def report(half: str = "test") -> str:
     typos = [q.model_copy(update={"text": misspelt(q.text, i)}) for i, q in enumerate(questions)]
     more = {f"`{s}`": pair for s, pair in main.items()}
     more |= {f"`{s}`, two typos": search(retriever, s, typos) for s in STRATEGIES}
+    if provider is not None:
+        way = open_provider(provider, model)
+        said = rewritten_by(LLMService({WAY: way}), [question.text for question in questions])
+        readable = sum(bool(each) for each in said.values())
+        for strategy in STRATEGIES:
+            name = f"`{strategy}`, {way.model} ({readable} readable)"
+            by_model = Searched(retriever, questions, strategy, lambda q: in_order(q, [q], said[q]))
+            more[name] = main[strategy][0], by_model
+            added = Searched(retriever, questions, strategy, lambda q: rewrite(q, corpus, said[q]))
+            more[f"{name}, as variants"] = main[strategy][0], added
     hashed = Retriever(corpus, HashedWords())
     with patch.object(rewriting, "known_words", frozenset):  # as without the encoder's words
         more |= {f"`{s}`, no encoder": search(hashed, s, questions) for s in STRATEGIES}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -18,12 +19,17 @@ from benchmarks.retrieval import (
     bootstrap,
     misspelt,
     ndcg,
+    rewritten_by,
     trim_ms,
 )
 from inframind_gym.files import read_objects
 from inframind_gym.teams.coordination.retrieval import Corpus, Retriever
 from inframind_gym.teams.coordination.retrieval.questions import load_questions
 from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
+from inframind_gym.teams.coordination.workers import WAY
+from inframind_gym.teams.llm.providers import Simulated
+from inframind_gym.teams.llm.service import LLMService
+from inframind_gym.teams.llm.types import Completion, LLMRequest
 
 CORPUS = Corpus.load()
 RETRIEVER = Retriever(CORPUS, HashedWords())
@@ -87,3 +93,15 @@ def test_errors_are_found_as_documented() -> None:
 
 def test_trims_are_timed() -> None:
     assert np.median(trim_ms(64)) < 50.0
+
+
+def test_a_model_rewrites_questions() -> None:
+    """Its refined form comes first; what cannot be read is nothing."""
+
+    def answer(request: LLMRequest) -> Completion:
+        question = request.user.partition("Question: ")[2].partition("\n")[0]
+        told = json.dumps({"refined": question.upper(), "variants": ["b"]})
+        return Completion("{" if question == "y" else told, 1, 1)
+
+    service = LLMService({WAY: Simulated("stub", answer)})
+    assert rewritten_by(service, ["x", "y"]) == {"x": ["X", "b"], "y": []}

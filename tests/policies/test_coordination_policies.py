@@ -16,7 +16,8 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies.coordination import registry
 from inframind_gym.policies.coordination.rollout import play
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.optimum import Position, Solution, facts_of
+from inframind_gym.teams.coordination.optimum import Solution
+from inframind_gym.teams.coordination.positions import Position, facts_of
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
     FALLBACK,
@@ -95,8 +96,9 @@ def test_time_is_what_the_design_lacks() -> None:
 
 
 def test_a_trim_of_both_ends_keeps_what_the_newest_alone_lose() -> None:
-    both = played("seed_supervisor", "S7", noise=False)
-    newest = played("seed_supervisor", "S7", noise=False, trim="newest")
+    fast = {"noise": False, "prefill_tokens_per_s": 1e5}  # what follows the cut is read again
+    both = played("seed_supervisor", "S7", **fast)
+    newest = played("seed_supervisor", "S7", trim="newest", **fast)
     assert newest["context_kept"].mean() == 0.0 < 0.7 < both["context_kept"].mean()
     assert newest["answer_score"].mean() < both["answer_score"].mean()
 

@@ -24,7 +24,7 @@ from inframind_gym.policies.bid_price.model import (
     load_model,
 )
 from inframind_gym.policies.bid_price.recipes import RecipeTable, role_orders
-from inframind_gym.policies.checkpoint import CONFIG_FILE, fingerprint
+from inframind_gym.policies.checkpoint import CONFIG_FILE, fingerprint, folders
 from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
@@ -39,6 +39,7 @@ MODES: Final = ("no-prices", "no-state", "no-difficulty", "polled")
 """Ablations: work costs nothing; calls in flight are not seen; all questions of a domain count as
 equally hard; the polled queue depths take the place of the policy's own calls in flight."""
 
+_NEVER: Final = np.uint32(2**32 - 1)  # models that a recipe needs to be left out
 _WINDOW: Final = 128  # arrivals from which their rate is estimated
 _PRIOR_QUERIES: Final = 8.0  # assumed before any arrival, at the highest rate that has prices
 
@@ -90,6 +91,18 @@ class RecipePolicy(BasePolicy):
         self._roles = role_orders(spec.task_embeddings, spec.role_embeddings)
         self.assigned = np.zeros((len(seeds), 0), np.int64)
         self.in_flight = np.zeros((len(seeds), 0, spec.num_models))
+
+    def plan_single_calls(self) -> None:
+        """Carry out recipes of one agent alone, until the next `reset`.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        alone = (self.recipes.models >= 0).sum(axis=1) == 1
+        if not alone.any():
+            raise ConfigError(f"policy {self.name!r} has no recipe of one agent")
+        needs = np.where(alone, self.recipes.needs, _NEVER)
+        self.recipes = RecipeTable(**{**self.recipes._asdict(), "needs": needs})
 
     def calls_at_servers(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the calls at each model that the policy knows of, (n, M): its own, exactly."""
@@ -167,7 +180,7 @@ class BidPricePolicy(RecipePolicy):
     @property
     def fingerprint(self) -> str:
         """Digest of all weights that it may play with."""
-        return " ".join(fingerprint(path.parent) for path in _configs(self._root))
+        return " ".join(map(fingerprint, folders(self._root)))
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Open the workload's checkpoint and prepare for `len(seeds)` rows.
@@ -251,12 +264,6 @@ class BidPricePolicy(RecipePolicy):
         )
 
 
-def _configs(folder: Path) -> list[Path]:
-    """Configurations of the checkpoint in a folder and of those in its subfolders."""
-    found = [folder / CONFIG_FILE, *sorted(folder.glob(f"*/{CONFIG_FILE}"))]
-    return [path for path in found if path.is_file()]
-
-
 def _trained_mode(folder: Path) -> str | None:
     """Return the mode that the checkpoints in a folder were trained in.
 
@@ -264,14 +271,14 @@ def _trained_mode(folder: Path) -> str | None:
         ConfigError: there is none, or one of another algorithm, or there are several modes.
     """
     modes: dict[str, str | None] = {}
-    for path in _configs(folder):
+    for place in folders(folder):
+        path = place / CONFIG_FILE
         about = validate(read_json(path), BidPriceCheckpoint, source=str(path))
         if about.algorithm not in ALGORITHMS:
             raise ConfigError(
-                f"{path.parent}: is a checkpoint of {shortened(about.algorithm)!r}, not of "
-                f"{ALGORITHM!r}."
+                f"{place}: is a checkpoint of {shortened(about.algorithm)!r}, not of {ALGORITHM!r}."
             )
-        modes[path.parent.name] = about.config.mode
+        modes[place.name] = about.config.mode
     if not modes:
         raise ConfigError(
             f"{folder}: holds no checkpoint. Train one: python -m agents.train --config bid_price "

@@ -16,6 +16,7 @@ KIND: Final = "coordination_perceptron"
 class MaskablePpoPolicy(MaskedPerceptron, BaseCoordinationPolicy):  # type: ignore[misc]
     """The best open action of an exported network."""
 
+    version = 2  # trained where what follows a trim is read again
     kind = KIND
     shipped = checkpoint.SHIPPED / "coordination_maskable_ppo"
     sizes = OBSERVATION_SIZE, NUM_ACTIONS

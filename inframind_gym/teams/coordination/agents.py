@@ -1,4 +1,4 @@
-"""Prompts of the agents that call a model, and their answers read back. No state.
+"""Prompts of the agents that call a model. No state.
 
 All prompts begin alike (system message, earlier turns, sources) and end with the question and the
 task, so that a server that keeps prefixes reads conversation and sources once. Every turn that the
@@ -10,21 +10,14 @@ that none is an instruction.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from pydantic import ValidationError
-
-from inframind_gym.configs import StrictModel
 from inframind_gym.teams.coordination.contracts import (
     Document,
     Issue,
-    Plan,
-    Route,
-    Validation,
 )
-from inframind_gym.teams.token_budget.agents import Prompt, json_object
+from inframind_gym.teams.token_budget.agents import Prompt
 
 MOST_SOURCE_CHARS: Final = 2_000  # of one passage in a prompt
 SYSTEM: Final = (
@@ -33,12 +26,6 @@ SYSTEM: Final = (
     "and nothing else."
 )
 _BINDING: Final = "\n\nAn answer to the user follows these instructions:\n"
-_CITED: Final = re.compile(r"\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
-ModelT = TypeVar("ModelT", bound=StrictModel)
-
-
-class GarbageError(ValueError):
-    """An answer is not of the form that was asked for."""
 
 
 def router(query: str, history: Sequence[Mapping[str, Any]] = ()) -> Prompt:
@@ -186,134 +173,10 @@ def validator(
     )
 
 
-# Reading answers
-
-
-def read_route(text: str) -> Route:
-    """Return the router's decision.
-
-    Raises:
-        GarbageError: The answer holds none.
-    """
-    return _read(Route, text)
-
-
-def read_plan(text: str, query: str, most: int) -> Plan:
-    """Return the planner's plan, of `most` sub-tasks at most.
-
-    Raises:
-        GarbageError: The answer holds none.
-    """
-    found = json_object(text) or {}
-    tasks = found.get("sub_tasks")
-    if isinstance(tasks, list):
-        texts = [" ".join(task.split())[:400] for task in tasks if _is_text(task)]
-        found["sub_tasks"] = texts[:most]
-    return _checked(Plan, {**found, "original_query": query})
-
-
-def read_queries(text: str) -> list[str]:
-    """Return rewritten forms of a query, three at most.
-
-    Raises:
-        GarbageError: The answer holds none.
-    """
-    found = json_object(text) or {}
-    variants = found.get("variants")
-    listed = [found.get("refined"), *(variants if isinstance(variants, list) else [])]
-    queries = list(dict.fromkeys(each.strip() for each in listed if _is_text(each)))
-    if not queries:
-        raise GarbageError(f"no queries in {text[:200]!r}")
-    return queries[:3]
-
-
-def read_merge(text: str, documents: int, sub_tasks: int) -> tuple[list[int], list[int]]:
-    """Return places of documents, the most useful first, and places of unanswered sub-tasks.
-
-    Documents that the answer leaves out come last, so that nothing that was found is lost.
-
-    Args:
-        text: The answer.
-        documents, sub_tasks: How many there are.
-
-    Raises:
-        GarbageError: The answer holds no order.
-    """
-    found = json_object(text) or {}
-    order, missing = found.get("order"), found.get("missing")
-    if not isinstance(order, list):
-        raise GarbageError(f"no order in {text[:200]!r}")
-    named = [n - 1 for n in order if type(n) is int and 1 <= n <= documents]
-    listed = missing if isinstance(missing, list) else []
-    unanswered = sorted({n - 1 for n in listed if type(n) is int and 1 <= n <= sub_tasks})
-    return list(dict.fromkeys([*named, *range(documents)])), unanswered
-
-
-def read_answer(text: str) -> str:
-    """Return the text of an answer.
-
-    Raises:
-        GarbageError: There is none.
-    """
-    if not text.strip():
-        raise GarbageError("the answer is empty")
-    return text.strip()
-
-
-def read_validation(text: str) -> Validation:
-    """Return the validator's verdict.
-
-    Raises:
-        GarbageError: The answer holds none.
-    """
-    return _read(Validation, text)
-
-
-def cited(content: str, documents: Sequence[Document]) -> tuple[str, tuple[Document, ...]]:
-    """Return an answer with its sources numbered anew, and the documents that it cites.
-
-    Numbers that name no document are taken out, so that every number in the text has its source.
-    """
-    order: dict[int, int] = {}
-
-    def renumber(match: re.Match[str]) -> str:
-        numbers = [int(part) for part in match[1].split(",")]
-        known = [number for number in numbers if 1 <= number <= len(documents)]
-        marks = [str(order.setdefault(number, len(order) + 1)) for number in known]
-        return f"[{', '.join(marks)}]" if marks else ""
-
-    text = _CITED.sub(renumber, content)
-    text = re.sub(r"[ \t]+([.,;:])", r"\1", re.sub(r"[ \t]{2,}", " ", text)).strip()
-    return text or content, tuple(documents[number - 1] for number in order)
-
-
-def with_ids(content: str, documents: Sequence[Document]) -> str:
-    """Return an answer with the names of its sources in place of their numbers."""
-
-    def name(match: re.Match[str]) -> str:
-        numbers = [int(part) for part in match[1].split(",")]
-        known = [documents[n - 1].doc_id for n in numbers if 1 <= n <= len(documents)]
-        return "".join(f"[{doc_id}]" for doc_id in known) or match[0]
-
-    return _CITED.sub(name, content)
-
-
-def _read(model: type[ModelT], text: str) -> ModelT:
-    return _checked(model, json_object(text) or {})
-
-
-def _checked(model: type[ModelT], found: Mapping[str, Any]) -> ModelT:
-    """Validate the fields that a contract has; others are left out."""
-    try:
-        return model.model_validate({k: v for k, v in found.items() if k in model.model_fields})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise GarbageError(f"no {model.__name__.lower()}: {place}: {first['msg']}") from None
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+def opening(history: Sequence[Mapping[str, Any]]) -> Prompt:
+    """Return the beginning that all prompts of a conversation share."""
+    shared = _prompt("", "", None, history)
+    return shared._replace(user=earlier(history))
 
 
 def _prompt(

@@ -92,7 +92,11 @@ class Chat:
         if context.estimate_tokens(self.history) > context.limits.trim_above_tokens:
             found = context.trim(self.history)
             self.history = found.messages
-            self._say(f"trimmed: {found.num_dropped} messages dropped")
+            self._say(f"trimmed: {found.num_dropped} messages dropped; the rest is read again")
+            try:
+                self._coordinator.read_ahead(self.history)
+            except InfraMindError as error:
+                self._say(f"error: {error}")
 
     def _bar(self) -> str:
         context = self._coordinator.context

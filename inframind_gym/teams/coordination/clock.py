@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from inframind_gym.teams.coordination.reports import Report
 from inframind_gym.teams.coordination.state import CoordinationState
-from inframind_gym.teams.coordination.workers import Report
 
 
 class Clock(Protocol):

@@ -117,7 +117,8 @@ def run_coordination(
             stack, provider, model, corpus, env_file, runs, settings, wanted
         )
         if scenario is not None:
-            from inframind_gym.teams.coordination.acceptance import play_scenario, print_result
+            from inframind_gym.teams.coordination.acceptance import play_scenario
+            from inframind_gym.teams.coordination.report import print_result
 
             result = play_scenario(coordinator, scenario, given)
             log.finish("complete", result.summary())

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Any, Final, Literal, Protocol, TypedDict
+
+from inframind_gym.teams.llm.service import EventLog
 
 SUPERVISOR: Final = "supervisor"
 HUMAN: Final = "human"  # gives the answer to the user
@@ -122,6 +125,25 @@ async def play(
     stops = (frozenset(before), frozenset(after)) if ask is not None else (frozenset(),) * 2
     run = _langgraph if has_langgraph() else _plain_loop
     return await run(player, *stops, ask)
+
+
+def timed(ask: Ask | None, pause: Callable[[float], None], log: EventLog) -> Ask | None:
+    """Return `ask` with its seconds told to `pause`: a person's time does not count."""
+    if ask is None:
+        return None
+
+    async def timing(at: Pause) -> Reply:
+        began_s = time.monotonic()
+        answer = ask(at)
+        reply = await answer if isinstance(answer, Awaitable) else answer
+        took_s = time.monotonic() - began_s
+        pause(took_s)
+        log.append(
+            "pause", {"when": at.when, "node": at.node, "goes_on": reply.goes_on, "s": took_s}
+        )
+        return reply
+
+    return timing
 
 
 async def _asked(player: Player, ask: Ask, when: Literal["before", "after"], node: str) -> bool:

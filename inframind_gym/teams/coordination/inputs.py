@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from inframind_gym.configs import validate
 from inframind_gym.errors import ConfigError
 from inframind_gym.teams.coordination.context import ContextLimits, role_of
+from inframind_gym.teams.coordination.contracts import Plan, Route
 from inframind_gym.teams.coordination.options import MOST_QUERY_CHARS, QuerySettings
+from inframind_gym.teams.coordination.screen import Where, screen
 from inframind_gym.teams.coordination.settings import CoordinationSettings
+
+WITHHELD: Final = "[withheld]"  # in place of a turn that looks like a prompt injection
 
 
 def within_context(settings: CoordinationSettings, length: int) -> CoordinationSettings:
@@ -88,6 +92,53 @@ def messages_of(context: Any) -> list[dict[str, Any]]:
             raise ConfigError(f"context: {message!r:.80} is no message with role and content.")
         found.append({"role": role_of(message), "content": str(content)})
     return found
+
+
+def screened(
+    history: Sequence[Mapping[str, Any]],
+) -> tuple[list[Mapping[str, Any]], tuple[tuple[str, str], ...]]:
+    """Return earlier messages with `WITHHELD` for each that looks like a prompt injection.
+
+    Turns of the user are screened as queries, those of models and tools as documents, since they
+    may pass on what a document said. System messages are instructions, and are left alone.
+
+    Returns:
+        The messages, and name and reason of each that is withheld.
+    """
+    kept: list[Mapping[str, Any]] = []
+    withheld = []
+    for number, message in enumerate(history, 1):
+        role, content = message["role"], message["content"]
+        where: Where = "query" if role == "user" else "document"
+        found = None if role == "system" else screen(content, where)
+        if found is not None and found.is_attack:
+            withheld.append((f"turn {number}", found.reason))
+            content = WITHHELD
+        kept.append({**message, "content": content})
+    return kept, tuple(withheld)
+
+
+def checked_reply(node: str, value: Any, query: str) -> str | Route | Plan:
+    """Return a person's value at a node: answer, route or plan.
+
+    Args:
+        node: Where the person was asked.
+        value: Answer (str), `Route` or `Plan`, or a mapping of their fields.
+        query: Of the user.
+
+    Raises:
+        ConfigError: The value is none of the node.
+    """
+    source = f"reply at {node}"
+    if node in ("validator", "human"):
+        if not isinstance(value, str):
+            raise ConfigError(f"{source}: give a text, not {value!r:.80}.")
+        return value
+    if node == "router":
+        return validate(value, Route, source=source)
+    if isinstance(value, Mapping):
+        value = {"original_query": query, **value}
+    return validate(value, Plan, source=source)
 
 
 def settings_of(settings: QuerySettings | Mapping[str, Any] | None) -> QuerySettings:

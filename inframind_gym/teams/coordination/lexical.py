@@ -13,6 +13,7 @@ from typing import Any, Final, get_args
 from inframind_gym.teams.coordination.contracts import Complexity, Plan, Route, Strategy
 
 COMPLEXITIES: Final = get_args(Complexity)
+_MOST_ASKED_CHARS: Final = 300  # of a question before, in one that refers to it
 _COMPARE: Final = re.compile(
     r"\b(?:compar\w+|contrast|versus|vs\.?|differ\w*|trade-?offs?|pros and cons)\b", re.I
 )
@@ -54,6 +55,14 @@ def complexity_of(query: str) -> int:
 def refers_back(query: str, history: Sequence[Mapping[str, Any]]) -> bool:
     """Return True if a query names something that was said before."""
     return bool(history) and _BACK.search(query) is not None
+
+
+def in_context(question: str, history: Sequence[Mapping[str, Any]]) -> str:
+    """Return a question after the one before, where it refers to what was said."""
+    asked = [m["content"] for m in history if m["role"] == "user"]
+    if not asked or not refers_back(question, history):
+        return question
+    return f"{asked[-1][:_MOST_ASKED_CHARS]} {question}"
 
 
 def route(query: str) -> Route:

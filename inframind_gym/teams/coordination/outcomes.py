@@ -1,110 +1,67 @@
-"""What agents bring back, as the outcome of an action that the shared rules take."""
+"""What comes of an action, for the state: the same from agents and from a simulation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.contracts import Document, Plan, Retrieved, Route, Validation
-from inframind_gym.teams.coordination.settings import (
-    AGENTS,
-    COMPLEXITIES,
-    ISSUES,
-    SEVERITIES,
-    STRATEGIES,
-)
-from inframind_gym.teams.coordination.state import FAILURES, Outcome
-from inframind_gym.teams.coordination.workers import Report
-from inframind_gym.teams.llm.types import estimate_tokens
+import numpy as np
 
-AGENT_OF: Final = {"draft": "synthesis"}  # who does a task, where its name is another
+from inframind_gym.teams.coordination.rules import Bools, Floats, Ints
+from inframind_gym.teams.coordination.settings import ISSUES
+
+FAILURES: Final = ("", "timeout", "garbage", "error")
 
 
-def outcome_of(
-    action: int, reports: Sequence[Report], known: set[str], handoff_tokens: int
-) -> Outcome:
-    """Return what the reports of an action amount to; its time is left at 0.
+class Outcome(NamedTuple):
+    """Results of k actions, as far as an application sees them; zeros where there is nothing.
 
-    Args:
-        action: 0-14, or NOTHING.
-        reports: Of the agents, in the order of their slots.
-        known: Documents that were found before.
-        handoff_tokens: Of the message that each agent returns with.
+    Attributes:
+        ms: (k,) of agents and tools, from the beginning of the first to the end of the last.
+        prompt, completion: (k,) tokens that the agents read, without cached ones, and wrote.
+        context: (k,) tokens by which the conversation grew; negative for a trim.
+        failed: (k,) agent whose call failed; -1 for none.
+        failure: (k,) a place in FAILURES.
+        strategy, complexity: (k,) that the router named; -1 where it named none.
+        needs_planning, confidence: (k,) that it said.
+        subtasks: (k,) of a plan.
+        answered: (k,) sub-tasks, or whole questions, whose search came back.
+        docs, duplicates: (k,) passages that it brought, and how many of them were there before.
+        score: (k,) mean score of the passages.
+        drafted: (k,) whether an answer was written.
+        judged, valid: (k,) whether an answer was validated, and found valid.
+        verdict: (k,) confidence of the validation.
+        issues: (k, 3) number of issues by type.
+        severity: (k,) the worst, 1 + its place in SEVERITIES; 0 without issues.
     """
-    outcome = Outcome.empty(1)
-    outcome.prompt[0] = sum(report.input_tokens for report in reports)
-    outcome.completion[0] = sum(report.output_tokens for report in reports)
-    if action == rules.FALLBACK:
-        read = [document for r in reports if not r.failure for document in r.value[1]]
-        outcome.context[0] = outcome.completion[0] + _tokens(read)
-        return outcome
-    calls = [report for report in reports if report.agent != "tools"]
-    outcome.context[0] = outcome.completion[0] + handoff_tokens * len(calls)
-    for report in calls:
-        if report.failure:
-            outcome.failed[0] = AGENTS.index(AGENT_OF.get(report.agent, report.agent))
-            kind = FAILURES.index(report.failure)
-            outcome.failure[0] = max(int(outcome.failure[0]), kind)
-    for agent, put in _PUT.items():
-        values = [r.value for r in reports if r.agent == agent and not r.failure]
-        if values:
-            put(outcome, values)
-    found = [r.value for r in reports if r.agent == "retrieval" and not r.failure]
-    if found:
-        _searched(outcome, found, set(known))
-    return outcome
 
+    ms: Ints
+    prompt: Ints
+    completion: Ints
+    context: Ints
+    failed: Ints
+    failure: Ints
+    strategy: Ints
+    complexity: Ints
+    needs_planning: Bools
+    confidence: Floats
+    subtasks: Ints
+    answered: Ints
+    docs: Ints
+    duplicates: Ints
+    score: Floats
+    drafted: Bools
+    judged: Bools
+    valid: Bools
+    verdict: Floats
+    issues: Ints
+    severity: Ints
 
-def _searched(outcome: Outcome, found: list[Retrieved], known: set[str]) -> None:
-    documents = [document for result in found for document in result.documents]
-    for document in documents:
-        outcome.duplicates[0] += document.doc_id in known
-        known.add(document.doc_id)
-    outcome.answered[0], outcome.docs[0] = len(found), len(documents)
-    outcome.score[0] = sum(result.mean_score for result in found) / len(found)
-    outcome.context[0] += _tokens(documents)
-
-
-def _tokens(documents: Sequence[Document]) -> int:
-    return sum(estimate_tokens(document.text) for document in documents)
-
-
-def _routed(outcome: Outcome, values: list[Route]) -> None:
-    route = values[-1]
-    outcome.strategy[0] = STRATEGIES.index(route.strategy)
-    outcome.complexity[0] = COMPLEXITIES.index(route.complexity)
-    outcome.needs_planning[0], outcome.confidence[0] = route.needs_planning, route.confidence
-
-
-def _planned(outcome: Outcome, values: list[Plan]) -> None:
-    outcome.subtasks[0] = len(values[-1].sub_tasks)
-
-
-def _drafted(outcome: Outcome, values: list[Any]) -> None:
-    outcome.drafted[0] = True
-
-
-def _judged(outcome: Outcome, values: list[Validation]) -> None:
-    told = values[-1]
-    outcome.judged[0], outcome.valid[0] = True, told.valid
-    outcome.verdict[0] = told.confidence
-    for issue in told.issues:
-        outcome.issues[0, ISSUES.index(issue.type)] += 1
-        grade = 1 + SEVERITIES.index(issue.severity)
-        outcome.severity[0] = max(int(outcome.severity[0]), grade)
-
-
-def _used(outcome: Outcome, values: list[Any]) -> None:
-    trimmed = values[-1]
-    if not isinstance(trimmed, str):
-        outcome.context[0] = trimmed.tokens_after - trimmed.tokens_before
-
-
-_PUT: Final[dict[str, Callable[[Outcome, list[Any]], None]]] = {
-    "router": _routed,
-    "planner": _planned,
-    "draft": _drafted,
-    "validation": _judged,
-    "tools": _used,
-}
+    @classmethod
+    def empty(cls, k: int) -> Outcome:
+        """Return outcomes of k actions that did nothing."""
+        fields: dict[str, Any] = {name: np.zeros(k, np.int64) for name in cls._fields}
+        fields |= {name: np.zeros(k) for name in ("confidence", "score", "verdict")}
+        flags = ("needs_planning", "drafted", "judged", "valid")
+        fields |= {name: np.zeros(k, np.bool_) for name in flags}
+        fields |= {name: np.full(k, -1) for name in ("failed", "strategy", "complexity")}
+        return cls(**fields | {"issues": np.zeros((k, len(ISSUES)), np.int64)})

@@ -48,7 +48,6 @@ class Question:
         n: number of questions.
         conversation: share of the questions with exchanges before.
         noise: whether lengths vary, calls fail and sub-tasks bring passages again.
-
         newest_only: whether a trim keeps the newest exchanges alone.
 
     Attributes:
@@ -60,6 +59,7 @@ class Question:
         lied, caught: (n,) drafts that hallucinated, and those of them that were found.
         history, kept: (n, x) tokens of the exchanges before, and which are still there.
         unread: (n,) tokens of passages that no agent has read.
+        stale: (n,) tokens of the conversation behind the cut of a trim, which no cache holds.
     """
 
     def __init__(
@@ -86,9 +86,10 @@ class Question:
             self.said_strategy,
             self.gap,
             self.unread,
+            self.stale,
             self.lied,
             self.caught,
-        ) = np.zeros((12, n), np.int64)
+        ) = np.zeros((13, n), np.int64)
         self.confidence, self.luck = np.zeros(n), np.zeros((n, FACETS))
         self.found, self.plain, self.open, self.covered = np.zeros((4, n, FACETS), np.bool_)
         self.hallucinated, self.unsourced = np.zeros((2, n), np.bool_)
@@ -125,7 +126,7 @@ class Question:
         u = uniform_array(keys[:, None], STREAM_QUESTION, at, _OF_QUESTION)
         for flags in (self.found, self.plain, self.open, self.covered, self.hallucinated):
             flags[rows] = False
-        for part in (self.calls, self.history, self.unread, self.lied, self.caught):
+        for part in (self.calls, self.history, self.unread, self.stale, self.lied, self.caught):
             part[rows] = 0
         self.unsourced[rows] = False
         self.keys[rows], self.kept[rows], self.timing_out[rows] = keys, True, pinned.timing_out

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from inframind_gym.teams.coordination.acceptance import Result
 from inframind_gym.teams.coordination.context import kv_gib
 from inframind_gym.teams.coordination.contracts import AgentResponse
+from inframind_gym.teams.coordination.scenarios import SCENARIOS
 
 BAR: Final = 24  # characters of the context bar
 ENDINGS: Final = {
@@ -90,3 +93,18 @@ def context_bar(told: dict[str, Any]) -> str:
         f"context [{'#' * filled}{'.' * (BAR - filled)}] {tokens:,} of {limit:,} tokens "
         f"({share:.1%}{trimmed}), {kv_gib(tokens):.2f} GiB"
     )
+
+
+def print_result(console: Console, result: Result, run_id: str, *, as_json: bool) -> None:
+    """Print a scenario: its answer and its checks."""
+    if as_json:
+        print(json.dumps({"run_id": run_id, "passed": result.passed, **result.summary()}))
+        return
+    console.print(f"run {run_id}: {result.name}, {SCENARIOS[result.name].title}", highlight=False)
+    if result.response is not None:
+        print_answer(console, result.response)
+    console.print()
+    for note in result.notes:
+        console.print(note, highlight=False, markup=False)
+    for check, held in result.checks.items():
+        console.print(f"{'ok    ' if held else 'MISSED'} {check}", highlight=False, markup=False)

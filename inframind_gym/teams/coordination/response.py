@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import median
 from typing import Any, Final
 
-from inframind_gym.teams.coordination.agents import cited
 from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.contracts import AgentResponse
+from inframind_gym.teams.coordination.reading import cited
 from inframind_gym.teams.coordination.session import Session
 from inframind_gym.teams.coordination.state import REASONS
 
@@ -80,19 +80,19 @@ def respond(
 def _said(session: Session) -> dict[str, Any]:
     work = session.product
     told = {"route": work.route, "plan": work.plan, "validation": work.validation}
-    withheld = [list(pair) for result in work.found for pair in result.withheld]
+    passages = [pair for result in work.found for pair in result.withheld]
     return {
         **{k: None if v is None else v.model_dump(mode="json") for k, v in told.items()},
-        "decisions": session.decisions,
-        "failures": session.failures,
+        "decisions": session.audit.decisions,
+        "failures": session.audit.failures,
         "queries": [list(result.queries) for result in work.found],
-        "withheld": withheld,
+        "withheld": [list(pair) for pair in (*work.withheld, *passages)],
         "missing": list(work.missing),
     }
 
 
 def _measured(session: Session, context: ContextManager) -> dict[str, Any]:
-    state, overheads = session.state, session.overheads_ms or [0.0]
+    state, overheads = session.state, session.audit.overheads_ms or [0.0]
     cost, history = session.service.get_cost_summary(), session.product.history
     return {
         "simulated": session.service.is_simulated,

@@ -106,6 +106,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
                 (s["trimmed"] == 1) & (s["trimmed_to_tokens"] <= c.context.trim_to_tokens)
             ),
             "the oldest exchange is kept": lambda s, c: s["context_kept"] == 1,
+            "answered": lambda s, c: s["success"] == 1,
         },
     ),
     "S8": Scenario(

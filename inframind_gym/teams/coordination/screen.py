@@ -1,4 +1,4 @@
-"""A screen for prompt injection: in the user's query, and in passages that retrieval returns.
+"""A screen for prompt injection: in queries, earlier turns, and passages that retrieval returns.
 
 Text is brought to a plain form (look-alike letters, invisible characters, spaced letters, base64),
 then searched for the patterns of `screen.yaml`, each with a weight; a sum of `THRESHOLD` is an
@@ -14,7 +14,7 @@ import re
 import unicodedata
 from bisect import bisect
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from string import Template
 from typing import Final, Literal
@@ -101,7 +101,12 @@ def screen(text: str, where: Where = "query") -> Screening:
         text: Query or passage; of a longer one the first `MOST_CHARS` characters count.
         where: Which weights of the patterns count.
     """
-    return Screening(tuple(_findings(text[:MOST_CHARS], where, 0)))
+    return _screened(text[:MOST_CHARS], where)
+
+
+@lru_cache(maxsize=1024)  # the turns of a conversation come again with each query
+def _screened(text: str, where: Where) -> Screening:
+    return Screening(tuple(_findings(text, where, 0)))
 
 
 @cache

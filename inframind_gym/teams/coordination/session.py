@@ -8,31 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import numpy as np
 
-from inframind_gym.configs import validate
-from inframind_gym.errors import ConfigError
 from inframind_gym.teams.coordination import rules
+from inframind_gym.teams.coordination.audit import Audit
 from inframind_gym.teams.coordination.clock import Clock, WallClock
 from inframind_gym.teams.coordination.context import ContextManager
-from inframind_gym.teams.coordination.contracts import Plan, Route
-from inframind_gym.teams.coordination.graph import HUMAN, NODES, SUPERVISOR, Task, message
+from inframind_gym.teams.coordination.graph import HUMAN, SUPERVISOR, Task, message
+from inframind_gym.teams.coordination.inputs import checked_reply
 from inframind_gym.teams.coordination.options import QuerySettings
-from inframind_gym.teams.coordination.outcomes import AGENT_OF, outcome_of
-from inframind_gym.teams.coordination.settings import (
-    STRATEGIES,
-    CoordinationSettings,
-)
-from inframind_gym.teams.coordination.state import (
-    REASONS,
-    CoordinationState,
-)
-from inframind_gym.teams.coordination.workers import Report, Work, Workers
+from inframind_gym.teams.coordination.reports import Report, outcome_of
+from inframind_gym.teams.coordination.settings import CoordinationSettings
+from inframind_gym.teams.coordination.state import REASONS, CoordinationState
+from inframind_gym.teams.coordination.tasks import waves_of
+from inframind_gym.teams.coordination.work import Work
+from inframind_gym.teams.coordination.workers import Workers
 from inframind_gym.teams.llm.service import EventLog, LLMService
 
 _ROW: Final = np.zeros(1, np.int64)
@@ -84,17 +79,14 @@ class Session:
         self.state = CoordinationState(settings, 1, max_num_seqs)
         history = context.estimate_tokens(work.history)
         self.state.begin(_ROW, hint, refers, history, model=False)
-        self.decisions: list[dict[str, Any]] = []
-        self.failures: list[dict[str, Any]] = []
-        self.overheads_ms: list[float] = []
+        self.audit = Audit(log)
         self.was_stopped = self.is_refused = False
         self._workers, self._decide, self._context, self._log = workers, decide, context, log
-        self._pending: list[str] = []  # sub-tasks that wait for a search
         self._action: int | None = None  # under way
         self._waves: list[list[Task]] = []  # of the action, that are still to be sent out
         self._reports: list[Report] = []  # of the action
         self._thought = (0, 0)  # tokens of the supervisor's turn, if it is a model
-        self._idle_since_s, self._is_wave_begun = time.monotonic(), False
+        self._is_wave_begun = False
 
     # The supervisor
 
@@ -115,7 +107,12 @@ class Session:
                 return self._sent([{"agent": HUMAN, "node": HUMAN, "slot": 0}])
             self._action = await self._next_action()
             self.clock.begin(self._action, self.state)
-            self._waves = self._waves_of(self._action)
+            if self._action == rules.FALLBACK and not self.options.fallback_to_basic_rag:
+                self.is_refused = True
+                continue
+            drafted = bool(self.state.drafted[0])
+            given = (self.product, drafted, self.options, self.settings)
+            self._waves = waves_of(self._action, *given)
             if self._waves:
                 return self._sent(self._waves.pop(0))
 
@@ -123,7 +120,7 @@ class Session:
         """Ask the policy, unless the fallback is forced; returns what is carried out."""
         state = self.state
         if len(state.forced(_ROW)):
-            self._note(rules.FALLBACK, forced=REASONS[int(state.reason[0])])
+            self.audit.decided(state, rules.FALLBACK, forced=REASONS[int(state.reason[0])])
             return int(rules.FALLBACK)
         on = self.options.enable_multi_agent
         action, thought_ms = await self._chosen() if on else (int(rules.FALLBACK), 0)
@@ -133,12 +130,12 @@ class Session:
         state.overhead_ms[0] += thought_ms
         if done != rules.FALLBACK and self._left_s <= 0.0:
             done = rules.NOTHING
-        self._note(action, refused=done != action)
+        self.audit.decided(state, action, refused=done != action)
         if int(state.retries[0]) > retries:
             backoff_s = float(rules.backoff_s(state.retries[:1], self.settings)[0])
             wait_s = min(backoff_s, self._left_s)
             await self.clock.wait(wait_s)
-            self._idle_since_s += wait_s
+            self.audit.idle_since_s += wait_s
         return done
 
     async def _chosen(self) -> tuple[int, int]:
@@ -154,64 +151,9 @@ class Session:
             async with asyncio.timeout(self._left_s):
                 action = int(await chosen)
         took_s = time.monotonic() - began_s
-        self._idle_since_s += took_s  # no overhead of the graph
+        self.audit.idle_since_s += took_s  # no overhead of the graph
         self._thought = getattr(self._decide, "tokens", (0, 0))
         return action, round(1000.0 * took_s)
-
-    def _note(self, action: int, **more: Any) -> None:
-        """Write a decision and what it was based on."""
-        state = self.state
-        told = {
-            "iteration": int(state.iteration[0]),
-            "action": rules.NAMES[action],
-            "elapsed_ms": int(state.elapsed_ms[0]),
-            "context_tokens": int(state.context[0]),
-            "docs": int(state.docs[0]),
-            "pending": int(state.pending[0]),
-            **{key: value for key, value in more.items() if value},
-        }
-        self.decisions.append(told)
-        names = [rules.NAMES[i] for i in np.flatnonzero(state.mask[0])]
-        self._log.append("decision", {**told, "open": names})
-
-    def _waves_of(self, action: int) -> list[list[Task]]:
-        """Return the tasks of an action; those of a wave are sent out together."""
-        if action == rules.FALLBACK:
-            if not self.options.fallback_to_basic_rag:
-                self.is_refused = True
-                return []
-            return [[self._task("fallback")]]
-        write = [self._task("draft", mend=action == rules.REGENERATE)]
-        is_drafted = bool(self.state.drafted[0])
-        if action == rules.ANSWER and is_drafted and not self.options.create_forward_message_tool:
-            return [[self._task("draft", mend=True)]]
-        waves: dict[int, list[list[Task]]] = {
-            rules.ROUTE: [[self._task("router")]],
-            rules.PLAN: [[self._task("planner")]],
-            rules.REWRITE: [[self._task("tools", tool="rewrite")]],
-            rules.SYNTHESIZE: [[self._task("synthesis")]],
-            rules.VALIDATE: [*([] if is_drafted else [write]), [self._task("validation")]],
-            rules.TRIM: [[self._task("tools", tool="trim")]],
-            rules.ANSWER: [] if is_drafted else [write],
-            rules.REGENERATE: [write],
-        }
-        return self._searches(action) if rules.is_retrieval(action) else waves.get(action, [])
-
-    def _searches(self, action: int) -> list[list[Task]]:
-        strategy, passages = STRATEGIES[int(rules.strategy_of(action))], self.settings.passages
-        is_wave = action >= rules.PARALLEL and not self.product.is_sequential
-        width = self.settings.limits.parallel_calls if is_wave else 1
-        questions = self._pending[:width] or [self.product.query]
-        top_k = passages.subtask if self._pending else passages.whole
-        tasks = [
-            self._task("retrieval", slot, sub_task=question, strategy=strategy, top_k=top_k)
-            for slot, question in enumerate(questions)
-        ]
-        return [tasks] if self.options.parallel_tool_calls else [[task] for task in tasks]
-
-    def _task(self, agent: str, slot: int = 0, **arguments: Any) -> Task:
-        place = {"agent": agent, "node": NODES[agent], "slot": slot}
-        return {**place, **arguments, "context": {"slot": slot}}
 
     @property
     def _left_s(self) -> float:
@@ -256,39 +198,17 @@ class Session:
             return []
         if not self._is_wave_begun:
             self._is_wave_begun = True
-            self._count_overhead()
+            self.audit.resumed(self.options.agent_decision_timeout_ms)
         if agent == "tools":
             report = self._use_tool(task["tool"])
         else:
             report = await self._workers.perform(agent, task, task["limit_s"], task["slot"])
         self._reports.append(report)
-        self._idle_since_s = max(self._idle_since_s, report.ended_s)
-        if report.failure:
-            self._failed(report)
+        self.audit.came_back(report, int(self.state.iteration[0]))
         if not self.options.add_handoff_back_messages:
             return []
         said = report.failure or type(report.value).__name__
         return [self._message("handoff_back", task["node"], SUPERVISOR, said)]
-
-    def _count_overhead(self) -> None:
-        """Note the time since the last agent came back: the supervisor and the graph."""
-        took_ms = 1000.0 * (time.monotonic() - self._idle_since_s)
-        self.overheads_ms.append(took_ms)
-        if took_ms > self.options.agent_decision_timeout_ms:
-            limit = self.options.agent_decision_timeout_ms
-            self._log.append("slow_decision", {"overhead_ms": took_ms, "limit_ms": limit})
-
-    def _failed(self, report: Report) -> None:
-        told = {
-            "agent": AGENT_OF.get(report.agent, report.agent),
-            "task": report.agent,
-            "iteration": int(self.state.iteration[0]),
-            "failure": report.failure,
-            "message": report.message,
-            "after_s": round(report.ended_s - report.began_s, 3),
-        }
-        self.failures.append(told)
-        self._log.append("agent_failed", told)
 
     def _use_tool(self, tool: str) -> Report:
         began_s = time.monotonic()
@@ -324,37 +244,8 @@ class Session:
             late = [report.agent for report in reports if not report.failure]
             self._log.append("late", {"agents": late, "needed_ms": needed_ms, "left_ms": left_ms})
         if not is_lost:
-            self._keep(action, reports)
-
-    def _keep(self, action: int, reports: list[Report]) -> None:
-        """Put the results of an action into the product."""
-        product = self.product
-        for report in reports:
-            value = report.value
-            if report.failure:
-                if report.agent == "fallback":
-                    product.draft, product.documents = "", ()
-            elif report.agent == "router":
-                product.route = value
-            elif report.agent == "planner":
-                product.plan, self._pending = value, list(value.sub_tasks)
-            elif report.agent == "retrieval":
-                product.found.append(value)
-                if value.sub_task in self._pending:
-                    self._pending.remove(value.sub_task)
-                product.draft, product.validation, product.ranked = "", None, ()
-            elif report.agent == "synthesis":
-                product.ranked = value.documents
-                product.missing = tuple(value.synthesis_metadata["missing"])
-            elif report.agent in ("draft", "fallback"):
-                product.draft, product.documents = value
-                product.validation = None
-            elif report.agent == "validation":
-                product.validation = value
-            elif value == "rewrite":
-                product.is_rewritten = True
-            else:
-                product.history = value.messages
+            for report in reports:
+                self.product.keep(report)
 
     # A person
 
@@ -374,25 +265,19 @@ class Session:
         Raises:
             ConfigError: The value is none of the node.
         """
-        source = f"reply at {node}"
-        if node in ("validator", HUMAN):
-            if not isinstance(value, str):
-                raise ConfigError(f"{source}: give a text, not {value!r:.80}.")
+        value = checked_reply(node, value, self.product.query)
+        if isinstance(value, str):
             if value == self.product.draft:
                 return
             self.product.draft, self.product.validation = value, None
             self.state.judged[0] = self.state.valid[0] = False
             value = (value, self.product.documents)
-        else:
-            if node == "planner" and isinstance(value, Mapping):
-                value = {"original_query": self.product.query, **value}
-            value = validate(value, Route if node == "router" else Plan, source=source)
         if self._reports and not self._reports[-1].failure:
             self._reports[-1] = replace(self._reports[-1], value=value)
 
     def pause(self, took_s: float) -> None:
         """Take a person's time off the clock."""
-        self._idle_since_s += took_s
+        self.audit.idle_since_s += took_s
         if isinstance(self.clock, WallClock):
             self.clock.paused_s += took_s
 

@@ -10,13 +10,22 @@ the question's key and of their place in it: the agent and the number of its cal
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.question import FACETS, Question
+from inframind_gym.teams.coordination.calls import (
+    CALLS,
+    DRAWS,
+    STREAM_CALL,
+    WRITER,
+    CallingQuestion,
+    Calls,
+)
+from inframind_gym.teams.coordination.outcomes import Outcome
+from inframind_gym.teams.coordination.question import FACETS
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
     FALLBACK,
@@ -34,63 +43,20 @@ from inframind_gym.teams.coordination.rules import (
     VALIDATE,
     VALIDATION,
     Bools,
-    Floats,
     Ints,
 )
 from inframind_gym.teams.coordination.settings import (
-    AGENTS,
     COMPLEXITIES,
 )
-from inframind_gym.teams.coordination.state import CoordinationState, Outcome
+from inframind_gym.teams.coordination.state import CoordinationState
 
-STREAM_CALL: Final = 61  # of random numbers, apart from those of `simulator.rng`
-WRITER: Final = len(AGENTS)  # the synthesis agent when it writes; a row of calls of its own
-_CALLS: Final = 64  # places of draws of an agent
-_DRAWS: Final = np.arange(9, dtype=np.int64)  # of a call: failure, slow, length, 6 outcomes
-_TIMEOUT, _GARBAGE = 1, 2  # places in FAILURES
 _PLACES: Final = np.arange(FACETS)
 _SUBTASK: Final = len(COMPLEXITIES)  # place of a sub-task among the chances of a search
 _SEVERITY: Final = np.array([3, 1, 2])  # of the issues
 
 
-class _Calls(NamedTuple):
-    """Calls of agents: (k,) each."""
-
-    seconds: Floats
-    completion: Ints
-    failure: Ints
-    luck: Floats  # (k, 6) draws of their outcomes
-
-
-class SimulatedQuestion(Question):
+class SimulatedQuestion(CallingQuestion):
     """n questions and their agents; arguments and attributes are those of `Question`."""
-
-    def _draw(self, rows: Ints, agents: Ints, number: Ints, lengths: Ints, prompt: Ints) -> _Calls:
-        """Draw calls of agents (k,), WRITER included, by their numbers."""
-        failures, limit = self.settings.failures, self.settings.limits.call_timeout_s
-        place = agents * _CALLS + number
-        u = uniform_array(self.keys[rows, None], STREAM_CALL, place[:, None], _DRAWS)
-        factor = self._factors[(u[:, 2:3] > self._weights).sum(axis=1)]
-        completion = np.maximum(np.rint(lengths * factor), 1.0).astype(np.int64)
-        seconds = rules.call_s(prompt, completion, self.settings.server)
-        failure = np.zeros(len(rows), np.int64)
-        if self.noise:
-            seconds = np.where(u[:, 1] < failures.slow, failures.slow_factor * seconds, seconds)
-            failure[u[:, 0] < failures.timeout + failures.garbage] = _GARBAGE
-            failure[u[:, 0] < failures.timeout] = _TIMEOUT
-        who = np.where(agents == WRITER, SYNTHESIS, agents)
-        failure[(seconds > limit) | (who == self.timing_out[rows])] = _TIMEOUT
-        late = failure == _TIMEOUT
-        return _Calls(
-            np.where(late, limit, seconds), np.where(late, 0, completion), failure, u[:, 3:]
-        )
-
-    def _call(self, rows: Ints, agent: int, lengths: Any, prompt: Ints) -> _Calls:
-        """Draw the next call of one agent in each row."""
-        number = self.calls[rows, agent]
-        self.calls[rows, agent] += 1
-        agents = np.full(len(rows), agent)
-        return self._draw(rows, agents, number, np.broadcast_to(lengths, len(rows)), prompt)
 
     def act(self, rows: Ints, actions: Ints, state: CoordinationState) -> Outcome:
         """Carry out actions (k,) of `CoordinationState.decide`; questions are all different."""
@@ -110,11 +76,12 @@ class SimulatedQuestion(Question):
                 carry_out(rows[at], actions[at], at, state, outcome)
         return outcome
 
-    def _record(self, at: Ints, agent: int, prompt: Ints, calls: _Calls, outcome: Outcome) -> Bools:
+    def _record(self, rows: Ints, at: Ints, agent: int, calls: Calls, outcome: Outcome) -> Bools:
         """Add one call in each row to the outcomes; returns (k,) whether it can be used."""
         failed = calls.failure > 0
+        self.stale[rows[~failed]] = 0
         outcome.ms[at] += rules.milliseconds(calls.seconds)
-        outcome.prompt[at] += prompt
+        outcome.prompt[at] += calls.prompt
         outcome.completion[at] += calls.completion
         outcome.context[at] += calls.completion + self.settings.tokens.handoff
         outcome.failed[at] = np.where(failed, agent, outcome.failed[at])
@@ -122,18 +89,18 @@ class SimulatedQuestion(Question):
         return ~failed
 
     def _route(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
-        prompt = np.full(len(rows), self.settings.tokens.query)
-        calls = self._call(rows, ROUTER, self.settings.tokens.router, prompt)
-        fine = self._record(at, ROUTER, prompt, calls, outcome)
+        tokens = self.settings.tokens
+        calls = self._call(rows, ROUTER, tokens.router, tokens.query)
+        fine = self._record(rows, at, ROUTER, calls, outcome)
         outcome.strategy[at] = np.where(fine, self.said_strategy[rows], -1)
         outcome.complexity[at] = np.where(fine, self.said_complexity[rows], -1)
         outcome.needs_planning[at] = fine & (self.said_complexity[rows] == 2)
         outcome.confidence[at] = np.where(fine, self.confidence[rows], 0.0)
 
     def _plan(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
-        prompt = np.full(len(rows), self.settings.tokens.query)
-        calls = self._call(rows, PLANNER, self.settings.tokens.planner, prompt)
-        fine = self._record(at, PLANNER, prompt, calls, outcome)
+        tokens = self.settings.tokens
+        calls = self._call(rows, PLANNER, tokens.planner, tokens.query)
+        fine = self._record(rows, at, PLANNER, calls, outcome)
         subtasks = self._subtasks[self.complexity[rows]]
         outcome.subtasks[at] = np.where(fine, subtasks, 0)
         self.open[rows] = fine[:, None] & (subtasks[:, None] > _PLACES)
@@ -148,10 +115,11 @@ class SimulatedQuestion(Question):
         width = np.where(actions >= PARALLEL, state.pending[rows], 1)
         width = np.minimum(width, settings.limits.parallel_calls)
         used = width[:, None] > _PLACES  # calls
+        outcome.prompt[at] = width * tokens.query + self.stale[rows]
         seconds, completion, failure, luck = self._wave(rows, used, state.max_num_seqs)
         variants = 1 + 2 * rewritten  # a rewriting brings two more queries
         outcome.ms[at] = rules.milliseconds(seconds + variants * self._search_s[strategy])
-        outcome.prompt[at], outcome.completion[at] = width * tokens.query, completion
+        outcome.completion[at] = completion
         failed = failure.any(axis=1)
         outcome.failed[at] = np.where(failed, RETRIEVAL, -1)
         outcome.failure[at] = failure.max(axis=1)
@@ -188,38 +156,14 @@ class SimulatedQuestion(Question):
             self.unread[rows] + docs * tokens.passage, passages.most * tokens.passage
         )
 
-    def _wave(
-        self, rows: Ints, used: Bools, max_num_seqs: int
-    ) -> tuple[Floats, Ints, Ints, Floats]:
-        """Draw up to three calls of the retrieval agent at once.
-
-        Returns:
-            (k,) seconds and tokens of the waves, (k, 3) failures, (k, 3, 6) draws.
-        """
-        tokens, shape = self.settings.tokens, used.shape
-        row, slot = np.nonzero(used)
-        number = self.calls[rows, RETRIEVAL][row] + slot
-        self.calls[rows, RETRIEVAL] += used.sum(axis=1)
-        prompt, length = np.full(len(row), tokens.query), np.full(len(row), tokens.retrieval)
-        calls = self._draw(rows[row], np.full(len(row), RETRIEVAL), number, length, prompt)
-        completion, failure = np.zeros((2, *shape), np.int64)
-        alone, luck = np.zeros(shape), np.zeros((*shape, 6))
-        completion[row, slot], failure[row, slot] = calls.completion, calls.failure
-        alone[row, slot], luck[row, slot] = calls.seconds, calls.luck
-        prompts = np.where(used, tokens.query, 0)
-        together = rules.wave_s(prompts, completion, used, self.settings.server, max_num_seqs)
-        seconds = np.maximum(together, alone.max(axis=1))
-        return seconds, completion.sum(axis=1), failure, luck
-
     def _rewrite(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         outcome.ms[at] = rules.milliseconds(self.settings.search_s.rewrite)
 
     def _merge(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         tokens = self.settings.tokens
         fresh = np.maximum(self.unread[rows] - state.duplicates[rows] * tokens.passage, 0)
-        prompt = tokens.query + fresh
-        calls = self._call(rows, SYNTHESIS, tokens.synthesis, prompt)
-        fine = self._record(at, SYNTHESIS, prompt, calls, outcome)
+        calls = self._call(rows, SYNTHESIS, tokens.synthesis, tokens.query + fresh)
+        fine = self._record(rows, at, SYNTHESIS, calls, outcome)
         self.unread[rows[fine]] = 0
 
     def _answer(self, rows: Ints, actions: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
@@ -242,7 +186,7 @@ class SimulatedQuestion(Question):
         prompt = tokens.query + self.unread[rows] + tokens.issues * warned
         prompt = prompt + tokens.history_excerpt * (refers & ~again)
         calls = self._call(rows, WRITER, self._draft_length[self.complexity[rows]], prompt)
-        fine = self._record(at, SYNTHESIS, prompt, calls, outcome)
+        fine = self._record(rows, at, SYNTHESIS, calls, outcome)
         several = (state.searches[rows] > 1) & ~state.merged[rows]
         has = self.evidence(rows)
         uses = np.where(several, settings.draft.uses[1], settings.draft.uses[0])
@@ -261,7 +205,7 @@ class SimulatedQuestion(Question):
         validator, tokens = self.settings.validator, self.settings.tokens
         prompt = tokens.query + self._draft_length[self.complexity[rows]]
         calls = self._call(rows, VALIDATION, tokens.validation, prompt)
-        fine = self._record(at, VALIDATION, prompt, calls, outcome)
+        fine = self._record(rows, at, VALIDATION, calls, outcome)
         short = self.covered[rows].sum(axis=1) < self.facets[rows]
         there = np.stack([self.hallucinated[rows], self.unsourced[rows], short], axis=1)
         chance = np.where(there, validator.finds.values, validator.false_alarm)
@@ -284,6 +228,9 @@ class SimulatedQuestion(Question):
         else:
             kept = rules.kept_exchanges(sizes, room, limits.oldest_share)
         self.kept[rows] &= kept
+        # A model that decides is the first to read what follows the cut; the state knows.
+        behind = np.logical_or.accumulate((sizes > 0) & ~kept, axis=1) & kept
+        self.stale[rows] = np.where(state.model[rows], 0, np.where(behind, sizes, 0).sum(axis=1))
         outcome.context[at] = np.where(kept, sizes, 0).sum(axis=1) - before
         outcome.ms[at] = rules.milliseconds(self.settings.trim_s)
 
@@ -294,8 +241,8 @@ class SimulatedQuestion(Question):
         outcome.ms[at] = rules.milliseconds(settings.fallback_s)
         outcome.prompt[at], outcome.completion[at] = tokens.query + docs, tokens.fallback
         outcome.context[at] = docs + tokens.fallback
-        place = np.full((len(rows), 1), (WRITER + 1) * _CALLS)
-        luck = uniform_array(self.keys[rows, None], STREAM_CALL, place, _DRAWS)[:, 3:]
+        place = np.full((len(rows), 1), (WRITER + 1) * CALLS)
+        luck = uniform_array(self.keys[rows, None], STREAM_CALL, place, DRAWS)[:, 3:]
         chance = self.chances[0, self.complexity[rows], self.kind[rows], 0]
         refers = self.refers_to[rows] >= 0
         chance = np.repeat(chance[:, None], FACETS, axis=1)

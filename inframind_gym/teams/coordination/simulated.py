@@ -17,10 +17,12 @@ import numpy as np
 from inframind_gym.teams.coordination import lexical, rules
 from inframind_gym.teams.coordination.agents import earlier
 from inframind_gym.teams.coordination.contracts import Document, Issue, Validation
+from inframind_gym.teams.coordination.reports import Report
 from inframind_gym.teams.coordination.retrieval.text import terms
 from inframind_gym.teams.coordination.settings import STRATEGIES, CoordinationSettings
 from inframind_gym.teams.coordination.state import CoordinationState
-from inframind_gym.teams.coordination.workers import SENTENCES, Report, Work, merged
+from inframind_gym.teams.coordination.work import Work, merged
+from inframind_gym.teams.coordination.workers import SENTENCES
 from inframind_gym.teams.llm.providers import Simulated
 from inframind_gym.teams.llm.types import Completion, LLMRequest, estimate_tokens
 
@@ -79,7 +81,7 @@ class RuleAnswers:
 
     def _synthesis(self, _: LLMRequest) -> str:
         documents = merged(self._work.found)[0]
-        asked = set(terms(self._work.query))
+        asked = set(terms(lexical.in_context(self._work.query, self._work.history)))
         shared = [-len(asked & set(terms(document.text))) for document in documents]
         order = sorted(range(len(documents)), key=lambda i: (shared[i], i))
         empty = [i for i, result in enumerate(self._work.found, 1) if not result.documents]
@@ -88,7 +90,8 @@ class RuleAnswers:
     def _draft(self, _: LLMRequest) -> str:
         work = self._work
         complexity = work.route.complexity if work.route is not None else "medium"
-        return quote(work.sub_tasks, merged(work.found)[0], SENTENCES[complexity])
+        asked = [lexical.in_context(task, work.history) for task in work.sub_tasks]
+        return quote(asked, merged(work.found)[0], SENTENCES[complexity])
 
     def _fallback(self, request: LLMRequest) -> str:
         return quote((self._work.query,), request.context["documents"], SENTENCES["simple"])

@@ -7,28 +7,26 @@ FALLBACK out in the same way.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from inframind_gym.teams.coordination import rules
+from inframind_gym.teams.coordination.mask import open_actions
+from inframind_gym.teams.coordination.outcomes import Outcome
 from inframind_gym.teams.coordination.rules import (
     AGENT_OF,
     ANSWER,
     FALLBACK,
     NOTHING,
     PARALLEL,
-    PLAN,
     REGENERATE,
-    RETRIEVE,
     REWRITE,
-    ROUTE,
     SYNTHESIS,
     SYNTHESIZE,
     TRIM,
     VALIDATE,
     Bools,
-    Floats,
     Ints,
 )
 from inframind_gym.teams.coordination.settings import (
@@ -42,62 +40,6 @@ from inframind_gym.teams.coordination.settings import (
 # chose it: the policy, the deadline or the limit of iterations.
 REASONS: Final = ("", "answer", "fallback", "deadline", "iterations", "context")
 RUNNING, ANSWERED, FELL_BACK, OUT_OF_TIME, OUT_OF_ITERATIONS, OVERFLOWED = range(len(REASONS))
-FAILURES: Final = ("", "timeout", "garbage", "error")
-
-
-class Outcome(NamedTuple):
-    """Results of k actions, as far as an application sees them; zeros where there is nothing.
-
-    Attributes:
-        ms: (k,) of agents and tools, from the beginning of the first to the end of the last.
-        prompt, completion: (k,) tokens that the agents read, without cached ones, and wrote.
-        context: (k,) tokens by which the conversation grew; negative for a trim.
-        failed: (k,) agent whose call failed; -1 for none.
-        failure: (k,) a place in FAILURES.
-        strategy, complexity: (k,) that the router named; -1 where it named none.
-        needs_planning, confidence: (k,) that it said.
-        subtasks: (k,) of a plan.
-        answered: (k,) sub-tasks, or whole questions, whose search came back.
-        docs, duplicates: (k,) passages that it brought, and how many of them were there before.
-        score: (k,) mean score of the passages.
-        drafted: (k,) whether an answer was written.
-        judged, valid: (k,) whether an answer was validated, and found valid.
-        verdict: (k,) confidence of the validation.
-        issues: (k, 3) number of issues by type.
-        severity: (k,) the worst, 1 + its place in SEVERITIES; 0 without issues.
-    """
-
-    ms: Ints
-    prompt: Ints
-    completion: Ints
-    context: Ints
-    failed: Ints
-    failure: Ints
-    strategy: Ints
-    complexity: Ints
-    needs_planning: Bools
-    confidence: Floats
-    subtasks: Ints
-    answered: Ints
-    docs: Ints
-    duplicates: Ints
-    score: Floats
-    drafted: Bools
-    judged: Bools
-    valid: Bools
-    verdict: Floats
-    issues: Ints
-    severity: Ints
-
-    @classmethod
-    def empty(cls, k: int) -> Outcome:
-        """Return outcomes of k actions that did nothing."""
-        fields: dict[str, Any] = {name: np.zeros(k, np.int64) for name in cls._fields}
-        fields |= {name: np.zeros(k) for name in ("confidence", "score", "verdict")}
-        flags = ("needs_planning", "drafted", "judged", "valid")
-        fields |= {name: np.zeros(k, np.bool_) for name in flags}
-        fields |= {name: np.full(k, -1) for name in ("failed", "strategy", "complexity")}
-        return cls(**fields | {"issues": np.zeros((k, len(ISSUES)), np.int64)})
 
 
 class CoordinationState:
@@ -134,49 +76,16 @@ class CoordinationState:
 
     def __init__(self, settings: CoordinationSettings, n: int, max_num_seqs: int) -> None:
         self.settings, self.max_num_seqs = settings, max_num_seqs
-        (
-            self.hint,
-            self.strategy,
-            self.complexity,
-            self.subtasks,
-            self.pending,
-            self.searches,
-            self.docs,
-            self.duplicates,
-            self.severity,
-            self.regenerations,
-            self.retries,
-            self.context,
-            self.unread,
-            self.elapsed_ms,
-            self.iteration,
-            self.setup_ms,
-            self.agent_ms,
-            self.overhead_ms,
-            self.model_ms,
-            self.tokens,
-            self.total_tokens,
-            self.supervisor_tokens,
-            self.widest,
-            self.over_threshold,
-            self.trimmed_to,
-            self.reason,
-        ) = np.zeros((26, n), np.int64)
-        (
-            self.model,
-            self.refers,
-            self.routed,
-            self.needs_planning,
-            self.planned,
-            self.rewritten,
-            self.merged,
-            self.drafted,
-            self.judged,
-            self.valid,
-            self.trimmed,
-            self.was_open,
-            self.over,
-        ) = np.zeros((13, n), np.bool_)
+        self.hint, self.strategy, self.complexity, self.subtasks = np.zeros((4, n), np.int64)
+        self.pending, self.searches, self.docs, self.duplicates = np.zeros((4, n), np.int64)
+        self.severity, self.regenerations, self.retries, self.context = np.zeros((4, n), np.int64)
+        self.unread, self.elapsed_ms, self.iteration, self.setup_ms = np.zeros((4, n), np.int64)
+        self.agent_ms, self.overhead_ms, self.model_ms, self.tokens = np.zeros((4, n), np.int64)
+        self.total_tokens, self.supervisor_tokens, self.widest = np.zeros((3, n), np.int64)
+        self.over_threshold, self.trimmed_to, self.reason = np.zeros((3, n), np.int64)
+        self.model, self.refers, self.routed, self.needs_planning = np.zeros((4, n), np.bool_)
+        self.planned, self.rewritten, self.merged, self.drafted = np.zeros((4, n), np.bool_)
+        self.judged, self.valid, self.trimmed, self.was_open, self.over = np.zeros((5, n), np.bool_)
         self.confidence, self.score, self.verdict = np.zeros((3, n))
         self.searched = np.zeros((n, len(STRATEGIES)), np.bool_)
         self.failed = np.zeros((n, len(AGENTS)), np.bool_)
@@ -203,34 +112,7 @@ class CoordinationState:
         tokens = self.settings.tokens
         self.unread[rows] = tokens.query
         self.context[rows] = history + tokens.instructions + tokens.query
-        self.look(rows)
-
-    def look(self, rows: Ints) -> None:
-        """Find what is open to some questions."""
-        limits, mask = self.settings.limits, np.zeros((len(rows), rules.NUM_ACTIONS), np.bool_)
-        pending, planned = self.pending[rows], self.planned[rows]
-        grounded = (self.docs[rows] > 0) | self.refers[rows]
-        mask[:, ROUTE] = ~self.routed[rows]
-        mask[:, PLAN] = ~planned
-        again = ~self.searched[rows]
-        mask[:, RETRIEVE:PARALLEL] = (planned & (pending > 0))[:, None] | again
-        mask[:, PARALLEL:REWRITE] = (pending > 1)[:, None]
-        mask[:, REWRITE] = ~self.rewritten[rows]
-        mask[:, SYNTHESIZE] = (self.searches[rows] > 1) & ~self.merged[rows]
-        mask[:, VALIDATE] = grounded & ~self.judged[rows]
-        mask[:, TRIM] = self.context[rows] > self.settings.context.trim_to_tokens
-        mask[:, TRIM] &= ~self.trimmed[rows]
-        mask[:, ANSWER] = grounded
-        few = self.regenerations[rows] < rules.MOST_REGENERATIONS
-        mask[:, REGENERATE] = self.drafted[rows] & few
-        spent = self.retries[rows] >= limits.max_retries
-        broken = self.failed[rows] & spent[:, None]
-        mask &= ~np.where(AGENT_OF < 0, False, broken[:, AGENT_OF])
-        mask[:, VALIDATE] &= self.drafted[rows] | ~broken[:, SYNTHESIS]
-        forward = self.drafted[rows]  # a draft is passed on without a call
-        mask[:, ANSWER] |= grounded & forward
-        mask[:, FALLBACK] = True
-        self.mask[rows] = mask
+        self.mask[rows] = open_actions(self, rows)
 
     def known_complexity(self, rows: Ints) -> Ints:
         """Return (k,) the complexity that the router named, before it that of the words."""
@@ -310,7 +192,7 @@ class CoordinationState:
         self.over_threshold[rows] = np.maximum(self.over_threshold[rows], excess)
         self.reason[rows[self.context[rows] > limits.max_tokens]] = OVERFLOWED
         self.over[rows] = self.reason[rows] != RUNNING
-        self.look(rows)
+        self.mask[rows] = open_actions(self, rows)
 
     def forced(self, rows: Ints) -> Ints:
         """Return those of `rows` (k,) that must fall back now, and note why.

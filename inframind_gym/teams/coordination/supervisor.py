@@ -14,9 +14,11 @@ import numpy as np
 
 from inframind_gym.envs.coordination.context import CoordinationSpec, contexts
 from inframind_gym.envs.coordination.observation import observe
+from inframind_gym.errors import ConfigError
 from inframind_gym.policies.coordination import registry
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.agents import SYSTEM
+from inframind_gym.teams.coordination.session import Decider
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
     COMPLEXITIES,
@@ -24,12 +26,14 @@ from inframind_gym.teams.coordination.settings import (
     CoordinationSettings,
 )
 from inframind_gym.teams.coordination.state import CoordinationState
-from inframind_gym.teams.coordination.workers import WAY, Work
+from inframind_gym.teams.coordination.work import Work
+from inframind_gym.teams.coordination.workers import WAY
 from inframind_gym.teams.llm.service import EventLog, LLMService
 from inframind_gym.teams.llm.types import BudgetError, LLMError
 from inframind_gym.teams.token_budget.agents import Prompt, json_object
 
 NAME: Final = "llm_supervisor"
+_RULE: Final = "seed_supervisor"  # decides where a model does not
 _ROW: Final = np.zeros(1, np.int64)
 _MOST_TOKENS: Final = 48
 _STEPS: Final = (
@@ -110,6 +114,28 @@ class LlmSupervisor:
             )
             return self._rule(state)
         return rules.NAMES.index(str(step))
+
+
+def decider(
+    policy: str,
+    settings: CoordinationSettings,
+    max_num_seqs: int,
+    seed: int,
+    service: LLMService,
+    work: Work,
+    log: EventLog,
+) -> Decider:
+    """Return who decides: a policy, or the model with the rule of the design behind it.
+
+    Raises:
+        ConfigError: The policy is not known, or there is no model to ask.
+    """
+    if policy != NAME:
+        return PolicySupervisor(policy, settings, max_num_seqs, seed)
+    if service.is_simulated:
+        raise ConfigError(f"policy {NAME} asks a model: name one with --provider.")
+    rule = PolicySupervisor(_RULE, settings, max_num_seqs, seed)
+    return LlmSupervisor(service, work, rule, log)
 
 
 def prompt(state: CoordinationState, work: Work, names: list[str]) -> Prompt:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
-from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import TracebackType
@@ -18,29 +17,33 @@ from typing import Any, Final, Self, TypeVar
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.teams.coordination import lexical, supervisor
-from inframind_gym.teams.coordination.agents import with_ids
+from inframind_gym.teams.coordination.agents import opening
 from inframind_gym.teams.coordination.clock import Clock, WallClock
 from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.contracts import AgentResponse, Document, Issue
 from inframind_gym.teams.coordination.faults import Faulty
-from inframind_gym.teams.coordination.graph import Ask, Pause, Reply, has_langgraph, play
+from inframind_gym.teams.coordination.graph import Ask, has_langgraph, play, timed
 from inframind_gym.teams.coordination.grounding import find_issues
 from inframind_gym.teams.coordination.inputs import (
     adapted,
     checked_query,
     messages_of,
+    screened,
     settings_of,
     within_context,
 )
 from inframind_gym.teams.coordination.options import MODEL, QuerySettings
+from inframind_gym.teams.coordination.reading import with_ids
 from inframind_gym.teams.coordination.response import refusal, respond
 from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrite
 from inframind_gym.teams.coordination.screen import screen
+from inframind_gym.teams.coordination.searching import Searcher
 from inframind_gym.teams.coordination.serving import Speed, VllmServer, measure
-from inframind_gym.teams.coordination.session import Decider, Session
+from inframind_gym.teams.coordination.session import Session
 from inframind_gym.teams.coordination.settings import CoordinationSettings, Limits, load_settings
 from inframind_gym.teams.coordination.simulated import RuleAnswers, VirtualClock
-from inframind_gym.teams.coordination.workers import WAY, Searcher, Work, Workers
+from inframind_gym.teams.coordination.work import Work
+from inframind_gym.teams.coordination.workers import WAY, Workers
 from inframind_gym.teams.llm.providers import SIMULATED, open_provider
 from inframind_gym.teams.llm.service import EventLog, LLMService, Retries
 from inframind_gym.teams.llm.types import Provider
@@ -48,7 +51,7 @@ from inframind_gym.teams.llm.types import Provider
 VLLM_URL: Final = "http://127.0.0.1:8000/v1"  # unless $VLLM_BASE_URL says otherwise
 MOST_CONTEXT: Final = 131_072
 ValueT = TypeVar("ValueT")
-_RULE: Final = "seed_supervisor"
+_MOST_READING_S: Final = 300.0  # of a trimmed conversation, between two queries
 
 
 class _NoLog:
@@ -188,20 +191,38 @@ class MultiAgentCoordinator:
             ConfigError: The query, a message, a setting or a person's reply is wrong.
         """
         wall = WallClock()  # it runs from here
-        query, history, options = checked_query(query), messages_of(context), settings_of(settings)
+        query, said, options = checked_query(query), messages_of(context), settings_of(settings)
         found = screen(query)
         if found.is_attack:
             self._log.append("query_refused", {"reason": found.reason})
             return refusal(found.reason, simulated=self.is_simulated)
-        session = self._session(query, history, options, wall)
+        history, withheld = screened(said)
+        for turn, reason in withheld:
+            self._log.append("turn_withheld", {"turn": turn, "reason": reason})
+        session = self._session(Work(query, history, withheld), options, wall)
         asks = (options.interrupt_before, options.interrupt_after)
-        handoffs = await play(session, *asks, self._pausing(session))
+        handoffs = await play(session, *asks, timed(self._ask, session.pause, self._log))
         seconds = session.clock.now_ms(session.state) / 1000.0
         response = respond(session, handoffs, self.context, seconds)
         told = response.model_dump(include={"content", "validation_score", "processing_time"})
         sources = [document.doc_id for document in response.sources]
         self._log.append("answer", {**told, "sources": sources, "handoffs": handoffs})
         return response
+
+    def read_ahead(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Let the server read a conversation that was trimmed, before the next query.
+
+        After a trim no cache holds what lies behind the cut. Simulated answers assume that it has
+        been read.
+
+        Raises:
+            LLMError: The call failed.
+        """
+        if self._provider is not None:
+            retries = Retries(1, timeout_s=_MOST_READING_S)
+            service = LLMService({WAY: self._provider}, log=self._log, retries=retries)
+            prompt = opening(screened(history)[0])
+            self._run(service.acall(prompt.system, prompt.user, WAY, 1, agent="read ahead"))
 
     def limits(self, settings: QuerySettings) -> Limits:
         """Return deadlines and limits of a query."""
@@ -219,12 +240,6 @@ class MultiAgentCoordinator:
     def rewrite(self, query: str) -> list[str]:
         """Return the forms of a query that retrieval searches for, by rules."""
         return rewrite(query, self._corpus)
-
-    def rewriting_ms(self, query: str) -> float:
-        """Return the milliseconds that rewriting a query by rules takes."""
-        began_s = time.perf_counter()
-        self.rewrite(query)
-        return 1000.0 * (time.perf_counter() - began_s)
 
     def measure(self) -> Speed:
         """Return the speed of the server, see `serving.measure`.
@@ -263,11 +278,8 @@ class MultiAgentCoordinator:
 
     # One query
 
-    def _session(
-        self, query: str, history: list[Any], options: QuerySettings, wall: WallClock
-    ) -> Session:
+    def _session(self, work: Work, options: QuerySettings, wall: WallClock) -> Session:
         settings = adapted(self.settings, options, slow=not self.is_simulated)
-        work = Work(query, history)
         provider = self._provider or RuleAnswers(work, settings, check).provider()
         if self._fault is not None:
             provider = Faulty(provider, self._fault)
@@ -292,7 +304,8 @@ class MultiAgentCoordinator:
             model_queries=options.rewrite == "model",
         )
         clock: Clock = VirtualClock(settings) if self.is_simulated else wall
-        decide = self._decider(options.policy, settings, service, work)
+        team = (settings, self._max_num_seqs, self._seed)
+        decide = supervisor.decider(options.policy, *team, service, work, self._log)
         return Session(
             settings,
             options,
@@ -301,49 +314,11 @@ class MultiAgentCoordinator:
             clock,
             decide,
             self.context,
-            hint=lexical.complexity_of(query),
-            refers=lexical.refers_back(query, history),
+            hint=lexical.complexity_of(work.query),
+            refers=lexical.refers_back(work.query, work.history),
             max_num_seqs=self._max_num_seqs,
             log=self._log,
         )
-
-    def _decider(
-        self, policy: str, settings: CoordinationSettings, service: LLMService, work: Work
-    ) -> Decider:
-        """Return who decides: a policy, or the model with the rule of the design behind it.
-
-        Raises:
-            ConfigError: The policy is not known, or there is no model to ask.
-        """
-        is_model = policy == supervisor.NAME
-        rule = supervisor.PolicySupervisor(
-            _RULE if is_model else policy, settings, self._max_num_seqs, self._seed
-        )
-        if not is_model:
-            return rule
-        if self.is_simulated:
-            raise ConfigError(f"policy {supervisor.NAME} asks a model: name one with --provider.")
-        return supervisor.LlmSupervisor(service, work, rule, self._log)
-
-    def _pausing(self, session: Session) -> Ask | None:
-        """Return `ask`, with the clock stopped while a person thinks."""
-        ask = self._ask
-        if ask is None:
-            return None
-
-        async def pausing(pause: Pause) -> Reply:
-            began_s = time.monotonic()
-            answer = ask(pause)
-            reply = await answer if isinstance(answer, Awaitable) else answer
-            took_s = time.monotonic() - began_s
-            session.pause(took_s)
-            self._log.append(
-                "pause",
-                {"when": pause.when, "node": pause.node, "goes_on": reply.goes_on, "s": took_s},
-            )
-            return reply
-
-        return pausing
 
 
 def check(query: str, response: str, sources: Sequence[Document]) -> list[Issue]:

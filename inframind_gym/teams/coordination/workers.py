@@ -9,22 +9,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final
 
 from inframind_gym.errors import InfraMindError, shortened
-from inframind_gym.teams.coordination import agents, lexical
+from inframind_gym.teams.coordination import agents, lexical, reading
 from inframind_gym.teams.coordination.contracts import (
     Document,
     Issue,
     Plan,
     Retrieved,
     Route,
-    Strategy,
     Synthesis,
     Validation,
 )
-from inframind_gym.teams.coordination.screen import screen
+from inframind_gym.teams.coordination.reports import Report
+from inframind_gym.teams.coordination.searching import Searcher, extract, in_order, search
+from inframind_gym.teams.coordination.work import Work, merged
 from inframind_gym.teams.llm.service import EventLog, LLMService
 from inframind_gym.teams.llm.types import BudgetError, LLMError, estimate_tokens
 from inframind_gym.teams.token_budget.agents import Prompt
@@ -43,85 +44,8 @@ MOST_TOKENS: Final = {
 FALLBACK_DOCUMENTS: Final = 3
 SENTENCES: Final = {"simple": 2, "medium": 2, "complex": 3}  # of an answer
 MOST_USEFUL: Final = 5  # sources that the writer is pointed to
-RRF: Final = 60.0  # constant of reciprocal rank fusion in retrieval
+MOST_QUERIES: Final = 4  # forms of a question that are searched for
 _QUOTING_S: Final = 0.05  # of the fallback's limit, to quote passages where the model is late
-_EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
-
-
-class Searcher(Protocol):
-    """A way to documents."""
-
-    def retrieve(
-        self, query: str | Sequence[str], strategy: str = "hybrid", top_k: int = 10
-    ) -> list[Document]:
-        """Return the best documents, best first."""
-        ...
-
-
-@dataclass(slots=True)
-class Work:
-    """Product of the team so far.
-
-    Attributes:
-        query: Of the user.
-        history: Earlier turns, as far as they are kept.
-        route, plan, validation: Of the agents; None before.
-        found: Results of retrieval, one a search.
-        is_rewritten: Searches ask for rewritten forms of their questions as well.
-        ranked: Documents by the synthesis agent, the most useful first.
-        documents: Sources of the draft, in the order of their numbers.
-        draft: Answer; "" before there is one.
-        missing: Sub-tasks without documents, by the synthesis agent.
-    """
-
-    query: str
-    history: list[Mapping[str, Any]] = field(default_factory=list)
-    route: Route | None = None
-    plan: Plan | None = None
-    found: list[Retrieved] = field(default_factory=list)
-    is_rewritten: bool = False
-    ranked: tuple[Document, ...] = ()
-    documents: tuple[Document, ...] = ()
-    draft: str = ""
-    validation: Validation | None = None
-    missing: tuple[str, ...] = ()
-
-    @property
-    def sub_tasks(self) -> tuple[str, ...]:
-        """Sub-tasks of the plan; without one the query itself."""
-        return self.plan.sub_tasks if self.plan is not None else (self.query,)
-
-    @property
-    def is_sequential(self) -> bool:
-        """True if a sub-task of the plan needs what an earlier one finds."""
-        return self.plan is not None and self.plan.execution_order == "sequential"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a worker hands back.
-
-    Attributes:
-        agent: Who.
-        slot: Place among those that were sent out together.
-        failure: "" or one of timeout, garbage, error.
-        message: What went wrong.
-        value: Result; None after a failure.
-        input_tokens, output_tokens: Of its calls that were answered.
-        latency_s: Of its calls; virtual where they are simulated.
-        began_s, ended_s: By the clock of this process.
-    """
-
-    agent: str
-    slot: int
-    failure: str
-    message: str
-    value: Any
-    input_tokens: int
-    output_tokens: int
-    latency_s: float
-    began_s: float
-    ended_s: float
 
 
 @dataclass(slots=True)
@@ -182,7 +106,7 @@ class Workers:
                 value = await getattr(self, f"_{agent}")(calls, task)
         except TimeoutError:
             failure, message = "timeout", f"no result within {limit_s:.2f} s"
-        except agents.GarbageError as error:
+        except reading.GarbageError as error:
             failure, message = "garbage", str(error)
         except LLMError as error:
             failure = error.outcome if error.outcome == "timeout" else "error"
@@ -210,29 +134,30 @@ class Workers:
 
     async def _router(self, calls: _Calls, task: Mapping[str, Any]) -> Route:
         prompt = agents.router(self.work.query, self.work.history)
-        return agents.read_route(await self._ask(calls, "router", prompt))
+        return reading.read_route(await self._ask(calls, "router", prompt))
 
     async def _planner(self, calls: _Calls, task: Mapping[str, Any]) -> Plan:
         prompt = agents.planner(self.work.query, self._most_sub_tasks, self.work.history)
         text = await self._ask(calls, "planner", prompt)
-        return agents.read_plan(text, self.work.query, self._most_sub_tasks)
+        return reading.read_plan(text, self.work.query, self._most_sub_tasks)
 
     async def _retrieval(self, calls: _Calls, task: Mapping[str, Any]) -> Retrieved:
-        """Search for one sub-task, by the words of the model, the rules and the question itself."""
+        """Search for one sub-task, by the words of the model, else of the rules, else its own.
+
+        The first form of a question makes the ranking; of others a few passages come last.
+        """
         question, strategy = str(task["sub_task"]), task["strategy"]
-        queries = [question]
-        said = [m["content"] for m in self.work.history if m["role"] == "user"]
-        if said and lexical.refers_back(question, self.work.history):
-            queries.append(f"{said[-1][:_EXTRACT_CHARS]} {question}")
+        queries = [lexical.in_context(question, self.work.history)]
+        if self.work.is_rewritten:
+            queries = [*self._rewrite(queries[0]), *queries]
         if self._model_queries:
             earlier = merged(self.work.found)[0] if self.work.is_sequential else ()
             prompt = agents.rewriter(question, self.work.history, earlier)
             text = await self._ask(calls, "retrieval", prompt, question=question)
-            queries += agents.read_queries(text)
-        if self.work.is_rewritten:
-            queries += self._rewrite(question)
-        queries = list(dict.fromkeys(queries))[:4]
-        return await self._search(question, queries, strategy, task["top_k"])
+            queries = in_order(question, queries, reading.read_queries(text))
+        queries = list(dict.fromkeys(queries))[:MOST_QUERIES]
+        top_k = task["top_k"]
+        return await search(self._searcher, question, queries, strategy, top_k, self._log)
 
     async def _synthesis(self, calls: _Calls, task: Mapping[str, Any]) -> Synthesis:
         """Bring the documents of all sub-tasks into one list, the most useful first."""
@@ -240,7 +165,7 @@ class Workers:
         documents, duplicates = merged(work.found)
         prompt = agents.merger(work.query, work.sub_tasks, documents, work.history)
         text = await self._ask(calls, "synthesis", prompt)
-        order, missing = agents.read_merge(text, len(documents), len(work.sub_tasks))
+        order, missing = reading.read_merge(text, len(documents), len(work.sub_tasks))
         return Synthesis(
             documents=tuple(documents[i] for i in order),
             synthesis_metadata={
@@ -264,13 +189,13 @@ class Workers:
             draft=work.draft if task.get("mend") else "",
             issues=work.validation.issues if work.validation is not None else (),
         )
-        return agents.read_answer(await self._ask(calls, "draft", prompt)), documents
+        return reading.read_answer(await self._ask(calls, "draft", prompt)), documents
 
     async def _validation(self, calls: _Calls, task: Mapping[str, Any]) -> Validation:
         """Let the model and the rules look for issues; those of high severity reject."""
         work = self.work
         prompt = agents.validator(work.query, work.draft, work.documents, work.history)
-        told = agents.read_validation(await self._ask(calls, "validation", prompt))
+        told = reading.read_validation(await self._ask(calls, "validation", prompt))
         if self.service.is_simulated:
             return told
         found = await asyncio.to_thread(self._check, work.query, work.draft, work.documents)
@@ -290,7 +215,8 @@ class Workers:
         Its prompt has no earlier turns, which no cache may hold, but their system messages.
         """
         work, began_s = self.work, time.monotonic()
-        found = await self._search(work.query, [work.query], "vector", FALLBACK_DOCUMENTS)
+        asked = (work.query, [work.query])
+        found = await search(self._searcher, *asked, "vector", FALLBACK_DOCUMENTS, self._log)
         documents = found.documents
         try:
             left_s = task["limit_s"] - _QUOTING_S - (time.monotonic() - began_s)
@@ -298,8 +224,8 @@ class Workers:
                 bound = [message for message in work.history if message["role"] == "system"]
                 prompt = agents.writer(work.query, documents, bound, sentences=SENTENCES["simple"])
                 text = await self._ask(calls, "fallback", prompt, documents=documents)
-            return agents.read_answer(text), documents
-        except (TimeoutError, LLMError, BudgetError, agents.GarbageError):
+            return reading.read_answer(text), documents
+        except (TimeoutError, LLMError, BudgetError, reading.GarbageError):
             return extract(documents), documents
 
     async def _ask(self, calls: _Calls, agent: str, prompt: Prompt, **facts: Any) -> str:
@@ -321,63 +247,3 @@ class Workers:
         calls.output_tokens += reply.output_tokens
         calls.latency_s += reply.latency_s
         return reply.content
-
-    async def _search(
-        self, question: str, queries: Sequence[str], strategy: Strategy, top_k: int
-    ) -> Retrieved:
-        """Search in a thread of its own; passages that look like an injection are withheld."""
-        documents = await asyncio.to_thread(self._searcher.retrieve, queries, strategy, top_k)
-        kept, withheld = [], []
-        for document in documents:
-            found = screen(document.text, "document")
-            if found.is_attack:
-                withheld.append((document.doc_id, found.reason))
-            else:
-                kept.append(document)
-        for doc_id, reason in withheld:
-            if self._log is not None:
-                self._log.append("passage_withheld", {"doc_id": doc_id, "reason": reason})
-        return Retrieved(
-            sub_task=question,
-            strategy=strategy,
-            queries=tuple(queries),
-            documents=tuple(kept),
-            mean_score=_mean_score(kept, strategy, len(queries)),
-            withheld=tuple(withheld),
-        )
-
-
-def merged(found: Sequence[Retrieved]) -> tuple[list[Document], int]:
-    """Return the documents of searches in turn, each once, ten at most; the number of others."""
-    lists = [result.documents for result in found]
-    longest = max(map(len, lists), default=0)
-    in_turn = [each[i] for i in range(longest) for each in lists if i < len(each)]
-    once = {document.doc_id: document for document in reversed(in_turn)}
-    order = list(dict.fromkeys(document.doc_id for document in in_turn))
-    return [once[doc_id] for doc_id in order][:10], len(in_turn) - len(order)
-
-
-def _mean_score(documents: Sequence[Document], strategy: Strategy, num_queries: int) -> float:
-    """Return the mean score of documents over the best that a strategy can give.
-
-    Several rankings are fused by reciprocal rank: a document that leads all has 1/61 from each.
-    """
-    if not documents:
-        return 0.0
-    rankings = num_queries if num_queries > 1 else 2
-    best = 1.0 if strategy == "vector" and num_queries == 1 else rankings / (RRF + 1.0)
-    mean = sum(document.score for document in documents) / len(documents)
-    return min(max(mean / best, 0.0), 1.0)
-
-
-def extract(documents: Sequence[Document]) -> str:
-    """Return an answer that quotes the passages, where no model can write one."""
-    if not documents:
-        return "The texts say nothing about this."
-    parts = []
-    for number, document in enumerate(documents, 1):
-        text = document.text
-        if len(text) > _EXTRACT_CHARS:
-            text = text[:_EXTRACT_CHARS].rsplit(" ", 1)[0] + " …"
-        parts.append(f"{text} [{number}]")
-    return "\n".join(parts)

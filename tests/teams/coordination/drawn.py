@@ -11,6 +11,10 @@ from gymnasium.utils import seeding
 
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.contracts import Document
+from inframind_gym.teams.coordination.outcomes import FAILURES, Outcome
+from inframind_gym.teams.coordination.question import Pinned
+from inframind_gym.teams.coordination.reports import Report
+from inframind_gym.teams.coordination.searching import RRF
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
     COMPLEXITIES,
@@ -20,8 +24,7 @@ from inframind_gym.teams.coordination.settings import (
     CoordinationSettings,
 )
 from inframind_gym.teams.coordination.simulate import SimulatedQuestion
-from inframind_gym.teams.coordination.state import FAILURES, CoordinationState, Outcome
-from inframind_gym.teams.coordination.workers import RRF, Report
+from inframind_gym.teams.coordination.state import CoordinationState
 from inframind_gym.teams.llm.types import AttemptError, Completion, LLMRequest
 
 ROW = np.zeros(1, np.int64)
@@ -29,20 +32,40 @@ QUERY = "the whole question"
 
 
 class DrawnTeam:
-    """One question. Texts go through prompts and parsers; numbers are those of the draw."""
+    """One question. Texts go through prompts and parsers; numbers are those of the draw.
+
+    Its exchanges are a message each, since the environment trims exchanges and the application
+    messages.
+    """
 
     model = "drawn"
     is_simulated = True
 
-    def __init__(self, settings: CoordinationSettings, seed: int, *, noise: bool = True) -> None:
+    def __init__(
+        self,
+        settings: CoordinationSettings,
+        seed: int,
+        *,
+        noise: bool = True,
+        conversation: float = 0.0,
+        pinned: Pinned | None = None,
+    ) -> None:
         self.settings = settings
-        self.question = SimulatedQuestion(settings, 1, noise=noise)
+        self.question = SimulatedQuestion(settings, 1, noise=noise, conversation=conversation)
         key = seeding.np_random(seed)[0].integers(2**64, dtype=np.uint64)
-        self.question.start(ROW, np.array([key], np.uint64), None)
+        self.question.start(ROW, np.array([key], np.uint64), pinned)
         self.outcome = Outcome.empty(1)
         self._failing: set[str] = set()  # sub-tasks whose search fails
         self._known: list[str] = []  # documents that were found
         self._copies = self._prompt = self._completion = self._to_come = 0
+
+    def history(self) -> list[dict[str, Any]]:
+        """Messages of the exchanges before, the oldest first."""
+        tokens = self.question.history[0]
+        made = [
+            {"role": "assistant", "content": "four" * n, "place": i} for i, n in enumerate(tokens)
+        ]
+        return made if tokens.any() else []
 
     # Clock
 
@@ -138,7 +161,7 @@ class DrawnTeam:
         self, query: str | Sequence[str], strategy: str = "hybrid", top_k: int = 10
     ) -> list[Document]:
         """Documents of one search; copies of known ones come last of all."""
-        best = 1.0 if strategy == "vector" and len(query) == 1 else 2.0 / (RRF + 1.0)
+        best = 1.0 if strategy == "vector" else 2.0 / (RRF + 1.0)
         found = []
         for _ in range(top_k):
             is_copy = 0 < self._to_come <= self._copies

@@ -31,7 +31,9 @@ CORPUS = Corpus(
 
 def agent_of(prompt: str) -> str:
     """The agent that a prompt is for, by the first words of its task."""
-    task = prompt.rpartition("\nTask: ")[2]
+    _, has_task, task = prompt.rpartition("\nTask: ")
+    if not has_task:
+        return "reading ahead"
     starts = {
         "Route": "router",
         "Split": "planner",
@@ -47,6 +49,7 @@ def agent_of(prompt: str) -> str:
 def sensible(prompt: str) -> str:
     """An answer of the asked form."""
     is_complex = "alpha servers with" in prompt
+    question = prompt.rpartition("Question: ")[2].partition("\n")[0]
     made: dict[str, Any] = {
         "router": {
             "strategy": "hybrid" if is_complex else "vector",
@@ -59,7 +62,7 @@ def sensible(prompt: str) -> str:
             "execution_order": "parallel",
             "estimated_complexity": "high",
         },
-        "retrieval": {"refined": "refined words", "variants": ["other words"]},
+        "retrieval": {"refined": question, "variants": ["other words"]},
         "synthesis": {"order": [2, 1], "missing": []},
         "validation": {
             "valid": True,

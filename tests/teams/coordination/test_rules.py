@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.context import ContextManager
+from inframind_gym.teams.coordination.outcomes import Outcome
 from inframind_gym.teams.coordination.question import Pinned
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
@@ -30,7 +31,6 @@ from inframind_gym.teams.coordination.simulate import SimulatedQuestion
 from inframind_gym.teams.coordination.state import (
     OUT_OF_TIME,
     CoordinationState,
-    Outcome,
 )
 
 CONSTANTS = load_settings()

@@ -71,12 +71,12 @@ class Corpus:
     def load(cls, path: str | os.PathLike[str] | None = None) -> Corpus:
         """Read a folder with its subfolders, or one file; None: the passages of the package.
 
-        Files end in .md, .markdown or .txt and are UTF-8. Others, and names that begin with a
-        dot, are left out.
+        Files end in .md, .markdown or .txt and are UTF-8. Others, names that begin with a
+        dot, and symbolic links are left out.
 
         Raises:
             ConfigError: There is no such folder, it has no text, or a limit is exceeded; a file
-                is a symbolic link, too large, no text or not UTF-8. Names the file.
+                is too large, no text or not UTF-8. Names the file.
         """
         root = SHIPPED if path is None else Path(path)
         passages: list[Passage] = []
@@ -124,7 +124,7 @@ class Corpus:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """The texts of a folder, sorted; links are refused, since they may lead anywhere."""
+    """The texts of a folder, sorted; without links, since they may lead anywhere."""
     if root.is_file():
         if root.suffix.lower() not in SUFFIXES:
             raise ConfigError(f"{root}: a text must end in {', '.join(SUFFIXES)}.")
@@ -135,12 +135,10 @@ def _files(root: Path) -> Iterator[Path]:
     count = 0
     for folder, folders, names in os.walk(root, onerror=_unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in (*folders, *sorted(names)):
+        for name in sorted(names):
             path = Path(folder, name)
             is_text = path.suffix.lower() in SUFFIXES and not name.startswith(".")
-            if (name in folders or is_text) and path.is_symlink():
-                raise ConfigError(f"{path}: is a symbolic link. Copy what it points to.")
-            if name in folders or not is_text:
+            if not is_text or path.is_symlink():
                 continue
             count += 1
             if count > MOST_FILES:
