@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Any, Final, Literal, Protocol, TypedDict
 
+from inframind_gym.errors import ConfigError
 from inframind_gym.teams.llm.service import EventLog
 
 SUPERVISOR: Final = "supervisor"
@@ -136,6 +137,8 @@ def timed(ask: Ask | None, pause: Callable[[float], None], log: EventLog) -> Ask
         began_s = time.monotonic()
         answer = ask(at)
         reply = await answer if isinstance(answer, Awaitable) else answer
+        if not isinstance(reply, Reply):
+            raise ConfigError(f"reply at {at.node}: give a Reply, not {reply!r:.80}.")
         took_s = time.monotonic() - began_s
         pause(took_s)
         log.append(
