@@ -12,6 +12,7 @@ from inframind_gym.teams.coordination.session import Session
 from inframind_gym.teams.coordination.state import REASONS
 
 NO_ANSWER: Final = "No answer could be found in time."
+TOO_LONG: Final = "The conversation is longer than the context of the model."
 REFUSED: Final = "This query was not processed: it looks like a prompt injection."
 
 
@@ -50,7 +51,10 @@ def respond(
     ended_by = REASONS[int(session.state.reason[0])]
     if session.was_stopped or session.is_refused:
         ended_by = "stopped" if session.was_stopped else "failed"
-    content, sources, attribution = NO_ANSWER, work.documents[:0], "none"
+    elif not work.draft and ended_by != "context":  # the fallback itself failed
+        ended_by = "failed"
+    content = TOO_LONG if ended_by == "context" else NO_ANSWER
+    sources, attribution = work.documents[:0], "none"
     if work.draft and ended_by not in ("stopped", "failed", "context"):
         content, sources = cited(work.draft, work.documents)
         attribution = "cited" if sources else "none"
