@@ -55,7 +55,10 @@ class Chat:
             if line.startswith("/"):
                 self._command(line)
             elif line:
-                self._answer(line)
+                try:
+                    self._answer(line)
+                except KeyboardInterrupt:  # ends the answer, not the conversation
+                    self._say("stopped")
 
     def _command(self, line: str) -> None:
         if line == "/trace":
