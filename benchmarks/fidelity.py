@@ -128,7 +128,7 @@ def fidelity(
         say(f"replaying {len(cells)} measured cells, {seeds} episodes each ...")
         constants = load_constants(POOL, [cell.dataset for cell in cells])
         rows = cell_rows(cells, predict(cells, constants, seeds))
-        found = tables(logs, rows, json.loads(FIT.read_text("utf-8")))
+        found = tables(logs, with_episode_sd(rows, seeds), json.loads(FIT.read_text("utf-8")))
         refresh(page, found)
         figures = {"logs": partial(_logs_figure, logs), "runs": partial(_runs_figure, rows)}
         save_all(figures, folder)
@@ -190,9 +190,25 @@ def tables(
             left=2,
         ),
         "failures": table(
-            ["cell", "mean latency, s", "error", "accuracy, %", "error"], _failures(rows)
+            ["cell", "mean latency, s", "error", "in sd", "accuracy, %", "error"], _failures(rows)
         ),
     }
+
+
+def with_episode_sd(rows: Sequence[Row], seeds: int) -> list[Row]:
+    """Add `episode_sd`: the relative sd of a cell's mean latency over simulated episodes.
+
+    A measured cell is one episode, so that a perfect model, too, would miss it by as much.
+    """
+    relative = math.sqrt(seeds) / 100.0
+    return [{**row, "episode_sd": relative * row["latency_mean_predicted_se_pct"]} for row in rows]
+
+
+def perfect_model_pct(rows: Sequence[Row], samples: int = 4000) -> float:
+    """Return the expected median error of the mean latency, percent, of a perfect model."""
+    sd = np.array([row["episode_sd"] for row in rows])
+    errors = np.abs(np.random.default_rng(0).standard_normal((samples, len(sd))) * sd)
+    return float(100.0 * np.median(errors, axis=1).mean())
 
 
 def _log_targets(logs: Sequence[LogEvidence]) -> Iterator[list[str]]:
@@ -227,6 +243,11 @@ def _run_targets(
                 reached = [of[f"{error}_median"] for error in ERRORS]
                 judged, met = _judged(reached, limits, ("%", "%", "points"), 1)
                 yield [f"`{method}`, median of {of['cells']} cells", name, *judged, _met(met)]
+        own = [row for row in rows if row["method"] == method]
+        if len({row["arrival_rate_per_min"] for row in own}) > 1:  # or nothing was left to predict
+            chance, _ = _judged([perfect_model_pct(own)], limits[:1], ["%"], 1)
+            name = "a perfect model: chance of one episode"
+            yield [f"`{method}`", name, *chance, NONE, NONE, NONE]
         if not any(method in of for of in left_out.values()):
             limit_texts = [f"{NONE} (≤ {limit:g})" for limit in limits]
             yield [f"`{method}`", "a rate left out of the fit", *limit_texts, "not tested"]
@@ -279,6 +300,9 @@ def _failures(rows: Sequence[Row]) -> Iterator[list[str]]:
             _name(row),
             f"{latency['measured']:,.0f} → {latency['predicted']:,.0f}",
             f"{_signed(latency['error_pct'], 0)} %",
+            _signed(latency["error_pct"] / 100.0 / row["episode_sd"])
+            if row["episode_sd"]
+            else NONE,
             f"{100 * accuracy['measured']:.1f} → {100 * accuracy['predicted']:.1f}",
             f"{_signed(_points(row))}",
         ]

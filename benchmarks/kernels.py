@@ -158,11 +158,14 @@ def _use_placement() -> None:
 
 
 def _use_replay() -> None:
+    from inframind_gym.simulator.server.open_loop import OpenLoop
     from inframind_gym.simulator.server.pool import load_pool
     from inframind_gym.simulator.server.replay import replay_requests
     from inframind_gym.simulator.server.state import cards
 
-    replay_requests(cards(load_pool("b200-2gpu")), [0], [0.0], [10], [10])
+    card = cards(load_pool("b200-2gpu"))
+    replay_requests(card, [0], [0.0], [10], [10])
+    OpenLoop(card, 2).use_all()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "replay": "inframind_gym.calibration.commands:replay",
     "sim2real": "inframind_gym.calibration.commands:sim2real",
     "pool": "inframind_gym.live.command:app",
+    "serve": "inframind_gym.live.gateway.command:serve",
+    "top": "inframind_gym.live.gateway.top:top",
     "workload": "inframind_gym.calibration.workload_fit:app",
     "team": "inframind_gym.teams.command:app",
 }

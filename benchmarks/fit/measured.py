@@ -7,11 +7,13 @@ also fits without each of the arrival rates in turn and predicts it; ``--workers
 out to processes. ``--keep`` fits nothing: the shipped files are those of the fit on file.
 
 A folder that it writes holds pools, workloads with the draws of their quality, and ``fit.json``,
-which is kept as ``benchmarks/fit/fitted/b200-2gpu.json``.
+which is kept as ``benchmarks/fit/fitted/b200-2gpu.json``. A fit without a rate lies in
+``without/RATE.json`` as soon as it is done, and is not made again from the same cells.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -44,19 +46,28 @@ POOL: Final = "b200-2gpu"  # the servers of the measured runs
 
 
 def left_out(
-    cells: Sequence[MeasuredCell], start: Constants, rate_per_min: float
+    cells: Sequence[MeasuredCell], start: Constants, rate_per_min: float, out: Path
 ) -> dict[str, Any]:
     """Return the errors on the cells of a rate, of constants that are fitted to all others.
 
-    Methods that were measured at no other rate are left out on both sides.
+    Methods that were measured at no other rate are left out on both sides. What was found is
+    written to the folder `out`, and read from there if it is of the same cells.
     """
+    path = out / "without" / f"{rate_per_min:g}.json"
+    of_cells = hashlib.sha256(repr(list(cells)).encode()).hexdigest()
+    if path.is_file() and (done := read_json(path))["cells"] == of_cells:
+        say(f"without {rate_per_min:g} queries/min: {path}")
+        return dict(done["errors"])
     say(f"without {rate_per_min:g} queries/min")
     rest = [cell for cell in cells if cell.arrival_rate_per_min != rate_per_min]
     fit = Fit(rest, with_facts(start, rest), neutral=True)
     fit.run()
     seen = {cell.method for cell in rest}
     own = [c for c in cells if c.arrival_rate_per_min == rate_per_min and c.method in seen]
-    return errors(own, fit.constants())
+    found = errors(own, fit.constants())
+    done = {"cells": of_cells, "errors": found, "values": _rounded(fit.values())}
+    replace_text(path, json.dumps(done, indent=1) + "\n")
+    return found
 
 
 def errors(cells: Sequence[MeasuredCell], constants: Constants) -> dict[str, Any]:
@@ -84,11 +95,15 @@ def fit_all(
     replace_text(out / "workloads" / "posterior.csv", draws)
     read = replace(fit.constants(), pool=written.pool, profiles=written.profiles)
     return {
-        "values": {name: float(f"{value:.6g}") for name, value in fit.values().items()},
+        "values": _rounded(fit.values()),
         "length_factors": factors_used(cells, read),
         "posterior": report(posterior, cells, fit.accuracies),
         "fitted": errors(cells, read),
     }
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.6g}") for name, value in values.items()}
 
 
 def main(
@@ -109,12 +124,11 @@ def main(
     with friendly(), ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         cells = read_runs(runs, list(HARNESSES))
         start = load_constants(POOL, [cell.dataset for cell in cells])
+        anew = replace(start, length_factors={})
         kept = read_json(keep)["values"] if keep else None
-        if kept is None:
-            start = replace(start, length_factors={})  # found anew
         rates = sorted({c.arrival_rate_per_min for c in cells}) if cross_validate else []
-        folds = {f"{rate:g}": pool.submit(left_out, cells, start, rate) for rate in rates}
-        figures = fit_all(cells, start, out, kept)
+        folds = {f"{rate:g}": pool.submit(left_out, cells, anew, rate, out) for rate in rates}
+        figures = fit_all(cells, anew if kept is None else start, out, kept)
         figures["left_out"] = {}
         for rate, fold in folds.items():
             replace_text(out / "fit.json", json.dumps(figures, indent=1) + "\n")

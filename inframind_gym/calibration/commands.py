@@ -21,7 +21,7 @@ def calibrate(
     max_num_seqs: Annotated[int, typer.Option(help="As the server was started with.")],
     max_num_batched_tokens: Annotated[int, typer.Option(help="As the server was started with.")],
     out: Annotated[Path, typer.Option(help="Server card to write, YAML.")],
-    report: Annotated[Path, typer.Option(help="Figures to write, JSON.")],
+    report: Annotated[Path | None, typer.Option(help="Figures to write, JSON.")] = None,
     num_kv_blocks: Annotated[
         int | None,
         typer.Option(
@@ -55,13 +55,14 @@ def calibrate(
         calibration = server_card.calibrate(read_log(log, model), limits, fit_fraction=fit_fraction)
         figures, card = log_report(calibration), card_yaml(calibration)
         replace_text(out, card)
-        _write(report, figures)
+        if report is not None:
+            _write(report, figures)
     for warning in figures["warnings"]:
         typer.echo(f"warning: {warning}", err=True)
     for note in figures["notes"]:
         typer.echo(f"note: {note}", err=True)
     Console().print(log_table(calibration, figures))
-    typer.echo(f"card: {out}\nreport: {report}")
+    typer.echo(f"card: {out}" if report is None else f"card: {out}\nreport: {report}")
 
 
 def replay(

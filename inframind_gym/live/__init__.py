@@ -5,6 +5,7 @@ vLLM itself is never imported: its servers are processes, reached over HTTP.
     config          keyword arguments of the live environments
     simulation      a closed loop of routing on live servers: what the live environments step
     placement/      a live cluster whose models are switched by a policy
+    gateway/        one OpenAI-compatible address in front of a pool, routed by a policy (`serve`)
 
 Calls, independent of who started the servers:
 

@@ -337,7 +337,7 @@ class Client:
                 if stream.first_token_s is None:
                     result.status, result.error = "unreachable", stream.error
                     return 0.0
-        self._read(stream, result)
+        read_stream(stream, result)
         return None
 
     def _body(self, request: ChatRequest) -> bytes:
@@ -385,31 +385,31 @@ class Client:
             result.status = "rejected"
         return None
 
-    @staticmethod
-    def _read(stream: ChatStream, result: ChatResult) -> None:
-        """Write the contents of the stream into the result."""
-        result.first_token_s, result.last_token_s = stream.first_token_s, stream.last_token_s
-        result.pieces = stream.pieces
-        result.prompt_tokens, result.output_tokens = (
-            _plausible(stream.usage.get(name), int, _MOST_TOKENS)
-            for name in ("prompt_tokens", "completion_tokens")
-        )
-        prefill_ms, queue_ms = (
-            _plausible(stream.metrics.get(name), int | float, _MOST_MS)
-            for name in ("time_to_first_token_ms", "queue_time_ms")
-        )
-        if result.first_token_s is not None and prefill_ms is not None:
-            result.scheduled_s = result.first_token_s - 1e-3 * prefill_ms
-            if queue_ms is not None:
-                result.queued_s = result.scheduled_s - 1e-3 * queue_ms
-        reason = stream.finish_reason
-        if reason in ("abort", "error"):
-            result.status, result.error = "aborted", stream.error or f"finish_reason {reason}"
-        elif stream.error is not None or reason is None:
-            result.status, result.error = "broken", stream.error or "the answer has no end"
-        else:
-            result.status, result.error = ("truncated" if reason == "length" else "ok"), None
-            result.text = stream.text
+
+def read_stream(stream: ChatStream, result: ChatResult) -> None:
+    """Write the contents of a stream that is over into the result."""
+    result.first_token_s, result.last_token_s = stream.first_token_s, stream.last_token_s
+    result.pieces = stream.pieces
+    result.prompt_tokens, result.output_tokens = (
+        _plausible(stream.usage.get(name), int, _MOST_TOKENS)
+        for name in ("prompt_tokens", "completion_tokens")
+    )
+    prefill_ms, queue_ms = (
+        _plausible(stream.metrics.get(name), int | float, _MOST_MS)
+        for name in ("time_to_first_token_ms", "queue_time_ms")
+    )
+    if result.first_token_s is not None and prefill_ms is not None:
+        result.scheduled_s = result.first_token_s - 1e-3 * prefill_ms
+        if queue_ms is not None:
+            result.queued_s = result.scheduled_s - 1e-3 * queue_ms
+    reason = stream.finish_reason
+    if reason in ("abort", "error"):
+        result.status, result.error = "aborted", stream.error or f"finish_reason {reason}"
+    elif stream.error is not None or reason is None:
+        result.status, result.error = "broken", stream.error or "the answer has no end"
+    else:
+        result.status, result.error = ("truncated" if reason == "length" else "ok"), None
+        result.text = stream.text
 
 
 def _plausible(value: Any, kind: type | UnionType, most: float) -> Any:

@@ -149,6 +149,17 @@ def up(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="When one fails, leave the others up.")
     ] = False,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Simulate the servers: one process, no vLLM, no GPU."),
+    ] = False,
+    speed: Annotated[
+        float, typer.Option(min=0.01, max=1000.0, help="Of simulated servers; 1 is real time.")
+    ] = 1.0,
+    workload: Annotated[
+        str, typer.Option(help="Lengths of simulated answers: a workload's name or a YAML file.")
+    ] = "mixed",
+    seed: Annotated[int, typer.Option(help="Of what simulated servers draw.")] = 0,
     state: StateOption = None,
 ) -> None:
     """Start the servers that do not run, and wait until all answer.
@@ -163,7 +174,16 @@ def up(
     with _refusing():
         from inframind_gym.live.launcher import Launcher
 
-        launcher = Launcher(load_pool(pool), state=state, python=python, host=host)
+        simulation = None
+        if not simulate and (speed, workload, seed) != (1.0, "mixed", 0):
+            raise ConfigError("--speed, --workload and --seed are for --simulate: add it")
+        if simulate:
+            from inframind_gym.live.simulated.process import Simulation
+
+            simulation = Simulation(speed=speed, workload=workload, seed=seed)
+        launcher = Launcher(
+            load_pool(pool), state=state, python=python, host=host, simulation=simulation
+        )
         stopped = "What this command started was stopped."
         with _interruptible(console, stopped), up_progress(console) as show:
             launches = launcher.up(timeout_s=timeout, keep_going=keep_going, watch=show)
@@ -181,6 +201,8 @@ def up(
         raise typer.Exit(1)
     if all(launch.already or launch.adopted for launch in launches):
         console.print(f"All {len(launches)} servers were up already.")
+    if simulate:
+        console.print(f"Simulated, at speed {speed:g}: times are the pool's, answers lorem ipsum.")
     option = "" if state is None else f" --state {state}"
     console.print(f"Stop them: inframind pool down --pool {pool}{option}")
 
@@ -204,9 +226,6 @@ def status(
             table.add_column(column, no_wrap=True)
         for column in ("pid", "up for", "MB", "run", "wait", "KV"):
             table.add_column(column, justify="right", no_wrap=True)
-        notes = any(row.note for row in rows)
-        if notes:
-            table.add_column("", overflow="fold")
         for row in rows:
             numbers = (
                 (row.pid, str),
@@ -217,9 +236,14 @@ def status(
                 (row.kv_frac, "{:.0%}".format),
             )
             cells = ["" if value is None else written(value) for value, written in numbers]
-            note = [Text(row.note, "dim")] * notes
-            table.add_row(row.alias, coloured(row.state), row.url, *cells, *note)
-        Console(highlight=False).print(table)
+            table.add_row(row.alias, coloured(row.state), row.url, *cells)
+        console = Console(highlight=False)
+        console.print(table)
+        for row in rows:
+            if row.note:
+                console.print(Text(f"{row.alias}: {row.note}", "dim"), soft_wrap=True)
+        if any(row.simulated for row in rows):
+            console.print(Text("Simulated: one process serves all models.", "dim"))
     raise typer.Exit(0 if all(row.state == "up" for row in rows) else 1)
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import psutil
 
@@ -42,6 +42,9 @@ from inframind_gym.live.started import (
     require_linux,
 )
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
+
+if TYPE_CHECKING:
+    from inframind_gym.live.simulated.process import Simulation
 
 TIMEOUT_S: Final = 1800.0  # to come up: large models are fetched first
 _ADOPT_S: Final = 10.0  # to wait for a server with a `url`
@@ -77,6 +80,7 @@ class Launcher:
         python: interpreter that has vLLM (`server_command.vllm_python`).
         host: address that servers listen on: "127.0.0.1", or "0.0.0.0" for the whole network, which
             needs a password: $VLLM_API_KEY.
+        simulation: start one process that simulates all servers (`simulated/`); None: vLLM's.
 
     Raises:
         ConfigError: the host is neither, or nothing protects the servers.
@@ -89,6 +93,7 @@ class Launcher:
         state: str | Path | None = None,
         python: str | Path | None = None,
         host: str = "127.0.0.1",
+        simulation: Simulation | None = None,
     ) -> None:
         if host not in ("127.0.0.1", "0.0.0.0"):
             raise ConfigError(f"host {host!r}: servers listen on 127.0.0.1 or on 0.0.0.0")
@@ -101,6 +106,7 @@ class Launcher:
         self._started = StartedServers(pool.name, state)
         self._python = python
         self._host = host
+        self._simulation = simulation
         self._commands: dict[str, ServerCommand] = {}
 
     def up(
@@ -182,12 +188,11 @@ class Launcher:
         """Find out what runs, and everything that can be wrong before anything is started."""
         if not wanted:
             return
-        python, visible = vllm_python(self._python), os.environ.get("CUDA_VISIBLE_DEVICES")
+        python = None if self._simulation else vllm_python(self._python)
         problems = []
         for launch in wanted:
             alias = launch.model.alias
-            command = server_command(self.pool, launch.model, python, self._host, visible)
-            self._commands[alias] = command
+            command = self._commands[alias] = self._command(launch.model, python)
             server = self._started.servers.get(alias)
             if server is not None and self._serves(server, launch):
                 if server.settings != command.digest:
@@ -206,8 +211,17 @@ class Launcher:
         if problems:
             raise InfraMindError("\n".join([*problems, "Nothing was started."]))
         for launch in wanted:
-            if not launch.already:
+            if python is not None and not launch.already:
                 make_weights(launch.model, python)
+
+    def _command(self, model: ModelConfig, python: Path | None) -> ServerCommand:
+        if self._simulation is None:
+            assert python is not None
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            return server_command(self.pool, model, python, self._host, visible)
+        from inframind_gym.live.simulated.process import simulation_command
+
+        return simulation_command(self.pool, self._simulation, self._started.folder, self._host)
 
     def _serves(self, server: StartedServer, launch: Launch) -> bool:
         """Return whether a server that was started is up or on its way.
@@ -232,9 +246,12 @@ class Launcher:
         watch: Callable[[Sequence[Launch]], None],
     ) -> None:
         while True:
-            for launch in launches:
+            queued = [launch for launch in launches if launch.phase == "queued"]
+            if self._simulation and queued:
+                self._start(queued)  # one process for all
+            for launch in queued:
                 if launch.phase == "queued" and not self._gpu_is_busy(launch, launches):
-                    self._start(launch)
+                    self._start([launch])
             for launch in launches:
                 if launch.phase == "starting":
                     self._check(launch, timeout_s)
@@ -253,12 +270,15 @@ class Launcher:
             for other in launches
         )
 
-    def _start(self, launch: Launch) -> None:
-        alias, command, log = launch.model.alias, self._commands[launch.model.alias], launch.log
-        assert log is not None
-        with contextlib.suppress(FileNotFoundError):
-            log.replace(log.with_name(log.name + ".old"))
-        with log.open("wb") as file:
+    def _start(self, launches: Sequence[Launch]) -> None:
+        """Start the process of servers; the log of the first takes its output."""
+        for launch in launches:
+            assert launch.log is not None
+            with contextlib.suppress(FileNotFoundError):
+                launch.log.replace(launch.log.with_name(launch.log.name + ".old"))
+        command = self._commands[launches[0].model.alias]
+        assert launches[0].log is not None
+        with launches[0].log.open("ab") as file:
             child = subprocess.Popen(
                 command.arguments,
                 stdin=subprocess.DEVNULL,
@@ -268,17 +288,21 @@ class Launcher:
                 env={**os.environ, **command.env},
                 start_new_session=True,  # Ctrl-C is for this process, not for servers
             )
-        self._started.children[alias] = child
-        server = StartedServer(
-            alias=alias,
-            process=identity(psutil.Process(child.pid)),  # at least a zombie: its parent is here
-            started_at=time.time(),
-            url=launch.url,
-            log=str(log),
-            settings=command.digest,
-        )
-        self._started.write(server)
-        launch.phase, launch.pid, launch.began_s = "starting", child.pid, time.monotonic()
+        process = identity(psutil.Process(child.pid))  # at least a zombie: its parent is here
+        for launch in launches:
+            alias = launch.model.alias
+            self._started.children[alias] = child
+            server = StartedServer(
+                alias=alias,
+                process=process,
+                started_at=time.time(),
+                url=launch.url,
+                log=str(launch.log),
+                settings=command.digest,
+                simulated=self._simulation is not None,
+            )
+            self._started.write(server)
+            launch.phase, launch.pid, launch.began_s = "starting", child.pid, time.monotonic()
 
     def _check(self, launch: Launch, timeout_s: float) -> None:
         """Find out what has become of a server that is coming up."""

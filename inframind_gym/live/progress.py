@@ -116,6 +116,8 @@ def outcome(stopped: Stopped) -> str:
     if not stopped.processes:
         return f"{alias}: had ended already (process {pid})"
     how = "killed: it did not end by itself" if stopped.killed else "stopped"
+    if stopped.processes == 1:
+        return f"{alias}: {how} (process {pid})"
     return f"{alias}: {how} ({stopped.processes} processes, the first {pid})"
 
 

@@ -110,18 +110,25 @@ class Prompts:
 
     def _ask(self, call: Call) -> str:
         """Return the task of a call, which follows the question and the answers of others."""
-        answer = self._tasks.answers[call.task]
         strategy = STRATEGIES[call.strategy]
         lines = [_instruction(call, strategy)]
         if call.phase == SECOND:
-            lines[0] += f" {_INSTRUCTIONS['checks'][answer.kind]}"
+            lines[0] = f"{lines[0]} {self.check(call)}".rstrip()
             lines.append("Then answer the question again, in full, corrected where it has to be.")
         lines.append(STRATEGY_INSTRUCTIONS[strategy])
+        lines.append(self.form(call))
+        return "\n".join(filter(None, lines))
+
+    def check(self, call: Call) -> str:
+        """Return how an agent checks its own answer."""
+        return str(_INSTRUCTIONS["checks"][self._tasks.answers[call.task].kind])
+
+    def form(self, call: Call) -> str:
+        """Return the instruction on the form of the answer."""
+        answer = self._tasks.answers[call.task]
         if call.phase != FINAL and answer.kind == "tests" and designs_only(call.role):
-            lines.append(_INSTRUCTIONS["design"])
-        else:
-            lines.append(answer_format(answer))
-        return "\n".join(lines)
+            return str(_INSTRUCTIONS["design"])
+        return answer_format(answer)
 
 
 def designs_only(role: int) -> bool:

@@ -36,6 +36,7 @@ class StartedServer(StrictModel):
     url: str
     log: str
     settings: str  # digest of its command line and environment
+    simulated: bool = False  # by a process that it shares with others of its pool
     members: tuple[Identity, ...] = ()  # of its session, as seen so far
 
     @property

@@ -39,6 +39,7 @@ class ServerRow:
     waiting: int | None = None
     kv_frac: float | None = None
     note: str = ""
+    simulated: bool = False  # by a process that it shares with others
 
 
 def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[ServerRow]:
@@ -96,4 +97,5 @@ def _row(seen: ServerStatus, adopted: bool, server: StartedServer | None) -> Ser
         waiting=None if reading is None else int(reading.waiting_req),
         kv_frac=None if reading is None else round(reading.kv_frac, 4),
         note=note.strip(),
+        simulated=server is not None and server.simulated,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.fit import measured
 from benchmarks.fit.facts import middle_cost_rate, with_facts
 from benchmarks.fit.joint import Fit
 from benchmarks.fit.layout import layout_of, time_prior, with_constants
@@ -201,6 +202,22 @@ def test_the_fit_returns_to_the_truth(start: Constants) -> None:
     found = predict(cells, fit.constants(), 3)
     for c, p in zip(cells, found, strict=True):
         assert p.latency_s["mean"] == pytest.approx(c.latency_s["mean"], rel=0.05)
+
+
+def test_a_fit_without_a_rate_is_made_once(
+    start: Constants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    math = Constants(start.pool, {"math": start.profiles["math"]})
+    cells = [cell(10.0), cell(50.0)]
+    made = Fit(cells[1:], math)
+    monkeypatch.setattr(made, "run", lambda: None)
+    monkeypatch.setattr(measured, "Fit", lambda *_, **__: made)
+    found = measured.left_out(cells, math, 10.0, tmp_path)
+    assert found["mas"]["cells"] == 1
+    monkeypatch.setattr(measured, "Fit", None)  # a second fit would fail
+    assert measured.left_out(cells, math, 10.0, tmp_path) == found
+    with pytest.raises(TypeError):
+        measured.left_out([*cells, cell(90.0)], math, 10.0, tmp_path)
 
 
 def test_a_neutral_prior_knows_nothing_of_a_dataset(start: Constants) -> None:

@@ -179,7 +179,7 @@ def test_the_shipped_draws_spread_as_the_fit_on_file_says() -> None:
             key = f"quality.structure_gain.{structure}"
             drawn = np.array([float(row[key]) for row in rows if row["workload"] == name])
             on_file = gains[name][structure]
-            assert drawn.mean() == pytest.approx(on_file["mean"], abs=1e-3), (name, structure)
+            assert drawn.mean() == pytest.approx(on_file["mean"], abs=2e-4), (name, structure)
             assert drawn.std() == pytest.approx(on_file["sd"], abs=1e-3), (name, structure)
 
 

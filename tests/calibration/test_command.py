@@ -34,6 +34,14 @@ def test_a_log_becomes_a_card_and_a_report(tmp_path: Path) -> None:
     assert figures["log"]["fitted"] == 48
 
 
+def test_the_report_may_be_left_out(tmp_path: Path) -> None:
+    log = write(tmp_path, rows(card(), requests=40))
+    done = RUNNER.invoke(app, arguments(log, tmp_path)[:-2])
+    assert done.exit_code == 0, done.output
+    assert "report:" not in done.output
+    assert {path.name for path in tmp_path.iterdir()} == {log.name, "cards"}
+
+
 def test_errors_are_said_in_words(tmp_path: Path) -> None:
     lines = rows(card())
     lines[5]["queued_ts"] = -1.0

@@ -73,7 +73,8 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     blocks = "\n".join(re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     quoted = "\n".join(part.replace("\n", " ") for part in re.findall(r"`([^`]+)`", text))
-    for line in f"{blocks}\n{quoted}".splitlines():
+    to_copy = blocks.splitlines()
+    for line in (*to_copy, *quoted.splitlines()):
         found = re.match(r"(?:\S*/)?(inframind|python -m (\S+))(?= |$)(.*)", line.split("  #")[0])
         if found is None or "…" in line:
             continue
@@ -82,13 +83,18 @@ def test_commands_and_their_options_exist(page: Path) -> None:
             assert importlib.util.find_spec(module), line
             continue
         command: Any = typer.main.get_command(benchmark_app if module else cli.app)
-        for word in found[3].split():
+        words = found[3].split()
+        for word in words:
             if hasattr(command, "list_commands") and not word.startswith("-"):
                 assert word in command.list_commands(None), line
                 command = command.get_command(None, word)
             elif re.match(r"--?[a-z]", word):
                 options = {name for param in command.params for name in param.opts}
                 assert word.split("=")[0] in options, f"{word} of: {line}"
+        if line in to_copy:
+            wanted = [param.opts for param in command.params if param.required]
+            options = [opts for opts in wanted if opts[0].startswith("-")]
+            assert all({*opts} & {*words} for opts in options), f"{options} of: {line}"
 
 
 def test_make_targets_exist() -> None:

@@ -105,11 +105,22 @@ class BackendSimulation(Simulation):
             raise RuntimeError("no stream was started")
         action = leg.actions[0] if leg.mode == STEP else np.zeros(1, np.int64)
         self.status[0] = status = self._loop.enter(leg.mode, action)
+        charged = leg.mode == STEP and status == DECISION and self.one_query
+        self.show(self._loop.read_metrics(), leg, charged=charged)
+
+    def show(self, seen: NDArray[np.float32], leg: Leg, *, charged: bool = False) -> None:
+        """Write what a step ends with into the arrays of `leg`.
+
+        Args:
+            seen: (1, 3, M) normalised metrics.
+            leg: observation, context, reward and cost are written.
+            charged: the tagged query still runs and pays for its latency so far.
+        """
         self._show(
             self.params,
             self.state,
-            self._loop.read_metrics(),
-            leg.mode == STEP and status == DECISION and self.one_query,
+            seen,
+            charged,
             leg.observations[0],
             leg.contexts[:1],
             leg.rewards,

@@ -39,6 +39,7 @@ MODES: Final = ("no-prices", "no-state", "no-difficulty", "polled")
 """Ablations: work costs nothing; calls in flight are not seen; all questions of a domain count as
 equally hard; the polled queue depths take the place of the policy's own calls in flight."""
 
+_NEVER: Final = np.uint32(2**32 - 1)  # models that a recipe needs to be left out
 _WINDOW: Final = 128  # arrivals from which their rate is estimated
 _PRIOR_QUERIES: Final = 8.0  # assumed before any arrival, at the highest rate that has prices
 
@@ -90,6 +91,18 @@ class RecipePolicy(BasePolicy):
         self._roles = role_orders(spec.task_embeddings, spec.role_embeddings)
         self.assigned = np.zeros((len(seeds), 0), np.int64)
         self.in_flight = np.zeros((len(seeds), 0, spec.num_models))
+
+    def plan_single_calls(self) -> None:
+        """Carry out recipes of one agent alone, until the next `reset`.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        alone = (self.recipes.models >= 0).sum(axis=1) == 1
+        if not alone.any():
+            raise ConfigError(f"policy {self.name!r} has no recipe of one agent")
+        needs = np.where(alone, self.recipes.needs, _NEVER)
+        self.recipes = RecipeTable(**{**self.recipes._asdict(), "needs": needs})
 
     def calls_at_servers(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the calls at each model that the policy knows of, (n, M): its own, exactly."""

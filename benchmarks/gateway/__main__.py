@@ -1,0 +1,20 @@
+"""Measurements of the gateway: `python -m benchmarks.gateway overhead|rate|goodput|soak`.
+
+The gateway, LiteLLM's proxy (`--litellm PATH` of its command, in an environment of its own) and the
+servers are processes of their own. One machine for all of them: what a client measures includes
+that they compete for its cores, so ways are taken in turns, and CPU time is shown beside.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from benchmarks.gateway.load import goodput, soak
+from benchmarks.gateway.overhead import overhead, rate
+
+app = typer.Typer(help=__doc__, no_args_is_help=True)
+for command in (overhead, rate, goodput, soak):
+    app.command()(command)
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,240 @@
+"""Loads on simulated servers behind gateways: goodput of policies, and a soak with faults."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import aiohttp
+import numpy as np
+import psutil
+import typer
+
+from benchmarks.gateway.overhead import LiteLlm
+from benchmarks.gateway.processes import PORT, QUESTION, gateway, litellm, simulated
+from inframind_gym.simulator.arrivals import make_arrivals
+from inframind_gym.simulator.item_response import accuracy
+from inframind_gym.simulator.server.pool import PoolConfig, load_pool
+from inframind_gym.simulator.workload import load_profiles, load_workload
+
+PoolOption = Annotated[str, typer.Option("--pool", help="A pool's name; it is simulated.")]
+STRATEGIES: Final = ("least-busy", "latency-based-routing")  # of LiteLLM
+_PATIENCE_S: Final = 300.0  # of a client
+
+
+class Outcome:
+    """What a client got for one request."""
+
+    def __init__(self, budget_s: float, domain: str) -> None:
+        self.budget_s, self.domain = budget_s, domain
+        self.status, self.model, self.latency_s, self.answers = 0, "", 0.0, 0
+
+
+class Load:
+    """Requests of a workload at the times of a trace, the same for everybody.
+
+    Args:
+        workload: whose budgets and domains are drawn.
+        trace: CSV of arrivals; None: Poisson.
+        per_min: rate, in virtual time.
+        count: of requests.
+        speed: virtual seconds a second.
+    """
+
+    def __init__(
+        self, workload: str, trace: Path | None, per_min: float, count: int, speed: float
+    ) -> None:
+        rng, found = np.random.default_rng(0), load_workload(workload)
+        kind = "poisson" if trace is None else str(trace)
+        self.arrival_s = make_arrivals(kind).sample(per_min, count, rng)
+        self.budget_s = rng.choice(found.budget_tiers_s, count)
+        parts = list(load_profiles(found).values())
+        weights = [part.weight for part in parts]
+        self.domain = rng.choice([part.profile.domain for part in parts], count, p=weights)
+        self.streams = rng.random(count) < 0.5
+        self.speed = speed
+
+    async def send(self, ports: list[int], model: str, *, streams: bool = False) -> list[Outcome]:
+        """Send all requests; gateways take turns."""
+        pairs = zip(self.budget_s, self.domain, strict=True)
+        outcomes = [Outcome(float(budget_s), str(domain)) for budget_s, domain in pairs]
+        limit = aiohttp.ClientTimeout(total=_PATIENCE_S)
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=limit
+        ) as session:
+            began_s = time.monotonic()
+
+            async def one(k: int) -> None:
+                due_s = began_s + float(self.arrival_s[k]) / self.speed
+                await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+                port = ports[k % len(ports)]
+                await _ask(session, port, model, outcomes[k], streams and bool(self.streams[k]))
+                outcomes[k].latency_s = (time.monotonic() - due_s) * self.speed
+
+            await asyncio.gather(*(one(k) for k in range(len(outcomes))))
+        return outcomes
+
+
+async def _ask(
+    session: aiohttp.ClientSession, port: int, model: str, out: Outcome, is_stream: bool
+) -> None:
+    body: dict[str, Any] = {"model": model, "messages": QUESTION, "stream": is_stream}
+    if model.startswith("inframind/"):
+        body["inframind"] = {"budget_s": out.budget_s, "domain": out.domain}
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+        async with session.post(url, json=body) as response:
+            data = await response.read()
+            out.status = response.status
+            base = response.headers.get("x-litellm-model-api-base", "")
+            out.model = response.headers.get("x-inframind-model", base)
+            out.answers = data.count(b"[DONE]") if is_stream else int(b'"choices"' in data)
+            if is_stream and b'data: {"error"' in data:
+                out.status = 599  # said in the stream
+
+
+def right_by_model(pool: PoolConfig, workload: str) -> dict[tuple[str, str], float]:
+    """Chance that a model's answer is right, by domain and alias.
+
+    That of the workload's item-response model for a single call, at its mix of strategies.
+    """
+    found: dict[tuple[str, str], float] = {}
+    for part in load_profiles(load_workload(workload)).values():
+        quality, mix = part.profile.quality, part.profile.strategy_mix
+        gain = sum(share * quality.strategy_gain[name] for name, share in mix.items())
+        ability = np.array([part.profile.models[alias].ability + gain for alias in pool.aliases])
+        slope = quality.discrimination
+        shares = accuracy(slope * ability, slope * quality.difficulty_sd)
+        for model, share in zip(pool.models, shares.tolist(), strict=True):
+            found[part.profile.domain, model.alias] = share
+    return found
+
+
+def _interval(values: Any) -> str:
+    """Mean of a share in %, and half of its 95 % interval from ten blocks of time."""
+    blocks = np.array([block.mean() for block in np.array_split(np.asarray(values, float), 10)])
+    return f"{100 * blocks.mean():5.1f} ±{196 * blocks.std(ddof=1) / np.sqrt(10):4.1f}"
+
+
+def goodput(
+    command: LiteLlm = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="CSV of arrivals, for example Azure's.")
+    ] = None,
+    pool: PoolOption = "b200-2gpu",
+    workload: str = "mixed",
+    per_min: float = 400.0,
+    minutes: float = 30.0,
+    speed: float = 10.0,
+    policies: str = "round_robin,least_loaded,lowest_expected_latency,bid_price",
+    gateways: Annotated[int, typer.Option(help="Side by side, each with its own view.")] = 1,
+    admission: str = "best_effort",
+) -> None:
+    """Answers in time, and right answers in time, on the same arrivals at simulated servers."""
+    load = Load(workload, trace, per_min, int(per_min * minutes), speed)
+    print("way                            in time, %    goodput, %   mean s    p95 s  failed")
+    for policy in filter(None, policies.split(",")):
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(simulated(pool, speed, workload))
+            ports = [PORT + 40 + k for k in range(gateways)]
+            for port in ports:
+                settings: dict[str, Any] = {"speed": speed, "metrics_poll_s": 5.0 / speed}
+                settings |= {"workload": workload, "admission": admission}
+                stack.enter_context(gateway(file, policy, port, **settings))
+            found = asyncio.run(load.send(ports, "inframind/auto"))
+            way = policy if gateways == 1 else f"{policy}, {gateways} gateways"
+            _show(way, found, file, workload)
+    for strategy in STRATEGIES if command else ():
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(simulated(pool, speed, workload))
+            stack.enter_context(litellm(command, load_pool(file), strategy))  # type: ignore[arg-type]
+            found = asyncio.run(load.send([PORT + 1], "auto"))
+            _show(f"LiteLLM, {strategy}", found, file, workload)
+
+
+def _show(way: str, found: list[Outcome], file: str, workload: str) -> None:
+    pool = load_pool(file)
+    right = right_by_model(pool, workload)
+    at = {f"http://127.0.0.1:{model.port}/v1": model.alias for model in pool.models}
+    for out in found:
+        out.model = at.get(out.model, out.model)
+    in_time = [out.status == 200 and out.latency_s <= out.budget_s for out in found]
+    good = [
+        right[out.domain, out.model] if on_time else 0.0
+        for out, on_time in zip(found, in_time, strict=True)
+    ]
+    took_s = [out.latency_s for out in found if out.status == 200]
+    shown = f"{np.mean(took_s):8.1f} {np.percentile(took_s, 95):8.1f}"
+    failed = dict(Counter(out.status for out in found if out.status != 200))
+    print(f"{way:28s} {_interval(in_time)}  {_interval(good)} {shown}  {failed or 0}", flush=True)
+    shares = Counter(out.model for out in found if out.status == 200)
+    used = (f"{model} {n / len(found):.0%}" for model, n in shares.most_common())
+    print("   ", ", ".join(used), flush=True)
+
+
+def soak(
+    pool: PoolOption = "b200-2gpu",
+    workload: str = "mixed",
+    per_min: float = 400.0,
+    minutes: Annotated[float, typer.Option(help="On the clock.")] = 5.0,
+    speed: float = 10.0,
+    policy: str = "bid_price",
+    every_s: Annotated[float, typer.Option(help="Between two faults.")] = 10.0,
+) -> None:
+    """Requests under faults: none lost, none answered twice, memory flat.
+
+    Servers in turn are killed, hung, put to sleep, and answer nonsense or 503, for 6 s each. Half
+    of the requests are streams. A request is lost if it ends without an answer or an error.
+    """
+    count = int(per_min * speed * minutes)
+    load = Load(workload, None, per_min, count, speed)
+    settings: dict[str, Any] = {"speed": speed, "metrics_poll_s": 5.0 / speed}
+    settings["admission"] = "best_effort"
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(simulated(pool, speed, workload))
+        served = stack.enter_context(gateway(file, policy, **settings))
+        rss: list[float] = []
+
+        async def run() -> list[Outcome]:
+            faults = asyncio.ensure_future(_faults(load_pool(file), every_s))
+            memory = asyncio.ensure_future(_memory(served, rss))
+            try:
+                return await load.send([PORT], "inframind/auto", streams=True)
+            finally:
+                faults.cancel()
+                memory.cancel()
+
+        found = asyncio.run(run())
+    said = Counter(out.status for out in found)
+    lost = sum(out.status == 0 or (out.status == 200 and out.answers == 0) for out in found)
+    twice = sum(out.answers > 1 for out in found)
+    print(f"{len(found)} requests in {minutes:g} min: lost {lost}, answered twice {twice}")
+    print("status:", dict(said.most_common()), "(599: a stream ended with an error)")
+    tenths = [np.mean(part) for part in np.array_split(np.array(rss), 10) if len(part)]
+    print("memory, MB:", " ".join(f"{each:.1f}" for each in tenths))
+
+
+async def _faults(pool: PoolConfig, every_s: float) -> None:
+    """Break one server after the other."""
+    kinds = ("kill", "hang", "sleep", "garbage", "error")
+    async with aiohttp.ClientSession() as session:
+        for k in range(1_000_000):
+            await asyncio.sleep(every_s - 6.0)
+            model = pool.models[k % len(pool.models)]
+            kind, base = kinds[(k + k // len(kinds)) % len(kinds)], f"http://127.0.0.1:{model.port}"
+            url = f"{base}/fault?kind={kind}&for_s=6"
+            with contextlib.suppress(aiohttp.ClientError):
+                await session.post(f"{base}/sleep?level=1&mode=wait" if kind == "sleep" else url)
+                await asyncio.sleep(6.0)
+                if kind == "sleep":
+                    await session.post(f"{base}/wake_up")
+
+
+async def _memory(served: psutil.Process, rss: list[float]) -> None:
+    while True:
+        rss.append(served.memory_info().rss / 1e6)
+        await asyncio.sleep(1.0)

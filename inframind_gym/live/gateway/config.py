@@ -1,0 +1,185 @@
+"""Configuration of the gateway: `gateway.yaml`, checked."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+
+from inframind_gym.configs import (
+    Name,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    StrictModel,
+    load_yaml_model,
+    validate,
+    within,
+)
+from inframind_gym.errors import ConfigError
+from inframind_gym.tasks import DOMAINS
+
+LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+SHORTEST_KEY: Final = 16  # characters
+BudgetS = Annotated[float, within(0.01, 1e6)]
+
+
+def _domain(name: str) -> str:
+    if name not in DOMAINS:
+        raise ValueError(f"is no domain: give one of {', '.join(DOMAINS)}")
+    return name
+
+
+Domain = Annotated[str, AfterValidator(_domain)]
+
+
+class KeyConfig(StrictModel):
+    """One tenant: its key and what it may do.
+
+    Attributes:
+        name: in logs and metrics, where the key itself never is.
+        key: as clients send it.
+        sha256: of the key, in hexadecimal, in place of it.
+        budget_s: of requests that name none; None: the gateway's.
+        weight: a request with budget b is queued as one with b / weight.
+        requests_per_min: None: no limit.
+        max_parallel: requests at once; None: no limit.
+        models: names that it may ask for, "inframind/auto" among them; None: all.
+    """
+
+    name: Name
+    key: SecretStr | None = None
+    sha256: SecretStr | None = None
+    budget_s: BudgetS | None = None
+    weight: Annotated[float, within(0.01, 100.0)] = 1.0
+    requests_per_min: PositiveInt | None = None
+    max_parallel: PositiveInt | None = None
+    models: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_secret(self) -> KeyConfig:
+        if (self.key is None) == (self.sha256 is None):
+            raise ValueError("give either key or sha256")
+        if self.key is not None and len(self.key.get_secret_value()) < SHORTEST_KEY:
+            raise ValueError(f"key is shorter than {SHORTEST_KEY} characters")
+        if self.sha256 is not None and len(self.digest) != hashlib.sha256().digest_size:
+            raise ValueError("sha256 must be 64 hexadecimal digits")
+        return self
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the key."""
+        if self.key is not None:
+            return hashlib.sha256(self.key.get_secret_value().encode()).digest()
+        assert self.sha256 is not None
+        try:
+            return bytes.fromhex(self.sha256.get_secret_value())
+        except ValueError:
+            return b""
+
+
+class Limits(StrictModel):
+    """Limits of a request, and of all together."""
+
+    max_body_bytes: PositiveInt = 4 << 20
+    max_header_bytes: PositiveInt = 32 << 10
+    max_connections: PositiveInt = 4096
+    max_in_flight: PositiveInt = 2048  # requests that are being answered
+    max_teams: PositiveInt = 8  # workflows at once; each has a thread
+    header_s: Positive = 10.0  # for a request's headers to arrive, and between two requests
+    body_s: Positive = 30.0  # for its body
+    connect_s: Positive = 5.0  # for a connection to a server
+    stall_s: Positive = 60.0  # between two pieces of a stream, on either side
+    answer_s: Positive = 600.0  # for a whole answer
+    drain_s: Positive = 60.0  # for requests in flight, when the gateway ends or reloads
+    attempts: PositiveInt = 3  # at one request, wherever they are made
+
+
+class BreakerConfig(StrictModel):
+    """When a server is left alone although it says that it is well."""
+
+    failures: PositiveInt = 3  # in a row
+    open_s: Positive = (
+        5.0  # the first time; doubles each time, one request at a time is let through
+    )
+    open_most_s: Positive = 60.0
+
+
+class GatewayConfig(StrictModel):
+    """Keys of `gateway.yaml`; options of `inframind serve` take their place.
+
+    Attributes:
+        pool: name or path of a pool.
+        policy: name of a routing policy, or "package.module:Class"; routes `inframind/auto`, plans
+            and routes `inframind/team`.
+        workload: whose abilities and lengths the policy believes in.
+        domain: of requests that name none.
+        host: address to listen on; other than this machine's own only with keys.
+        port: to listen on.
+        budget_s: of requests for which neither the client nor the key names one.
+        admission: "refuse" answers 429 where no server can make the budget; "best_effort" serves.
+        strategies: "prompt" adds the instruction of the chosen strategy to the messages of
+            `inframind/auto`; "off" leaves them as they are.
+        metrics_poll_s: interval at which servers are asked for their metrics; None: the pool's.
+        log: file of the access log; None: none is written.
+        speed: of simulated servers (`inframind pool up --simulate --speed`): budgets, clocks and
+            predictions are in the servers' seconds.
+        keys: who may ask; none: everybody on this machine.
+        limits: of requests.
+        breaker: of servers.
+    """
+
+    pool: str = "b200-2gpu"
+    policy: str = "bid_price"
+    workload: str = "mixed"
+    domain: Domain = "Commonsense"
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    budget_s: BudgetS = 120.0
+    admission: Literal["refuse", "best_effort"] = "refuse"
+    strategies: Literal["prompt", "off"] = "prompt"
+    metrics_poll_s: Positive | None = None
+    log: str | None = None
+    speed: Annotated[float, within(0.01, 1000.0)] = 1.0
+    seed: NonNegativeInt = 0  # of the policy
+    keys: tuple[KeyConfig, ...] = ()
+    limits: Limits = Limits()
+    breaker: BreakerConfig = BreakerConfig()
+
+    @field_validator("keys")
+    @classmethod
+    def _distinct(cls, keys: tuple[KeyConfig, ...]) -> tuple[KeyConfig, ...]:
+        for what, values in (
+            ("name", [key.name for key in keys]),
+            ("key", [key.digest for key in keys]),
+        ):
+            if len(set(values)) != len(values):
+                raise ValueError(f"two entries have the same {what}")
+        return keys
+
+    @model_validator(mode="after")
+    def _closed(self) -> GatewayConfig:
+        if not self.keys and self.host not in LOOPBACK:
+            raise ValueError(
+                f"host {self.host!r} can be reached from other machines: set keys, or listen on "
+                "127.0.0.1"
+            )
+        return self
+
+
+def gateway_config(path: Path | None, options: dict[str, Any]) -> GatewayConfig:
+    """Return the configuration of a file, with options in place of its keys.
+
+    Raises:
+        ConfigError: a key or an option is wrong; never quotes a secret.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if path is None:
+        return validate(given, GatewayConfig, source="inframind serve")
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    # An address outside this machine is judged with the options, not without.
+    config = load_yaml_model(path, GatewayConfig)
+    return validate(config.model_dump() | given, GatewayConfig, source="inframind serve")

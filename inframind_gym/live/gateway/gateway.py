@@ -1,0 +1,278 @@
+"""One configuration at work: policy, keys, connections, and what is known of the servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from inframind_gym.live.gateway.admission import Predictor
+from inframind_gym.live.gateway.answers import RequestError
+from inframind_gym.live.gateway.asked import AUTO, TEAM, Asked
+from inframind_gym.live.gateway.breaker import Breakers
+from inframind_gym.live.gateway.config import GatewayConfig
+from inframind_gym.live.gateway.desk import Desk, Order, World
+from inframind_gym.live.gateway.keys import Keyring
+from inframind_gym.live.gateway.metrics import Metrics
+from inframind_gym.live.gateway.team import Teams
+from inframind_gym.live.gateway.upstream import Attempt, Choice, Upstream
+from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.settings import LiveSettings, addresses, open_session
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workflow.backend import Telemetry
+from inframind_gym.simulator.workflow.topology import STRATEGIES
+
+_log = logging.getLogger(__name__)
+_AGAIN_S: Final = 5.0  # until another attempt makes sense where no server is up
+
+
+class Gateway:
+    """Everything that a reload replaces. Made on any thread; `open` and `close` on the loop.
+
+    Args:
+        config: checked.
+        metrics: counters, which outlive it.
+
+    Attributes:
+        servers: connections of workflows, watcher and log.
+        in_flight: (M,) calls at each server, those of workflows included.
+        open_requests: requests being answered.
+
+    Raises:
+        InfraMindError: pool, policy and workload do not go together, or the log cannot be written.
+    """
+
+    def __init__(self, config: GatewayConfig, metrics: Metrics) -> None:
+        self.config, self.metrics = config, metrics
+        self.pool = load_pool(config.pool)
+        if config.metrics_poll_s is not None:
+            self.pool = self.pool.model_copy(update={"metrics_poll_s": config.metrics_poll_s})
+        self.addresses = addresses(self.pool)
+        self.keyring = Keyring(config.keys)
+        self.desk = Desk(config)
+        self.predictor = Predictor(self.pool, self.desk.stage.policy_spec())
+        count = len(self.pool.models)
+        self.breakers = Breakers(count, config.breaker)
+        self.in_flight = np.zeros(count, np.int64)
+        self.counting = threading.Lock()  # of `in_flight`
+        self.open_requests = 0
+        self.names = self._names()
+        self.upstream: Upstream
+        self._attempts: list[set[Attempt]] = [set() for _ in range(count)]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._session: Any = None
+        settings = LiveSettings(
+            connect_s=config.limits.connect_s,
+            max_in_flight=2 * config.limits.max_connections,  # sockets on both sides
+            floor_s=min(LiveSettings().floor_s, config.limits.answer_s),
+            cap_s=config.limits.answer_s,
+        )
+        self.servers = _Servers(self.pool, settings, self._is_down, log=config.log)
+        try:
+            self.servers.watcher.wait_checked()
+            self.beginning = self.servers.watcher.begin()
+            self.teams = Teams(self)
+        except BaseException:
+            self.servers.close()
+            raise
+
+    def _names(self) -> dict[str, int]:
+        """Return the servers of each name that a client may ask for, bit masks."""
+        names: dict[str, int] = {}  # several servers may have one name
+        for m, model in enumerate(self.pool.models):
+            for name in {model.alias, model.name}:
+                names[name] = names.get(name, 0) | 1 << m
+        return names
+
+    @property
+    def models(self) -> list[str]:
+        """Names that a client may ask for."""
+        return [AUTO, TEAM, *self.names]
+
+    async def open(self) -> None:
+        """Make the connections of this loop."""
+        self._loop = asyncio.get_running_loop()
+        self._session = open_session(None, self.config.limits.connect_s)
+        self.upstream = Upstream(self._session, self.addresses, self.config.limits.stall_s)
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """Wait for the requests in flight, `drain_s` at most, and disconnect."""
+        over_s = time.monotonic() + drain_s
+        while self.open_requests and time.monotonic() < over_s:
+            await asyncio.sleep(0.1)
+        if self._session is not None:
+            await self._session.close()
+        self.teams.close()
+        await asyncio.get_running_loop().run_in_executor(None, self.servers.close)
+
+    # The servers
+
+    def now_s(self) -> float:
+        """Return the seconds since the gateway began, as the servers count them."""
+        return (time.monotonic() - self.beginning.at_s) * self.config.speed
+
+    def usable(self) -> int:
+        """Return the bit mask of the servers that can be sent to now."""
+        return self.servers.watcher.up & self.breakers.closed()
+
+    def telemetry(self) -> Telemetry:
+        """Return what was polled last, in the servers' seconds."""
+        telemetry = self.servers.watcher.telemetry(self.beginning)
+        speed = self.config.speed
+        if speed == 1.0:
+            return telemetry
+        taken_s, e2e_s = ([speed * s for s in x] for x in (telemetry.taken_s, telemetry.e2e_s))
+        return Telemetry(telemetry.polls, taken_s, telemetry.depth_req, e2e_s, telemetry.kv_frac)
+
+    def begin(self, attempt: Attempt) -> None:
+        """An attempt begins."""
+        m = attempt.choice.server
+        with self.counting:
+            self.in_flight[m] += 1
+        self._attempts[m].add(attempt)
+        self.breakers.begin(m)
+
+    def end(self, attempt: Attempt, ok: bool | None) -> None:
+        """An attempt is over; see `Breakers.end`."""
+        m = attempt.choice.server
+        with self.counting:
+            self.in_flight[m] -= 1
+        self._attempts[m].discard(attempt)
+        self.breakers.end(m, ok)
+
+    def _is_down(self, server: int, why: str) -> None:
+        """End the attempts at a server that went down; on the watcher's thread.
+
+        Streams that have begun go on while their server sends: they have a time limit of their own.
+        """
+
+        def end() -> None:
+            for attempt in list(self._attempts[server]):
+                if not attempt.started:
+                    attempt.end(why)
+
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(end)
+
+    def gauges(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        """Return the gauges of `/metrics`: name, labels, value."""
+        telemetry, closed = self.telemetry(), self.breakers.closed()
+        run = ("gateway", self.pool.name, self.config.workload, self.config.policy)
+        yield "router_info", run, 1.0
+        yield "queries_in_flight", (), self.open_requests
+        if telemetry.polls:
+            yield "telemetry_age_seconds", (), self.now_s() - min(telemetry.taken_s)
+        for m, status in enumerate(self.servers.watcher.status()):
+            labels = (status.alias,)
+            yield "server_up", labels, status.up
+            yield "breaker_open", labels, not closed >> m & 1
+            yield "calls_in_flight", labels, self.in_flight[m]
+            yield "queue_depth_seen_requests", labels, telemetry.depth_req[m]
+            yield "kv_cache_seen", labels, telemetry.kv_frac[m]
+
+    # Decisions
+
+    def choose(self, asked: Asked, excluded: int, *, admit: bool) -> Choice:
+        """Decide where a request goes.
+
+        Args:
+            asked: the request.
+            excluded: bit mask of the servers that have failed it.
+            admit: refuse it if it cannot make its budget.
+
+        Raises:
+            RequestError: no such model, no server, or no time.
+        """
+        auto = asked.model == AUTO
+        wanted = (1 << len(self.pool.models)) - 1 if auto else self.names.get(asked.model, 0)
+        if not wanted:
+            raise RequestError(404, "model_not_found", f"no such model; there are: {self.models}")
+        usable = wanted & self.usable()
+        up = usable & ~excluded or usable  # at the same server again rather than not at all
+        if not up:
+            again_s = max(self.breakers.opens_in_s(), _AGAIN_S)
+            raise RequestError(
+                503, "no_server", "no server of this model is up", retry_after_s=again_s
+            )
+        now_s, telemetry = self.now_s(), self.telemetry()
+        arrival_s = (asked.arrived_s - self.beginning.at_s) * self.config.speed
+        self.desk.note(telemetry)
+        predicted = self.predictor.latency_s(
+            *(self.desk.seen, telemetry.polls, telemetry.depth_req, self.in_flight),
+            *(asked.prompt_bytes, asked.max_tokens),
+        )
+        open_ = np.array([bool(up >> m & 1) for m in range(len(predicted))])
+        soonest = int(np.where(open_, predicted, np.inf).argmin())
+        late_s = now_s - arrival_s + float(predicted[soonest]) - asked.budget_s
+        if admit and late_s > 0.0 and self.config.admission == "refuse":
+            raise RequestError(
+                *(429, "budget_unreachable"),
+                f"no server can answer within {asked.budget_s:g} s; the soonest is expected to take"
+                f" {predicted[soonest]:.1f} s",
+                retry_after_s=late_s / self.config.speed,
+            )
+        order = Order(soonest, -1, arrival_s + asked.budget_s)
+        if auto:
+            world = World(now_s, up, self.in_flight, telemetry)
+            order = self._decide(asked, world, arrival_s, order)
+        alias = self.pool.models[order.model].alias
+        strategy = order.strategy if auto else None
+        name = "-" if strategy is None else STRATEGIES[strategy]
+        self.metrics.count("decisions", alias, name)
+        return Choice(
+            server=order.model,
+            alias=alias,
+            strategy=strategy,
+            priority=self._priority(order, asked),
+            predicted_s=float(predicted[order.model]),
+            queue_req=int(telemetry.depth_req[order.model]),
+        )
+
+    def _decide(self, asked: Asked, world: World, arrival_s: float, fallback: Order) -> Order:
+        began_s = time.perf_counter()
+        try:
+            return self.desk.decide(world, arrival_s, asked.budget_s, asked.domain)
+        except Exception:  # foreign code: a request is served all the same
+            self.metrics.count("policy_errors")
+            _log.exception("policy %s failed; the soonest server is taken", self.config.policy)
+            return fallback._replace(strategy=STRATEGIES.index("Concise"))
+        finally:
+            self.metrics.observe("decision_seconds", time.perf_counter() - began_s)
+
+    def _priority(self, order: Order, asked: Asked) -> int | None:
+        """Return the deadline in epoch microseconds, as live environments send it.
+
+        A tenant of weight w is queued as if its budget were the w-th part.
+        """
+        if self.pool.scheduler == "fcfs":
+            return None
+        weighted_s = order.priority_s - asked.budget_s * (1.0 - 1.0 / asked.tenant.weight)
+        began_s = self.servers.epoch_s + self.beginning.at_s
+        return round((began_s + weighted_s / self.config.speed) * 1e6)
+
+
+class _Servers(VllmServers):
+    """Connections that also tell of servers that go down."""
+
+    def __init__(
+        self,
+        config: Any,
+        settings: LiveSettings,
+        is_down: Callable[[int, str], None],
+        *,
+        log: str | None,
+    ) -> None:
+        self._is_down = is_down
+        super().__init__(config, settings, log=log)
+
+    def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
+        super()._changed(server, up, asleep, why)
+        if not up:
+            self._is_down(server, why)

@@ -1,0 +1,90 @@
+"""Metrics of the gateway, for Prometheus.
+
+Those that the metrics of a router have (`envs/metrics.py`) have their names and labels, so that one
+board shows both: a request is a query. Texts that clients make up are no labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from inframind_gym.envs.metrics import COUNTERS, GAUGES, HISTOGRAMS
+
+CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
+_FIRST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_DECISION_S: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 0.1)
+_COUNTERS: Final = {
+    **{
+        name: COUNTERS[f"inframind_{name}_total"]
+        for name in ("decisions", "calls", "call_retries", "tokens")
+    },
+    "queries": ("Requests that are over.", "outcome in_budget tenant asked"),
+    "refused": ("Requests refused.", "reason"),
+    "policy_errors": ("Decisions that the policy did not make.", ""),
+    "reloads": ("Reloads of the configuration.", "result"),
+}
+_HISTOGRAMS: Final = {
+    **{
+        name: HISTOGRAMS[f"inframind_{name}"]
+        for name in ("cost_ratio", "query_latency_seconds", "call_latency_seconds")
+    },
+    "time_to_first_token_seconds": ("From a request's arrival, of streams.", "", _FIRST_S),
+    "decision_seconds": ("Time that a policy took.", "", _DECISION_S),
+}
+_GAUGES: Final = {
+    **{
+        name: GAUGES[f"inframind_{name}"]
+        for name in (
+            *("router_info", "telemetry_age_seconds", "queries_in_flight"),
+            *("queue_depth_seen_requests", "calls_in_flight", "server_up"),
+        )
+    },
+    "breaker_open": ("1 where a server is left alone.", "model"),
+    "kv_cache_seen": ("Share of a server's KV cache in use, at the last poll.", "model"),
+}
+
+
+class Metrics:
+    """Counters that outlive reloads."""
+
+    def __init__(self) -> None:
+        self.registry = on = CollectorRegistry()
+        self._counters = {
+            name: Counter(f"inframind_{name}", text, labels.split(), registry=on)
+            for name, (text, labels) in _COUNTERS.items()
+        }
+        self._histograms = {
+            name: Histogram(f"inframind_{name}", text, labels.split(), registry=on, buckets=buckets)
+            for name, (text, labels, buckets) in _HISTOGRAMS.items()
+        }
+        self._gauges = {
+            name: Gauge(f"inframind_{name}", text, labels.split(), registry=on)
+            for name, (text, labels) in _GAUGES.items()
+        }
+
+    def count(self, name: str, *labels: str, by: float = 1.0) -> None:
+        """Add to a counter."""
+        counter = self._counters[name]
+        (counter.labels(*labels) if labels else counter).inc(by)
+
+    def observe(self, name: str, value: float, *labels: str) -> None:
+        """Add a value to a histogram."""
+        histogram = self._histograms[name]
+        (histogram.labels(*labels) if labels else histogram).observe(value)
+
+    def write(self, gauges: Iterable[tuple[str, Sequence[str], float]]) -> bytes:
+        """Return the text of `/metrics`.
+
+        Args:
+            gauges: name, labels and value of each.
+        """
+        for gauge in self._gauges.values():
+            if gauge._labelnames:
+                gauge.clear()
+        for name, labels, value in gauges:
+            gauge = self._gauges[name]
+            (gauge.labels(*labels) if labels else gauge).set(value)
+        return bytes(generate_latest(self.registry))

@@ -1,0 +1,165 @@
+"""A gateway in front of five fake servers, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import uvicorn
+import yaml
+from aiohttp import web
+
+from inframind_gym.live.gateway.app import App
+from inframind_gym.live.gateway.config import GatewayConfig
+from inframind_gym.live.gateway.gateway import Gateway
+from inframind_gym.live.gateway.metrics import Metrics
+from inframind_gym.live.gateway.protocol import peer_options
+from tests.live.vllm_server.fake import Answer, FakeServer, Script, until
+from tests.live.vllm_server.live_play import pool_at
+
+KEY = "sk-a-secret-of-a-test"
+
+
+class Server(FakeServer):
+    """A fake server that also answers whole.
+
+    Attributes:
+        lingers_s: after a stream, before the end of its transfer.
+    """
+
+    lingers_s = 0.0
+
+    async def _answer(
+        self, answer: Answer, body: Mapping[str, Any], request: web.BaseRequest
+    ) -> web.StreamResponse:
+        if body.get("stream") or answer.hang or self.asleep or answer.status != 200:
+            response = await super()._answer(answer, body, request)
+            await asyncio.sleep(self.lingers_s)
+            return response
+        await asyncio.sleep(answer.first_s + answer.tokens * answer.each_s)
+        if answer.garble_after is not None:
+            return web.Response(body=b"<html>", content_type="text/html")
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": answer.text},
+            "finish_reason": answer.finish,
+        }
+        usage = {"prompt_tokens": 7, "completion_tokens": answer.tokens, "total_tokens": 8}
+        return web.json_response(
+            {
+                "id": "x",
+                "object": "chat.completion",
+                "created": 1,
+                "model": self.model,
+                "choices": [choice],
+                "usage": usage,
+            }
+        )
+
+
+@dataclass
+class Rig:
+    """A running gateway."""
+
+    app: App
+    servers: list[Server]
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def gateway(self) -> Gateway:
+        return self.app.gateway
+
+    def ask(
+        self,
+        body: Any = None,
+        path: str = "/v1/chat/completions",
+        headers: Mapping[str, str] = {},
+        **fields: Any,
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of a POST, or of a GET for other paths."""
+
+        async def send() -> tuple[int, dict[str, str], bytes]:
+            async with aiohttp.ClientSession() as session:
+                if body is None and not path.startswith("/v1/c"):
+                    sent = session.get(self.url + path, headers=headers)
+                else:
+                    data = body if isinstance(body, bytes) else json.dumps(chat(**fields)).encode()
+                    kind = {"Content-Type": "application/json"}
+                    sent = session.post(self.url + path, data=data, headers=kind | dict(headers))
+                async with sent as response:
+                    told = {name.lower(): value for name, value in response.headers.items()}
+                    return response.status, told, await response.read()
+
+        return asyncio.run(send())
+
+    def alias(self, m: int) -> str:
+        return self.gateway.pool.models[m].alias
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    """A chat completion's body."""
+    usual = {"model": "inframind/auto", "messages": [{"role": "user", "content": "6 * 7?"}]}
+    return usual | fields
+
+
+def code(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
+    """Status and code of an error."""
+    return answer[0], json.loads(answer[2])["error"]["code"]
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path, script: Script = lambda request, number: Answer("42"), **settings: Any
+) -> Iterator[Rig]:
+    """A gateway on a free port, until the end of the block."""
+    with contextlib.ExitStack() as stack:
+        names = ["R1", "Mistral", "Coder", "Llama8", "Llama3"]
+        servers = [stack.enter_context(Server(script, model=name)) for name in names]
+        pool = pool_at([server.url for server in servers])
+        models = [
+            model.model_copy(update={"name": name})
+            for model, name in zip(pool.models, names, strict=True)
+        ]
+        pool = pool.model_copy(update={"models": tuple(models)})
+        path = folder / "pool.yaml"
+        path.write_text(yaml.safe_dump(pool.model_dump(mode="json", exclude_none=True)))
+        config = GatewayConfig.model_validate(
+            {"pool": str(path), "policy": "least_loaded", "port": 0} | settings
+        )
+        app = App(Gateway(config, Metrics()))
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app, port=0, log_config=None, access_log=False, **peer_options(config.limits)
+            )
+        )
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        until(lambda: server.started)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        try:
+            until(lambda: app.gateway.usable() == 31)
+            yield Rig(app, servers, port)
+        finally:
+            server.should_exit = True
+            thread.join(20.0)
+            assert not thread.is_alive()
+
+
+def settled(rig: Rig) -> None:
+    """Wait until nothing is in flight; say so if something is left."""
+    over_s = time.monotonic() + 5.0
+    while rig.gateway.open_requests or rig.gateway.in_flight.any():
+        assert time.monotonic() < over_s, (rig.gateway.open_requests, rig.gateway.in_flight)
+        time.sleep(0.01)

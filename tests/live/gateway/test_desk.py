@@ -1,0 +1,166 @@
+"""Decisions: what policies see of a request, and what comes of what they say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+pytest.importorskip("httptools")
+
+from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.live.gateway.admission import Predictor
+from inframind_gym.live.gateway.breaker import Breakers
+from inframind_gym.live.gateway.config import BreakerConfig, GatewayConfig
+from inframind_gym.live.gateway.desk import Desk, World, ordinal
+from inframind_gym.policies import BasePolicy, PolicySpec
+from inframind_gym.simulator.workflow.backend import Telemetry
+from inframind_gym.simulator.workflow.state import PLAN, ROUTE
+
+SEEN: list[tuple[Any, Any, PolicySpec]] = []
+IN_FLIGHT = np.array([1, 2, 3, 4, 5])
+POLLED = Telemetry(7, [95.0] * 5, [16.0, 8.0, 0.0, 4.0, 2.0], [10.0] * 5, [0.5] * 5)
+WORLD = World(100.0, 0b10110, IN_FLIGHT, POLLED)
+
+
+class Watching(BasePolicy):
+    """Keeps what it is shown, and says model 4 with strategy 2."""
+
+    name = "watching"
+    requires: ClassVar[dict[str, Any]] = {"system_features": ["queue", "e2e", "kv", "in_flight"]}
+
+    def act_batch(self, observations: Any, contexts: Any, rows: Any) -> Any:
+        SEEN.append((observations.copy(), contexts.copy(), self.spec))
+        return np.full(len(rows), self.spec.action(4, 2))
+
+
+class Planning(Watching):
+    """Plans a debate of five, wherever it may."""
+
+    name = "planning"
+    requires: ClassVar[dict[str, Any]] = {**Watching.requires, "level": "joint"}
+
+    def act_batch(self, observations: Any, contexts: Any, rows: Any) -> Any:
+        route = super().act_batch(observations, contexts, rows)
+        return np.column_stack([np.tile([3, 4, 0, 1, 2, 3, 4, 5], (len(rows), 1)), route])
+
+
+class Wrong(BasePolicy):
+    name = "wrong"
+
+    def act_batch(self, observations: Any, contexts: Any, rows: Any) -> Any:
+        return np.full(len(rows), 99)
+
+
+def desk(policy: str) -> Desk:
+    name = policy if policy[0].islower() else f"{__name__}:{policy}"
+    return Desk(GatewayConfig(policy=name))
+
+
+def test_a_policy_sees_what_environments_show() -> None:
+    made = desk("Watching")
+    SEEN.clear()
+    order = made.decide(WORLD, 98.0, 30.0, "Code")
+    assert (order.model, order.strategy, order.priority_s) == (4, 2, 128.0)
+    ((observation, context, spec),) = SEEN
+    layout = spec.layout
+    assert layout.remaining_budget_s(observation)[0] == pytest.approx(28.0, rel=1e-5)
+    assert layout.queue_depth_req(observation)[0] == pytest.approx(POLLED.depth_req)
+    assert layout.e2e_s(observation)[0] == pytest.approx(10.0, rel=1e-5)
+    assert layout.kv_frac(observation)[0] == pytest.approx(0.5)
+    assert layout.in_flight_req(observation)[0] == pytest.approx(IN_FLIGHT)
+    task = int(layout.query_index(observation)[0])
+    assert made.stage.tasks.domain[task] == context["domain"][0]
+    assert context["kind"][0] == ROUTE
+    assert context["models_up"][0] == 0b10110
+    assert (context["time_s"][0], context["arrival_s"][0], context["budget_s"][0]) == (100, 98, 30)
+    assert (context["poll"][0], context["telemetry_age_s"][0]) == (7, 5.0)
+    assert (context["num_agents"][0], context["num_nodes"][0]) == (1, 1)
+
+
+def test_a_plan_for_one_call_has_one_agent() -> None:
+    made = desk("Planning")
+    SEEN.clear()
+    order = made.decide(WORLD, 98.0, 30.0, "Math")
+    assert (order.model, order.strategy) == (4, 2)
+    assert [context["kind"][0] for _, context, _ in SEEN] == [PLAN, ROUTE]
+    assert SEEN[1][1]["num_agents"][0] == 1
+
+
+def test_a_model_that_is_down_is_not_sent_to() -> None:
+    world = WORLD._replace(up=0b00001)
+    assert desk("Watching").decide(world, 98.0, 30.0, "Math").model == 0
+
+
+def test_bid_price_answers_with_one_agent() -> None:
+    made = desk("bid_price")
+    models = {made.decide(WORLD, 98.0, budget, "Math").model for budget in (3.0, 30.0, 300.0)}
+    assert models <= {1, 2, 4}
+
+
+def test_policies_that_cannot_route_single_calls() -> None:
+    for name in ("moa", "fixed_recipe:Debate:3:qwen-14b:Flash"):
+        with pytest.raises(ConfigError, match="cannot route single calls"):
+            desk(name)
+    with pytest.raises(InfraMindError, match="99"):  # found when the gateway starts
+        desk("Wrong")
+
+
+def test_policies_remember_a_bounded_number_of_requests() -> None:
+    numbers = [ordinal(count) for count in range(300_000)]
+    assert max(numbers) < 1 << 16
+    assert all(number % 128 == count % 128 for count, number in enumerate(numbers))
+    assert min(numbers[1 << 16 :]) >= 1 << 15
+
+
+def test_predictions_count_ones_own_calls_at_once() -> None:
+    made = desk("least_loaded")
+    predictor = Predictor(made.stage.pool, made.stage.policy_spec())
+    made.note(POLLED)
+
+    def latency_s(polls: int, in_flight: Any, max_tokens: int | None = None, size: int = 0) -> Any:
+        return predictor.latency_s(
+            made.seen, polls, POLLED.depth_req, np.asarray(in_flight), size, max_tokens
+        )
+
+    own = np.array([16, 8, 0, 4, 2])
+    usual = latency_s(7, own)
+    fewer = latency_s(7, own - np.array([16, 0, 0, 0, 0]))
+    assert fewer[0] < usual[0] and (fewer[1:] == usual[1:]).all()
+    more = latency_s(7, own + np.array([0, 0, 40, 0, 0]))
+    assert more[2] > 2 * usual[2]
+    assert (latency_s(8, [0] * 5) == usual).all()  # the calls of others
+    assert (latency_s(7, own, max_tokens=10) < usual).all()
+    assert (latency_s(7, own, size=100_000) > usual).all()
+    assert math.isfinite(usual.sum())
+
+
+def test_a_breaker_opens_tries_and_closes() -> None:
+    now = [0.0]
+    breakers = Breakers(2, BreakerConfig(failures=2, open_s=5.0, open_most_s=8.0), lambda: now[0])
+
+    def fail() -> None:
+        breakers.begin(0)
+        breakers.end(0, False)
+
+    fail()
+    assert breakers.closed() == 0b11
+    fail()
+    assert breakers.closed() == 0b10
+    now[0] = 5.0
+    assert breakers.closed() == 0b11
+    breakers.begin(0)
+    assert breakers.closed() == 0b10  # one at a time
+    breakers.end(0, False)
+    now[0] = 12.9
+    assert breakers.closed() == 0b10  # 8 s, the most
+    now[0] = 13.0
+    breakers.begin(0)
+    breakers.end(0, None)  # says nothing
+    assert breakers.closed() == 0b11
+    breakers.begin(0)
+    breakers.end(0, True)
+    fail()
+    assert breakers.closed() == 0b11

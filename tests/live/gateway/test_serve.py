@@ -1,0 +1,172 @@
+"""`inframind serve` and `inframind top` as commands: signals, reload, drain, the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+pytest.importorskip("httptools")
+
+from inframind_gym import cli
+from inframind_gym.calibration.request_log import read_log
+from tests.live.gateway.rig import Server, chat, running
+from tests.live.vllm_server.fake import Answer, records, until
+from tests.live.vllm_server.live_play import pool_at
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+class Served:
+    """`inframind serve` as a process."""
+
+    def __init__(self, folder: Path, servers: list[Server], **settings: Any) -> None:
+        pool = pool_at([server.url for server in servers])
+        path = folder / "pool.yaml"
+        path.write_text(yaml.safe_dump(pool.model_dump(mode="json", exclude_none=True)))
+        self.port, self.config = free_port(), folder / "gateway.yaml"
+        self.settings = {"pool": str(path), "policy": "least_loaded", "port": self.port} | settings
+        self.configure()
+        command = "from inframind_gym.cli import app; app()"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", command, "serve", "--config", str(self.config)],
+            env=os.environ | {"PYTHONPATH": os.getcwd()},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        until(lambda: self.get("/ready") == 200, 120.0)
+
+    def configure(self, **settings: Any) -> None:
+        self.settings |= settings
+        self.config.write_text(yaml.safe_dump(self.settings))
+
+    def get(self, path: str, body: Any = None) -> int:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30.0) as response:
+                response.read()
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return 0
+
+    def end(self) -> str:
+        self.process.send_signal(signal.SIGTERM)
+        _, told = self.process.communicate(timeout=60.0)
+        return told
+
+
+def make(model: str, script: Any = lambda r, n: Answer()) -> Server:
+    return Server(script, model=model)
+
+
+@pytest.fixture
+def servers() -> Any:
+    from inframind_gym.simulator.server.pool import load_pool
+
+    found = [make(m.name, lambda r, n: Answer(first_s=0.5)) for m in load_pool("b200-2gpu").models]
+    yield found
+    for server in found:
+        server.close()
+
+
+def test_reload_and_drain(servers: list[Server], tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    served = Served(tmp_path, servers, log=str(log))
+    try:
+        url = "/v1/chat/completions"
+        assert served.get(url, chat(stream=True)) == 200
+        served.configure(policy="no_such_policy")
+        served.process.send_signal(signal.SIGHUP)
+        until(lambda: _metric(served, 'reloads_total{result="failed"}') == 1.0)
+        assert served.get(url, chat()) == 200
+        # A reload loses no request that is under way.
+        statuses: list[int] = []
+        asking = threading.Thread(target=lambda: statuses.append(served.get(url, chat())))
+        asking.start()
+        served.configure(policy="static:qwen-14b:Flash", keys=[{"name": "a", "key": "k" * 20}])
+        served.process.send_signal(signal.SIGHUP)
+        until(lambda: served.get(url, chat()) == 401)
+        asking.join()
+        assert statuses == [200]
+        served.configure(keys=[], policy="round_robin")
+        served.process.send_signal(signal.SIGHUP)
+        until(lambda: served.get("/metrics") == 200)
+        # Nor does the end of the gateway.
+        asking = threading.Thread(target=lambda: statuses.append(served.get(url, chat())))
+        asking.start()
+        until(lambda: any(server.open for server in servers))
+        told = served.end()
+        asking.join()
+        assert statuses == [200, 200]
+    finally:
+        served.process.kill()
+    assert "not reloaded" in told and "no_such_policy" in told
+    assert served.process.returncode == 0
+    lines = records(log)
+    assert {line["status"] for line in lines} == {"ok", "whole"}
+    (streamed,) = [line for line in lines if line["status"] == "ok"]
+    read = read_log(log, streamed["model"])  # as `inframind calibrate` reads it
+    assert len(read) == 1
+    assert read.prompt_tokens[0] == streamed["input_toks"]
+    assert read.first_token_s[0] > 0.4
+
+
+def _metric(served: Served, name: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/metrics") as response:
+        for line in response.read().decode().splitlines():
+            if line.startswith(f"inframind_{name}"):
+                return float(line.split()[-1])
+    return -1.0
+
+
+def test_a_configuration_that_cannot_be_used_ends_at_once(tmp_path: Path) -> None:
+    for arguments, words in [
+        (["--policy", "moa"], "cannot route single calls"),
+        (["--policy", "nearest"], "unknown policy"),
+        (["--pool", "nowhere"], "unknown pool"),
+        (["--host", "0.0.0.0"], "set keys"),
+        (["--config", str(tmp_path / "none.yaml")], "no such file"),
+    ]:
+        result = CliRunner().invoke(cli.app, ["serve", *arguments])
+        assert result.exit_code == 2, result.output
+        assert words in result.output + result.stderr
+
+
+def test_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    with running(tmp_path) as rig:
+        for _ in range(3):
+            assert rig.ask()[0] == 200
+        rig.servers[1].kill()
+        until(lambda: not rig.gateway.usable() & 2)
+        time.sleep(0.2)
+        result = CliRunner().invoke(cli.app, ["top", rig.url, "--once"])
+        assert result.exit_code == 0, result.output
+        assert "100.0% of 3 answers" in result.output
+        lines = {line.split()[0]: line for line in result.output.splitlines() if line.strip()}
+        assert "down" in lines["mistral-24b"]
+        assert "up" in lines["qwen-14b"]
+    result = CliRunner().invoke(cli.app, ["top", rig.url, "--once"])
+    assert result.exit_code == 2
+    assert "inframind serve" in result.output + result.stderr

@@ -1,0 +1,82 @@
+"""`inframind pool up --simulate`: one process, which the other commands look after."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("aiohttp")
+pytest.importorskip("psutil")
+
+from inframind_gym.live.launcher import Launcher
+from inframind_gym.live.probe import ask
+from inframind_gym.live.simulated.process import Simulation
+from inframind_gym.live.status import pool_status
+from tests.live.launch.play import command, needs_linux, pool_of, session, write_pool
+from tests.live.vllm_server.fake import until
+
+pytestmark = needs_linux
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Iterator[tuple[Any, ...]]:
+    options = ("--pool", write_pool(tmp_path, "", ""), "--state", tmp_path / "state")
+    yield options
+    command("down", *options)
+
+
+def rows(where: tuple[Any, ...]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(command("status", *where, "--json").stdout)
+    return found
+
+
+def test_the_commands(where: tuple[Any, ...]) -> None:
+    up = command("up", *where, "--simulate", "--speed", "20")
+    assert up.returncode == 0, up.stdout + up.stderr
+    assert "Simulated, at speed 20" in up.stdout
+    found = rows(where)
+    assert [(row["state"], row["simulated"]) for row in found] == [("up", True)] * 2
+    (pid,) = {row["pid"] for row in found}
+    assert session(pid) == {pid}
+    for row, model in zip(found, ("model-0", "model-1"), strict=True):
+        assert json.loads(ask(f"{row['url']}/v1/models"))["data"][0]["id"] == model
+    assert "Simulated: one process serves all" in command("status", *where).stdout
+    assert "were up already" in command("up", *where, "--simulate", "--speed", "20").stdout
+    other = command("up", *where, "--simulate", "--speed", "10")
+    assert other.returncode == 2 and "with other settings" in other.stderr
+    logs = command("logs", *where).stdout.splitlines()
+    assert [line.split(" | ")[0] for line in logs] == ["m0", "m1"]
+    assert all("speed 20" in line and "no model runs here" in line for line in logs)
+    down = command("down", *where)
+    assert down.stdout == f"m0: stopped (process {pid})\nm1: stopped (process {pid})\n"
+    assert session(pid) == set()
+    assert [row["state"] for row in rows(where)] == ["stopped", "stopped"]
+
+
+def test_a_process_that_dies_is_started_anew(tmp_path: Path) -> None:
+    pool, state = pool_of(tmp_path, "", ""), tmp_path / "state"
+    launcher = Launcher(pool, state=state, simulation=Simulation())
+    try:
+        (first,) = {launch.pid for launch in launcher.up()}
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        until(lambda: session(first) == set())
+        assert [row.state for row in pool_status(pool, state)] == ["died", "died"]
+        (second,) = {launch.pid for launch in launcher.up()}
+        assert [row.pid for row in pool_status(pool, state)] == [second] * 2
+        assert second != first
+    finally:
+        launcher.down()
+
+
+def test_what_is_wrong_beforehand(where: tuple[Any, ...]) -> None:
+    unknown = command("up", *where, "--simulate", "--workload", "mth")
+    assert unknown.returncode == 2 and "Did you mean 'math'?" in unknown.stderr
+    real = command("up", *where, "--speed", "10")
+    assert real.returncode == 2 and "add it" in real.stderr

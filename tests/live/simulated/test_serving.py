@@ -1,0 +1,346 @@
+"""Simulated servers at work: pace, order, streams, disconnects, sleep, faults, repetition."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("aiohttp")
+pytest.importorskip("prometheus_client")
+
+import aiohttp
+
+from inframind_gym.live.client import ChatRequest, ChatResult, Client
+from inframind_gym.live.metrics import Reading, parse_metrics
+from inframind_gym.live.settings import LiveSettings, ServerAddress
+from inframind_gym.live.simulated.faults import Fault, read_fault
+from inframind_gym.simulator.server.pool import PoolConfig, load_pool
+from tests.live.simulated.play import Servers, served, tiny_pool
+from tests.live.simulated.replay import replay
+
+CHAT = "/v1/chat/completions"
+SMALL = 4  # the quickest model of the testbed
+HELLO = [{"role": "user", "content": "Hello"}]
+Session = aiohttp.ClientSession
+
+
+def measured_pool() -> PoolConfig:
+    return load_pool("b200-2gpu")
+
+
+def play(scene: Callable[[Session], Coroutine[Any, Any, Any]]) -> Any:
+    async def all_of_it() -> Any:
+        async with aiohttp.ClientSession() as session:
+            return await asyncio.wait_for(scene(session), 60.0)
+
+    return asyncio.run(all_of_it())
+
+
+async def chat(session: Session, url: str, **body: Any) -> dict[str, Any]:
+    async with session.post(url + CHAT, json={"messages": HELLO, **body}) as response:
+        answer: dict[str, Any] = await response.json()
+        return answer
+
+
+async def reading(session: Session, url: str) -> Reading:
+    async with session.get(f"{url}/metrics") as response:
+        return parse_metrics(await response.text(), time.monotonic())
+
+
+async def until_load(session: Session, url: str, running: int, waiting: int) -> None:
+    while True:
+        now = await reading(session, url)
+        if (now.running_req, now.waiting_req) == (running, waiting):
+            return
+        await asyncio.sleep(0.01)
+
+
+async def fault(session: Session, url: str, **query: Any) -> None:
+    async with session.post(f"{url}/fault", params=query) as response:
+        assert response.status == 200, await response.text()
+
+
+def ask(servers: Servers, pool: PoolConfig, model: int, tokens: int, limit_s: float) -> ChatResult:
+    """Ask with the client of the live environments, which is not told twice."""
+    addresses = [ServerAddress(alias="m", url=servers[model], model=pool.models[model].name)]
+
+    async def scene() -> ChatResult:
+        client = Client(addresses, LiveSettings(retries=0))
+        await client.open()
+        try:
+            return await client.chat(ChatRequest(0, HELLO, tokens, limit_s))
+        finally:
+            await client.close()
+
+    return asyncio.run(scene())
+
+
+def test_latencies_are_the_kernels() -> None:
+    found = replay(60, per_s=4.0, speed=4.0)
+    assert [result.status for result in found.results] == ["truncated"] * 60
+    mean, median, _ = found.error("e2e_s")
+    print(f"mean {mean:+.2%}, median {median:+.2%}")
+    assert abs(median) < 0.05
+
+
+@pytest.mark.parametrize("speed", [1.0, 20.0])
+def test_speed_is_a_factor_on_all_times(speed: float) -> None:
+    """160 tokens of an idle server, by the clock and by its own metrics."""
+    pool = measured_pool()
+    with served(pool, speed=speed) as servers:
+
+        async def scene(session: Session) -> tuple[float, Reading]:
+            await chat(session, servers[SMALL], max_tokens=1)  # the connection
+            began_s = time.monotonic()
+            await chat(session, servers[SMALL], max_tokens=160, ignore_eos=True)
+            return time.monotonic() - began_s, await reading(session, servers[SMALL])
+
+        took_s, metrics = play(scene)
+    wanted_s = pool.models[SMALL].server.call_s(6, 160) / speed
+    assert metrics.e2e_s == pytest.approx(wanted_s, rel=0.05)
+    assert wanted_s < took_s < wanted_s + 0.5
+
+
+def test_models_on_one_gpu_slow_one_another() -> None:
+    """The two on gpu0 at once, and one of gpu1 alone."""
+    pool = measured_pool()
+    with served(pool, speed=10.0) as servers:
+
+        async def scene(session: Session) -> list[float]:
+            body = {"max_tokens": 200, "ignore_eos": True}
+            await asyncio.gather(*(chat(session, servers[m], **body) for m in (0, 2, SMALL)))
+            return [(await reading(session, url)).e2e_s for url in servers]
+
+        e2e_s = play(scene)
+    alone_s = [model.server.call_s(6, 200) / 10.0 for model in pool.models]
+    assert e2e_s[2] / alone_s[2] == pytest.approx(2.18, rel=0.1)  # 1 + colocation_slowdown
+    assert e2e_s[SMALL] / alone_s[SMALL] == pytest.approx(1.0, rel=0.1)
+
+
+def test_the_queue_is_in_the_order_of_priorities() -> None:
+    with served(measured_pool(), speed=20.0) as servers:
+
+        async def scene(session: Session) -> list[int]:
+            ended: list[int] = []
+
+            async def one(priority: int, tokens: int) -> None:
+                await chat(
+                    session, servers[0], max_tokens=tokens, ignore_eos=True, priority=priority
+                )
+                ended.append(priority)
+
+            first = [asyncio.ensure_future(one(0, 300)) for _ in range(16)]
+            await until_load(session, servers[0], 16, 0)
+            late = [asyncio.ensure_future(one(p, 50)) for p in (3, 1, 2) for _ in range(16)]
+            await asyncio.gather(*first, *late)
+            return ended
+
+        assert play(scene) == [0] * 16 + [1] * 16 + [2] * 16 + [3] * 16
+
+
+def test_a_stream_comes_token_by_token() -> None:
+    pool = measured_pool()
+    with served(pool) as servers:
+        result = ask(servers, pool, 0, 30, 30.0)
+    assert result.status in ("ok", "truncated") and result.text
+    assert result.output_tokens is not None and len(result.text.split()) == result.output_tokens
+    assert 0.8 * result.output_tokens <= result.pieces <= result.output_tokens
+
+
+def test_who_goes_away_takes_the_request_along() -> None:
+    with served(measured_pool()) as servers:
+
+        async def scene(session: Session) -> Reading:
+            body = {"max_tokens": 10_000, "ignore_eos": True}
+            streams = [False, True] * 9
+            tasks = [
+                asyncio.ensure_future(chat(session, servers[0], **body, stream=s)) for s in streams
+            ]
+            await until_load(session, servers[0], 16, 2)
+            for task in tasks:
+                task.cancel()
+            await until_load(session, servers[0], 0, 0)
+            return await reading(session, servers[0])
+
+        assert play(scene).finished_req == 18
+        assert servers.engine.on_server(0) == []
+
+
+def test_the_same_requests_have_the_same_answers() -> None:
+    def answers(seed: int) -> list[Any]:
+        with served(measured_pool(), speed=200.0, seed=seed) as servers:
+
+            async def scene(session: Session) -> list[Any]:
+                drawn = [await chat(session, servers[m], max_tokens=4000) for m in (1, 1, SMALL)]
+                known = [await chat(session, servers[1], seed=s, max_tokens=4000) for s in (5, 5)]
+                return [each["choices"][0]["message"]["content"] for each in [*drawn, *known]]
+
+            return play(scene)
+
+    first, again, other = answers(0), answers(0), answers(1)
+    assert first == again and first[3] == first[4]
+    assert len({*first[:4], *other[:4]}) == 8
+
+
+def test_lengths_are_those_of_the_workload() -> None:
+    pool = measured_pool()
+    with served(pool, speed=1000.0, workload="math") as servers:
+
+        async def scene(session: Session) -> list[dict[str, Any]]:
+            asks = (chat(session, servers[SMALL], max_tokens=16_000) for _ in range(300))
+            return await asyncio.gather(*asks)
+
+        found = play(scene)
+    tokens = [answer["usage"]["completion_tokens"] for answer in found]
+    from inframind_gym.simulator.workload import load_workload
+
+    profile = load_workload("math").profile
+    output = profile.output
+    sigma = np.hypot(output.sigma_query, output.sigma_call)
+    median = profile.models[pool.models[SMALL].alias].output_tokens_median
+    assert np.log(np.median(tokens) / median) == pytest.approx(0.0, abs=0.3 * sigma)
+    assert np.std(np.log(tokens)) == pytest.approx(sigma, rel=0.2)
+
+
+def test_an_answer_can_be_prescribed() -> None:
+    with served(measured_pool(), speed=100.0) as servers:
+
+        async def scene(session: Session) -> list[dict[str, Any]]:
+            return [
+                await chat(session, servers[0], simulated={"text": "The answer is 42."}),
+                await chat(session, servers[0], simulated={"text": "42", "tokens": 30}),
+                await chat(session, servers[0], simulated={"tokens": 30}, max_tokens=20),
+            ]
+
+        found = play(scene)
+    said = [(a["choices"][0]["message"]["content"], a["usage"]["completion_tokens"]) for a in found]
+    assert said[:2] == [("The answer is 42.", 5), ("42", 30)]
+    assert said[2][1] == 20 and found[2]["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_sleeper_ends_what_runs_and_holds_what_comes() -> None:
+    with served(tiny_pool()) as servers:
+        url = servers[0]
+
+        async def scene(session: Session) -> None:
+            body = {"max_tokens": 4000, "ignore_eos": True}
+            running = asyncio.ensure_future(chat(session, url, **body))
+            await until_load(session, url, 1, 0)
+            await session.post(f"{url}/sleep?level=1")
+            cut = await running
+            assert cut["choices"][0]["finish_reason"] == "abort"
+            assert 0 < cut["usage"]["completion_tokens"] < 4000
+            held = asyncio.ensure_future(chat(session, url, max_tokens=3, ignore_eos=True))
+            await asyncio.sleep(0.1)
+            now = await reading(session, url)
+            assert (now.asleep, now.running_req, now.waiting_req) == (True, 0, 0)
+            assert not held.done()
+            await session.post(f"{url}/wake_up")
+            assert (await held)["choices"][0]["finish_reason"] == "length"
+            last = asyncio.ensure_future(chat(session, url, max_tokens=100, ignore_eos=True))
+            await until_load(session, url, 1, 0)
+            await session.post(f"{url}/sleep?mode=wait")
+            assert last.done() or (await asyncio.wait_for(last, 1.0))
+            assert (await last)["usage"]["completion_tokens"] == 100
+
+        play(scene)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "after"),
+    [
+        ({"kind": "kill"}, "unreachable", "unreachable"),
+        ({"kind": "hang"}, "timeout", "timeout"),
+        ({"kind": "error"}, "busy", "truncated"),
+        ({"kind": "error", "status": 500}, "server_error", "truncated"),
+        ({"kind": "garbage"}, "broken", "broken"),
+        ({"kind": "error", "on": "/health"}, "truncated", "truncated"),
+    ],
+)
+def test_a_fault_is_met_by_clients(query: dict[str, Any], status: str, after: str) -> None:
+    """By one that comes, and by one whose answer is under way; the next model takes no notice."""
+    pool = measured_pool()
+    with served(pool, speed=5.0) as servers:
+
+        async def scene(session: Session) -> tuple[ChatResult, ChatResult]:
+            name = pool.models[0].name
+            address = ServerAddress(alias="m", url=servers[0], model=name)
+            client = Client([address], LiveSettings(retries=0, sampling={"ignore_eos": True}))
+            await client.open()
+            under_way = asyncio.ensure_future(client.chat(ChatRequest(0, HELLO, 300, 4.0)))
+            await until_load(session, servers[0], 1, 0)
+            await fault(session, servers[1], model="deepseek-32b", **query)
+            came = await client.chat(ChatRequest(0, HELLO, 5, 0.5))
+            old = await under_way
+            await fault(session, servers[1], model="deepseek-32b", kind="none")
+            healed = await client.chat(ChatRequest(0, HELLO, 5, 5.0))
+            assert healed.status == "truncated"
+            assert "choices" in await chat(session, servers[1], max_tokens=1)
+            await client.close()
+            return came, old
+
+        came, old = play(scene)
+    assert came.status == status
+    assert old.status == (after if after != "unreachable" else old.status)
+    assert after != "unreachable" or old.status in ("unreachable", "broken")
+
+
+def test_a_fault_ends_by_itself_and_a_slow_server_is_slow() -> None:
+    pool = measured_pool()
+    with served(pool, speed=10.0) as servers:
+
+        async def scene(session: Session) -> tuple[float, float]:
+            body = {"max_tokens": 100, "ignore_eos": True}
+            await chat(session, servers[SMALL], **body)
+            usual_s = (await reading(session, servers[SMALL])).e2e_s
+            await fault(session, servers[SMALL], kind="slow", factor=5)
+            await chat(session, servers[SMALL], **body)
+            slow_s = (await reading(session, servers[SMALL])).e2e_s - usual_s
+            began = (await reading(session, servers[SMALL])).started
+            await fault(session, servers[SMALL], kind="kill", for_s=0.3)
+            await asyncio.sleep(0.1)
+            with pytest.raises(aiohttp.ClientConnectionError):
+                await reading(session, servers[SMALL])
+            await asyncio.sleep(0.5)
+            anew = await reading(session, servers[SMALL])
+            assert anew.finished_req == 0 and anew.started > began  # as of a new process
+            return usual_s, slow_s
+
+        usual_s, slow_s = play(scene)
+    assert slow_s / usual_s == pytest.approx(5.0, rel=0.05)
+
+
+def test_faults_that_make_no_sense() -> None:
+    assert read_fault({"kind": "hang", "for_s": "2"}) == Fault("hang", 2.0)
+    for query in (
+        {"kind": "hnag"},
+        {"kind": "hang", "for_s": "x"},
+        {"kind": "slow", "factor": "-1"},
+    ):
+        with pytest.raises(ValueError):
+            read_fault(query)
+
+
+def test_a_password_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    with served(measured_pool()) as servers:
+
+        async def scene(session: Session) -> list[int]:
+            statuses = []
+            for key in ("", "Bearer wrong", "Bearer secret"):
+                headers = {"Authorization": key} if key else {}
+                data = json.dumps({"messages": HELLO, "max_tokens": 1})
+                async with session.post(
+                    servers[SMALL] + CHAT, data=data, headers=headers
+                ) as response:
+                    statuses.append(response.status)
+            async with session.get(f"{servers[SMALL]}/health") as response:
+                return [*statuses, response.status]
+
+        assert play(scene) == [401, 401, 200, 200]
