@@ -40,7 +40,7 @@ _OPPOSITES: Final = [tuple(pair.split("/")) for pair in _PAIRS.split()]
 _WRITTEN: Final = """two three four five six seven eight nine ten eleven twelve thirteen fourteen
 fifteen sixteen seventeen eighteen nineteen twenty"""
 _NUMBER_WORDS: Final = {word: number for number, word in enumerate(_WRITTEN.split(), start=2)}
-_CITATION: Final = re.compile(r"\[([^\[\]\s]+)\]")
+_CITATION: Final = re.compile(r"\[([^\[\]\s]+)\](?!\()")  # no link of Markdown
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
 _CLAUSE: Final = re.compile(r"[;:]\s+|,\s+(?:but|and|while|whereas|because|since|so|or|which)\s+")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9]+(?:[._,/+'-][A-Za-z0-9]+)*%?|%")

@@ -79,3 +79,9 @@ def test_an_answer_without_sources_lacks_them() -> None:
 def test_names_and_numbers_of_the_question_need_no_source() -> None:
     answer = "At 77 GB the QX9 has less memory than the H200 with 141 GB of memory."
     assert find_issues("Does the QX9 with 77 GB have more memory?", answer, [CARD]) == []
+
+
+def test_a_link_that_a_source_has_is_no_citation() -> None:
+    text = "The queen lays up to 2,000 eggs a day, see [link](http://bees)."
+    source = Document(doc_id="a.md", text=text, source="a.md", score=1.0)
+    assert find_issues("How many eggs does the queen lay?", f"{text} [a.md]", [source]) == []
