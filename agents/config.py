@@ -144,24 +144,30 @@ class PpoLagrangianConfig(StrictModel):
 
     algorithm: Literal["ppo_lagrangian"] = "ppo_lagrangian"
     env: WorldChoice = WorldChoice()
-    # of the rows, in turn; each is moved by up to a tenth
+    # of the rows, in turn; each is moved by up to a sixth
     rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    rows: PositiveInt = 96  # episodes side by side
-    queries: PositiveInt = 500  # of an episode
-    updates: PositiveInt = 60
-    epochs: PositiveInt = 3  # passes over the decisions of an update
+    rows: PositiveInt = 36  # streams side by side
+    steps: PositiveInt = 4000  # decisions of a row in an update
+    together: PositiveInt = 6  # updates in a stream, after which there is a checkpoint
+    updates: PositiveInt = 30
+    cloning: NonNegativeInt = 18  # the first of them, which imitate `bid_price`
+    teacher: str | None = None  # folder of its checkpoint; null: the shipped one
+    epochs: PositiveInt = 2  # passes over the decisions of an update
     minibatch: PositiveInt = 2048  # decisions of a step
-    lr: Positive = 1e-3  # of Adam; falls to a tenth in equal steps
+    cloning_lr: Positive = 2e-3  # of Adam; falls to a tenth in equal steps, as does the next one
+    lr: Positive = 1e-4  # after that
     clip: Positive = 0.2
     value_weight: NonNegative = 0.5
     # weight of the entropy at the start; falls to a hundredth in equal ratios
-    entropy_weight: Positive = 0.003
+    entropy_weight: Positive = 5e-4
     max_grad_norm: Positive = 0.5
-    bonus: NonNegative = 0.15  # of a right answer, on time or not
+    bonus: NonNegative = 0.0  # of a right answer, on time or not
     promise: Fraction = 0.0  # share of queries that are to be on time; 0: none is promised
     pid: PidConfig = PidConfig()
-    horizon_s: Positive = 60.0  # for which a call is felt by others
-    congestion: NonNegative = 1.0  # weight of that; 0: nobody pays for others
+    horizon_s: Positive = 120.0  # for which a call is felt by others
+    settled_s: NonNegative = 300.0  # age at which it counts as known what became of a query
+    congestion: NonNegative = 0.5  # weight of that; 0: nobody pays for others
     identity: bool = True  # a vector a model; False: the policy plays any pool
     kept: Fraction = 0.8  # of the averaged weights, from update to update
-    validation_rows: PositiveInt = 32
+    validation_rows: PositiveInt = 36  # streams
+    validation_queries: PositiveInt = 1000  # of each, that are scored

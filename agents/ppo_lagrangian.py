@@ -2,24 +2,25 @@
 
     python -m agents.train --config ppo_lagrangian --workload math --seed 0 --out runs/ppo/math/0
 
-An update plays one episode in every row of `InfraMind-Stream-v0`, each at an arrival rate of its
-own, and learns from all decisions. Query q is worth
+Every row of `InfraMind-Stream-v0` plays a stream at an arrival rate of its own, which goes on from
+update to update: at the end of a stream congestion would cost nothing. An update takes some
+decisions in every row and learns from those whose queries are answered by then. Query q is worth
 
     r_q = solved on time + bonus · solved - λ · late
 
 and decision t of it is credited with r_q and with what it does to others: a call holds a slot, and
-whoever arrives later waits. The *congestion critic* C(load, rate) is regressed on the discounted
-mean of r over queries that arrive after a decision. One call more on server m changes it, for
-`rate · horizon` queries, by
+whoever arrives later waits. The *congestion critic* is regressed on the discounted sum of r over
+queries that arrive after one that met a load, and says what one call more on server m costs them:
 
-    x_t = rate · horizon · (C(load + one call on m) - C(load)) · (relative length of such a call)
+    x_t = - price of m at its load · (relative length of such a call)
 
 so that the return of a decision is G_t = r_q + x_t + x_{t+1} + … over the query's own decisions.
-PPO maximises it against a critic of its own. λ holds the share of late queries at `1 - promise`, by
-a PID controller (Stooke, Achiam, Abbeel 2020) whose integral is bounded. Entropy's weight falls to
-almost nothing, so that what is played, the likeliest action, is what was trained.
+PPO maximises it against a critic of its own. The first updates imitate `bid_price` instead, while
+both critics learn. λ holds the share of late queries at `1 - promise`, by a PID controller (Stooke,
+Achiam, Abbeel 2020) with a bounded integral. Entropy's weight falls to almost nothing, so that what
+is played, the likeliest action, is what was trained.
 
-To follow one update: `play` → `credit` → `Learner.update`.
+To follow one update: `World.play` and `World.met` → `Learner.update`.
 """
 
 from __future__ import annotations
@@ -28,16 +29,15 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
-import gymnasium as gym
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 from torch import Tensor, nn
 
-import inframind_gym  # noqa: F401
 from agents.config import PpoLagrangianConfig
 from agents.lagrangian import PIDMultiplier
 from agents.runs import (
@@ -50,134 +50,39 @@ from agents.runs import (
     use_one_thread,
     weights_of,
 )
+from agents.streams import (
+    SENT,
+    Batch,
+    Met,
+    World,
+    by_network,
+    by_teacher,
+    late_of,
+    overrun,
+    validate,
+    worth,
+)
 from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.envs.routing.spec import PolicySpec
-from inframind_gym.envs.routing.vector import StreamVectorEnv
-from inframind_gym.policies import checkpoint, models_up
-from inframind_gym.policies.inframind import draw
+from inframind_gym.policies import checkpoint
 from inframind_gym.policies.ppo_lagrangian import (
     HIDDEN,
-    LOAD,
     NAME,
-    SERVER,
-    SYSTEM_FEATURES,
-    Eyes,
-    Plans,
     Player,
     Seen,
     embed,
     forward,
     shapes,
 )
-from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
-from inframind_gym.simulator.workflow.state import PLAN
 
 Array = NDArray[Any]
 
-ENV_ID: Final = "InfraMind-Stream-v0"
 STATE, BEST = "state", "best"  # folders of checkpoints: where to go on from, and what to use
 WEIGHTS, EPISODES, DRAWS, BATCHES, VALIDATION = range(5)  # uses of a seed
-SENT: Final = slice(2, 4)  # columns of a server's load that its own calls in flight decide
-LARGEST_PRICE: Final = 0.5  # a call that costs others more than half an answer counts as that
-
-
-class Batch(NamedTuple):
-    """Decisions of all episodes, in the order of time, and the queries."""
-
-    row: Array  # (n,)
-    query: Array  # (n,)
-    node: Array  # (n,) -1: a plan
-    time_s: Array  # (n,)
-    seen: Seen
-    up: Array  # (n, M) models that could be chosen
-    action: Array  # (n,) route or plan
-    log_prob: Array  # (n,)
-    records: Array  # (rows, queries) COMPLETED
-    rates_per_min: Array  # (rows,)
-
-    @property
-    def late(self) -> Array:
-        """(rows, queries) whether each query missed its budget."""
-        return np.asarray(self.records["latency_s"] > self.records["budget_s"])
-
-    def goodput(self) -> Array:
-        """Share of queries solved on time, (rows,), without the first fifth of each episode."""
-        good = self.records["solved"] * ~self.late
-        return np.asarray(good[:, good.shape[1] // 5 :].mean(axis=1))
-
-
-class World:
-    """Rows of the closed loop, on the tasks of a split."""
-
-    def __init__(self, config: PpoLagrangianConfig, split: str, rows: int) -> None:
-        arguments = config.env.arguments(split) | {"num_queries": config.queries}
-        arguments |= {"system_features": SYSTEM_FEATURES, "level": "joint"}
-        made = gym.make_vec(ENV_ID, num_envs=rows, observation="index", **arguments)
-        self.env, self.rows = cast(StreamVectorEnv, made.unwrapped), rows
-        self.spec, self.queries = self.env.policy_spec(), config.queries
-        self.plans = Plans(self.spec)
-
-    def play(self, player: Player, key: tuple[int, ...], rates: Array, *, sample: bool) -> Batch:
-        """Play an episode in every row; all luck is a function of the key."""
-        rng = np.random.default_rng([*key, DRAWS])
-        seeds = [seed_of(*key, row) for row in range(self.rows)]
-        observations, _ = self.env.reset(seed=seeds, options={"arrival_rate_per_min": rates})
-        eyes = Eyes(self.spec, self.rows)
-        rows, steps = np.arange(self.rows), []
-        records = np.zeros((self.rows, self.queries), self.env.completed()[1].dtype)
-        while len(rows):
-            contexts = self.env.contexts()[rows]
-            seen = eyes.see(observations[rows], contexts, rows)
-            up, is_plan = models_up(contexts, self.spec.num_models), contexts["kind"] == PLAN
-            action, log_prob = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.float32)
-            uniforms = rng.random(self.rows)[rows]
-            for due, log_probs in zip((~is_plan, is_plan), player.log_probs(seen, up), strict=True):
-                own = log_probs[due]
-                chosen = draw(own, uniforms[due]) if sample else own.argmax(axis=1)
-                action[due], log_prob[due] = chosen, own[np.arange(len(own)), chosen]
-            numbers = np.zeros((self.rows, PLAN_ACTIONS + 1), np.int64)
-            plan = rows[is_plan]
-            numbers[plan, :-1] = self.plans.actions(action[is_plan], contexts[is_plan])
-            numbers[rows[~is_plan], -1] = action[~is_plan]
-            node = np.where(is_plan, -1, contexts["node"])
-            facts = rows, contexts["query"], node, contexts["time_s"]
-            steps.append((*facts, *seen, up, action, log_prob))
-            observations, _, over, _, _ = self.env.step(numbers)
-            of, finished = self.env.completed()
-            ours = np.isin(of, rows)
-            records[of[ours], finished["query"][ours]] = finished[ours]
-            rows = rows[~over[rows]]
-        columns = [np.concatenate(column) for column in zip(*steps, strict=True)]
-        fields: list[Any] = [*columns[:4], Seen(*columns[4:8]), *columns[8:]]
-        return Batch._make([*fields, records, rates])
-
-
-class Credit(NamedTuple):
-    """Rewards of queries, and their means over those that arrive after a decision."""
-
-    reward: Array  # (rows, queries)
-    later: Array  # (n,) discounted mean reward of queries that arrive after the decision
-    known: Array  # (n,) bool: there are enough of them
-
-
-def credit(batch: Batch, config: PpoLagrangianConfig, multiplier: float) -> Credit:
-    """Return what the queries of a batch are worth, and what followed its decisions."""
-    solved, late = batch.records["solved"].astype(np.float64), batch.late
-    reward = solved * ~late + config.bonus * solved - multiplier * late
-    arrival_s = batch.records["arrival_s"]
-    gap = np.exp(-np.diff(arrival_s, axis=1) / config.horizon_s)
-    worth, count = np.zeros(len(reward)), np.zeros(len(reward))
-    mean = np.zeros((len(reward), reward.shape[1] + 1))
-    for j in reversed(range(reward.shape[1])):  # sums over what arrives at or after j
-        kept = gap[:, j] if j < gap.shape[1] else 0.0
-        worth, count = reward[:, j] + kept * worth, 1.0 + kept * count
-        mean[:, j] = worth / count
-    following = np.empty(len(batch.row), np.int64)
-    for row in range(len(reward)):
-        of = batch.row == row
-        following[of] = np.searchsorted(arrival_s[row], batch.time_s[of], side="right")
-    enough = following < 0.95 * reward.shape[1]
-    return Credit(reward.astype(np.float32), mean[batch.row, following].astype(np.float32), enough)
+KNOTS: Final = (0.0, 1.0, 2.0)  # calls in flight per slot from which on a price rises faster
+MOST_LOAD: Final = 8.0  # a load above counts as this in the regression
+KEPT: Final = 0.95  # of the moments, from update to update
+LARGEST_PRICE: Final = 1.0  # of a call, in answers
 
 
 def to_go(values: Array, batch: Batch) -> Array:
@@ -219,33 +124,37 @@ class Net(nn.Module):
         return routes.log_softmax(1), plans.log_softmax(1), self.value(state)[:, 0]
 
 
-class Congestion(nn.Module):
-    """C: the mean reward of queries that arrive later, from the servers' load and the rate."""
+class Congestion:
+    """What a call costs others: a price a server, which rises with the calls that it has in flight.
 
-    def __init__(self, models: int, *, identity: bool) -> None:
-        super().__init__()
-        self.server = nn.Linear(SERVER - LOAD - 2 + 2 + 1, HIDDEN)
-        self.identity = nn.Parameter(0.5 * torch.randn(models, HIDDEN), requires_grad=identity)
-        self.out = nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
-        if not identity:
-            nn.init.zeros_(self.identity)
+    The reward of those who arrive after a load was met falls with that load. By how much is
+    regressed on the load of every server and its square, with weights of 0 or more, so that a call
+    costs more on a fuller server: all who queue behind it wait.
 
-    def read(self, sent: Tensor, facts: Tensor, log_rate: Tensor) -> Tensor:
-        """Return (n, M, HIDDEN): each server, with `sent` (n, M) calls in flight per slot."""
-        parts = [sent.log1p()[..., None], sent.clamp(max=1.0)[..., None], facts]
-        seen = torch.cat([*parts, log_rate[:, None, None].expand(*sent.shape, 1)], 2)
-        return torch.relu(self.server(seen) + self.identity)
+    Attributes:
+        moments: (F, F + 1) second moments of features, and of features and rewards; old ones fade.
+    """
 
-    def forward(self, sent: Tensor, facts: Tensor, log_rate: Tensor) -> Tensor:
-        """Return C (n,)."""
-        return cast(Tensor, self.out(self.read(sent, facts, log_rate).mean(1))[:, 0])
+    def __init__(self, models: int) -> None:
+        size = (1 + len(KNOTS)) * models
+        self.moments = np.zeros((size, size + 1))
 
-    def prices(self, sent: Tensor, facts: Tensor, log_rate: Tensor, slots: Tensor) -> Tensor:
-        """Return (n, M): by how much one more call on each server changes C."""
-        now, then = (self.read(s, facts, log_rate) for s in (sent, sent + 1.0 / slots))
-        pool = now.mean(1, keepdim=True)
-        changed = pool + (then - now) / sent.shape[1]
-        return cast(Tensor, (self.out(changed) - self.out(pool))[..., 0])
+    def learn(self, met: Met) -> None:
+        """Add loads and what followed."""
+        sent = met.sent.astype(np.float64).clip(max=MOST_LOAD)
+        features = np.hstack([sent, *(np.maximum(sent - knot, 0.0) ** 2 / 2.0 for knot in KNOTS)])
+        features, later = (_centred(x, met.row) for x in (features, met.later[:, None]))
+        self.moments = KEPT * self.moments + features.T @ np.hstack([features, -later])
+
+    def prices(self, sent: Array) -> Array:
+        """Return (n, M): what a call per slot costs on each server, with `sent` (n, M) per slot."""
+        squares, products = self.moments[:, :-1], self.moments[:, -1]
+        ridge = 1e-3 * np.diag(squares) + 1e-9
+        root = np.linalg.cholesky(squares + np.diag(ridge))
+        weights, _ = nnls(root.T, np.linalg.solve(root, products))
+        first, *rest = weights.reshape(1 + len(KNOTS), -1)
+        rises = (w * np.maximum(sent - knot, 0.0) for w, knot in zip(rest, KNOTS, strict=True))
+        return np.asarray(first + sum(rises))
 
 
 class Learner:
@@ -255,94 +164,80 @@ class Learner:
         self.config, self.seed, self.spec, self.updates = config, seed, spec, 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(seed, WEIGHTS))
-            nets = {
-                "policy": Net(spec, identity=config.identity),
-                "congestion": Congestion(spec.num_models, identity=config.identity),
-            }
-        self.nets = nn.ModuleDict(nets)
-        self.net, self.critic = cast(Net, nets["policy"]), cast(Congestion, nets["congestion"])
-        groups = [{"params": net.parameters(), "lr": config.lr} for net in nets.values()]
-        self.optimizer = torch.optim.Adam(groups, eps=1e-5, fused=True)
+            self.net = Net(spec, identity=config.identity)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), config.lr, eps=1e-5, fused=True)
+        self.congestion = Congestion(spec.num_models)
         pid = config.pid
-        self.multiplier = PIDMultiplier(
+        self.pid = PIDMultiplier(
             0.0, pid.kp, pid.ki, pid.kd, 1.0 - config.promise, 0.5, most=pid.most
         )
         self.average = weights_of(self.net)
-        self._slots = torch.tensor(spec.max_num_seqs, dtype=torch.float32)
+
+    @property
+    def multiplier(self) -> float:
+        """λ, 0 without a promise."""
+        return self.pid.value if self.config.promise else 0.0
+
+    @property
+    def cloning(self) -> bool:
+        """Whether the next update imitates."""
+        return self.updates < self.config.cloning
 
     def player(self, weights: dict[str, Array] | None = None) -> Player:
         """Return the policy in NumPy, with the present weights or others."""
         weights = weights_of(self.net) if weights is None else weights
         return Player(checkpoint.part(weights, "w."), self.spec, np.float32)
 
-    def update(self, batch: Batch) -> dict[str, float]:
-        """Learn from a batch: congestion critic, prices, PPO, λ."""
-        c, done = self.config, self.updates / max(self.config.updates - 1, 1)
+    def update(self, batch: Batch, met: Met) -> dict[str, float]:
+        """Learn: congestion critic, prices, PPO or imitation, λ, averaged weights."""
+        c, names = self.config, self.spec.models
+        first, last = (0, c.cloning) if self.cloning else (c.cloning, c.updates)
+        done = (self.updates - first) / max(last - first - 1, 1)
         rng = np.random.default_rng([self.seed, BATCHES, self.updates])
-        self.optimizer.param_groups[0]["lr"] = c.lr * (1.0 - 0.9 * done)
-        entropy_weight = c.entropy_weight * 0.01**done
-        earned = credit(batch, c, self.multiplier.value if c.promise else 0.0)
-        explained = self._learn_congestion(batch, earned, rng)
+        lr = (c.cloning_lr if self.cloning else c.lr) * (1.0 - 0.9 * done)
+        self.optimizer.param_groups[0]["lr"] = lr
+        self.congestion.learn(met)
         price = self._prices(batch)
-        target = earned.reward[batch.row, batch.query] + c.congestion * to_go(price, batch)
-        metrics = self._ppo(batch, target, entropy_weight, rng)
-        if c.promise:
-            self.multiplier.update(float(batch.late.mean()))
+        reward = worth(batch.answer, c.bonus, self.multiplier)
+        target = (reward + c.congestion * to_go(price, batch)).astype(np.float32)
+        metrics = self._ppo(batch, target, c.entropy_weight * 0.01**done, rng)
+        kept = 0.0 if self.cloning else c.kept
         for name, value in weights_of(self.net).items():
-            self.average[name] = c.kept * self.average[name] + (1.0 - c.kept) * value
+            self.average[name] = kept * self.average[name] + (1.0 - kept) * value
+        is_plan = batch.node < 0
+        answer, late = batch.answer[is_plan], late_of(batch.answer[is_plan])  # one a query
+        if c.promise:
+            self.pid.update(float(late.mean()))
         self.updates += 1
-        routes, names = batch.node >= 0, self.spec.models
-        shares = np.bincount(self.spec.model_of(batch.action[routes]), minlength=len(names))
-        return {
-            "charts/goodput": float(batch.goodput().mean()),
-            "charts/solve_rate": float(batch.records["solved"].mean()),
-            "charts/violation_rate": float(batch.late.mean()),
-            "charts/num_agents": float(batch.records["num_agents"].mean()),
-            "charts/price": float(-price[routes].mean()),
-            "lagrange/lambda": self.multiplier.value,
-            "losses/congestion_explained": explained,
-            **metrics,
-            **{
-                f"shares/model/{m}": float(s) for m, s in zip(self.spec.models, shares, strict=True)
-            },
+        models = self.spec.model_of(batch.action[~is_plan])
+        metrics |= {f"shares/model/{name}": (models == m).mean() for m, name in enumerate(names)}
+        good, group = answer["solved"] * ~late, batch.row[is_plan] % len(c.rates_per_min)
+        for i, rate in enumerate(c.rates_per_min):
+            metrics[f"charts/goodput/{rate:g}"] = good[group == i].mean()
+        metrics |= {
+            "charts/goodput": good.mean(),
+            "charts/solve_rate": answer["solved"].mean(),
+            "charts/violation_rate": late.mean(),
+            "charts/num_agents": answer["num_agents"].mean(),
+            "charts/price": -price[~is_plan].mean(),
+            "lagrange/lambda": self.multiplier,
         }
-
-    def _load(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return calls in flight per slot (n, M), facts (n, M, 3) and the log of the rate (n,)."""
-        server = torch.from_numpy(batch.seen.server)
-        log_rate = torch.from_numpy(np.log(batch.rates_per_min[batch.row]).astype(np.float32) - 4.0)
-        return server[..., SENT.start].expm1(), server[..., LOAD + 2 :], log_rate
-
-    def _learn_congestion(self, batch: Batch, earned: Credit, rng: np.random.Generator) -> float:
-        """Regress C on what followed; returns the share of its variance that is explained."""
-        load, later = self._load(batch), torch.from_numpy(earned.later)
-        known = np.flatnonzero(earned.known)
-        for _ in range(1 if self.updates else 4):
-            for b in _minibatches(known, self.config.minibatch, rng):
-                loss = F.mse_loss(self.critic(*(part[b] for part in load)), later[b])
-                self._descend(loss)
-        with torch.no_grad():
-            error = self.critic(*(part[known] for part in load)) - later[known]
-        return 1.0 - float(error.square().mean() / later[known].var())
+        return {name: float(value) for name, value in metrics.items()}
 
     def _prices(self, batch: Batch) -> Array:
         """Return x_t (n,), what each call does to others: 0 or less; 0 for plans."""
         routes = np.flatnonzero(batch.node >= 0)
-        with torch.no_grad():
-            sent, facts, log_rate = (part[routes] for part in self._load(batch))
-            prices = self.critic.prices(sent, facts, log_rate, self._slots).numpy()
-        action = batch.action[routes]
+        action, sent = batch.action[routes], np.expm1(batch.seen.server[routes][..., SENT])
         model, strategy = self.spec.model_of(action), self.spec.strategy_of(action)
-        at = (batch.row[routes], batch.query[routes], batch.node[routes])
-        length = batch.records["node_latency_s"][at].astype(np.float64)
+        prices = self.congestion.prices(sent) / self.spec.max_num_seqs
+        length = batch.answer["node_latency_s"][routes, batch.node[routes]]
         sums, counts = np.zeros((2, self.spec.num_models, self.spec.num_strategies))
-        np.add.at(sums, (model, strategy), length)
+        np.add.at(sums, (model, strategy), length.astype(np.float64))
         np.add.at(counts, (model, strategy), 1.0)
         means = sums.sum(axis=1, keepdims=True) / counts.sum(axis=1, keepdims=True).clip(1.0)
         relative = (sums / counts.clip(1.0) / means.clip(1e-9))[model, strategy]
-        touched = batch.rates_per_min[at[0]] / 60.0 * self.config.horizon_s
         found = np.zeros(len(batch.row))
-        found[routes] = prices[np.arange(len(routes)), model] * touched * relative.clip(0.3, 3.0)
+        found[routes] = -prices[np.arange(len(routes)), model] * relative.clip(0.3, 3.0)
         return found.clip(-LARGEST_PRICE, 0.0)
 
     def _ppo(
@@ -358,6 +253,8 @@ class Learner:
         advantage = goal - torch.cat(values)
         explained = 1.0 - float(advantage.var() / goal.var())
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        if self.cloning:  # not from rows in which the teacher is overrun
+            everything = np.flatnonzero(~overrun(batch.row, batch.answer))
         losses: list[tuple[float, ...]] = []
         for _ in range(c.epochs):
             for b in _minibatches(everything, c.minibatch, rng):
@@ -371,6 +268,8 @@ class Learner:
                 clipped = ratio.clamp(1 - c.clip, 1 + c.clip)
                 policy_loss = -torch.min(ratio * adv, clipped * adv).mean()
                 value_loss = F.mse_loss(value, goal[b])
+                if self.cloning:
+                    policy_loss, entropy_weight = -log_prob.mean(), 0.0
                 self._descend(policy_loss + c.value_weight * value_loss - entropy_weight * entropy)
                 kl = (ratio - 1.0 - log_ratio).mean()
                 parts_of_loss = (policy_loss, value_loss, entropy, kl)
@@ -382,7 +281,7 @@ class Learner:
     def _descend(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.nets.parameters(), self.config.max_grad_norm)
+        nn.utils.clip_grad_norm_(self.net.parameters(), self.config.max_grad_norm)
         self.optimizer.step()
 
 
@@ -397,6 +296,13 @@ def _cat(parts: Any) -> Tensor:
 
 def _entropy(log_probs: Tensor) -> Tensor:
     return -(log_probs.exp() * log_probs).sum(1)
+
+
+def _centred(values: Array, group: Array) -> Array:
+    """Return values (n, k) less the mean of their group."""
+    count = np.bincount(group).clip(1)
+    means = [np.bincount(group, column) / count for column in values.T]
+    return np.asarray(values - np.stack(means, axis=1)[group])
 
 
 def train(
@@ -414,83 +320,82 @@ def train(
         config: of the training.
         seed: same seed, same result.
         out: folder of the training.
-        resume: go on from the last update in `out` that was finished.
+        resume: go on from the last streams in `out` that were played.
         wandb: see `Tracker`, as for `tensorboard`.
 
     Returns:
-        Decisions, seconds, and the goodput of the validation, by weights and rate.
+        Decisions, seconds, and the mean goodput of the best validation.
 
     Raises:
         ConfigError: `out` holds a training and `resume` is not set, or one of another
-            configuration, seed or simulator version.
+            configuration, seed or simulator version; or `bid_price` cannot play and is imitated.
     """
     use_one_thread()
-    run, counts = run_of(config, seed), {"decisions": 0, "seconds": 0.0}
-    world = World(config, "train", config.rows)
+    run, counts, best = run_of(config, seed), {"decisions": 0, "seconds": 0.0}, -1.0
+    most = config.together * config.steps // 2 + 1  # a query takes two decisions at least
+    world = World(config, "train", config.rows, most)
     learner = Learner(config, seed, world.spec)
     if checkpoint.exists(out / STATE):
         arrays, numbers = checkpoint.load(out / STATE)
         check_resume(out, numbers["run"], run, resume=resume)
-        load_state(learner.nets, learner.optimizer, arrays)
+        load_state(learner.net, learner.optimizer, arrays)
         learner.average = dict(checkpoint.part(arrays, "average."))
-        learner.updates, counts = numbers["updates"], numbers["counts"]
-        learner.multiplier = PIDMultiplier(**numbers["multiplier"])
+        learner.congestion.moments = arrays["moments"]
+        learner.updates, counts, best = numbers["updates"], numbers["counts"], numbers["best"]
+        learner.pid = PIDMultiplier(**numbers["multiplier"])
     with Tracker(out, run, wandb=wandb, tensorboard=tensorboard) as tracker:
         tracker.rewind(int(counts["decisions"]))
-        while learner.updates < config.updates:
-            began = time.perf_counter()
-            rates = _rates(config, seed, learner.updates)
+        while learner.updates < config.updates:  # streams, and a checkpoint after them
             key = (seed, EPISODES, learner.updates)
-            batch = world.play(learner.player(), key, rates, sample=True)
-            metrics = learner.update(batch)
-            counts["decisions"] += len(batch.row)
-            counts["seconds"] += time.perf_counter() - began
-            metrics["charts/SPS"] = counts["decisions"] / counts["seconds"]
-            tracker.log(int(counts["decisions"]), metrics)
+            world.begin(key, _rates(config, key))
+            teacher = None
+            if learner.cloning:
+                teacher = by_teacher(world.spec, world.rows, config.teacher)
+            phase_ends = min(config.cloning if teacher else config.updates, config.updates)
+            for _ in range(min(config.together, phase_ends - learner.updates)):
+                began = time.perf_counter()
+                choose = teacher or by_network(learner.player(), sample=True)
+                batch = world.play(choose, (seed, DRAWS, learner.updates))
+                metrics = learner.update(batch, world.met(learner.multiplier))
+                counts["decisions"] += len(batch.row)
+                counts["seconds"] += time.perf_counter() - began
+                metrics["charts/SPS"] = counts["decisions"] / counts["seconds"]
+                tracker.log(int(counts["decisions"]), metrics)
+                print(_report(learner, metrics, counts), file=sys.stderr, flush=True)
+            found = validate(config, learner.player(learner.average), (seed, VALIDATION))
+            print("validation:", *(f"{g:.3f}" for g in found), file=sys.stderr, flush=True)
+            if np.mean(found) > best:
+                best = float(np.mean(found))
+                content = {
+                    "agent": NAME,
+                    "models": list(world.spec.models) if config.identity else [],
+                    "num_strategies": world.spec.num_strategies,
+                    "multiplier": learner.multiplier,
+                    "training": {**run, **counts, "validation": found},
+                }
+                checkpoint.save(out / BEST, checkpoint.part(learner.average, "w."), content)
             tracker.flush()
-            numbers = {"run": run, "updates": learner.updates, "counts": counts}
-            numbers["multiplier"] = asdict(learner.multiplier)
-            arrays = state_of(learner.nets, learner.optimizer)
+            numbers = {"run": run, "updates": learner.updates, "counts": counts, "best": best}
+            numbers["multiplier"] = asdict(learner.pid)
+            arrays = state_of(learner.net, learner.optimizer)
             arrays |= checkpoint.prefixed(learner.average, "average.")
+            arrays["moments"] = learner.congestion.moments
             checkpoint.save(out / STATE, arrays, numbers)
-            print(_report(learner, metrics, counts), file=sys.stderr, flush=True)
-        found = _validate(config, learner, seed)
-        name = max(found, key=lambda which: float(np.mean(found[which])))
-        weights = learner.average if name == "averaged" else weights_of(learner.net)
-        content = {
-            "agent": NAME,
-            "models": list(world.spec.models) if config.identity else [],
-            "num_strategies": world.spec.num_strategies,
-            "multiplier": learner.multiplier.value,
-            "training": {**run, **counts, "validation": found, "weights": name},
-        }
-        checkpoint.save(out / BEST, checkpoint.part(weights, "w."), content)
-    return {**counts, "validation": found, "weights": name}
+    return {**counts, "validation": best}
 
 
-def _rates(config: PpoLagrangianConfig, seed: int, update: int) -> Array:
-    """Return the arrival rates (rows,) of an update."""
-    moved = np.random.default_rng([seed, EPISODES, update]).uniform(0.9, 1.1, config.rows)
+def _rates(config: PpoLagrangianConfig, key: tuple[int, ...]) -> Array:
+    """Return the arrival rates (rows,) of streams."""
+    moved = np.random.default_rng(key).uniform(0.84, 1.16, config.rows)
     return np.resize(np.array(config.rates_per_min), config.rows) * moved
-
-
-def _validate(config: PpoLagrangianConfig, learner: Learner, seed: int) -> dict[str, list[float]]:
-    """Return the goodput at each rate on held-out tasks, of last and averaged weights."""
-    world = World(config, "val", config.validation_rows)
-    rates = np.resize(np.array(config.rates_per_min), world.rows)
-    found = {}
-    for name, weights in (("last", weights_of(learner.net)), ("averaged", learner.average)):
-        key = (seed, VALIDATION)
-        goodput = world.play(learner.player(weights), key, rates, sample=False).goodput()
-        found[name] = [float(goodput[rates == rate].mean()) for rate in config.rates_per_min]
-    return found
 
 
 def _report(learner: Learner, metrics: dict[str, float], counts: dict[str, Any]) -> str:
     left_s = counts["seconds"] / learner.updates * (learner.config.updates - learner.updates)
+    by_rate = (f"{v:.3f}" for k, v in metrics.items() if k.startswith("charts/goodput/"))
     return (
         f"update {learner.updates} of {learner.config.updates}: goodput "
-        f"{metrics['charts/goodput']:.3f}, solved {metrics['charts/solve_rate']:.3f}, late "
+        f"{metrics['charts/goodput']:.3f} ({' '.join(by_rate)}), late "
         f"{metrics['charts/violation_rate']:.3f}, agents {metrics['charts/num_agents']:.2f}, "
         f"entropy {metrics['losses/entropy']:.2f}, {metrics['charts/SPS']:.0f} decisions/s, "
         f"{left_s / 60:.0f} min to go"

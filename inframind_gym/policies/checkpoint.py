@@ -127,6 +127,12 @@ def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     return tensors, content
 
 
+def folders(root: Path) -> list[Path]:
+    """Return the folders of checkpoints at a place: itself, and those in it."""
+    places = [root, *(sorted(root.iterdir()) if root.is_dir() else [])]
+    return [place for place in places if (place / CONFIG_FILE).is_file()]
+
+
 def check_shapes(folder: str | Path, tensors: Tensors, shapes: Shapes) -> None:
     """Check that a checkpoint holds what a network needs.
 

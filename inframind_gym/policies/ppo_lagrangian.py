@@ -24,7 +24,14 @@ from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Contexts, PolicySpec, models_up
 from inframind_gym.policies.bid_price.recipes import role_orders
-from inframind_gym.policies.checkpoint import CONFIG_FILE, SHIPPED, check_shapes, fingerprint, load
+from inframind_gym.policies.checkpoint import (
+    CONFIG_FILE,
+    SHIPPED,
+    check_shapes,
+    fingerprint,
+    folders,
+    load,
+)
 from inframind_gym.policies.draws import RowwiseDraws, named
 from inframind_gym.policies.inframind import draw, log_softmax
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
@@ -273,7 +280,8 @@ class PpoLagrangianPolicy(RowwiseDraws):
     """The likeliest actions of a checkpoint's network.
 
     Args:
-        checkpoint: folder; without it the shipped checkpoint.
+        checkpoint: folder of a checkpoint, or one that holds a folder for every workload; without
+            it the shipped ones.
         mode: "sample" draws actions, as in training.
 
     Raises:
@@ -286,36 +294,37 @@ class PpoLagrangianPolicy(RowwiseDraws):
         super().__init__()
         if mode not in (None, SAMPLE):
             raise ConfigError(f"mode is {mode!r}; it is {SAMPLE!r} or left out.")
-        self.folder = SHIPPED / NAME if checkpoint is None else Path(checkpoint)
+        self.folder = Path(checkpoint) if checkpoint else SHIPPED / NAME
         self.name = named(NAME, *(a for a in (checkpoint, mode) if a is not None))
         self.sample = mode == SAMPLE
-        if checkpoint is None and not self.folder.is_dir():
-            raise ConfigError(
-                f"no checkpoint of {NAME} is shipped. Train one in a checkout: python -m "
-                f"agents.train --config {NAME} --out FOLDER, and play {NAME}:FOLDER/best"
-            )
-        self._weights, content = load(self.folder)
-        source = str(self.folder / CONFIG_FILE)
-        self.config = validate(content, PpoLagrangianCheckpoint, source=source)
-        self.multiplier = self.config.multiplier
-        self.fingerprint = fingerprint(self.folder)  # results of other weights are not these
-        models = self.config.models
-        wanted = shapes(len(models), self.config.num_strategies, identity=bool(models))
-        check_shapes(self.folder, self._weights, wanted)
+        found = folders(self.folder) or [self.folder]
+        self._checkpoints = {folder: _open(folder) for folder in found}
+        self.fingerprint = " ".join(map(fingerprint, found))  # results of others are not these
+        multipliers = {config.multiplier for _, config in self._checkpoints.values()}
+        self.multiplier = multipliers.pop() if len(multipliers) == 1 else None
         self.requires = {"level": "joint", "system_features": list(SYSTEM_FEATURES)}
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Prepare for `len(seeds)` rows.
+        """Open the workload's checkpoint and prepare for `len(seeds)` rows.
 
         Raises:
-            ConfigError: the pool is not the one that it was trained for, or the level is another.
+            ConfigError: there is none, the pool is not the one that it was trained for, or the
+                level is another.
         """
         super().reset(spec, seeds)
-        if self.config.models and tuple(spec.models) != self.config.models:
+        folder = self.folder if self.folder in self._checkpoints else self.folder / spec.workload
+        train = f"Train one: python -m agents.train --config {NAME}"
+        if folder not in self._checkpoints:
+            known = ", ".join(place.name for place in self._checkpoints)
             raise ConfigError(
-                f"{self.folder}: was trained for the models {', '.join(self.config.models)}; "
-                f"this pool has {', '.join(spec.models)}. Train one for it: python -m agents.train "
-                "--config ppo_lagrangian --pool POOL.yaml --out FOLDER."
+                f"{self.folder}: has no checkpoint for workload {spec.workload!r}, but {known}. "
+                f"{train} --workload {spec.workload} --out FOLDER, and play {NAME}:FOLDER/best"
+            )
+        weights, config = self._checkpoints[folder]
+        if config.models and tuple(spec.models) != config.models:
+            raise ConfigError(
+                f"{folder}: was trained for the models {', '.join(config.models)}; "
+                f"this pool has {', '.join(spec.models)}. {train} --pool POOL.yaml --out FOLDER."
             )
         if spec.level != "joint" or not len(spec.task_embeddings):
             raise ConfigError(
@@ -323,7 +332,7 @@ class PpoLagrangianPolicy(RowwiseDraws):
                 'level="joint" and what else `requires` says.'
             )
         self._eyes, self._plans = Eyes(spec, len(seeds)), Plans(spec)
-        self._player = Player(self._weights, spec, np.float64)
+        self._player = Player(weights, spec, np.float64)
 
     def act_batch(
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
@@ -343,3 +352,13 @@ class PpoLagrangianPolicy(RowwiseDraws):
         if self.sample:
             return draw(log_probs, self.uniform(rows, 0))
         return np.asarray(log_probs.argmax(axis=1), np.int64)
+
+
+def _open(folder: Path) -> tuple[dict[str, Floats], PpoLagrangianCheckpoint]:
+    """Return weights and keys of a checkpoint that fit one another."""
+    weights, content = load(folder)
+    config = validate(content, PpoLagrangianCheckpoint, source=str(folder / CONFIG_FILE))
+    models = config.models
+    wanted = shapes(len(models), config.num_strategies, identity=bool(models))
+    check_shapes(folder, weights, wanted)
+    return weights, config

@@ -24,7 +24,7 @@ from inframind_gym.policies.bid_price.model import (
     load_model,
 )
 from inframind_gym.policies.bid_price.recipes import RecipeTable, role_orders
-from inframind_gym.policies.checkpoint import CONFIG_FILE, fingerprint
+from inframind_gym.policies.checkpoint import CONFIG_FILE, fingerprint, folders
 from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
@@ -180,7 +180,7 @@ class BidPricePolicy(RecipePolicy):
     @property
     def fingerprint(self) -> str:
         """Digest of all weights that it may play with."""
-        return " ".join(fingerprint(path.parent) for path in _configs(self._root))
+        return " ".join(map(fingerprint, folders(self._root)))
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Open the workload's checkpoint and prepare for `len(seeds)` rows.
@@ -264,12 +264,6 @@ class BidPricePolicy(RecipePolicy):
         )
 
 
-def _configs(folder: Path) -> list[Path]:
-    """Configurations of the checkpoint in a folder and of those in its subfolders."""
-    found = [folder / CONFIG_FILE, *sorted(folder.glob(f"*/{CONFIG_FILE}"))]
-    return [path for path in found if path.is_file()]
-
-
 def _trained_mode(folder: Path) -> str | None:
     """Return the mode that the checkpoints in a folder were trained in.
 
@@ -277,14 +271,14 @@ def _trained_mode(folder: Path) -> str | None:
         ConfigError: there is none, or one of another algorithm, or there are several modes.
     """
     modes: dict[str, str | None] = {}
-    for path in _configs(folder):
+    for place in folders(folder):
+        path = place / CONFIG_FILE
         about = validate(read_json(path), BidPriceCheckpoint, source=str(path))
         if about.algorithm not in ALGORITHMS:
             raise ConfigError(
-                f"{path.parent}: is a checkpoint of {shortened(about.algorithm)!r}, not of "
-                f"{ALGORITHM!r}."
+                f"{place}: is a checkpoint of {shortened(about.algorithm)!r}, not of {ALGORITHM!r}."
             )
-        modes[path.parent.name] = about.config.mode
+        modes[place.name] = about.config.mode
     if not modes:
         raise ConfigError(
             f"{folder}: holds no checkpoint. Train one: python -m agents.train --config bid_price "
