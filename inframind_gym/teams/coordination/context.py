@@ -168,7 +168,7 @@ class ContextManager:
     def pre_model_hook(
         self, state: Mapping[str, Any], *, permanent: bool = False
     ) -> dict[str, Any]:
-        """Return LangGraph's update of a state before a call of the model.
+        """Return LangGraph's update of a state before a call of the model, for graphs of yours.
 
         The reducer of `messages` merges what a node returns into what is there, so that a shorter
         list changes nothing. The model's input goes by ``llm_input_messages`` instead.
