@@ -201,6 +201,8 @@ def _open(
 
     variables = read_environment(os.environ, env_file or ENV_FILE)
     given = validate({**variables.settings(), **settings}, QuerySettings, source="inframind team")
+    if given.policy == supervisor.NAME and provider == SIMULATED:
+        raise ConfigError(supervisor.NO_MODEL)
     if given.policy != supervisor.NAME:
         registry.resolve(given.policy)  # whatever is wrong is said before anything is loaded
     if variables.model_fields_set:
