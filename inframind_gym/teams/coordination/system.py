@@ -105,6 +105,8 @@ class MultiAgentCoordinator:
         fault: str | None = None,
         seed: int = 0,
     ) -> None:
+        if type(max_context_length) is not int:
+            raise ConfigError(f"max_context_length is {max_context_length!r}, no whole number")
         if not 1024 <= max_context_length <= MOST_CONTEXT:
             raise ConfigError(
                 f"max_context_length is {max_context_length:,}; the model takes 1,024 to "
