@@ -24,6 +24,7 @@ from inframind_gym.teams.coordination.rules import TRIM
 from inframind_gym.teams.coordination.searching import in_order
 from inframind_gym.teams.coordination.settings import load_settings
 from inframind_gym.teams.coordination.simulate import SimulatedQuestion
+from inframind_gym.teams.coordination.simulated import NO_SOURCE
 from inframind_gym.teams.coordination.state import CoordinationState
 from inframind_gym.teams.coordination.system import MultiAgentCoordinator
 from inframind_gym.teams.llm.types import Completion, LLMRequest
@@ -176,6 +177,31 @@ def test_an_answer_without_numbers_has_what_the_writer_had() -> None:
         response = team.process_query(SIMPLE, settings=SLOW)
     assert response.metadata["attribution"] == "given"
     assert response.sources
+
+
+@pytest.mark.parametrize("said", ["The sources do not answer this.", "No source [2] answers it."])
+def test_an_abstention_has_no_sources(said: str) -> None:
+    def answer(prompt: str) -> str:
+        text = sensible(prompt)
+        return said if text.startswith("A block") else text
+
+    with make(Model(answer)) as team:
+        response = team.process_query(SIMPLE, settings=SLOW)
+    assert response.metadata["ended_by"] == "answer"
+    assert "regenerate" not in [step["action"] for step in response.metadata["decisions"]]
+    assert (response.sources, response.metadata["attribution"]) == ((), "none")
+    assert "[" not in response.content
+
+
+def test_texts_on_another_subject_leave_a_question_open() -> None:
+    passage = Passage("b.md#bees", "Bees", "The queen lays two thousand eggs a day.", "b.md")
+    corpus = Corpus("bees", (passage,))
+    with make(corpus=corpus, searcher=Retriever(corpus, HashedWords())) as team:
+        response = team.process_query("How large is a KV cache?")
+    assert response.content == NO_SOURCE
+    assert response.sources == ()
+    assert response.metadata["validation"]["valid"]
+    assert "regenerate" not in [step["action"] for step in response.metadata["decisions"]]
 
 
 def test_earlier_turns_are_read_and_searched_for() -> None:
@@ -468,6 +494,8 @@ def test_wrong_lengths_and_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="1,024 to"):
         make(max_context_length=200_000)
+    with pytest.raises(ConfigError, match="max_context_length is '5', no whole number"):
+        make(max_context_length="5")
     with pytest.raises(ConfigError, match="OPENAI_API_KEY is not set"):
         make(backend="openai")
     with pytest.raises(ConfigError, match="Did you mean 'openai'"):
