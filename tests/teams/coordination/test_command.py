@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from inframind_gym.cli import app
+from inframind_gym.teams.coordination.reports import Report
 from inframind_gym.teams.coordination.retrieval import retriever
 from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
 from inframind_gym.teams.coordination.scenarios import SCENARIOS
@@ -237,8 +238,29 @@ def test_ctrl_c_ends_an_answer_and_not_the_conversation(monkeypatch: pytest.Monk
     assert "0 messages" in done.output
 
 
-def test_an_empty_question_is_refused_before_texts_are_read() -> None:
-    done = ask(" ")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((" ",), "the query is empty"),
+        (("--policy", "llm_supervisor", QUESTION), "name one with --provider"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_before_texts_are_read(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    done = ask(*arguments)
     assert done.exit_code == 2
-    assert "the query is empty" in done.output
+    assert said in " ".join(done.output.split())
     assert "reading" not in done.output
+
+
+def test_a_failure_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FALLBACK_TO_BASIC_RAG", "false")
+    monkeypatch.setattr("inframind_gym.teams.coordination.workers.Workers.perform", _failing)
+    done = run("chat", stdin=f"{QUESTION}\n/context\n")
+    assert "failed without an answer" in done.output
+    assert "0 messages" in done.output
+
+
+async def _failing(*given: Any) -> Report:
+    return Report(given[1], given[4], "error", "nobody is there", None, 0, 0, 0.0, 0.0, 0.0)
