@@ -112,7 +112,10 @@ def live_config(arguments: Mapping[str, Any]) -> LiveConfig:
     Raises:
         ConfigError: an argument that is unknown or has an impossible value; says what is possible.
     """
-    return checked_config(arguments, LiveConfig)
+    config = checked_config(arguments, LiveConfig)
+    if config.faults:
+        raise ConfigError("faults belong to simulated servers; live ones have their own")
+    return config
 
 
 def live_placement_config(arguments: Mapping[str, Any]) -> PlacementLiveConfig:

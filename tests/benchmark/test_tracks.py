@@ -444,6 +444,13 @@ def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
         ),
         ({"workload": "mbpp", "budgets_s": [*range(1, MOST_GROUPS + 2)]}, "more than 10 budgets"),
         ({"workload": "copies"}, "no profile of one of the pool's models"),
+        (
+            {
+                "workload": "mbpp",
+                "faults": [{"kind": "down", "model": "qwn-14b", "every_s": 60, "lasts_s": 60}],
+            },
+            "Did you mean 'qwen-14b'",
+        ),
         ({"workload": "mbpp", "arrivals": "mmp"}, "Did you mean 'mmpp'"),
     ],
 )

@@ -42,6 +42,13 @@ COORDINATION = "InfraMind-Coordination-v0"
 ROUTING = (STREAM, EXECUTOR, PLANNER)
 DEBATE = {"topology": "Debate", "num_agents": 4}
 GRAPH = {"num_agents": 4, "edges": [[0, 1], [0, 2], [1, 3], [2, 3]]}
+FAULTS = [
+    {"kind": "down", "model": "qwen-14b", "from_s": 5.0, "to_s": 20.0},
+    {"kind": "down", "every_s": 10.0, "lasts_s": 10.0},
+    {"kind": "slow", "every_s": 10.0, "lasts_s": 10.0, "factor": 2.0},
+    {"kind": "telemetry", "every_s": 10.0, "lasts_s": 10.0, "delay_s": 12.0},
+    {"kind": "telemetry", "model": "llama-8b", "from_s": 10.0, "to_s": 25.0},
+]
 AGENTS = {"role_calls": True, "visible_tests": 0.5}
 
 # Arguments of `gym.make_vec`; `down_models` and the like are those of the environments.
@@ -81,12 +88,15 @@ EPISODES: dict[str, tuple[str, dict[str, Any]]] = {
     "stream features": (STREAM, {"system_features": ["queue", "e2e", "kv", "in_flight"]}),
     "stream fresh": (STREAM, {"metrics_poll_s": 0.5}),
     "stream train": (STREAM, {"split": "train"}),
+    "stream faults": (STREAM, {"faults": FAULTS}),
+    "stream joint faults": (STREAM, {"level": "joint", "faults": FAULTS, "call_timeout_s": 9.0}),
     # one tagged query in background traffic
     "executor": (EXECUTOR, {}),
     "executor sequential": (EXECUTOR, {"execution": "sequential"}),
     "executor round_robin": (EXECUTOR, {"background": "round_robin"}),
     "executor least_loaded": (EXECUTOR, {"background": "least_loaded"}),
     "executor none": (EXECUTOR, {"background": "none"}),
+    "executor faults": (EXECUTOR, {"faults": FAULTS, "background": "least_loaded"}),
     "executor h100-5gpu": (EXECUTOR, {"pool": "h100-5gpu", "arrival_rate_per_min": 200.0}),
     "planner": (PLANNER, {}),
     "planner round_robin": (PLANNER, {"executor": "round_robin"}),

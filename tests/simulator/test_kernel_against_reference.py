@@ -9,8 +9,8 @@ import pytest
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.replay import replay_requests
-from inframind_gym.simulator.server.state import CARD
-from tests.simulator.reference.kernel import ReferenceKernel, RefRequest, RefServer
+from inframind_gym.simulator.server.state import CARD, FAULT
+from tests.simulator.reference.kernel import ReferenceKernel, RefFault, RefRequest, RefServer
 
 
 @dataclass
@@ -82,8 +82,37 @@ def cards(servers: list[RefServer]) -> np.ndarray:
     return out
 
 
-def check(load: Load, timeout_s: float = np.inf) -> int:
-    ReferenceKernel(load.servers, timeout_s).run(load.requests)
+def changes(faults: list[RefFault]) -> np.ndarray | None:
+    """The faults as the kernel takes them; those of one server do not overlap."""
+    if not faults:
+        return None
+    rows = []
+    for fault in faults:
+        down = fault.slower == np.inf
+        pace = 1.0 if down else fault.slower
+        rows += [
+            (fault.from_s, pace, 0, fault.server, down),
+            (fault.to_s, 1.0, 0, fault.server, 0),
+        ]
+    return np.array([*sorted(rows), (np.inf, 1.0, 0, 0, 0)], FAULT)
+
+
+def random_faults(load: Load, seed: int) -> list[RefFault]:
+    """For every server up to three faults, one after the other, from the first request on."""
+    rng = np.random.default_rng([seed, 1])
+    last_s = load.requests[-1].submit_s + 2.0
+    faults = []
+    for m in range(len(load.servers)):
+        times = np.sort(rng.uniform(0.0, last_s, 2 * int(rng.integers(4))))
+        for from_s, to_s in times.reshape(-1, 2).tolist():
+            slower = np.inf if rng.random() < 0.5 else float(rng.uniform(0.5, 3.0))
+            faults.append(RefFault(m, from_s, to_s, slower))
+    return faults
+
+
+def check(load: Load, timeout_s: float = np.inf, faults: list[RefFault] | None = None) -> int:
+    faults = faults or []
+    ReferenceKernel(load.servers, timeout_s, faults).run(load.requests)
     served = replay_requests(
         cards(load.servers),
         [r.server for r in load.requests],
@@ -92,6 +121,7 @@ def check(load: Load, timeout_s: float = np.inf) -> int:
         [r.output_tokens for r in load.requests],
         [r.priority for r in load.requests],
         timeout_s,
+        changes(faults),
     )
     expected = load.requests
     answered = ~np.isnan([r.finish_s for r in expected])
@@ -113,6 +143,28 @@ def test_agrees_on_random_loads_whose_clients_abort(timeout_s: float) -> None:
         assert all(r.finish_s - r.submit_s <= timeout_s + 1e-9 for r in ended)
         aborted += len(load.requests) - len(ended)
     assert aborted > 100
+
+
+@pytest.mark.parametrize("timeout_s", [0.507, np.inf])
+def test_agrees_on_random_loads_with_faults(timeout_s: float) -> None:
+    lost = slowed = 0
+    for seed in range(100):
+        load = random_load(seed)
+        faults = random_faults(load, seed)
+        check(load, timeout_s, faults)
+        lost += sum(request.lost for request in load.requests)
+        slowed += any(fault.slower < np.inf for fault in faults)
+    assert lost > 100 and slowed > 20
+
+
+def test_a_server_that_dies_loses_its_calls_and_one_that_is_slow_takes_longer() -> None:
+    server = RefServer(4, 64, 101, 16, base_s=1.0)
+    faults = [RefFault(0, 1.5, 2.5), RefFault(0, 10.5, 12.5, slower=2.0)]
+    submit_s = [0.0, 2.0, 3.0, 10.0]
+    args = cards([server]), np.zeros(4), submit_s, [5] * 4, [2, 2, 2, 4]
+    served = replay_requests(*args, faults=changes(faults))
+    # The first is lost, the second refused; of the last, the step from 11 on takes 2 s.
+    np.testing.assert_array_equal(served["finish_s"], [np.nan, np.nan, 5.0, 15.0])
 
 
 def test_agrees_on_a_hundred_random_loads_and_some_of_them_evict() -> None:

@@ -31,6 +31,7 @@ from inframind_gym.simulator.workflow.state import COMPLETED
 def env_kwargs(suite: TrackSuite, played: Played, policy: Policy) -> dict[str, Any]:
     """Return the JSON arguments of the environment in which a policy meets a scenario."""
     scenario = played.scenario
+    faults = [fault.model_dump(mode="json", exclude_none=True) for fault in scenario.faults]
     return {
         "pool": scenario.pool,
         "workload": scenario.workload,
@@ -43,6 +44,7 @@ def env_kwargs(suite: TrackSuite, played: Played, policy: Policy) -> dict[str, A
         "execution": "parallel",
         "observation": "index",
         "record_calls": True,
+        **({"faults": faults} if faults else {}),
     } | requires_of(policy)
 
 

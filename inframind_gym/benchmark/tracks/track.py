@@ -26,6 +26,7 @@ from inframind_gym.configs import (
     within,
 )
 from inframind_gym.simulator.arrivals import make_arrivals
+from inframind_gym.simulator.faults import Fault, Faults
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workload import load_profiles, load_workload
 
@@ -61,6 +62,7 @@ class Scenario(StrictModel):
         tenants: Senders in place of budgets.
         work_cap: Cap on the GPU-seconds of a query, as a share of what the informed optimum spends
             at capacity; null: none.
+        faults: Of the servers, as the environments' argument; the limits are of healthy servers.
         fit_on: Workloads on which policies are fitted for this scenario; empty: on its own.
     """
 
@@ -70,6 +72,7 @@ class Scenario(StrictModel):
     budgets_s: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
     tenants: dict[Name, Tenant] = Field(default_factory=dict)
     work_cap: Positive | None = None
+    faults: tuple[Fault, ...] = ()
     fit_on: tuple[str, ...] = ()
 
     @model_validator(mode="after")
@@ -179,13 +182,15 @@ def load_track(name_or_path: str | Path) -> TrackConfig:
     """Read a track.
 
     Raises:
-        ConfigError: There is none of that name, or its file, a pool, a workload or an arrival
-            process in it is wrong.
+        ConfigError: There is none of that name, or its file, a pool, a workload, an arrival
+            process or a fault in it is wrong.
     """
     path = find_config("tracks", name_or_path)
     track = load_yaml_model(path, TrackConfig)
     for scenario in track.scenarios.values():
-        aliases = load_pool(scenario.pool).aliases
+        pool = load_pool(scenario.pool)
+        aliases = pool.aliases
+        Faults(scenario.faults, pool, (1 << len(aliases)) - 1)
         for part in load_profiles(load_workload(scenario.workload)).values():
             part.profile.require_models(aliases)
         make_arrivals(scenario.arrivals)

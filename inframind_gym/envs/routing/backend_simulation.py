@@ -36,7 +36,7 @@ class BackendSimulation(Simulation):
         open_backend: called at the start of a stream, just before its clock begins to run.
         one_query: as of `Simulation`.
         retries: how often a call that failed is sent again, where the config has no
-            `call_timeout_s`, with which `call_attempts` says so.
+            `call_timeout_s` and no `faults`, with which `call_attempts` says so.
         patience_s: how long to wait for a model while all are down.
 
     Raises:
@@ -53,7 +53,8 @@ class BackendSimulation(Simulation):
         patience_s: float = 600.0,
     ) -> None:
         self._open_backend = open_backend
-        self._retries = retries if config.call_timeout_s is None else config.call_attempts - 1
+        own = config.call_timeout_s is not None or config.faults
+        self._retries = config.call_attempts - 1 if own else retries
         self._patience_s = patience_s
         self._loop: BackendLoop | None = None
         self._show = Bound(show)
@@ -89,6 +90,9 @@ class BackendSimulation(Simulation):
     def _open_servers(self) -> int:
         """The servers are the backend's; while all are down, every query can come to wait."""
         return self.num_queries
+
+    def _set_faults(self, e: int, key: int, last_s: float) -> None:
+        """Faults are the backend's."""
 
     def _drive(self, leg: Leg) -> None:
         if leg.mode == BEGIN:
@@ -143,7 +147,8 @@ def open_surrogate(
         pool: whose server cards are believed; None: the simulation's.
         lengths: as of `SurrogateBackend`.
     """
-    params = simulation.params
+    params, faults = simulation.params, simulation.faults
+    last_s = float(simulation.state.arrival_s[0, simulation.num_queries - 1])
     return SurrogateBackend(
         cards(pool or simulation.pool),
         params.response,
@@ -152,5 +157,7 @@ def open_surrogate(
         max_calls=simulation.num_queries * MAX_AGENTS + 1,
         poll_s=simulation.pool.metrics_poll_s,
         call_timeout_s=simulation.config.call_timeout_s,
+        faults=faults.changes(key, last_s),
+        late_polls=faults.late_polls,
         lengths=lengths,
     )

@@ -68,6 +68,7 @@ class InfraMindEnv(gym.Env[Any, Any]):
         call_attempts: int = 3,
         record_calls: bool = False,
         down_models: Sequence[str] = (),
+        faults: Sequence[dict[str, Any]] = (),
         render_mode: Literal["rgb_array"] | None = None,
         **others: Any,
     ) -> None:

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from inframind_gym.configs import StrictModel, validate, within
 from inframind_gym.errors import ConfigError, require_within, unknown
+from inframind_gym.simulator.faults import Fault
 from inframind_gym.simulator.posterior import text_of
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, Graph, custom_graph
 from inframind_gym.simulator.workload import AgentProfile
@@ -94,6 +95,7 @@ class EnvConfig(StrictModel):
     call_attempts: Annotated[int, within(*RANGES["call_attempts"])] = 3
     record_calls: bool = False
     down_models: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
     @property
     def one_budget_s(self) -> float:

@@ -16,6 +16,7 @@ from inframind_gym.envs.routing.reward import running_cost, step_reward
 from inframind_gym.simulator.jit import inner, jit, prefetch
 from inframind_gym.simulator.native import CACHE_LINE
 from inframind_gym.simulator.server.engine import next_request, reset_cluster
+from inframind_gym.simulator.server.faults import reset_conditions
 from inframind_gym.simulator.server.state import FREE_IDS, Cluster
 from inframind_gym.simulator.workflow.dispatch import (
     BEGIN,
@@ -171,6 +172,7 @@ def drive(
         stream = state.stream[e]
         if mode == BEGIN:
             reset_cluster(cluster, e)
+            reset_conditions(cluster, e)
             start_stream(params, state, e, starts[first + i])
         begin_step(state, e)
         if mode == RESUME:

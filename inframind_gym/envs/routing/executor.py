@@ -79,6 +79,7 @@ class ExecutorEnv(TaggedQueryEnv):
     | `call_attempts` | how often a call that it aborts is sent |
     | `record_calls` | keep a record of every call (`calls()`) |
     | `down_models` | aliases of models that are down |
+    | `faults` | servers that die and return, slow down, lose telemetry: `docs/environments.md` |
 
     `reset(options=…)` takes `arrival_rate_per_min` and `budget_s` (NaN: drawn from the tiers),
     which hold from then on and start a new stream. Reward and cost are computed in

@@ -121,6 +121,7 @@ class PlannerEnv(TaggedQueryEnv):
         call_attempts: int = 3,
         record_calls: bool = False,
         down_models: Sequence[str] = (),
+        faults: Sequence[dict[str, Any]] = (),
         executor: str = "static_mix",
         observe: Literal["query", "infra"] = "query",
         render_mode: Literal["rgb_array"] | None = None,

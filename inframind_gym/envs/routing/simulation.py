@@ -13,6 +13,7 @@ from inframind_gym.envs.routing.layout import SYSTEM_FEATURES, ObservationLayout
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.drift import drift_of
+from inframind_gym.simulator.faults import Faults
 from inframind_gym.simulator.server.evidence import has_evidence, warn_outside
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import Cluster, allocate, cards
@@ -89,6 +90,7 @@ class Simulation:
         num_threads: threads that share the environments; results do not depend on it.
 
     Attributes:
+        faults: of the servers.
         tasks: the queries that streams draw from.
         layout: where each quantity lies in an observation.
         max_queue: upper bound of the queue feature.
@@ -136,6 +138,7 @@ class Simulation:
         self.scheduler = config.scheduler or self.pool.scheduler
         self.execution = config.execution or self.workload.execution
         self.models_up = self._models_up(config.down_models)
+        self.faults = Faults(config.faults, self.pool, self.models_up)
         self.layout = ObservationLayout(
             len(self.pool.models), config.embedding, config.system_features, self.pool.queue_norm
         )
@@ -196,11 +199,14 @@ class Simulation:
         in_flight = self.num_queries * MAX_AGENTS + 1
         if self.config.call_timeout_s is not None:
             in_flight += slots
-        self.cluster: Cluster = allocate(card, self.num_envs, in_flight)
+        self.cluster: Cluster = allocate(
+            card, self.num_envs, in_flight, self.faults.size, self.faults.late_polls
+        )
         done = self.cluster.done  # scratch: each thread needs its own
         others = (self.cluster._replace(done=done.copy()) for _ in range(self._num_threads - 1))
         self._crew = Crew(drive, [self.cluster, *others], place=2)
-        return slots
+        # All that is in flight can be lost at once, and waits while no model is up.
+        return max(slots, self.num_queries) if self.faults.size else slots
 
     @property
     def level(self) -> str:
@@ -261,6 +267,7 @@ class Simulation:
             self._check_length(arrival_s[-1])
             self.state.arrival_s[e, :queries] = arrival_s
             self.state.task[e, :queries] = self._draw_tasks(queries, rng)
+            self._set_faults(e, int(starts[i]["key"]), float(arrival_s[-1]))
         starts["budget_s"] = budgets_s
         starts["num_queries"] = queries
         starts["models_up"] = self.models_up
@@ -294,6 +301,11 @@ class Simulation:
         rows, starts = self._leg.rows if rows is None else rows, self._leg.starts
         self._drive(Leg(STEP, rows, starts, actions, observations, contexts, rewards, costs))
         return self.status
+
+    def _set_faults(self, e: int, key: int, last_s: float) -> None:
+        """Write the faults of a stream whose last query arrives at `last_s`."""
+        if self.faults.size:
+            self.cluster.fault[e] = self.faults.changes(key, last_s)
 
     def _check_length(self, last_s: float) -> None:
         """Refuse a stream in which the servers would be polled for minutes of computing."""

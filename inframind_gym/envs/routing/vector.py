@@ -42,7 +42,8 @@ class InfraMindVectorEnv(BatchEnv):
         actions = action_space(self.simulation)
         self._set_spaces(observation_space(self.simulation), places(self.simulation), actions)
         self._mask = action_mask(self.simulation, self.simulation.models_up, self._highs)
-        shared = SampleMask(actions).of(self._mask)  # by all rows and steps, and so not to write to
+        self._sample_mask = SampleMask(actions)
+        shared = self._sample_mask.of(self._mask)  # by all rows and steps, and so not to write to
         for part in shared if isinstance(shared, tuple) else (shared,):
             part.flags.writeable = False
         self._masks = (shared,) * num_envs
@@ -79,7 +80,12 @@ class InfraMindVectorEnv(BatchEnv):
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(E, M·S) routes to models that are up; at other levels as of the single environments."""
+        if self.simulation.faults.size:
+            return np.stack([self._mask_of(up) for up in self._contexts["models_up"].tolist()])
         return np.tile(self._mask, (self.num_envs, 1))
+
+    def _mask_of(self, up: int) -> NDArray[np.bool_]:
+        return action_mask(self.simulation, up, self._highs)
 
     def _start(
         self, rows: NDArray[np.int64], observations: NDArray[np.float32], *, first: bool
@@ -118,6 +124,12 @@ class InfraMindVectorEnv(BatchEnv):
         return rewards.copy(), costs.copy(), status != DECISION, {}
 
     def _sample_masks(self) -> tuple[Any, ...]:
+        if self.simulation.faults.size:
+            masks = {}
+            up = self._contexts["models_up"].tolist()
+            for mask in set(up):
+                masks[mask] = self._sample_mask.of(self._mask_of(mask))
+            return tuple(masks[mask] for mask in up)
         return self._masks
 
     def _summary(

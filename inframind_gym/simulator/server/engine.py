@@ -296,6 +296,8 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
 
     note_reached(cluster, e, m, decoders + prefill)
     factor = 1.0 + card.slowdown * busy_peers
+    if cluster.fault.shape[1] > 0:
+        factor *= cluster.condition[e, m].pace
     note_first_finish(cluster, e, m)
     steps = server.next_finish - server.clock
     if prefill > 0 or evictions > 0:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.jit import jit
+from inframind_gym.simulator.jit import inner, jit
 from inframind_gym.simulator.server.engine import (
     finish_stretch,
     flush,
@@ -21,9 +21,18 @@ from inframind_gym.simulator.server.engine import (
     reset_cluster,
     submit,
 )
+from inframind_gym.simulator.server.faults import (
+    change_condition,
+    empty_servers_down,
+    is_down,
+    next_fault_s,
+    reset_conditions,
+)
 from inframind_gym.simulator.server.state import (
     DIRTY,
     NEVER_S,
+    NO_REQUEST,
+    OLDEST,
     Cluster,
     allocate,
 )
@@ -42,6 +51,7 @@ def replay_requests(
     output_tokens: ArrayLike,
     priority: ArrayLike | None = None,
     timeout_s: float = NEVER_S,
+    faults: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """Serve requests that arrive at given times and say what became of each.
 
@@ -53,11 +63,13 @@ def replay_requests(
         output_tokens: (n,) tokens to emit, at least 1.
         priority: (n,) lower first; without it, first come first served.
         timeout_s: after which a client aborts its request.
+        faults: (F,) FAULT, by time, the last at infinity; requests at a server that is down are
+            lost.
 
     Returns:
         (n,) SERVED records: start of the step of first admission, end of the step that emitted the
         first token, end of the last step, s; and how often it was evicted. Of one that was aborted
-        NaN and 0.
+        or lost NaN and 0.
 
     Raises:
         InfraMindError: arrays of unequal length, times not ascending, counts below 1, a server that
@@ -89,7 +101,9 @@ def replay_requests(
         )
     for field in ("admitted_s", "first_token_s", "finish_s"):
         out[field] = np.nan
-    cluster = allocate(card, 1, len(times))
+    cluster = allocate(card, 1, len(times), 0 if faults is None else len(faults))
+    if faults is not None:
+        cluster.fault[0] = faults
     _replay(cluster, where, times, prompts, outputs, order, timeout_s, out)
     return out
 
@@ -107,6 +121,7 @@ def _replay(
 ) -> None:
     e = 0
     reset_cluster(cluster, e)
+    reset_conditions(cluster, e)
     now_s = 0.0
     arrived = 0
     total = len(submit_s)
@@ -114,12 +129,13 @@ def _replay(
         end_s, m = next_end(cluster, e)
         arrival_s = submit_s[arrived] if arrived < total else NEVER_S
         timeout_s, late = next_timeout(cluster, e, limit_s)
-        next_s = min(end_s, arrival_s)
+        fault_s = next_fault_s(cluster, e)
+        next_s = min(end_s, min(arrival_s, fault_s))
         if cluster.counts[e, DIRTY] and next_s > now_s:
             flush(cluster, e, now_s)
             continue
         next_s = min(next_s, timeout_s)
-        if next_s == NEVER_S:
+        if min(end_s, min(arrival_s, timeout_s)) == NEVER_S:
             return
         now_s = next_s
         if end_s == next_s:
@@ -134,10 +150,7 @@ def _replay(
                     served.evictions = request.evictions
                     unwatch(cluster, e, identity)
                 release_request(cluster, e, identity)
-        elif timeout_s == next_s and arrival_s > next_s:
-            unwatch(cluster, e, late)
-            abort(cluster, e, late, now_s)
-        else:
+        elif arrival_s == next_s:
             identity = submit(
                 cluster,
                 e,
@@ -148,6 +161,27 @@ def _replay(
                 output_tokens[arrived],
             )
             cluster.request[e, identity].query = arrived
-            if limit_s < NEVER_S:
+            if limit_s < NEVER_S or cluster.fault.shape[1] > 0:
                 watch(cluster, e, identity, 1)
             arrived += 1
+            if is_down(cluster, e, server[arrived - 1]):
+                lose_requests(cluster, e)
+        elif fault_s == next_s:
+            change_condition(cluster, e, now_s, 0)
+            lose_requests(cluster, e)
+        else:
+            unwatch(cluster, e, late)
+            abort(cluster, e, late, now_s)
+
+
+@inner
+def lose_requests(cluster: Cluster, e: int) -> None:
+    """Give up the requests at servers that are down."""
+    identity = int(cluster.counts[e, OLDEST])
+    while identity != NO_REQUEST:
+        following = int(cluster.timer[e, identity].newer)
+        if is_down(cluster, e, cluster.request[e, identity].server):
+            unwatch(cluster, e, identity)
+            release_request(cluster, e, identity)
+        identity = following
+    empty_servers_down(cluster, e)

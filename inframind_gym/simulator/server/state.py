@@ -112,6 +112,31 @@ TIMER: Final = np.dtype(
     align=True,
 )
 
+# A change of a server's condition; a stream's changes are sorted by time, the last at infinity.
+FAULT: Final = np.dtype(
+    [
+        ("at_s", "f8"),
+        ("pace", "f8"),  # its steps take so many times as long
+        ("late_polls", "i4"),  # its readings arrive so much later, or LOST
+        ("model", "i2"),
+        ("down", "i2"),  # 1: it is down
+    ],
+    align=True,
+)
+LOST: Final = 1 << 30  # polls
+
+# The present condition of a server, where there are faults.
+CONDITION: Final = np.dtype(
+    [
+        ("pace", "f8"),
+        ("taken_s", "f8"),  # when the reading that is shown was taken
+        ("late_polls", "i4"),
+        ("shown", "i4"),  # the poll that is shown
+        ("down", "i4"),
+    ],
+    align=True,
+)
+
 # A call that ended with the last step, while the next one was scheduled already.
 LEAVING: Final = np.dtype(
     [("priority", "f8"), ("seq", "i4"), ("computed", "i4"), ("findable", "i4")], align=True
@@ -128,8 +153,8 @@ class Cluster(NamedTuple):
     free: NDArray[np.int32]  # (E, R) stack of returned request ids
     freed_before: NDArray[np.int32]  # (E, R) the server's freed_blocks at the request's eviction
     timer: NDArray[Any]  # (E, R) TIMER
-    counts: NDArray[np.int32]  # (E, 6): ids on the stack, ids ever used, next seq, dirty servers,
-    # and of the calls that are waited for the oldest and the newest
+    counts: NDArray[np.int32]  # (E, 7): ids on the stack, ids ever used, next seq, dirty servers,
+    # of the calls that are waited for the oldest and the newest, and the next fault
     busy: NDArray[np.uint32]  # (E,) bit mask of servers that had work at the last flush
     seen: NDArray[np.float32]  # (E, 3, M) telemetry of the last poll, normalised: QUEUE, E2E, KV
     running: NDArray[np.int32]  # (E, M, S) request ids in order of admission
@@ -140,6 +165,9 @@ class Cluster(NamedTuple):
     done: NDArray[np.int32]  # (S,) scratch: requests that ended with the last stretch
     reached: NDArray[np.int32]  # (E, M, 2) most sequences at once, most new tokens of a step; never
     # reset: `evidence.py` compares them with what the cards were fitted to
+    fault: NDArray[Any]  # (E, F) FAULT; F = 0: there are none, and then the next two are empty
+    condition: NDArray[Any]  # (E, M) CONDITION
+    reading: NDArray[np.float64]  # (E, H, 4, M) of the last H polls: QUEUE, E2E, KV, TAKEN
 
 
 FREE_IDS: Final = 0
@@ -148,6 +176,7 @@ NEXT_SEQ: Final = 2
 DIRTY: Final = 3
 OLDEST: Final = 4
 NEWEST: Final = 5
+NEXT_FAULT: Final = 6
 
 
 def card_record(card: ServerCard, slowdown: float = 0.0, peers: int = 0) -> NDArray[Any]:
@@ -211,8 +240,22 @@ def linear_cards(card: NDArray[Any]) -> NDArray[Any]:
     return out
 
 
-def allocate(card: NDArray[Any], num_envs: int, max_requests: int) -> Cluster:
-    """Arrays for `num_envs` clusters with at most `max_requests` calls in flight in each."""
+def allocate(
+    card: NDArray[Any],
+    num_envs: int,
+    max_requests: int,
+    num_faults: int = 0,
+    late_polls: int = 0,
+) -> Cluster:
+    """Arrays for clusters.
+
+    Args:
+        card: (M,) server cards.
+        num_envs: E.
+        max_requests: most calls in flight in each.
+        num_faults: F, changes of the servers' conditions, the last at infinity; 0: none.
+        late_polls: polls by which readings are late at most, lost ones apart.
+    """
     models = len(card)
     slots = int(card["max_num_seqs"].max())
     return Cluster(
@@ -223,7 +266,7 @@ def allocate(card: NDArray[Any], num_envs: int, max_requests: int) -> Cluster:
         free=np.zeros((num_envs, max_requests), np.int32),
         freed_before=np.zeros((num_envs, max_requests), np.int32),
         timer=np.zeros((num_envs, max_requests), TIMER),
-        counts=np.zeros((num_envs, 6), np.int32),
+        counts=np.zeros((num_envs, 7), np.int32),
         busy=np.zeros(num_envs, np.uint32),
         seen=np.zeros((num_envs, 3, models), np.float32),
         running=aligned((num_envs, models, slots), np.int32),
@@ -233,4 +276,7 @@ def allocate(card: NDArray[Any], num_envs: int, max_requests: int) -> Cluster:
         leaving=np.zeros((num_envs, models, slots), LEAVING),
         done=np.zeros(slots, np.int32),
         reached=np.zeros((num_envs, models, 2), np.int32),
+        fault=np.zeros((num_envs, num_faults), FAULT),
+        condition=np.zeros((num_envs if num_faults else 0, models), CONDITION),
+        reading=np.zeros((num_envs if num_faults else 0, late_polls + 1, 4, models)),
     )

@@ -31,7 +31,25 @@ from inframind_gym.simulator.server.engine import (
     reset_cluster,
     submit,
 )
-from inframind_gym.simulator.server.state import DIRTY, NEVER_S, Cluster, allocate
+from inframind_gym.simulator.server.faults import (
+    NO_NEWS,
+    change_condition,
+    empty_servers_down,
+    forget_future,
+    is_down,
+    news_of,
+    next_fault_s,
+    read_metrics,
+    reset_conditions,
+)
+from inframind_gym.simulator.server.state import (
+    DIRTY,
+    NEVER_S,
+    NO_REQUEST,
+    OLDEST,
+    Cluster,
+    allocate,
+)
 from inframind_gym.simulator.server.telemetry import (
     E2E,
     KV,
@@ -48,9 +66,9 @@ _CLOCK: Final = np.dtype(
     [
         ("now_s", "f8"),
         ("poll_s", "f8"),
-        ("taken_s", "f8"),
         ("call_timeout_s", "f8"),  # infinity: none
         ("polls", "i8"),
+        ("refused", "i8"),  # 1: a call was sent to a server that is down
     ]
 )
 _ENDED: Final = np.dtype(
@@ -60,7 +78,7 @@ _ENDED: Final = np.dtype(
         ("first_token_s", "f8"),
         ("call", "i8"),
         ("evictions", "i8"),
-        ("failed", "i8"),  # 1: it timed out
+        ("failed", "i8"),  # 1: it timed out, or its server went down
     ]
 )
 
@@ -80,6 +98,8 @@ class SurrogateBackend:
         max_calls: most calls in flight.
         poll_s: interval at which the metrics are polled.
         call_timeout_s: after which a call has failed; None: never.
+        faults: (F,) FAULT, changes of the servers' conditions; empty: none.
+        late_polls: polls by which their readings are late at most.
         lengths: of prompts and answers, where they are known; None: as planned and drawn.
     """
 
@@ -93,11 +113,16 @@ class SurrogateBackend:
         max_calls: int,
         poll_s: float = 5.0,
         call_timeout_s: float | None = None,
+        faults: NDArray[Any] | None = None,
+        late_polls: int = 0,
         lengths: Lengths | None = None,
     ) -> None:
         self._lengths = lengths
         # What was aborted while it ran keeps its place until the step ends.
-        self._cluster = allocate(card, 1, max_calls + int(card["max_num_seqs"].sum()))
+        slots, changes = card["max_num_seqs"], 0 if faults is None else len(faults)
+        self._cluster = allocate(card, 1, max_calls + int(slots.sum()), changes, late_polls)
+        if faults is not None:
+            self._cluster.fault[0] = faults
         self._tables = tables
         self._role_fit = role_fit
         self._key: Any = np.uint64(key)
@@ -106,7 +131,8 @@ class SurrogateBackend:
         self._clock["call_timeout_s"] = NEVER_S if call_timeout_s is None else call_timeout_s
         self._metrics = np.zeros((3, len(card)))
         self._metrics[E2E] = np.nan
-        self._ended = np.zeros(int(card["max_num_seqs"].max()), _ENDED)
+        self._taken_s = np.zeros(len(card))
+        self._ended = np.zeros(max_calls if changes else int(slots.max()), _ENDED)
         self._outcome: dict[int, tuple[Call, int, bool, bool]] = {}
         self._right: dict[int, int] = {}  # per query in flight, mask of the nodes that are right
         self._answer = np.zeros(3, np.int64)  # tokens, whether it will be cut, whether right
@@ -127,7 +153,7 @@ class SurrogateBackend:
             self._tables,
             self._role_fit,
             self._key,
-            self.now_s(),
+            self._clock,
             call.id,
             call.query,
             call.task,
@@ -148,11 +174,13 @@ class SurrogateBackend:
         self._outcome[call.id] = call, tokens, bool(truncated), bool(right)
 
     def wait(self, until_s: float | None) -> list[Completion]:
-        """Advance the servers to the next completion, or to `until_s`."""
+        """Advance to the next completion, or to `until_s` or a server's return before it."""
         if until_s is None and not self._outcome:
             return []
         limit_s = np.inf if until_s is None else max(until_s, self.now_s())
-        count = self._run(self._cluster, self._clock, self._metrics, limit_s, self._ended)
+        count = self._run(
+            self._cluster, self._clock, self._metrics, self._taken_s, limit_s, self._ended
+        )
         return [self._completion(self._ended[i]) for i in range(count)]
 
     def _completion(self, ended: np.void) -> Completion:
@@ -184,15 +212,17 @@ class SurrogateBackend:
         clock = self._clock[0]
         return Telemetry(
             polls=int(clock["polls"]),
-            taken_s=[float(clock["taken_s"])] * self._metrics.shape[1],
+            taken_s=self._taken_s.tolist(),
             depth_req=self._metrics[QUEUE].tolist(),
             e2e_s=self._metrics[E2E].tolist(),
             kv_frac=self._metrics[KV].tolist(),
         )
 
     def models_up(self) -> int:
-        """All of them: a simulated server never goes down by itself."""
-        return (1 << self._metrics.shape[1]) - 1
+        """All of them, but for those that a fault has taken down."""
+        down = self._cluster.condition["down"].ravel()  # empty without faults
+        every = (1 << self._metrics.shape[1]) - 1
+        return every & ~sum(1 << m for m in np.flatnonzero(down).tolist())
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -201,6 +231,7 @@ class SurrogateBackend:
 @jit
 def _reset(cluster: Cluster) -> None:
     reset_cluster(cluster, 0)
+    reset_conditions(cluster, 0)
 
 
 @jit
@@ -209,7 +240,7 @@ def _send(
     tables: ResponseTables,
     role_fit: NDArray[np.float32],
     key: int,
-    now_s: float,
+    clock: NDArray[Any],
     call: int,
     ordinal: int,
     task: int,
@@ -241,9 +272,11 @@ def _send(
         tables, role_fit, task, role, node, phase, strategy, structure, sources, good
     )
     is_right = answer_right(tables, key, ordinal, task, place, model, bonus, truncated)
-    identity = submit(cluster, 0, model, now_s, priority, prompt_tokens, tokens)
+    identity = submit(cluster, 0, model, clock[0].now_s, priority, prompt_tokens, tokens)
     cluster.request[0, identity].query = call
     watch(cluster, 0, identity, 1)
+    if is_down(cluster, 0, model):
+        clock[0].refused = 1
     answer[0], answer[1], answer[2] = tokens, truncated, is_right
 
 
@@ -258,21 +291,65 @@ def _note_end(request: Any, ended: Any, failed: int) -> None:
     ended.failed = failed
 
 
+@inner
+def _lose_calls(cluster: Cluster, now_s: float, ended: NDArray[Any]) -> int:
+    """Write the calls at servers that are down into `ended`, in the order of their submission."""
+    count = 0
+    identity = int(cluster.counts[0, OLDEST])
+    while identity != NO_REQUEST:
+        following = int(cluster.timer[0, identity].newer)
+        if is_down(cluster, 0, cluster.request[0, identity].server):
+            forget_future(cluster, 0, identity, now_s)
+            _note_end(cluster.request[0, identity], ended[count], 1)
+            unwatch(cluster, 0, identity)
+            release_request(cluster, 0, identity)
+            count += 1
+        identity = following
+    empty_servers_down(cluster, 0)
+    return count
+
+
+@inner
+def _show(
+    cluster: Cluster,
+    m: int,
+    polls: int,
+    metrics: NDArray[np.float64],
+    taken_s: NDArray[np.float64],
+) -> None:
+    """Write a server's reading into `metrics`, if one has arrived."""
+    slot = news_of(cluster, 0, m, polls)
+    if slot != NO_NEWS:
+        taken_s[m] = cluster.condition[0, m].taken_s
+        for value in range(metrics.shape[0]):
+            metrics[value, m] = cluster.reading[0, slot, value, m]
+
+
 @jit
 def _run(
     cluster: Cluster,
     clock: NDArray[Any],
     metrics: NDArray[np.float64],
+    taken_s: NDArray[np.float64],
     until_s: float,
     ended: NDArray[Any],
 ) -> int:
-    """Let time run until calls end, and write them into `ended`; 0 when `until_s` is reached."""
+    """Let time run until calls end, and write them into `ended`.
+
+    Returns:
+        How many; 0 when `until_s` is reached, or a server is back before it.
+    """
     time = clock[0]
+    models = metrics.shape[1]
+    if time.refused:
+        time.refused = 0
+        return _lose_calls(cluster, time.now_s, ended)
     while True:
         end_s, m = next_end(cluster, 0)
         poll_s = time.poll_s * (time.polls + 1)
         timeout_s, late = next_timeout(cluster, 0, time.call_timeout_s)
-        next_s = min(end_s, min(until_s, poll_s))
+        fault_s = next_fault_s(cluster, 0)
+        next_s = min(min(end_s, fault_s), min(until_s, poll_s))
         if cluster.counts[0, DIRTY] and next_s > time.now_s:
             flush(cluster, 0, time.now_s)
             continue
@@ -292,17 +369,32 @@ def _run(
                 return count
         elif until_s == next_s:
             return 0
+        elif fault_s == next_s:
+            m = change_condition(cluster, 0, next_s, time.polls)
+            if m >= models:
+                _show(cluster, m - models, time.polls, metrics, taken_s)
+                if until_s < NEVER_S:
+                    return 0
+            elif is_down(cluster, 0, m):
+                count = _lose_calls(cluster, next_s, ended)
+                if count > 0:
+                    return count
         elif timeout_s == next_s:
             _note_end(cluster.request[0, late], ended[0], 1)
             unwatch(cluster, 0, late)
             abort(cluster, 0, late, next_s)
             return 1
+        elif cluster.fault.shape[1] > 0:
+            time.polls += 1
+            read_metrics(cluster, 0, next_s, time.polls, True)
+            for server in range(models):
+                _show(cluster, server, time.polls, metrics, taken_s)
         else:
-            for server in range(metrics.shape[1]):
+            for server in range(models):
+                taken_s[server] = next_s
                 metrics[QUEUE, server] = depth_req(cluster, 0, server)
                 e2e_s = recent_e2e_s(cluster, 0, server)
                 if e2e_s == e2e_s:
                     metrics[E2E, server] = e2e_s
                 metrics[KV, server] = kv_frac(cluster, 0, server, next_s)
             time.polls += 1
-            time.taken_s = next_s

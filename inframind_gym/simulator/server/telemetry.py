@@ -22,6 +22,7 @@ QUEUE = 0  # telemetry features, by position in `inframind_gym.envs.routing.layo
 E2E = 1
 KV = 2
 IN_FLIGHT = 3  # not noted but counted
+TAKEN = 3  # of a reading: when it was taken, s
 
 
 @inner
@@ -56,6 +57,15 @@ def note(
 
 
 @inner
+def with_kv(features: Any) -> bool:
+    """Return whether the use of the cache is among the observed features (F,)."""
+    observed = False
+    for f in range(features.shape[0]):
+        observed = observed or features[f] == KV
+    return observed
+
+
+@inner
 def poll(
     cluster: Cluster, e: int, now_s: float, features: Any, queue_norm: float, queue_high: float
 ) -> None:
@@ -64,9 +74,7 @@ def poll(
     The use of the cache is counted only where it is among the observed `features`: it means going
     through all running requests.
     """
-    with_kv = False
-    for f in range(features.shape[0]):
-        with_kv = with_kv or features[f] == KV
+    observed = with_kv(features)
     for m in range(cluster.card.shape[0]):
         note(
             cluster.seen,
@@ -74,7 +82,7 @@ def poll(
             m,
             depth_req(cluster, e, m),
             recent_e2e_s(cluster, e, m),
-            kv_frac(cluster, e, m, now_s) if with_kv else 0.0,
+            kv_frac(cluster, e, m, now_s) if observed else 0.0,
             queue_norm,
             queue_high,
         )

@@ -97,8 +97,9 @@ class Backend(Protocol):
                 has passed asks for what has completed already.
 
         Returns:
-            Completions in the order of `finish_s`; empty only when the time was reached. Every
-            call that was submitted completes once, at its own time limit if by nothing else.
+            Completions in the order of `finish_s`; empty only when the time was reached, or a model
+            has come back before it. Every call that was submitted completes once, at its own time
+            limit if by nothing else.
         """
         ...
 

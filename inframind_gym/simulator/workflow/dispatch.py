@@ -100,6 +100,8 @@ def next_event(params: EnvParams, state: EnvState, e: int) -> tuple[int, int, in
         if stream.live == IS_TAKEN:
             stream.live = IS_OVER
             slot, node = int(stream.slot), int(stream.node)
+        elif stream.models_up == 0:  # nothing to choose from: decisions are held back
+            return WAIT, NO_SLOT, 0
         else:
             slot, node = pop_ready(state, e)
             if state.query[e, slot].is_controlled and (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,9 +24,25 @@ pytest.importorskip("httptools")
 
 from inframind_gym import cli
 from inframind_gym.calibration.request_log import read_log
+from inframind_gym.live.gateway.metrics import Metrics
 from tests.live.gateway.rig import Server, chat, running
 from tests.live.vllm_server.fake import Answer, records, until
 from tests.live.vllm_server.live_play import pool_at
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_every_metric_is_in_the_documentation() -> None:
+    """Those of routers above, and what a gateway adds below."""
+    text = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    of_routers, of_gateways = (
+        set(re.findall(r"^\| `(inframind_\w+)`", part, re.MULTILINE))
+        for part in text.split("\nA [gateway]")
+    )
+    families = {
+        f.name + ("_total" if f.type == "counter" else "") for f in Metrics().registry.collect()
+    }
+    assert families - of_routers == of_gateways
 
 
 def free_port() -> int:

@@ -225,13 +225,17 @@ def test_the_command_writes_a_pool_that_is_read_back(tmp_path: Path) -> None:
     assert "estimates, not measured: qwen-14b" in said
 
 
-def test_numbers_that_no_source_confirms_are_named(tmp_path: Path) -> None:
+def test_numbers_that_no_source_confirms_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows: list[Any] = [*hardware().gpus.values(), *map(find_architecture, known_models())]
     for row in rows:
         assert row.source is not None
         assert row.source.startswith("https://")
     out = tmp_path / "pool.yaml"
     command = ["pool", "new", "--models", "llama-3.1-8b", "--out", str(out), "--force", "--gpu"]
+    guessed = hardware().gpus["A10G"].model_copy(update={"unverified": "bf16_tflops"})
+    monkeypatch.setitem(hardware().gpus, "A10G", guessed)
     for gpu, said in {"A10G": "A10G: no source confirms bf16_tflops", "L4": ""}.items():
         done = CliRunner().invoke(app, [*command, gpu])
         assert done.exit_code == 0, done.output

@@ -80,6 +80,7 @@ class RefRequest:
     emitted: int = 0  # output tokens so far; never lost
     computed: int = 0  # tokens whose KV is in the cache; lost by an eviction
     prefill_target: int = 0  # prompt, plus the tokens emitted before the last eviction
+    lost: bool = False  # its server went down, or was down when it was sent
     known_tokens: int = 0  # prompt and output as far as the scheduler has seen them
     blocks: int = 0  # KV blocks held
     cached_tokens: int = 0  # tokens that can be found again in the blocks it holds or last held
@@ -98,6 +99,16 @@ class RefRequest:
     def wanted_tokens(self) -> int:
         """New tokens it would compute in the next step, were there no token budget."""
         return self.prefill_target - self.computed if self.in_prefill else 1
+
+
+@dataclass(frozen=True)
+class RefFault:
+    """A server is down, or slow, for a while."""
+
+    server: int
+    from_s: float
+    to_s: float
+    slower: float = math.inf  # its steps take so many times as long; infinity: it is down
 
 
 @dataclass(frozen=True)
@@ -134,6 +145,7 @@ class _Engine:
     evicted: list[RefRequest] = field(default_factory=list)  # in this step
     admitted: list[RefRequest] = field(default_factory=list)  # in this step
     in_step: bool = False
+    slower: float = 1.0  # of the steps that start now
     steps: list[StepRecord] = field(default_factory=list)
 
     def has_work(self) -> bool:
@@ -285,7 +297,7 @@ class _Engine:
             + self.server.per_attention_unit_s * attention_units
             + self.server.sparse_s * (1.0 - math.exp(-new_tokens / self.server.sparse_tokens))
         )
-        return alone_s * (1.0 + self.server.slowdown * busy_peers)
+        return alone_s * (1.0 + self.server.slowdown * busy_peers) * self.slower
 
     # --- ending it ----------------------------------------------------------------------------
 
@@ -310,6 +322,13 @@ class _Engine:
         self.aborted = []
         self.in_step = False
 
+    def die(self) -> None:
+        """Go down: everything is lost, what the cache contains too."""
+        for request in self.waiting + self.running:
+            request.lost = True
+        self.waiting, self.running, self.leaving, self.aborted = [], [], [], []
+        self.batch, self.left_over, self.in_step = {}, [], False
+
     def abort(self, request: RefRequest) -> None:
         """The client waits no longer."""
         if request in self.waiting:
@@ -329,11 +348,18 @@ class ReferenceKernel:
         [3]
     """
 
-    def __init__(self, servers: Sequence[RefServer], timeout_s: float = math.inf) -> None:
+    def __init__(
+        self,
+        servers: Sequence[RefServer],
+        timeout_s: float = math.inf,
+        faults: Sequence[RefFault] = (),
+    ) -> None:
         """Start at time 0 with `servers` idle; peers are indices into this sequence.
 
         A request that has not ended `timeout_s` after its submission is aborted by its client.
+        Requests at a server that is down are lost.
         """
+        self._faults = faults
         self._timeout_s = timeout_s
         self._watched: list[RefRequest] = []  # submitted, in that order
         self.now_s = 0.0
@@ -364,9 +390,10 @@ class ReferenceKernel:
         """Move the clock to the next event and do everything that happens at that instant."""
         step_ends = [engine.steps[-1].end_s for engine in self._engines if engine.in_step]
         submissions = [request.submit_s for request in self._pending[:1]]
-        self._watched = [request for request in self._watched if math.isnan(request.finish_s)]
+        self._watched = [r for r in self._watched if math.isnan(r.finish_s) and not r.lost]
         timeouts = [request.submit_s + self._timeout_s for request in self._watched[:1]]
-        self.now_s = min(step_ends + submissions + timeouts)
+        changes = [time for f in self._faults for time in (f.from_s, f.to_s) if time > self.now_s]
+        self.now_s = min(step_ends + submissions + timeouts + changes)
 
         # First, on all servers, what finishes now.
         for engine in self._engines:
@@ -381,15 +408,25 @@ class ReferenceKernel:
             self._engines[request.server].waiting.append(request)
             self._watched.append(request)
 
+        # Then what goes wrong now.
+        for m, engine in enumerate(self._engines):
+            factors = [f.slower for f in self._faults if f.server == m and self._is_on(f)]
+            engine.slower = math.prod(factor for factor in factors if factor < math.inf)
+            if math.inf in factors:
+                engine.die()
+
         # ... the steps that start now see all of it, as do their busy peers.
         self._start_steps()
 
         # Last what times out; those that waited behind it may fit.
         while self._watched and self._watched[0].submit_s + self._timeout_s == self.now_s:
             request = self._watched.pop(0)
-            if math.isnan(request.finish_s):
+            if math.isnan(request.finish_s) and not request.lost:
                 self._engines[request.server].abort(request)
         self._start_steps()
+
+    def _is_on(self, fault: RefFault) -> bool:
+        return fault.from_s <= self.now_s < fault.to_s
 
     def _start_steps(self) -> None:
         for engine in self._engines:

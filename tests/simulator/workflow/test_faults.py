@@ -1,0 +1,258 @@
+"""Faults within an episode: the driver agrees with the compiled loop, and with live servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import inframind_gym  # noqa: F401
+from inframind_gym.envs.routing.config import env_config
+from inframind_gym.envs.routing.simulation import Simulation
+from inframind_gym.errors import ConfigError
+from inframind_gym.live.config import live_config
+from inframind_gym.simulator.faults import Faults
+from inframind_gym.simulator.server.state import LOST
+from tests.simulator.workflow.backend_play import both, by_node, play, same_sweep
+
+MODELS = ("llama-3b", "deepseek-32b", "qwen-14b", "mistral-24b", "llama-8b")
+ALL_DOWN = [
+    {"kind": "down", "model": m, "from_s": 4.0 + i, "to_s": 30.0} for i, m in enumerate(MODELS)
+]
+Seen = tuple[NDArray[Any], NDArray[np.float32]]  # contexts, observations
+SECONDS = st.floats(0.5, 30.0)
+
+
+@st.composite
+def faults(draw: st.DrawFn) -> list[dict[str, Any]]:
+    found = []
+    for _ in range(draw(st.integers(1, 4))):
+        fault: dict[str, Any] = {
+            "kind": draw(st.sampled_from(["down", "down", "slow", "telemetry"]))
+        }
+        if draw(st.booleans()):
+            fault["model"] = draw(st.sampled_from(MODELS))
+            fault["from_s"] = draw(SECONDS)
+            fault["to_s"] = fault["from_s"] + draw(SECONDS)
+        else:
+            fault["every_s"], fault["lasts_s"] = draw(SECONDS), draw(SECONDS)
+        if fault["kind"] == "slow":
+            fault["factor"] = draw(st.floats(0.5, 4.0))
+        if fault["kind"] == "telemetry" and draw(st.booleans()):
+            fault["delay_s"] = draw(SECONDS)
+        found.append(fault)
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(faults(), st.integers(0, 99), st.sampled_from(["parallel", "sequential"]), st.booleans())
+def test_the_driver_agrees_with_the_compiled_loop(
+    drawn: list[dict[str, Any]], seed: int, execution: str, impatient: bool
+) -> None:
+    same_sweep(
+        *both(
+            False,
+            seed,
+            300.0,
+            level="joint",
+            execution=execution,
+            system_features=["queue", "e2e", "kv"],
+            call_timeout_s=7.3 if impatient else None,
+            call_attempts=2,
+            faults=drawn,
+        )
+    )
+
+
+@pytest.mark.parametrize("background", ["static_mix", "round_robin", "least_loaded"])
+def test_one_query_among_background_traffic(background: str) -> None:
+    drawn = [{"kind": "down", "every_s": 20, "lasts_s": 20}]
+    ours, theirs = both(True, 5, 100.0, background=background, faults=drawn)
+    assert ours.calls["failed"].any()
+    same_sweep(ours, theirs)
+
+
+def test_nothing_is_decided_while_no_model_is_up() -> None:
+    ours, theirs = both(False, 3, 300.0, faults=ALL_DOWN, call_attempts=2)
+    same_sweep(ours, theirs)
+    times = ours.contexts["time_s"][:-1]
+    assert not ((times >= 8.0) & (times < 30.0)).any()
+    assert (times < 8.0).any() and (times >= 30.0).any()
+    assert len(ours.completed) == 30
+    assert ours.contexts["models_up"][:-1].min() > 0
+    failed = ours.calls[ours.calls["failed"] == 1]
+    assert set(failed["finish_s"].tolist()) <= {4.0, 5.0, 6.0, 7.0, 8.0}
+    # Of those that were lost last the second attempt was in vain, too.
+    last = failed[failed["finish_s"] == 8.0]
+    assert len(last) and (last["submit_s"] == 8.0).any()
+
+
+def test_a_lost_call_is_sent_again_at_once_to_the_next_model_that_is_up() -> None:
+    down = [{"kind": "down", "model": "qwen-14b", "from_s": 3.0, "to_s": 60.0}]
+    ours, theirs = both(False, 1, 600.0, faults=down)
+    same_sweep(ours, theirs)
+    failed = ours.calls[ours.calls["failed"] == 1]
+    place = MODELS_IN_POOL.index("qwen-14b")
+    assert len(failed) and (failed["model"] == place).all() and (failed["finish_s"] == 3.0).all()
+    assert not failed["output_tokens"].any()
+    assert not (failed["first_token_s"] > 3.0).any()
+    after = ours.calls[(ours.calls["submit_s"] >= 3.0) & (ours.calls["submit_s"] < 60.0)]
+    assert not (after["model"] == place).any()
+    for call in failed:
+        again = after[
+            (after["query"] == call["query"])
+            & (after["node"] == call["node"])
+            & (after["phase"] == call["phase"])
+        ]
+        assert len(again) == 1 and again["submit_s"][0] == 3.0
+    up = ours.contexts["models_up"] >> place & 1
+    assert np.array_equal(
+        up == 0, (ours.contexts["time_s"] >= 3.0) & (ours.contexts["time_s"] < 60.0)
+    )
+
+
+MODELS_IN_POOL = tuple(Simulation(env_config({}), 1, one_query=False).pool.aliases)
+
+
+def test_a_slow_server_takes_longer_by_the_factor() -> None:
+    took = []
+    for factor in (1.0, 2.0):
+        slow = [{"kind": "slow", "model": "qwen-14b", "from_s": 0.0, "to_s": 1e5, "factor": factor}]
+        arguments = {
+            "num_queries": 1,
+            "observation": "index",
+            "record_calls": True,
+            "faults": slow,
+            "planner": {"topology": "IO", "num_agents": 1},
+        }
+        simulation = Simulation(env_config(arguments), 1, one_query=False)
+        calls = play(simulation, by_node([MODELS_IN_POOL.index("qwen-14b")])).calls
+        took.append(float(calls["finish_s"][0] - calls["submit_s"][0]))
+    assert took[1] == pytest.approx(2.0 * took[0])
+
+
+def telemetry(delay_s: float | None) -> tuple[Seen, Seen]:
+    fault: dict[str, Any] = {"kind": "telemetry", "from_s": 20.0, "to_s": 70.0}
+    if delay_s is not None:
+        fault["delay_s"] = delay_s
+    sweeps = []
+    for given_faults in ([], [fault]):
+        config = env_config({"num_queries": 200, "observation": "index", "faults": given_faults})
+        config = config.model_copy(update={"record_calls": True})
+        simulation = Simulation(config, 1, one_query=False)
+        # Always the same routes: with and without the fault the servers do the same.
+        sweeps.append(play(simulation, by_node([0, 1, 2, 3, 4]), rate_per_min=100.0))
+    plain, faulty = sweeps
+    assert np.array_equal(plain.calls, faulty.calls)
+    return (plain.contexts, plain.observations), (faulty.contexts, faulty.observations)
+
+
+def test_telemetry_that_is_late_shows_what_was_seen_before() -> None:
+    (plain, seen), (faulty, shown) = telemetry(12.0)  # three polls of 5 s
+    during = (faulty["time_s"] > 40.0) & (faulty["time_s"] < 70.0)
+    np.testing.assert_allclose(
+        faulty["telemetry_age_s"][during], plain["telemetry_age_s"][during] + 15.0
+    )
+    for i in np.flatnonzero(during)[::7]:
+        poll = int(plain["poll"][i]) - 3
+        past = np.flatnonzero(plain["poll"] == poll)
+        if len(past):
+            assert np.array_equal(shown[i][3:], seen[past[0]][3:])
+    after = faulty["time_s"] > 76.0
+    assert np.array_equal(seen[after], shown[after])
+
+
+def test_telemetry_that_is_lost_stays_as_it_was() -> None:
+    (_, seen), (faulty, shown) = telemetry(None)
+    during = (faulty["time_s"] > 20.0) & (faulty["time_s"] < 70.0)
+    assert len(np.unique(shown[during][:, 3:], axis=0)) == 1
+    assert len(np.unique(seen[during][:, 3:], axis=0)) > 3
+    np.testing.assert_allclose(faulty["time_s"][during] - faulty["telemetry_age_s"][during], 15.0)
+
+
+def test_batches_and_single_environments_show_who_is_down() -> None:
+    arguments: dict[str, Any] = {"num_queries": 20, "faults": ALL_DOWN[:2], "observation": "index"}
+    batch = gym.make_vec("InfraMind-Stream-v0", num_envs=3, **arguments)
+    single = gym.make("InfraMind-Stream-v0", **arguments)
+    many: Any = batch.unwrapped
+    _, infos = batch.reset(seed=[1, 2, 3])
+    _, info = single.reset(seed=1)
+    seen, over = set(), False
+    while not over:
+        masks = many.action_masks()
+        assert np.array_equal(masks[0], single.unwrapped.action_masks())  # type: ignore[attr-defined]
+        for row in range(3):
+            assert np.array_equal(masks[row], infos["action_mask"][row])
+        assert np.array_equal(masks[0], info["action_mask"])
+        up = many.contexts()["models_up"][:, None] >> np.arange(5) & 1
+        assert np.array_equal(masks, np.repeat(up, 3, axis=1))
+        seen.add(masks[0].sum())
+        actions = np.argmax(masks, axis=1)
+        _, _, ended, _, infos = batch.step(actions)
+        _, _, over, _, info = single.step(int(actions[0]))
+        assert over == ended[0]
+    assert seen >= {9, 12, 15}
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ({"kind": "died"}, "kind"),
+        ({"kind": "down", "model": "qwen-14b"}, "give from_s and to_s"),
+        ({"kind": "down", "from_s": 1, "to_s": 2}, "needs a model"),
+        ({"kind": "down", "model": "qwen-14b", "from_s": 3, "to_s": 2}, "must be after"),
+        ({"kind": "slow", "every_s": 3, "lasts_s": 2}, "needs it"),
+        ({"kind": "down", "every_s": 3, "lasts_s": 2, "delay_s": 1}, "delay_s belongs"),
+        ({"kind": "down", "model": "qwen", "every_s": 3, "lasts_s": 2}, "unknown model 'qwen'"),
+        ({"kind": "down", "model": "llama-3b", "every_s": 3, "lasts_s": 2}, "down_models"),
+        ({"kind": "telemetry", "every_s": 3, "lasts_s": 2, "delay_s": 1e5}, "too long"),
+    ],
+)
+def test_bad_faults_are_refused(fault: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Simulation(env_config({"faults": [fault], "down_models": ["llama-3b"]}), 1, one_query=False)
+
+
+def test_live_servers_have_their_own_faults() -> None:
+    with pytest.raises(ConfigError, match="live ones"):
+        live_config({"faults": ALL_DOWN})
+
+
+def test_drawn_faults_follow_from_the_key() -> None:
+    config = env_config({"faults": [{"kind": "down", "every_s": 100, "lasts_s": 60}]})
+    drawn = Faults(config.faults, Simulation(config, 1, one_query=False).pool, 0b10111)
+    first, again, other = (drawn.changes(key, 1e4) for key in (1, 1, 2**64 - 1))
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+    assert len(first) == drawn.size == 129
+    used = first[np.isfinite(first["at_s"])]
+    assert len(used) > 50 and used["down"].tolist() == [1, 0] * (len(used) // 2)
+    assert set(used["model"].tolist()) == {0, 1, 2, 4}
+    lasted = used["at_s"][1::2] - used["at_s"][::2]
+    assert (lasted >= 30).all() and (lasted <= 90).all()
+    assert np.isinf(first["at_s"][-1])
+
+
+def test_faults_of_one_server_add_up() -> None:
+    entries = [
+        {"kind": "slow", "model": "qwen-14b", "from_s": 1, "to_s": 5, "factor": 2},
+        {"kind": "slow", "model": "qwen-14b", "from_s": 2, "to_s": 9, "factor": 3},
+        {"kind": "telemetry", "model": "qwen-14b", "from_s": 2, "to_s": 3, "delay_s": 6},
+        {"kind": "telemetry", "from_s": 5, "to_s": 9},
+    ]
+    config = env_config({"faults": entries, "down_models": ["llama-3b"]})
+    simulation = Simulation(config, 1, one_query=False)
+    changes = simulation.faults.changes(0, 0.0)
+    mine = changes[changes["model"] == simulation.pool.index("qwen-14b")]
+    mine = mine[np.isfinite(mine["at_s"])]
+    assert mine[["at_s", "pace", "late_polls"]].tolist() == [
+        (1, 2, 0),
+        (2, 6, 2),
+        (3, 6, 0),
+        (5, 3, LOST),
+        (9, 1, 0),
+    ]
