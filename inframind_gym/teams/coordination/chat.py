@@ -10,6 +10,7 @@ from rich.console import Console
 from inframind_gym.errors import InfraMindError
 from inframind_gym.teams.coordination.options import QuerySettings
 from inframind_gym.teams.coordination.report import context_bar, print_answer
+from inframind_gym.teams.coordination.response import UNANSWERED
 from inframind_gym.teams.coordination.system import MultiAgentCoordinator
 
 _COMMANDS: Final = "/trace, /context, /clear, /help, /quit"
@@ -55,7 +56,10 @@ class Chat:
             if line.startswith("/"):
                 self._command(line)
             elif line:
-                self._answer(line)
+                try:
+                    self._answer(line)
+                except KeyboardInterrupt:  # ends the answer, not the conversation
+                    self._say("stopped")
 
     def _command(self, line: str) -> None:
         if line == "/trace":
@@ -78,7 +82,7 @@ class Chat:
             self._say(f"error: {error}")
             return
         print_answer(self._console, response, trace=self._shows_trace)
-        if not response.metadata["decisions"]:  # refused by the screen: nothing to remember
+        if response.metadata["ended_by"] in ("refused", *UNANSWERED):  # nothing to remember
             return
         self.questions += 1
         self.history += [

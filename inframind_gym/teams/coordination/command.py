@@ -95,6 +95,7 @@ def run_coordination(
     for the model, in virtual time.
     """
     from inframind_gym.teams.coordination.faults import parse_fault
+    from inframind_gym.teams.coordination.inputs import checked_query
     from inframind_gym.teams.coordination.scenarios import find_scenario
 
     with friendly(), ExitStack() as stack:
@@ -102,6 +103,8 @@ def run_coordination(
             raise ConfigError("give a question, or --scenario S1 … S8, and not both.")
         if scenario is not None:
             find_scenario(scenario)
+        if question is not None:
+            checked_query(question)
         if fault is not None:
             parse_fault(fault)
         settings: dict[str, Any] = {
@@ -198,6 +201,8 @@ def _open(
 
     variables = read_environment(os.environ, env_file or ENV_FILE)
     given = validate({**variables.settings(), **settings}, QuerySettings, source="inframind team")
+    if given.policy == supervisor.NAME and provider == SIMULATED:
+        raise ConfigError(supervisor.NO_MODEL)
     if given.policy != supervisor.NAME:
         registry.resolve(given.policy)  # whatever is wrong is said before anything is loaded
     if variables.model_fields_set:
@@ -237,10 +242,11 @@ def _open(
 def _ask(pause: Pause) -> Reply:
     """Ask at the terminal whether to go on."""
     from inframind_gym.teams.coordination.graph import Reply
+    from inframind_gym.teams.coordination.report import printable
 
     value = pause.value
     shown = value.model_dump_json() if hasattr(value, "model_dump_json") else str(value)
-    typer.echo(f"{pause.when} {pause.node}: {shown}", err=True)
+    typer.echo(f"{pause.when} {pause.node}: {printable(shown)}", err=True)
     return Reply(typer.confirm("go on?", default=True, err=True))
 
 

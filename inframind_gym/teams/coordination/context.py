@@ -100,9 +100,9 @@ def kv_gib(tokens: int, model: str = MODEL, dtype: str = "fp8") -> float:
 
 def message_tokens(message: Any) -> int:
     """Return the estimated tokens of a message: four bytes of UTF-8 a token, calls included."""
-    size = _size(_get(message, "content"))
-    for call in _get(message, "tool_calls") or ():
-        size += _size(_get(call, "function") or call)
+    size = _size(field_of(message, "content"))
+    for call in field_of(message, "tool_calls") or ():
+        size += _size(field_of(call, "function") or call)
     return -(-size // CHARS_PER_TOKEN)
 
 
@@ -168,7 +168,7 @@ class ContextManager:
     def pre_model_hook(
         self, state: Mapping[str, Any], *, permanent: bool = False
     ) -> dict[str, Any]:
-        """Return LangGraph's update of a state before a call of the model.
+        """Return LangGraph's update of a state before a call of the model, for graphs of yours.
 
         The reducer of `messages` merges what a node returns into what is there, so that a shorter
         list changes nothing. The model's input goes by ``llm_input_messages`` instead.
@@ -232,11 +232,12 @@ class ContextManager:
 
 def role_of(message: Any) -> str:
     """Return "system", "user", "assistant" or "tool"."""
-    role = str(_get(message, "role") or _get(message, "type") or "user")
+    role = str(field_of(message, "role") or field_of(message, "type") or "user")
     return _ROLES.get(role, role)
 
 
-def _get(message: Any, key: str) -> Any:
+def field_of(message: Any, key: str) -> Any:
+    """Return a field of a message, a mapping or an object; None where it has none."""
     return message.get(key) if isinstance(message, Mapping) else getattr(message, key, None)
 
 
@@ -260,14 +261,14 @@ def _groups(messages: Sequence[Any], roles: Sequence[str]) -> list[list[int]]:
     waiting: dict[str, list[int]] = {}  # identifiers of calls without results -> their group
     for i, (message, role) in enumerate(zip(messages, roles, strict=True)):
         if role == "tool":
-            group = waiting.pop(str(_get(message, "tool_call_id")), None)
+            group = waiting.pop(str(field_of(message, "tool_call_id")), None)
             if group is not None:
                 group.append(i)
             continue
         groups.append([i])
         if role == "assistant":
-            for call in _get(message, "tool_calls") or ():
-                waiting[str(_get(call, "id"))] = groups[-1]
+            for call in field_of(message, "tool_calls") or ():
+                waiting[str(field_of(call, "id"))] = groups[-1]
     broken = {group[0] for group in waiting.values()}
     return [group for group in groups if group[0] not in broken]
 

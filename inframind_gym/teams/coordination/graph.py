@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import operator
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Any, Final, Literal, Protocol, TypedDict
 
+from inframind_gym.errors import ConfigError
+from inframind_gym.teams.coordination.contracts import Handoff
 from inframind_gym.teams.llm.service import EventLog
 
 SUPERVISOR: Final = "supervisor"
@@ -136,6 +138,8 @@ def timed(ask: Ask | None, pause: Callable[[float], None], log: EventLog) -> Ask
         began_s = time.monotonic()
         answer = ask(at)
         reply = await answer if isinstance(answer, Awaitable) else answer
+        if not isinstance(reply, Reply):
+            raise ConfigError(f"reply at {at.node}: give a Reply, not {reply!r:.80}.")
         took_s = time.monotonic() - began_s
         pause(took_s)
         log.append(
@@ -230,12 +234,6 @@ def _there(ask: Ask | None) -> Ask:
 
 
 def message(kind: str, sender: str, receiver: str, iteration: int, content: str) -> dict[str, Any]:
-    """Return a message of the coordination as plain data, see `contracts.Handoff`."""
-    values: Mapping[str, Any] = {
-        "kind": kind,
-        "sender": sender,
-        "receiver": receiver,
-        "iteration": iteration,
-        "content": content[:200],
-    }
-    return dict(values)
+    """Return a message of the coordination as plain data."""
+    fields = {"kind": kind, "sender": sender, "receiver": receiver, "iteration": iteration}
+    return Handoff.model_validate({**fields, "content": content[:200]}).model_dump()

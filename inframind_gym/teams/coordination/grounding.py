@@ -10,7 +10,8 @@ that covers most of its words, weighted by their rarity; then four things are lo
 - clauses that deny what the passage affirms, or the reverse, or say its opposite (inaccuracy);
 
 and citations such as ``[engine.md#sleep-mode]`` of passages that were not retrieved
-(missing_source). No model is asked: what is said in quite other words is not recognised.
+(missing_source). That the sources do not answer the question needs no source, see `abstention`. No
+model is asked: what is said in quite other words is not recognised.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from inframind_gym.teams.coordination.abstention import abstains, is_idle
 from inframind_gym.teams.coordination.contracts import Document, Issue, IssueType
 from inframind_gym.teams.coordination.retrieval.text import STOP_WORDS, stem, terms
 
@@ -40,7 +42,7 @@ _OPPOSITES: Final = [tuple(pair.split("/")) for pair in _PAIRS.split()]
 _WRITTEN: Final = """two three four five six seven eight nine ten eleven twelve thirteen fourteen
 fifteen sixteen seventeen eighteen nineteen twenty"""
 _NUMBER_WORDS: Final = {word: number for number, word in enumerate(_WRITTEN.split(), start=2)}
-_CITATION: Final = re.compile(r"\[([^\[\]\s]+)\]")
+_CITATION: Final = re.compile(r"\[([^\[\]\s]+)\](?!\()")  # no link of Markdown
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
 _CLAUSE: Final = re.compile(r"[;:]\s+|,\s+(?:but|and|while|whereas|because|since|so|or|which)\s+")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9]+(?:[._,/+'-][A-Za-z0-9]+)*%?|%")
@@ -66,7 +68,7 @@ def find_issues(query: str, response: str, sources: Sequence[Document]) -> list[
             text = f"cites {cited}, which was not retrieved"
             issues.append(Issue(type="missing_source", severity="high", description=text))
     evidence = _Evidence(query, sources)
-    sentences = [s for s in _SENTENCE.split(_CITATION.sub("", response).strip()) if terms(s)]
+    sentences = _claims(query, response)
     uncovered = [s for s in sentences if evidence.cover(s)[1] < COVERED]
     if uncovered and len(uncovered) == len(sentences):
         text = f"no source covers the answer: {uncovered[0]}"
@@ -78,6 +80,24 @@ def find_issues(query: str, response: str, sources: Sequence[Document]) -> list[
         else:
             issues += evidence.compare(sentence)
     return issues
+
+
+def is_abstention(query: str, response: str) -> bool:
+    """Return True if an answer says that the sources do not answer the question, and no more."""
+    return bool(terms(response)) and not _claims(query, response)
+
+
+def _claims(query: str, response: str) -> list[str]:
+    """Return the sentences of an answer without citations and clauses that abstain."""
+    found = []
+    for sentence in _SENTENCE.split(_CITATION.sub("", response).strip()):
+        clauses = _clauses(sentence)
+        left = [clause for clause in clauses if not abstains(query, clause)]
+        if len(left) == len(clauses):
+            found.append(sentence)
+        else:
+            found.append(" ".join(clause for clause in left if not is_idle(clause)))
+    return [sentence for sentence in found if terms(sentence)]
 
 
 class _Evidence:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from inframind_gym.configs import validate
 from inframind_gym.errors import ConfigError
-from inframind_gym.teams.coordination.context import ContextLimits, role_of
+from inframind_gym.teams.coordination.context import ContextLimits, field_of, role_of
 from inframind_gym.teams.coordination.contracts import Plan, Route
 from inframind_gym.teams.coordination.options import MOST_QUERY_CHARS, QuerySettings
 from inframind_gym.teams.coordination.screen import Where, screen
 from inframind_gym.teams.coordination.settings import CoordinationSettings
 
+_LONE: Final = re.compile("[\ud800-\udfff]")  # bytes of a command line that are not UTF-8
+_OF_TOOLS: Final = ("tool_calls", "tool_call_id")
 WITHHELD: Final = "[withheld]"  # in place of a turn that looks like a prompt injection
 
 
@@ -66,17 +69,23 @@ def checked_query(query: str) -> str:
     """Return a query without blanks around it.
 
     Raises:
-        ConfigError: It is empty or too long.
+        ConfigError: It is empty, too long or no text.
     """
     if not isinstance(query, str) or not query.strip():
         raise ConfigError("the query is empty.")
+    if not query.isascii() and _LONE.search(query):
+        raise ConfigError("the query is no text: it holds bytes that are not UTF-8.")
     if len(query) > MOST_QUERY_CHARS:
         raise ConfigError(f"the query has {len(query):,} characters, {MOST_QUERY_CHARS:,} at most.")
     return query.strip()
 
 
 def messages_of(context: Any) -> list[dict[str, Any]]:
-    """Return earlier messages as mappings with role and content."""
+    """Return earlier messages as mappings with role and content, and their calls of tools.
+
+    Raises:
+        ConfigError: They are no list, or one of them is no message.
+    """
     if context is None:
         return []
     listed = (
@@ -86,12 +95,21 @@ def messages_of(context: Any) -> list[dict[str, Any]]:
         raise ConfigError("context: give a list of messages, or a chat memory with a method `get`.")
     found = []
     for message in listed:
-        is_mapping = isinstance(message, Mapping)
-        content = message.get("content") if is_mapping else getattr(message, "content", None)
-        if content is None:
+        content, *values = (field_of(message, key) for key in ("content", *_OF_TOOLS))
+        tools = {key: value for key, value in zip(_OF_TOOLS, values, strict=True) if value}
+        if content is None and not tools:
             raise ConfigError(f"context: {message!r:.80} is no message with role and content.")
-        found.append({"role": role_of(message), "content": str(content)})
+        found.append({"role": role_of(message), "content": _text(content), **tools})
     return found
+
+
+def _text(content: Any) -> str:
+    """Return the text of a message's content, which may be a list of blocks."""
+    if isinstance(content, list | tuple):
+        return "\n".join(filter(None, map(_text, content)))
+    if isinstance(content, Mapping) and isinstance(content.get("text"), str):
+        return str(content["text"])
+    return "" if content is None else str(content)
 
 
 def screened(
@@ -149,4 +167,6 @@ def settings_of(settings: QuerySettings | Mapping[str, Any] | None) -> QuerySett
     """
     if isinstance(settings, QuerySettings):
         return settings
+    if settings is not None and not isinstance(settings, Mapping):
+        raise ConfigError(f"settings: give QuerySettings or its fields, not {settings!r:.80}.")
     return validate(dict(settings or {}), QuerySettings, source="settings")

@@ -13,6 +13,7 @@ from inframind_gym.teams.coordination.contracts import Document, Plan, Route, Va
 from inframind_gym.teams.token_budget.agents import json_object
 
 _CITED: Final = re.compile(r"\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
+_CITED_AFTER: Final = re.compile(r"([ \t]*)" + _CITED.pattern)  # with the blanks before it
 ModelT = TypeVar("ModelT", bound=StrictModel)
 
 
@@ -108,13 +109,12 @@ def cited(content: str, documents: Sequence[Document]) -> tuple[str, tuple[Docum
     order: dict[int, int] = {}
 
     def renumber(match: re.Match[str]) -> str:
-        numbers = [int(part) for part in match[1].split(",")]
+        numbers = [int(part) for part in match[2].split(",")]
         known = [number for number in numbers if 1 <= number <= len(documents)]
         marks = [str(order.setdefault(number, len(order) + 1)) for number in known]
-        return f"[{', '.join(marks)}]" if marks else ""
+        return f"{match[1]}[{', '.join(marks)}]" if marks else ""
 
-    text = _CITED.sub(renumber, content)
-    text = re.sub(r"[ \t]+([.,;:])", r"\1", re.sub(r"[ \t]{2,}", " ", text)).strip()
+    text = _CITED_AFTER.sub(renumber, content).strip()
     return text or content, tuple(documents[number - 1] for number in order)
 
 

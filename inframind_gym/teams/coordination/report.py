@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from inframind_gym.teams.coordination.acceptance import Result
 from inframind_gym.teams.coordination.context import kv_gib
 from inframind_gym.teams.coordination.contracts import AgentResponse
 from inframind_gym.teams.coordination.scenarios import SCENARIOS
 
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line breaks
 BAR: Final = 24  # characters of the context bar
 ENDINGS: Final = {
     "answer": "answered",
@@ -29,12 +31,14 @@ ENDINGS: Final = {
 def print_answer(console: Console, response: AgentResponse, *, trace: bool = True) -> None:
     """Print an answer with its sources, its trace and the context bar."""
     told = response.metadata
-    console.print(escape(response.content), highlight=False)
+    _say(console, response.content)
     if response.sources:
         marks = " (not cited)" if told["attribution"] == "given" else ""
         console.print(f"\nsources{marks}", highlight=False)
         for number, document in enumerate(response.sources, 1):
-            console.print(f"  [{number}] {escape(document.source)}", highlight=False, markup=False)
+            _say(console, f"  [{number}] {document.source}")
+    if "reason" in told:
+        _say(console, told["reason"])
     if not told["decisions"]:
         return
     if trace:
@@ -42,11 +46,21 @@ def print_answer(console: Console, response: AgentResponse, *, trace: bool = Tru
         console.print(trace_table(told))
     for failure in told["failures"]:
         where = f"{failure['agent']} failed ({failure['failure']})"
-        console.print(f"{where}: {escape(failure['message'])}", highlight=False)
+        _say(console, f"{where}: {failure['message']}")
     for doc_id, reason in told["withheld"]:
-        console.print(f"withheld {escape(doc_id)}: {escape(reason)}", highlight=False)
+        _say(console, f"withheld {doc_id}: {reason}")
     console.print(outcome_line(response), highlight=False)
     console.print(context_bar(told), highlight=False, markup=False)
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters, by which it could steer a terminal."""
+    return _CONTROL.sub("", text)
+
+
+def _say(console: Console, text: str) -> None:
+    """Print what others wrote, as it is: neither markup nor names of emoji are replaced."""
+    console.print(Text(printable(text)))
 
 
 def trace_table(told: dict[str, Any]) -> Table:
@@ -105,6 +119,6 @@ def print_result(console: Console, result: Result, run_id: str, *, as_json: bool
         print_answer(console, result.response)
     console.print()
     for note in result.notes:
-        console.print(note, highlight=False, markup=False)
+        _say(console, note)
     for check, held in result.checks.items():
         console.print(f"{'ok    ' if held else 'MISSED'} {check}", highlight=False, markup=False)

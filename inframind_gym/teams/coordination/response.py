@@ -7,12 +7,15 @@ from typing import Any, Final
 
 from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.contracts import AgentResponse
+from inframind_gym.teams.coordination.grounding import is_abstention
 from inframind_gym.teams.coordination.reading import cited
 from inframind_gym.teams.coordination.session import Session
 from inframind_gym.teams.coordination.state import REASONS
 
 NO_ANSWER: Final = "No answer could be found in time."
+TOO_LONG: Final = "The conversation is longer than the context of the model."
 REFUSED: Final = "This query was not processed: it looks like a prompt injection."
+UNANSWERED: Final = ("stopped", "failed", "context")  # endings without an answer
 
 
 def refusal(reason: str, *, simulated: bool) -> AgentResponse:
@@ -50,12 +53,17 @@ def respond(
     ended_by = REASONS[int(session.state.reason[0])]
     if session.was_stopped or session.is_refused:
         ended_by = "stopped" if session.was_stopped else "failed"
-    content, sources, attribution = NO_ANSWER, work.documents[:0], "none"
-    if work.draft and ended_by not in ("stopped", "failed", "context"):
-        content, sources = cited(work.draft, work.documents)
+    elif not work.draft and ended_by != "context":  # the fallback itself failed
+        ended_by = "failed"
+    content = TOO_LONG if ended_by == "context" else NO_ANSWER
+    sources, attribution = work.documents[:0], "none"
+    if work.draft and ended_by not in UNANSWERED:
+        is_empty = is_abstention(work.query, cited(work.draft, ())[0])
+        given = () if is_empty else work.documents  # nothing is said of which one is a source
+        content, sources = cited(work.draft, given)
         attribution = "cited" if sources else "none"
-        if not sources and work.documents:  # the writer had them and named none
-            sources, attribution = work.documents, "given"
+        if not sources and given:  # the writer had them and named none
+            sources, attribution = given, "given"
     metadata = {
         "ended_by": ended_by,
         "attribution": attribution,

@@ -94,7 +94,8 @@ class RuleAnswers:
         return quote(asked, merged(work.found)[0], SENTENCES[complexity])
 
     def _fallback(self, request: LLMRequest) -> str:
-        return quote((self._work.query,), request.context["documents"], SENTENCES["simple"])
+        asked = lexical.in_context(self._work.query, self._work.history)
+        return quote((asked,), request.context["documents"], SENTENCES["simple"])
 
     def _validation(self, _: LLMRequest) -> str:
         work = self._work

@@ -33,6 +33,7 @@ from inframind_gym.teams.llm.types import BudgetError, LLMError
 from inframind_gym.teams.token_budget.agents import Prompt, json_object
 
 NAME: Final = "llm_supervisor"
+NO_MODEL: Final = f"policy {NAME} asks a model: name one with --provider."
 _RULE: Final = "seed_supervisor"  # decides where a model does not
 _ROW: Final = np.zeros(1, np.int64)
 _MOST_TOKENS: Final = 48
@@ -133,7 +134,7 @@ def decider(
     if policy != NAME:
         return PolicySupervisor(policy, settings, max_num_seqs, seed)
     if service.is_simulated:
-        raise ConfigError(f"policy {NAME} asks a model: name one with --provider.")
+        raise ConfigError(NO_MODEL)
     rule = PolicySupervisor(_RULE, settings, max_num_seqs, seed)
     return LlmSupervisor(service, work, rule, log)
 

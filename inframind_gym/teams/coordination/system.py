@@ -85,7 +85,7 @@ class MultiAgentCoordinator:
         context: Manager of conversations.
 
     Raises:
-        ConfigError: A length, the backend or the model is wrong, or a key is missing.
+        ConfigError: A length, a number, the backend or the model is wrong, or a key is missing.
     """
 
     def __init__(
@@ -105,6 +105,8 @@ class MultiAgentCoordinator:
         fault: str | None = None,
         seed: int = 0,
     ) -> None:
+        if type(max_context_length) is not int:
+            raise ConfigError(f"max_context_length is {max_context_length!r}, no whole number")
         if not 1024 <= max_context_length <= MOST_CONTEXT:
             raise ConfigError(
                 f"max_context_length is {max_context_length:,}; the model takes 1,024 to "
@@ -123,7 +125,11 @@ class MultiAgentCoordinator:
         self.searcher: Searcher = searcher or Retriever(self._corpus)
         self._log: EventLog = log or _NoLog()
         self._ask, self._fault, self._seed = ask, fault, seed
-        self._max_num_seqs = max_num_seqs or self.settings.server.max_num_seqs
+        self._max_num_seqs = self.settings.server.max_num_seqs
+        if max_num_seqs is not None:
+            self._max_num_seqs = max_num_seqs
+        if self._max_num_seqs < 1:
+            raise ConfigError(f"max_num_seqs is {max_num_seqs}; a server carries out 1 at least")
         self._provider = provider
         if not self.is_simulated and provider is None:
             self._provider = _open(backend, model_path)

@@ -212,17 +212,19 @@ class Workers:
     async def _fallback(self, calls: _Calls, task: Mapping[str, Any]) -> tuple[str, Any]:
         """Answer by basic retrieval; without a model in time by what the passages say.
 
-        Its prompt has no earlier turns, which no cache may hold, but their system messages.
+        Its prompt has no earlier turns, which no cache may hold, but their system messages, and the
+        question before if the query refers to it.
         """
         work, began_s = self.work, time.monotonic()
-        asked = (work.query, [work.query])
+        query = lexical.in_context(work.query, work.history)
+        asked = (work.query, [query])
         found = await search(self._searcher, *asked, "vector", FALLBACK_DOCUMENTS, self._log)
         documents = found.documents
         try:
             left_s = task["limit_s"] - _QUOTING_S - (time.monotonic() - began_s)
             async with asyncio.timeout(self._real(left_s)):
                 bound = [message for message in work.history if message["role"] == "system"]
-                prompt = agents.writer(work.query, documents, bound, sentences=SENTENCES["simple"])
+                prompt = agents.writer(query, documents, bound, sentences=SENTENCES["simple"])
                 text = await self._ask(calls, "fallback", prompt, documents=documents)
             return reading.read_answer(text), documents
         except (TimeoutError, LLMError, BudgetError, reading.GarbageError):

@@ -236,6 +236,7 @@ def test_a_search_that_breaks_is_the_retrieval_agents_failure() -> None:
     assert log.of("agent_failed")[0]["agent"] == "retrieval"
     assert "index is gone" in log.of("agent_failed")[0]["message"]
     assert response.content == "No answer could be found in time."
+    assert response.metadata["ended_by"] == "failed"
 
 
 @pytest.mark.parametrize("kind", ["timeout", "garbage", "error", "slow"])

@@ -6,11 +6,12 @@ import itertools
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.teams.coordination import graph
 from inframind_gym.teams.coordination.contracts import Handoff, Plan
-from inframind_gym.teams.coordination.graph import Pause, Reply
+from inframind_gym.teams.coordination.graph import Pause, Reply, message
 from tests.teams.coordination.runs import COMPLEX, SIMPLE, Model, agent_of, make, sensible
 from tests.teams.token_budget.runs import Log
 
@@ -81,6 +82,11 @@ def test_every_agent_hands_back_and_the_answer_is_forwarded() -> None:
     assert (messages[-1].kind, messages[-1].sender) == ("forward", "synthesis")
     assert messages[-1].content == "A block holds 16 tokens [1]."
     assert [a for a, *_ in model.calls] == ["router", "planner", "synthesis", "draft", "validation"]
+
+
+def test_a_message_that_fits_no_contract_is_refused() -> None:
+    with pytest.raises(ValidationError, match="kind"):
+        message("handover", "supervisor", "router", 1, "A question.")
 
 
 def test_messages_of_the_way_back_can_be_left_out() -> None:

@@ -79,3 +79,48 @@ def test_an_answer_without_sources_lacks_them() -> None:
 def test_names_and_numbers_of_the_question_need_no_source() -> None:
     answer = "At 77 GB the QX9 has less memory than the H200 with 141 GB of memory."
     assert find_issues("Does the QX9 with 77 GB have more memory?", answer, [CARD]) == []
+
+
+def test_a_link_that_a_source_has_is_no_citation() -> None:
+    text = "The queen lays up to 2,000 eggs a day, see [link](http://bees)."
+    source = Document(doc_id="a.md", text=text, source="a.md", score=1.0)
+    assert find_issues("How many eggs does the queen lay?", f"{text} [a.md]", [source]) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "The sources do not answer this.",
+        "The provided passages don\u2019t contain information about the memory of the card [1].",
+        "There is no information in the given sources about how much memory the card has.",
+        "I cannot answer this question from the provided sources.",
+        "None of the sources says how much memory the card has.",
+        "I'm sorry, but this cannot be answered from the sources.",
+        "The texts say nothing about this.",
+        "The H200 has 141 GB of memory. The sources do not say how much the card has.",
+    ],
+)
+def test_an_abstention_needs_no_source(answer: str) -> None:
+    assert issues(answer) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ("The sources do not answer this, but the H200 has 96 GB of memory.", "inaccuracy"),
+        ("The sources do not answer this. Chefs recommend basil.", "missing_source"),
+        ("The sources do not answer this: the card has 96 GB.", "missing_source"),
+        ("The sources do not give the memory of the card, 96 GB.", "missing_source"),
+        ("The sources do not answer this but Vendorix does recommend basil.", "missing_source"),
+        ("The sources do not answer this [cpu.md#none].", "missing_source"),
+    ],
+)
+def test_what_is_said_beside_an_abstention_is_checked(answer: str, kind: str) -> None:
+    assert [issue.type for issue in issues(answer)] == [kind]
+
+
+def test_a_sentence_of_the_questions_words_is_no_abstention_without_a_source_in_it() -> None:
+    sources = [OTHER]
+    assert find_issues("Does the H200 need cooling?", "The H200 does not need cooling.", sources)
+    said = "The sources do not answer this, it does need cooling."
+    assert find_issues("Does the H200 need cooling?", said, sources)

@@ -24,6 +24,7 @@ from inframind_gym.teams.coordination.rules import TRIM
 from inframind_gym.teams.coordination.searching import in_order
 from inframind_gym.teams.coordination.settings import load_settings
 from inframind_gym.teams.coordination.simulate import SimulatedQuestion
+from inframind_gym.teams.coordination.simulated import NO_SOURCE
 from inframind_gym.teams.coordination.state import CoordinationState
 from inframind_gym.teams.coordination.system import MultiAgentCoordinator
 from inframind_gym.teams.llm.types import Completion, LLMRequest
@@ -176,6 +177,31 @@ def test_an_answer_without_numbers_has_what_the_writer_had() -> None:
         response = team.process_query(SIMPLE, settings=SLOW)
     assert response.metadata["attribution"] == "given"
     assert response.sources
+
+
+@pytest.mark.parametrize("said", ["The sources do not answer this.", "No source [2] answers it."])
+def test_an_abstention_has_no_sources(said: str) -> None:
+    def answer(prompt: str) -> str:
+        text = sensible(prompt)
+        return said if text.startswith("A block") else text
+
+    with make(Model(answer)) as team:
+        response = team.process_query(SIMPLE, settings=SLOW)
+    assert response.metadata["ended_by"] == "answer"
+    assert "regenerate" not in [step["action"] for step in response.metadata["decisions"]]
+    assert (response.sources, response.metadata["attribution"]) == ((), "none")
+    assert "[" not in response.content
+
+
+def test_texts_on_another_subject_leave_a_question_open() -> None:
+    passage = Passage("b.md#bees", "Bees", "The queen lays two thousand eggs a day.", "b.md")
+    corpus = Corpus("bees", (passage,))
+    with make(corpus=corpus, searcher=Retriever(corpus, HashedWords())) as team:
+        response = team.process_query("How large is a KV cache?")
+    assert response.content == NO_SOURCE
+    assert response.sources == ()
+    assert response.metadata["validation"]["valid"]
+    assert "regenerate" not in [step["action"] for step in response.metadata["decisions"]]
 
 
 def test_earlier_turns_are_read_and_searched_for() -> None:
@@ -468,6 +494,8 @@ def test_wrong_lengths_and_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="1,024 to"):
         make(max_context_length=200_000)
+    with pytest.raises(ConfigError, match="max_context_length is '5', no whole number"):
+        make(max_context_length="5")
     with pytest.raises(ConfigError, match="OPENAI_API_KEY is not set"):
         make(backend="openai")
     with pytest.raises(ConfigError, match="Did you mean 'openai'"):
@@ -483,3 +511,60 @@ def test_a_decision_that_takes_long_is_told() -> None:
         log.events.clear()
         team.process_query(SIMPLE, settings={"agent_decision_timeout_ms": 60_000.0})
         assert not log.of("slow_decision")
+
+
+TOOLS = [
+    {"role": "user", "content": "Look a block up."},
+    {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f"}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "16 tokens"},
+    {"role": "assistant", "content": [{"type": "text", "text": "It has 16 tokens."}]},
+    *[{"role": "user", "content": "Something else. " * 375}] * 5,  # 1,500 tokens each
+]
+
+
+def test_calls_of_tools_reach_the_conversation_and_outlive_a_trim_together() -> None:
+    with make(max_context_length=8192) as team:
+        response = team.process_query(SIMPLE, TOOLS)
+    assert response.metadata["context_trimmed"]
+    kept = list(response.history)
+    assert len(kept) < len(TOOLS)
+    assert kept[1]["tool_calls"] and kept[2]["tool_call_id"] == "1"
+    assert kept[3]["content"] == "It has 16 tokens."
+
+
+@pytest.mark.parametrize("settings", [["deadline_s"], "fast", 3])
+def test_settings_that_are_no_mapping_are_refused(settings: Any) -> None:
+    with make() as team, pytest.raises(ConfigError, match="settings: give"):
+        team.process_query(SIMPLE, settings=settings)
+
+
+def test_a_query_of_broken_bytes_is_refused() -> None:
+    with make() as team, pytest.raises(ConfigError, match="not UTF-8"):
+        team.process_query("What is a block\udcff?")
+
+
+def test_a_server_for_no_call_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_num_seqs is 0"):
+        make(max_num_seqs=0)
+
+
+def test_the_fallback_searches_for_what_a_question_refers_to() -> None:
+    with make() as team:
+        response = team.process_query(
+            "And how large is it?", HISTORY, {"enable_multi_agent": False}
+        )
+    assert response.metadata["ended_by"] == "fallback"
+    assert "16 tokens" in response.content
+
+
+def test_a_reply_that_is_none_is_refused() -> None:
+    ask: Any = lambda pause: None  # noqa: E731
+    with make(ask=ask) as team, pytest.raises(ConfigError, match="reply at router"):
+        team.process_query(SIMPLE, settings={"interrupt_after": ("router",)})
+
+
+def test_taking_a_number_out_leaves_the_rest_as_it_is() -> None:
+    text = "Put it into .env  (or a share of .5) [7], then start [2]. Done [9]."
+    documents = Retriever(CORPUS, HashedWords()).retrieve("block", "vector", 2)
+    content, _ = reading.cited(text, documents)
+    assert content == "Put it into .env  (or a share of .5), then start [1]. Done."
