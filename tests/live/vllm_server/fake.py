@@ -274,8 +274,9 @@ def until(condition: Callable[[], object], wait_s: float = 60.0) -> None:
 
 
 def records(log: Path) -> list[dict[str, Any]]:
-    """The lines of a request log."""
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    """The lines of a request log, without one that is being written."""
+    whole, _, _ = log.read_text(encoding="utf-8").rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def each_call_once(log: Path) -> list[dict[str, Any]]:
