@@ -125,7 +125,7 @@ class Net(nn.Module):
 
 
 class Congestion:
-    """What a call costs others: a price a server, which rises with the calls that it has in flight.
+    """Costs of a call to others: a price a server, which rises with the calls in flight there.
 
     The reward of those who arrive after a load was met falls with that load. By how much is
     regressed on the load of every server and its square, with weights of 0 or more, so that a call
@@ -180,7 +180,7 @@ class Learner:
 
     @property
     def cloning(self) -> bool:
-        """Whether the next update imitates."""
+        """Return whether the next update imitates."""
         return self.updates < self.config.cloning
 
     def player(self, weights: dict[str, Array] | None = None) -> Player:

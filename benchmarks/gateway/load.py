@@ -27,7 +27,7 @@ _PATIENCE_S: Final = 300.0  # of a client
 
 
 class Outcome:
-    """What a client got for one request."""
+    """Outcome of one request, as its client saw it."""
 
     def __init__(self, budget_s: float, domain: str) -> None:
         self.budget_s, self.domain = budget_s, domain

@@ -1,4 +1,4 @@
-"""What the gateway adds to a call, and how many it carries: against direct, and LiteLLM."""
+"""Time that the gateway adds to a call, and calls that it carries: against direct, and LiteLLM."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES: Final = 1 << 23  # of an answer
 _ASK_S: Final = 2.0
+SIMULATED: Final = "inframind-simulated"  # whom models of simulated servers are owned by
 _SHOWN: Final = 80  # characters of an answer that makes no sense
 
 # Fetches a path of a server: HTTP status and text.
@@ -88,6 +89,14 @@ def unusable(url: str, model: str) -> str:
     except DownError as error:
         return str(error)
     return wrong and f"{url} {wrong}"
+
+
+def is_simulated(url: str) -> bool:
+    """Return whether a server answers that it is a simulated one (`simulated/`)."""
+    try:
+        return bool(json.loads(ask(f"{url}/v1/models"))["data"][0]["owned_by"] == SIMULATED)
+    except (DownError, ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def is_dead(url: str) -> bool:

@@ -34,7 +34,7 @@ class QueueAware(Heuristic):
 
     def __init__(self, strategy: str = MIX) -> None:
         super().__init__(strategy)
-        self.sent: NDArray[np.int64] = np.zeros((0, 0), np.int64)  # (rows, M)
+        self.sent: NDArray[np.int64] | NDArray[np.float64] = np.zeros((0, 0), np.int64)  # (rows, M)
         self._poll: NDArray[np.int64] = np.zeros(0, np.int64)  # (rows,)
         self._time_s: NDArray[np.float64] = np.zeros(0)  # (rows,)
 

@@ -17,6 +17,7 @@ from inframind_gym.benchmark.tables import Sheet
 if TYPE_CHECKING:
     from inframind_gym.benchmark.lines import CellResult
     from inframind_gym.benchmark.results import Results
+    from inframind_gym.simulator.server.pool import PoolConfig
 
 
 class RoutingFamily(Family):
@@ -48,6 +49,7 @@ class RoutingFamily(Family):
             "priced": pool.has_prices,
             "estimates": {
                 "pool": pool.notes,
+                **(simulated_servers(pool) if suite.backend == "vllm" else {}),
                 **{
                     name: estimates(load_workload(suite.source("workloads", name)))
                     for name in suite.names("workloads")
@@ -104,3 +106,12 @@ class RoutingFamily(Family):
     def sheets(self, board: Mapping[str, Any]) -> list[Sheet]:
         """Make the tables, see `inframind_gym.benchmark.routing.tables`."""
         return routing_sheets(board)
+
+
+def simulated_servers(pool: PoolConfig) -> dict[str, list[str]]:
+    """Return a note on the servers of a live run that are simulated, if any are."""
+    from inframind_gym.live.probe import is_simulated
+    from inframind_gym.live.settings import addresses
+
+    names = [server.alias for server in addresses(pool) if is_simulated(server.url)]
+    return {"servers": [f"simulated servers, no vLLM: {', '.join(names)}"]} if names else {}

@@ -58,7 +58,7 @@ class TrackCell(BaseCell):
 
 @dataclass(frozen=True)
 class Played:
-    """What is played at a place.
+    """The scenario and load of a place.
 
     Attributes:
         track: Its track.

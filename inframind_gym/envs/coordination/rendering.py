@@ -21,7 +21,7 @@ from inframind_gym.teams.coordination.settings import (
 from inframind_gym.teams.coordination.state import REASONS
 
 _CLOCK: Final[Box] = (paint.MARGIN, 66, 600, paint.SIZE[1] - paint.MARGIN)
-_FACTS: Final[Box] = (612, 66, paint.SIZE[0] - paint.MARGIN, paint.SIZE[1] - paint.MARGIN)
+_TEXT_BOX: Final[Box] = (612, 66, paint.SIZE[0] - paint.MARGIN, paint.SIZE[1] - paint.MARGIN)
 _ROW: Final = 30  # pixels of a decision
 
 Trace = Sequence[tuple[str, int, int]]  # what was done, from when to when in ms
@@ -85,15 +85,15 @@ def draw_frame(
     ended = REASONS[int(state.reason[0])] or "running"
     canvas.header("InfraMind Coordination", paint.SEPARATOR.join(setting), clock, ended)
     _draw_clock(canvas, simulation, trace)
-    left, top, right, _ = _FACTS
-    canvas.card(_FACTS, "Known to the supervisor")
+    left, top, right, _ = _TEXT_BOX
+    canvas.card(_TEXT_BOX, "Known to the supervisor")
     for i, (name, words) in enumerate(facts(simulation)):
         y = top + 54 + 30 * i
         canvas.text((left + 14, y), name, 13, paint.GREY)
         canvas.text((left + 92, y), words, 14, width=right - left - 106)
     iterations = simulation.settings.limits.max_iterations
     decided = f"decision {state.iteration[0]} of {iterations}"
-    canvas.footer(_FACTS, decided, f"reward {reward:.2f}, cost {cost:.2f}")
+    canvas.footer(_TEXT_BOX, decided, f"reward {reward:.2f}, cost {cost:.2f}")
     return canvas.pixels
 
 

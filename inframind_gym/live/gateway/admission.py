@@ -75,7 +75,7 @@ class Predictor:
         row[:, self._layout.system("e2e")] = seen[E2E]
         polled = np.round(self._layout.queue_depth_req(row[0]), 3)
         # The rule adds what was sent since the poll.
-        self._rule.sent = (load - polled)[None]  # type: ignore[assignment]
+        self._rule.sent = (load - polled)[None]
         expected: NDArray[np.float64] = self._rule.expected_latency_s(row, _ROW, 0.0)[0]
         expected = expected + prompt_bytes / _BYTES_A_TOKEN * self._prompt_s
         if max_tokens is not None:

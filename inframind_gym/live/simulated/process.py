@@ -30,7 +30,7 @@ _REPORT_S: Final = 10.0  # between two lines on the load
 
 
 class Simulation(StrictModel):
-    """How servers are simulated in place of vLLM's."""
+    """Settings of servers that are simulated in place of vLLM's."""
 
     speed: Positive = 1.0  # virtual seconds a second
     workload: str = "mixed"  # from which the lengths of answers are drawn

@@ -16,6 +16,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from inframind_gym.errors import ConfigError
+from inframind_gym.live.probe import SIMULATED
 from inframind_gym.live.simulated.asking import (
     RefusedError,
     count_tokens,
@@ -243,7 +244,7 @@ class ModelServer:
             "id": self.config.name,
             "object": "model",
             "created": self._born_s,
-            "owned_by": "inframind-simulated",
+            "owned_by": SIMULATED,
             "root": self.config.path or self.config.name,
             "parent": None,
             "max_model_len": self.config.server.max_model_len,

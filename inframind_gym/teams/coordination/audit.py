@@ -1,4 +1,4 @@
-"""What is told of a query while it runs: decisions, failures, the overhead between agents."""
+"""Log of a query while it runs: decisions, failures, the overhead between agents."""
 
 from __future__ import annotations
 

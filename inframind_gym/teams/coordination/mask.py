@@ -1,4 +1,4 @@
-"""What is open to questions, by what is done."""
+"""Masks: the actions that are open to questions, by what is done."""
 
 from __future__ import annotations
 

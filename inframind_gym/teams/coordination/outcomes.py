@@ -1,4 +1,4 @@
-"""What comes of an action, for the state: the same from agents and from a simulation."""
+"""Outcomes of actions, for the state: the same from agents and from a simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What agents hand back, and the outcome of an action that it amounts to."""
+"""Reports of agents, and the outcome of an action that they amount to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AGENT_OF: Final = {"draft": "synthesis"}  # who does a task, where its name is a
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker hands back.
+    """Report of a worker.
 
     Attributes:
         agent: Who.

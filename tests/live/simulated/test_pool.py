@@ -14,10 +14,12 @@ import pytest
 pytest.importorskip("aiohttp")
 pytest.importorskip("psutil")
 
+from inframind_gym.benchmark.routing.family import simulated_servers
 from inframind_gym.live.launcher import Launcher
 from inframind_gym.live.probe import ask
 from inframind_gym.live.simulated.process import Simulation
 from inframind_gym.live.status import pool_status
+from inframind_gym.simulator.server.pool import load_pool
 from tests.live.launch.play import command, needs_linux, pool_of, session, write_pool
 from tests.live.vllm_server.fake import until
 
@@ -46,6 +48,8 @@ def test_the_commands(where: tuple[Any, ...]) -> None:
     assert session(pid) == {pid}
     for row, model in zip(found, ("model-0", "model-1"), strict=True):
         assert json.loads(ask(f"{row['url']}/v1/models"))["data"][0]["id"] == model
+    pool = load_pool(str(where[1]))
+    assert simulated_servers(pool) == {"servers": ["simulated servers, no vLLM: m0, m1"]}
     assert "Simulated: one process serves all" in command("status", *where).stdout
     assert "were up already" in command("up", *where, "--simulate", "--speed", "20").stdout
     other = command("up", *where, "--simulate", "--speed", "10")
@@ -57,6 +61,7 @@ def test_the_commands(where: tuple[Any, ...]) -> None:
     assert down.stdout == f"m0: stopped (process {pid})\nm1: stopped (process {pid})\n"
     assert session(pid) == set()
     assert [row["state"] for row in rows(where)] == ["stopped", "stopped"]
+    assert simulated_servers(pool) == {}
 
 
 def test_a_process_that_dies_is_started_anew(tmp_path: Path) -> None:
