@@ -52,33 +52,40 @@ _AT_ONCE = 16  # finish clocks in a line of the processor's cache
 
 
 @inner
+def clear_work(cluster: Cluster, e: int, m: int) -> None:
+    """Leave a server without calls, steps and cached blocks."""
+    server = cluster.server[e, m]
+    server.steps = 0
+    server.lead = 0
+    server.lead_tokens = 0
+    server.seen_s = NEVER_S
+    server.decoders = 0
+    server.running = 0
+    server.waiting = 0
+    server.partial = NO_REQUEST
+    server.next_finish = FAR_CLOCK
+    server.kv_tokens = 0
+    server.leaving = 0
+    server.leaving_blocks = 0
+    server.evicted = 0
+    server.cached_blocks = 0
+    server.freed_blocks = 0
+    cluster.end_s[e, m] = NEVER_S
+
+
+@inner
 def reset_cluster(cluster: Cluster, e: int) -> None:
     """Empty servers, at time 0, with nothing polled yet."""
     for m in range(cluster.card.shape[0]):
         server = cluster.server[e, m]
+        clear_work(cluster, e, m)
         server.start_s = 0.0
-        server.steps = 0
-        server.lead = 0
         server.lead_s = 0.0
-        server.lead_tokens = 0
-        server.seen_s = NEVER_S
-        server.decoders = 0
         server.clock = 0
-        server.running = 0
-        server.waiting = 0
-        server.partial = NO_REQUEST
-        server.next_finish = FAR_CLOCK
-        server.kv_tokens = 0
         server.finished = 0
         server.e2e_sum_s = 0.0
-        server.leaving = 0
-        server.leaving_blocks = 0
-        server.evicted = 0
-        server.cached_blocks = 0
-        server.freed_blocks = 0
         server.polled_finished = 0
         server.polled_e2e_sum_s = 0.0
-        cluster.end_s[e, m] = NEVER_S
         for feature in range(cluster.seen.shape[1]):
             cluster.seen[e, feature, m] = np.float32(0.0)
     for i in range(cluster.counts.shape[1]):

@@ -20,13 +20,11 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.simulator.jit import inner
-from inframind_gym.simulator.server.engine import cut_short, release_request
+from inframind_gym.simulator.server.engine import clear_work, cut_short, release_request
 from inframind_gym.simulator.server.state import (
     DIRTY,
-    FAR_CLOCK,
     NEVER_S,
     NEXT_FAULT,
-    NO_REQUEST,
     Cluster,
 )
 from inframind_gym.simulator.server.telemetry import (
@@ -132,24 +130,9 @@ def empty_server(cluster: Cluster, e: int, m: int) -> None:
         identity = cluster.running[e, m, i]
         if cluster.request[e, identity].query == ABORTED:
             release_request(cluster, e, identity)
-    server.steps = 0
-    server.lead = 0
-    server.lead_tokens = 0
-    server.seen_s = NEVER_S
-    server.decoders = 0
-    server.running = 0
-    server.waiting = 0
-    server.partial = NO_REQUEST
-    server.next_finish = FAR_CLOCK
-    server.kv_tokens = 0
-    server.leaving = 0
-    server.leaving_blocks = 0
-    server.evicted = 0
-    server.cached_blocks = 0
-    server.freed_blocks = 0
+    clear_work(cluster, e, m)
     server.polled_finished = server.finished
     server.polled_e2e_sum_s = server.e2e_sum_s
-    cluster.end_s[e, m] = NEVER_S
     cluster.counts[e, DIRTY] |= 1 << m
 
 
