@@ -21,8 +21,8 @@ from inframind_gym.benchmark.bounds.program import maximise
 from inframind_gym.policies.bid_price.model import BY_RECIPE, Estimates, Prices
 
 AT_CAPACITY: Final = 0.9  # of the value on idle servers, as in the benchmark
-# A second of a slot of models that are left out, in right answers: more than any that rises with the
-# load, or a queue at the others would bring calls to these, which slow the others further.
+# A second of a slot of models that are left out, in right answers: more than any price that rises
+# with the load, or a queue would bring calls to these models, which slow the others further.
 TOO_DEAR: Final = 30.0
 _SKIP: Final = 1.0  # loss by a query that no server takes; the policy skips none
 _STEP: Final = 1.25  # ratio of the rates between which the capacity is looked for
