@@ -33,7 +33,7 @@ TRAIN: Final = (
     "Train one in a checkout: `python -m agents.train --config bid_price --pool POOL.yaml "
     "--workload WORKLOAD.yaml --out FOLDER`, and play bid_price:FOLDER/best"
 )
-FALLBACK: Final = "all"  # the checkpoint of workloads that have none of their own
+FALLBACK: Final = "mixed"  # the checkpoint of workloads that have none of their own
 MODES: Final = ("no-prices", "no-state", "no-difficulty", "polled")
 """Ablations: work costs nothing; calls in flight are not seen; all questions of a domain count as
 equally hard; the polled queue depths take the place of the policy's own calls in flight."""
