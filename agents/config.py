@@ -155,9 +155,9 @@ class PpoLagrangianConfig(StrictModel):
     worlds: tuple[StreamWorld, ...] = ()  # that are played side by side
     # arrival rates of the rows, in turn, as shares of capacity; each is moved by up to a sixth
     loads: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    rows: PositiveInt = 48  # streams of a world, side by side
+    rows: PositiveInt = 96  # streams of a world, side by side
     decisions: PositiveInt = 144_000  # of all rows in an update
-    together: PositiveInt = 6  # updates in a stream, after which there is a checkpoint
+    together: PositiveInt = 24  # updates in a stream, after which there is a checkpoint
     updates: PositiveInt = 30
     cloning: NonNegativeInt = 18  # the first of them, which imitate `bid_price`
     teacher: str | None = None  # folder of its checkpoint, whose prices PPO pays; null: shipped
@@ -165,7 +165,8 @@ class PpoLagrangianConfig(StrictModel):
     epochs: PositiveInt = 1  # passes over the decisions of an update
     minibatch: PositiveInt = 2048  # decisions of a step
     cloning_lr: Positive = 2e-3  # of Adam; falls to a tenth in equal steps, as does the next one
-    lr: Positive = 1e-4  # after that
+    lr: Positive = 4e-4  # after that
+    sharpen: Positive = 2.0  # factor on the logits after the imitation
     clip: Positive = 0.2
     value_weight: NonNegative = 0.5
     # weight of the entropy at the start; falls to a hundredth in equal ratios
@@ -177,4 +178,4 @@ class PpoLagrangianConfig(StrictModel):
     kept: Fraction = 0.8  # of the averaged weights, from update to update
     validation_rows: PositiveInt = 12  # streams of a world
     validation_loads: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.3, 0.6, 0.9, 1.1)
-    validation_queries: PositiveInt = 1000  # of each, that are scored
+    validation_queries: PositiveInt = 600  # of each, that are scored

@@ -12,7 +12,7 @@ decisions in every row and learns from those whose queries are answered by then.
 and decision t of it is credited with r_q and with what it does to others: a call holds a slot, and
 whoever arrives later waits. The *congestion critic* says what that costs them. It is no network:
 in steady load the cost of a second of a slot is the dual price of the server in the linear program
-of the load, which `bid_price` has solved, and which rises with the calls in flight:
+of the load, which `bid_price` has solved:
 
     x_t = - price of the server's second · seconds of such a call
 
@@ -165,6 +165,18 @@ class Learner:
         """Return the weights of the policy: the present ones, or averaged over updates."""
         return checkpoint.part(self.average if averaged else weights_of(self.net), "w.")
 
+    def sharpen(self) -> None:
+        """Make likely actions likelier, the likeliest staying what they are.
+
+        An imitation is unsure where its teacher is not: too many of its draws are what nobody
+        would do, and fill servers that the teacher leaves empty.
+        """
+        with torch.no_grad():
+            for name, value in self.net.w.items():
+                if "_out" in name:
+                    value *= self.config.sharpen
+        self.average = weights_of(self.net)
+
     def update(self, batch: Batch) -> dict[str, float]:
         """Learn: PPO or imitation, λ, averaged weights."""
         c = self.config
@@ -308,6 +320,8 @@ def train(
             for i, world in enumerate(worlds):
                 world.begin((seed, EPISODES, learner.updates, i), moved=True)
             cloning = learner.cloning
+            if learner.updates == config.cloning:
+                learner.sharpen()
             ends = min(config.cloning if cloning else config.updates, config.updates)
             for _ in range(min(config.together, ends - learner.updates)):
                 began, weights = time.perf_counter(), learner.weights()
@@ -358,7 +372,8 @@ def _validate(
     config: PpoLagrangianConfig, worlds: Sequence[World], weights: dict[str, Array], seed: int
 ) -> dict[str, float]:
     """Return goodput by world and load, of the likeliest actions on held-out tasks."""
-    found, loads = {}, config.validation_loads
+    found: dict[str, float] = {}
+    loads = config.validation_loads
     for i, world in enumerate(worlds):
         choose = by_network(weights, world, sample=False)
         good = world.validate(choose, (seed, VALIDATION, i), config.validation_queries)

@@ -17,7 +17,7 @@ from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import models_up
-from inframind_gym.policies.bid_price.model import MAX_LOAD, BidPriceModel
+from inframind_gym.policies.bid_price.model import BidPriceModel
 from inframind_gym.policies.bid_price.policy import BidPricePolicy
 from inframind_gym.policies.inframind import draw
 from inframind_gym.policies.ppo_lagrangian import (
@@ -30,7 +30,6 @@ from inframind_gym.policies.ppo_lagrangian import (
 )
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
-from inframind_gym.simulator.workload import load_workload
 
 Array = NDArray[Any]
 Choose = Callable[[Array, Array, Seen, Array, Array], tuple[Array, Array]]
@@ -39,7 +38,7 @@ ENV_ID: Final = "InfraMind-Stream-v0"
 MOST_LATE: Final = 0.1  # share of late queries in rows that are imitated
 SENT: Final = 2  # column of a server's load: log of 1 + own calls in flight per slot
 LARGEST_PRICE: Final = 1.0  # of a call, in right answers
-WARM_UP_S: Final = 300.0  # before the queries that a validation scores
+SETTLED_S: Final = 200.0  # before and after the queries that a validation scores
 ANSWER: Final = np.dtype([("solved", "?"), ("late", "?"), ("num_agents", "i1"), ("known", "?")])
 
 
@@ -85,7 +84,9 @@ class CallPrices:
     """The congestion critic: what a call costs others, by the prices of `bid_price`.
 
     A second of a slot costs what it would be worth to the queries that arrive at that rate: the
-    dual price of the server in a linear program. It rises with the calls in flight.
+    dual price of the server in a linear program. A server with free slots is cheaper. A queue makes
+    none dearer than a full one: who waits has time, and `bid_price` pays more for a queue only to
+    come back to its plan.
 
     Args:
         model: of `bid_price`.
@@ -96,10 +97,9 @@ class CallPrices:
     """
 
     def __init__(self, model: BidPriceModel, spec: PolicySpec) -> None:
-        self._log_rates, self._base = np.log(model.rates_per_min), model.prices.base
-        self._load, self._spec = 0.5, spec  # COMPAT
-        if self._base.ndim == 3:
-            self._base, self._load = self._base[0], model.prices.load[0]
+        base, load = model.prices.base[0], model.prices.load[0]  # (K, M), (K,)
+        self._log_rates, self._spec = np.log(model.rates_per_min), spec
+        self._by_rate = np.column_stack([base, load])
         own = np.arange(spec.num_models)
         calls = (model.recipes.models[:, :, None] == own).sum(axis=1)  # (R, M)
         each = model.known.work_s / calls.clip(1)  # (D, R, M)
@@ -121,12 +121,11 @@ class CallPrices:
             action: (n,) routes.
         """
         model, strategy = self._spec.model_of(action), self._spec.strategy_of(action)
-        place = np.interp(np.log(rate_per_min), self._log_rates, np.arange(len(self._log_rates)))
-        below = place.astype(np.int64).clip(max=max(len(self._log_rates) - 2, 0))
-        part, above = place - below, np.minimum(below + 1, len(self._log_rates) - 1)
-        base = (1.0 - part) * self._base[below, model] + part * self._base[above, model]
-        load = np.minimum(sent[np.arange(len(action)), model], MAX_LOAD)
-        cost = np.exp(base + self._load * load) * self.seconds[domain, model, strategy]
+        log_rate, every = np.log(rate_per_min), np.arange(len(action))
+        now = [np.interp(log_rate, self._log_rates, column) for column in self._by_rate.T]
+        base, load = np.stack(now[:-1], axis=1)[every, model], now[-1]
+        fill = np.minimum(sent[every, model], 1.0)
+        cost = np.exp(base + load * fill) * self.seconds[domain, model, strategy]
         return np.asarray(cost.clip(max=LARGEST_PRICE), np.float64)
 
 
@@ -236,20 +235,19 @@ class World:
     def validate(self, choose: Choose, key: tuple[int, ...], scored: int) -> Array:
         """Return (E,) goodput of streams in steady load.
 
-        Queries are scored that arrive after the warm-up, while others go on arriving.
+        Queries are scored that arrive after SETTLED_S, while others go on arriving. Those without
+        an answer for so long are not solved.
         """
         self.begin(key, moved=False)
         arrival_s = self.env.simulation.state.arrival_s
-        longest_s = max(load_workload(self.place.workload).budget_tiers_s)
-        window = Window.steady(arrival_s, scored, WARM_UP_S)
-        until_s = window.until_s - WARM_UP_S + longest_s
+        window = Window.steady(arrival_s, scored, SETTLED_S)
         columns, over = window.first[:, None] + np.arange(scored), np.zeros(self.rows, np.bool_)
         while not over.all():
             for _ in range(100):
                 self.step(np.zeros(self.rows), choose)
             self.read()
             of = np.take_along_axis(self.answers, columns, 1)
-            over = of["known"].all(axis=1) | (self.time_s >= until_s)
+            over = of["known"].all(axis=1) | (self.time_s >= window.until_s)
         return np.asarray(worth(of, 0.0).mean(axis=1))
 
 
@@ -304,8 +302,7 @@ def validation_worlds(config: PpoLagrangianConfig, places: Sequence[StreamWorld]
     made, loads, scored = [], config.validation_loads, config.validation_queries
     for place in places:
         fastest = max(loads) * (place.capacity_per_min or 0.0)
-        longest_s = max(load_workload(place.workload).budget_tiers_s)
-        queries = stream_length(fastest, scored, (WARM_UP_S + longest_s) / 2.0)
+        queries = stream_length(fastest, scored, SETTLED_S)
         made.append(World(config, place, "val", config.validation_rows, queries, loads))
     return made
 

@@ -151,8 +151,8 @@ def test_a_call_costs_its_seconds_at_the_price_of_the_load(world: World) -> None
     rates, sent = found.rates_per_min[[0, 0, -1, -1]], np.zeros((4, spec.num_models))
     sent[1::2, m] = 1.5
     of = prices.of(rates * [0.5, 0.5, 2.0, 2.0], sent, np.full(4, d), np.full(4, 3 * m + s))
-    base, load = found.prices.base[0, [0, 0, -1, -1], m], found.prices.load[0]
-    wanted = np.exp(base + load * sent[:, m]) * np.mean(each)
+    base, load = (x[0][[0, 0, -1, -1]] for x in (found.prices.base[..., m], found.prices.load))
+    wanted = np.exp(base + load * np.minimum(sent[:, m], 1.0)) * np.mean(each)
     np.testing.assert_allclose(of, wanted.clip(max=1.0))
 
 
@@ -214,6 +214,19 @@ def test_the_first_updates_imitate() -> None:
     player, is_plan = Player(learner.weights(), world.spec, np.float32), batch.node < 0
     routes, _ = player.log_probs(batch.seen, batch.up, is_plan)
     assert (routes.argmax(1) == batch.action[~is_plan]).mean() > 0.6
+
+
+def test_the_likeliest_actions_become_likelier(world: World, batch: Batch) -> None:
+    learner, is_plan = Learner(settings("sharpen=3"), 1, [world]), batch.node < 0
+    found = []
+    for _ in range(2):
+        player = Player(learner.weights(averaged=True), world.spec, np.float64)
+        found.append(player.log_probs(batch.seen, batch.up, is_plan))
+        learner.sharpen()
+    for before, after in zip(*found, strict=True):
+        assert (before.argmax(1) == after.argmax(1)).all()
+        apart = [np.diff(np.sort(odds, axis=1)) for odds in (before, after)]
+        np.testing.assert_allclose(apart[1], 3.0 * apart[0], rtol=1e-5, atol=1e-7)
 
 
 def test_a_teacher_must_know_the_pool() -> None:
