@@ -57,8 +57,8 @@ from agents.streams import (
     World,
     by_network,
     by_teacher,
+    imitated,
     joined,
-    overrun,
     steps_of,
     teacher_of,
     training_worlds,
@@ -203,11 +203,9 @@ class Learner:
         seen, up = Seen(*map(torch.from_numpy, batch.seen)), torch.from_numpy(batch.up)
         action, old = torch.from_numpy(batch.action)[:, None], torch.from_numpy(batch.log_prob)
         goal, is_plan = torch.from_numpy(target), batch.node < 0
-        if self.cloning:  # not from rows in which the teacher is overrun
-            everything, entropy_weight = (
-                np.flatnonzero(~overrun(batch.row, batch.answer["late"])),
-                0.0,
-            )
+        if self.cloning:
+            everything, entropy_weight = imitated(batch), 0.0
+            action = torch.from_numpy(batch.label)[:, None]
         losses: list[tuple[float, ...]] = []
         for _ in range(c.epochs):
             for b in _minibatches(everything, c.minibatch, rng):
@@ -305,7 +303,7 @@ def train(
     run, counts, best = run_of(config, seed), {"decisions": 0, "seconds": 0.0}, -1.0
     places = worlds_of(config)
     worlds, held_out = training_worlds(config, places), validation_worlds(config, places)
-    teachers = [by_teacher(teacher_of(world, config.teacher)) for world in worlds]
+    teachers = [teacher_of(world, config.teacher) for world in worlds]
     learner, steps = Learner(config, seed, worlds), steps_of(config, len(worlds))
     if checkpoint.exists(out / STATE):
         arrays, numbers = checkpoint.load(out / STATE)
@@ -325,9 +323,13 @@ def train(
             ends = min(config.cloning if cloning else config.updates, config.updates)
             for _ in range(min(config.together, ends - learner.updates)):
                 began, weights = time.perf_counter(), learner.weights()
-                choosers = (
-                    teachers if cloning else [by_network(weights, w, sample=True) for w in worlds]
-                )
+                choosers = [by_network(weights, w, sample=not cloning) for w in worlds]
+                if cloning:
+                    alone = learner.updates < config.alone
+                    choosers = [
+                        by_teacher(teacher, world, None if alone else own)
+                        for teacher, world, own in zip(teachers, worlds, choosers, strict=True)
+                    ]
                 batch = play_worlds(worlds, choosers, (seed, DRAWS, learner.updates), steps)
                 metrics = learner.update(batch)
                 counts["decisions"] += len(batch.row)

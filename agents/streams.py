@@ -32,7 +32,9 @@ from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
 
 Array = NDArray[Any]
-Choose = Callable[[Array, Array, Seen, Array, Array], tuple[Array, Array]]
+# Observations, contexts, what is seen, models up and uniform numbers of rows; returns actions,
+# their log-probabilities, and the actions of the teacher, -1 where it has none.
+Choose = Callable[[Array, Array, Seen, Array, Array], tuple[Array, Array, Array]]
 
 ENV_ID: Final = "InfraMind-Stream-v0"
 MOST_LATE: Final = 0.1  # share of late queries in rows that are imitated
@@ -53,6 +55,7 @@ class Batch(NamedTuple):
     up: Array  # (n, M) models that could be chosen
     action: Array  # (n,) route or plan
     log_prob: Array  # (n,)
+    label: Array  # (n,) the teacher's action; -1: none
     price: Array  # (n,) what a call costs others; 0 for plans
     answer: Array  # (n,) ANSWER, of the query
 
@@ -74,10 +77,13 @@ def worth(answer: Array, multiplier: float) -> Array:
     return np.asarray(good - multiplier * answer["late"], np.float64)
 
 
-def overrun(row: Array, late: Array) -> Array:
-    """Return (n,) whether too many of the queries (n,) of a row are late to learn from it."""
-    count = np.bincount(row).clip(1)
-    return np.asarray((np.bincount(row, late) / count)[row] > MOST_LATE)
+def imitated(batch: Batch) -> Array:
+    """Return the decisions (k,) with a label, not of rows in which the teacher is overrun."""
+    of_teacher = batch.action == batch.label
+    count = np.bincount(batch.row).clip(1)
+    late, own = (np.bincount(batch.row, x) / count for x in (batch.answer["late"], of_teacher))
+    is_overrun = (late > MOST_LATE) & (own == 1.0)
+    return np.flatnonzero((batch.label >= 0) & ~is_overrun[batch.row])
 
 
 class CallPrices:
@@ -97,9 +103,11 @@ class CallPrices:
     """
 
     def __init__(self, model: BidPriceModel, spec: PolicySpec) -> None:
-        base, load = model.prices.base[0], model.prices.load[0]  # (K, M), (K,)
         self._log_rates, self._spec = np.log(model.rates_per_min), spec
-        self._by_rate = np.column_stack([base, load])
+        base, load = (
+            x.reshape(len(self._log_rates), -1) for x in (model.prices.base, model.prices.load)
+        )
+        self._by_rate = np.stack(np.broadcast_arrays(base, load), axis=2)  # (K, M, 2)
         own = np.arange(spec.num_models)
         calls = (model.recipes.models[:, :, None] == own).sum(axis=1)  # (R, M)
         each = model.known.work_s / calls.clip(1)  # (D, R, M)
@@ -121,10 +129,13 @@ class CallPrices:
             action: (n,) routes.
         """
         model, strategy = self._spec.model_of(action), self._spec.strategy_of(action)
-        log_rate, every = np.log(rate_per_min), np.arange(len(action))
-        now = [np.interp(log_rate, self._log_rates, column) for column in self._by_rate.T]
-        base, load = np.stack(now[:-1], axis=1)[every, model], now[-1]
-        fill = np.minimum(sent[every, model], 1.0)
+        last = len(self._log_rates) - 1
+        place = np.interp(np.log(rate_per_min), self._log_rates, np.arange(last + 1))
+        below = place.astype(np.int64)
+        part, above = (place - below)[:, None], np.minimum(below + 1, last)
+        table = self._by_rate
+        base, load = ((1.0 - part) * table[below, model] + part * table[above, model]).T
+        fill = np.minimum(sent[np.arange(len(action)), model], 1.0)
         cost = np.exp(base + load * fill) * self.seconds[domain, model, strategy]
         return np.asarray(cost.clip(max=LARGEST_PRICE), np.float64)
 
@@ -158,7 +169,7 @@ class World:
         self.place, self.spec = place, self.env.policy_spec()
         self.plans, self._every = Plans(self.spec), np.arange(rows)
         self.rates_per_min = np.resize(np.array(loads), rows) * (place.capacity_per_min or 0.0)
-        self.prices: CallPrices | None = None
+        self.num_loads, self.prices = len(loads), cast(CallPrices | None, None)
 
     def begin(self, key: tuple[int, ...], *, moved: bool) -> None:
         """Start a stream in every row; its luck is a function of the key.
@@ -176,6 +187,7 @@ class World:
         self._eyes = Eyes(self.spec, self.rows)
         self.answers = np.zeros((self.rows, self.queries), ANSWER)
         self._read = np.zeros(self.rows, np.int64)  # records of the stream that were read
+        self.follows = np.zeros((self.rows, self.queries), np.bool_)  # plans like the teacher's
         self._waiting: list[Array] = []
 
     def step(self, uniforms: Array, choose: Choose) -> tuple[Array, ...]:
@@ -184,13 +196,14 @@ class World:
         seen = self._eyes.see(self._observations, contexts, self._every)
         up, is_plan = models_up(contexts, self.spec.num_models), contexts["kind"] == PLAN
         self.time_s = contexts["time_s"]
-        action, log_prob = choose(self._observations, contexts, seen, up, uniforms)
+        action, log_prob, label = choose(self._observations, contexts, seen, up, uniforms)
         numbers = np.zeros((self.rows, PLAN_ACTIONS + 1), np.int64)
         numbers[is_plan, :-1] = self.plans.actions(action[is_plan], contexts[is_plan])
         numbers[~is_plan, -1] = action[~is_plan]
         self._observations = self.env.step(numbers)[0]
         node = np.where(is_plan, -1, contexts["node"])
-        return self._every, contexts["query"], node, contexts["domain"], *seen, up, action, log_prob
+        facts = self._every, contexts["query"], node, contexts["domain"]
+        return *facts, *seen, up, action, log_prob, label
 
     def play(self, choose: Choose, key: tuple[int, ...], steps: int) -> Batch:
         """Go on by some steps; returns the decisions that can be learned from.
@@ -209,13 +222,13 @@ class World:
         answer = self.answers[columns[0], columns[1]]
         is_due = answer["known"]
         self._waiting = [column[~is_due] for column in columns]
-        row, query, node, domain, *seen, up, action, log_prob = (c[is_due] for c in columns)
+        row, query, node, domain, *seen, up, action, log_prob, label = (c[is_due] for c in columns)
         price = np.zeros(len(row))
         if self.prices:
             at = np.flatnonzero(node >= 0)
             sent = np.expm1(seen[3][at, :, SENT])
             price[at] = self.prices.of(self._rates[row[at]], sent, domain[at], action[at])
-        facts = row, query, node, domain, Seen(*seen), up, action, log_prob, price
+        facts = row, query, node, domain, Seen(*seen), up, action, log_prob, label, price
         return Batch(*facts, answer[is_due])
 
     def read(self) -> None:
@@ -313,13 +326,13 @@ def by_network(weights: Mapping[str, Array], world: World, *, sample: bool) -> C
 
     def choose(
         _: Array, contexts: Array, seen: Seen, up: Array, uniforms: Array
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Array, Array, Array]:
         is_plan = contexts["kind"] == PLAN
         action, log_prob = np.zeros(len(up), np.int64), np.zeros(len(up), np.float32)
         for due, own in zip((~is_plan, is_plan), player.log_probs(seen, up, is_plan), strict=True):
             chosen = draw(own, uniforms[due]) if sample else own.argmax(axis=1)
             action[due], log_prob[due] = chosen, own[np.arange(len(own)), chosen]
-        return action, log_prob
+        return action, log_prob, np.full(len(up), -1)
 
     return choose
 
@@ -343,15 +356,32 @@ def teacher_of(world: World, folder: str | None) -> BidPricePolicy:
     return teacher
 
 
-def by_teacher(teacher: BidPricePolicy) -> Choose:
-    """Return the chooser that is imitated: the recipes of `bid_price`."""
-    everyone = np.arange(len(teacher.seeds))
+def by_teacher(teacher: BidPricePolicy, world: World, network: Choose | None = None) -> Choose:
+    """Return the chooser that is imitated: the recipes of `bid_price`.
 
-    def choose(observations: Array, contexts: Array, *_: Any) -> tuple[Array, Array]:
-        routes = teacher.act_batch(observations, contexts, everyone)[:, -1]
-        table, recipe = teacher.recipes, teacher.assigned[everyone, contexts["query"]]
+    Args:
+        teacher: of `teacher_of`.
+        world: that it plays.
+        network: plays half of the rows instead, and the teacher says what it would do there
+            (DAgger: Ross, Gordon, Bagnell, AISTATS 2011). A teacher alone never shows the way out
+            of queues that it never has.
+    """
+    every, agents = np.arange(world.rows), PLANS[2]
+    own = every // world.num_loads % 2 == 1
+
+    def choose(
+        observations: Array, contexts: Array, seen: Seen, up: Array, uniforms: Array
+    ) -> tuple[Array, Array, Array]:
+        is_plan, query = contexts["kind"] == PLAN, contexts["query"]
+        routes = teacher.act_batch(observations, contexts, every)[:, -1]
+        table, recipe = teacher.recipes, teacher.assigned[every, query]
         plan = table.topology[recipe], table.num_agents[recipe] - 1, table.roles[recipe]
-        action = np.where(contexts["kind"] == PLAN, np.ravel_multi_index(plan, PLANS), routes)
-        return action, np.zeros(len(everyone), np.float32)
+        action = label = np.where(is_plan, np.ravel_multi_index(plan, PLANS), routes)
+        if network:
+            action = np.where(own, network(observations, contexts, seen, up, uniforms)[0], label)
+        same = action // agents == label // agents  # topology and number of agents
+        world.follows[every[is_plan], query[is_plan]] = same[is_plan]
+        has_label = is_plan | world.follows[every, query]
+        return action, np.zeros(len(every), np.float32), np.where(has_label, label, -1)
 
     return choose

@@ -20,8 +20,9 @@ from agents.streams import (
     Batch,
     CallPrices,
     World,
+    by_network,
     by_teacher,
-    overrun,
+    imitated,
     teacher_of,
     training_worlds,
     worlds_of,
@@ -70,7 +71,7 @@ def learner(world: World) -> Learner:
 
 @pytest.fixture(scope="module")
 def batches(world: World) -> list[Batch]:
-    choose = by_teacher(teacher_of(world, None))
+    choose = by_teacher(teacher_of(world, None), world)
     world.begin((0, 0), moved=True)
     return [world.play(choose, (0, 1, update), 90) for update in range(6)]
 
@@ -129,11 +130,29 @@ def test_what_a_query_has_left_to_pay(batch: Batch) -> None:
         assert found[i] == pytest.approx(values[i:][same[i:]].sum(), abs=1e-5)
 
 
-def test_rows_that_are_overrun_are_left_out() -> None:
-    late = np.zeros(40, np.bool_)
-    late[[0, 1, 2, 20]] = True
-    row = np.repeat([0, 2], 20)
-    assert (overrun(row, late) == (row == 0)).all()
+def test_rows_in_which_the_teacher_is_overrun_are_not_imitated(batch: Batch) -> None:
+    answer = batch.answer.copy()
+    answer["late"] = batch.row == 1
+    lost = batch._replace(answer=answer)
+    assert (imitated(lost) == np.flatnonzero(batch.row != 1)).all()
+    label = batch.label.copy()
+    label[np.flatnonzero(batch.row == 1)[3]] += 1  # the network's row: the teacher helps it out
+    assert len(imitated(lost._replace(label=label))) == len(label)
+    assert len(imitated(lost._replace(label=np.full(len(label), -1)))) == 0
+
+
+def test_the_teacher_labels_what_the_network_plays(world: World, learner: Learner) -> None:
+    teacher, network = teacher_of(world, None), by_network(learner.weights(), world, sample=True)
+    world.begin((0, 2), moved=True)
+    batch = world.play(by_teacher(teacher, world, network), (0, 3), 300)
+    own = batch.row // 2 == 1  # two loads
+    assert (batch.action == batch.label)[~own].all()
+    plans, routes = own & (batch.node < 0), own & (batch.node >= 0)
+    assert (batch.label[plans] >= 0).all()
+    assert (batch.action[plans] != batch.label[plans]).any()
+    follows = world.follows[batch.row, batch.query]
+    assert ((batch.label >= 0) == follows)[routes].all()
+    assert not follows[routes].all()
 
 
 def test_a_call_costs_its_seconds_at_the_price_of_the_load(world: World) -> None:
@@ -151,7 +170,9 @@ def test_a_call_costs_its_seconds_at_the_price_of_the_load(world: World) -> None
     rates, sent = found.rates_per_min[[0, 0, -1, -1]], np.zeros((4, spec.num_models))
     sent[1::2, m] = 1.5
     of = prices.of(rates * [0.5, 0.5, 2.0, 2.0], sent, np.full(4, d), np.full(4, 3 * m + s))
-    base, load = (x[0][[0, 0, -1, -1]] for x in (found.prices.base[..., m], found.prices.load))
+    ends, count = [0, 0, -1, -1], len(found.rates_per_min)
+    base = found.prices.base.reshape(count, -1)[ends, m]
+    load = np.broadcast_to(found.prices.load.reshape(count, -1), (count, 5))[ends, m]
     wanted = np.exp(base + load * np.minimum(sent[:, m], 1.0)) * np.mean(each)
     np.testing.assert_allclose(of, wanted.clip(max=1.0))
 
@@ -182,7 +203,7 @@ def test_rows_and_tasks_of_worlds_are_numbered_through() -> None:
     two = training_worlds(config, worlds_of(config))
     for world in two:
         world.begin((0, 0), moved=True)
-    choosers = [by_teacher(teacher_of(world, None)) for world in two]
+    choosers = [by_teacher(teacher_of(world, None), world) for world in two]
     batch = play_worlds(two, choosers, (0, 1), 90)
     tasks = len(two[0].spec.task_embeddings)
     assert ((batch.row >= 4) == (batch.seen.task >= tasks)).all()
@@ -204,7 +225,7 @@ def test_a_multiplier_does_not_wind_up() -> None:
 def test_the_first_updates_imitate() -> None:
     config = settings("cloning=12", "together=12", "decisions=800", "epochs=3")
     [world] = training_worlds(config, worlds_of(config))
-    learner, teacher = Learner(config, 0, [world]), by_teacher(teacher_of(world, None))
+    learner, teacher = Learner(config, 0, [world]), by_teacher(teacher_of(world, None), world)
     world.begin((0, 0), moved=True)
     surprise = []
     for update in range(12):
