@@ -59,9 +59,10 @@ from agents.runs import (
     use_one_thread,
     weights_of,
 )
+from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.inframind import Player, executor_shapes
+from inframind_gym.policies.inframind import Player
 
 Array = NDArray[Any]
 
@@ -71,26 +72,25 @@ STATE, BEST = "state", "best"  # folders of checkpoints: where to go on from, an
 WEIGHTS, TRAINING, NOISE, VALIDATION = range(4)  # uses of a seed
 
 
+def linear(inputs: int, outputs: int, gain: float = 2.0**0.5) -> nn.Linear:
+    """Return a layer with orthogonal weights."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
 class ExecutorNet(nn.Module):
     """From query, role, budget and telemetry to a route: two pathways, one head, its critics."""
 
     def __init__(self, spec: PolicySpec, num_features: int, *, cost_critic: bool) -> None:
         super().__init__()
-        for name, size in executor_shapes(
-            spec.num_models, spec.num_strategies, num_features
-        ).items():
-            layer, kind = name.split(".")
-            if kind == "weight":
-                linear = len(size) == 2
-                self.add_module(
-                    layer, nn.Linear(size[1], size[0]) if linear else nn.LayerNorm(size)
-                )
-        self.value = nn.Linear(128, 2 if cost_critic else 1)  # of the reward, and of the cost
-        for layer, module in self.named_children():
-            if isinstance(module, nn.Linear):
-                gain = {"policy": 0.01, "value": 1.0}.get(layer, 2.0**0.5)
-                nn.init.orthogonal_(module.weight, gain)
-                nn.init.zeros_(module.bias)
+        self.semantic, self.semantic_norm = linear(2 * EMBED_DIM, 128), nn.LayerNorm(128)
+        self.budget, self.system = linear(1, 16), linear(spec.num_models * num_features, 16)
+        self.resource, self.resource_norm = linear(32, 64), nn.LayerNorm(64)
+        self.merge = linear(192, 128)
+        self.policy = linear(128, spec.num_models * spec.num_strategies, gain=0.01)
+        self.value = linear(128, 2 if cost_critic else 1, gain=1.0)  # of reward, and of cost
 
     def forward(self, query: Tensor, role: Tensor, resource: Tensor) -> tuple[Tensor, Tensor]:
         """Judge n decisions.

@@ -6,7 +6,7 @@ import torch
 
 from agents.inframind import ExecutorNet
 from agents.runs import weights_of
-from inframind_gym.policies.inframind import Player, draw, log_softmax
+from inframind_gym.policies.inframind import Player, draw, executor_shapes, log_softmax
 from inframind_gym.simulator.workflow.state import CONTEXT
 from tests.policies.synthetic import make_spec
 
@@ -45,6 +45,8 @@ def test_layers_are_the_published_ones():
         "policy.weight": (15, 128),
         "value.weight": (1, 128),
     }
+    played = {n: w.shape for n, w in weights_of(make_net()).items() if "value" not in n}
+    assert played == executor_shapes(5, 3, 2)
 
 
 def test_numpy_and_torch_say_what_the_forward_pass_written_out_says(masrouter_planner):
