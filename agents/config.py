@@ -99,9 +99,7 @@ class ValidationConfig(StrictModel):
 class InfraMindConfig(StrictModel):
     """InfraMind's configuration, `agents/configs/inframind*.yaml`.
 
-    An epoch is `rows_per_rate` streams of `env.num_queries` at every rate, side by side. With the
-    values here that is 10,800 queries, as many as six sweeps over the 1,797 training questions of
-    the workload `all`: an epoch as the paper counts them.
+    An epoch is `rows_per_rate` streams of `env.num_queries` at every rate, side by side.
     """
 
     algorithm: Literal["inframind"] = "inframind"
@@ -110,7 +108,7 @@ class InfraMindConfig(StrictModel):
     lagrangian: Literal["paper", "dual_critic", "pid"] = "paper"
     # what counts as q = 1: a query that is solved, or one that is solved in its budget
     reward: Literal["solved", "goodput"] = "solved"
-    env: EnvChoice = EnvChoice(num_queries=450)  # the world
+    env: EnvChoice = EnvChoice()  # the world
     rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)] = RATES_PER_MIN
     rows_per_rate: PositiveInt = 4
     batch_episodes: Annotated[PositiveInt, Field(ge=2)] = 64  # finished queries an update

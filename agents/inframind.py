@@ -323,12 +323,11 @@ def train(
     streams = Streams(config, "train", np.repeat(config.rates_per_min, config.rows_per_rate))
     held_out = Streams(config, "val", np.full(c.rows, c.rate_per_min), budget_s=c.budget_s)
     learner = Learner(config, seed, streams.spec)
-    best = weights_of(learner.agent)
     if checkpoint.exists(out / STATE):
         arrays, numbers = checkpoint.load(out / STATE)
         check_resume(out, numbers["run"], run, resume=resume)
         learner.restore(arrays, numbers)
-        progress, best = Progress(**numbers["progress"]), checkpoint.part(arrays, "best.")
+        progress = Progress(**numbers["progress"])
     with Tracker(out, run, wandb=wandb, tensorboard=tensorboard) as tracker:
         tracker.rewind(progress.decisions)  # an epoch may have been noted before it was saved
         while progress.epoch < min(config.epochs, progress.best_epoch + c.early_stopping):
@@ -338,8 +337,8 @@ def train(
             progress.seconds += time.perf_counter() - began
             if progress.best is None or found[c.metric] > progress.best:
                 progress.best, progress.best_epoch = found[c.metric], progress.epoch
-                best = weights_of(learner.agent)
-                checkpoint.save(out / BEST, best, policy_config(learner, progress, run))
+                played = policy_config(learner, progress, run)
+                checkpoint.save(out / BEST, weights_of(learner.agent), played)
             learner.scheduler.step(found[c.metric])
             metrics = {f"validation/{name}": value for name, value in found.items()}
             tracker.log(progress.decisions, metrics | {"charts/epoch": progress.epoch})
@@ -347,7 +346,7 @@ def train(
             print(_report(progress, found, learner), file=sys.stderr, flush=True)
             arrays, numbers = learner.state()
             numbers |= {"run": run, "progress": asdict(progress)}
-            checkpoint.save(out / STATE, arrays | checkpoint.prefixed(best, "best."), numbers)
+            checkpoint.save(out / STATE, arrays, numbers)
     return asdict(progress)
 
 

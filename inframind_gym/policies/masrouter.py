@@ -20,6 +20,7 @@ from inframind_gym.configs import validate
 from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.errors import ConfigError, shortened
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec, checkpoint, models_up
+from inframind_gym.policies.draws import draw_from
 from inframind_gym.policies.planner_network import (
     PLAN_DRAWS,
     Candidates,
@@ -132,9 +133,9 @@ class TextRouter(BasePolicy):
         agent = agent_of(node, contexts["num_agents"].astype(np.int64))
         up = models_up(contexts, self.spec.num_models)
         of_models = self._probabilities[rows, query] * up
-        model = pick_all(of_models, self._uniform(rows, query, DRAW_MODEL + agent)[:, None])[:, 0]
+        model = draw_from(of_models, self._uniform(rows, query, DRAW_MODEL + agent))
         share = np.broadcast_to(self.spec.strategy_share, (len(rows), self.spec.num_strategies))
-        strategy = pick_all(share, self._uniform(rows, query, DRAW_STRATEGY + node)[:, None])[:, 0]
+        strategy = draw_from(share, self._uniform(rows, query, DRAW_STRATEGY + node))
         return self.spec.action(model, strategy)
 
     def _uniform(
@@ -180,18 +181,3 @@ class MasRouterPolicy(TextRouter):
 def agent_of(node: Indices, count: Indices) -> Indices:
     """Return the agents (n,) that execute nodes: in Debate, node K + k is agent k's second turn."""
     return np.minimum(node % np.maximum(count, 1), MAX_AGENTS - 1)
-
-
-def pick_all(probabilities: Floats, uniforms: Floats) -> Indices:
-    """Draw several independent indices a row.
-
-    Args:
-        probabilities: (B, n), not negative, with a positive sum in every row.
-        uniforms: (B, k) numbers in (0, 1).
-
-    Returns:
-        (B, k) indices; none of probability 0.
-    """
-    edges = probabilities.cumsum(axis=-1)
-    below = edges[:, None, :] <= (uniforms * edges[:, -1:])[:, :, None]
-    return np.asarray(below.sum(axis=-1), np.int64)
