@@ -16,6 +16,11 @@ rates fall on a plateau, and training stops after 12 epochs without a better val
 The variants `dual_critic` and `pid` have a second critic, for the cost to go: (answer's time -
 now)/β, so that a decision also pays for the calls after it. `pid` controls λ by PID.
 
+Training is *bistable*: under load a seed ends either in a policy that leaves the strongest model as
+queues grow, or in one that stays with it and is overrun (docs/results.md has five seeds of each
+rate). A late answer earns as much as one in time and λ ends near 0, so little pulls a training out
+of the second regime; there is no jump between the two while a policy is played.
+
 Left open by the paper, or different from it:
 
 - Streams of all rates run at once, so that a batch mixes them; the paper plays one after the other.
