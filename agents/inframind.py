@@ -17,9 +17,9 @@ The variants `dual_critic` and `pid` have a second critic, for the cost to go: (
 now)/β, so that a decision also pays for the calls after it. `pid` controls λ by PID.
 
 Training is *bistable*: under load a seed ends either in a policy that leaves the strongest model as
-queues grow, or in one that stays with it and is overrun (docs/results.md has five seeds of each
-rate). A late answer earns as much as one in time and λ ends near 0, so little pulls a training out
-of the second regime; there is no jump between the two while a policy is played.
+queues grow, or in one that stays with it and is overrun (docs/results.md has the five seeds). The
+likely reason: a late answer earns as much as one in time and λ ends near 0, so little pulls a
+training out of the second regime.
 
 Left open by the paper, or different from it:
 
