@@ -148,14 +148,14 @@ class PpoLagrangianConfig(StrictModel):
     decisions: PositiveInt = 144_000  # of all rows in an update
     together: PositiveInt = 24  # updates in a stream, after which there is a checkpoint
     updates: PositiveInt = 48
-    cloning: NonNegativeInt = 24  # the first of them, which imitate `bid_price`
-    alone: NonNegativeInt = 4  # the first of these, in which the teacher plays all of the rows
+    cloning: NonNegativeInt = 40  # the first of them, which imitate `bid_price`
+    alone: NonNegativeInt = 24  # the first of these, in which the teacher plays all of the rows
     teacher: str | None = None  # folder of its checkpoint, whose prices PPO pays; null: shipped
     hidden: PositiveInt = 64  # width of the layers
     epochs: PositiveInt = 1  # passes over the decisions of an update
     minibatch: PositiveInt = 2048  # decisions of a step
     cloning_lr: Positive = 2e-3  # of Adam; falls to a tenth in equal steps, as does the next one
-    lr: Positive = 3e-4  # after that
+    lr: Positive = 1e-4  # after that
     sharpen: Positive = 2.0  # factor on the logits after the imitation
     clip: Positive = 0.2
     value_weight: NonNegative = 0.5
@@ -164,7 +164,7 @@ class PpoLagrangianConfig(StrictModel):
     max_grad_norm: Positive = 0.5
     promise: Fraction = 0.0  # share of queries that are to be on time; 0: none is promised
     pid: PidConfig = PidConfig()
-    congestion: NonNegative = 1.0  # share of its price that a call pays; 0: nobody pays for others
+    congestion: NonNegative = 0.5  # share of its price that a call pays; 0: nobody pays for others
     kept: Fraction = 0.8  # of the averaged weights, from update to update
     validation_rows: PositiveInt = 12  # streams of a world
     validation_loads: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.3, 0.6, 0.9, 1.1)
