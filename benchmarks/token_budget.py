@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.pages import INK, RULE, mean, run_page, table
+from inframind_gym.policies.rollout import play_token_budget as play
 from inframind_gym.policies.token_budget import registry
-from inframind_gym.policies.token_budget.rollout import play
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
