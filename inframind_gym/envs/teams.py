@@ -33,7 +33,7 @@ _NO_ARGUMENTS: Final = ("self", "__class__", "render_mode", "unknown_arguments")
 def arguments_of(names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a simulation from the `locals()` of an environment's constructor."""
     given = {name: value for name, value in names.items() if name not in _NO_ARGUMENTS}
-    return given | names["unknown_arguments"]
+    return {**given, **names["unknown_arguments"]}
 
 
 class TeamSimulation(ABC):
