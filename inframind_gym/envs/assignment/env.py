@@ -83,6 +83,8 @@ class AssignmentEnv(TeamEnv):
 
     metadata: dict[str, Any] = TeamEnv.metadata | {"render_fps": 4}
 
+    simulation: AssignmentSimulation
+
     def __init__(
         self,
         team: str = DEFAULT_TEAM,

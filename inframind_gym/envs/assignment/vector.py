@@ -14,6 +14,7 @@ class AssignmentVectorEnv(TeamVectorEnv):
 
     __signature__ = signature_in_a_batch(AssignmentEnv)
     simulates = AssignmentSimulation
+    simulation: AssignmentSimulation
 
     def completed(self) -> Completed:
         """Return the tasks that ended in the last step, of all rows."""

@@ -98,6 +98,8 @@ class CoordinationEnv(TeamEnv):
     * v0: first version.
     """
 
+    simulation: CoordinationSimulation
+
     def __init__(
         self,
         team: str = "coordination",

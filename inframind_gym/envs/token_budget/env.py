@@ -89,6 +89,8 @@ class TokenBudgetEnv(TeamEnv):
     * v0: first version.
     """
 
+    simulation: TokenBudgetSimulation
+
     def __init__(
         self,
         team: str = "token_budget",
