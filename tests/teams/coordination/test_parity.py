@@ -97,6 +97,7 @@ def in_the_application(
         work,
         rewrite=lambda question: [],
         check=lambda query, response, sources: [],
+        log=log,
         lost_tokens=team.lost_tokens,
     )
     taken: list[int] = []
