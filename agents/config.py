@@ -49,7 +49,7 @@ class EnvChoice(WorldChoice):
 
 
 class ExecutorConfig(StrictModel):
-    """Network and PPO of the executor."""
+    """PPO of the executor."""
 
     lr: Positive = 3e-4  # of Adam
     clip: Positive = 0.2
@@ -57,10 +57,6 @@ class ExecutorConfig(StrictModel):
     value_weight: NonNegative = 0.5
     entropy_weight: NonNegative = 0.10
     max_grad_norm: Positive = 0.5
-    gamma: Fraction = 1.0  # dual_critic and pid: discount from one decision of a query to its next
-    gae_lambda: Fraction = 0.95  # dual_critic and pid
-    joint_head: bool = True  # ablation: False has independent heads for model and strategy
-    dual_pathway: bool = True  # ablation: False encodes everything in one layer of like size
     system_state: bool = True  # ablation: False sees no telemetry
 
 
@@ -71,17 +67,17 @@ class PlannerConfig(StrictModel):
     task_weight: NonNegative = 1.0
     vae_weight: NonNegative = 0.001
     max_grad_norm: Positive = 0.5
-    init: str | None = None  # MasRouter checkpoint whose planner is taken over: folder or name
+    # MasRouter checkpoint whose planner is the first one: folder or shipped name; null: none
+    init: str | None = "masrouter"
 
 
 class LagrangeConfig(StrictModel):
     """The multiplier λ, which executor and planner share."""
 
     start: NonNegative = 0.2
-    lr: NonNegative = 0.001
+    lr: NonNegative = 0.001  # paper and dual_critic
     max_value: Positive = 1.0  # paper
     limit: Positive = 1.0  # mean latency over budget that is allowed
-    cost_cap: Positive | None = None  # a query's cost counts as at most this; None: as it is
     kp: NonNegative = 0.05  # pid
     ki: NonNegative = 0.001  # pid
     kd: NonNegative = 0.05  # pid
@@ -93,7 +89,7 @@ class ValidationConfig(StrictModel):
 
     rate_per_min: Positive = 100.0
     budget_s: Positive = 200.0
-    rows: PositiveInt = 4  # episodes
+    rows: PositiveInt = 4  # streams
     metric: Literal["solved", "goodput"] = "solved"
     early_stopping: PositiveInt = 12  # epochs without a better value
     lr_patience: NonNegativeInt = 4  # epochs without one before the learning rates fall
@@ -101,33 +97,26 @@ class ValidationConfig(StrictModel):
 
 
 class InfraMindConfig(StrictModel):
-    """InfraMind's configuration, `agents/configs/inframind*.yaml`."""
+    """InfraMind's configuration, `agents/configs/inframind*.yaml`.
+
+    An epoch is `rows_per_rate` streams of `env.num_queries` at every rate, side by side.
+    """
 
     algorithm: Literal["inframind"] = "inframind"
-    # "paper"; "dual_critic" has a critic for the cost and an unbounded λ; "pid" is the same with a
-    # PID-controlled λ; "none" is "paper" with λ = 0
-    lagrangian: Literal["paper", "dual_critic", "pid", "none"] = "paper"
+    # "dual_critic": a critic for the cost to go and a λ without a bound; "pid": the same with a
+    # PID-controlled λ
+    lagrangian: Literal["paper", "dual_critic", "pid"] = "paper"
     # what counts as q = 1: a query that is solved, or one that is solved in its budget
     reward: Literal["solved", "goodput"] = "solved"
     env: EnvChoice = EnvChoice()  # the world
-    # arrival rates of the rounds of an epoch
     rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)] = RATES_PER_MIN
-    rows: PositiveInt = 32  # episodes side by side
+    rows_per_rate: PositiveInt = 4
     batch_episodes: Annotated[PositiveInt, Field(ge=2)] = 64  # finished queries an update
-    epochs: PositiveInt = 30  # at most; in an epoch every row goes through all rates
+    epochs: PositiveInt = 30  # at most
     executor: ExecutorConfig = ExecutorConfig()
     planner: PlannerConfig = PlannerConfig()
     lagrange: LagrangeConfig = LagrangeConfig()
     validation: ValidationConfig = ValidationConfig()
-
-    def network(self) -> dict[str, Any]:
-        """Return keyword arguments of `ExecutorShape`, but for the pool's numbers."""
-        return {
-            "num_features": len(self.env.system_features),
-            "joint_head": self.executor.joint_head,
-            "dual_pathway": self.executor.dual_pathway,
-            "cost_critic": self.lagrangian in ("dual_critic", "pid"),
-        }
 
 
 class PidConfig(StrictModel):
@@ -139,35 +128,44 @@ class PidConfig(StrictModel):
     most: Positive = 3.0
 
 
+class StreamWorld(StrictModel):
+    """A pool and a workload whose streams a policy is trained in."""
+
+    pool: str = "b200-2gpu"
+    workload: str = "all"
+    capacity_per_min: Positive | None = None  # load 1; None: that of the informed bound
+
+
 class PpoLagrangianConfig(StrictModel):
     """Configuration of a training, `agents/configs/ppo_lagrangian.yaml`."""
 
     algorithm: Literal["ppo_lagrangian"] = "ppo_lagrangian"
-    env: WorldChoice = WorldChoice()
-    # of the rows, in turn; each is moved by up to a sixth
-    rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    rows: PositiveInt = 36  # streams side by side
-    steps: PositiveInt = 4000  # decisions of a row in an update
-    together: PositiveInt = 6  # updates in a stream, after which there is a checkpoint
-    updates: PositiveInt = 30
-    cloning: NonNegativeInt = 18  # the first of them, which imitate `bid_price`
-    teacher: str | None = None  # folder of its checkpoint; null: the shipped one
-    epochs: PositiveInt = 2  # passes over the decisions of an update
+    env: WorldChoice = WorldChoice()  # of all worlds; a pool or a workload chooses among them
+    worlds: tuple[StreamWorld, ...] = ()  # that are played side by side
+    # arrival rates of the rows, in turn, as shares of capacity; each is moved by up to a sixth
+    loads: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    rows: PositiveInt = 96  # streams of a world, side by side
+    decisions: PositiveInt = 144_000  # of all rows in an update
+    together: PositiveInt = 24  # updates in a stream, after which there is a checkpoint
+    updates: PositiveInt = 48
+    cloning: NonNegativeInt = 40  # the first of them, which imitate `bid_price`
+    alone: NonNegativeInt = 24  # the first of these, in which the teacher plays all of the rows
+    teacher: str | None = None  # folder of its checkpoint, whose prices PPO pays; null: shipped
+    hidden: PositiveInt = 64  # width of the layers
+    epochs: PositiveInt = 1  # passes over the decisions of an update
     minibatch: PositiveInt = 2048  # decisions of a step
     cloning_lr: Positive = 2e-3  # of Adam; falls to a tenth in equal steps, as does the next one
     lr: Positive = 1e-4  # after that
+    sharpen: Positive = 2.0  # factor on the logits after the imitation
     clip: Positive = 0.2
     value_weight: NonNegative = 0.5
     # weight of the entropy at the start; falls to a hundredth in equal ratios
     entropy_weight: Positive = 5e-4
     max_grad_norm: Positive = 0.5
-    bonus: NonNegative = 0.0  # of a right answer, on time or not
     promise: Fraction = 0.0  # share of queries that are to be on time; 0: none is promised
     pid: PidConfig = PidConfig()
-    horizon_s: Positive = 120.0  # for which a call is felt by others
-    settled_s: NonNegative = 300.0  # age at which it counts as known what became of a query
-    congestion: NonNegative = 0.5  # weight of that; 0: nobody pays for others
-    identity: bool = True  # a vector a model; False: the policy plays any pool
+    congestion: NonNegative = 0.5  # share of its price that a call pays; 0: nobody pays for others
     kept: Fraction = 0.8  # of the averaged weights, from update to update
-    validation_rows: PositiveInt = 36  # streams
-    validation_queries: PositiveInt = 1000  # of each, that are scored
+    validation_rows: PositiveInt = 12  # streams of a world
+    validation_loads: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.3, 0.6, 0.9, 1.1)
+    validation_queries: PositiveInt = 600  # of each, that are scored
