@@ -248,7 +248,8 @@ def checkpoint_cases() -> Iterator[Case]:
         wrong: tuple[dict[str, Any], ...] = (
             {"models": 3}, {"models": [[]]}, {"models": ["x" * 100_000]}, {"strategies": None},
             {"algorithm": []}, {"format": "two"}, {"layers": [10**20]}, {"config": []},
-            {"config": {"mode": []}}, {"system_features": 1}, {"system_features": ["queue"] * 10**5},
+            {"config": {"mode": []}}, {"system_features": 1},
+            {"system_features": ["queue"] * 10**5},
         )  # fmt: skip
         for changes in wrong:
             if set(changes) <= set(good):

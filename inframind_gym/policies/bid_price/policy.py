@@ -38,6 +38,7 @@ MODES: Final = ("no-prices", "no-state", "no-difficulty", "polled")
 """Ablations: work costs nothing; calls in flight are not seen; all questions of a domain count as
 equally hard; the polled queue depths take the place of the policy's own calls in flight."""
 
+_FREE: Final = -1e3  # log of a price
 _NEVER: Final = np.uint32(2**32 - 1)  # models that a recipe needs to be left out
 _WINDOW: Final = 256  # arrivals from which their rate is estimated
 _PRIOR_QUERIES: Final = 8.0  # assumed before any arrival, at the highest rate that has prices
@@ -190,7 +191,7 @@ class BidPricePolicy(RecipePolicy):
         super().reset(spec, seeds)
         model = self._given or self.model_for(spec)
         if self._mode == "no-prices":
-            free = model.prices._replace(base=np.full_like(model.prices.base, -np.inf))
+            free = model.prices._replace(base=np.full_like(model.prices.base, _FREE))
             model = replace(model, prices=free)
         self.model, self.recipes = model, model.recipes
         self._known, self._packed = as_taken(model.known), model.prices.packed()
