@@ -45,7 +45,7 @@ class ChoiceConfig(StrictModel):
 class ValidationConfig(StrictModel):
     """Streams on the split "val" at every rate that has prices; the middle of each is scored."""
 
-    episodes: PositiveInt = 2  # at each rate
+    episodes: PositiveInt = 1  # at each rate
     queries: PositiveInt = 3000  # in a stream
 
 
@@ -64,9 +64,9 @@ class BidPriceConfig(StrictModel):
     )
     load: LoadConfig = LoadConfig()
     # the rates that get prices, over the capacity, rising
-    loads: Annotated[tuple[Positive, ...], Field(min_length=2)] = (
-        0.3, 0.5, 0.65, 0.75, 0.85, 0.95, 1.05, 1.2, 1.4,
-    )  # fmt: skip
+    loads: Annotated[tuple[Positive, ...], Field(min_length=2)] = tuple(
+        np.geomspace(0.1, 1.5, 24).round(3).tolist()
+    )
     choice: ChoiceConfig = ChoiceConfig()
     validation: ValidationConfig = ValidationConfig()
 

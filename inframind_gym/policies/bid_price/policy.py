@@ -161,6 +161,8 @@ class BidPricePolicy(RecipePolicy):
         ConfigError: there is no such mode, or no checkpoint of this policy in the folder.
     """
 
+    version = 2
+
     def __init__(
         self,
         checkpoint: str | None = None,
