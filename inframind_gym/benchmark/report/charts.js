@@ -10,7 +10,7 @@ const Charts = (() => {
       if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
       else node.setAttribute(key, value === true ? "" : value);
     }
-    for (const child of children.flat(2)) if (child !== null && child !== undefined) node.append(child);
+    for (const child of children.flat(2)) if (child || child === "") node.append(child);
     return node;
   }
   const el = (tag, props, ...children) => fill(document.createElement(tag), props, children);
@@ -45,7 +45,8 @@ const Charts = (() => {
   }
 
   function select(label, options, value, change) {
-    const box = el("select", { onchange: () => change(box.value) }, options.map(([key, name]) => el("option", { value: key, selected: String(key) === String(value) }, name)));
+    const box = el("select", { onchange: () => change(box.value) },
+      options.map(([key, name]) => el("option", { value: key, selected: String(key) === String(value) }, name)));
     return el("label", {}, label, box);
   }
 
@@ -65,13 +66,15 @@ const Charts = (() => {
     const body = el("tbody");
     let sorted = -1, up = false;
     const shown = rows.map((row, i) => ({ row, i }));
-    const margins = headings.map((_, c) => Math.max(...rows.map((row) => marginOf(row[c] && row[c].text !== undefined ? row[c].text : row[c]).length), 0));
+    const margins = headings.map((_, c) => Math.max(...rows.map((row) =>
+      marginOf(row[c] && row[c].text !== undefined ? row[c].text : row[c]).length), 0));
     const paint = () => body.replaceChildren(...shown.map(({ row, i }) =>
       el("tr", { class: rowClass && rowClass(i) }, row.map((cell, c) => {
         const plain = typeof cell === "string" || cell instanceof Node;
         const content = plain ? cell : cell.node || cell.text;
         const names = [left.includes(c) ? "left" : "", c === 0 ? "first" : "", plain ? "" : cell.class || ""].join(" ").trim();
-        return el("td", { class: names || null, title: plain ? null : cell.title }, typeof content === "string" ? withMargin(content, margins[c]) : content);
+        return el("td", { class: names || null, title: plain ? null : cell.title }, typeof content === "string" ? withMargin(content, margins[c])
+          : content);
       }))));
     const heads = headings.map((words, c) => {
       const explained = terms[words.replace(/ [%s]$/, "")];
@@ -86,7 +89,8 @@ const Charts = (() => {
         });
         paint();
       } }, words);
-      return el("th", { scope: "col", class: [left.includes(c) ? "left" : "", c === 0 ? "first" : ""].join(" ").trim() || null }, words ? button : "");
+      return el("th", { scope: "col", class: [left.includes(c) ? "left" : "", c === 0 ? "first" : ""].join(" ").trim() || null }, words ? button
+        : "");
     });
     paint();
     const box = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label || caption || "table" },
@@ -134,7 +138,8 @@ const Charts = (() => {
     if (high === low) high = low + 1;
     const y = linear(low, high * 1.02, box.bottom, box.top);
     const xs = values.map(([value]) => value);
-    const place = numeric ? linear(Math.min(...xs), Math.max(...xs), box.left + 12, box.right - 12) : linear(-0.5, xs.length - 0.5, box.left, box.right);
+    const place = numeric ? linear(Math.min(...xs), Math.max(...xs), box.left + 12, box.right - 12)
+      : linear(-0.5, xs.length - 0.5, box.left, box.right);
     const at = (value) => place(numeric ? value : xs.indexOf(value));
     const root = svg("svg", { width, height, role: "img", "aria-label": `${yLabel} over ${xLabel}` });
     let previous = -1e9;
@@ -142,14 +147,17 @@ const Charts = (() => {
     const shownTicks = xs.filter((value) => { const ok = at(value) - previous > (numeric ? room : 0); if (ok) previous = at(value); return ok; });
     const narrow = !numeric && (box.right - box.left) / xs.length < room;
     axes(root, { x: at, y, xTicks: shownTicks, yTicks: ticks(low, high, 5), box, yText: plain, xLabel, yLabel,
-      xText: (value) => { const words = values.find(([one]) => one === value)[1]; return narrow ? words.slice(0, Math.max(3, Math.floor((box.right - box.left) / xs.length / 7))) : words; } });
+      xText: (value) => { const words = values.find(([one]) => one === value)[1]; return narrow
+        ? words.slice(0, Math.max(3, Math.floor((box.right - box.left) / xs.length / 7))) : words; } });
     series.forEach((one, k) => {
       const spread = numeric ? 0 : Math.min(14, (box.right - box.left) / xs.length / (series.length + 1));
       const shift = numeric ? 0 : (k - (series.length - 1) / 2) * spread;
       const group = svg("g", { class: chosen && chosen !== one.name ? "dim" : null, stroke: one.look.colour });
-      if (numeric) group.append(svg("polyline", { points: one.points.map((p) => `${at(p.x)},${y(p.y * scale)}`).join(" "), fill: "none", "stroke-width": 2, "stroke-dasharray": one.look.dash }));
+      if (numeric) group.append(svg("polyline", { points: one.points.map((p) => `${at(p.x)},${y(p.y * scale)}`).join(" "), fill: "none",
+        "stroke-width": 2, "stroke-dasharray": one.look.dash }));
       for (const p of one.points) {
-        const dot = svg("g", {}, svg("title", {}, p.says), svg("line", { x1: at(p.x) + shift, x2: at(p.x) + shift, y1: y(p.low * scale), y2: y(p.high * scale), "stroke-width": 1.5 }));
+        const dot = svg("g", {}, svg("title", {}, p.says), svg("line",
+          { x1: at(p.x) + shift, x2: at(p.x) + shift, y1: y(p.low * scale), y2: y(p.high * scale), "stroke-width": 1.5 }));
         dot.append(marker(at(p.x) + shift, y(p.y * scale), one.look.shape, one.look.colour));
         group.append(dot);
       }
@@ -171,20 +179,24 @@ const Charts = (() => {
     const flat = linear(log ? Math.log(low) : low, log ? Math.log(high) : high, box.left + 14, box.right - 14);
     const x = (value) => flat(log ? Math.log(value) : value);
     const root = svg("svg", { width, height, role: "img", "aria-label": `${heading(yMetric)} against ${heading(xMetric)}` });
-    axes(root, { x, y, xTicks: log ? logTicks(low, high) : ticks(low, high, width < 500 ? 4 : 8), yTicks: ticks(y0, y1, 5), box, xText: plain, yText: plain, xLabel: heading(xMetric) + (log ? " (log scale)" : ""), yLabel: heading(yMetric) });
+    axes(root, { x, y, xTicks: log ? logTicks(low, high) : ticks(low, high, width < 500 ? 4 : 8), yTicks: ticks(y0, y1, 5), box, xText: plain,
+      yText: plain, xLabel: heading(xMetric) + (log ? " (log scale)" : ""), yLabel: heading(yMetric) });
     const best = frontier(points.filter((p) => !p.bound), xMetric, yMetric).sort((a, b) => a.x - b.x);
-    root.append(svg("polyline", { points: best.map((p) => `${x(p.x * sx)},${y(p.y * sy)}`).join(" "), fill: "none", stroke: "var(--grey)", "stroke-dasharray": "4 4" }));
+    root.append(svg("polyline", { points: best.map((p) => `${x(p.x * sx)},${y(p.y * sy)}`).join(" "), fill: "none", stroke: "var(--grey)",
+      "stroke-dasharray": "4 4" }));
     const labels = [];
     for (const p of [...points].sort((a, b) => best.includes(b) - best.includes(a))) {
       const [cx, cy] = [x(p.x * sx), y(p.y * sy)];
       const group = svg("g", { class: chosen && chosen !== p.name ? "dim" : null, stroke: p.look.colour }, svg("title", {}, p.says),
-        svg("line", { x1: x(p.xs[0] * sx), x2: x(p.xs[1] * sx), y1: cy, y2: cy }), svg("line", { x1: cx, x2: cx, y1: y(p.ys[0] * sy), y2: y(p.ys[1] * sy) }));
+        svg("line", { x1: x(p.xs[0] * sx), x2: x(p.xs[1] * sx), y1: cy, y2: cy }),
+          svg("line", { x1: cx, x2: cx, y1: y(p.ys[0] * sy), y2: y(p.ys[1] * sy) }));
       group.append(marker(cx, cy, p.look.shape, p.look.colour, 5.5));
       const long = 6.8 * p.name.length, right = cx + 10 + long < box.right;
       const area = [right ? cx + 9 : cx - 9 - long, cy - 18, right ? cx + 9 + long : cx - 9, cy - 4];
       if (!labels.some((o) => area[0] < o[2] && o[0] < area[2] && area[1] < o[3] && o[1] < area[3])) {
         labels.push(area);
-        group.append(svg("text", { x: right ? cx + 9 : cx - 9, y: cy - 7, "text-anchor": right ? "start" : "end", "font-weight": best.includes(p) ? 600 : 400 }, p.name));
+        group.append(svg("text", { x: right ? cx + 9 : cx - 9, y: cy - 7, "text-anchor": right ? "start" : "end", "font-weight": best.includes(p)
+          ? 600 : 400 }, p.name));
       }
       root.append(group);
     }
@@ -199,11 +211,14 @@ const Charts = (() => {
   function shares(names, rows, colours) {
     return rows.map(([label, parts]) => {
       const says = names.map((name) => `${name} ${Math.round(100 * (parts[name] || 0))} %`).join(", ");
-      return el("div", { class: "barline" }, el("span", { title: label }, label), el("div", { class: "bar", role: "img", "aria-label": says, title: says },
-        names.map((name, i) => { const share = 100 * (parts[name] || 0); return share > 0.2 && el("span", { style: `width:${share}%;background:${colours(i)}` }, share >= 14 ? String(Math.round(share)) : ""); }).filter(Boolean)));
+      return el("div", { class: "barline" }, el("span", { title: label }, label),
+        el("div", { class: "bar", role: "img", "aria-label": says, title: says },
+        names.map((name, i) => { const share = 100 * (parts[name] || 0); return share > 0.2
+          && el("span", { style: `width:${share}%;background:${colours(i)}` }, share >= 14 ? String(Math.round(share)) : ""); }).filter(Boolean)));
     });
   }
-  const legend = (names, colours) => el("div", { class: "legend" }, names.map((name, i) => el("span", {}, el("i", { class: "swatch", style: `background:${colours(i)}` }), name)));
+  const legend = (names, colours) => el("div", { class: "legend" },
+    names.map((name, i) => el("span", {}, el("i", { class: "swatch", style: `background:${colours(i)}` }), name)));
 
   return { el, svg, number, text, heading, scaleOf, style, marker, responsive, select, table, lines, scatter, shares, legend, ticks, linear, plain };
 })();

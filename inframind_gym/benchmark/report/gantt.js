@@ -49,9 +49,11 @@ const Gantt = (() => {
     depth.forEach((n, lane) => { laneTop.push(bottom + LABEL); bottom += LABEL + Math.max(n, 1) * rowHeight[lane] + GAP; });
     const seriesTop = bottom, height = bottom + timeline.series.length * 70 + 34;
     const xs = [...spans.at.flat(), ...timeline.marks.map((m) => m.x), ...timeline.series.flatMap((s) => s.x)];
-    const all = [xs.reduce((a, b) => Math.min(a, b), timeline.clock === "s" && items.start[0] > 60 ? Infinity : 0), xs.reduce((a, b) => Math.max(a, b), 1)];
+    const all = [xs.reduce((a, b) => Math.min(a, b), timeline.clock === "s" && items.start[0] > 60 ? Infinity : 0),
+      xs.reduce((a, b) => Math.max(a, b), 1)];
     let [low, high] = all, chosen = null, x = null, width = 0;
-    const canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": `Timeline of ${lanes.length} lanes; the table below has every ${timeline.item}. Arrow keys move, plus and minus zoom.` });
+    const canvas = el("canvas", { tabindex: 0, role: "img",
+      "aria-label": `Timeline of ${lanes.length} lanes; the table below has every ${timeline.item}. Arrow keys move, plus and minus zoom.` });
 
     function draw() {
       width = canvas.clientWidth;
@@ -71,7 +73,8 @@ const Gantt = (() => {
       pen.fillText(axisLabel(timeline), width / 2, height - 5);
       pen.textAlign = "left";
       const item = chosen === null ? -1 : items.id.indexOf(chosen);
-      if (item >= 0) { pen.fillStyle = css("--card"); pen.fillRect(x(items.start[item]), TOP, Math.max(x(items.end[item]) - x(items.start[item]), 1), height - 40); }
+      if (item >= 0) { pen.fillStyle = css("--card"); pen.fillRect(x(items.start[item]), TOP, Math.max(x(items.end[item]) - x(items.start[item]), 1),
+        height - 40); }
       const paint = (i) => {
         const at = spans.at[i], top = laneTop[spans.lane[i]] + row[i] * rowHeight[spans.lane[i]];
         const tall = Math.max(rowHeight[spans.lane[i]] - (rowHeight[spans.lane[i]] > 3 ? 1 : 0), 0.6);
@@ -81,7 +84,8 @@ const Gantt = (() => {
         }
         if (rowHeight[spans.lane[i]] >= 16 && x(at[at.length - 1]) - x(at[0]) > 60) {
           pen.save(); pen.beginPath(); pen.rect(x(at[0]), top, x(at[at.length - 1]) - x(at[0]) - 4, tall); pen.clip();
-          pen.fillStyle = fills[kindOf(spans, i)] === line ? ink : css("--paper"); pen.fillText(spans.label[i], Math.max(x(at[0]), 8) + 4, top + 13); pen.restore();
+          pen.fillStyle = fills[kindOf(spans, i)] === line ? ink : css("--paper"); pen.fillText(spans.label[i], Math.max(x(at[0]), 8) + 4, top + 13);
+            pen.restore();
         }
       };
       const linked = chosen !== null && spans.item.includes(chosen);
@@ -100,7 +104,8 @@ const Gantt = (() => {
         pen.strokeRect(x(start) - 1, top - 1.5, Math.max(x(end) - x(start), 3) + 2, Math.max(rowHeight[spans.lane[i]], 3) + 2);
       }
       pen.fillStyle = ink;
-      lanes.forEach((name, lane) => { pen.fillStyle = ink; pen.fillText(name + (!many ? "" : depth[lane] ? `, at most ${depth[lane]} at once` : ", nothing"), 8, laneTop[lane] - 5); });
+      lanes.forEach((name, lane) => { pen.fillStyle = ink; pen.fillText(name + (!many ? "" : depth[lane] ? `, at most ${depth[lane]} at once`
+        : ", nothing"), 8, laneTop[lane] - 5); });
       timeline.series.forEach((one, k) => {
         const top = seriesTop + k * 70 + 16, most = Math.max(...one.y, 1e-9), y = linear(0, most, top + 46, top);
         pen.fillStyle = ink; pen.fillText(`${one.label} (up to ${plain(most)})`, 8, top - 4);
@@ -111,7 +116,8 @@ const Gantt = (() => {
       timeline.marks.forEach((mark, k) => {
         if (mark.x < low || mark.x > high) return;
         const own = mark.lane !== undefined, top = own ? laneTop[mark.lane] - LABEL : TOP;
-        pen.fillStyle = css("--c1"); pen.fillRect(x(mark.x) - 1, top, 2, own ? LABEL + Math.max(depth[mark.lane], 1) * rowHeight[mark.lane] : height - 40);
+        pen.fillStyle = css("--c1"); pen.fillRect(x(mark.x) - 1, top, 2, own ? LABEL + Math.max(depth[mark.lane], 1) * rowHeight[mark.lane]
+          : height - 40);
         pen.textAlign = x(mark.x) > width - 90 ? "right" : "left";
         pen.fillText(mark.label, x(mark.x) + (pen.textAlign === "right" ? -4 : 4), own ? top + 13 : TOP + 10 + 13 * (k % 3)); pen.textAlign = "left";
       });
@@ -122,7 +128,8 @@ const Gantt = (() => {
       high = low + span;
       draw();
     };
-    const move = (share) => { const by = (high - low) * share, span = high - low; low = Math.max(all[0], Math.min(low + by, all[1] - span)); high = low + span; draw(); };
+    const move = (share) => { const by = (high - low) * share, span = high - low; low = Math.max(all[0], Math.min(low + by, all[1] - span));
+      high = low + span; draw(); };
     const find = (event) => {
       const area = canvas.getBoundingClientRect(), [px, py] = [event.clientX - area.left, event.clientY - area.top];
       let found = -1, nearest = 6;
@@ -145,8 +152,10 @@ const Gantt = (() => {
       const i = find(event);
       canvas.title = i < 0 ? "" : describe(timeline, i);
     });
-    canvas.addEventListener("pointerup", (event) => { if (from && !from[3]) { const i = find(event); if (i >= 0 && spans.item[i] >= 0) pick(spans.item[i]); } from = null; });
-    canvas.addEventListener("wheel", (event) => { if (!event.ctrlKey) return; event.preventDefault(); const area = canvas.getBoundingClientRect(); zoom(event.deltaY > 0 ? 1.25 : 0.8, low + ((event.clientX - area.left - 8) / (width - 16)) * (high - low)); }, { passive: false });
+    canvas.addEventListener("pointerup", (event) => { if (from && !from[3]) { const i = find(event);
+      if (i >= 0 && spans.item[i] >= 0) pick(spans.item[i]); } from = null; });
+    canvas.addEventListener("wheel", (event) => { if (!event.ctrlKey) return; event.preventDefault(); const area = canvas.getBoundingClientRect();
+      zoom(event.deltaY > 0 ? 1.25 : 0.8, low + ((event.clientX - area.left - 8) / (width - 16)) * (high - low)); }, { passive: false });
     const keys = { ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2), "+": () => zoom(0.5), "-": () => zoom(2), 0: () => zoom(1e9) };
     canvas.addEventListener("keydown", (event) => { if (keys[event.key]) { event.preventDefault(); keys[event.key](); } });
     new ResizeObserver(() => { if (canvas.clientWidth !== width) draw(); }).observe(canvas);
@@ -154,10 +163,12 @@ const Gantt = (() => {
     const show = (id) => {
       chosen = id;
       const i = items.id.indexOf(id);
-      if (i >= 0 && (items.start[i] < low || items.end[i] > high)) { const span = Math.max(high - low, (items.end[i] - items.start[i]) * 1.2); low = Math.max(all[0], Math.min(items.start[i] - span * 0.1, all[1] - span)); high = Math.min(all[1], low + span); }
+      if (i >= 0 && (items.start[i] < low || items.end[i] > high)) { const span = Math.max(high - low, (items.end[i] - items.start[i]) * 1.2);
+        low = Math.max(all[0], Math.min(items.start[i] - span * 0.1, all[1] - span)); high = Math.min(all[1], low + span); }
       draw();
     };
-    const buttons = [["−", "zoom out", () => zoom(2)], ["+", "zoom in", () => zoom(0.5)], ["←", "earlier", () => move(-0.4)], ["→", "later", () => move(0.4)], ["all", "whole episode", () => zoom(1e9)]]
+    const buttons = [["−", "zoom out", () => zoom(2)], ["+", "zoom in", () => zoom(0.5)], ["←", "earlier", () => move(-0.4)],
+      ["→", "later", () => move(0.4)], ["all", "whole episode", () => zoom(1e9)]]
       .map(([name, says, act]) => el("button", { title: says, "aria-label": says, onclick: act }, name));
     return { node: el("figure", {}, el("div", { class: "controls" }, buttons), canvas), show };
   }
@@ -170,7 +181,8 @@ const Gantt = (() => {
     return `${who}${lanes[spans.lane[i]]}: ${spans.label[i]}${wrote}\n` + parts.map(([kind, took]) => `${kind} ${clock(timeline, took)}`).join(", ");
   }
 
-  const ownSpans = (timeline, id) => [...timeline.spans.item.keys()].filter((i) => timeline.spans.item[i] === id).sort((a, b) => timeline.spans.at[a][0] - timeline.spans.at[b][0]);
+  const ownSpans = (timeline, id) => [...timeline.spans.item.keys()].filter((i) => timeline.spans.item[i] === id).sort((a, b) =>
+    timeline.spans.at[a][0] - timeline.spans.at[b][0]);
 
   // One sentence or three: what an item has come to, and what its time went into.
   function why(timeline, id) {
@@ -187,7 +199,9 @@ const Gantt = (() => {
     if (!path.length) return says;
     const sums = kinds.map((_, k) => path.reduce((sum, one) => sum + spans.at[one][k + 1] - spans.at[one][k], 0));
     const total = items.end[i] - items.start[i], rest = total - sums.reduce((a, b) => a + b, 0);
-    says += ` On the latency path of ${path.length} calls: ` + kinds.map((kind, k) => `${kind} ${clock(timeline, sums[k])} (${Math.round((100 * sums[k]) / total)} %)`).join(", ") + (rest > 0.05 ? `, between calls ${clock(timeline, rest)}.` : ".");
+    says += ` On the latency path of ${path.length} calls: ` + kinds.map((kind, k) =>
+      `${kind} ${clock(timeline, sums[k])} (${Math.round((100 * sums[k]) / total)} %)`).join(", ") + (rest > 0.05
+        ? `, between calls ${clock(timeline, rest)}.` : ".");
     const worst = path.reduce((a, b) => (spans.at[b][1] - spans.at[b][0] > spans.at[a][1] - spans.at[a][0] ? b : a));
     const wait = spans.at[worst][1] - spans.at[worst][0];
     if (wait > 0.2 * took) says += ` The longest wait was ${clock(timeline, wait)} at ${lanes[spans.lane[worst]]}.`;
@@ -202,16 +216,22 @@ const Gantt = (() => {
     const start = i >= 0 ? items.start[i] : spans.at[own[0]][0], limit = i >= 0 && items.limit ? start + items.limit[i] : null;
     const last = Math.max(...own.map((k) => ends(spans, k)[1]), limit ?? -Infinity), each = 32, height = own.length * each + 44;
     const x = linear(start, last, 4, width - 8), root = svg("svg", { width, height, role: "img", "aria-label": why(timeline, id) });
-    for (const t of ticks(0, last - start, width / 90)) root.append(svg("line", { x1: x(start + t), x2: x(start + t), y1: 0, y2: height - 40, class: "grid" }), svg("text", { x: Math.min(Math.max(x(start + t), 8), width - 16), y: height - 26, "text-anchor": "middle", class: "grey" }, plain(t)));
-    root.append(svg("text", { x: width / 2, y: height - 8, "text-anchor": "middle" }, `${axisLabel(timeline)} since ${timeline.clock === "s" ? "arrival" : "the start"}`));
+    for (const t of ticks(0, last - start, width / 90)) root.append(svg("line",
+      { x1: x(start + t), x2: x(start + t), y1: 0, y2: height - 40, class: "grid" }),
+        svg("text", { x: Math.min(Math.max(x(start + t), 8), width - 16), y: height - 26, "text-anchor": "middle", class: "grey" }, plain(t)));
+    root.append(svg("text", { x: width / 2, y: height - 8, "text-anchor": "middle" },
+      `${axisLabel(timeline)} since ${timeline.clock === "s" ? "arrival" : "the start"}`));
     own.forEach((k, line) => {
       const at = spans.at[k], y = line * each, solid = !spans.critical || spans.critical[k];
-      root.append(svg("text", { x: 4, y: y + 13, "font-weight": solid ? 600 : 400, class: solid ? null : "grey" }, `${line + 1}. ${lanes[spans.lane[k]]}: ${spans.label[k]}`));
+      root.append(svg("text", { x: 4, y: y + 13, "font-weight": solid ? 600 : 400, class: solid ? null : "grey" },
+        `${line + 1}. ${lanes[spans.lane[k]]}: ${spans.label[k]}`));
       const bar = svg("g", { opacity: solid ? null : 0.55 }, svg("title", {}, describe(timeline, k)));
-      for (let p = 0; p + 1 < at.length; p++) if (at[p + 1] > at[p]) bar.append(svg("rect", { x: x(at[p]), y: y + 17, width: Math.max(x(at[p + 1]) - x(at[p]), 1), height: 10, fill: `var(${names[kindOf(spans, k) + p]})` }));
+      for (let p = 0; p + 1 < at.length; p++) if (at[p + 1] > at[p]) bar.append(svg("rect",
+        { x: x(at[p]), y: y + 17, width: Math.max(x(at[p + 1]) - x(at[p]), 1), height: 10, fill: `var(${names[kindOf(spans, k) + p]})` }));
       root.append(bar);
     });
-    if (limit !== null && limit <= last) root.append(svg("line", { x1: x(limit), x2: x(limit), y1: 0, y2: height - 40, stroke: "var(--c1)", "stroke-width": 2, "stroke-dasharray": "4 3" }), svg("text", { x: x(limit) - 4, y: height - 44, "text-anchor": "end" }, "limit"));
+    if (limit !== null && limit <= last) root.append(svg("line", { x1: x(limit), x2: x(limit), y1: 0, y2: height - 40, stroke: "var(--c1)",
+      "stroke-width": 2, "stroke-dasharray": "4 3" }), svg("text", { x: x(limit) - 4, y: height - 44, "text-anchor": "end" }, "limit"));
     return root;
   }
   return { read, chart, why, workflow, colours, ownSpans };
