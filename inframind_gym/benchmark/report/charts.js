@@ -115,6 +115,13 @@ const Charts = (() => {
     const span = high - low || 1;
     return (value) => from + ((value - low) / span) * (to - from);
   }
+  // The range of an axis: from 0, unless all values are far from it.
+  function extent(values) {
+    const least = Math.min(...values), most = Math.max(...values), room = 0.04 * (most - Math.min(least, 0)) || 0.5;
+    if (least >= 0 && least < 0.5 * most) return [0, most + room];
+    const pad = 0.08 * (most - least) || room;
+    return [least - pad, most + pad];
+  }
   function axes(root, { x, y, xTicks, yTicks, box, xText, yText, xLabel, yLabel }) {
     for (const t of yTicks) root.append(
       svg("line", { x1: box.left, x2: box.right, y1: y(t), y2: y(t), class: "grid" }),
@@ -133,10 +140,7 @@ const Charts = (() => {
   function lines(width, { series, values, numeric, xLabel, yLabel, scale, chosen, height = 300 }) {
     const box = { left: 46, right: width - 14, top: 26, bottom: height - 44 };
     const all = series.flatMap((one) => one.points.flatMap((p) => [p.low, p.high, p.y])).map((v) => v * scale);
-    let [low, high] = [Math.min(0, ...all), Math.max(...all)];
-    if (scale === 100) high = Math.max(high, 1);
-    if (high === low) high = low + 1;
-    const y = linear(low, high * 1.02, box.bottom, box.top);
+    const [low, high] = extent(all), y = linear(low, high, box.bottom, box.top);
     const xs = values.map(([value]) => value);
     const place = numeric ? linear(Math.min(...xs), Math.max(...xs), box.left + 12, box.right - 12)
       : linear(-0.5, xs.length - 0.5, box.left, box.right);
@@ -174,8 +178,7 @@ const Charts = (() => {
     let [low, high] = [Math.min(...xs), Math.max(...xs)];
     const log = low > 0 && high / low > 12;
     if (low === high) [low, high] = [low - 1, high + 1];
-    const y0 = Math.min(0, ...ys), y1 = Math.max(...ys) || 1;
-    const y = linear(y0, y1 * 1.03, box.bottom, box.top);
+    const [y0, y1] = extent(ys), y = linear(y0, y1, box.bottom, box.top);
     const flat = linear(log ? Math.log(low) : low, log ? Math.log(high) : high, box.left + 14, box.right - 14);
     const x = (value) => flat(log ? Math.log(value) : value);
     const root = svg("svg", { width, height, role: "img", "aria-label": `${heading(yMetric)} against ${heading(xMetric)}` });

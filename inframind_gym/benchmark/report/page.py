@@ -63,7 +63,7 @@ def _add_episodes(
     run: Results, found: dict[str, Any], asked: Sequence[str], most: int, room: int
 ) -> int:
     """Add the episodes of a run to its data; returns the bytes that they take."""
-    ranked = [policy["name"] for policy in found["policies"]]
+    ranked = [one["name"] for one in sorted(found["policies"], key=lambda one: one["bound"])]
     for one in replayed(run, choose(run, ranked, asked, most), room):
         found["episode_notes" if isinstance(one, str) else "episodes"].append(one)
     return len(json.dumps(found["episodes"]))
