@@ -79,7 +79,7 @@ def run_data(results: Results, bootstrap_seed: int = 0) -> dict[str, Any]:
     measured = results.layout.measured(family.metrics)
     ranked = [row["policy"] for row in board["ranking"]] or list(results.policies)
     bounds = header.get("bounds", ())
-    return lean(
+    found: dict[str, Any] = lean(
         {
             "name": header["suite"]["name"],
             "folder": str(results.folder),
@@ -95,7 +95,7 @@ def run_data(results: Results, bootstrap_seed: int = 0) -> dict[str, Any]:
                 if name in measured
             },
             "terms": _terms(family.kind, measured),
-            "axes": _axes(results, board),
+            "axes": _axes(results),
             "policies": [{"name": name, "bound": name in bounds} for name in ranked],
             "board": board,
             "tables": [_table(sheet) for sheet in leaderboard_sheets(board)],
@@ -104,9 +104,10 @@ def run_data(results: Results, bootstrap_seed: int = 0) -> dict[str, Any]:
             "episode_notes": [],
         }
     )
+    return found
 
 
-def _axes(results: Results, board: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _axes(results: Results) -> list[dict[str, Any]]:
     """Return the coordinates of cells, and the values that they have."""
     cell, found = results.family.suite.cell, []
     places = {cell.without_draw(one.place)[0] for one in results.episodes}

@@ -71,7 +71,7 @@ class Watch(ABC):
         """Forget the last cell."""
 
     @abstractmethod
-    def look(self, *played: Any) -> None:
+    def look(self, *played: Any, **named: Any) -> None:
         """Look at what `Player.watch` is called with."""
 
     @abstractmethod
