@@ -106,8 +106,9 @@ class Simulator(Player):
             ended = terminated | truncated | window.over(contexts["time_s"])
             over = np.flatnonzero(running & ended).tolist()
             running[over] = False
-            for row in over if self.watch is not None else ():
-                self.watch(env, row, done[row])
+            if self.watch is not None:
+                for row in over:
+                    self.watch(env, row, done[row])
             if over:
                 yield [
                     self._finished(env, cells[row], row, done[row], names, window) for row in over
