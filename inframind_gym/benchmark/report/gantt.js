@@ -69,7 +69,7 @@ const Gantt = (() => {
     block(paper, 0, 0, width, height);
     for (const t of ticks(low, high, width / 90)) {
       block(line, x(t), TOP, 1, floor - TOP);
-      words(grey, plain(t), Math.min(Math.max(x(t), 14), width - 18), height - 20, "center");
+      words(grey, plain(t), Math.min(Math.max(x(t), 14), width - 24), height - 20, "center");
     }
     words(grey, axisLabel(timeline), width / 2, height - 5, "center");
     const item = chosen === null ? -1 : items.id.indexOf(chosen);

@@ -157,7 +157,7 @@ class _Tokens(_Team):
             [f"{size} call" for size in SIZES],
             "decision",
             [
-                *(("id", "decision", ""), ("what", "decision", ""), ("tokens", "tokens", "")),
+                *(("id", "no.", ""), ("what", "decision", ""), ("tokens", "tokens", "")),
                 *(("end", "spent after it", ""), ("true quality", "true quality", "")),
                 ("reward", "reward", ""),
             ],
@@ -217,7 +217,7 @@ class _Decisions(_Team):
             ["supervisor decides", "agent or tool works"],
             "decision",
             [
-                *(("id", "decision", ""), ("what", "decision", ""), ("start", "begins at", "s")),
+                *(("id", "no.", ""), ("what", "decision", ""), ("start", "begins at", "s")),
                 *(("took", "takes", "s"), ("tokens", "tokens", ""), ("reward", "reward", "")),
             ],
             marks={
