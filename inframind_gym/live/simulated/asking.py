@@ -14,6 +14,7 @@ from inframind_gym.errors import InfraMindError
 _CHARS_A_TOKEN: Final = 4
 _MESSAGE_TOKENS: Final = 4  # of the chat template, for each message
 _INT64: Final = 2**63
+_UNSIMULATED: Final = ("tools", "functions", "logprobs", "top_logprobs", "prompt_logprobs")
 
 
 class RefusedError(InfraMindError):
@@ -87,7 +88,10 @@ def read_ask(data: bytes, path: str, served: str, max_model_len: int) -> Ask:
     if n is not None and n < 1:
         raise RefusedError(400, f"n must be at least 1, got {n}.")
     if n is not None and n > 1:
-        raise RefusedError(400, f"n must be 1 on a simulated server, got {n}.")
+        raise RefusedError(400, f"n must be 1 on a simulated server, got {n}.", "n")
+    for name in _UNSIMULATED:
+        if body.get(name):
+            raise RefusedError(400, f"{name}: a simulated server has none.", name)
     if options is not None and not stream:
         raise RefusedError(
             400,
