@@ -87,7 +87,8 @@ async def _outcomes(pool: PoolConfig, parallel: int) -> list[dict[str, Any]]:
 
         async def one(m: int, strategy: str, question: Question) -> dict[str, Any]:
             model = pool.models[m]
-            body = {"messages": _messages(question, strategy), "model": model.name}
+            body: dict[str, Any] = {"model": model.name}
+            body["messages"] = _messages(question, strategy)
             body |= {"max_tokens": pool.max_output_tokens, "temperature": 0.0}
             async with limit:
                 url = model.url or f"http://127.0.0.1:{model.port}"

@@ -1,4 +1,4 @@
-"""The gateway in front of real vLLM: routed and by name, streamed and whole, logged and measured."""
+"""The gateway in front of real vLLM: routed and by name, streamed and whole, logged."""
 
 from __future__ import annotations
 
