@@ -53,6 +53,8 @@ def exposed() -> dict[str, set[str]]:
     for registry in (gateway_metrics().registry, metrics.registry):
         for family in registry.collect():
             for sample in family.samples:
+                if sample.name.endswith("_created"):
+                    continue
                 found.setdefault(sample.name, set()).update(sample.labels)
     return found
 
