@@ -61,7 +61,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "checkpoint": lambda path: checkpoint.load(path.parent),
     "inframind": lambda path: make_policy(f"inframind:{path.parent}"),
     "masrouter": lambda path: make_policy(f"masrouter:{path.parent}"),
-    "bid_price": lambda path: load_model(make_policy(f"bid_price:{path.parent}").folder("math")),
+    "bid_price": lambda path: (make_policy(f"bid_price:{path.parent}"), load_model(path.parent)),
     "sb3_ppo": lambda path: make_policy(f"sb3_ppo:{path.parent}"),
 }
 YAML = {
@@ -247,8 +247,9 @@ def checkpoint_cases() -> Iterator[Case]:
         good = json.loads((checkpoint.SHIPPED / folder / checkpoint.CONFIG_FILE).read_text())
         wrong: tuple[dict[str, Any], ...] = (
             {"models": 3}, {"models": [[]]}, {"models": ["x" * 100_000]}, {"strategies": None},
-            {"algorithm": []}, {"layers": [10**20]}, {"config": []}, {"config": {"mode": []}},
-            {"system_features": 1}, {"system_features": ["queue"] * 10**5},
+            {"algorithm": []}, {"format": "two"}, {"layers": [10**20]}, {"config": []},
+            {"config": {"mode": []}}, {"system_features": 1},
+            {"system_features": ["queue"] * 10**5},
         )  # fmt: skip
         for changes in wrong:
             if set(changes) <= set(good):

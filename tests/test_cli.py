@@ -80,7 +80,7 @@ def check(*arguments: str) -> tuple[int, str]:
         ("tests.benchmark.policies_under_test:Cheapest", "policy "),
         ("install", "compiled code: "),
         (f"{SHIPPED / 'masrouter'}", "checkpoint of masrouter, "),
-        (f"{SHIPPED / 'bid_price'}", "bid_price/math: checkpoint of headway, "),
+        (f"{SHIPPED / 'bid_price'}", "bid_price/math: checkpoint of bid_price, "),
         (f"masrouter:{SHIPPED / 'masrouter'}", "policy masrouter:"),
         (f"sb3_maskable_ppo:{SHIPPED / 'placement_maskable_ppo'}", "policy "),
         ("trace.csv", "arrival trace, 2 requests in 4 s (15.0 a minute)"),

@@ -284,7 +284,7 @@ def worth_keeping(
         level = rng.uniform(np.log(1e-4), np.log(0.1), (n, 1))
         zero, budget_s = np.zeros(n), rng.choice(known.budgets_s, n)
         base = level + rng.normal(0.0, 1.5, (n, models))
-        prices = Prices(base, np.zeros((n, models)), zero, zero, zero + patience_s, zero)
+        prices = Prices(zero, zero, zero, zero + patience_s, zero, base).packed()
         in_flight = rng.uniform(size=(n, models)) * known.slots
         left, wanted = np.flatnonzero(found.queries[d] > 0), max(1, keep // len(seen))
         while wanted and len(left):
@@ -293,7 +293,6 @@ def worth_keeping(
                 known._replace(**tables),
                 prices,
                 needs[left],
-                np.arange(n),
                 in_flight,
                 budget_s,
                 np.full(n, d),

@@ -1,16 +1,17 @@
-"""Training of bid prices: survey the recipes, estimate the effect of load, search the prices.
+"""Training of bid prices: survey the recipes, fit the effect of load, price the servers' time.
 
 1. *Survey*. Recipes are played at random at idle servers; those that no situation calls for are
    dropped, and the others are surveyed again, so that the last ones are known well.
-2. *Load*. These are played at all rates under random prices, and the effect of load on the time of
+2. *Load*. These are played at all loads under random prices, and the effect of load on the time of
    calls is fitted.
-3. *Search*. At every rate CMA-ES looks for the prices under which whole episodes do best, at all
-   budgets and also with arrivals in bursts. So the prices hold what a call costs other queries,
-   which no reward of a single query shows.
+3. *Prices* at every arrival rate, by linear programs over these estimates (`program.py`).
+4. *Search*. CMA-ES finds the few numbers that the programs leave open, the same at all rates, in
+   streams from light load to overload (`search.py`).
+5. *Validation*. What was found plays if it is better on held-out questions than where it began.
 
 Only the records of the agent's own queries are used. All random numbers are functions of the seed
-and the place: a training that was stopped continues after the survey and the fit of the load, or
-after the last finished step of the search, to the same result, on any number of workers.
+and the place: a training that was stopped continues after the prices, or after the last finished
+generation, to the same result, on any number of workers.
 """
 
 from __future__ import annotations
@@ -20,20 +21,23 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.bid_price import estimation, search, survey
+from agents.bid_price import estimation, program, survey
 from agents.bid_price.config import BidPriceConfig
 from agents.bid_price.estimation import ItemResponse
 from agents.bid_price.search import (
     MEASURES,
-    SURVEY_QUERIES,
+    UNITS,
+    Measured,
+    Table,
     dimensions,
-    judged_episodes,
     prices_of,
+    search,
+    worth,
 )
 from agents.bid_price.survey import Job, Played, environment, joined, surveyed
 from agents.runs import Tracker, check_resume, run_of
@@ -42,23 +46,33 @@ from inframind_gym.envs.routing.config import RANGES
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.bid_price.model import (
     BidPriceModel,
+    Prices,
     from_tensors,
-    load_model,
     save_model,
 )
 from inframind_gym.policies.bid_price.policy import BidPricePolicy, RecipePolicy, requirements
 from inframind_gym.policies.bid_price.recipes import RecipeTable, tabulate
 from inframind_gym.progress import ProgressReport
-from inframind_gym.simulator.arrivals import BurstArrivals
 from inframind_gym.tasks import DOMAINS
 
 # Purpose of random numbers: the second coordinate of every seed of a training.
-SURVEY, LOAD, SEARCH, STEADY, VALIDATION, BURSTS = range(6)
+SURVEY, LOAD, SEARCH, STREAMS, VALIDATION = range(5)
 BEST: Final = "best"  # folder of the trained agent within that of the training
 STATE: Final = "state"  # folder from which a training that was stopped continues
 AMPLE_S: Final = 1e6  # a budget
 SELDOM_S: Final = RANGES["metrics_poll_s"][1]  # between two polls of a telemetry that is not read
-ANY_RATE: Final = (1.0,)  # of candidates with a single set of prices, which they pay at every rate
+SURVEY_QUERIES: Final = 500  # of an episode of the survey
+PATIENCE_S: Final = math.exp(UNITS["patience_s"][0])
+
+
+class Streams(NamedTuple):
+    """Streams that judge candidates, side by side."""
+
+    queries: int  # of each
+    rates_per_min: NDArray[np.float64]  # (rows,)
+    candidate: NDArray[np.int64]  # (rows,) whose prices it pays
+    group: NDArray[np.int64]  # (rows,) over which means are taken
+    split: str  # of the questions
 
 
 def train(
@@ -126,6 +140,7 @@ class Trainer:
         self.spec = made.policy_spec()
         self._code = DOMAINS.index("Code") in made.simulation.tasks.domain
         self._decisions, self._began = 0.0, time.monotonic()
+        self._charts: dict[str, float] = {}
         what, done = f"bid_price on {self.spec.workload}", sum(self.queries.values())
         self._report = ProgressReport(self.total_queries(), done, what, "queries")
 
@@ -136,13 +151,12 @@ class Trainer:
 
     def total_queries(self) -> int:
         """Return the number of queries that a whole training plays."""
-        config, rates = self.config, len(self.config.rates_per_min)
-        batch = config.rows * SURVEY_QUERIES
-        survey = sum(-(-one.queries // batch) * batch for one in config.survey)
-        load = config.load_episodes * rates * config.load_queries
-        episodes = judged_episodes(config, self.spec.num_models)
-        episodes += config.validation_episodes * rates
-        return survey + load + episodes * config.search.queries
+        config, batch = self.config, self.config.rows * SURVEY_QUERIES
+        total = sum(-(-one.queries // batch) * batch for one in config.survey)
+        total += config.load.episodes * config.load.queries
+        search, validation = config.search, config.validation
+        total += search.generations * search.population * len(search.loads) * search.queries
+        return total + 2 * len(search.loads) * validation.episodes * validation.queries
 
     def _run(self, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
         spec = self.spec
@@ -156,13 +170,13 @@ class Trainer:
             for number in range(len(self.config.survey) - 1):
                 recipes = self._survey(recipes, number)
                 self._log({"survey/recipes": len(recipes)})
-            model, responses = self._estimate(recipes)
-            tensors = {**model.to_tensors(), **checkpoint.prefixed(responses._asdict(), "item.")}
+            tensors = self._estimate(recipes)
             self._keep(tensors)
         model = from_tensors(tensors, spec.models, spec.num_strategies)
         responses = ItemResponse(**checkpoint.part(tensors, "item."))
-        found = prices_of(self._search(model, responses, tensors), spec.num_models)
-        return self._finish(model.priced(found, self.config.rates_per_min))
+        table = Table(**checkpoint.part(tensors, "table."))
+        found = self._search(model, table, responses, tensors)
+        return self._finish(model, table, found)
 
     def _play(self, jobs: Sequence[Job], kind: str = "loaded") -> list[Any]:
         """Return results of jobs, in their order."""
@@ -193,12 +207,11 @@ class Trainer:
         """Play round `number` and return the recipes worth keeping."""
         found = surveyed(self._surveyed(recipes, number), recipes, self.spec)
         keep = self.config.survey[number].keep or len(recipes)
-        patience_s = math.exp(search.UNITS["patience_s"][0])
         rng = np.random.default_rng([self.seed, SURVEY, number, 1])
-        return recipes.select(survey.worth_keeping(found, recipes.needs, keep, patience_s, rng))
+        return recipes.select(survey.worth_keeping(found, recipes.needs, keep, PATIENCE_S, rng))
 
-    def _estimate(self, recipes: RecipeTable) -> tuple[BidPriceModel, ItemResponse]:
-        """Play the last round of the survey, then under load; return all but the prices."""
+    def _estimate(self, recipes: RecipeTable) -> dict[str, NDArray[Any]]:
+        """Play the last round of the survey, then under load; return all but the search."""
         spec, embeddings = self.spec, self.spec.task_embeddings
         played = self._surveyed(recipes, len(self.config.survey) - 1)
         found = surveyed(played, recipes, spec)
@@ -213,33 +226,53 @@ class Trainer:
         total_s, count = np.where(made, idle_s, 0.0).sum(axis=(0, 2)), made.sum(axis=(0, 2))
         call_s = np.where(count > 0, total_s / np.maximum(count, 1), found.known.call_s)
         logit = estimation.log_odds(played, found.right, ease)
+        models = spec.num_models
         model = BidPriceModel(
             models=spec.models,
             strategies=spec.num_strategies,
             recipes=recipes,
             known=found.known._replace(logit=logit, call_s=call_s),
-            prices=prices_of(np.zeros(dimensions(spec.num_models)), spec.num_models),
-            rates_per_min=np.array(ANY_RATE),
+            prices=self._random_prices(1),
+            rates_per_min=np.ones(1),
             ease_weights=weights,
             ease_centres=centres,
         )
-        return self._with_load(model, idle_s), responses
+        model = self._with_load(model, idle_s)
+        share = np.bincount(played.records["domain"], minlength=len(DOMAINS)) / len(ease)
+        by_domain = [ease[played.records["domain"] == d] for d in range(len(DOMAINS))]
+        demand = program.demand_of(share, by_domain, spec.budget_tiers_s, PATIENCE_S)
+        nothing = Table(np.ones(()), np.ones(models), np.zeros(models))
+        start = prices_of(np.zeros(dimensions(models)), nothing)
+        planner = program.Planner(model.known, recipes.needs, demand, start)
+        capacity = planner.capacity_per_min()
+        rates = capacity * np.array(self.config.search.loads)
+        plans = [planner.plan(rate) for rate in rates.tolist()]
+        load = np.array([plan.in_flight for plan in plans]) / model.known.slots
+        table = Table(rates, np.array([plan.price for plan in plans]), load)
+        return {
+            **model.to_tensors(),
+            **checkpoint.prefixed(responses._asdict(), "item."),
+            **checkpoint.prefixed(table._asdict(), "table."),
+        }
+
+    def _random_prices(self, count: int, part: int = 0) -> Prices:
+        """Return prices of `count` candidates, the same at all rates."""
+        rng, models = np.random.default_rng([self.seed, LOAD, part, 1]), self.spec.num_models
+        table = Table(np.ones(1), np.full((1, models), 0.003), np.zeros((1, models)))
+        return prices_of(1.5 * rng.standard_normal((count, 1, dimensions(models))), table)
 
     def _with_load(self, model: BidPriceModel, idle_s: NDArray[np.float64]) -> BidPriceModel:
-        """Play under random prices at all rates and fit the effect of load."""
-        config, models, known = self.config, self.spec.num_models, model.known
-        rates = np.array(config.rates_per_min)
-        env = {**self._env, "num_queries": config.load_queries}
-        total = config.load_episodes * len(rates)
+        """Play under random prices from light load to overload, and fit the effect of load."""
+        load, known = self.config.load, model.known
+        env = {**self._env, "num_queries": load.queries}
+        full = 60.0 * known.slots.sum() / known.work_s.sum(axis=2).mean()  # per minute, of any mix
         jobs = []
-        for part, first in enumerate(range(0, total, config.rows)):
-            rng = np.random.default_rng([self.seed, LOAD, part, 1])
-            rows = np.arange(min(config.rows, total - first))
-            points = 1.5 * rng.standard_normal((len(rows), dimensions(models)))
-            priced = model.priced(prices_of(points, models), ANY_RATE)
+        for part, first in enumerate(range(0, load.episodes, self.config.rows)):
+            rows = np.arange(min(self.config.rows, load.episodes - first))
+            priced = replace(model, prices=self._random_prices(len(rows), part))
             policy = BidPricePolicy(model=priced, candidate=rows)
-            seeds = self._seeds(len(rows), LOAD, part)
-            jobs.append(Job(env, seeds, rates[(first + rows) % len(rates)], policy))
+            rates = full * np.geomspace(0.05, 1.0, len(rows))
+            jobs.append(Job(env, self._seeds(len(rows), LOAD, part), rates, policy))
         played = joined(self._play(jobs))
         calls, budget_s = estimation.first_calls(model.recipes, played), played.records["budget_s"]
         slowdown, turns = estimation.congestion(
@@ -250,114 +283,125 @@ class Trainer:
     # Search
 
     def _search(
-        self, model: BidPriceModel, responses: ItemResponse, tensors: dict[str, NDArray[Any]]
+        self,
+        model: BidPriceModel,
+        table: Table,
+        responses: ItemResponse,
+        tensors: dict[str, NDArray[Any]],
     ) -> NDArray[np.float64]:
         """Search to the end; the values of every step are kept, and a resumed search reads them."""
         kept = len(checkpoint.part(tensors, "search."))
         self.tracker.rewind(kept)
         state, step = dict(tensors), 0
 
-        def judge(points: NDArray[np.float64], episodes: int, bursts: int) -> NDArray[np.float64]:
+        def judge(points: NDArray[np.float64]) -> NDArray[np.float64]:
             nonlocal step
             if step >= kept:
-                values = self.judge(model, responses, points, (episodes, bursts), step)
-                state[f"search.{step}"] = values
+                state[f"search.{step}"] = self.judge(model, table, responses, points, step)
                 self._keep(state)
             step += 1
             return state[f"search.{step - 1}"]
 
-        place = [self.seed, SEARCH]
-        return search.search_prices(self.config, self.spec.num_models, place, judge)
+        shape = len(table.rates_per_min), dimensions(self.spec.num_models)
+        return search(self.config.search, shape, [self.seed, SEARCH], judge)
 
     def judge(
         self,
         model: BidPriceModel,
-        responses: ItemResponse | None,
+        table: Table,
+        responses: ItemResponse,
         points: NDArray[np.float64],
-        episodes: tuple[int, int],
         step: int,
     ) -> NDArray[np.float64]:
-        """Return the values of points at each rate, (K, C).
+        """Return the values (K, P) of P candidates (K, P, K, dimensions) of each rate.
+
+        All candidates of a rate meet the same stream, at a random rate nearer to theirs than to
+        the others.
 
         Args:
             model: estimates.
-            responses: chances by which answers are judged; None counts the right ones.
-            points: (K, C, dimensions) of the search.
-            episodes: that judge each point, with steady arrivals and with bursts.
-            step: of the search; the episodes follow from it.
+            table: prices by linear programming.
+            responses: chances by which answers are judged.
+            points: candidates.
+            step: of the search; the streams follow from it.
         """
-        rates, shape = np.array(self.config.rates_per_min), points.shape[:2]
-        per_min = np.repeat(rates, shape[1])
-        charts: dict[str, float] = {}
-        parts = []
-        for room, stage, count in zip(
-            ("charts", "bursts"), (STEADY, BURSTS), episodes, strict=True
-        ):
-            if count:
-                found = self._measures(model, responses, points, per_min, (stage, step), count)
-                means = zip(MEASURES, found.mean(axis=0), strict=True)
-                charts |= {f"{room}/{name}": mean for name, mean in means}
-                played = len(found) * count * self.config.search.queries
-                self._decisions += charts[f"{room}/decisions"] * played
-                parts.append(found)
-        values = search.worth(parts[0], parts[1] if episodes[1] else None, self.config.objective)
-        by_rate = zip(rates.tolist(), values.reshape(shape), strict=True)
-        charts |= {f"search/objective_{rate:g}": own.mean() for rate, own in by_rate}
-        self._log({**charts, "charts/objective": values.mean()}, step + 1)
-        return values.reshape(shape)
+        rates, population = len(points), points.shape[1]
+        log_rate = np.log(table.rates_per_min)
+        edges = np.interp(np.arange(rates + 1) - 0.5, np.arange(rates), log_rate)
+        rng = np.random.default_rng([self.seed, STREAMS, step, 1])
+        drawn = np.exp(edges[:-1] + rng.random(rates) * np.diff(edges))
+        rows = np.arange(rates * population)
+        streams = Streams(
+            self.config.search.queries, np.repeat(drawn, population), rows, rows, "train"
+        )
+        seeds = self._seeds(1, STREAMS, step) * len(rows)
+        flat = points.reshape(len(rows), *points.shape[2:])
+        means = self._means(model, table, flat, streams, seeds, responses)
+        values = worth(means, self.config.objective).reshape(rates, population)
+        for load, own in zip(self.config.search.loads, values.mean(axis=1), strict=True):
+            self._charts[f"search/objective_{load:g}"] = own
+        charts = zip(MEASURES, means.mean(axis=0), strict=True)
+        self._charts |= {f"charts/{name}": mean for name, mean in charts}
+        self._log({**self._charts, "charts/objective": values.mean()}, step + 1)
+        return values
 
-    def _measures(
+    def _means(
         self,
         model: BidPriceModel,
-        responses: ItemResponse | None,
+        table: Table,
         points: NDArray[np.float64],
-        rates_per_min: NDArray[np.float64],
-        place: tuple[int, int],
-        episodes: int,
+        streams: Streams,
+        seeds: list[int],
+        responses: ItemResponse | None,
     ) -> NDArray[np.float64]:
-        """Return means of MEASURES over the episodes of each point, (K · C, measures)."""
-        config, points = self.config, points.reshape(-1, points.shape[-1])
-        env = {**self._env, "num_queries": config.search.queries}
-        if place[0] == BURSTS:
-            env["arrivals"] = "burst"
-            rates_per_min = rates_per_min / BurstArrivals().mean_rate_factor()
-        seeds = self._seeds(episodes, *place)
-        number = max(self.pool.size, -(-len(points) * episodes // config.rows))
+        """Return means of MEASURES of each group of streams, under points (C, K, dimensions)."""
+        env = {**self._env, "num_queries": streams.queries, "split": streams.split}
+        prices, slo_s = prices_of(points, table), self.config.objective.slo_latency_s
+        agent = replace(model, prices=prices, rates_per_min=table.rates_per_min)
+        groups = int(streams.group.max()) + 1
+        number = max(self.pool.size, -(-len(seeds) // self.config.rows))
         jobs = []
-        for part in np.array_split(np.arange(len(points)), min(number, len(points))):
-            priced = model.priced(prices_of(points[part], self.spec.num_models), ANY_RATE)
-            candidate = np.repeat(np.arange(len(part)), episodes)
-            policy = BidPricePolicy(mode=config.mode, model=priced, candidate=candidate)
-            own_rates = np.repeat(rates_per_min[part], episodes)
-            measured = search.Measured(candidate, config.objective.slo_latency_s, responses)
-            jobs.append(Job(env, seeds * len(part), own_rates, policy, measured))
-        return np.concatenate(self._play(jobs))
+        for part in np.array_split(np.arange(groups), min(number, groups)):
+            rows = np.flatnonzero(np.isin(streams.group, part))
+            policy = BidPricePolicy(
+                mode=self.config.mode, model=agent, candidate=streams.candidate[rows]
+            )
+            measured = Measured(streams.group[rows] - part[0], slo_s, responses)
+            own = [seeds[row] for row in rows.tolist()]
+            jobs.append(Job(env, own, streams.rates_per_min[rows], policy, measured))
+        means = np.concatenate(self._play(jobs))
+        self._decisions += float(means[:, -1].mean()) * len(seeds) * streams.queries
+        return means
 
     # End
 
-    def _finish(self, model: BidPriceModel) -> dict[str, Any]:
-        """Save the agent, validate what was saved, and add the result to the checkpoint."""
-        best = self.out / BEST
-        about = {**self.about, "queries": dict(self.queries)}
-        save_model(best, model, about)
-        by_rate = self.validate(load_model(best)).mean(axis=0).tolist()
-        result = {name: round(mean, 6) for name, mean in zip(MEASURES, by_rate, strict=True)}
-        about["validation"] = result
-        save_model(best, model, about)
+    def _finish(
+        self, model: BidPriceModel, table: Table, found: NDArray[np.float64]
+    ) -> dict[str, Any]:
+        """Take for each rate what was found or where it began, by the split "val", and save it."""
+        config, points = self.config.validation, np.array([found, np.zeros_like(found)])
+        loads = self.config.search.loads
+        group = np.repeat(np.arange(2 * len(loads)), config.episodes)
+        rates = np.tile(np.repeat(table.rates_per_min, config.episodes), 2)
+        streams = Streams(config.queries, rates, group // len(loads), group, "val")
+        seeds = self._seeds(config.episodes, VALIDATION, 0) * (2 * len(loads))
+        means = self._means(model, table, points, streams, seeds, None).reshape(2, len(loads), -1)
+        values = worth(means, self.config.objective)
+        best, every = values.argmax(axis=0), np.arange(len(loads))
+        prices = prices_of(points[best, every][None], table)
+        measures = zip(MEASURES, means[best, every].mean(axis=0).tolist(), strict=True)
+        result: dict[str, Any] = dict(measures)
+        goodput = zip(loads, means[best, every, 0].tolist(), strict=True)
+        result |= {f"goodput_{load:g}": own for load, own in goodput}
+        result |= {"gain": float((values.max(axis=0) - values[1]).mean())}
+        result |= {"capacity_per_min": float(table.rates_per_min[0]) / loads[0]}
+        result = {name: round(value, 6) for name, value in result.items()}
         self._log({f"validation/{name}": value for name, value in result.items()})
+        about = {**self.about, "queries": dict(self.queries), "validation": result}
+        agent = replace(model, prices=prices, rates_per_min=table.rates_per_min)
+        save_model(self.out / BEST, agent, about)
         checkpoint.save(self.out / STATE, {}, about)
-        return {**result, "checkpoint": str(best)}
-
-    def validate(self, model: BidPriceModel) -> NDArray[np.float64]:
-        """Return means of MEASURES on the split "val" at each rate, (K, measures)."""
-        config, rates = self.config, np.array(self.config.rates_per_min)
-        of_rate = np.repeat(np.arange(len(rates)), config.validation_episodes)
-        seeds = self._seeds(config.validation_episodes, VALIDATION, 0) * len(rates)
-        env = {**self._env, "num_queries": config.search.queries, "split": "val"}
-        policy = BidPricePolicy(mode=config.mode, model=model)
-        measured = search.Measured(of_rate, config.objective.slo_latency_s)
-        (found,) = self._play([Job(env, seeds, rates[of_rate], policy, measured)])
-        return np.asarray(found, np.float64)
+        return {**result, "checkpoint": str(self.out / BEST)}
 
     def _seeds(self, rows: int, stage: int, place: int) -> list[int]:
         """Return seeds of `rows` episodes; other draws at a place have a fourth coordinate."""

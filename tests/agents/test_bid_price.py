@@ -16,8 +16,9 @@ from agents.bid_price.estimation import (
     fit_item_response,
     log_odds,
 )
+from agents.bid_price.program import TOO_DEAR, Demand, Planner, PriceProgram, demand_of
 from agents.bid_price.survey import Played, Surveyed, candidates, surveyed, worth_keeping
-from inframind_gym.policies.bid_price.model import Estimates, Prices, choose
+from inframind_gym.policies.bid_price.model import Estimates, Prices, between, choose
 from inframind_gym.policies.bid_price.recipes import (
     Recipe,
     role_orders,
@@ -53,9 +54,8 @@ def estimates(work_s: list[list[float]], right: list[float]) -> Estimates:
 
 
 def prices(base: float, load: float = 0.0, late: float = 0.0) -> Prices:
-    flat = {"late_value": np.array([late]), "patience_s": np.array([1e9])}
-    per_model = {"base": np.full((1, 2), base), "load": np.full((1, 2), load)}
-    return Prices(**per_model, **flat, caution=np.zeros(1), doubt=np.zeros(1))
+    zero = np.zeros(1)
+    return Prices(zero + load, zero + late, zero, zero + 1e9, zero, np.full((1, 2), base))
 
 
 # A fast model that is often wrong, and a slow one that is nearly always right.
@@ -75,9 +75,8 @@ def pick(
     return int(
         choose(
             known,
-            price,
+            price.packed(),
             NEEDS,
-            np.zeros(1, np.int64),
             np.array([in_flight]),
             np.array([budget_s]),
             np.zeros(1, np.int64),
@@ -129,6 +128,57 @@ def test_single_calls_are_every_model_and_strategy() -> None:
     }
     assert len(recipes) == 15
     assert {TOPOLOGIES[recipe.topology] for recipe in recipes} == {"IO"}
+
+
+def test_prices_between_two_rates_are_interpolated() -> None:
+    numbers = np.arange(12.0).reshape(2, 3, 2)
+    row, place = np.array([0, 1, 1, 0]), np.array([0.0, 2.0, 0.25, 1.5])
+    found = between(numbers, row, place)
+    assert found.tolist() == [[0.0, 1.0], [10.0, 11.0], [6.5, 7.5], [3.0, 4.0]]
+
+
+ONE_KIND = Demand(
+    share=np.array([0.0, 1.0, 0.0]),
+    ease=np.zeros((3, 1)),
+    budgets_s=np.array([300.0]),
+    budget_share=np.ones(1),
+)
+FREE = Prices(*(np.array(value) for value in (0.0, 0.0, 0.0, 1e9, 0.0)), base=np.zeros(2))
+
+
+def test_prices_make_queries_indifferent_between_the_recipes_that_share_a_server() -> None:
+    """The slow server does 4 seconds of work a second: 12 of 20 queries a minute, at 20 s each."""
+    planner = Planner(FAST_AND_SLOW, NEEDS, ONE_KIND, FREE)
+    light, full = planner.plan(6.0), planner.plan(20.0)
+    assert light.value == pytest.approx(0.95, abs=1e-6)
+    assert light.in_flight == pytest.approx([0.0, 2.0]) and light.price[1] == pytest.approx(0.0)
+    assert full.value == pytest.approx(0.6 * 0.95 + 0.4 * 0.5, abs=1e-6)
+    assert full.price == pytest.approx([0.0, 0.45 / 20], abs=1e-9)
+    assert full.in_flight == pytest.approx([8 / 60, 4.0])
+    # 12 of 36 are answered by the slow model where the value is 0.9 of 0.95
+    share = (0.9 * 0.95 - 0.5) / 0.45
+    assert planner.capacity_per_min() == pytest.approx(12.0 / share, rel=0.01)
+
+
+def test_a_model_that_slows_a_better_one_is_left_out() -> None:
+    """The fast model would make calls of the slow one e times as long, too long for the budget."""
+    slowdown = np.zeros((2, 3))
+    slowdown[1, 0] = 3.0
+    known = FAST_AND_SLOW._replace(slowdown=slowdown)
+    plan = Planner(known, NEEDS, ONE_KIND, FREE).plan(11.0)
+    assert plan.value == pytest.approx(0.95, abs=1e-6)
+    assert plan.price[0] == TOO_DEAR and plan.in_flight[0] == 0.0
+    both = PriceProgram(known, np.arange(2), ONE_KIND, FREE)
+    assert both.solve(11.0, np.array([4.0, 4.0]), 0).value < plan.value
+
+
+def test_kinds_of_queries() -> None:
+    ease = [np.zeros(0), np.array([3.0, -3.0, 0.0, 1.0, -1.0, 0.0]), np.zeros(0)]
+    tiers_s = np.array([10.0, 100.0, 200.0, 1000.0])
+    demand = demand_of(np.array([0.0, 1.0, 0.0]), ease, tiers_s, 110.0)
+    assert demand.ease[1].tolist() == [-2.0, 0.0, 2.0] and not demand.ease[[0, 2]].any()
+    assert demand.budgets_s.tolist() == [10.0, 100.0, 110.0]
+    assert demand.budget_share.tolist() == [0.25, 0.25, 0.5]
 
 
 def test_candidates_are_plans_that_can_be_carried_out() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,21 @@ import pytest
 
 from agents.bid_price.config import (
     BidPriceConfig,
+    LoadConfig,
     Objective,
     SearchConfig,
-    SearchRound,
     SurveyRound,
+    ValidationConfig,
 )
-from agents.bid_price.search import MEASURES, Measured, dimensions, search_prices, worth
+from agents.bid_price.search import (
+    MEASURES,
+    Measured,
+    Table,
+    dimensions,
+    prices_of,
+    search,
+    worth,
+)
 from agents.bid_price.survey import Job, Played, play
 from agents.bid_price.training import Trainer, train
 from agents.config import WorldChoice
@@ -26,31 +35,19 @@ from agents.train import read_config
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.bid_price import policy as bid_price_policy
-from inframind_gym.policies.bid_price.model import Prices, choose, load_model
+from inframind_gym.policies.bid_price.model import Prices, between, load_model
 from inframind_gym.policies.bid_price.policy import MODES, BidPricePolicy, requirements
 from inframind_gym.simulator.workflow.state import COMPLETED
 
 TINY = BidPriceConfig(
     env=WorldChoice(workload="mmlu_pro"),
-    rates_per_min=(20.0, 200.0),
     rows=8,
     survey=(SurveyRound(queries=12_000, keep=20), SurveyRound(queries=4_000)),
-    load_episodes=8,
-    load_queries=120,
-    search=SearchConfig(
-        max_models=1,
-        grid_prices=(0.003,),
-        rounds=(
-            SearchRound(searches=2, generations=1, episodes=1),
-            SearchRound(searches=1, generations=2, episodes=2),
-        ),
-        population=4,
-        final_episodes=2,
-        queries=60,
-    ),
-    validation_episodes=2,
+    load=LoadConfig(episodes=8, queries=120),
+    search=SearchConfig(loads=(0.5, 1.0), generations=3, population=4, queries=60),
+    validation=ValidationConfig(episodes=2, queries=60),
 )
-STEPS = 5  # the grid, a generation, a comparison, two generations
+STEPS = 3  # generations
 WORLD: dict[str, Any] = {"workload": "mmlu_pro", "observation": "index", **requirements()}
 
 
@@ -69,7 +66,7 @@ def same(a: Path, b: Path) -> bool:
 def test_a_training_that_is_stopped_anywhere_ends_the_same(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is stopped in the survey, under load, in each step of the search and before the end."""
+    """It is stopped in the survey, under load, in each generation and before the end."""
     played, allowed = Trainer._play, 0
 
     def stops(self: Trainer, jobs: Any, kind: str = "loaded") -> list[Any]:
@@ -80,7 +77,7 @@ def test_a_training_that_is_stopped_anywhere_ends_the_same(
         return played(self, jobs, kind)
 
     monkeypatch.setattr(Trainer, "_play", stops)
-    for steps in (0, 1, 2, 3, 1, 3, 2, 2, 2, 2):  # a step plays twice: without bursts, and with
+    for steps in (0, 1, 2, 3, 1, 0, 1):
         allowed = steps
         with pytest.raises(KeyboardInterrupt):
             train(TINY, seed=5, out=tmp_path, resume=True)
@@ -91,7 +88,7 @@ def test_a_training_that_is_stopped_anywhere_ends_the_same(
     assert [step for step in steps if step] == list(range(1, STEPS + 1))
     again = train(TINY, seed=5, out=tmp_path, resume=True)  # nothing is left to do
     kept = checkpoint.load(tmp_path / "best")[1]
-    assert kept["validation"] == {name: again[name] for name in MEASURES}
+    assert kept["validation"] == {k: v for k, v in again.items() if k != "checkpoint"}
     other = TINY.model_copy(update={"rows": 4})
     for config, seed, resume, why in (
         (TINY, 5, False, "add --resume"),
@@ -118,12 +115,12 @@ def test_the_trained_model_makes_sense(trained: Path) -> None:
     assert (model.known.work_s >= 0).all() and (model.prices.load >= 0).all()
     assert model.known.call_s.argmax() == model.models.index("deepseek-32b")  # the slowest model
     assert read_metrics(trained / METRICS_FILE)[-1]["validation/goodput"] > 0.3  # round robin: 0.1
-    judged = 6 * 2 + 8 * 2 + 2 * 4 + 2 * 4 * 3  # grid, generation, comparison, two generations
-    loaded = 2 * 8 * 120 + 2 * judged * 60
+    assert (np.diff(model.rates_per_min) > 0).all() and len(model.rates_per_min) == 2
+    loaded = 8 * 120 + 3 * 2 * 4 * 60 + 2 * 2 * 2 * 60  # load, generations, validation
     assert about["queries"] == {"idle": 12_000 + 4_000, "loaded": loaded}
     listener: Any = Listener()
     whole = Trainer(TINY, 5, listener, trained, {}, listener, {}).total_queries()
-    assert whole == 16_000 + loaded + 2 * 2 * 60  # with the validation: the end of the progress
+    assert whole == 16_000 + loaded
 
 
 class Listener:
@@ -138,7 +135,7 @@ class Listener:
         for job in jobs:
             self.jobs.append(request(job))
             result: Any = self.jobs[-1].result
-            yield job, np.zeros((1 + max(result.candidate), len(MEASURES)))
+            yield job, np.zeros((1 + max(result.group), len(MEASURES)))
 
     def log(self, *_: Any) -> None:
         """Metrics are not kept."""
@@ -146,103 +143,115 @@ class Listener:
     flush = log
 
 
+TABLE = Table(np.array([20.0, 200.0]), np.full((2, 5), 0.003), np.full((2, 5), 0.5))
+
+
 @pytest.mark.parametrize("mode", [None, "no-state"])
-def test_prices_are_judged_at_their_rate_steadily_and_in_bursts(trained: Path, mode: Any) -> None:
-    """Bursts have the same mean rate: 2.35 times their base."""
+def test_candidates_of_a_rate_meet_the_same_stream_near_it(trained: Path, mode: Any) -> None:
     config = TINY.model_copy(update={"mode": mode})
-    model, points = load_model(trained / "best"), np.zeros((2, 3, dimensions(5)))
+    model, points = load_model(trained / "best"), np.zeros((2, 3, 2, dimensions(5)))
+    points[1, 2, 1, 0] = 9.0
     listener: Any = Listener()
     trainer = Trainer(config, 5, listener, trained, {}, listener, {})
-    assert trainer.judge(model, None, points, (2, 1), 0).shape == (2, 3)
-    steady = [job for job in listener.jobs if job.env["arrivals"] == "poisson"]
-    bursts = [job for job in listener.jobs if job.env["arrivals"] == "burst"]
-    assert [r for job in steady for r in job.rates_per_min] == [20.0] * 6 + [200.0] * 6
-    of_bursts = [rate for job in bursts for rate in job.rates_per_min]
-    assert of_bursts == pytest.approx([20.0 / 2.35] * 3 + [200.0 / 2.35] * 3)
-    assert len({tuple(job.seeds[:2]) for job in steady}) == 1  # common random numbers
+    responses: Any = None
+    assert trainer.judge(model, TABLE, responses, points, 0).shape == (2, 3)
+    rates = np.concatenate([job.rates_per_min for job in listener.jobs])
+    assert len(rates) == 6 and (rates[:3] == rates[0]).all() and (rates[3:] == rates[3]).all()
+    middle = np.sqrt(20.0 * 200.0)
+    assert 20.0 <= rates[0] <= middle <= rates[3] <= 200.0
+    assert len({seed for job in listener.jobs for seed in job.seeds}) == 1
     assert {job.policy._mode for job in listener.jobs} == {mode}
-    listener.jobs.clear()
-    trainer.judge(model, None, points, (2, 0), 0)
-    assert {job.env["arrivals"] for job in listener.jobs} == {"poisson"}
+    policy = listener.jobs[-1].policy
+    steepest = policy._given.prices.load[policy._candidate[-1]]
+    assert steepest[1] > 100.0 * steepest[0]
 
 
-def test_the_target_does_not_count_in_bursts() -> None:
-    objective = Objective(goodput=1.0, solved=0.5, slo_share=0.9, slo_penalty=4.0, bursts=0.25)
-    steady = np.zeros((2, len(MEASURES)))
-    steady[:, [MEASURES.index(name) for name in ("goodput", "solved", "slo")]] = [
+def test_prices_are_those_of_the_program_where_servers_are_as_full_as_planned() -> None:
+    prices = prices_of(np.random.default_rng(0).normal(size=(3, 2, dimensions(5))), TABLE)
+    assert prices.base.shape == (3, 2, 5) and prices.load.shape == (3, 2)
+    found = prices_of(np.zeros((1, 2, dimensions(5))), TABLE)
+    assert np.exp(found.base + 0.5 * found.load[..., None]) == pytest.approx(0.003)
+
+
+def test_the_value_of_a_stream() -> None:
+    objective = Objective(goodput=1.0, solved=0.5, slo_share=0.9, slo_penalty=4.0)
+    means = np.zeros((2, 1, len(MEASURES)))
+    means[:, 0, [MEASURES.index(name) for name in ("goodput", "solved", "slo")]] = [
         [0.6, 0.8, 0.85],
         [0.6, 0.8, 0.95],
     ]
-    assert worth(steady, None, objective) == pytest.approx([0.6 + 0.4 - 0.2, 0.6 + 0.4])
-    bursts = np.zeros_like(steady)
-    bursts[:, MEASURES.index("goodput")] = 0.2
-    both = worth(steady, bursts, objective)
-    assert both == pytest.approx([(0.8 + 0.25 * 0.2) / 1.25, (1.0 + 0.25 * 0.2) / 1.25])
+    assert worth(means, objective)[:, 0] == pytest.approx([0.6 + 0.4 - 0.2, 0.6 + 0.4])
 
 
-def test_chances_take_the_place_of_answers() -> None:
-    """Two episodes of two queries, a candidate each."""
+def test_the_middle_of_a_stream_counts_and_chances_take_the_place_of_answers() -> None:
+    """Two streams of ten queries, a group each: queries 4 to 8 count."""
 
     class Even:
         def chances(self, recipe: Any, records: Any) -> Any:
             return np.full(len(recipe), 0.5)
 
-    records = np.zeros(4, COMPLETED)
-    records["latency_s"], records["budget_s"] = [5.0, 50.0, 200.0, 5.0], 100.0
-    records["solved"] = [1, 0, 1, 1]
-    played = Played(np.array([0, 0, 1, 1]), np.zeros(4, np.int64), np.zeros((4, 1)), records)
+    records = np.zeros(20, COMPLETED)
+    records["query"] = np.tile(np.arange(10), 2)
+    records["latency_s"], records["budget_s"] = 5.0, 100.0
+    records["latency_s"][14:17] = 50.0, 200.0, 5.0
+    records["solved"][:10], records["solved"][4] = 1, 0
+    played = Played(np.repeat([0, 1], 10), np.zeros(20, np.int64), np.zeros((20, 1)), records)
     goodput, slo = MEASURES.index("goodput"), MEASURES.index("slo")
     seen = Measured(np.array([0, 1]), 20.0)(played)
-    assert seen[:, goodput].tolist() == [0.5, 0.5] and seen[:, slo].tolist() == [0.5, 0.5]
+    assert seen[:, goodput].tolist() == [0.8, 0.0] and seen[:, slo].tolist() == [1.0, 0.6]
     responses: Any = Even()
     expected = Measured(np.array([0, 1]), 20.0, responses)(played)
-    assert expected[:, goodput].tolist() == [0.5, 0.25]
+    assert expected[:, goodput] == pytest.approx([0.5, 0.4])
 
 
-def test_the_search_finds_the_best_set_of_models_at_each_rate() -> None:
-    """There are two optima: at one rate only model 0 is cheap, at the other model 3."""
-    config = BidPriceConfig(rates_per_min=(10.0, 200.0))
-    wanted = np.full((2, 1, dimensions(4)), 0.0)
-    wanted[:, :, :4] = 5.0
-    wanted[0, 0, 0] = wanted[1, 0, 3] = -1.0
-    asked: list[tuple[int, int, int]] = []
+def test_the_search_finds_the_optimum_of_each_rate() -> None:
+    wanted = np.random.default_rng(0).normal(size=(3, 4))
 
-    def judge(points: Any, episodes: int, bursts: int) -> Any:
-        asked.append((points.shape[1], episodes, bursts))
-        return -((points - wanted) ** 2).sum(axis=2)
+    def judge(points: Any) -> Any:
+        assert points.shape == (3, 12, 3, 4)
+        for k in range(3):  # the other rates have their means
+            others = [j for j in range(3) if j != k]
+            assert (np.ptp(points[k][:, others], axis=0) == 0.0).all()
+        own = points[np.arange(3), :, np.arange(3)]
+        return -((own - wanted[:, None]) ** 2).sum(axis=2)
 
-    found = search_prices(config, 4, [1], judge)
-    assert np.abs(found - wanted[:, 0]).max() < 0.5
-    grid, climb, compare = (15 * 5, 1, 1), (4 * 12, 1, 1), (4, 8, 8)
-    expected = [grid, *[climb] * 8, compare, *[(24, 2, 1)] * 12, (2, 8, 8), *[(12, 3, 1)] * 30]
-    assert asked == expected
+    config = SearchConfig(generations=60, population=12)
+    assert np.abs(search(config, (3, 4), [1], judge) - wanted).max() < 0.1
 
 
-def test_checkpoints_are_found_by_workload_and_errors_name_what_is_missing(
+def test_checkpoints_are_found_by_workload_and_servers_and_errors_name_what_is_missing(
     trained: Path, tmp_path: Path
 ) -> None:
     best = trained / "best"
-    for name in ("both/all", "both/math", "own/math"):
+    for name in ("both/mixed", "both/math", "own/math", "pools/mmlu_pro@h100"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(best)
-    policy = BidPricePolicy(str(tmp_path / "both"))
-    assert [policy.folder(name).name for name in ("math", "mbpp")] == ["math", "all"]
+    kept, config = checkpoint.load(best)
+    more = {"known.slots": 2 * kept["known.slots"]}
+    checkpoint.save(tmp_path / "pools" / "mmlu_pro", kept | more, config)
+    env: Any = gym.make("InfraMind-Stream-v0", **WORLD)
+    spec = env.unwrapped.policy_spec()
+    for place in ("both", "pools"):  # that for all workloads; that for these servers
+        found = BidPricePolicy(str(tmp_path / place)).model_for(spec)
+        assert found.known.slots.tolist() == spec.max_num_seqs.tolist()
+    with pytest.raises(ConfigError, match="no checkpoint for workload 'mmlu_pro'"):
+        BidPricePolicy(str(tmp_path / "own")).model_for(spec)
     with pytest.raises(ConfigError, match="holds no checkpoint"):
         BidPricePolicy(str(tmp_path / "nowhere"))
     checkpoint.save(tmp_path / "other" / "best", {}, {"algorithm": "inframind"})
     with pytest.raises(ConfigError, match="of 'inframind', not of 'bid_price'"):
         BidPricePolicy(str(tmp_path / "other"))
+    checkpoint.save(tmp_path / "old" / "best", kept, {**config, "format": 1})
+    with pytest.raises(ConfigError, match="of format 1; this version reads 2"):
+        BidPricePolicy(str(tmp_path / "old"))
     with pytest.raises(ConfigError, match=r"unknown mode 'no-price'.*no-prices"):
         BidPricePolicy(mode="no-price")
-    with pytest.raises(ConfigError, match="no checkpoint for workload 'mbpp'"):
-        BidPricePolicy(str(tmp_path / "own")).folder("mbpp")
-    env: Any = gym.make("InfraMind-Stream-v0", level="joint", observation="index")
+    env = gym.make("InfraMind-Stream-v0", level="joint", observation="index")
     with pytest.raises(ConfigError, match="in_flight"):
         BidPricePolicy(str(best)).reset(env.unwrapped.policy_spec(), [0])
     env = gym.make("InfraMind-Stream-v0", pool="h100-5gpu", **WORLD)
-    with pytest.raises(ConfigError, match="slots; these have"):
-        BidPricePolicy().reset(env.unwrapped.policy_spec(), [0])
-    kept, config = checkpoint.load(best)
+    with pytest.raises(ConfigError, match=r"other servers .*with 16 slots.*this pool has deepseek"):
+        BidPricePolicy(str(best)).reset(env.unwrapped.policy_spec(), [0])
     for name, change, why in (
         ("known.turns", None, r"no tensor 'known\.turns'"),
         ("recipes.roles", np.full_like(kept["recipes.roles"], 9), "numbers from 0 to 2"),
@@ -279,7 +288,7 @@ def test_ablations_take_away_what_they_say(trained: Path, tmp_path: Path, mode: 
         ours = agent.act(observation, context)
         differ += not np.array_equal(ablated.act(observation, context), ours)
         observation, _, over, _, _ = env.step(ours)
-    assert np.isneginf(ablated.model.prices.base).all() == (mode == "no-prices")
+    assert (np.exp(ablated.model.prices.base) == 0.0).all() == (mode == "no-prices")
     assert ablated._ease.any() == (mode != "no-difficulty")
     assert differ or mode in ("no-difficulty", "no-prices")  # few recipes may not show it
 
@@ -296,44 +305,49 @@ def test_a_checkpoint_plays_as_it_was_trained(trained: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("candidate", [0, 1])
-def test_prices_are_those_of_the_nearest_rate_and_the_highest_at_the_beginning(
+def test_prices_follow_the_rate_from_the_highest_at_the_beginning(
     trained: Path, candidate: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two candidates, each with prices for 20 and 200/min: the nearest in ratio up to 63."""
+    """Of two candidates, each with prices for 20 and 200/min."""
     model = load_model(trained / "best")
+    one = replace(model, rates_per_min=TABLE.rates_per_min)
+    doubt = np.array([[0.0, 1.0], [2.0, 3.0]])
     both = Prices(*(np.concatenate([array, array]) for array in model.prices))
-    env: Any = gym.make_vec("InfraMind-Stream-v0", num_envs=1, num_queries=300, **WORLD)
+    both = both._replace(doubt=doubt)
+    env: Any = gym.make_vec("InfraMind-Stream-v0", num_envs=1, num_queries=600, **WORLD)
     own = np.array([candidate])
-    policy = BidPricePolicy(model=model.priced(both, model.rates_per_min), candidate=own)
+    policy = BidPricePolicy(model=replace(one, prices=both), candidate=own)
     rates: list[float] = []
-    paid: list[int] = []
+    paid: list[float] = []
     estimate = policy.rate_per_min
 
     def listen(contexts: Any, rows: Any) -> Any:
         rates.append(float(estimate(contexts, rows)[0]))
         return np.array(rates[-1:])
 
-    def choosing(known: Any, prices: Any, needs: Any, priced: Any, *rest: Any) -> Any:
-        paid.append(int(priced[0]) - 2 * candidate)
-        return choose(known, prices, needs, priced, *rest)
+    def noting(packed: Any, row: Any, place: Any) -> Any:
+        found = between(packed, row, place)
+        paid.append(float(found[0, 4]) - 2.0 * candidate)
+        return found
 
     monkeypatch.setattr(policy, "rate_per_min", listen)
-    monkeypatch.setattr(bid_price_policy, "choose", choosing)
+    monkeypatch.setattr(bid_price_policy, "between", noting)
     play(env.unwrapped, policy, [3], 20.0)
-    assert rates[0] == pytest.approx(200.0, rel=0.35) and paid[0] == 1
-    assert rates[-1] == pytest.approx(20.0, rel=0.3) and paid[-1] == 0
-    assert paid == [int(rate > np.sqrt(20.0 * 200.0)) for rate in rates]
+    assert rates[0] == pytest.approx(200.0, rel=0.35)
+    assert rates[-1] == pytest.approx(20.0, rel=0.3)
+    assert paid == pytest.approx(np.log10(np.array(rates) / 20.0).clip(0.0, 1.0))
 
 
-def test_the_shipped_agent_plays_the_measured_workloads_and_any_other() -> None:
+def test_the_shipped_agent_plays_the_workloads_of_all_tracks_and_any_other() -> None:
     policy = BidPricePolicy()
-    shipped = ("all", "gsm_hard", "humaneval", "math", "mbpp", "mixed", "mmlu_pro")
-    for workload in (*shipped, "another workload"):
-        folder = policy.folder(workload)
-        assert folder.name == (workload if workload in shipped else "all")
-        assert (load_model(folder).prices.load >= 0).all()
-        about = json.loads((folder / checkpoint.CONFIG_FILE).read_text())
-        assert about["config"]["env"]["workload"] == folder.name
+    for folder in checkpoint.folders(checkpoint.SHIPPED / "bid_price"):
+        about = checkpoint.load(folder)[1]["config"]["env"]
+        workload, _, pool = folder.name.partition("@")
+        assert about["workload"] == workload and about["pool"] == (pool or about["pool"])
+        world = {**WORLD, "workload": workload, "pool": about["pool"]}
+        env: Any = gym.make("InfraMind-Stream-v0", **world)
+        played = policy.model_for(env.unwrapped.policy_spec())
+        assert np.array_equal(played.rates_per_min, load_model(folder).rates_per_min)
 
 
 def test_the_shipped_configuration_has_the_defaults_and_unknown_keys_are_errors() -> None:

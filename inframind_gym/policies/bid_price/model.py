@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,17 +14,18 @@ from pydantic import BaseModel
 
 from inframind_gym.configs import NonNegativeInt, validate
 from inframind_gym.envs.routing.layout import EMBED_DIM
-from inframind_gym.errors import ConfigError
+from inframind_gym.errors import ConfigError, shortened
+from inframind_gym.files import read_json
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.bid_price.recipes import RecipeTable, table_from_tensors
 from inframind_gym.simulator.jit import make_jit
-from inframind_gym.simulator.native import as_taken
+from inframind_gym.simulator.native import Bound, as_taken
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES
 from inframind_gym.tasks import DOMAINS
 
 ALGORITHM: Final = "bid_price"
-ALGORITHMS: Final = (ALGORITHM, "headway")  # and its former name, which shipped checkpoints have
+FORMAT: Final = 2  # of checkpoints
 BY_RECIPE: Final = ("logit", "log_latency", "spread", "path_s", "path_calls", "work_s")
 MAX_LOAD: Final = 10.0  # calls in flight per slot beyond which a price rises no further
 _SQRT_HALF: Final = math.sqrt(0.5)
@@ -50,17 +51,40 @@ class Estimates(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """P sets of prices, of which every query pays one.
+    """Sets of prices, an array of them.
 
-    A second of a slot of model m costs exp(base + load · calls in flight / slots).
+    A second of a slot of model m costs exp(base + load · calls in flight / slots) right answers.
     """
 
-    base: NDArray[np.float64]  # (P, M)
-    load: NDArray[np.float64]  # (P, M)
-    late_value: NDArray[np.float64]  # (P,) value of a right answer that comes too late
-    caution: NDArray[np.float64]  # (P,) log of the factor by which latencies are overestimated
-    patience_s: NDArray[np.float64]  # (P,) budgets above count as this
-    doubt: NDArray[np.float64]  # (P,) variance added to that of log latency
+    load: NDArray[np.float64]  # (...)
+    late_value: NDArray[np.float64]  # (...) value of a right answer that comes too late
+    caution: NDArray[np.float64]  # (...) log of the factor by which latencies are overestimated
+    patience_s: NDArray[np.float64]  # (...) budgets above count as this
+    doubt: NDArray[np.float64]  # (...) variance added to that of log latency
+    base: NDArray[np.float64]  # (..., M)
+
+    def packed(self) -> NDArray[np.float64]:
+        """Return the numbers of each set in the order of the fields, (..., 5 + M)."""
+        return np.concatenate([np.stack(self[:-1], axis=-1), self.base], axis=-1)
+
+
+_LOAD, _LATE_VALUE, _CAUTION, _PATIENCE_S, _DOUBT, _BASE = range(6)  # in `packed`
+
+
+def between(
+    packed: NDArray[np.float64], row: NDArray[np.int64], place: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return sets (n, 5 + M) of `Prices.packed` (C, K, 5 + M).
+
+    Args:
+        packed: sets.
+        row: (n,) in 0..C-1.
+        place: (n,) in 0..K-1; between two columns their numbers are interpolated.
+    """
+    below = place.astype(np.int64)
+    low, high = packed[row, below], packed[row, np.minimum(below + 1, packed.shape[1] - 1)]
+    low += (place - below)[:, None] * (high - low)
+    return low
 
 
 def edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -70,37 +94,38 @@ def edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def choose(
     known: Estimates,
-    prices: Prices,
+    prices: NDArray[np.float64],
     needs: NDArray[np.uint32],
-    priced: NDArray[np.int64],
     in_flight: NDArray[np.float64],
     budget_s: NDArray[np.float64],
     domain: NDArray[np.int64],
     ease: NDArray[np.float64],
     models_up: NDArray[np.uint32],
+    call: Bound | None = None,
 ) -> NDArray[np.int64]:
     """Choose the recipe of the best expected balance of success and price for each of n queries.
 
     Args:
         known: estimates.
-        prices: P sets.
+        prices: (n, 5 + M) that each query pays, see `Prices.packed`.
         needs: (R,) bit masks of the models that recipes use.
-        priced: (n,) set of prices that each query pays.
         in_flight: (n, M) calls at each model.
         budget_s: (n,) seconds that are left.
         domain: (n,).
         ease: (n,) log odds by which the question looks easier than others of its domain.
         models_up: (n,) bit masks.
+        call: `chooser()`, by who calls often with the same estimates, which are `as_taken` then.
 
     Returns:
         (n,) recipes; the first one where all need a model that is down.
     """
     chosen = np.zeros(len(in_flight), np.int64)
-    _choose(
-        as_taken(known),
+    if call is None:
+        known, needs, call = as_taken(known), as_taken(needs), chooser()
+    call(
+        known,
         as_taken(prices),
-        as_taken(needs),
-        as_taken(priced),
+        needs,
         as_taken(in_flight),
         as_taken(budget_s),
         np.searchsorted(edges(known.budgets_s), budget_s),
@@ -113,12 +138,16 @@ def choose(
     return chosen
 
 
+def chooser() -> Bound:
+    """Return the compiled choice, which keeps its last arguments."""
+    return Bound(_choose)
+
+
 @make_jit(Path(__file__))
 def _choose(
     known: Estimates,
-    prices: Prices,
+    prices: NDArray[np.float64],
     needs: NDArray[np.uint32],
-    priced: NDArray[np.int64],
     in_flight: NDArray[np.float64],
     budget_s: NDArray[np.float64],
     tiers: NDArray[np.int64],
@@ -133,12 +162,11 @@ def _choose(
     recipes = needs.shape[0]
     price, slow, wait = scratch[0], scratch[1], scratch[2]
     for i in range(n):
-        c = priced[i]
         d = domain[i]
         tier = tiers[i]
         for m in range(models):
             load = in_flight[i, m] / known.slots[m]
-            price[m] = math.exp(prices.base[c, m] + prices.load[c, m] * min(load, MAX_LOAD))
+            price[m] = math.exp(prices[i, _BASE + m] + prices[i, _LOAD] * min(load, MAX_LOAD))
             log_slow = known.slowdown[m, models] * min(load, 1.0)
             for other in range(models):
                 if other != m:
@@ -146,8 +174,8 @@ def _choose(
             slow[m] = math.exp(log_slow)
             rounds = max(in_flight[i, m] + 1.0 - known.slots[m], 0.0) / known.slots[m]
             wait[m] = known.turns[tier, m] * rounds * known.call_s[m] * slow[m]
-        log_budget = math.log(min(budget_s[i], prices.patience_s[c])) - prices.caution[c]
-        late = prices.late_value[c]
+        log_budget = math.log(min(budget_s[i], prices[i, _PATIENCE_S])) - prices[i, _CAUTION]
+        late = prices[i, _LATE_VALUE]
         best = -np.inf
         for r in range(recipes):
             if needs[r] & ~models_up[i]:
@@ -166,7 +194,7 @@ def _choose(
                 idle_s += known.path_s[d, r, m]
                 path_s += slow[m] * known.path_s[d, r, m] + wait[m] * known.path_calls[d, r, m]
             log_latency = known.log_latency[d, r] + math.log(path_s / idle_s)
-            sigma = math.sqrt(known.spread[d, r] ** 2 + prices.doubt[c])
+            sigma = math.sqrt(known.spread[d, r] ** 2 + prices[i, _DOUBT])
             on_time = 0.5 * math.erfc((log_latency - log_budget) / sigma * _SQRT_HALF)
             score = right * (late + (1.0 - late) * on_time) - cost
             if score > best:
@@ -182,8 +210,8 @@ class BidPriceModel:
     strategies: int  # number of strategies
     recipes: RecipeTable  # R recipes
     known: Estimates  # of them
-    prices: Prices  # P = C · K sets, the K of a candidate together; C = 1 in a checkpoint
-    rates_per_min: NDArray[np.float64]  # (K,) rising, that the sets of a candidate are for
+    prices: Prices  # (C, K), by candidate and rate; C = 1 in a checkpoint
+    rates_per_min: NDArray[np.float64]  # (K,) rising, of the prices
     ease_weights: NDArray[np.float64]  # (384,) by which an embedding makes a question easier
     ease_centres: NDArray[np.float64]  # (D,) mean of that over a domain's questions
 
@@ -191,13 +219,6 @@ class BidPriceModel:
         """Log odds by which each question looks easier than others of a domain, (T, D)."""
         scores: NDArray[np.float64] = task_embeddings.astype(np.float64) @ self.ease_weights
         return scores[:, None] - self.ease_centres
-
-    def priced(
-        self, prices: Prices, rates_per_min: Sequence[float] | NDArray[np.float64]
-    ) -> BidPriceModel:
-        """Return a copy with other prices, see `prices` and `rates_per_min`."""
-        rates = np.array(rates_per_min, np.float64)
-        return replace(self, prices=prices, rates_per_min=rates)
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
         """Named arrays at full precision; `from_tensors` is the inverse."""
@@ -240,7 +261,12 @@ def save_model(folder: str | Path, model: BidPriceModel, about: Mapping[str, Any
         model: with the prices of one candidate.
         about: JSON values: configuration and seed of the training.
     """
-    facts = {"algorithm": ALGORITHM, "models": list(model.models), "strategies": model.strategies}
+    facts = {
+        "algorithm": ALGORITHM,
+        "format": FORMAT,
+        "models": list(model.models),
+        "strategies": model.strategies,
+    }
     tensors = {
         name: array.astype(np.float32) if array.dtype.kind == "f" else array
         for name, array in model.to_tensors().items()
@@ -261,8 +287,8 @@ _AXES: Final = {
     "known.slowdown": "M+",  # M + 1 in the second
     "known.budgets_s": "B",
     "known.turns": "BM",
-    **dict.fromkeys(("prices.base", "prices.load"), "KM"),
-    **{f"prices.{name}": "K" for name in ("late_value", "caution", "patience_s", "doubt")},
+    "prices.base": "1KM",
+    **{f"prices.{name}": "1K" for name in ("load", "late_value", "caution", "patience_s", "doubt")},
 }
 
 
@@ -274,30 +300,51 @@ class BidPriceCheckpoint(BaseModel):
     """Keys of `config.json` that are read.
 
     Attributes:
-        algorithm: one of ALGORITHMS.
+        algorithm: ALGORITHM.
+        format: FORMAT.
         models: aliases, in the order of the tensors.
         strategies: how many there are.
         config: settings of the training.
     """
 
     algorithm: str
+    format: NonNegativeInt = 1
     models: tuple[str, ...] = ()
     strategies: NonNegativeInt = 0
     config: _Trained = _Trained()
+
+
+def read_about(folder: Path) -> BidPriceCheckpoint:
+    """Read the configuration of a checkpoint.
+
+    Raises:
+        ConfigError: it is malformed, or of another algorithm or format.
+    """
+    path = folder / checkpoint.CONFIG_FILE
+    about = validate(read_json(path), BidPriceCheckpoint, source=str(path))
+    if about.algorithm != ALGORITHM:
+        raise ConfigError(
+            f"{folder}: is a checkpoint of {shortened(about.algorithm)!r}, not of {ALGORITHM!r}."
+        )
+    if about.format != FORMAT:
+        raise ConfigError(
+            f"{folder}: is a checkpoint of format {about.format}; this version reads {FORMAT}. "
+            "Train it again: python -m agents.train --config bid_price --out FOLDER"
+        )
+    return about
 
 
 def load_model(folder: str | Path) -> BidPriceModel:
     """Read a checkpoint.
 
     Raises:
-        ConfigError: there is none, or it is damaged or of another algorithm.
+        ConfigError: there is none, or it is damaged or of another algorithm or format.
     """
-    tensors, content = checkpoint.load(folder)
-    source = Path(folder) / checkpoint.CONFIG_FILE
-    config = validate(content, BidPriceCheckpoint, source=str(source))
-    models, strategies = config.models, config.strategies
+    tensors, _ = checkpoint.load(folder)
+    about = read_about(Path(folder))
+    models, strategies = about.models, about.strategies
     sizes = {"E": EMBED_DIM, "D": len(DOMAINS), "N": MAX_NODES, "M": len(models)}
-    sizes["+"] = len(models) + 1
+    sizes |= {"+": len(models) + 1, "1": 1}
     for axis, name in {
         "R": "recipes.topology",
         "K": "rates_per_min",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -10,21 +11,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.configs import validate
-from inframind_gym.errors import ConfigError, shortened, unknown
-from inframind_gym.files import read_json
+from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
 from inframind_gym.policies.bid_price.model import (
-    ALGORITHM,
-    ALGORITHMS,
-    BidPriceCheckpoint,
     BidPriceModel,
+    between,
     choose,
-    edges,
+    chooser,
     load_model,
+    read_about,
 )
 from inframind_gym.policies.bid_price.recipes import RecipeTable, role_orders
-from inframind_gym.policies.checkpoint import CONFIG_FILE, fingerprint, folders
+from inframind_gym.policies.checkpoint import fingerprint, folders
+from inframind_gym.simulator.native import as_taken
 from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
@@ -35,13 +34,14 @@ TRAIN: Final = (
     "Train one in a checkout: `python -m agents.train --config bid_price --pool POOL.yaml "
     "--workload WORKLOAD.yaml --out FOLDER`, and play bid_price:FOLDER/best"
 )
-FALLBACK: Final = "all"  # the checkpoint of workloads that have none of their own
+FALLBACK: Final = "mixed"  # the checkpoint of workloads that have none of their own
 MODES: Final = ("no-prices", "no-state", "no-difficulty", "polled")
 """Ablations: work costs nothing; calls in flight are not seen; all questions of a domain count as
 equally hard; the polled queue depths take the place of the policy's own calls in flight."""
 
+_FREE: Final = -1e3  # log of a price
 _NEVER: Final = np.uint32(2**32 - 1)  # models that a recipe needs to be left out
-_WINDOW: Final = 128  # arrivals from which their rate is estimated
+_WINDOW: Final = 256  # arrivals from which their rate is estimated
 _PRIOR_QUERIES: Final = 8.0  # assumed before any arrival, at the highest rate that has prices
 
 
@@ -103,7 +103,7 @@ class RecipePolicy(BasePolicy):
         alone = ((self.recipes.models >= 0).sum(axis=1) == 1) & ~twice
         if not alone.any():
             raise ConfigError(f"policy {self.name!r} has no recipe of one call")
-        needs = np.where(alone, self.recipes.needs, _NEVER)
+        needs = as_taken(np.where(alone, self.recipes.needs, _NEVER))
         self.recipes = RecipeTable(**{**self.recipes._asdict(), "needs": needs})
 
     def calls_at_servers(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -153,8 +153,8 @@ class BidPricePolicy(RecipePolicy):
     """Bid prices from checkpoints, one for every workload: the default agent.
 
     Args:
-        checkpoint: folder of a trained checkpoint, or one that holds a folder for every workload;
-            the shipped ones if None or "".
+        checkpoint: folder of a trained checkpoint, or one that holds a folder for every workload
+            (`model_for`); the shipped ones if None or "".
         mode: an ablation, one of MODES, applied to the checkpoint's prices as it plays; None
             plays as the checkpoint was trained (`mode` of the training's configuration).
         model: played in place of checkpoints; its prices may be those of several candidates.
@@ -185,28 +185,19 @@ class BidPricePolicy(RecipePolicy):
         return " ".join(map(fingerprint, folders(self._root)))
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Open the workload's checkpoint and prepare for `len(seeds)` rows.
+        """Open the checkpoint for workload and pool, and prepare for `len(seeds)` rows.
 
         Raises:
-            ConfigError: there is no checkpoint, or one of another pool.
+            ConfigError: there is none.
         """
         super().reset(spec, seeds)
-        model = self._given or load_model(self.folder(spec.workload))
-        if model.models != spec.models:
-            raise ConfigError(
-                f"policy {self.name!r} was trained for the models {', '.join(model.models)}; "
-                f"this pool has {', '.join(spec.models)}. {TRAIN}"
-            )
-        if not np.array_equal(model.known.slots, spec.max_num_seqs.astype(np.float64)):
-            raise ConfigError(
-                f"policy {self.name!r} was trained for servers with "
-                f"{model.known.slots.astype(int).tolist()} slots; these have "
-                f"{spec.max_num_seqs.tolist()}. {TRAIN}"
-            )
+        model = self._given or self.model_for(spec)
         if self._mode == "no-prices":
-            free = model.prices._replace(base=np.full_like(model.prices.base, -np.inf))
-            model = model.priced(free, model.rates_per_min)
+            free = model.prices._replace(base=np.full_like(model.prices.base, _FREE))
+            model = replace(model, prices=free)
         self.model, self.recipes = model, model.recipes
+        self._known, self._packed = as_taken(model.known), model.prices.packed()
+        self._choose = chooser()
         self._ease = model.ease(spec.task_embeddings) * (self._mode != "no-difficulty")
         self._arrivals_s = np.zeros((len(seeds), _WINDOW))
         first = np.zeros(len(seeds), np.int64)
@@ -235,35 +226,53 @@ class BidPricePolicy(RecipePolicy):
     ) -> NDArray[np.int64]:
         """Return the recipes of the best balance of success and price, (n,)."""
         model, domain = self.model, contexts["domain"].astype(np.int64)
-        band = np.searchsorted(edges(model.rates_per_min), self.rate_per_min(contexts, rows))
+        rate, rates = self.rate_per_min(contexts, rows), model.rates_per_min
+        place = np.interp(np.log(rate), np.log(rates), np.arange(len(rates)))
         left_s = contexts["budget_s"] - (contexts["time_s"] - contexts["arrival_s"])
         chosen: NDArray[np.int64] = choose(
-            model.known,
-            model.prices,
+            self._known,
+            between(self._packed, self._of_row[rows], place),
             self.recipes.needs,
-            self._of_row[rows] * len(model.rates_per_min) + band,
             in_flight,
             np.maximum(left_s, 1e-3),
             domain,
             self._ease[contexts["task"], domain],
-            np.ascontiguousarray(contexts["models_up"]),
+            contexts["models_up"],
+            self._choose,
         )
         return chosen
 
-    def folder(self, workload: str) -> Path:
-        """Folder of the checkpoint for a workload.
+    def model_for(self, spec: PolicySpec) -> BidPriceModel:
+        """Return the checkpoint for the workload of a run, or that for all, on its servers.
+
+        Folders are WORKLOAD, and WORKLOAD@POOL for further pools.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is none for the workload, or none for its servers.
         """
-        for folder in (self._root, self._root / workload, self._root / FALLBACK):
-            if (folder / CONFIG_FILE).is_file():
-                return folder
+        names = [spec.workload, FALLBACK]
+        found = [f for f in folders(self._root) if f == self._root or f.name.split("@")[0] in names]
+        if not found:
+            raise ConfigError(
+                f"{self._root}: has no checkpoint for workload {spec.workload!r}, and none for "
+                f"{FALLBACK!r} to fall back on. {TRAIN}"
+            )
+        found.sort(key=lambda f: (f != self._root, names[0] != f.name.split("@")[0], f.name))
+        slots = spec.max_num_seqs.tolist()
+        for folder in found:
+            model = load_model(folder)
+            if model.models == spec.models and model.known.slots.tolist() == slots:
+                return model
         raise ConfigError(
-            f"{self._root}: has no checkpoint for workload {workload!r}, and none for {FALLBACK!r} "
-            "to fall back on. Train one: python -m agents.train --config bid_price "
-            f"--set env.workload={workload} --out FOLDER, and play bid_price:FOLDER/best"
+            f"policy {self.name!r} was trained for other servers ({found[0].name}: "
+            f"{_servers(model.models, model.known.slots)}); this pool has "
+            f"{_servers(spec.models, spec.max_num_seqs)}. {TRAIN}"
         )
+
+
+def _servers(models: Sequence[str], slots: NDArray[Any]) -> str:
+    pairs = zip(models, slots.tolist(), strict=True)
+    return ", ".join(f"{alias} with {count:g} slots" for alias, count in pairs)
 
 
 def _trained_mode(folder: Path) -> str | None:
@@ -272,15 +281,7 @@ def _trained_mode(folder: Path) -> str | None:
     Raises:
         ConfigError: there is none, or one of another algorithm, or there are several modes.
     """
-    modes: dict[str, str | None] = {}
-    for place in folders(folder):
-        path = place / CONFIG_FILE
-        about = validate(read_json(path), BidPriceCheckpoint, source=str(path))
-        if about.algorithm not in ALGORITHMS:
-            raise ConfigError(
-                f"{place}: is a checkpoint of {shortened(about.algorithm)!r}, not of {ALGORITHM!r}."
-            )
-        modes[place.name] = about.config.mode
+    modes = {place.name: read_about(place).config.mode for place in folders(folder)}
     if not modes:
         raise ConfigError(
             f"{folder}: holds no checkpoint. Train one: python -m agents.train --config bid_price "

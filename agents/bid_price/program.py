@@ -1,0 +1,203 @@
+"""Prices of servers at an arrival rate, by linear programming.
+
+The program shares out the queries of every kind (domain, apparent ease, budget) among the recipes,
+so that most are right in time and the servers can do the work. The dual variable of a server is the
+price of its time at that rate. Calls slow those of other models on the same GPU, so the program is
+solved a few times, each time with the slowdown by the calls that the last solution keeps in flight,
+and for every set of models: to leave a model out makes others faster, which no dual variable shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.special import ndtr
+
+from inframind_gym.benchmark.bounds.program import maximise
+from inframind_gym.policies.bid_price.model import BY_RECIPE, Estimates, Prices
+
+AT_CAPACITY: Final = 0.9  # of the value on idle servers, as in the benchmark
+# A second of a slot of models that are left out, in right answers: more than any price that rises
+# with the load, or a queue would bring calls to these models, which slow the others further.
+TOO_DEAR: Final = 30.0
+_SKIP: Final = 1.0  # loss by a query that no server takes; the policy skips none
+_STEP: Final = 1.25  # ratio of the rates between which the capacity is looked for
+_ROUNDS: Final = 3  # solutions for a set of models, after a first one
+_FINALISTS: Final = 5  # sets of models that are solved for more than once
+
+
+class Demand(NamedTuple):
+    """Kinds of queries: D domains, E classes of ease, B budgets, of which each is independent."""
+
+    share: NDArray[np.float64]  # (D,) of the queries
+    ease: NDArray[np.float64]  # (D, E) log odds, each class as many as the others
+    budgets_s: NDArray[np.float64]  # (B,)
+    budget_share: NDArray[np.float64]  # (B,)
+
+
+class Plan(NamedTuple):
+    """A solution at one rate."""
+
+    value: float  # right answers in time, a query
+    price: NDArray[np.float64]  # (M,) of a second of a slot, in right answers
+    in_flight: NDArray[np.float64]  # (M,) mean calls
+
+
+def demand_of(
+    share: NDArray[np.float64],
+    ease: Sequence[NDArray[np.float64]],
+    tiers_s: NDArray[np.float64],
+    patience_s: float,
+    classes: int = 3,
+) -> Demand:
+    """Return the kinds of queries.
+
+    Args:
+        share: (D,) of the queries.
+        ease: of the questions of every domain, log odds.
+        tiers_s: budgets, each as often as it is drawn.
+        patience_s: budgets above count as this.
+        classes: of ease, E.
+    """
+    mean = np.zeros((len(share), classes))
+    for d, own in enumerate(ease):
+        if len(own):
+            mean[d] = [part.mean() for part in np.array_split(np.sort(own), classes)]
+    budgets_s, count = np.unique(np.minimum(tiers_s, patience_s), return_counts=True)
+    return Demand(share, mean, budgets_s, count / count.sum())
+
+
+def slowdown_of(known: Estimates, in_flight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the factor (M,) by which calls are longer, with so many (M,) in flight in the mean."""
+    models = len(known.slots)
+    busy = 1.0 - np.exp(-in_flight) * (1.0 + 0.5 * in_flight)  # E[min(n / 2, 1)], n is Poisson
+    fill = np.minimum(in_flight / known.slots, 1.0)
+    slow: NDArray[np.float64] = np.exp(
+        known.slowdown[:, :models] @ busy + known.slowdown[:, models] * fill
+    )
+    return slow
+
+
+class PriceProgram:
+    """The linear programs of one set of models.
+
+    Args:
+        known: estimates of R recipes.
+        allowed: recipes that need no other models.
+        demand: kinds of queries.
+        prices: one set: late_value, caution and doubt of the choice.
+    """
+
+    def __init__(
+        self, known: Estimates, allowed: NDArray[np.int64], demand: Demand, prices: Prices
+    ) -> None:
+        domains = np.flatnonzero(demand.share)
+        tables = {n: getattr(known, n)[np.ix_(domains, allowed)] for n in BY_RECIPE}
+        self.known, self._demand, self._prices = known._replace(**tables), demand, prices
+        ease = demand.ease[domains]
+        logit = self.known.logit[:, None] + ease[:, :, None]
+        self._right = 1.0 / (1.0 + np.exp(-logit))[:, :, None]  # (D, E, 1, R)
+        shape = (*ease.shape, len(demand.budgets_s), len(allowed))
+        each = demand.share[domains, None, None] / ease.shape[1] * demand.budget_share
+        self._weight = np.broadcast_to(each[..., None], shape)
+        work_s = self.known.work_s[:, None, None] * self._weight[..., None]
+        self._work_s = work_s.reshape(-1, work_s.shape[-1])  # (n, M)
+        kinds = int(np.prod(shape[:-1]))
+        self._once = sparse.kron(sparse.eye(kinds), np.ones((1, len(allowed)))).tocsr()
+
+    def _on_time(self, slow: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return chances (D, 1, B, R) of answers in time, as `choose` has them without queues."""
+        known, prices = self.known, self._prices
+        stretch = (known.path_s @ slow) / known.path_s.sum(axis=2)
+        log_s = (known.log_latency + np.log(stretch) + prices.caution)[:, None]
+        sigma = np.sqrt(known.spread**2 + prices.doubt)[:, None]
+        chance: NDArray[np.float64] = ndtr(
+            (np.log(self._demand.budgets_s)[:, None] - log_s) / sigma
+        )
+        return chance[:, None]
+
+    def solve(self, rate_per_min: float, in_flight: NDArray[np.float64], rounds: int) -> Plan:
+        """Return the plan at a rate.
+
+        Args:
+            rate_per_min: of arrivals.
+            in_flight: (M,) by which calls are slowed at first.
+            rounds: solutions after the first, each with the slowdown by the one before.
+        """
+        known, late = self.known, self._prices.late_value
+        slow = slowdown_of(known, in_flight)
+        for _ in range(rounds + 1):
+            worth = self._right * (late + (1.0 - late) * self._on_time(slow))
+            load = self._work_s * (rate_per_min / 60.0)
+            matrix = sparse.vstack([self._once, sparse.csr_matrix((load * slow).T)]).tocsr()
+            limit = np.concatenate([np.ones(self._once.shape[0]), known.slots])
+            value, x, dual = maximise(((worth + _SKIP) * self._weight).ravel(), matrix, limit)
+            price = dual[self._once.shape[0] :] * slow * (rate_per_min / 60.0)
+            plan = Plan(value - _SKIP, price, load.T @ x * slow)
+            slow = np.sqrt(slow * slowdown_of(known, plan.in_flight))
+        return plan
+
+
+class Planner:
+    """Plans at arrival rates, each for the best set of models.
+
+    Args:
+        known: estimates of R recipes.
+        needs: (R,) bit masks of the models that they use.
+        demand: kinds of queries.
+        prices: see `PriceProgram`.
+    """
+
+    def __init__(
+        self, known: Estimates, needs: NDArray[np.uint32], demand: Demand, prices: Prices
+    ) -> None:
+        models = len(known.slots)
+        self._slots, self._programs = known.slots, dict[int, PriceProgram]()
+        for chosen in range(1, 1 << models):
+            allowed = np.flatnonzero((needs & np.uint32(~chosen & (1 << models) - 1)) == 0)
+            if len(allowed):
+                self._programs[chosen] = PriceProgram(known, allowed, demand, prices)
+
+    def _inside(self, chosen: int) -> NDArray[np.float64]:
+        """Return 1.0 (M,) for the models of a set, which is given as a bit mask."""
+        return np.array([float(chosen >> m & 1) for m in range(len(self._slots))])
+
+    def plan(self, rate_per_min: float) -> Plan:
+        """Return the plan at a rate; models outside its set are too dear."""
+        full = {chosen: self._inside(chosen) * self._slots for chosen in self._programs}
+
+        def value(chosen: int, rounds: int) -> float:
+            return self._programs[chosen].solve(rate_per_min, full[chosen], rounds).value
+
+        finalists = sorted(full, key=lambda chosen: -value(chosen, 0))[:_FINALISTS]
+        best = max(finalists, key=lambda chosen: value(chosen, _ROUNDS))
+        program = self._programs[best]
+        plan = program.solve(rate_per_min, full[best], _ROUNDS)
+        price = np.maximum(plan.price, _harm(program.known, plan))
+        return plan._replace(price=np.where(self._inside(best) > 0.0, price, TOO_DEAR))
+
+    def capacity_per_min(self) -> float:
+        """Return the rate at which the value has fallen to 90 % of that on idle servers."""
+        nothing = np.zeros_like(self._slots)
+        idle = [program.solve(1.0, nothing, 0) for program in self._programs.values()]
+        best = max(idle, key=lambda plan: plan.value)
+        rate, before = 1.0 / float((best.in_flight / self._slots).max()), best.value
+        wanted = AT_CAPACITY * best.value
+        while (now := self.plan(rate).value) >= wanted:
+            rate, before = rate * _STEP, now
+        part = (before - wanted) / (before - now)
+        return float(rate * _STEP ** (part - 1.0))
+
+
+def _harm(known: Estimates, plan: Plan) -> NDArray[np.float64]:
+    """Return what a second of each model's calls costs the calls of others that it slows, (M,).
+
+    The dual variables do not show that: the slowdown is fixed while a program is solved.
+    """
+    models = len(known.slots)
+    slowed = 1.0 - np.exp(-known.slowdown[:, :models])  # [o, m]: share of o's pace that m takes
+    return (plan.price * plan.in_flight) @ slowed / np.maximum(plan.in_flight, 1.0)
