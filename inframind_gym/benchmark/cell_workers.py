@@ -94,7 +94,10 @@ def run_cells(
         Draws of quality make no other environment: the first one stands for all.
         """
         first = {
-            (cell.policy, *cell.without_draw(cell.place)[0][: cell.fixed_axes]): cell
+            (
+                *(cell.policy, cell.training),
+                *cell.without_draw(cell.place)[0][: cell.fixed_axes],
+            ): cell
             for cell in reversed(list(ids))
         }
         for cell in sorted(first.values(), key=lambda cell: cell.group[1:]):

@@ -130,7 +130,7 @@ class TrackSimulator(Simulator):
     ) -> Window:
         played = self._at(cells[0])
         arrival_s = env.simulation.state.arrival_s
-        return Window.steady(arrival_s, played.count, played.scenario.longest_s)
+        return Window.steady(arrival_s, played.count, played.longest_s)
 
     def _finished(  # type: ignore[override]
         self,
@@ -143,7 +143,7 @@ class TrackSimulator(Simulator):
     ) -> Any:
         """Return the columns of a row's scored queries."""
         played, first = self._at(cell), int(window.first[row])
-        done = with_unanswered(done, env.simulation, row, first, played.scenario.longest_s)
+        done = with_unanswered(done, env.simulation, row, first, played.longest_s)
         work_s = work_s_of(env, row)[done["query"]]
         columns = columns_of(done, names)
         models = self.suite.models  # of all pools
