@@ -123,7 +123,7 @@ def fit_recipes(
     sources, budget = _sources(suite, track, scenario), Budget(queries)
     spec, actions = _recipes(suite, suite.at(track, sources[0], loads[0]))
     cost = [
-        sum(_played(suite, (track, one, load), of).num_queries for one in sources for load in loads)
+        sum(_played(suite, (track, one, load), of).arrivals for one in sources for load in loads)
         for of in rounds
     ]
     scores = np.zeros((len(actions), len(loads)))
@@ -226,7 +226,7 @@ def _play(
             for cell, layout, columns in finished:
                 sums = layout.table(columns).sum(axis=0)
                 scores[int(cell.policy)] = layout.evaluate(sums)[SCORE]
-    budget.used += len(chosen) * played.num_queries
+    budget.used += len(chosen) * played.arrivals
     each = scores.reshape(len(actions), of.episodes)
     return np.asarray(each.mean(axis=1) / informed, np.float64)
 
@@ -262,7 +262,9 @@ def places_of(names: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def refit_places(places: Sequence[tuple[str, str]], queries: int, out: Path) -> None:
+def refit_places(
+    places: Sequence[tuple[str, str]], queries: int, out: Path, rounds: Sequence[Round] = ROUNDS
+) -> None:
     """Fit the recipes to scenarios, and write each into a file as soon as it is found.
 
     A scenario that the file has is passed over, so that the command can be given again.
@@ -271,6 +273,7 @@ def refit_places(places: Sequence[tuple[str, str]], queries: int, out: Path) -> 
         places: Tracks and scenarios.
         queries: Budget of a scenario.
         out: File of refits.
+        rounds: Of the search.
 
     Raises:
         InfraMindError: A fit is not possible, or the file has another budget.
@@ -285,6 +288,6 @@ def refit_places(places: Sequence[tuple[str, str]], queries: int, out: Path) -> 
     for track, scenario in places:
         if f"{name_of(track)}/{scenario}" in known:
             continue
-        found = fit_recipes(suite, name_of(track), scenario, queries)
+        found = fit_recipes(suite, name_of(track), scenario, queries, rounds)
         add_fits(out, queries, found)
         say(f"{track}/{scenario}: {next(iter(found['fixed_recipe'].values())).policy}")

@@ -80,7 +80,7 @@ def test_an_unfinished_run_is_no_record(folder: Path, tmp_path: Path) -> None:
     (torn / CELLS).write_text("".join(lines[:-1]))
     with pytest.raises(BenchmarkError, match="unfinished, 9 of 10 cells"):
         record(torn, tmp_path / "records")
-    with pytest.raises(BenchmarkError, match="is no record: .*benchmarks results FOLDER"):
+    with pytest.raises(BenchmarkError, match="is no record: "):
         read_board("torn", tmp_path / "records")
 
 

@@ -31,6 +31,7 @@ from inframind_gym.policies import resolve_policy
 
 SPLITS = ("test", "val", "train")  # first seeds of each: no two splits share an episode
 SEEDS_APART = 1_000_000
+STREAMS = 2  # version of the length of streams, on which their random numbers depend
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class TrackCell(BaseCell):
         Axis("scenario", "scenarios", "scenario", "by_scenario"),
         Axis("load", "loads", "load", "by_load", False, "ρ {:g}".format, float),
     )
-    fixed_axes: ClassVar[int] = 3
+    fixed_axes: ClassVar[int] = 2
 
     policy: str
     track: str
@@ -86,8 +87,14 @@ class Played:
 
     @property
     def num_queries(self) -> int:
-        """Queries of the whole stream."""
-        return stream_length(self.rate_per_min, self.count, self.longest_s)
+        """Queries of a stream: enough at any load of the track, whose streams play together."""
+        most = max(self.rate_per_min, max(self.track.loads) * self.limits.capacity_per_min)
+        return stream_length(most, self.count, self.longest_s)
+
+    @property
+    def arrivals(self) -> int:
+        """Queries that arrive, on average, until the last scored one has no answer in time."""
+        return self.count + round(2.0 * self.longest_s * self.rate_per_min / 60.0)
 
     @property
     def cap_s(self) -> float:
@@ -226,7 +233,8 @@ class TrackSuite(BaseSuite):
         settings = super().settings()
         del settings["refits"]
         tasks = self.tasks if self.tasks == "builtin" else tasks_hash(Path(self.tasks))
-        return settings | {"tasks": tasks, "models": list(self.models)}
+        own = {"tasks": tasks, "models": list(self.models), "streams": STREAMS}
+        return settings | own
 
     def fingerprint(self, setting: str, name: str) -> str:
         """Hash a track: all that its episodes and scores depend on, bounds apart."""
