@@ -122,28 +122,21 @@ def fit_recipes(
     loads = suite.at(track, scenario, 1.0).track.loads
     sources, budget = _sources(suite, track, scenario), Budget(queries)
     spec, actions = _recipes(suite, suite.at(track, sources[0], loads[0]))
-    cost = [
-        sum(_played(suite, (track, one, load), of).arrivals for one in sources for load in loads)
-        for of in rounds
-    ]
+    actions = np.random.default_rng(0).permutation(actions)
+    places = [[(track, one, load) for one in sources] for load in loads]
     scores = np.zeros((len(actions), len(loads)))
     for of in rounds:
+        once = sum(_played(suite, place, of).arrivals for own in places for place in own)
         left = queries - budget.used
-        share = left // (2 if of is not rounds[-1] else 1)  # what comes later needs the rest
-        affordable = share // cost[of.number]
-        if affordable < 1:
+        share = left if of is rounds[-1] else left // 2  # longer streams need the rest
+        if share < once:
             raise BenchmarkError(
-                f"{track}/{scenario}: a recipe takes {cost[of.number]:,} queries in round "
-                f"{of.number + 1} of {len(rounds)}, and {share:,} of {queries:,} are left for it."
+                f"{track}/{scenario}: a recipe takes {once:,} queries in round {of.number + 1} of "
+                f"{len(rounds)}, and {share:,} of {queries:,} are left for it."
             )
-        if affordable < len(actions):
-            if of is rounds[0]:
-                keep = np.sort(np.random.default_rng(0).permutation(len(actions))[:affordable])
-            else:
-                keep = np.argsort(-scores.mean(axis=1), kind="stable")[:affordable]
-            actions = actions[keep]
-        once = of._replace(episodes=min(of.episodes, affordable // len(actions) or 1))
-        scores = _round(suite, track, sources, loads, actions, once, budget)
+        actions = actions[: share // once]  # the best of the round before come first
+        episodes = min(of.episodes, share // once // len(actions))
+        scores = _round(suite, places, actions, of._replace(episodes=episodes), budget)
         if of is not rounds[-1]:
             keep = _leading(scores, of.kept)
             actions, scores = actions[keep], scores[keep]
@@ -161,17 +154,13 @@ def fit_recipes(
 
 def _round(
     suite: TrackSuite,
-    track: str,
-    sources: Sequence[str],
-    loads: Sequence[float],
+    places: Sequence[Sequence[Place]],
     actions: NDArray[np.int64],
     of: Round,
     budget: Budget,
 ) -> NDArray[np.float64]:
-    """Return the scores (C, L) of actions at every load, means over the sources."""
-    at_loads = [
-        [_play(suite, (track, one, load), actions, of, budget) for one in sources] for load in loads
-    ]
+    """Return the scores (C, L) of actions, means over the places of each of L loads."""
+    at_loads = [[_play(suite, place, actions, of, budget) for place in own] for own in places]
     return np.asarray(np.mean(at_loads, axis=1).T, np.float64)
 
 
@@ -205,7 +194,7 @@ def _recipes(suite: TrackSuite, played: Played) -> tuple[PolicySpec, NDArray[np.
 
 def _play(
     suite: TrackSuite,
-    place: tuple[str, str, float],
+    place: Place,
     actions: NDArray[np.int64],
     of: Round,
     budget: Budget,
@@ -232,10 +221,10 @@ def _play(
 
 
 def _leading(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Return the indices of scores (C, L) that go on: the best over all loads, and at each."""
+    """Return the indices of scores (C, L) that go on, the best over all loads first."""
     order = [np.argsort(-scores.mean(axis=1), kind="stable")[:count]]
     order += [np.argsort(-at, kind="stable")[: max(1, count // 4)] for at in scores.T]
-    return np.unique(np.concatenate(order))
+    return np.array(list(dict.fromkeys(np.concatenate(order).tolist())), np.int64)
 
 
 def _fit(spec: PolicySpec, action: NDArray[np.int64], budget: Budget, score: float) -> Fit:

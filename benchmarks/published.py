@@ -16,13 +16,6 @@ PUBLISHED: Final = Path(__file__).with_name("published.yaml")
 RUNS: Final = ("published", "published_fcfs")  # the same suite under two schedulers
 STANDS_FOR: Final = {"inframind": ("inframind",), "masrouter": ("static_mix", "masrouter")}
 METRICS: Final = {"accuracy": 100.0, "latency_mean_s": 1.0, "slo_100s": 100.0}  # scale here
-TITLES: Final = {
-    "math": "MATH",
-    "mbpp": "MBPP",
-    "gsm_hard": "GSM-Hard",
-    "humaneval": "HumanEval",
-    "mmlu_pro": "MMLU-Pro",
-}
 
 
 def published_blocks(records: Path = RECORDS) -> dict[str, str]:
@@ -39,7 +32,7 @@ def published_blocks(records: Path = RECORDS) -> dict[str, str]:
                 _text(ours[policy, workload, rate] if policy else there[system])
                 for system, policy in columns
             ]
-            body.append([f"{TITLES[workload]}, {rate}/min", *cells])
+            body.append([f"{workload}, {rate}/min", *cells])
     heads = [f"{s}, measured elsewhere" if p is None else f"`{p}`, here" for s, p in columns]
     origins = "\n\n".join(origin_text(board["origin"]) for board in boards)
     return {"beside": table(["", *heads], body), "origin": origins}

@@ -15,7 +15,7 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,7 +68,7 @@ def record(folder: Path, records: Path = RECORDS) -> Path:
     kept["rows"] = [_short_row(row) for row in board["rows"]]
     out = records / folder.resolve().name
     out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(_rounded(kept), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(kept, separators=(",", ":"), allow_nan=False)
     replace_bytes(out / "board.json.gz", gzip.compress(text.encode(), mtime=0))
     episodes = _episodes(folder, results.episodes)
     replace_bytes(out / "episodes.csv.gz", gzip.compress(episodes.encode(), mtime=0))
@@ -82,28 +82,17 @@ def _short_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: row[k] for k in ("policy", *place, *SHOWN, *intervals, "trainings") if k in row}
 
 
-def _rounded(content: Any) -> Any:
-    """Return JSON content with six figures of every number."""
-    if isinstance(content, dict):
-        return {key: _rounded(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_rounded(value) for value in content]
-    return float(f"{content:.6g}") if isinstance(content, float) else content
-
-
 def _episodes(folder: Path, episodes: Mapping[Any, Any]) -> str:
     """Return the scores of every episode as CSV, in the order of the results folder."""
     text = io.StringIO()
-    writer: Any = None
     for found in read_cells(folder):
-        if found is None or found.cell not in episodes:
-            continue
-        scores = {name: f"{found.line[name]:.6g}" for name in SHOWN if name in found.line}
-        row = {**found.cell.to_json(), "training": found.cell.training, **scores}
-        if writer is None:
+        if found is not None and found.cell in episodes:
+            scores = {name: f"{found.line[name]:.6g}" for name in SHOWN if name in found.line}
+            row = {**found.cell.to_json(), "training": found.cell.training, **scores}
             writer = csv.DictWriter(text, list(row), lineterminator="\n")
-            writer.writeheader()
-        writer.writerow(row)
+            if not text.tell():
+                writer.writeheader()
+            writer.writerow(row)
     return text.getvalue()
 
 
@@ -197,12 +186,9 @@ def _verdict(pair: Mapping[str, Any]) -> str:
 def scenarios_table(board: Board) -> str:
     """Tabulate scenarios: what the best policies reach of the bound, means over the loads."""
     policies = ranked_policies(board)[:6]
-    informed = {_place(at): at["informed"] for at in board["places"]}
     shares: dict[tuple[str, str, str], list[float]] = {}
-    for row in board["rows"]:
-        if bound := informed[_place(row)]:
-            key = (row["track"], row["scenario"], row["policy"])
-            shares.setdefault(key, []).append(row["score"] / bound)
+    for row, share in _over_bound(board):
+        shares.setdefault((row["track"], row["scenario"], row["policy"]), []).append(share)
     body = []
     for track, scenario in dict.fromkeys(key[:2] for key in shares):
         means = [float(np.mean(shares[track, scenario, policy])) for policy in policies]
@@ -212,8 +198,13 @@ def scenarios_table(board: Board) -> str:
     return table(["% of the bound", *(f"`{policy}`" for policy in policies)], body)
 
 
-def _place(at: Mapping[str, Any]) -> tuple[str, str, float]:
-    return at["track"], at["scenario"], at["load"]
+def _over_bound(board: Board) -> Iterator[tuple[Mapping[str, Any], float]]:
+    """Yield the rows of places that have a bound, with the score over the bound."""
+    at = ("track", "scenario", "load")
+    informed = {tuple(place[k] for k in at): place["informed"] for place in board["places"]}
+    for row in board["rows"]:
+        if bound := informed[tuple(row[k] for k in at)]:
+            yield row, row["score"] / bound
 
 
 def origin_text(origin: Mapping[str, Any]) -> str:
@@ -230,23 +221,18 @@ def _picture(board: Board) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator
 
-    informed = {_place(at): at["informed"] for at in board["places"]}
     tracks = list(dict.fromkeys(at["track"] for at in board["places"]))
     figure = Figure(figsize=(10.0, 5.2), layout="constrained")
-    panels: Sequence[Any] = figure.subplots(
-        2, -(-len(tracks) // 2), sharey=True, squeeze=False
-    ).flat
+    panels: Any = figure.subplots(2, -(-len(tracks) // 2), sharey=True, squeeze=False).flat
     for panel, track in zip(panels, tracks, strict=False):
         for policy, (colour, mark) in _LINES.items():
             by_load: dict[float, list[float]] = {}
-            for row in board["rows"]:
+            for row, share in _over_bound(board):
                 if (row["policy"], row["track"]) == (policy, track):
-                    share = 100 * row["score"] / informed[_place(row)]
-                    by_load.setdefault(row["load"], []).append(share)
+                    by_load.setdefault(row["load"], []).append(100 * share)
             means = [float(np.mean(shares)) for shares in by_load.values()]
-            panel.plot(
-                list(by_load), means, color=colour, marker=mark, ms=4.5, lw=1.6, label=policy
-            )
+            style = {"color": colour, "marker": mark, "ms": 4.5, "lw": 1.6}
+            panel.plot(list(by_load), means, label=policy, **style)
         panel.set_title(track)
         panel.set_ylim(0.0, 104.0)
         panel.set_xlim(0.2, 1.2)

@@ -108,8 +108,8 @@ def test_verdicts_say_where_an_agent_is_behind() -> None:
 
 def test_published_measurements_stand_beside_ours() -> None:
     lines = published_blocks()["beside"].splitlines()
-    assert lines[2].startswith("| MATH, 10/min | 70.8 / 27 / 98.7 | 70.0 / 50 / 89.6 |")
-    assert lines[3].startswith("| MATH, 50/min | 67.0 / 102 / – |")
+    assert lines[2].startswith("| math, 10/min | 70.8 / 27 / 98.7 | 70.0 / 50 / 89.6 |")
+    assert lines[3].startswith("| math, 50/min | 67.0 / 102 / – |")
     assert len(lines) == 2 + 5 * 3
 
 

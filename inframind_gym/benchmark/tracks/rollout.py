@@ -86,10 +86,10 @@ class TrackSimulator(Simulator):
             super().ask(cell)  # type: ignore[arg-type]
         except PolicyFailedError as error:
             refused = self._refused.setdefault(cell.policy, set())
-            if not any(place[:2] == cell.place[:2] for place in refused):
+            if cell.place[:2] not in refused:
                 say(f"{error}\nIts queries of {cell.track}/{cell.scenario} stay unanswered.")
-            refused.add(cell.place)
-            if refused >= set(self.suite.places()):
+            refused.add(cell.place[:2])
+            if refused >= {place[:2] for place in self.suite.places()}:
                 raise
 
     def run(self, cells: Sequence[TrackCell]) -> Iterator[list[Any]]:  # type: ignore[override]
