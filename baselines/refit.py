@@ -154,7 +154,7 @@ def fit_recipes(
 
 def _round(
     suite: TrackSuite,
-    places: Sequence[Sequence[Place]],
+    places: Sequence[Sequence[tuple[str, str, float]]],
     actions: NDArray[np.int64],
     of: Round,
     budget: Budget,
@@ -194,7 +194,7 @@ def _recipes(suite: TrackSuite, played: Played) -> tuple[PolicySpec, NDArray[np.
 
 def _play(
     suite: TrackSuite,
-    place: Place,
+    place: tuple[str, str, float],
     actions: NDArray[np.int64],
     of: Round,
     budget: Budget,

@@ -21,7 +21,7 @@ METRICS: Final = {"accuracy": 100.0, "latency_mean_s": 1.0, "slo_100s": 100.0}  
 def published_blocks(records: Path = RECORDS) -> dict[str, str]:
     """Return the tables of the page by name."""
     systems = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))["systems"]
-    boards = [read_board(name, records) for name in RUNS]
+    boards = [read_board(name, records) for name in RUNS if (records / name).is_dir()]
     ours = _means(boards)
     columns = [(s, None) for s in STANDS_FOR] + [(s, p) for s in STANDS_FOR for p in STANDS_FOR[s]]
     body = []
@@ -29,7 +29,7 @@ def published_blocks(records: Path = RECORDS) -> dict[str, str]:
         for rate in rates:
             there = {system: systems[system][workload][rate] for system in STANDS_FOR}
             cells = [
-                _text(ours[policy, workload, rate] if policy else there[system])
+                _text(ours.get((policy, workload, rate), {}) if policy else there[system])
                 for system, policy in columns
             ]
             body.append([f"{workload}, {rate}/min", *cells])
@@ -53,4 +53,6 @@ def _means(boards: list[dict[str, Any]]) -> dict[tuple[str, str, float], dict[st
 def _text(scores: Mapping[str, float]) -> str:
     """Return solved %, mean latency and share within 100 s; a dash for what is not known."""
     solved, latency_s, within = (scores.get(name) for name in METRICS)
+    if solved is None:
+        return NONE
     return f"{solved:.1f} / {latency_s:.0f} / {NONE if within is None else format(within, '.1f')}"

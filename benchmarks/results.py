@@ -88,11 +88,11 @@ def _episodes(folder: Path, episodes: Mapping[Any, Any]) -> str:
     for found in read_cells(folder):
         if found is not None and found.cell in episodes:
             scores = {name: f"{found.line[name]:.6g}" for name in SHOWN if name in found.line}
-            row = {**found.cell.to_json(), "training": found.cell.training, **scores}
-            writer = csv.DictWriter(text, list(row), lineterminator="\n")
+            row: dict[str, Any] = found.cell.to_json() | {"training": found.cell.training}
+            writer = csv.DictWriter(text, [*row, *scores], lineterminator="\n")
             if not text.tell():
                 writer.writeheader()
-            writer.writerow(row)
+            writer.writerow(row | scores)
     return text.getvalue()
 
 
@@ -242,5 +242,6 @@ def _picture(board: Board) -> Figure:
     figure.supxlabel("load ρ, share of capacity", color=INK, fontsize=10)
     figure.supylabel("% of the informed bound", color=INK, fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    style = {"ncols": len(labels), "frameon": False, "columnspacing": 1.2, "handletextpad": 0.4}
+    figure.legend(handles, labels, loc="outside upper center", fontsize=9, **style)
     return figure

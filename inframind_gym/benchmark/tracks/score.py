@@ -53,7 +53,8 @@ def track_scores(results: Results, estimates: Estimates) -> dict[str, Any]:
     known = {(at["track"], at["scenario"], at["load"]): at for at in places_of}
     bounds = set(results.header.get("bounds", ()))
     players = {policy: own for policy, own in estimates.items() if policy not in bounds}
-    tracks = dict.fromkeys(place[0] for own in estimates.values() for place in own)
+    played = {place for own in estimates.values() for place in own}
+    tracks = dict.fromkeys(place[0] for place in known if place in played)
     drawn: dict[str, dict[str, _Drawn]] = {policy: {} for policy in players}
     rows = []
     for track in tracks:
