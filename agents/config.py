@@ -49,7 +49,7 @@ class EnvChoice(WorldChoice):
 
 
 class ExecutorConfig(StrictModel):
-    """Network and PPO of the executor."""
+    """PPO of the executor."""
 
     lr: Positive = 3e-4  # of Adam
     clip: Positive = 0.2
@@ -57,10 +57,6 @@ class ExecutorConfig(StrictModel):
     value_weight: NonNegative = 0.5
     entropy_weight: NonNegative = 0.10
     max_grad_norm: Positive = 0.5
-    gamma: Fraction = 1.0  # dual_critic and pid: discount from one decision of a query to its next
-    gae_lambda: Fraction = 0.95  # dual_critic and pid
-    joint_head: bool = True  # ablation: False has independent heads for model and strategy
-    dual_pathway: bool = True  # ablation: False encodes everything in one layer of like size
     system_state: bool = True  # ablation: False sees no telemetry
 
 
@@ -71,17 +67,17 @@ class PlannerConfig(StrictModel):
     task_weight: NonNegative = 1.0
     vae_weight: NonNegative = 0.001
     max_grad_norm: Positive = 0.5
-    init: str | None = None  # MasRouter checkpoint whose planner is taken over: folder or name
+    # MasRouter checkpoint whose planner is the first one: folder or shipped name; null: none
+    init: str | None = "masrouter"
 
 
 class LagrangeConfig(StrictModel):
     """The multiplier λ, which executor and planner share."""
 
     start: NonNegative = 0.2
-    lr: NonNegative = 0.001
+    lr: NonNegative = 0.001  # paper and dual_critic
     max_value: Positive = 1.0  # paper
     limit: Positive = 1.0  # mean latency over budget that is allowed
-    cost_cap: Positive | None = None  # a query's cost counts as at most this; None: as it is
     kp: NonNegative = 0.05  # pid
     ki: NonNegative = 0.001  # pid
     kd: NonNegative = 0.05  # pid
@@ -93,7 +89,7 @@ class ValidationConfig(StrictModel):
 
     rate_per_min: Positive = 100.0
     budget_s: Positive = 200.0
-    rows: PositiveInt = 4  # episodes
+    rows: PositiveInt = 4  # streams
     metric: Literal["solved", "goodput"] = "solved"
     early_stopping: PositiveInt = 12  # epochs without a better value
     lr_patience: NonNegativeInt = 4  # epochs without one before the learning rates fall
@@ -101,33 +97,26 @@ class ValidationConfig(StrictModel):
 
 
 class InfraMindConfig(StrictModel):
-    """InfraMind's configuration, `agents/configs/inframind*.yaml`."""
+    """InfraMind's configuration, `agents/configs/inframind*.yaml`.
+
+    An epoch is `rows_per_rate` streams of `env.num_queries` at every rate, side by side.
+    """
 
     algorithm: Literal["inframind"] = "inframind"
-    # "paper"; "dual_critic" has a critic for the cost and an unbounded λ; "pid" is the same with a
-    # PID-controlled λ; "none" is "paper" with λ = 0
-    lagrangian: Literal["paper", "dual_critic", "pid", "none"] = "paper"
+    # "dual_critic": a critic for the cost to go and a λ without a bound; "pid": the same with a
+    # PID-controlled λ
+    lagrangian: Literal["paper", "dual_critic", "pid"] = "paper"
     # what counts as q = 1: a query that is solved, or one that is solved in its budget
     reward: Literal["solved", "goodput"] = "solved"
     env: EnvChoice = EnvChoice()  # the world
-    # arrival rates of the rounds of an epoch
     rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)] = RATES_PER_MIN
-    rows: PositiveInt = 32  # episodes side by side
+    rows_per_rate: PositiveInt = 4
     batch_episodes: Annotated[PositiveInt, Field(ge=2)] = 64  # finished queries an update
-    epochs: PositiveInt = 30  # at most; in an epoch every row goes through all rates
+    epochs: PositiveInt = 30  # at most
     executor: ExecutorConfig = ExecutorConfig()
     planner: PlannerConfig = PlannerConfig()
     lagrange: LagrangeConfig = LagrangeConfig()
     validation: ValidationConfig = ValidationConfig()
-
-    def network(self) -> dict[str, Any]:
-        """Return keyword arguments of `ExecutorShape`, but for the pool's numbers."""
-        return {
-            "num_features": len(self.env.system_features),
-            "joint_head": self.executor.joint_head,
-            "dual_pathway": self.executor.dual_pathway,
-            "cost_critic": self.lagrangian in ("dual_critic", "pid"),
-        }
 
 
 class PidConfig(StrictModel):

@@ -2,29 +2,36 @@
 
     python -m agents.train --config inframind --seed 0 --out runs/inframind/seed0
 
-A round is one episode in every row of `InfraMind-Stream-v0`, from empty servers to the last query,
-each row at an arrival rate of its own. Whenever `batch_episodes` queries have finished, both
-networks and the Lagrange multiplier λ learn from them and from all of their decisions:
+Streams of queries run side by side, each at one arrival rate. Whenever 64 queries have been
+answered, both networks and the Lagrange multiplier λ learn from them and from their decisions:
 
-    executor  PPO with r_i = q - λ·l_i/β for decision i, l_i the latency of its node, β the budget
+    executor  PPO with r_i = q - λ·l_i/β for decision i, l_i the latency of its call, β the budget
     planner   REINFORCE with the normalised q - λ·C, plus the task loss and the encoders' loss
-    λ         λ + η·(mean C - limit), clipped to [0, 1]
+    λ         λ + η·(mean C - 1), clipped to [0, 1]
 
-where q is 1 for a solved query and C = latency / β. The variants `dual_critic` and `pid` give the
-executor a critic for the cost, with GAE over a query's decisions, and replace the multiplier.
+where q is 1 for a solved query and C = latency / β. An epoch is as many queries as the paper's, six
+sweeps over the training questions. After each the likeliest actions are validated; the learning
+rates fall on a plateau, and training stops after 12 epochs without a better value.
+
+The variants `dual_critic` and `pid` have a second critic, for the cost to go: (answer's time -
+now)/β, so that a decision also pays for the calls after it. `pid` controls λ by PID.
+
+Training is *bistable*: under load a seed ends either in a policy that leaves the strongest model as
+queues grow, or in one that stays with it and is overrun (docs/results.md has the five seeds). The
+likely reason: a late answer earns as much as one in time and λ ends near 0, so little pulls a
+training out of the second regime.
 
 Left open by the paper, or different from it:
 
-- Rows that run together are at different rates, so that a batch mixes them; the paper plays one
-  rate after the other.
-- A query's decisions may be made by weights of several updates (`losses/lag_kl`).
-- Adam's learning rates and epsilon, gradient norms clipped at 0.5 and orthogonal initial weights
-  are ours. With the few epochs of the shipped configuration early stopping cannot be reached.
+- Streams of all rates run at once, so that a batch mixes them; the paper plays one after the other.
+- A query's decisions may be made by weights of several updates (`losses/lag_kl`). The last queries
+  of an epoch, fewer than a batch, are not learned from.
+- Adam's learning rates and epsilon, gradient norms clipped at 0.5 and orthogonal first weights are
+  ours.
 - The planner chooses among the roles of a query's true domain; the task classifier learns, and is
   not used.
-- The last batch of a round takes what is left over, up to 2 * batch_episodes - 1 queries.
 
-A training that is killed goes on from its last finished round to the same result.
+A training that is killed goes on from its last finished epoch to the same result.
 """
 
 from __future__ import annotations
@@ -40,12 +47,12 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from agents.config import InfraMindConfig, ValidationConfig
-from agents.executor_network import ExecutorNet, ExecutorOutput
+from agents.config import InfraMindConfig
 from agents.lagrangian import Multiplier, PIDMultiplier
-from agents.planner_network import Plan, PlannerNet
-from agents.rollouts import Batch, Rollouts, concatenate
+from agents.planner_network import PlannerNet, plan_of
+from agents.rollouts import Batch, Streams, late, measures, shares
 from agents.runs import (
     Tracker,
     check_resume,
@@ -57,36 +64,59 @@ from agents.runs import (
     use_one_thread,
     weights_of,
 )
+from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.inframind import Executor, ExecutorShape
-from inframind_gym.policies.planner_network import NumpyPlanner
+from inframind_gym.policies.inframind import Player
 
-Array = NDArray[np.floating[Any]]
+Array = NDArray[Any]
 
 ADAM_EPS: Final = 1e-5
 LOG_EVERY: Final = 50  # updates
 STATE, BEST = "state", "best"  # folders of checkpoints: where to go on from, and what to use
-WEIGHTS, NOISE, RATES, VALIDATION = range(2, 6)  # uses of a seed, after those of `rollouts`
+WEIGHTS, TRAINING, NOISE, VALIDATION = range(4)  # uses of a seed
 
 
-def make_multiplier(config: InfraMindConfig) -> Multiplier | PIDMultiplier:
-    """Return the multiplier that a configuration asks for."""
-    c = config.lagrange
-    if config.lagrangian == "pid":
-        return PIDMultiplier(c.start, c.kp, c.ki, c.kd, c.limit, c.smoothing)
-    if config.lagrangian == "none":
-        return Multiplier(0.0, 0.0)
-    return Multiplier(c.start, c.lr, c.limit, c.max_value if config.lagrangian == "paper" else None)
+def linear(inputs: int, outputs: int, gain: float = 2.0**0.5) -> nn.Linear:
+    """Return a layer with orthogonal weights."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class ExecutorNet(nn.Module):
+    """From query, role, budget and telemetry to a route: two pathways, one head, its critics."""
+
+    def __init__(self, spec: PolicySpec, num_features: int, *, cost_critic: bool) -> None:
+        super().__init__()
+        self.semantic, self.semantic_norm = linear(2 * EMBED_DIM, 128), nn.LayerNorm(128)
+        self.budget, self.system = linear(1, 16), linear(spec.num_models * num_features, 16)
+        self.resource, self.resource_norm = linear(32, 64), nn.LayerNorm(64)
+        self.merge = linear(192, 128)
+        self.policy = linear(128, spec.num_models * spec.num_strategies, gain=0.01)
+        self.value = linear(128, 2 if cost_critic else 1, gain=1.0)  # of reward, and of cost
+
+    def forward(self, query: Tensor, role: Tensor, resource: Tensor) -> tuple[Tensor, Tensor]:
+        """Judge n decisions.
+
+        Args:
+            query: (n, 384) embeddings of the queries.
+            role: (n, 384) embeddings of the agents' roles.
+            resource: (n, 1 + M·F) remaining budget and telemetry.
+
+        Returns:
+            Log-probabilities (n, M·S) of all pairs of model and strategy, and values (n, 1 or 2).
+        """
+        semantic = self.semantic_norm(F.relu(self.semantic(torch.cat([query, role], dim=1))))
+        budget, system = F.relu(self.budget(resource[:, :1])), F.relu(self.system(resource[:, 1:]))
+        encoded = F.relu(self.resource(torch.cat([budget, system], dim=1)))
+        hidden = F.relu(self.merge(torch.cat([semantic, self.resource_norm(encoded)], dim=1)))
+        return F.log_softmax(self.policy(hidden), dim=1), self.value(hidden)
 
 
 class Agent(nn.Module):
     """Executor and planner.
-
-    Args:
-        config: of the training.
-        spec: the pool, the tasks and the roles.
-        seed: of the first weights.
 
     Raises:
         ConfigError: `planner.init` is no checkpoint, or its planner has other shapes.
@@ -96,9 +126,8 @@ class Agent(nn.Module):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(seed, WEIGHTS))
-            self.executor = ExecutorNet(
-                ExecutorShape(spec.num_models, spec.num_strategies, **config.network())
-            )
+            features, cost_critic = len(config.env.system_features), config.lagrangian != "paper"
+            self.executor = ExecutorNet(spec, features, cost_critic=cost_critic)
             self.planner = PlannerNet()
         if config.planner.init is not None:  # its router of models is left behind
             shipped = checkpoint.SHIPPED / config.planner.init
@@ -109,41 +138,7 @@ class Agent(nn.Module):
             load_weights(self.planner, checkpoint.part(tensors, "planner."))
 
 
-def gae(
-    rewards: Array, values: Array, length: NDArray[Any], gamma: float, gae_lambda: float
-) -> Array:
-    """Return generalised advantage estimates (Q, N) over the decisions of each query.
-
-    A_t = δ_t + γ·λ·A_{t+1} with δ_t = r_t + γ·V_{t+1} - V_t, and V = 0 after the last decision
-    (Schulman et al. 2016). Padding gets 0.
-
-    Args:
-        rewards: (Q, N).
-        values: (Q, N).
-        length: (Q,) number of decisions.
-        gamma: discount γ.
-        gae_lambda: λ of the estimator, not the multiplier.
-    """
-    advantages = np.zeros(rewards.shape, np.float32)
-    carried, following = np.zeros(len(rewards)), np.zeros(len(rewards))
-    for t in reversed(range(rewards.shape[1])):
-        here = t < length
-        delta = rewards[:, t] + gamma * following - values[:, t]
-        carried = np.where(here, delta + gamma * gae_lambda * carried, 0.0)
-        following = np.where(here, values[:, t], 0.0)
-        advantages[:, t] = carried
-    return advantages
-
-
-def ppo_loss(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """Return -E[min(ρ·A, clip(ρ, 1 - ε, 1 + ε)·A)] from log ρ (n,) and A (n,)."""
-    ratio = log_ratio.exp()
-    return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
-
-
-def approx_kl(log_ratio: Tensor) -> float:
-    """Return an estimate of KL(old, new), never negative: E[ρ - 1 - log ρ] (Schulman 2020)."""
-    return float((log_ratio.exp() - 1.0 - log_ratio).mean())
+# Learning.
 
 
 def normalise(values: Array) -> Tensor:
@@ -151,13 +146,13 @@ def normalise(values: Array) -> Tensor:
     return torch.from_numpy(np.asarray((values - values.mean()) / (values.std() + 1e-8), "f4"))
 
 
-class Learner:
-    """Networks, optimisers and multiplier.
+def approx_kl(log_ratio: Tensor) -> float:
+    """Return an estimate of KL(old, new), never negative: E[ρ - 1 - log ρ] (Schulman 2020)."""
+    return float((log_ratio.exp() - 1.0 - log_ratio).mean())
 
-    Args:
-        config: of the training.
-        seed: of the first weights and of the latents' noise.
-        spec: the pool, the tasks and the roles.
+
+class Learner:
+    """Networks, optimiser and multiplier.
 
     Attributes:
         updates: batches that were learned from.
@@ -166,66 +161,80 @@ class Learner:
     def __init__(self, config: InfraMindConfig, seed: int, spec: PolicySpec) -> None:
         self.config, self.seed, self.spec, self.updates = config, seed, spec, 0
         self.agent = Agent(config, spec, seed)
-        self.optimizer = torch.optim.Adam(
-            [
-                {"params": self.agent.executor.parameters(), "lr": config.executor.lr},
-                {"params": self.agent.planner.parameters(), "lr": config.planner.lr},
-            ],
-            eps=ADAM_EPS,
-            fused=True,
-        )
-        self.multiplier = make_multiplier(config)
+        executor = {"params": self.agent.executor.parameters(), "lr": config.executor.lr}
+        planner = {"params": self.agent.planner.parameters(), "lr": config.planner.lr}
+        self.optimizer = torch.optim.Adam([executor, planner], eps=ADAM_EPS, fused=True)
+        plateau = config.validation.lr_factor, config.validation.lr_patience
+        self.scheduler = ReduceLROnPlateau(self.optimizer, "max", *plateau, threshold=0.0)
+        c = config.lagrange
+        most = c.max_value if config.lagrangian == "paper" else None
+        self.multiplier: Multiplier | PIDMultiplier = Multiplier(c.start, c.lr, c.limit, most)
+        if config.lagrangian == "pid":
+            self.multiplier = PIDMultiplier(c.start, c.kp, c.ki, c.kd, c.limit, c.smoothing)
+
+    def player(self) -> Player:
+        """Return both networks in NumPy, with the present weights: what a checkpoint plays."""
+        seen = self.config.executor.system_state
+        return Player(weights_of(self.agent), self.spec, system_state=seen)
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """Learn from a batch of finished queries; λ moves last."""
-        weight = self.multiplier.value
-        q = batch.quality(self.config.reward)
-        cost = np.minimum(batch.records["cost"], self.config.lagrange.cost_cap or np.inf)
-        metrics = self.update_executor(batch, q, cost, weight)
-        metrics |= self.update_planner(batch, q, cost, weight)
-        self.multiplier.update(float(cost.mean()))
+        """Learn from a batch of answered queries; λ moves last."""
+        records, weight = batch.records, self.multiplier.value
+        q = records["solved"].astype(np.float32)
+        if self.config.reward == "goodput":
+            q = q * ~late(records)
+        metrics = self.update_executor(batch, q, weight)
+        metrics |= self.update_planner(records, q, weight)
+        self.multiplier.update(float(records["cost"].mean()))
         self.updates += 1
         return metrics | {
             "charts/episodic_return": float(q.mean()),
-            "charts/episodic_cost": float(cost.mean()),
+            "charts/episodic_cost": float(records["cost"].mean()),
             "lagrange/lambda": self.multiplier.value,
-            **batch.charts(self.spec),
+            **{f"charts/{name}": value for name, value in measures(records).items()},
+            **shares(batch, self.spec),
         }
 
-    def update_executor(
-        self, batch: Batch, q: Array, cost: Array, weight: float
-    ) -> dict[str, float]:
-        """PPO: K steps on the whole batch."""
-        config, mask, records = self.config.executor, batch.mask, batch.records
-        tasks = records["task"][np.nonzero(mask)[0]]  # (n,) of the decisions
-        query = torch.from_numpy(self.spec.task_embeddings[tasks])
-        role = torch.from_numpy(self.spec.role_embeddings[records["role"][mask]])
-        resource = torch.from_numpy(batch.resource[mask])
-        actions = torch.from_numpy(batch.routes(self.spec))[:, None]
-        old_log_prob = torch.from_numpy(batch.log_prob[mask])
-        for epoch in range(config.mini_epochs):
-            out: ExecutorOutput = self.agent.executor(query, role, resource)
-            log_ratio = out.log_probs.gather(1, actions)[:, 0] - old_log_prob
-            if epoch == 0:  # advantages from the values before the update
-                value = out.value.detach().numpy()
-                if out.cost_value is None:
-                    targets = batch.node_rewards(q, weight)[mask]
-                    advantage = normalise(targets - value)
-                else:
-                    cost_value = out.cost_value.detach().numpy()
-                    reward_gae = self._gae(batch, batch.at_the_end(q), value)
-                    cost_gae = self._gae(batch, batch.spread(cost), cost_value)
-                    targets = reward_gae + value
-                    cost_targets = torch.from_numpy(cost_gae + cost_value)
-                    advantage = normalise((reward_gae - weight * cost_gae) / (1.0 + weight))
-                lag_kl = approx_kl(log_ratio.detach())
-            policy_loss = ppo_loss(log_ratio, advantage, config.clip)
-            value_loss = F.mse_loss(out.value, torch.from_numpy(targets))
-            if out.cost_value is not None:
-                value_loss = value_loss + F.mse_loss(out.cost_value, cost_targets)
-            entropy = -(out.log_probs.exp() * out.log_probs).sum(dim=1).mean()
-            loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
-            self._descend(self.agent.executor, loss, config.max_grad_norm)
+    def update_executor(self, batch: Batch, q: Array, weight: float) -> dict[str, float]:
+        """PPO: K steps on the whole batch.
+
+        Args:
+            batch: Q queries.
+            q: (Q,) what they earn.
+            weight: λ.
+        """
+        c, net = self.config.executor, self.agent.executor
+        query = torch.from_numpy(self.spec.task_embeddings[batch.column("task")])
+        role = torch.from_numpy(self.spec.role_embeddings[batch.column("role")])
+        seen = query, role, torch.from_numpy(batch.resource)
+        actions = self.spec.action(batch.column("model"), batch.column("strategy"))
+        index = torch.from_numpy(actions.astype(np.int64))[:, None]
+        old_log_prob = torch.from_numpy(batch.log_prob)
+
+        # What each critic is to expect, and how much it counts.
+        budget_s, earned = batch.column("budget_s"), q[batch.of]
+        if self.config.lagrangian == "paper":
+            latency_s = batch.column("node_latency_s")
+            targets, counts = (earned - weight * latency_s / budget_s)[:, None], np.ones(1)
+        else:
+            to_go_s = batch.column("finish_s") - batch.decided_s
+            targets, counts = np.stack([earned, to_go_s / budget_s], 1), np.array([1.0, -weight])
+        wanted = torch.from_numpy(targets.astype(np.float32))
+        with torch.no_grad():
+            log_probs, values = net(*seen)
+            lag_kl = approx_kl(log_probs.gather(1, index)[:, 0] - old_log_prob)
+            advantage = normalise((targets - values.numpy()) @ counts)
+
+        for _ in range(c.mini_epochs):
+            log_probs, values = net(*seen)
+            log_ratio = log_probs.gather(1, index)[:, 0] - old_log_prob
+            ratio = log_ratio.exp()
+            clipped = ratio.clamp(1.0 - c.clip, 1.0 + c.clip)
+            policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+            value_loss = F.mse_loss(values, wanted, reduction="none").mean(0).sum()
+            entropy = -(log_probs.exp() * log_probs).sum(dim=1).mean()
+            loss = policy_loss + c.value_weight * value_loss - c.entropy_weight * entropy
+            self._descend(net, loss, c.max_grad_norm)
         return {
             "losses/policy_loss": policy_loss.item(),
             "losses/value_loss": value_loss.item(),
@@ -234,50 +243,22 @@ class Learner:
             "losses/lag_kl": lag_kl,  # of the policy since the decisions were made
         }
 
-    def update_planner(
-        self, batch: Batch, q: Array, cost: Array, weight: float
-    ) -> dict[str, float]:
-        """REINFORCE without a critic, one step."""
-        config, records = self.config.planner, batch.records
+    def update_planner(self, records: Array, q: Array, weight: float) -> dict[str, float]:
+        """REINFORCE without a critic, one step; arguments as of `update_executor`."""
+        c, planner = self.config.planner, self.agent.planner
         noise = torch.Generator().manual_seed(seed_of(self.seed, NOISE, self.updates))
         domain = torch.from_numpy(records["domain"].astype(np.int64))
-        query = torch.from_numpy(self.spec.task_embeddings[records["task"]])
-        # Plans were drawn from latents without noise, so their log-probabilities are of these too.
-        out = self.agent.planner(query, domain, noise, quiet=True)
-        plan = Plan(*(torch.from_numpy(part) for part in batch.plans()))
-        log_prob = self.agent.planner.log_prob(out, plan)
-        policy_loss = -(log_prob * normalise(q - weight * cost)).mean()
+        out = planner(torch.from_numpy(self.spec.task_embeddings[records["task"]]), domain, noise)
+        utility = normalise(q - weight * records["cost"])
+        policy_loss = -(planner.log_prob(out, plan_of(records)) * utility).mean()
         task_loss = F.cross_entropy(out.task_logits, domain)
-        loss = policy_loss + config.task_weight * task_loss + config.vae_weight * out.vae_loss
-        self._descend(self.agent.planner, loss, config.max_grad_norm)
+        loss = policy_loss + c.task_weight * task_loss + c.vae_weight * out.vae_loss
+        self._descend(planner, loss, c.max_grad_norm)
         return {
             "losses/planner_loss": policy_loss.item(),
             "losses/task_loss": task_loss.item(),
             "losses/vae_loss": out.vae_loss.item(),
         }
-
-    def players(self) -> tuple[Executor, NumpyPlanner]:
-        """Return both networks in NumPy, with the present weights: what a checkpoint plays."""
-        executor, planner = weights_of(self.agent.executor), weights_of(self.agent.planner)
-        roles = self.spec.role_embeddings
-        return Executor(executor, self.agent.executor.shape, roles), NumpyPlanner(planner)
-
-    def scale_lr(self, factor: float) -> None:
-        """Set both learning rates to a multiple of those of the configuration."""
-        of_config = (self.config.executor.lr, self.config.planner.lr)
-        for group, lr in zip(self.optimizer.param_groups, of_config, strict=True):
-            group["lr"] = lr * factor
-
-    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Return everything that learning depends on, as arrays and JSON."""
-        numbers = {"updates": self.updates, "multiplier": asdict(self.multiplier)}
-        return state_of(self.agent, self.optimizer), numbers
-
-    def restore(self, arrays: checkpoint.Tensors, numbers: dict[str, Any]) -> None:
-        """Go back to a `state`."""
-        load_state(self.agent, self.optimizer, arrays)
-        self.updates = int(numbers["updates"])
-        self.multiplier = type(self.multiplier)(**numbers["multiplier"])
 
     def _descend(self, net: nn.Module, loss: Tensor, max_grad_norm: float) -> None:
         """Take one step of Adam, which leaves the network alone that the loss is not of."""
@@ -286,13 +267,21 @@ class Learner:
         nn.utils.clip_grad_norm_(net.parameters(), max_grad_norm)
         self.optimizer.step()
 
-    def _gae(self, batch: Batch, rewards: Array, values: Array) -> Array:
-        """Return advantages (n,) of all decisions, from rewards (Q, N) and values (n,)."""
-        mask, config = batch.mask, self.config.executor
-        padded = np.zeros(mask.shape, np.float32)
-        padded[mask] = values
-        length = batch.records["num_nodes"]
-        return gae(rewards, padded, length, config.gamma, config.gae_lambda)[mask]
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Return everything that learning depends on, as arrays and JSON."""
+        numbers = {"updates": self.updates, "multiplier": asdict(self.multiplier)}
+        numbers["scheduler"] = self.scheduler.state_dict()
+        numbers["lr"] = [group["lr"] for group in self.optimizer.param_groups]
+        return state_of(self.agent, self.optimizer), numbers
+
+    def restore(self, arrays: checkpoint.Tensors, numbers: dict[str, Any]) -> None:
+        """Go back to a `state`."""
+        load_state(self.agent, self.optimizer, arrays)
+        self.updates = int(numbers["updates"])
+        self.multiplier = type(self.multiplier)(**numbers["multiplier"])
+        self.scheduler.load_state_dict(numbers["scheduler"])
+        for group, lr in zip(self.optimizer.param_groups, numbers["lr"], strict=True):
+            group["lr"] = lr
 
 
 # The training.
@@ -300,36 +289,13 @@ class Learner:
 
 @dataclass
 class Progress:
-    """Counters of a training and the verdicts of its validations."""
+    """Counters of a training."""
 
-    round: int = 0  # rounds that are finished
+    epoch: int = 0  # epochs that are finished
     decisions: int = 0  # made so far
-    episodes: int = 0  # queries finished so far
-    seconds: float = 0.0  # spent in rounds
+    seconds: float = 0.0  # spent in epochs, validations included
     best: float | None = None  # best value of the validation; None before the first
-    best_round: int = 0  # finished rounds when it was reached
-    bad_epochs: int = 0  # validations since then
-    lr_bad_epochs: int = 0  # validations since then or since the learning rates fell
-    lr_scale: float = 1.0  # of the learning rates
-    stopped: bool = False  # whether early stopping has ended the training
-
-    def judge(self, value: float, config: ValidationConfig) -> bool:
-        """Take note of a validation: early stopping, and the learning rates on a plateau.
-
-        Returns:
-            Whether it is the best so far.
-        """
-        if self.best is None or value > self.best:
-            self.best, self.best_round = value, self.round
-            self.bad_epochs = self.lr_bad_epochs = 0
-            return True
-        self.bad_epochs += 1
-        self.lr_bad_epochs += 1
-        if self.lr_bad_epochs > config.lr_patience:
-            self.lr_scale *= config.lr_factor
-            self.lr_bad_epochs = 0
-        self.stopped = self.bad_epochs >= config.early_stopping
-        return False
+    best_epoch: int = 0  # finished epochs when it was reached
 
 
 def train(
@@ -347,7 +313,7 @@ def train(
         config: of the training.
         seed: same seed, same result.
         out: folder of the training.
-        resume: go on from the last round in `out` that was finished.
+        resume: go on from the last epoch in `out` that was finished.
         wandb: see `Tracker`, as for `tensorboard`.
 
     Returns:
@@ -358,108 +324,71 @@ def train(
             configuration, seed or simulator version.
     """
     use_one_thread()
-    run = run_of(config, seed)
-    progress = Progress()
-    saved: tuple[dict[str, NDArray[Any]], dict[str, Any]] | None = None
+    run, progress, c = run_of(config, seed), Progress(), config.validation
+    streams = Streams(config, "train", np.repeat(config.rates_per_min, config.rows_per_rate))
+    held_out = Streams(config, "val", np.full(c.rows, c.rate_per_min), budget_s=c.budget_s)
+    learner = Learner(config, seed, streams.spec)
     if checkpoint.exists(out / STATE):
-        saved = checkpoint.load(out / STATE)
-        check_resume(out, saved[1]["run"], run, resume=resume)
-        progress = Progress(**saved[1]["progress"])
-    see_system = config.executor.system_state
-    rollouts = Rollouts(config.env.arguments("train"), config.rows, see_system)
-    held_out = config.env.arguments("val") | {"budget_s": config.validation.budget_s}
-    validation = Rollouts(held_out, config.validation.rows, see_system)
-    learner = Learner(config, seed, rollouts.spec)
-    best = weights_of(learner.agent)
+        arrays, numbers = checkpoint.load(out / STATE)
+        check_resume(out, numbers["run"], run, resume=resume)
+        learner.restore(arrays, numbers)
+        progress = Progress(**numbers["progress"])
     with Tracker(out, run, wandb=wandb, tensorboard=tensorboard) as tracker:
-        if saved is not None:
-            learner.restore(*saved)
-            learner.scale_lr(progress.lr_scale)
-            best = checkpoint.part(saved[0], "best.")
-        tracker.rewind(progress.decisions)  # a round may have been noted before a state was saved
-        per_epoch = len(config.rates_per_min)
-        while progress.round < config.epochs * per_epoch and not progress.stopped:
-            play_round(learner, rollouts, tracker, progress)
-            if progress.round % per_epoch == 0:
-                metrics = validate(learner, validation)
-                if progress.judge(
-                    metrics[f"validation/{config.validation.metric}"], config.validation
-                ):
-                    best = weights_of(learner.agent)
-                learner.scale_lr(progress.lr_scale)
-                metrics["charts/lr_scale"] = progress.lr_scale
-                tracker.log(progress.decisions, metrics)
-                checkpoint.save(out / BEST, best, policy_config(learner, progress, run))
-                print(_report(progress, metrics, learner), file=sys.stderr, flush=True)
+        tracker.rewind(progress.decisions)  # an epoch may have been noted before it was saved
+        while progress.epoch < min(config.epochs, progress.best_epoch + c.early_stopping):
+            began = time.perf_counter()
+            play_epoch(learner, streams, tracker, progress)
+            found = validate(learner, held_out)
+            progress.seconds += time.perf_counter() - began
+            if progress.best is None or found[c.metric] > progress.best:
+                progress.best, progress.best_epoch = found[c.metric], progress.epoch
+                played = policy_config(learner, progress, run)
+                checkpoint.save(out / BEST, weights_of(learner.agent), played)
+            learner.scheduler.step(found[c.metric])
+            metrics = {f"validation/{name}": value for name, value in found.items()}
+            tracker.log(progress.decisions, metrics | {"charts/epoch": progress.epoch})
             tracker.flush()
+            print(_report(progress, found, learner), file=sys.stderr, flush=True)
             arrays, numbers = learner.state()
             numbers |= {"run": run, "progress": asdict(progress)}
-            checkpoint.save(out / STATE, arrays | checkpoint.prefixed(best, "best."), numbers)
+            checkpoint.save(out / STATE, arrays, numbers)
     return asdict(progress)
 
 
-def play_round(learner: Learner, rollouts: Rollouts, tracker: Tracker, progress: Progress) -> None:
-    """Play one episode in every row and learn from every query that finishes."""
+def play_epoch(learner: Learner, streams: Streams, tracker: Tracker, progress: Progress) -> None:
+    """Play a stream in every row and learn from every batch of queries that is answered."""
     size, began, decisions = learner.config.batch_episodes, time.perf_counter(), 0
-    rollouts.begin(
-        learner.seed, progress.round, round_rates(learner.config, learner.seed, progress.round)
-    )
-    players = learner.players()
-    waiting: list[Batch] = []
+    player, waiting = learner.player(), np.zeros((0, 2), np.int64)
     history: list[dict[str, float]] = []
-    to_come = rollouts.queries  # of the round, not learned from
-    while rollouts.running.any():
-        decisions += int(rollouts.running.sum())
-        done = concatenate([*waiting, rollouts.step(*players)])
-        # Where too few for a batch of their own are left over, they join the last one.
-        while to_come and len(done) >= (end := size if to_come >= 2 * size else to_come):
-            history.append(learner.update(done.take(slice(end))))
-            players = learner.players()
-            done, to_come = done.take(slice(end, None)), to_come - end
-        waiting = [done]
-        if history and (len(history) >= LOG_EVERY or to_come == 0):
+    streams.begin(learner.seed, TRAINING, progress.epoch)
+    while streams.running.any():
+        decisions += int(streams.running.sum())
+        waiting = np.concatenate([waiting, streams.step(player)])
+        while len(waiting) >= size:
+            history.append(learner.update(streams.batch(waiting[:size])))
+            player, waiting = learner.player(), waiting[size:]
+        if history and (len(history) >= LOG_EVERY or not streams.running.any()):
             means = {key: float(np.mean([m[key] for m in history])) for key in history[0]}
             means["charts/SPS"] = decisions / (time.perf_counter() - began)
             tracker.log(progress.decisions + decisions, means)
             history = []
-    progress.round += 1
+    progress.epoch += 1
     progress.decisions += decisions
-    progress.episodes += rollouts.queries
-    progress.seconds += time.perf_counter() - began
 
 
-def round_rates(config: InfraMindConfig, seed: int, round_: int) -> Array:
-    """Return the arrival rates (E,) of a round: each row shuffles the rates of every epoch."""
-    epoch, position = divmod(round_, len(config.rates_per_min))
-    orders = [
-        np.random.default_rng([seed, RATES, epoch, row]).permutation(config.rates_per_min)
-        for row in range(config.rows)
-    ]
-    return np.array([order[position] for order in orders])
-
-
-def validate(learner: Learner, rollouts: Rollouts) -> dict[str, float]:
-    """Return solve rate, goodput, cost and violations on held-out tasks, without draws."""
-    config = learner.config.validation
-    rollouts.begin(learner.seed, VALIDATION, np.full(config.rows, config.rate_per_min))
-    players, parts = learner.players(), []
-    while rollouts.running.any():
-        parts.append(rollouts.step(*players, deterministic=True))
-    done = concatenate(parts)
-    return {
-        "validation/solved": float(done.records["solved"].mean()),
-        "validation/goodput": float((done.records["solved"] * ~done.late).mean()),
-        "validation/cost": float(done.records["cost"].mean()),
-        "validation/violation_rate": float(done.late.mean()),
-        "validation/latency_s": float(done.records["latency_s"].mean()),
-    }
+def validate(learner: Learner, streams: Streams) -> dict[str, float]:
+    """Return `measures` on held-out tasks, without draws; the same streams every time."""
+    streams.begin(learner.seed, VALIDATION)
+    player = learner.player()
+    while streams.running.any():
+        streams.step(player, sample=False)
+    return measures(streams.records.ravel())
 
 
 def policy_config(learner: Learner, progress: Progress, run: dict[str, Any]) -> dict[str, Any]:
     """Return what a checkpoint says of its policy and of how it was made."""
     return {
         "agent": "inframind",
-        "network": learner.config.network(),
         "models": list(learner.spec.models),
         "strategies": list(learner.spec.strategies),
         "system_features": list(learner.config.env.system_features),
@@ -469,10 +398,9 @@ def policy_config(learner: Learner, progress: Progress, run: dict[str, Any]) -> 
     }
 
 
-def _report(progress: Progress, metrics: dict[str, float], learner: Learner) -> str:
+def _report(progress: Progress, found: dict[str, float], learner: Learner) -> str:
     return (
-        f"round {progress.round}: solved {metrics['validation/solved']:.3f}, goodput "
-        f"{metrics['validation/goodput']:.3f}, late {metrics['validation/violation_rate']:.3f}, "
-        f"lambda {learner.multiplier.value:.3f}, {progress.decisions} decisions, "
-        f"{progress.decisions / progress.seconds:.0f}/s"
+        f"epoch {progress.epoch}: solved {found['solved']:.3f}, goodput {found['goodput']:.3f}, "
+        f"late {found['violation_rate']:.3f}, lambda {learner.multiplier.value:.3f}, "
+        f"{progress.decisions} decisions, {progress.decisions / progress.seconds:.0f}/s"
     )

@@ -4,11 +4,13 @@ MasRouter trains it together with its router of models (`agents/masrouter.py`), 
 from those weights (`agents/inframind.py`). Checkpoints are played without torch by
 `inframind_gym/policies/planner_network.py`, the same arithmetic in NumPy.
 
+Plans are drawn by the player; here their log-probabilities have gradients.
+
 Sources: MasRouter (ACL 2025); InfraMind (arXiv 2606.11440), which fuses the query with the
 candidates by cross-attention. Differences from MasRouter's code:
 
 - One variational encoder reads the query for all heads instead of one a head: shipped weights stay
-  below 2 MB.
+  below 2 MB. Its noise is in the reconstruction alone, so that log-probabilities are exact.
 - GFusion, which that code builds and never calls, is used: the query attends to the candidates
   before it is compared with them.
 - The agent count is clamp(round(6 * sigmoid), 1, 6) there, which has no gradient. Here that number
@@ -26,20 +28,18 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 import yaml
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies.planner_network import (
     COUNT_SPREAD,
-    DRAW_COUNT,
-    DRAW_MODE,
-    DRAW_ROLE,
     MODE_TEMPERATURE,
     ROLE_DOMAIN,
     ROLE_START,
@@ -92,31 +92,22 @@ class Vae(nn.Module):
         self.decoder = nn.Linear(HIDDEN, HIDDEN)
         self.output = nn.Linear(HIDDEN, EMBED_DIM)
 
-    def forward(
-        self, x: Tensor, generator: torch.Generator | None, *, quiet: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Encode embeddings.
-
-        Args:
-            x: (n, 384).
-            generator: of the latent's noise; None: z is its mean.
-            quiet: z is its mean all the same, and the noise is in the loss alone.
+    def forward(self, x: Tensor, noise: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Encode embeddings (n, 384).
 
         Returns:
-            z (n, 64), and the loss (): mean squared error of the reconstruction plus the divergence
-            from N(0, 0.1^2), each a mean over all numbers.
+            Mean latents (n, 64), and the loss (): mean squared error of the reconstruction from a
+            noisy latent plus the divergence from N(0, 0.1^2), each a mean over all numbers.
         """
         h = F.relu(self.encoder(x))
         mu, log_var = self.mu(h), self.log_var(h)
-        z = mu
-        if generator is not None:
-            noise = torch.randn(mu.shape, generator=generator)
-            z = mu + LATENT_NOISE * noise * torch.exp(0.5 * log_var)
+        drawn = torch.randn(mu.shape, generator=noise)
+        z = mu + LATENT_NOISE * drawn * torch.exp(0.5 * log_var)
         x_hat = self.output(F.relu(self.decoder(z)))
         prior_var = PRIOR_STD**2
         relative = (mu**2 + log_var.exp()) / prior_var
         divergence = 0.5 * (relative - 1.0 - log_var + math.log(prior_var))
-        return mu if quiet else z, F.mse_loss(x_hat, x) + divergence.mean()
+        return mu, F.mse_loss(x_hat, x) + divergence.mean()
 
 
 class GFusion(nn.Module):
@@ -172,11 +163,9 @@ class Candidates(nn.Module):
             self.context = nn.Linear(context * HIDDEN, HIDDEN)
         self.register_buffer("texts", texts)
 
-    def encode(
-        self, generator: torch.Generator | None, *, quiet: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    def encode(self, noise: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return latents (n, 64) of the candidates and the encoder's loss; see `Vae.forward`."""
-        latents, loss = self.vae(self.texts, generator, quiet=quiet)
+        latents, loss = self.vae(self.texts, noise)
         return latents, loss
 
     def scores(self, context: Tensor, candidates: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -221,6 +210,14 @@ class Plan(NamedTuple):
     roles: Tensor  # (B, 6) int64, counted within the domain's roles; 0 beyond the count
 
 
+def plan_of(records: NDArray[Any]) -> Plan:
+    """Return the plans of finished queries, COMPLETED (B,)."""
+    count = torch.from_numpy(records["num_agents"].astype(np.int64))
+    roles = records["role"][:, :MAX_AGENTS] - ROLE_START[records["domain"]][:, None]
+    within = torch.from_numpy(roles.astype(np.int64)).masked_fill(~present(count), 0)
+    return Plan(torch.from_numpy(records["topology"].astype(np.int64)), count, within)
+
+
 class PlannerNet(nn.Module):
     """Task classifier, and heads for topology, agent count and roles."""
 
@@ -237,26 +234,17 @@ class PlannerNet(nn.Module):
         self.register_buffer("role_domain", torch.tensor(ROLE_DOMAIN), persistent=False)
         self.register_buffer("role_start", torch.tensor(ROLE_START), persistent=False)
 
-    def forward(
-        self,
-        query: Tensor,
-        domain: Tensor,
-        generator: torch.Generator | None = None,
-        *,
-        quiet: bool = False,
-    ) -> PlannerOutput:
+    def forward(self, query: Tensor, domain: Tensor, noise: torch.Generator) -> PlannerOutput:
         """Encode B queries.
 
         Args:
             query: (B, 384) embeddings.
-            domain: (B,) their domains.
-            generator: of the noise of all latents, for training; None: latents are their means.
-            quiet: the heads see the means all the same, and the noise is in the VAE's loss alone:
-                for plans that were drawn without noise.
+            domain: (B,) whose roles are chosen from.
+            noise: of the encoders' loss; the heads see mean latents, as where plans are drawn.
         """
-        z, query_loss = self.query_encoder(query, generator, quiet=quiet)
-        modes, mode_loss = self.collab_mode.encode(generator, quiet=quiet)
-        roles, role_loss = self.role_selector.encode(generator, quiet=quiet)
+        z, query_loss = self.query_encoder(query, noise)
+        modes, mode_loss = self.collab_mode.encode(noise)
+        roles, role_loss = self.role_selector.encode(noise)
         task_logits = self.task_classifier(query)
         count_mean = MAX_AGENTS * torch.sigmoid(self.num_agents["difficulty"](z).squeeze(-1))
         return PlannerOutput(
@@ -269,30 +257,6 @@ class PlannerNet(nn.Module):
             roles=roles,
             vae_loss=query_loss + mode_loss + role_loss,
         )
-
-    @torch.no_grad()
-    def choose(self, output: PlannerOutput, uniforms: Tensor | None = None) -> Plan:
-        """Draw one plan a query, or take the most likely part by part.
-
-        Args:
-            output: of `forward`.
-            uniforms: (B, 8) numbers in (0, 1): one for the topology, one for the count, six for the
-                roles; None: nothing is drawn.
-        """
-        u = None if uniforms is None else uniforms.T
-        topology = pick(output.mode_logits, None if u is None else u[DRAW_MODE])
-        count = 1 + pick(output.count_logits, None if u is None else u[DRAW_COUNT])
-        mode, mask = output.modes[topology], self._role_mask(output.domain)
-        history = self.role_selector.start.expand_as(mode)
-        total = torch.zeros_like(mode)
-        chosen = []
-        for k in range(MAX_AGENTS):
-            logits = self.role_selector.logits(output.query, mode, history, output.roles, mask)
-            role = pick(logits, None if u is None else u[DRAW_ROLE + k])
-            chosen.append(torch.where(k < count, role - self.role_start[output.domain], 0))
-            total = total + output.roles[role]
-            history = total / (k + 1)
-        return Plan(topology, count, torch.stack(chosen, dim=-1))
 
     def log_prob(self, output: PlannerOutput, plan: Plan) -> Tensor:
         """Return the log-probability (B,) of plans, with gradients to every head.
@@ -348,15 +312,6 @@ def count_logits(count_mean: Tensor) -> Tensor:
 def cosine(x: Tensor, y: Tensor) -> Tensor:
     """Return cosines (..., n) of x (..., d) and the rows of y (n, d)."""
     return F.normalize(x, dim=-1) @ F.normalize(y, dim=-1).T
-
-
-def pick(logits: Tensor, uniforms: Tensor | None) -> Tensor:
-    """Return one index a row of logits (B, n), drawn with `uniforms` (B,) or the most likely."""
-    if uniforms is None:
-        return logits.argmax(dim=-1)
-    edges = torch.softmax(logits, dim=-1).cumsum(dim=-1)
-    last = logits.isfinite().cumsum(dim=-1).argmax(dim=-1)  # the sum may end just below 1
-    return torch.minimum((edges <= uniforms[:, None]).sum(dim=-1), last)
 
 
 def log_prob_at(logits: Tensor, index: Tensor) -> Tensor:

@@ -93,14 +93,9 @@ AGENTS: Final = (
         "planner and PPO-Lagrangian executor as published",
     ),
     _entry(
-        "inframind_dual_critic:checkpoint:mode",
-        "inframind:InfraMindDualCriticPolicy",
-        "the same with a critic for the cost",
-    ),
-    _entry(
         "inframind_pid:checkpoint:mode",
         "inframind:InfraMindPIDPolicy",
-        "the same with a PID-controlled multiplier",
+        "the same with a critic for the cost and a PID-controlled multiplier",
     ),
 )
 

@@ -1,15 +1,11 @@
 """InfraMind (arXiv 2606.11440): planner and executor of a checkpoint, played with NumPy alone.
 
-The executor's first layer sees two embeddings of 384 numbers. It is linear, so query and role are
-projected apart, each once, and added. In float64 an action does not depend on the rows beside it.
-Checkpoints come from `agents/inframind.py`.
+Checkpoints come from `agents/inframind.py`, which plays them with the same class while it trains.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,186 +13,118 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from inframind_gym.configs import Number, PositiveInt, StrictModel, validate
+from inframind_gym.configs import Number, validate
 from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Contexts, PolicySpec, models_up
 from inframind_gym.policies.checkpoint import (
     CONFIG_FILE,
     SHIPPED,
+    Tensors,
     check_shapes,
     fingerprint,
     load,
     part,
 )
 from inframind_gym.policies.draws import RowwiseDraws, named
-from inframind_gym.policies.planner_network import NumpyPlanner
+from inframind_gym.policies.planner_network import PLAN_DRAWS, NumpyPlanner
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
 
 DRAW_ROUTE: Final = 0  # uses of a row's draws; the parts of a plan follow
 SAMPLE: Final = "sample"
-
-SEMANTIC: Final = 128
-BUDGET: Final = 16
-SYSTEM: Final = 16
-RESOURCE: Final = 64
-HIDDEN: Final = 128
 LAYER_NORM_EPS: Final = 1e-5
 
 Array = NDArray[Any]
-Size = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class ExecutorShape:
-    """Sizes of the executor's network: the published one, or one of its ablations.
+def executor_shapes(models: int, strategies: int, features: int) -> dict[str, tuple[int, ...]]:
+    """Return name -> shape of every parameter that chooses routes, as in torch.
 
     Args:
-        num_models: M.
-        num_strategies: S.
-        num_features: numbers of telemetry for each model: 2 (queue depth and latency).
-        joint_head: one head of M·S logits; otherwise two independent heads of M and S logits,
-            whose sums are the logits of the pairs.
-        dual_pathway: semantics and resources are encoded apart; otherwise one layer takes all, as
-            wide as gives the same number of parameters.
-        cost_critic: a second value head, for the cost.
+        models: M.
+        strategies: S.
+        features: F, numbers of telemetry for each model: 2 (queue depth and latency).
     """
-
-    num_models: int = 5
-    num_strategies: int = 3
-    num_features: int = 2
-    joint_head: bool = True
-    dual_pathway: bool = True
-    cost_critic: bool = False
-
-    @property
-    def resource_size(self) -> int:
-        """Numbers beside the embeddings: remaining budget and telemetry, 11."""
-        return 1 + self.num_models * self.num_features
-
-    @property
-    def num_logits(self) -> int:
-        """Outputs of the policy head."""
-        if self.joint_head:
-            return self.num_models * self.num_strategies
-        return self.num_models + self.num_strategies
-
-    @property
-    def first_size(self) -> int:
-        """Outputs of the layer that takes the embeddings."""
-        if self.dual_pathway:
-            return SEMANTIC
-        dual = _parameters(replace(self, dual_pathway=True)._trunk())
-        each = 2 * EMBED_DIM + self.resource_size + 3 + HIDDEN  # with bias and LayerNorm
-        return round((sum(map(math.prod, dual.values())) - HIDDEN) / each)
-
-    def layers(self) -> dict[str, Size]:
-        """Return name -> (outputs, inputs) of every linear layer, (n,) of a LayerNorm."""
-        heads = {"policy": (self.num_logits, HIDDEN), "value": (1, HIDDEN)}
-        if self.cost_critic:
-            heads["cost_value"] = (1, HIDDEN)
-        return self._trunk() | heads
-
-    def shapes(self) -> dict[str, Size]:
-        """Return name -> shape of every parameter, as in torch."""
-        return _parameters(self.layers())
-
-    def _trunk(self) -> dict[str, Size]:
-        wide = self.first_size
-        if not self.dual_pathway:
-            return {
-                "semantic": (wide, 2 * EMBED_DIM + self.resource_size),
-                "semantic_norm": (wide,),
-                "merge": (HIDDEN, wide),
-            }
-        return {
-            "semantic": (wide, 2 * EMBED_DIM),
-            "semantic_norm": (wide,),
-            "budget": (BUDGET, 1),
-            "system": (SYSTEM, self.resource_size - 1),
-            "resource": (RESOURCE, BUDGET + SYSTEM),
-            "resource_norm": (RESOURCE,),
-            "merge": (HIDDEN, wide + RESOURCE),
-        }
+    layers: dict[str, tuple[int, ...]] = {
+        "semantic": (128, 2 * EMBED_DIM),  # query and role
+        "semantic_norm": (128,),
+        "budget": (16, 1),
+        "system": (16, models * features),
+        "resource": (64, 32),  # budget and system
+        "resource_norm": (64,),
+        "merge": (128, 192),  # semantic and resource
+        "policy": (models * strategies, 128),
+    }
+    weights = {f"{name}.weight": size for name, size in layers.items()}
+    return weights | {f"{name}.bias": size[:1] for name, size in layers.items()}
 
 
-class Executor:
-    """The executor's forward pass.
+class Player:
+    """Planner and executor on one pool and its tasks, in float64.
 
     Args:
-        weights: name -> array, as `ExecutorShape.shapes` says.
-        shape: which executor.
-        roles: (R, 384) embeddings of the roles.
+        tensors: of a checkpoint: `planner.*` and `executor.*`.
+        spec: the pool, the tasks and the roles.
+        system_state: False: the telemetry is not seen.
     """
 
-    def __init__(self, weights: Mapping[str, Array], shape: ExecutorShape, roles: Array) -> None:
-        self.shape = shape
-        # Transposed once: (inputs, outputs), contiguous.
-        self._w = {
-            name: np.ascontiguousarray(np.asarray(array, np.float64).T)
-            for name, array in weights.items()
-        }
-        first = self._w["semantic.weight"]
-        self._of_query = np.ascontiguousarray(first[:EMBED_DIM])
-        self._of_resource = np.ascontiguousarray(first[2 * EMBED_DIM :])
-        self._roles = np.asarray(roles, np.float64) @ first[EMBED_DIM : 2 * EMBED_DIM]
-        self._roles += self._w["semantic.bias"]
+    def __init__(self, tensors: Tensors, spec: PolicySpec, *, system_state: bool = True) -> None:
+        self.spec, self.system_state = spec, system_state
+        self.planner = NumpyPlanner(part(tensors, "planner."))
+        executor = part(tensors, "executor.")
+        self._w = {name: np.asarray(array, np.float64).T for name, array in executor.items()}
+        # The first layer is linear: the roles' part of it is computed once.
+        self._of_query, of_role = np.split(self._w["semantic.weight"], 2)
+        self._of_role = spec.role_embeddings @ of_role + self._w["semantic.bias"]
 
-    def project(self, queries: Array) -> Array:
-        """Return the part (n, first_size) of the first layer for embeddings (n, 384) of queries."""
-        out: Array = np.asarray(queries, np.float64) @ self._of_query
-        return out
-
-    def __call__(self, projected: Array, roles: NDArray[np.int64], resource: Array) -> Array:
-        """Return the logits of all pairs of model and strategy.
+    def plans(self, contexts: Contexts, uniforms: Array | None = None) -> NDArray[np.int64]:
+        """Return plans (n, 8): topology, agents less one, roles.
 
         Args:
-            projected: (n, first_size) from `project`.
-            roles: (n,) indices of the roles.
-            resource: (n, 1 + M·F) remaining budget and telemetry as observed.
-
-        Returns:
-            (n, M·S).
+            contexts: (n,) of queries that have arrived.
+            uniforms: (n, 8) numbers in (0, 1) that draw them; None: the likeliest, part by part.
         """
-        w, shape = self._w, self.shape
-        hidden = projected + self._roles[roles]
-        resource = np.asarray(resource, np.float64)
-        if not shape.dual_pathway:
-            hidden = hidden + resource @ self._of_resource
-        hidden = self._norm("semantic_norm", np.maximum(hidden, 0.0))
-        if shape.dual_pathway:
-            budget = np.maximum(self._linear("budget", resource[:, :1]), 0.0)
-            system = np.maximum(self._linear("system", resource[:, 1:]), 0.0)
-            both = np.concatenate([budget, system], axis=1)
-            encoded = np.maximum(self._linear("resource", both), 0.0)
-            hidden = np.concatenate([hidden, self._norm("resource_norm", encoded)], axis=1)
-        hidden = np.maximum(self._linear("merge", hidden), 0.0)
-        logits: Array = hidden @ w["policy.weight"] + w["policy.bias"]
-        if not shape.joint_head:
-            models, strategies = logits[:, : shape.num_models], logits[:, shape.num_models :]
-            pairs = models[:, :, None] + strategies[:, None, :]
-            logits = pairs.reshape(len(pairs), shape.num_models * shape.num_strategies)
-        return logits
+        latent = self.planner.encode(self.spec.task_embeddings[contexts["task"]])
+        domain = contexts["domain"].astype(np.int64)
+        topology, count, roles = self.planner.plan(latent, domain, uniforms)
+        return np.column_stack([topology, count - 1, roles])
 
-    def _linear(self, name: str, x: Array) -> Array:
-        out: Array = x @ self._w[f"{name}.weight"] + self._w[f"{name}.bias"]
+    def resource(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return remaining budget and telemetry (n, 1 + M·F) as the executor sees them."""
+        resource = observations[:, self.spec.layout.resource].copy()
+        if not self.system_state:
+            resource[:, 1:] = 0.0
+        return resource
+
+    def log_probs(self, resource: NDArray[np.float32], contexts: Contexts) -> Array:
+        """Return log-probabilities (n, M·S) of routes; those to models that are down are -inf.
+
+        Args:
+            resource: (n, 1 + M·F) of `resource`.
+            contexts: (n,) of calls that are ready.
+        """
+        query = self.spec.task_embeddings[contexts["task"]].astype(np.float64)
+        hidden = np.maximum(query @ self._of_query + self._of_role[contexts["role"]], 0.0)
+        semantic = self._norm("semantic_norm", hidden)
+        x = resource.astype(np.float64)
+        paths = [self._relu("budget", x[:, :1]), self._relu("system", x[:, 1:])]
+        encoded = self._relu("resource", np.concatenate(paths, axis=1))
+        merged = [semantic, self._norm("resource_norm", encoded)]
+        hidden = self._relu("merge", np.concatenate(merged, axis=1))
+        logits = hidden @ self._w["policy.weight"] + self._w["policy.bias"]
+        up = models_up(contexts, self.spec.num_models)
+        return log_softmax(np.where(up.repeat(self.spec.num_strategies, axis=1), logits, -np.inf))
+
+    def _relu(self, name: str, x: Array) -> Array:
+        out: Array = np.maximum(x @ self._w[f"{name}.weight"] + self._w[f"{name}.bias"], 0.0)
         return out
 
     def _norm(self, name: str, x: Array) -> Array:
-        share = 1.0 / x.shape[1]
-        centred = x - np.add.reduce(x, axis=1, keepdims=True) * share
-        variance = np.add.reduce(np.square(centred), axis=1, keepdims=True) * share
-        scaled = centred / np.sqrt(variance + LAYER_NORM_EPS)
+        centred = x - x.mean(axis=1, keepdims=True)
+        scaled = centred / np.sqrt(np.square(centred).mean(axis=1, keepdims=True) + LAYER_NORM_EPS)
         out: Array = scaled * self._w[f"{name}.weight"] + self._w[f"{name}.bias"]
         return out
-
-
-class _Network(StrictModel):
-    num_features: PositiveInt = 2
-    joint_head: bool = True
-    dual_pathway: bool = True
-    cost_critic: bool = False
 
 
 class InfraMindCheckpoint(BaseModel):
@@ -205,7 +133,6 @@ class InfraMindCheckpoint(BaseModel):
     Attributes:
         models: aliases, in the order of the actions.
         strategies: names, in the order of the actions.
-        network: of `ExecutorShape`.
         system_features: telemetry that it observes.
         system_state: False: it was trained without.
         multiplier: λ; older checkpoints have none.
@@ -213,14 +140,17 @@ class InfraMindCheckpoint(BaseModel):
 
     models: tuple[str, ...] = Field(min_length=1)
     strategies: tuple[str, ...] = Field(min_length=1)
-    network: _Network
     system_features: tuple[str, ...]
     system_state: bool
     multiplier: Number | None = None
 
 
 class InfraMindPolicy(RowwiseDraws):
-    """The likeliest actions of a checkpoint's planner and executor.
+    """The actions of a checkpoint's planner and executor: the likeliest ones, or drawn.
+
+    The policy is trained to draw. In mode "sample" it shares the calls among the models as in its
+    training; the likeliest action sends all alike calls to one model until telemetry says that
+    this one is full.
 
     Args:
         checkpoint: folder; without it the shipped checkpoint of this policy's name.
@@ -236,33 +166,20 @@ class InfraMindPolicy(RowwiseDraws):
         super().__init__()
         if mode not in (None, SAMPLE):
             raise ConfigError(f"mode is {mode!r}; it is {SAMPLE!r} or left out.")
-        self.folder = SHIPPED / self.name if checkpoint is None else Path(checkpoint)
-        arguments = [a for a in (checkpoint, mode) if a is not None]
+        self.folder = Path(checkpoint) if checkpoint else SHIPPED / self.name
+        arguments = [checkpoint or "", mode] if mode else [checkpoint] if checkpoint else []
         self.name = named(type(self).name, *arguments)
         self.sample = mode == SAMPLE
-        if checkpoint is None and not self.folder.is_dir():
-            raise ConfigError(
-                f"no checkpoint of {self.name} is shipped. Train one: python -m agents.train "
-                f"--config {self.name} --out FOLDER, and play {self.name}:FOLDER/best"
-            )
-        tensors, content = load(self.folder)
+        self._tensors, content = load(self.folder)
         source = str(self.folder / CONFIG_FILE)
-        self.config = validate(content, InfraMindCheckpoint, source=source)
-        self.multiplier = self.config.multiplier
+        self.config = c = validate(content, InfraMindCheckpoint, source=source)
+        self.multiplier = c.multiplier
         self.fingerprint = fingerprint(self.folder)  # results of other weights are not these
-        self.shape = ExecutorShape(
-            len(self.config.models),
-            len(self.config.strategies),
-            **self.config.network.model_dump(exclude_unset=True),
-        )
-        self.requires = {
-            "level": "joint",
-            "system_features": list(self.config.system_features),
-        }
-        self._executor_weights = part(tensors, "executor.")
-        check_shapes(self.folder, self._executor_weights, self.shape.shapes())
+        self.requires = {"level": "joint", "system_features": list(c.system_features)}
+        shapes = executor_shapes(len(c.models), len(c.strategies), len(c.system_features))
+        check_shapes(self.folder, self._tensors, {f"executor.{k}": v for k, v in shapes.items()})
         try:
-            self._planner = NumpyPlanner(part(tensors, "planner."))
+            NumpyPlanner(part(self._tensors, "planner."))
         except (KeyError, IndexError, ValueError) as error:
             raise ConfigError(f"{self.folder}: its planner is not whole: {error}.") from None
 
@@ -283,77 +200,47 @@ class InfraMindPolicy(RowwiseDraws):
                 f"policy {self.name!r} plans and routes: make the environment with "
                 'level="joint", observation="index" and what else `requires` says.'
             )
-        self._executor = Executor(self._executor_weights, self.shape, spec.role_embeddings)
-        self._projected = self._executor.project(spec.task_embeddings)
-        self._latents = self._planner.encode(spec.task_embeddings)
-        self._plans = np.zeros((len(self._latents), PLAN_ACTIONS), np.int64)  # likeliest, once made
-        self._is_planned = np.zeros(len(self._latents), np.bool_)
+        self._player = Player(self._tensors, spec, system_state=self.config.system_state)
 
     def act_batch(
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Return the actions (n, 9) of `rows`: a plan or a route, whichever is due."""
         actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
-        is_plan = contexts["kind"] == PLAN
-        if is_plan.any():
-            actions[is_plan, :PLAN_ACTIONS] = self._plan(contexts[is_plan], rows[is_plan])
-        if not is_plan.all():
-            due = ~is_plan
-            actions[due, PLAN_ACTIONS] = self._route(observations[due], contexts[due], rows[due])
+        plan, route = (np.flatnonzero(due) for due in kinds(contexts))
+        uniforms = None
+        if len(plan):
+            if self.sample:
+                uses = range(DRAW_ROUTE + 1, DRAW_ROUTE + 1 + PLAN_DRAWS)
+                uniforms = np.stack([self.uniform(rows[plan], use) for use in uses], axis=1)
+            actions[plan, :PLAN_ACTIONS] = self._player.plans(contexts[plan], uniforms)
+        if len(route):
+            resource = self._player.resource(observations[route])
+            log_probs = self._player.log_probs(resource, contexts[route])
+            if self.sample:
+                actions[route, -1] = draw(log_probs, self.uniform(rows[route], DRAW_ROUTE))
+            else:
+                actions[route, -1] = log_probs.argmax(axis=1)
         self.decisions[rows] += 1
         return actions
 
-    def _plan(self, contexts: Contexts, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        task = contexts["task"].astype(np.int64)
-        domain = contexts["domain"].astype(np.int64)
-        if self.sample:
-            uses = range(DRAW_ROUTE + 1, DRAW_ROUTE + 1 + PLAN_ACTIONS)
-            uniforms = np.stack([self.uniform(rows, use) for use in uses], axis=1)
-            return _as_action(self._planner.plan(self._latents[task], domain, uniforms))
-        new = ~self._is_planned[task]
-        if new.any():
-            plans = self._planner.plan(self._latents[task[new]], domain[new])
-            self._plans[task[new]] = _as_action(plans)
-            self._is_planned[task[new]] = True
-        return self._plans[task]
-
-    def _route(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        resource = observations[:, self.spec.layout.resource].copy()
-        if not self.config.system_state:
-            resource[:, 1:] = 0.0
-        logits = self._executor(self._projected[contexts["task"]], contexts["role"], resource)
-        up = np.repeat(models_up(contexts, self.spec.num_models), self.spec.num_strategies, axis=1)
-        logits[~up] = -np.inf
-        if self.sample:
-            return draw(log_softmax(logits), self.uniform(rows, DRAW_ROUTE))
-        return np.asarray(logits.argmax(axis=1), np.int64)
-
-
-class InfraMindDualCriticPolicy(InfraMindPolicy):
-    """The variant with a critic for the cost."""
-
-    name = "inframind_dual_critic"
-
 
 class InfraMindPIDPolicy(InfraMindPolicy):
-    """The variant with a PID-controlled multiplier."""
+    """The variant with a critic for the cost and a PID-controlled multiplier."""
 
     name = "inframind_pid"
 
 
-def _as_action(
-    plan: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
-) -> NDArray[np.int64]:
-    topology, count, roles = plan
-    return np.column_stack([topology, count - 1, roles])
+def kinds(contexts: Contexts) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return (n,) which decisions are plans, and which are routes."""
+    is_plan = np.asarray(contexts["kind"] == PLAN)
+    return is_plan, ~is_plan
 
 
 def log_softmax(logits: Array) -> Array:
     """Return log-probabilities (n, A) of logits (n, A)."""
-    shifted = logits - np.maximum.reduce(logits, axis=1, keepdims=True)
-    out: Array = shifted - np.log(np.add.reduce(np.exp(shifted), axis=1, keepdims=True))
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    out: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return out
 
 
@@ -362,11 +249,3 @@ def draw(log_probs: Array, uniforms: Array) -> NDArray[np.int64]:
     edges = np.cumsum(np.exp(log_probs), axis=1)
     below = edges <= (uniforms * edges[:, -1])[:, None]
     return np.asarray(np.minimum(below.sum(axis=1), log_probs.shape[1] - 1), np.int64)
-
-
-def _parameters(layers: Mapping[str, Size]) -> dict[str, Size]:
-    """Return the shapes of the weight and the bias of every layer, a norm's weight being (n,)."""
-    shapes: dict[str, Size] = {}
-    for name, size in layers.items():
-        shapes |= {f"{name}.weight": size, f"{name}.bias": size[:1]}
-    return shapes

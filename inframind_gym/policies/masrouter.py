@@ -7,9 +7,10 @@ mix. Checkpoints come from `agents/masrouter.py`; they are played with NumPy alo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +20,13 @@ from inframind_gym.configs import validate
 from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.errors import ConfigError, shortened
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec, checkpoint, models_up
+from inframind_gym.policies.draws import draw_from
 from inframind_gym.policies.planner_network import (
     PLAN_DRAWS,
     Candidates,
     Floats,
     Indices,
     NumpyPlanner,
-    Weights,
     softmax,
     subset,
 )
@@ -47,72 +48,30 @@ class _Facts(BaseModel):
     models: tuple[str, ...] = ()
 
 
-class NumpyModelRouter:
-    """MasRouter's planner and its router of models.
-
-    Args:
-        weights: of a whole MasRouter checkpoint.
-
-    Raises:
-        ConfigError: the checkpoint has no planner or no router.
-    """
-
-    def __init__(self, weights: Weights) -> None:
-        self.planner = NumpyPlanner(subset(weights, "planner."))
-        self.models = Candidates(subset(weights, "llm_router."))
-        latent, domain = self.planner.encode(np.zeros((1, EMBED_DIM))), np.zeros(1, np.int64)
-        self.probabilities(latent, domain, *self.planner.plan(latent, domain))  # fails here, if so
-
-    def probabilities(
-        self, latent: Floats, domain: Indices, topology: Indices, count: Indices, roles: Indices
-    ) -> Floats:
-        """Return probabilities (B, M) of the models, the same for every agent of a query."""
-        mode = self.planner.modes.latents[topology]
-        mean_role = self.planner.mean_role(domain, count, roles)
-        return softmax(self.models.scores(self.models.context(latent, mode, mean_role)))
-
-
-class MasRouterPolicy(BasePolicy):
+class TextRouter(BasePolicy):
     """Draw a plan for every query, and a model and a strategy for each of its calls.
 
     What is drawn for a query is a function of the row's seed and its place in the episode. A
     model that is down is never drawn.
 
     Args:
-        checkpoint_folder: of a trained router; the shipped one if None.
-
-    Raises:
-        ConfigError: the folder holds no checkpoint of a MasRouter.
+        tensors: weights of a MasRouter.
+        models: aliases, in the order of its outputs.
+        draw_count: draw the agent count too, as in training; otherwise it is the likeliest.
     """
 
+    requires: Mapping[str, Any] = MappingProxyType({"level": "joint"})
     carries_out_any_plan = False
 
-    def __init__(self, checkpoint_folder: str | None = None) -> None:
-        folder = DEFAULT_CHECKPOINT if checkpoint_folder is None else Path(checkpoint_folder)
-        self.name = "masrouter" if checkpoint_folder is None else f"masrouter:{checkpoint_folder}"
-        self.requires = {"level": "joint"}
-        tensors, content = checkpoint.load(folder)
-        facts = validate(content, _Facts, source=str(folder / checkpoint.CONFIG_FILE))
-        if facts.algorithm != "masrouter":
-            raise ConfigError(
-                f"{folder}: is a checkpoint of {shortened(facts.algorithm)!r}, not of a MasRouter. "
-                f"{TRAIN}."
-            )
-        self.folder = folder
-        self.fingerprint = checkpoint.fingerprint(folder)  # results of other weights are not these
-        try:
-            self.router = NumpyModelRouter(tensors)
-        except (KeyError, IndexError, ValueError) as error:
-            raise ConfigError(f"{folder}: is no whole MasRouter: {error}. {TRAIN}.") from None
-        self.models = facts.models
-        if len(self.models) != len(self.router.models.latents):
-            raise ConfigError(
-                f"{folder}: names {len(self.models)} models, its weights are of "
-                f"{len(self.router.models.latents)}. {TRAIN}."
-            )
+    def __init__(
+        self, tensors: checkpoint.Tensors, models: Sequence[str], *, draw_count: bool = False
+    ) -> None:
+        self.planner = NumpyPlanner(checkpoint.part(tensors, "planner."))
+        self.routers = Candidates(subset(tensors, "llm_router."))
+        self.models, self.draw_count = tuple(models), draw_count
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Encode all tasks of the run once.
+        """Prepare for `len(seeds)` rows.
 
         Raises:
             ConfigError: the pool has a model that the router was not trained for, or the
@@ -126,11 +85,10 @@ class MasRouterPolicy(BasePolicy):
         strange = [model for model in spec.models if model not in self.models]
         if strange:
             raise ConfigError(
-                f"{self.folder}: was trained for {', '.join(self.models)}, the pool also has "
+                f"{self.name}: was trained for {', '.join(self.models)}, the pool also has "
                 f"{', '.join(strange)}. {TRAIN}."
             )
         self._order = [self.models.index(model) for model in spec.models]
-        self._latents = self.router.planner.encode(spec.task_embeddings)
         self._probabilities = np.zeros((len(seeds), 0, spec.num_models))  # by row and query
 
     def act_batch(
@@ -148,18 +106,26 @@ class MasRouterPolicy(BasePolicy):
     def _plan(self, contexts: Contexts, rows: NDArray[np.int64]) -> Indices:
         """Return plans (n, 8) and keep the probabilities that the models are drawn with."""
         query = contexts["query"].astype(np.int64)
-        latent = self._latents[contexts["task"]]
+        latent = self.planner.encode(self.spec.task_embeddings[contexts["task"]])
         domain = contexts["domain"].astype(np.int64)
         uniforms = np.stack([self._uniform(rows, query, use) for use in range(PLAN_DRAWS)], axis=-1)
-        planner = self.router.planner
-        topology, count, roles = planner.plan(latent, domain, uniforms, draw_count=False)
-        of_models = self.router.probabilities(latent, domain, topology, count, roles)
+        plan = self.planner.plan(latent, domain, uniforms, draw_count=self.draw_count)
+        of_models = self.probabilities(latent, domain, *plan)
         known, needed = self._probabilities.shape[1], int(query.max()) + 1
         if needed > known:
             more = max(needed - known, known)
             self._probabilities = np.pad(self._probabilities, ((0, 0), (0, more), (0, 0)))
         self._probabilities[rows, query] = of_models[:, self._order]
+        topology, count, roles = plan
         return np.column_stack([topology, count - 1, roles])
+
+    def probabilities(
+        self, latent: Floats, domain: Indices, topology: Indices, count: Indices, roles: Indices
+    ) -> Floats:
+        """Return probabilities (B, M) of the models, the same for every agent of a query."""
+        mode = self.planner.modes.latents[topology]
+        mean_role = self.planner.mean_role(domain, count, roles)
+        return softmax(self.routers.scores(self.routers.context(latent, mode, mean_role)))
 
     def _route(self, contexts: Contexts, rows: NDArray[np.int64]) -> Indices:
         """Return routes (n,): an agent's model is the same in all of its turns."""
@@ -167,9 +133,9 @@ class MasRouterPolicy(BasePolicy):
         agent = agent_of(node, contexts["num_agents"].astype(np.int64))
         up = models_up(contexts, self.spec.num_models)
         of_models = self._probabilities[rows, query] * up
-        model = pick_all(of_models, self._uniform(rows, query, DRAW_MODEL + agent)[:, None])[:, 0]
+        model = draw_from(of_models, self._uniform(rows, query, DRAW_MODEL + agent))
         share = np.broadcast_to(self.spec.strategy_share, (len(rows), self.spec.num_strategies))
-        strategy = pick_all(share, self._uniform(rows, query, DRAW_STRATEGY + node)[:, None])[:, 0]
+        strategy = draw_from(share, self._uniform(rows, query, DRAW_STRATEGY + node))
         return self.spec.action(model, strategy)
 
     def _uniform(
@@ -178,21 +144,40 @@ class MasRouterPolicy(BasePolicy):
         return uniform_array(self.seeds[rows], STREAM_POLICY, query, use)
 
 
+class MasRouterPolicy(TextRouter):
+    """A trained MasRouter.
+
+    Args:
+        checkpoint_folder: of the router; the shipped one if None.
+
+    Raises:
+        ConfigError: the folder holds no checkpoint of a MasRouter.
+    """
+
+    def __init__(self, checkpoint_folder: str | None = None) -> None:
+        folder = DEFAULT_CHECKPOINT if checkpoint_folder is None else Path(checkpoint_folder)
+        tensors, content = checkpoint.load(folder)
+        facts = validate(content, _Facts, source=str(folder / checkpoint.CONFIG_FILE))
+        if facts.algorithm != "masrouter":
+            raise ConfigError(
+                f"{folder}: is a checkpoint of {shortened(facts.algorithm)!r}, not of a MasRouter. "
+                f"{TRAIN}."
+            )
+        try:
+            super().__init__(tensors, facts.models)
+            latent, domain = self.planner.encode(np.zeros((1, EMBED_DIM))), np.zeros(1, np.int64)
+            self.probabilities(latent, domain, *self.planner.plan(latent, domain))  # fits?
+        except (KeyError, IndexError, ValueError) as error:
+            raise ConfigError(f"{folder}: is no whole MasRouter: {error}. {TRAIN}.") from None
+        if len(self.models) != len(self.routers.latents):
+            raise ConfigError(
+                f"{folder}: names {len(self.models)} models, its weights are of "
+                f"{len(self.routers.latents)}. {TRAIN}."
+            )
+        self.name = "masrouter" if checkpoint_folder is None else f"masrouter:{checkpoint_folder}"
+        self.fingerprint = checkpoint.fingerprint(folder)  # results of other weights are not these
+
+
 def agent_of(node: Indices, count: Indices) -> Indices:
     """Return the agents (n,) that execute nodes: in Debate, node K + k is agent k's second turn."""
     return np.minimum(node % np.maximum(count, 1), MAX_AGENTS - 1)
-
-
-def pick_all(probabilities: Floats, uniforms: Floats) -> Indices:
-    """Draw several independent indices a row.
-
-    Args:
-        probabilities: (B, n), not negative, with a positive sum in every row.
-        uniforms: (B, k) numbers in (0, 1).
-
-    Returns:
-        (B, k) indices; none of probability 0.
-    """
-    edges = probabilities.cumsum(axis=-1)
-    below = edges[:, None, :] <= (uniforms * edges[:, -1:])[:, :, None]
-    return np.asarray(below.sum(axis=-1), np.int64)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.errors import ConfigError
+from inframind_gym.policies.checkpoint import part
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 from inframind_gym.tasks import DOMAINS
@@ -37,22 +37,8 @@ ROLE_DOMAIN: Final = np.array([DOMAINS.index(role.domain) for role in ROLES])
 
 
 def subset(weights: Weights, prefix: str) -> dict[str, Floats]:
-    """Return the weights whose names start with `prefix`, without it, as float64.
-
-    Raises:
-        ConfigError: there are none.
-    """
-    found: dict[str, Floats] = {
-        name.removeprefix(prefix): np.asarray(value, np.float64)
-        for name, value in weights.items()
-        if name.startswith(prefix)
-    }
-    if not found:
-        raise ConfigError(
-            f"the checkpoint has no weights named {prefix}*; it belongs to another agent. Its "
-            f"names begin with {', '.join(sorted({name.split('.')[0] for name in weights}))}."
-        )
-    return found
+    """Return the weights whose names start with `prefix`, without it, as float64."""
+    return {name: np.asarray(value, np.float64) for name, value in part(weights, prefix).items()}
 
 
 class Candidates:
@@ -93,7 +79,7 @@ class NumpyPlanner:
         weights: `PlannerNet`'s, without the prefix "planner."
 
     Raises:
-        ConfigError: the checkpoint has no planner.
+        KeyError: a tensor is missing; ValueError, IndexError: one has another shape.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -106,10 +92,6 @@ class NumpyPlanner:
     def encode(self, query: NDArray[np.floating[Any]]) -> Floats:
         """Return latents (B, 64) of queries (B, 384)."""
         return encode(self._weights, "query_encoder.", np.asarray(query, np.float64))
-
-    def mode_logits(self, latent: Floats) -> Floats:
-        """Return logits (B, 6) of the topologies."""
-        return self.modes.scores(latent) / MODE_TEMPERATURE
 
     def count_logits(self, latent: Floats) -> Floats:
         """Return logits (B, 6) of 1..6 agents."""
@@ -132,7 +114,8 @@ class NumpyPlanner:
         Args:
             latent: (B, 64) of `encode`.
             domain: (B,) whose roles are chosen from.
-            uniforms: (B, 8) numbers in (0, 1), as in `PlannerNet.choose`; None: nothing is drawn.
+            uniforms: (B, 8) numbers in (0, 1) for topology, count and six roles; None: nothing is
+                drawn.
             draw_count: False: the most likely agent count even where the rest is drawn.
 
         Returns:
@@ -140,7 +123,8 @@ class NumpyPlanner:
             the count.
         """
         u = None if uniforms is None else uniforms.T
-        topology = pick(self.mode_logits(latent), None if u is None else u[DRAW_MODE])
+        modes = self.modes.scores(latent) / MODE_TEMPERATURE
+        topology = pick(modes, None if u is None else u[DRAW_MODE])
         counts = self.count_logits(latent)
         count = 1 + pick(counts, None if u is None or not draw_count else u[DRAW_COUNT])
         mode = self.modes.latents[topology]

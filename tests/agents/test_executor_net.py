@@ -1,47 +1,41 @@
-"""The executor: published sizes, torch = NumPy, and its ablations."""
-
-import math
+"""The executor: published sizes, torch = NumPy, first weights."""
 
 import numpy as np
 import pytest
 import torch
 
-from agents.executor_network import ExecutorNet
+from agents.inframind import ExecutorNet
 from agents.runs import weights_of
-from inframind_gym.policies.inframind import Executor, ExecutorShape, draw, log_softmax
+from inframind_gym.policies.inframind import Player, draw, executor_shapes, log_softmax
+from inframind_gym.simulator.workflow.state import CONTEXT
+from tests.policies.synthetic import make_spec
 
-ROLES = np.random.default_rng(1).standard_normal((25, 384)).astype(np.float32) / 20
-VARIANTS = [
-    ExecutorShape(),
-    ExecutorShape(num_models=3, num_features=4),
-    ExecutorShape(joint_head=False),
-    ExecutorShape(dual_pathway=False),
-    ExecutorShape(joint_head=False, dual_pathway=False, num_features=3, cost_critic=True),
-]
+QUERIES = np.random.default_rng(1).standard_normal((3, 384)).astype(np.float32) / 20
+ROLES = np.random.default_rng(2).standard_normal((25, 384)).astype(np.float32) / 20
+SPEC = make_spec(level="joint", task_embeddings=QUERIES, role_embeddings=ROLES)
 
 
-def make_net(shape, seed=0):
+def make_net(*, features=2, cost_critic=False, seed=0):
     torch.manual_seed(seed)
-    return ExecutorNet(shape)
+    return ExecutorNet(SPEC, features, cost_critic=cost_critic)
 
 
-def inputs(shape, n=7, queries=3, seed=0):
+def decisions(n=7, seed=0):
+    """Contexts (n,) of calls that are ready, and what is seen of budget and servers."""
     rng = np.random.default_rng(seed)
-    return (
-        rng.standard_normal((queries, 384)).astype(np.float32) / 20,
-        rng.integers(0, queries, n),
-        rng.integers(0, 25, n),
-        rng.random((n, shape.resource_size)).astype(np.float32),
-    )
+    contexts = np.zeros(n, CONTEXT)
+    contexts["task"], contexts["role"] = rng.integers(0, 3, n), rng.integers(0, 25, n)
+    contexts["models_up"] = 31
+    return contexts, rng.random((n, 11)).astype(np.float32)
 
 
-def run_torch(net, queries, of, role, resource):
-    return net(*(torch.from_numpy(array) for array in (queries[of], ROLES[role], resource)))
+def run_torch(net, contexts, resource):
+    texts = QUERIES[contexts["task"]], ROLES[contexts["role"]], resource
+    return net(*map(torch.from_numpy, texts))
 
 
 def test_layers_are_the_published_ones():
-    shapes = ExecutorShape().shapes()
-    weights = {name: shape for name, shape in shapes.items() if len(shape) == 2}
+    weights = {n: w.shape for n, w in weights_of(make_net()).items() if w.ndim == 2}
     assert weights == {
         "semantic.weight": (128, 768),
         "budget.weight": (16, 1),
@@ -51,46 +45,44 @@ def test_layers_are_the_published_ones():
         "policy.weight": (15, 128),
         "value.weight": (1, 128),
     }
-    dual, single = (
-        sum(math.prod(size) for size in ExecutorShape(dual_pathway=apart).shapes().values())
-        for apart in (True, False)
-    )
-    assert single == pytest.approx(dual, rel=0.01)
+    played = {n: w.shape for n, w in weights_of(make_net()).items() if "value" not in n}
+    assert played == executor_shapes(5, 3, 2)
 
 
-@pytest.mark.parametrize("shape", VARIANTS, ids=str)
-def test_numpy_says_what_torch_says(shape):
-    net = make_net(shape, seed=3)
-    assert {name: tuple(p.shape) for name, p in net.named_parameters()} == shape.shapes()
+def test_numpy_and_torch_say_what_the_forward_pass_written_out_says(masrouter_planner):
+    net = make_net(seed=3)
     with torch.no_grad():  # larger heads: differences would show
         net.policy.weight.mul_(100.0)
-    queries, of, role, resource = inputs(shape)
-    expected = run_torch(net, queries, of, role, resource).log_probs.detach().numpy()
-    executor = Executor(weights_of(net), shape, ROLES)
-    logits = executor(executor.project(queries)[of], role, resource)
-    assert log_softmax(logits) == pytest.approx(expected, abs=1e-5)
-
-
-def test_the_forward_pass_written_out():
-    """The published network line by line, without the branches of the ablations."""
-    shape = ExecutorShape()
-    net = make_net(shape, seed=5)
-    queries, of, role, resource = inputs(shape)
-    resource_t = torch.from_numpy(resource)
-    semantic = torch.from_numpy(np.concatenate([queries[of], ROLES[role]], axis=1))
-    first = net.semantic_norm(torch.relu(net.semantic(semantic)))
-    budget = torch.relu(net.budget(resource_t[:, :1]))
-    system = torch.relu(net.system(resource_t[:, 1:]))
+    contexts, resource = decisions()
+    text = np.concatenate([QUERIES[contexts["task"]], ROLES[contexts["role"]]], 1)
+    first = net.semantic_norm(torch.relu(net.semantic(torch.from_numpy(text))))
+    seen = torch.from_numpy(resource)
+    budget, system = torch.relu(net.budget(seen[:, :1])), torch.relu(net.system(seen[:, 1:]))
     second = net.resource_norm(torch.relu(net.resource(torch.cat([budget, system], 1))))
     h = torch.relu(net.merge(torch.cat([first, second], 1)))
-    out = run_torch(net, queries, of, role, resource)
-    assert torch.allclose(out.log_probs, torch.log_softmax(net.policy(h), 1), atol=1e-6)
-    assert torch.allclose(out.value, net.value(h)[:, 0], atol=1e-6)
+    expected = torch.log_softmax(net.policy(h), 1).detach().numpy()
+
+    log_probs, values = run_torch(net, contexts, resource)
+    assert log_probs.detach().numpy() == pytest.approx(expected, abs=1e-5)
+    assert torch.allclose(values, net.value(h), atol=1e-6)
+    executor = {f"executor.{name}": array for name, array in weights_of(net).items()}
+    player = Player(masrouter_planner | executor, SPEC)
+    assert player.log_probs(resource, contexts) == pytest.approx(expected, abs=1e-5)
+    contexts["models_up"] = 0b11101
+    found = np.exp(player.log_probs(resource, contexts))
+    assert (found[:, 3:6] == 0.0).all() and found.sum(axis=1) == pytest.approx(1.0)
+
+
+@pytest.fixture(scope="module")
+def masrouter_planner():
+    from agents.planner_network import PlannerNet
+
+    return {f"planner.{name}": array for name, array in weights_of(PlannerNet()).items()}
 
 
 def test_first_weights_are_orthogonal_with_the_gains_of_their_layers():
-    first = weights_of(make_net(ExecutorShape(cost_critic=True)))
-    gains = {"policy": 1e-4, "value": 1.0, "cost_value": 1.0}  # squared; √2 elsewhere
+    first = weights_of(make_net(cost_critic=True))
+    gains = {"policy": 1e-4, "value": 1.0}  # squared; 2 elsewhere
     for name, weight in first.items():
         layer, kind = name.split(".")
         if weight.ndim == 2:

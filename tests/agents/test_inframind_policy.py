@@ -11,23 +11,24 @@ import torch
 import inframind_gym  # noqa: F401
 from agents.config import InfraMindConfig
 from agents.inframind import Learner, Progress, policy_config
-from agents.rollouts import EPISODES, Rollouts, concatenate
+from agents.rollouts import EPISODES, Streams
 from agents.runs import seed_of, weights_of
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import multiplier_of
+from inframind_gym.policies import resolve_policy as make
 from inframind_gym.policies.checkpoint import load, save
 from inframind_gym.policies.inframind import InfraMindPolicy
 from tests.envs.streams import sweep
 
 CONFIG = InfraMindConfig.model_validate(
-    {"env": {"workload": "mixed", "num_queries": 12}, "rows": 4}
+    {"env": {"workload": "mixed", "num_queries": 12}, "planner": {"init": None}}
 )
 RATES = [30.0, 60.0, 100.0, 200.0]
 
 
 @pytest.fixture(scope="module")
 def learner():
-    made = Learner(CONFIG, 0, Rollouts(CONFIG.env.arguments("train"), 1).spec)
+    made = Learner(CONFIG, 0, Streams(CONFIG, "train", np.ones(1)).spec)
     with torch.no_grad():
         made.agent.executor.policy.weight *= 100.0  # opinions: with the first weights all are even
     return made
@@ -54,13 +55,12 @@ def play(policy, rows=4, seeds=range(4), **changes):
 
 
 def test_it_decides_as_in_training(learner, folder):
-    rollouts = Rollouts(CONFIG.env.arguments("train"), 4)
-    rollouts.begin(0, 0, np.array(RATES))
-    parts = []
-    while rollouts.running.any():
-        parts.append(rollouts.step(*learner.players(), deterministic=True))
-    expected = concatenate(parts).records
-    seeds = [seed_of(0, EPISODES, 0, row) for row in range(4)]
+    streams = Streams(CONFIG, "train", np.array(RATES))
+    streams.begin(0, 0)
+    while streams.running.any():
+        streams.step(learner.player(), sample=False)
+    expected = streams.records.ravel()
+    seeds = [seed_of(0, 0, EPISODES, row) for row in range(4)]
     done = play(InfraMindPolicy(str(folder)), seeds=seeds).ravel()
     for records in (expected, done):
         records.sort(order=["task", "arrival_s"])
@@ -111,8 +111,9 @@ def test_acting_needs_no_torch(folder):
     ("changes", "config", "says"),
     [
         ({"executor.merge.weight": np.zeros((128, 191), np.float32)}, {}, r"\(128, 191\), wanted"),
-        ({"executor.merge.weight": None}, {}, "no tensor 'merge.weight'"),
-        ({}, {"network": None}, "network: input should be a valid"),
+        ({"executor.merge.weight": None}, {}, "no tensor 'executor.merge.weight'"),
+        ({"planner.collab_mode.texts": None}, {}, "planner is not whole: 'texts'"),
+        ({}, {"system_features": None}, "system_features: input should be a valid"),
         ({}, {"models": ["a", "b", "c", "d", "gpt-oss-20b"]}, "for the models a, .*gpt-oss-20b"),
     ],
 )
@@ -128,6 +129,7 @@ def test_checkpoints_that_do_not_fit_are_refused(folder, tmp_path, changes, conf
 def test_mode_and_level_are_checked(folder):
     policy = InfraMindPolicy(str(folder), "sample")
     assert policy.name == f"inframind:{folder}:sample"
+    assert make("inframind::sample").name == "inframind::sample"  # the shipped checkpoint
     assert multiplier_of(policy) is None  # this checkpoint has none
     with pytest.raises(ConfigError, match='level="joint"'):
         policy.reset(make_env(1, policy, level="executor").policy_spec(), [0])

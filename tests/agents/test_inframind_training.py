@@ -1,4 +1,4 @@
-"""Short trainings: they run, learn from every query once, and resume."""
+"""Short trainings: they run, learn from every query once, resume; losses of plain references."""
 
 import numpy as np
 import pytest
@@ -7,22 +7,23 @@ import torch.nn.functional as F
 
 from agents import runs
 from agents.config import InfraMindConfig
-from agents.inframind import Agent, Learner, approx_kl, gae, round_rates, train
-from agents.planner_network import Plan
-from agents.rollouts import Rollouts, concatenate
+from agents.inframind import Agent, Learner, approx_kl, train
+from agents.planner_network import plan_of
+from agents.rollouts import Streams, measures
 from agents.runs import read_metrics, weights_of
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint, multiplier_of
 from inframind_gym.policies.checkpoint import load
 from inframind_gym.policies.inframind import InfraMindPolicy
 from inframind_gym.simulator import SIMULATOR_VERSION
+from inframind_gym.simulator.workflow.state import COMPLETED
 
 TINY = {
     "env": {"workload": "mixed", "num_queries": 10},
-    "rates_per_min": [30, 200],
-    "rows": 6,
+    "rates_per_min": [30, 100, 200],
+    "rows_per_rate": 2,
     "batch_episodes": 16,
-    "epochs": 2,
+    "epochs": 3,
     "validation": {"rows": 1},
 }
 
@@ -66,15 +67,14 @@ def reference(tmp_path_factory):
     return out
 
 
-def test_every_query_is_learned_from_once(reference):
+def test_an_epoch_is_learned_from_in_whole_batches(reference):
     _, numbers, lines, _ = results_of(reference)
-    # 2 epochs of 2 rounds of 6 rows of 10 queries; batches of 16, 16 and the other 28 of a round
-    assert numbers["progress"]["episodes"] == 2 * 2 * 6 * 10
-    assert numbers["progress"]["round"] == 4
-    assert numbers["updates"] == 4 * 3
+    assert numbers["progress"]["epoch"] == 3
+    assert numbers["updates"] == 3 * (60 // 16)  # 3 rates, 2 rows, 10 queries
     assert lines[-1]["global_step"] == numbers["progress"]["decisions"]
     policy = InfraMindPolicy(str(reference / "best"))
-    assert multiplier_of(policy) == numbers["multiplier"]["value"] > 0
+    assert multiplier_of(policy) > 0
+    assert multiplier_of(policy) == load(reference / "best")[1]["multiplier"]
 
 
 def test_metrics_have_the_names_that_people_look_for(reference):
@@ -94,7 +94,7 @@ def test_metrics_have_the_names_that_people_look_for(reference):
 
 def test_learning_changes_every_tensor_that_has_a_gradient(reference):
     arrays, _ = state_of(reference)
-    spec = Rollouts(config().env.arguments("train"), 1).spec
+    spec = Streams(config(), "train", np.ones(1)).spec
     before = weights_of(Agent(config(), spec, 1))
     assert not same(before, weights_of(Agent(config(), spec, 2)))
     unchanged = {k for k in before if np.array_equal(before[k], arrays[k])}
@@ -102,15 +102,15 @@ def test_learning_changes_every_tensor_that_has_a_gradient(reference):
     assert {k for k in unchanged if not k.endswith(("texts", "key.bias"))} == set()
 
 
-def test_a_training_that_dies_within_a_round_goes_on_to_the_same_result(
+def test_a_training_that_dies_within_an_epoch_goes_on_to_the_same_result(
     reference, tmp_path, monkeypatch
 ):
     out = tmp_path / "killed"
     update, calls = Learner.update, []
 
     def dying(self, batch):
-        calls.append(len(batch))
-        if len(calls) == 4:
+        calls.append(len(batch.records))
+        if len(calls) == 5:
             raise KeyboardInterrupt
         return update(self, batch)
 
@@ -118,7 +118,7 @@ def test_a_training_that_dies_within_a_round_goes_on_to_the_same_result(
     with pytest.raises(KeyboardInterrupt):
         train(config(), seed=1, out=out)
     monkeypatch.undo()
-    assert state_of(out)[1]["progress"]["round"] == 1
+    assert state_of(out)[1]["progress"]["epoch"] == 1
     for _ in range(2):  # a training that has finished has nothing to resume
         train(config(), seed=1, out=out, resume=True)
         check_same(reference, out)
@@ -134,7 +134,7 @@ def test_a_training_that_is_killed_before_its_first_state_begins_again(
         patch.setattr(checkpoint, "save", killed)
         with pytest.raises(KeyboardInterrupt):
             train(config(), seed=1, out=tmp_path)
-    assert read_metrics(tmp_path / "metrics.jsonl")  # of the first round, which is played again
+    assert read_metrics(tmp_path / "metrics.jsonl")  # of the first epoch, which is played again
     train(config(), seed=1, out=tmp_path)
     check_same(reference, tmp_path)
 
@@ -153,86 +153,70 @@ def test_a_folder_that_holds_another_training_is_refused(reference, monkeypatch)
         train(config(), seed=1, out=reference, resume=True)
 
 
+def test_it_stops_early_and_the_learning_rates_fall_on_a_plateau(tmp_path, monkeypatch):
+    monkeypatch.setattr("agents.inframind.validate", lambda *_: measures(np.zeros(1, COMPLETED)))
+    limits = {"rows": 1, "early_stopping": 4, "lr_patience": 1}
+    done = train(config(epochs=9, validation=limits), seed=0, out=tmp_path)
+    assert (done["best_epoch"], done["epoch"]) == (1, 5)
+    assert state_of(tmp_path)[1]["lr"] == [0.25 * 3e-4] * 2
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"lagrangian": "dual_critic", "reward": "goodput"},
-        {"lagrangian": "pid", "executor": {"joint_head": False}},
-        {"lagrangian": "none", "executor": {"dual_pathway": False, "system_state": False}},
+        {"lagrangian": "pid", "planner": {"init": None}},
+        {"lagrange": {"start": 0, "lr": 0}, "executor": {"system_state": False}},
     ],
     ids=str,
 )
 def test_the_variants_and_ablations_train(changes, tmp_path):
-    train(config(**changes, epochs=1, rates_per_min=[100]), seed=0, out=tmp_path)
+    train(config(**changes, epochs=1), seed=0, out=tmp_path)
     tensors, _ = load(tmp_path / "best")
-    without = changes["lagrangian"] == "none"
-    assert ("executor.cost_value.weight" in tensors) != without
-    assert (state_of(tmp_path)[1]["multiplier"]["value"] == 0.0) == without
+    critics = 2 if "lagrangian" in changes else 1
+    assert tensors["executor.value.weight"].shape == (critics, 128)
+    assert (state_of(tmp_path)[1]["multiplier"]["value"] == 0.0) == (critics == 1)
 
 
-def test_rates_are_a_permutation_in_every_epoch():
-    c = config(rates_per_min=[10, 30, 50, 100, 150, 200])
-    rounds = np.stack([round_rates(c, 0, r) for r in range(12)])
-    for epoch in (rounds[:6], rounds[6:]):
-        assert (np.sort(epoch, axis=0).T == [10, 30, 50, 100, 150, 200]).all()
-    assert len(np.unique(rounds[:6], axis=1).T) > 1
-
-
-def played(learner, rates=(30.0, 100.0, 200.0), **changes):
-    """All queries of one episode a rate, with the weights of a learner, and the decisions made."""
-    rollouts = Rollouts(learner.config.env.arguments("train"), len(rates), **changes)
-    rollouts.begin(0, 0, np.array(rates))
-    parts, decisions = [], 0
-    while rollouts.running.any():
-        decisions += int(rollouts.running.sum())
-        parts.append(rollouts.step(*learner.players()))
-    return concatenate(parts), decisions
+def played(learner, **changes):
+    """All queries of one epoch, with the weights of a learner, and the decisions made."""
+    streams = Streams(learner.config, "train", np.array([30.0, 100.0, 200.0]), **changes)
+    streams.begin(0)
+    pairs, decisions, player = [], 0, learner.player()
+    while streams.running.any():
+        decisions += int(streams.running.sum())
+        pairs.append(streams.step(player))
+    return streams.batch(np.concatenate(pairs)), decisions
 
 
 def learner_of(**changes):
     c = config(**changes)
-    return Learner(c, 0, Rollouts(c.env.arguments("train"), 1).spec)
-
-
-def test_a_batch_holds_what_was_decided():
-    done, decisions = played(learner_of())
-    mask, records = done.mask, done.records
-    assert len(records) == 30
-    assert decisions == 30 + records["num_nodes"].sum()
-    assert (done.log_prob[mask] < 0.0).all() and (done.log_prob[mask] > -np.log(15) - 3).all()
-    assert (done.resource[mask][:, 0] <= np.log(1000) / np.log(300) + 1e-6).all()
-    assert done.elapsed_s.sum(axis=1) == pytest.approx(records["latency_s"], rel=1e-4)
-    assert (done.elapsed_s[~mask] == 0.0).all()
-    _, count, roles = done.plans()
-    assert ((count >= 1) & (count <= 6)).all()
-    assert (roles >= 0).all() and (roles[:, 1:][count == 1] == 0).all()
+    return Learner(c, 0, Streams(c, "train", np.ones(1)).spec)
 
 
 def executor_says(learner, done):
-    mask, spec = done.mask, learner.spec
-    tasks = done.records["task"][np.nonzero(mask)[0]]
-    return learner.agent.executor(
-        torch.from_numpy(spec.task_embeddings[tasks]),
-        torch.from_numpy(spec.role_embeddings[done.records["role"][mask]]),
-        torch.from_numpy(done.resource[mask]),
-    )
+    spec, task, role = learner.spec, done.column("task"), done.column("role")
+    texts = spec.task_embeddings[task], spec.role_embeddings[role]
+    log_probs, values = learner.agent.executor(*map(torch.from_numpy, (*texts, done.resource)))
+    route = 3 * done.column("model").astype(int) + done.column("strategy")
+    return log_probs, log_probs[torch.arange(len(route)), torch.from_numpy(route)], values
 
 
-def test_what_was_noted_is_what_the_networks_say():
+def test_a_batch_holds_what_was_decided_and_how_likely_it_was():
     """log π of the noted action, from the noted observation; plans that the planner can draw."""
     learner = learner_of()
-    done, _ = played(learner)
-    out = executor_says(learner, done)
-    routes = torch.from_numpy(done.routes(learner.spec))
-    said = out.log_probs.gather(1, routes[:, None])[:, 0]
-    assert done.log_prob[done.mask] == pytest.approx(said.detach().numpy(), abs=1e-5)
-    plan = Plan(*map(torch.from_numpy, done.plans()))
-    planner = learner.agent.planner
-    output = planner(
-        torch.from_numpy(learner.spec.task_embeddings[done.records["task"]]),
-        torch.from_numpy(done.records["domain"].astype(np.int64)),
-    )
-    assert torch.isfinite(planner.log_prob(output, plan)).all()
+    done, decisions = played(learner)
+    assert len(done.records) == 30
+    assert decisions == 30 + len(done.of) == 30 + done.records["num_nodes"].sum()
+    assert (done.resource[:, 0] <= np.log(1000) / np.log(300) + 1e-6).all()
+    _, said, _ = executor_says(learner, done)
+    assert done.log_prob == pytest.approx(said.detach().numpy(), abs=1e-5)
+    # The first call of a query is ready when it has arrived; its latency is what follows.
+    first = done.node == 0
+    assert done.decided_s[first] == pytest.approx(done.column("arrival_s")[first])
+    plan = plan_of(done.records)
+    assert ((plan.num_agents >= 1) & (plan.num_agents <= 6)).all()
+    assert (plan.roles >= 0).all() and (plan.roles[:, 1:][plan.num_agents == 1] == 0).all()
 
 
 def gradients(net):
@@ -241,57 +225,48 @@ def gradients(net):
 
 @pytest.mark.parametrize("lagrangian", ["paper", "dual_critic"])
 def test_the_executors_update_is_the_published_one(lagrangian):
-    """Losses and gradients of the first step, written out query by query."""
-    learner = learner_of(
-        lagrangian=lagrangian,
-        executor={"mini_epochs": 1, "gae_lambda": 0.9, "max_grad_norm": 1e9},
-    )
+    """Losses and gradients of the first step, written out decision by decision in NumPy."""
+    learner = learner_of(lagrangian=lagrangian, executor={"mini_epochs": 1, "max_grad_norm": 1e9})
     done, _ = played(learner)
     rng = np.random.default_rng(0)
-    done.log_prob += rng.normal(0.0, 0.3, done.log_prob.shape).astype(np.float32)  # some clipped
-    records, mask = done.records, done.mask
-    q, cost = records["solved"].astype(np.float32), records["cost"]
-    out = executor_says(learner, done)
-    ends = np.cumsum(records["num_nodes"])
-    targets, cost_targets, advantage = [], [], []
-    for i, record in enumerate(records):
-        n = int(record["num_nodes"])
-        of = slice(ends[i] - n, ends[i])
-        value = out.value[of].detach().numpy()
+    old = done.log_prob + rng.normal(0.0, 0.3, done.log_prob.shape).astype(np.float32)
+    done = done._replace(log_prob=old)  # some are clipped
+    q = done.records["solved"].astype(np.float32)
+    log_probs, said, values = executor_says(learner, done)
+    p, v = log_probs.detach().numpy().astype(float), values.detach().numpy().astype(float)
+    targets, advantages = [], []
+    for i, (of, node) in enumerate(zip(done.of, done.node, strict=True)):
+        query = done.records[of]
         if lagrangian == "paper":
-            earned = q[i] - 0.2 * record["node_latency_s"][:n] / record["budget_s"]
-            targets.append(earned)
-            advantage.append(earned - value)
-            continue
-        rewards, costs = np.zeros((1, n)), done.elapsed_s[i : i + 1, :n] / record["latency_s"]
-        rewards[0, -1] = q[i]
-        cost_value = out.cost_value[of].detach().numpy()
-        of_reward = gae(rewards, value[None], np.array([n]), 1.0, 0.9)[0]
-        of_cost = gae(costs * cost[i], cost_value[None], np.array([n]), 1.0, 0.9)[0]
-        targets.append(of_reward + value)
-        cost_targets.append(of_cost + cost_value)
-        advantage.append((of_reward - 0.2 * of_cost) / 1.2)
-    a = np.concatenate(advantage)
-    a = torch.tensor((a - a.mean()) / a.std(), dtype=torch.float32)
-    routes = torch.from_numpy(done.routes(learner.spec))
-    log_prob = out.log_probs.gather(1, routes[:, None])[:, 0]
-    ratio = (log_prob - torch.from_numpy(done.log_prob[mask])).exp()
-    policy = -torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a).mean()
-    assert 0.0 < ((ratio - 1.0).abs() > 0.2).float().mean() < 1.0
-    value_loss = ((out.value - torch.tensor(np.concatenate(targets)).float()) ** 2).mean()
-    if lagrangian == "dual_critic":
-        wanted = torch.tensor(np.concatenate(cost_targets)).float()
-        value_loss = value_loss + ((out.cost_value - wanted) ** 2).mean()
-    entropy = torch.distributions.Categorical(logits=out.log_probs).entropy().mean()
+            earned = [q[of] - 0.2 * query["node_latency_s"][node] / query["budget_s"]]
+            advantages.append(earned[0] - v[i, 0])
+        else:
+            to_go = (query["finish_s"] - done.decided_s[i]) / query["budget_s"]
+            earned = [q[of], to_go]
+            advantages.append(q[of] - v[i, 0] - 0.2 * (to_go - v[i, 1]))
+        targets.append(earned)
+    a = (np.array(advantages) - np.mean(advantages)) / np.std(advantages)
+    log_ratio = said.detach().numpy() - old
+    ratio = np.exp(log_ratio)
+    policy = -np.mean(np.minimum(ratio * a, np.clip(ratio, 0.8, 1.2) * a))
+    assert 0.0 < (np.abs(ratio - 1.0) > 0.2).mean() < 1.0
+    errors = v - np.array(targets)
+    entropy = -np.mean((np.exp(p) * p).sum(axis=1))
+    # The gradient of the loss in the network's outputs, by hand.
+    n = len(a)
+    clipped = ((ratio > 1.2) & (a > 0)) | ((ratio < 0.8) & (a < 0))
+    by_said = torch.from_numpy(np.where(clipped, 0.0, -ratio * a) / n).float()
+    by_log_probs = torch.from_numpy(0.10 * np.exp(p) * (p + 1.0) / n).float()
+    by_values = torch.from_numpy(0.5 * 2.0 * errors / n).float()
     learner.agent.zero_grad()
-    (policy + 0.5 * value_loss - 0.10 * entropy).backward()
+    torch.autograd.backward([said, log_probs, values], [by_said, by_log_probs, by_values])
     expected = gradients(learner.agent.executor)
 
-    found = learner.update_executor(done, q, cost, 0.2)
-    assert found["losses/policy_loss"] == pytest.approx(policy.item(), abs=1e-5)
-    assert found["losses/value_loss"] == pytest.approx(value_loss.item(), rel=1e-4)
-    assert found["losses/entropy"] == pytest.approx(entropy.item(), rel=1e-4)
-    assert found["losses/lag_kl"] == pytest.approx(approx_kl(ratio.log().detach()), rel=1e-3)
+    found = learner.update_executor(done, q, 0.2)
+    assert found["losses/policy_loss"] == pytest.approx(policy, abs=1e-5)
+    assert found["losses/value_loss"] == pytest.approx((errors**2).mean(0).sum(), rel=1e-4)
+    assert found["losses/entropy"] == pytest.approx(entropy, rel=1e-4)
+    assert found["losses/lag_kl"] == pytest.approx(approx_kl(torch.tensor(log_ratio)), rel=1e-3)
     for name, gradient in gradients(learner.agent.executor).items():
         near = 1e-3 * float(expected[name].abs().max())
         assert gradient.numpy() == pytest.approx(expected[name].numpy(), abs=near), name
@@ -300,21 +275,21 @@ def test_the_executors_update_is_the_published_one(lagrangian):
 def test_the_planners_update_is_the_published_one():
     """REINFORCE with the task loss of weight 1 and the encoders' loss of weight 0.001."""
     learner = learner_of(planner={"max_grad_norm": 1e9, "vae_weight": 0.0})
-    done, _ = played(learner)
-    q, cost = done.records["solved"].astype(np.float32), done.records["cost"]
+    records = played(learner)[0].records
+    q, cost = records["solved"].astype(np.float32), records["cost"]
     planner = learner.agent.planner
-    domain = torch.from_numpy(done.records["domain"].astype(np.int64))
-    query = torch.from_numpy(learner.spec.task_embeddings[done.records["task"]])
-    out = planner(query, domain)  # without noise: the heads see the means
+    domain = torch.from_numpy(records["domain"].astype(np.int64))
+    query = torch.from_numpy(learner.spec.task_embeddings[records["task"]])
+    out = planner(query, domain, torch.Generator())
     utility = q - 0.2 * cost
     advantage = torch.tensor((utility - utility.mean()) / utility.std()).float()
-    policy = -(planner.log_prob(out, Plan(*map(torch.from_numpy, done.plans()))) * advantage).mean()
+    policy = -(planner.log_prob(out, plan_of(records)) * advantage).mean()
     task = F.cross_entropy(out.task_logits, domain)
     learner.agent.zero_grad()
     (policy + task).backward()
     expected = gradients(planner)
 
-    found = learner.update_planner(done, q, cost, 0.2)
+    found = learner.update_planner(records, q, 0.2)
     assert found["losses/planner_loss"] == pytest.approx(policy.item(), abs=1e-4)
     assert found["losses/task_loss"] == pytest.approx(task.item(), rel=1e-4)
     assert found["losses/vae_loss"] > 0.0
@@ -324,7 +299,16 @@ def test_the_planners_update_is_the_published_one():
             assert gradient.numpy() == pytest.approx(expected[name].numpy(), abs=near), name
 
 
+def test_what_counts_as_earned_and_what_a_mean_is():
+    records = np.zeros(2, COMPLETED)  # solved late, and solved in time
+    records["solved"] = records["num_nodes"] = 1
+    records["latency_s"], records["budget_s"], records["cost"] = (20, 15), (10, 30), (2.0, 0.5)
+    found = measures(records)
+    assert (found["solved"], found["goodput"], found["violation_rate"]) == (1.0, 0.5, 0.5)
+    assert found["cost"] == 1.25
+
+
 def test_without_system_state_nothing_of_the_servers_is_seen():
-    done, _ = played(learner_of(), see_system=False)
-    assert (done.resource[..., 1:] == 0.0).all()
-    assert (done.resource[done.mask][:, 0] > 0.0).any()
+    done, _ = played(learner_of(executor={"system_state": False}))
+    assert (done.resource[:, 1:] == 0.0).all()
+    assert (done.resource[:, 0] > 0.0).any()

@@ -9,17 +9,20 @@ import torch
 from agents.masrouter import (
     BEST,
     LAST,
-    Choices,
+    Answers,
     IdleQueries,
     MasRouterConfig,
-    Outcome,
+    MasRouterNet,
     Training,
     train,
 )
 from agents.planner_network import PlannerNet
+from agents.runs import weights_of
 from agents.train import read_config
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies import checkpoint
+from inframind_gym.policies import BasePolicy, checkpoint
+from inframind_gym.policies.masrouter import TextRouter
+from inframind_gym.policies.planner_network import ROLE_DOMAIN, ROLE_START, softmax
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 MODELS = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
@@ -43,9 +46,10 @@ class ToyQueries(IdleQueries):
         self.__dict__.update(like.__dict__)
         self.rule = rule
 
-    def finish(self, choices: Choices) -> Outcome:
-        solved = self.rule(choices).astype(np.float64)
-        return Outcome(solved, np.zeros_like(solved), np.zeros_like(solved))
+    def play(self, policy, seeds) -> Answers:
+        records, usd = super().play(policy, seeds)
+        records["solved"] = self.rule(records)
+        return Answers(records, 0.0 * usd)
 
 
 def test_the_shipped_configuration_is_valid_and_masrouters():
@@ -57,9 +61,9 @@ def test_the_shipped_configuration_is_valid_and_masrouters():
 @pytest.mark.parametrize(
     ("rule", "by_chance"),
     [
-        (lambda c: c.topology == TOPOLOGIES.index("Debate"), 1 / 6),
-        (lambda c: c.models[:, 0] == 2, 1 / 5),
-        (lambda c: c.num_agents >= 5, 0.05),  # three agents are the likeliest at first
+        (lambda r: r["topology"] == TOPOLOGIES.index("Debate"), 1 / 6),
+        (lambda r: r["model"][:, 0] == 2, 1 / 5),
+        (lambda r: r["num_agents"] >= 5, 0.05),  # three agents are the likeliest at first
     ],
     ids=["mode", "model", "count"],
 )
@@ -79,48 +83,75 @@ def idle() -> IdleQueries:
     return IdleQueries({"workload": "all", "split": "val"}, 24, PRICES)
 
 
-def test_dollars_are_prices_times_tokens_of_every_call(idle):
-    n = 24
-    rng = np.random.default_rng(0)
+@pytest.fixture(scope="module")
+def router() -> TextRouter:
+    """An untrained router, in which every choice is about as likely."""
+    torch.manual_seed(0)
+    return TextRouter(weights_of(MasRouterNet(MODELS)), MODELS, draw_count=True)
+
+
+class Only(BasePolicy):
+    """The plans of a router, all of whose calls go to one model."""
+
+    def __init__(self, router: TextRouter, model: int) -> None:
+        self.router, self.model = router, model
+
+    def reset(self, spec, seeds):
+        super().reset(spec, seeds)
+        self.router.reset(spec, seeds)
+
+    def act_batch(self, observations, contexts, rows):
+        actions = self.router.act_batch(observations, contexts, rows)
+        actions[:, -1] = self.spec.action(self.model, 1)
+        return actions
+
+
+def test_dollars_are_prices_times_tokens_of_every_call(idle, router):
     for m in (0, 4):
-        _, domains = idle.begin([(5, row) for row in range(n)])
-        outcome = idle.finish(
-            Choices(
-                rng.integers(6, size=n),
-                rng.integers(1, 7, size=n),
-                rng.integers(6, size=(n, 6)),
-                np.full((n, 6), m),
-            )
-        )
-        ended = idle.simulation.state.completed[:, 0]
-        tokens = ended["prompt_tokens"] + ended["output_tokens"]
-        assert (ended["final_model"] == m).all() and (ended["domain"] == domains).all()
-        np.testing.assert_allclose(outcome.usd, tokens * PRICES[idle.models[m]] / 1e6)
-        np.testing.assert_array_equal(outcome.solved, ended["solved"])
+        records, usd = idle.play(Only(router, m), range(24))
+        tokens = records["prompt_tokens"] + records["output_tokens"]
+        assert (records["final_model"] == m).all()
+        np.testing.assert_allclose(usd, tokens * PRICES[MODELS[m]] / 1e6)
 
 
-def test_models_go_to_the_agents_they_were_drawn_for(idle):
-    n = 24
-    debate = TOPOLOGIES.index("Debate")
-    models = np.random.default_rng(1).integers(5, size=(n, 6))
-    idle.begin([(6, row) for row in range(n)])
-    roles = np.zeros((n, 6), np.int64)
-    idle.finish(Choices(np.full(n, debate), np.full(n, 3), roles, models))
-    ended = idle.simulation.state.completed[:, 0]
-    np.testing.assert_array_equal(ended["model"][:, :3], models[:, :3])
-    np.testing.assert_array_equal(ended["model"][:, 3:6], models[:, :3])
+def test_a_query_and_its_luck_belong_to_its_seed(idle, router):
+    one, two = (idle.play(router, seeds) for seeds in (range(24), range(24)[::-1]))
+    np.testing.assert_array_equal(one.records, two.records[::-1])
+    np.testing.assert_array_equal(one.usd, two.usd[::-1])
 
 
-def test_a_query_and_its_luck_belong_to_its_key(idle):
-    n = 24
-    same = Choices(np.zeros(n, int), np.ones(n, int), np.zeros((n, 6), int), np.zeros((n, 6), int))
-    outcomes, tasks = [], []
-    for keys in ([(7, r) for r in range(n)], [(7, r) for r in range(n)][::-1]):
-        tasks.append(idle.begin(keys)[0])
-        outcomes.append(idle.finish(same))
-    np.testing.assert_array_equal(tasks[0], tasks[1][::-1])
-    np.testing.assert_array_equal(outcomes[0].usd, outcomes[1].usd[::-1])
-    np.testing.assert_array_equal(outcomes[0].solved, outcomes[1].solved[::-1])
+def test_the_update_is_reinforce_with_the_task_and_the_encoders_losses():
+    """The loss of a batch, written out query by query in NumPy from the player's probabilities."""
+    training = Training(make_config(batch_size=24, vae_weight=0.0), seed=3)
+    router = TextRouter(weights_of(training.net), MODELS)
+    kept = []
+    queries, play = training.queries, training.queries.play
+    queries.play = lambda *args: kept.append(play(*args)) or kept[-1]
+    found = training.update()
+    (records, usd), planner = kept[0], router.planner
+    latent = planner.encode(queries.spec.task_embeddings[records["task"]])
+    domain = records["domain"].astype(np.int64)
+    start = ROLE_START[domain]
+    losses = []
+    for i, r in enumerate(records):
+        k, one = int(r["num_agents"]), slice(i, i + 1)
+        topology, count = np.array([r["topology"]]), np.array([k])
+        roles = np.zeros((1, 6), np.int64)
+        roles[0, :k] = r["role"][:k] - start[i]
+        p = softmax(planner.modes.scores(latent[one]) / 0.8)[0, r["topology"]]
+        p *= softmax(planner.count_logits(latent[one]))[0, k - 1]
+        mode, seen = planner.modes.latents[topology], []
+        for role in r["role"][:k]:
+            before = np.mean(seen, axis=0) if seen else planner._weights["role_selector.start"]
+            context = planner.roles.context(latent[one], mode, before[None])
+            mask = (domain[i] == ROLE_DOMAIN)[None]
+            p *= softmax(planner.roles.scores(context, mask) / 0.5)[0, role]
+            seen.append(planner.roles.latents[role])
+        of_models = router.probabilities(latent[one], domain[one], topology, count, roles)[0]
+        p *= np.prod(of_models[r["model"][:k]])
+        losses.append(-np.log(p) * (r["solved"] - 10.0 * usd[i]))
+    assert found["losses/policy"] == pytest.approx(np.mean(losses), rel=1e-3)
+    assert found["losses/vae"] > 0.0
 
 
 def test_a_training_is_a_function_of_its_seed_and_resumes_to_the_same_result(tmp_path):

@@ -41,44 +41,45 @@ def tensors(queries):
     return torch.tensor(queries[0]), torch.tensor(queries[1])
 
 
+def drawn(net, queries, uniforms):
+    """Plans of the player, as tensors."""
+    player = NumpyPlanner(weights_of(net))
+    return Plan(*map(torch.tensor, player.plan(player.encode(queries[0]), queries[1], uniforms)))
+
+
 def test_plans_are_in_range(net, queries):
     query, domain = tensors(queries)
-    u = torch.rand(len(query), PLAN_DRAWS, generator=torch.Generator().manual_seed(0))
-    output = net(query, domain)
-    plan = net.choose(output, u)
+    plan = drawn(net, queries, np.random.default_rng(0).random((len(query), PLAN_DRAWS)))
     assert plan.topology.unique().tolist() == list(range(6))
     assert ((plan.num_agents >= 1) & (plan.num_agents <= MAX_AGENTS)).all()
     assert (plan.roles < torch.tensor(ROLE_COUNT)[domain][:, None]).all()
     assert (plan.roles >= 0).all()
     beyond = torch.arange(MAX_AGENTS) >= plan.num_agents[:, None]
     assert (plan.roles[beyond] == 0).all()
-    assert (net.log_prob(output, plan) < 0).all()
+    assert (net.log_prob(net(query, domain, torch.Generator()), plan) < 0).all()
 
 
 def test_probabilities_of_all_plans_of_one_and_two_agents_sum_to_those_of_the_counts(net, queries):
     query = torch.tensor(queries[0][:1])
-    code = DOMAINS.index("Code")
-    output = net(query, torch.tensor([code]))
-    of_counts = torch.softmax(output.count_logits, dim=-1)[0]
+    code, noise = DOMAINS.index("Code"), torch.Generator()
+    of_counts = torch.softmax(net(query, torch.tensor([code]), noise).count_logits, dim=-1)[0]
     n = ROLE_COUNT[code]
     for agents in (1, 2):
         grid = torch.cartesian_prod(*[torch.arange(6), *[torch.arange(n)] * agents])
         roles = torch.zeros(len(grid), MAX_AGENTS, dtype=torch.int64)
         roles[:, :agents] = grid[:, 1:]
-        of_grid = net(query.expand(len(grid), -1), torch.full((len(grid),), code))
+        of_grid = net(query.expand(len(grid), -1), torch.full((len(grid),), code), noise)
         plans = Plan(grid[:, 0], torch.full((len(grid),), agents), roles)
         log_prob = net.log_prob(of_grid, plans)
         torch.testing.assert_close(log_prob.exp().sum(), of_counts[agents - 1])
 
 
-def test_frequencies_of_samples_are_their_probabilities(net, queries):
+def test_frequencies_of_the_players_plans_are_the_probabilities_of_the_network(net, queries):
     n = 20_000
-    query, domain = torch.tensor(queries[0][:1]).expand(n, -1), torch.full((n,), 2)
-    u = torch.rand(n, PLAN_DRAWS, generator=torch.Generator().manual_seed(1))
+    same = np.repeat(queries[0][:1], n, axis=0), np.full(n, 2)
+    plan = drawn(net, same, np.random.default_rng(1).random((n, PLAN_DRAWS)))
     with torch.no_grad():
-        output = net(query, domain)
-        plan = net.choose(output, u)
-        log_prob = net.log_prob(output, plan)
+        log_prob = net.log_prob(net(*tensors(same), torch.Generator()), plan)
     # The most frequent plans of two agents are as frequent as they say.
     two = plan.num_agents == 2
     keys = torch.cat([plan.topology[:, None], plan.roles[:, :2]], dim=1)[two]
@@ -89,31 +90,23 @@ def test_frequencies_of_samples_are_their_probabilities(net, queries):
         assert (frequency - p).abs() < 4.5 * (p * (1 - p) / n).sqrt(), unique[index]
 
 
+def test_the_likeliest_plan_is_the_likeliest_part_by_part(net, queries):
+    plan, out = drawn(net, queries, None), net(*tensors(queries), torch.Generator())
+    assert torch.equal(plan.topology, out.mode_logits.argmax(dim=-1))
+    assert torch.equal(plan.num_agents, out.count_logits.argmax(dim=-1) + 1)
+    best = net.log_prob(out, plan)
+    for other in range(min(ROLE_COUNT)):
+        roles = plan.roles.clone()
+        last = plan.num_agents - 1
+        roles[torch.arange(len(last)), last] = other
+        assert (net.log_prob(out, plan._replace(roles=roles)) <= best + 1e-5).all()
+
+
 def test_the_likeliest_count_is_masrouters():
     mean = torch.linspace(0.01, 5.99, 600)
     mean = mean[(mean % 1 - 0.5).abs() > 1e-3]
     expected = torch.clamp(torch.round(mean), 1, MAX_AGENTS).long()
     assert torch.equal(count_logits(mean).argmax(dim=-1) + 1, expected)
-
-
-def test_numpy_agrees_with_torch(net, queries):
-    query, domain = tensors(queries)
-    planner = NumpyPlanner(weights_of(net))
-    with torch.no_grad():
-        output = net(query, domain)
-    latent = planner.encode(queries[0])
-    for found, expected in (
-        (latent, output.query),
-        (planner.mode_logits(latent), output.mode_logits),
-        (planner.count_logits(latent), output.count_logits),
-    ):
-        np.testing.assert_allclose(found, expected.numpy(), atol=2e-5)
-    u = np.random.default_rng(0).random((len(query), PLAN_DRAWS))
-    for uniforms in (None, u):
-        plan = net.choose(output, None if uniforms is None else torch.tensor(uniforms))
-        found = planner.plan(latent, queries[1], uniforms)
-        for mine, theirs in zip(found, plan, strict=True):
-            np.testing.assert_array_equal(mine, theirs.numpy())
 
 
 def test_shipped_embeddings_are_those_of_the_texts():

@@ -15,7 +15,8 @@ from inframind_gym.errors import ConfigError
 TINY = [
     "env.num_queries=4",
     "rates_per_min=[100]",
-    "rows=2",
+    "rows_per_rate=2",
+    "batch_episodes=4",
     "epochs=1",
     "validation.rows=1",
 ]
@@ -36,7 +37,7 @@ def test_it_trains_and_logs_and_resumes(tmp_path):
     sets = [part for change in TINY for part in ("--set", change)]
     first = call("--config", "inframind", "--out", out, "--tensorboard", *sets)
     assert first.exit_code == 0, first.output
-    assert json.loads(first.stdout.splitlines()[-1])["round"] == 1
+    assert json.loads(first.stdout.splitlines()[-1])["epoch"] == 1
     assert list(out.glob("events.out.tfevents*")) and (out / "best").is_dir()
     again = call("--config", "inframind", "--out", out, *sets)
     assert again.exit_code == 2 and "--resume" in again.output
