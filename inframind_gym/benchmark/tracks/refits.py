@@ -56,8 +56,8 @@ class Refits(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> Refits:
         for name, own in self.fits.items():
-            counts = {len(fit.plays) for fit in own.values()}
-            if len(counts - {1}) > 1:
+            counts = {len(fit.plays) for fit in own.values()} - {1}
+            if len(counts) > 1:
                 raise ValueError(
                     f"fits.{name}: has {' and '.join(map(str, sorted(counts)))} trainings; give "
                     "each place the same number of them, or one"
