@@ -78,6 +78,9 @@ class _Player(TrackSimulator):
     def _at(self, cell: TrackCell) -> Played:
         return _played(self.suite, cell.place, self.round)
 
+    def _plays(self, cell: TrackCell) -> str:
+        return self.recipes.name  # whatever the row
+
     def _policy(self, cell: TrackCell) -> _Recipes:  # type: ignore[override]
         return self.recipes
 

@@ -67,6 +67,15 @@ def test_a_fit_takes_the_best_recipe_within_its_budget(
     assert one.score is not None and one.score <= np.mean(np.array(by_rate, float)) + 1e-3
 
 
+def test_every_recipe_plays_as_if_alone(config: TrackSuite) -> None:
+    place, of = ("mine", "plain", 0.2), refit.Round(0, 10.0, 20, 2, 1)
+    actions = candidates(15)[[0, 30, 120]]
+    together = refit._play(config, place, actions, of, refit.Budget(0))
+    alone = [refit._play(config, place, one[None], of, refit.Budget(0))[0] for one in actions]
+    assert together.tolist() == alone
+    assert len(set(alone)) > 1
+
+
 def test_a_budget_that_allows_less_tries_fewer_recipes(config: TrackSuite, tmp_path: Path) -> None:
     with pytest.raises(BenchmarkError, match="queries in round 1 of 2, and 50 of 100"):
         refit.fit_recipes(config, "mine", "plain", 100, ROUNDS)

@@ -96,7 +96,7 @@ class TrackSimulator(Simulator):
         """Run cells of one scenario; yields each with its layout and columns."""
         together: dict[str, list[TrackCell]] = {}
         for cell in cells:
-            together.setdefault(self.suite.policy_at(cell), []).append(cell)
+            together.setdefault(self._plays(cell), []).append(cell)
         for own in together.values():
             before = self.began
             try:
@@ -120,8 +120,12 @@ class TrackSimulator(Simulator):
     def _at(self, cell: TrackCell) -> Played:
         return self.suite.at(*cell.place)
 
+    def _plays(self, cell: TrackCell) -> str:
+        """Return the policy, with arguments, that plays a cell."""
+        return self.suite.policy_at(cell)
+
     def _policy(self, cell: TrackCell) -> Policy:  # type: ignore[override]
-        return resolve_policy(self.suite.policy_at(cell))
+        return resolve_policy(self._plays(cell))
 
     def _kwargs(self, cell: TrackCell, policy: Policy) -> dict[str, Any]:  # type: ignore[override]
         return env_kwargs(self.suite, self._at(cell), policy)
