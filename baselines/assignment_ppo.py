@@ -26,7 +26,7 @@ from inframind_gym.configs import PositiveInt, StrictModel, load_yaml_model
 from inframind_gym.errors import friendly, require
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.assignment.ppo import KIND
-from inframind_gym.teams.assignment.simulate import Arrivals
+from inframind_gym.teams.assignment.names import Arrivals
 
 DEFAULT_FILE: Final = Path(__file__).with_name("assignment_ppo.yaml")
 ENV_ID: Final = "InfraMind-Assignment-v0"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.policies.assignment import registry
-from inframind_gym.policies.assignment.rollout import play
+from inframind_gym.policies.rollout import play_assignment as play
 
 OUT: Final = Path(__file__).resolve().parents[1] / "docs/images/assignment.svg"
 RUNS: Final = 400

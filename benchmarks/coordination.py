@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.pages import INK, NONE, RULE, mean, run_page, table
 from inframind_gym.policies.coordination import registry
-from inframind_gym.policies.coordination.rollout import play
+from inframind_gym.policies.rollout import play_coordination as play
 from inframind_gym.teams.coordination.scenarios import SCENARIOS
 from inframind_gym.teams.coordination.settings import load_settings
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.pages import INK, RULE, mean, run_page, table
+from inframind_gym.policies.rollout import play_token_budget as play
 from inframind_gym.policies.token_budget import registry
-from inframind_gym.policies.token_budget.rollout import play
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,8 +68,8 @@ def blocks(played: Played) -> dict[str, str]:
     """Return the tables of the page."""
     return {
         "token-budget-policies": _policies(played),
-        "token-budget-prices": _prices(played),
-        "token-budget-budgets": _budgets(played),
+        "token-budget-prices": _sweep(played, "price", PRICES, "g"),
+        "token-budget-budgets": _sweep(played, "budget", BUDGETS, ","),
     }
 
 
@@ -97,23 +97,15 @@ def _policies(played: Played) -> str:
     return table([*heads, "drained", "area"], rows)
 
 
-def _prices(played: Played) -> str:
+def _sweep(played: Played, argument: str, values: Sequence[float], form: str) -> str:
+    """Return the optimum and the regret of others by the values of an argument."""
     rows = []
-    for price in PRICES:
-        best = played.of("optimum", price)
-        cells = [mean(played.regret(name, price)) for name in SWEPT]
-        rows.append([f"{price:g}", mean(best["quality"]), mean(best["tokens"], 0), *cells])
-    heads = ["price", "optimum: quality", "tokens", *(f"regret: `{name}`" for name in SWEPT)]
-    return table(heads, rows)
-
-
-def _budgets(played: Played) -> str:
-    rows = []
-    for budget in BUDGETS:
-        best = played.of("optimum", budget=budget)
-        cells = [mean(played.regret(name, budget=budget)) for name in SWEPT]
-        rows.append([f"{budget:,}", mean(best["quality"]), mean(best["tokens"], 0), *cells])
-    heads = ["budget", "optimum: quality", "tokens", *(f"regret: `{name}`" for name in SWEPT)]
+    for value in values:
+        given: dict[str, Any] = {argument: value}
+        best = played.of("optimum", **given)
+        cells = [mean(played.regret(name, **given)) for name in SWEPT]
+        rows.append([f"{value:{form}}", mean(best["quality"]), mean(best["tokens"], 0), *cells])
+    heads = [argument, "optimum: quality", "tokens", *(f"regret: `{name}`" for name in SWEPT)]
     return table(heads, rows)
 
 

@@ -21,11 +21,13 @@ class ObservationForm:
 
     Attributes:
         space: of the observations.
+        width: numbers of one observation in the Box.
     """
 
     def __init__(self, flat: spaces.Box, places: Places | None) -> None:
         self._places = places
-        self.space: spaces.Box | spaces.Dict = flat
+        self.space: spaces.Space[Any] = flat
+        self.width = len(flat.low)
         if places is not None:
             boxes: dict[str, spaces.Space[Any]] = {
                 name: spaces.Box(flat.low[at], flat.high[at], dtype=np.float32)

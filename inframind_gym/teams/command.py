@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from inframind_gym.teams.assignment.command import run_assignment
 from inframind_gym.teams.coordination.command import chat, run_coordination
 from inframind_gym.teams.runs.compare import compare_runs
 from inframind_gym.teams.runs.store import DEFAULT_FILE, Event, Run, RunStore
+from inframind_gym.teams.terminal import AsJson, Runs, plain_table
 from inframind_gym.teams.token_budget.command import run_token_budget, serve
 
 app = typer.Typer(no_args_is_help=True, help="Run teams of LLM agents; list and show their runs.")
@@ -30,18 +30,17 @@ app.command("compare")(compare_runs)
 app.command("serve")(serve)
 app.command("chat")(chat)
 
-RunsOption = Annotated[Path, typer.Option("--runs", help="File of runs (SQLite).")]
 _WIDEST = 110  # of an event's line
 
 
 @app.command("list")
 def list_runs(
-    runs: RunsOption = DEFAULT_FILE,
+    runs: Runs = DEFAULT_FILE,
     team: Annotated[
         str | None, typer.Option(help="Show the runs of one team.", show_default=False)
     ] = None,
     most: Annotated[int, typer.Option(min=1, help="Show so many at most.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List runs, the newest first."""
     with friendly(), RunStore(runs, must_exist=True) as store:
@@ -49,11 +48,8 @@ def list_runs(
     if as_json:
         print(json.dumps([asdict(each) for each in found], ensure_ascii=False))
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("run", "team", "status", "started", "provider"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("calls", justify="right")
-    table.add_column("USD", justify="right")
+    columns = ("run", "team", "status", "started", "provider", ">calls", ">USD")
+    table = plain_table(*columns, no_wrap=True)
     for each in found:
         summary = each.summary or {}
         table.add_row(
@@ -78,7 +74,7 @@ def show(
             show_default=False,
         ),
     ] = None,
-    runs: RunsOption = DEFAULT_FILE,
+    runs: Runs = DEFAULT_FILE,
     events: Annotated[
         bool, typer.Option("--events", help="Print every event, a line each.")
     ] = False,
@@ -116,7 +112,7 @@ def _newest(store: RunStore) -> Run:
 
 def _told(found: Run, events: list[Event]) -> Table:
     """Return settings and summary as a table of two columns."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = plain_table()
     kinds: dict[str, int] = {}
     for event in events:
         kinds[event.kind] = kinds.get(event.kind, 0) + 1

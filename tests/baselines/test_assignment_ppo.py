@@ -13,8 +13,8 @@ from inframind_gym.configs import load_yaml_model
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.assignment import registry
-from inframind_gym.policies.assignment.rollout import play
 from inframind_gym.policies.perceptron import forward
+from inframind_gym.policies.rollout import play_assignment as play
 
 torch: Any = pytest.importorskip("torch")
 sb3: Any = pytest.importorskip("stable_baselines3")

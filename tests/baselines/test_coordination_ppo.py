@@ -11,7 +11,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.coordination import registry
 from inframind_gym.policies.coordination.ppo import KIND
-from inframind_gym.policies.coordination.rollout import play
+from inframind_gym.policies.rollout import play_coordination as play
 
 pytest.importorskip("sb3_contrib")
 

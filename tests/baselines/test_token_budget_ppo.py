@@ -10,9 +10,9 @@ import pytest
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
+from inframind_gym.policies.rollout import play_token_budget as play
 from inframind_gym.policies.token_budget import registry
 from inframind_gym.policies.token_budget.ppo import KIND
-from inframind_gym.policies.token_budget.rollout import play
 
 contrib = pytest.importorskip("sb3_contrib")
 
@@ -29,7 +29,7 @@ def test_the_player_acts_as_the_trained_network(tmp_path: Path) -> None:
     tensors, network = export_network(model)
     checkpoint.save(tmp_path, tensors, {"kind": KIND, **network, "price": 0.001, "training": {}})
     player = registry.resolve(f"sb3_maskable_ppo:{tmp_path}")
-    player.reset(batch.unwrapped.token_budget_spec(), range(64))
+    player.reset(batch.unwrapped.team_spec(), range(64))
     observations, _ = batch.reset(seed=0)
     seen = set()
     for _ in range(12):

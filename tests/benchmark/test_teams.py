@@ -100,7 +100,7 @@ def test_a_run_is_judged_as_the_environment_judges_it(load: str) -> None:
     env: Any = gym.make("InfraMind-Assignment-v0", **arguments).unwrapped
     policy = family("assignment").resolve_policy("thompson")
     observation, _ = env.reset(seed=cell.episode_seed)
-    policy.reset(env.assignment_spec(), [cell.policy_seed])
+    policy.reset(env.team_spec(), [cell.policy_seed])
     rewards, penalties, over = 0.0, 0.0, False
     while not over:
         action = policy.act_batch(observation, env.context(), np.zeros(1, np.int64))[0]
@@ -121,7 +121,7 @@ def test_a_task_is_judged_as_the_environment_judges_it() -> None:
     env: Any = gym.make("InfraMind-TokenBudget-v0", budget=9000).unwrapped
     policy = family("token_budget").resolve_policy("fixed_k")
     observation, _ = env.reset(seed=cell.episode_seed)
-    policy.reset(env.token_budget_spec(), [cell.policy_seed])
+    policy.reset(env.team_spec(), [cell.policy_seed])
     total, over = 0.0, False
     while not over:
         action = policy.act_batch(observation[None], env.context(), np.zeros(1, np.int64))[0]
@@ -138,7 +138,7 @@ def test_a_question_is_judged_as_the_environment_judges_it() -> None:
     env: Any = gym.make("InfraMind-Coordination-v0", conversation=True).unwrapped
     policy = family("coordination").resolve_policy("seed_supervisor")
     observation, _ = env.reset(seed=cell.episode_seed)
-    policy.reset(env.coordination_spec(), [cell.policy_seed])
+    policy.reset(env.team_spec(), [cell.policy_seed])
     over = False
     while not over:
         action = policy.act_batch(observation[None], env.context(), np.zeros(1, np.int64))[0]

@@ -25,8 +25,8 @@ import numpy as np
 from inframind_gym import policies
 from inframind_gym.envs.placement import config, context
 from inframind_gym.envs.placement import simulation as simulations
+from inframind_gym.policies import rollout
 from inframind_gym.policies.coordination import registry as coordination
-from inframind_gym.policies.coordination import rollout
 from inframind_gym.policies.placement import registry
 from inframind_gym.simulator import SIMULATOR_VERSION
 from inframind_gym.simulator.server import pool, replay, state
@@ -282,7 +282,9 @@ def _play_placement_policy(name: str) -> str:
 def _play_coordination_policy(name: str) -> str:
     """Digest 20 episodes of a built-in coordination policy."""
     digest = Digest()
-    found = rollout.play(coordination.resolve(name), range(20), noise=name != "optimum")
+    found = rollout.play_coordination(
+        coordination.resolve(name), range(20), noise=name != "optimum"
+    )
     digest.add(*found.values())
     return digest.text()
 

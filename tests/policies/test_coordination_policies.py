@@ -14,10 +14,9 @@ from inframind_gym.envs.coordination.config import coordination_config
 from inframind_gym.envs.coordination.simulation import CoordinationSimulation
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.coordination import registry
-from inframind_gym.policies.coordination.rollout import play
+from inframind_gym.policies.rollout import play_coordination as play
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.optimum import Solution
-from inframind_gym.teams.coordination.positions import Position, facts_of
+from inframind_gym.teams.coordination.optimum import Position, Solution, facts_of
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
     FALLBACK,
@@ -45,14 +44,14 @@ def steps(name: str, seed: int, scenario: str | None = None, **arguments: Any) -
     """What a policy does in an episode, in words."""
     simulation = CoordinationSimulation(coordination_config(arguments), 1)
     observations, row = simulation.observations(), np.zeros(1, np.int64)
-    given = None if scenario is None else SCENARIOS[scenario]
-    simulation.start(row, [seeding.np_random(seed)[0]], observations, given)
+    simulation.scenario = None if scenario is None else SCENARIOS[scenario]
+    simulation.start(row, [seeding.np_random(seed)[0]], observations)
     policy, done = registry.resolve(name), []
     policy.reset(simulation.spec(), [seed])
     while not simulation.over()[0]:
         action = policy.act_batch(observations, simulation.contexts(row), row)
         done.append(rules.NAMES[int(action[0])])
-        simulation.step(action, observations)
+        simulation.step_rows(row, action, observations)
     return done
 
 

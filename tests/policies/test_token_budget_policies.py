@@ -12,9 +12,9 @@ from inframind_gym.envs.token_budget.config import token_budget_config
 from inframind_gym.envs.token_budget.context import TokenBudgetContext, TokenBudgetSpec
 from inframind_gym.envs.token_budget.simulation import TokenBudgetSimulation
 from inframind_gym.errors import ConfigError
+from inframind_gym.policies.rollout import play_token_budget as play
 from inframind_gym.policies.token_budget import registry
 from inframind_gym.policies.token_budget.adaptive import AdaptiveRoiPolicy
-from inframind_gym.policies.token_budget.rollout import play
 from inframind_gym.teams.token_budget.optimum import STATES, solve, state_of
 from inframind_gym.teams.token_budget.rules import CUT, REALLOCATE, STOP, Ints
 from inframind_gym.teams.token_budget.settings import load_settings
@@ -73,7 +73,7 @@ def test_policies_choose_open_actions_and_end_their_episodes(name: str, budget: 
         assert simulation.state.mask[rows, actions[rows]].all()
         simulation.step_rows(rows, actions, observations)
     if name != "random":
-        assert not simulation.truncated().any()
+        assert not simulation.state.truncated.any()
 
 
 def test_what_the_policies_are_named_for() -> None:

@@ -81,8 +81,7 @@ def test_an_answer_is_counted_and_priced(opened: Callable[..., Any], notes: Note
     response = ask(service)
     assert (response.content, response.total_tokens) == ("2", 1500)
     assert response.cost_usd == pytest.approx((1000 * 0.15 + 500 * 0.60) / 1e6)
-    assert response.cost_estimate == response.cost_usd
-    assert response.latency_seconds == response.latency_s > 0.0
+    assert response.latency_s > 0.0
     assert server.requests[0]["max_tokens"] == 100
     summary = service.get_cost_summary()
     assert summary["calls"] == service.call_count == 1

@@ -33,14 +33,10 @@ class Batch(batch.Batch):
         """Make the simulation."""
         return AssignmentSimulation(config, num_envs)
 
-    def contexts(self, rows: Ints) -> Any:
-        """Return what the policy sees."""
-        return self.simulation.context(rows)
-
     def step(self, rows: Ints, actions: Ints) -> int:
         """Assign a task in every row."""
         simulation, found = self.simulation, self._found
-        simulation.step(actions, rows, self.observations)
+        simulation.step_rows(rows, actions, self.observations)
         done = simulation.completed
         at = done.row, done.ordinal
         for field in _OF_TASKS:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import model_validator
 
 from inframind_gym.configs import StrictModel, validate, within
+from inframind_gym.teams.assignment.names import Arrivals
 from inframind_gym.teams.assignment.settings import DEFAULT_TEAM
-from inframind_gym.teams.assignment.simulate import Arrivals
 
 DEFAULT_POOL: Final = "team-4gpu"
 MOST_TASKS: Final = 1_000_000

@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-import gymnasium as gym
-import numpy as np
-from gymnasium import spaces
-from numpy.typing import NDArray
-
-from inframind_gym.envs.assignment.config import (
-    DEFAULT_POOL,
-    Episode,
-    Load,
-    Observation,
-    assignment_config,
-)
-from inframind_gym.envs.assignment.context import AssignmentContext, AssignmentSpec, Completed
-from inframind_gym.envs.assignment.observation import StateForm, form_of
-from inframind_gym.envs.assignment.simulation import AssignmentSimulation
-from inframind_gym.envs.checks import check_actions, check_options
-from inframind_gym.envs.observations import ObservationForm
-from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.envs.assignment.config import DEFAULT_POOL, Episode, Load, Observation
+from inframind_gym.envs.assignment.context import Completed
+from inframind_gym.envs.assignment.simulation import REPORTED, AssignmentSimulation
+from inframind_gym.envs.teams import TeamEnv, arguments_of
 from inframind_gym.teams.assignment import rules
+from inframind_gym.teams.assignment.names import Arrivals
 from inframind_gym.teams.assignment.settings import DEFAULT_TEAM
-from inframind_gym.teams.assignment.simulate import Arrivals
-
-RENDER_MODES: Final = ("ansi", "rgb_array")
-_HIGHS: Final = np.array([rules.NUM_ACTIONS])
-# Sums over the tasks that ended in a step, in `info`.
-REPORTED: Final = ("raw_reward", "load_penalty", "quality", "latency_s", "wait_s", "tokens")
 
 
-def space_of(form: ObservationForm) -> spaces.Space[Any]:
-    """Return the space of observations in a form."""
-    return spaces.Discrete(rules.NUM_STATES) if isinstance(form, StateForm) else form.space
-
-
-class AssignmentEnv(gym.Env[Any, np.int64]):
+class AssignmentEnv(TeamEnv):
     """Decide for every task which of four agents takes it, and on which of two providers.
 
     ## Description
@@ -105,7 +81,9 @@ class AssignmentEnv(gym.Env[Any, np.int64]):
     * v0: first version.
     """
 
-    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
+    metadata: dict[str, Any] = TeamEnv.metadata | {"render_fps": 4}
+
+    simulation: AssignmentSimulation
 
     def __init__(
         self,
@@ -120,96 +98,24 @@ class AssignmentEnv(gym.Env[Any, np.int64]):
         render_mode: str | None = None,
         **unknown_arguments: Any,
     ) -> None:
-        arguments = {**locals(), **unknown_arguments}
-        for name in ("self", "render_mode", "unknown_arguments"):
-            del arguments[name]
-        if render_mode not in (None, *RENDER_MODES):
-            raise ConfigError(unknown("render_mode", render_mode, RENDER_MODES))
-        self.render_mode = render_mode
-        self.config = assignment_config(arguments)
-        self.simulation = AssignmentSimulation(self.config, 1)
-        self._form = form_of(self.config.observation, self.config.queues)
-        self.observation_space = space_of(self._form)
-        self.action_space = spaces.Discrete(rules.NUM_ACTIONS)
-        self._row = np.zeros(1, np.int64)
-        self._started = self._running = False
-        self._episode_cost = self._episode_reward = 0.0
+        self._set_up(AssignmentSimulation.of(arguments_of(locals()), 1), render_mode)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode.
+    def _reset_info(self) -> dict[str, Any]:
+        return self._load_info()
 
-        Raises:
-            ConfigError: an option is given; there are none.
-        """
-        super().reset(seed=seed)
-        check_options(options, ())
-        observations = self.simulation.observations()
-        if self.config.episode == "request" and self._started and seed is None:
-            self.simulation.resume(self._row, observations)
-        else:
-            self.simulation.start(self._row, [self.np_random], observations)
-        self._started = self._running = True
-        self._episode_cost = self._episode_reward = 0.0
-        return self._form.of(observations[0]), {
-            "cost": 0.0,
-            **self._load_info(),
-            "action_mask": self.action_masks().astype(np.int8),
-        }
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Assign the task that waits, and let time run to the next one.
-
-        Raises:
-            ActionError: an action of the wrong shape or out of range.
-            gymnasium.error.ResetNeeded: the episode is over.
-        """
-        if not self._running:
-            raise gym.error.ResetNeeded("the episode is over; call reset() before step()")
-        observations = self.simulation.observations()
-        self.simulation.step(check_actions(action, _HIGHS, 1)[:, 0], self._row, observations)
+    def _step_info(self, action: Any) -> dict[str, Any]:
         done, sums = self.simulation.completed, self.simulation.sum_of
-        reward, cost = float(sums(done.reward)[0]), float(sums(done.cost_usd)[0])
-        self._episode_reward += reward
-        self._episode_cost += cost
-        terminated = self.config.episode == "request"
-        truncated = not terminated and bool(self.simulation.over()[0])
         count = len(done.row)
-        info: dict[str, Any] = {
-            "cost": cost,
+        return {
             "completed": count,
             **{name: float(sums(getattr(done, name))[0]) for name in REPORTED},
             "scores": done.scores.sum(axis=0) / max(count, 1),
             **self._load_info(),
-            "action_mask": self.action_masks().astype(np.int8),
         }
-        if terminated or truncated:
-            self._running = False
-            info |= {
-                "episode_cost": self._episode_cost,
-                "episode_reward": self._episode_reward,
-                **self.simulation.summary(0),
-            }
-        return self._form.of(observations[0]), reward, terminated, truncated, info
-
-    # Information for policies
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """Return the actions that are open, (8,): all of them."""
-        return np.ones(rules.NUM_ACTIONS, np.bool_)
-
-    def context(self) -> AssignmentContext:
-        """Return the input of an assignment policy, arrays with a first axis of 1."""
-        return self.simulation.context(self._row)
-
-    def assignment_spec(self) -> AssignmentSpec:
-        """Return the facts of the run that a policy is reset with."""
-        return self.simulation.spec()
 
     def completed(self) -> Completed:
         """Return the tasks that ended in the last step."""
-        return Completed._make(column.copy() for column in self.simulation.completed)
+        return self.simulation.last_completed()
 
     def render(self) -> Any:
         """Return the team: lines of text ("ansi") or a picture, (540, 960, 3) uint8."""

@@ -53,6 +53,7 @@ class StateForm(ObservationForm):
 
     def __init__(self) -> None:
         super().__init__(spaces.Box(0.0, NUM_STATES - 1.0, (1,), np.float32), None)
+        self.space = spaces.Discrete(NUM_STATES)
 
     def of(self, flat: NDArray[np.float32]) -> Any:
         """Return the states of observations (..., 1) as integers (...)."""
@@ -89,7 +90,7 @@ def write_flat(context: AssignmentContext, queues: bool) -> NDArray[np.float32]:
         np.eye(len(TASK_TYPES), dtype=np.float32)[context.task_type],
         np.eye(len(LOAD_STATES), dtype=np.float32)[context.load_state],
         utilization(context.counts),
-        (context.window[:, :, None] == np.arange(len(AGENTS))).reshape(n, -1),
+        (context.window[:, :, None] == np.arange(len(AGENTS))).reshape(n, WINDOW * len(AGENTS)),
         context.counts.sum(axis=1, keepdims=True) / WINDOW,
         context.complexity[:, None],
         context.priority[:, None],

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
-from inframind_gym.envs.assignment.config import AssignmentConfig
+from inframind_gym.envs.assignment.config import AssignmentConfig, assignment_config
 from inframind_gym.envs.assignment.context import AssignmentContext, AssignmentSpec, Completed
-from inframind_gym.envs.assignment.observation import flat_space, write_flat, write_state
+from inframind_gym.envs.assignment.observation import form_of, write_flat, write_state
 from inframind_gym.envs.assignment.reward import waiting_penalty
 from inframind_gym.envs.assignment.servers import AgentServers, Ended
+from inframind_gym.envs.teams import TeamSimulation
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.simulate import (
@@ -27,6 +29,9 @@ from inframind_gym.teams.assignment.simulate import (
 
 EMPTY: Final = -1  # place of the window
 STREAM_ARRIVAL: Final = 210
+# Sums over the tasks that ended in a step, in `info`; and those whose means are in the last one.
+REPORTED: Final = ("raw_reward", "load_penalty", "quality", "latency_s", "wait_s", "tokens")
+TOTALS: Final = ("raw_reward", "load_penalty", "quality", "latency_s")
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -47,7 +52,7 @@ _TASK: Final = np.dtype(
 )
 
 
-class AssignmentSimulation:
+class AssignmentSimulation(TeamSimulation):
     """E teams with the same constants and settings.
 
     Args:
@@ -64,11 +69,13 @@ class AssignmentSimulation:
         ConfigError: the team or the pool cannot be used.
     """
 
+    config_of = staticmethod(assignment_config)
+
     def __init__(self, config: AssignmentConfig, num_envs: int) -> None:
-        self.config, self.num_envs = config, num_envs
+        form = form_of(config.observation, config.queues)
+        super().__init__(num_envs, form, spaces.Discrete(rules.NUM_ACTIONS))
+        self.config = config
         self.team = team(config.team)
-        box, _ = flat_space(config.queues)
-        self.observation_size = 1 if config.observation == "tabular" else box.shape[0]
         self.servers: AgentServers | None = None
         if config.queues:
             longest = int(self.team.prompt_tokens.max()) + self.team.settings.calls.max_tokens
@@ -87,9 +94,10 @@ class AssignmentSimulation:
         self.totals = {name: np.zeros(num_envs) for name in TOTALS}
         self.completed = Completed._make(np.zeros(0) for _ in Completed._fields)
 
-    def observations(self) -> NDArray[np.float32]:
-        """Return a fresh array (E, d)."""
-        return np.empty((self.num_envs, self.observation_size), np.float32)
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Actions that are open, (E, 8): all of them."""
+        return np.ones((self.num_envs, rules.NUM_ACTIONS), np.bool_)
 
     def start(
         self,
@@ -97,13 +105,7 @@ class AssignmentSimulation:
         generators: Sequence[np.random.Generator],
         observations: NDArray[np.float32],
     ) -> None:
-        """Begin an episode in some environments.
-
-        Args:
-            rows: (k,) environments.
-            generators: one a row, from which its key is drawn.
-            observations: (E, d), written at `rows`.
-        """
+        """See `TeamSimulation`."""
         self.key[rows] = [draw_key(generator)[0] for generator in generators]
         self.ordinal[rows] = 0
         self.window[rows] = EMPTY
@@ -112,34 +114,37 @@ class AssignmentSimulation:
         self.imbalance[rows] = 0.0
         if self.servers is not None:
             self.servers.start(rows)
-        self.resume(rows, observations, np.full(len(rows), NO_TASK))
+        self._arrive(rows, np.full(len(rows), NO_TASK))
+        self._begin(rows, observations)
 
-    def resume(
-        self, rows: Ints, observations: NDArray[np.float32], previous: Ints | None = None
+    def go_on(
+        self,
+        rows: Ints,
+        generators: Sequence[np.random.Generator],
+        observations: NDArray[np.float32],
     ) -> None:
-        """Begin an episode that goes on with the load that is there.
+        """See `TeamSimulation`; a request goes on with the load and the task that are there."""
+        if self.config.episode == "request":
+            self._begin(rows, observations)
+        else:
+            self.start(rows, generators, observations)
 
-        Args:
-            rows: (k,) environments.
-            observations: (E, d), written at `rows`.
-            previous: (k,) tasks before the next one; None: it has arrived already.
-        """
-        if previous is not None:
-            self.task[rows] = next_task(
-                self.team, self.config.arrivals, self.key[rows], self.ordinal[rows], previous
-            )
+    def _begin(self, rows: Ints, observations: NDArray[np.float32]) -> None:
         for total in (self.imbalance_sum, self.hot_steps, self.steps, *self.totals.values()):
             total[rows] = 0
-        self.observe(rows, observations)
+        self._observe(rows, observations)
 
-    def step(self, actions: Ints, rows: Ints, observations: NDArray[np.float32]) -> None:
-        """Assign the tasks that wait, and let time run to the next ones.
+    def _arrive(self, rows: Ints, previous: Ints) -> None:
+        """Let the next tasks of `rows` arrive after the `previous` ones, (k,)."""
+        self.task[rows] = next_task(
+            self.team, self.config.arrivals, self.key[rows], self.ordinal[rows], previous
+        )
 
-        Args:
-            actions: (k,) of `rows`.
-            rows: (k,) environments.
-            observations: (E, d), written at `rows`.
-        """
+    def step_rows(
+        self, rows: Ints, actions: NDArray[Any], observations: NDArray[np.float32]
+    ) -> None:
+        """See `TeamSimulation`; the actions are (E,) 0-7."""
+        actions = actions[rows]
         ordinals, tasks, agents = self.ordinal[rows], self.task[rows], rules.agent_of(actions)
         change = None
         if self.config.arrivals == "drifting":
@@ -173,22 +178,50 @@ class AssignmentSimulation:
             self.completed = _completed(made, ended, waiting_penalty(ended.wait_s))
         self._count(rows)
         self.ordinal[rows] += 1
-        self.task[rows] = next_task(
-            self.team, self.config.arrivals, self.key[rows], self.ordinal[rows], tasks
-        )
-        self.observe(rows, observations)
+        self._arrive(rows, tasks)
+        self._observe(rows, observations)
 
     def over(self) -> NDArray[np.bool_]:
         """Return (E,) whose run has had all its tasks."""
         return self.ordinal >= self.config.num_tasks
+
+    def ends(self, rows: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return (E,) which requests have ended, and which runs."""
+        never = np.zeros(self.num_envs, np.bool_)
+        if self.config.episode == "run":
+            return never, self.over()
+        return np.isin(np.arange(self.num_envs), rows), never
+
+    def rewards(self) -> Floats:
+        """Return (E,) rewards of the tasks that ended in the last step."""
+        return self.sum_of(self.completed.reward)
+
+    def costs(self) -> Floats:
+        """Return (E,) US dollars of the tasks that ended in the last step."""
+        return self.sum_of(self.completed.cost_usd)
+
+    def infos(self) -> dict[str, Any]:
+        """Return sums over the tasks that ended in the last step, and the load after it."""
+        done = self.completed
+        return {
+            "completed": np.bincount(done.row, minlength=self.num_envs),
+            **{name: self.sum_of(getattr(done, name)) for name in REPORTED},
+            "load_state": self.load_state.copy(),
+            "utilization": rules.utilization(self.counts),
+            "imbalance": self.imbalance.copy(),
+        }
+
+    def last_completed(self) -> Completed:
+        """Return a copy of `completed`."""
+        return Completed._make(column.copy() for column in self.completed)
 
     def sum_of(self, values: NDArray[Any]) -> Floats:
         """Add up numbers of the completed tasks by row, (E,)."""
         weights = values.astype(np.float64)
         return np.asarray(np.bincount(self.completed.row, weights, minlength=self.num_envs))
 
-    def context(self, rows: Ints) -> AssignmentContext:
-        """Return the state of `rows` at the decisions that they wait for."""
+    def contexts(self, rows: Ints, *, truth: bool = False) -> AssignmentContext:
+        """Return the state of `rows` at the decisions that they wait for; nothing is latent."""
         tasks = self.task[rows]
         servers = self.servers
         return AssignmentContext(
@@ -212,21 +245,21 @@ class AssignmentSimulation:
         slots = np.ones(rules.NUM_ACTIONS, np.int64) if servers is None else servers.slots.copy()
         return AssignmentSpec(self.config, slots)
 
-    def observe(self, rows: Ints, observations: NDArray[np.float32]) -> None:
+    def _observe(self, rows: Ints, observations: NDArray[np.float32]) -> None:
         """Write what is seen at the decisions of `rows` into `observations`, (E, d)."""
-        context = self.context(rows)
+        context = self.contexts(rows)
         if self.config.observation == "tabular":
             observations[rows] = write_state(context)
         else:
             observations[rows] = write_flat(context, self.config.queues)
 
-    def summary(self, row: int) -> dict[str, float]:
-        """Return what the last info of an episode says besides its reward and cost."""
-        steps = max(int(self.steps[row]), 1)
+    def summaries(self, rows: Ints) -> dict[str, NDArray[Any]]:
+        """Return means over the steps of episodes, (k,) each."""
+        steps = np.maximum(self.steps[rows], 1)
         return {
-            "mean_imbalance": float(self.imbalance_sum[row]) / steps,
-            "hot_share": int(self.hot_steps[row]) / steps,
-            **{f"mean_{name}": float(self.totals[name][row]) / steps for name in TOTALS},
+            "mean_imbalance": self.imbalance_sum[rows] / steps,
+            "hot_share": self.hot_steps[rows] / steps,
+            **{f"mean_{name}": self.totals[name][rows] / steps for name in TOTALS},
         }
 
     def _record(self, rows: Ints, agents: Ints) -> None:
@@ -259,9 +292,6 @@ class AssignmentSimulation:
         self.steps[rows] += 1
         for name, total in self.totals.items():
             total += self.sum_of(getattr(self.completed, name))
-
-
-TOTALS: Final = ("raw_reward", "load_penalty", "quality", "latency_s")
 
 
 def _completed(made: NDArray[Any], ended: Ended, penalty: Floats) -> Completed:

@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from inframind_gym.configs import Fraction, StrictModel, validate, within
-from inframind_gym.teams.coordination.settings import (
-    DEFAULT,
-    CoordinationSettings,
-    load_settings,
-)
+from inframind_gym.teams.coordination.settings import DEFAULT, CoordinationSettings, load_settings
 
 
 class CoordinationConfig(StrictModel):

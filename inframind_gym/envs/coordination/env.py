@@ -4,47 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import gymnasium as gym
-import numpy as np
-from gymnasium import spaces
-from numpy.typing import NDArray
-
-from inframind_gym.envs.checks import check_actions, check_options
-from inframind_gym.envs.coordination.config import coordination_config
-from inframind_gym.envs.coordination.context import CoordinationContext, CoordinationSpec
-from inframind_gym.envs.coordination.observation import HIGH, LOW
 from inframind_gym.envs.coordination.simulation import CoordinationSimulation
-from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.teams.coordination.rules import (
-    FALLBACK,
-    NAMES,
-    NOTHING,
-    NUM_ACTIONS,
-    TERMS,
-    milliseconds,
-)
-from inframind_gym.teams.coordination.scenarios import Scenario, find_scenario
+from inframind_gym.envs.teams import TeamEnv, arguments_of
+from inframind_gym.teams.coordination.rules import FALLBACK, NAMES, NOTHING, TERMS, milliseconds
 from inframind_gym.teams.coordination.state import REASONS
 
-RENDER_MODES = ("ansi", "rgb_array")
 
-
-def coordination_spaces() -> tuple[spaces.Box, spaces.Discrete]:
-    """Return the spaces of observations and actions."""
-    return spaces.Box(LOW, HIGH), spaces.Discrete(NUM_ACTIONS)
-
-
-def scenario_of(options: dict[str, Any] | None) -> Scenario | None:
-    """Return the scenario that the options of a reset name.
-
-    Raises:
-        ConfigError: an option is unknown, or there is no such scenario.
-    """
-    name = check_options(options, ("scenario",)).get("scenario")
-    return None if name is None else find_scenario(str(name))
-
-
-class CoordinationEnv(gym.Env[Any, Any]):
+class CoordinationEnv(TeamEnv):
     """Decide what router, planner, retrieval, synthesis and validation do before a deadline.
 
     ## Description
@@ -132,7 +98,7 @@ class CoordinationEnv(gym.Env[Any, Any]):
     * v0: first version.
     """
 
-    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 2}  # noqa: RUF012
+    simulation: CoordinationSimulation
 
     def __init__(
         self,
@@ -147,100 +113,29 @@ class CoordinationEnv(gym.Env[Any, Any]):
         render_mode: str | None = None,
         **unknown_arguments: Any,
     ) -> None:
-        arguments = {**locals(), **unknown_arguments}
-        for name in ("self", "render_mode", "unknown_arguments"):
-            del arguments[name]
-        if render_mode not in (None, *RENDER_MODES):
-            raise ConfigError(unknown("render_mode", render_mode, RENDER_MODES))
-        self.render_mode = render_mode
-        self.config = coordination_config(arguments)
-        self.simulation = CoordinationSimulation(self.config, 1)
-        self.observation_space, self.action_space = coordination_spaces()
-        self._row = np.zeros(1, np.int64)
-        self._running = False
-        self._episode_cost = self._episode_reward = 0.0
+        simulation = CoordinationSimulation.of(arguments_of(locals()), 1)
+        self._set_up(simulation, render_mode)
         self._trace: list[tuple[str, int, int]] = []  # what was done, from when to when in ms
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin an episode.
-
-        Args:
-            seed: of the questions.
-            options: `scenario`.
-
-        Raises:
-            ConfigError: an option is unknown, or there is no such scenario.
-        """
-        super().reset(seed=seed)
-        scenario = scenario_of(options)
-        observations = self.simulation.observations()
-        self.simulation.start(self._row, [self.np_random], observations, scenario)
-        self._running = True
-        self._episode_cost = self._episode_reward = 0.0
+    def _reset_info(self) -> dict[str, Any]:
         self._trace = []
-        return observations[0], {"cost": 0.0, **self._mask()}
+        return {}
 
-    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Carry out a decision.
-
-        Raises:
-            ActionError: an action of the wrong shape or out of range.
-            gymnasium.error.ResetNeeded: the episode is over.
-        """
-        if not self._running:
-            raise gym.error.ResetNeeded("the episode is over; call reset() before step()")
-        simulation, observations = self.simulation, self.simulation.observations()
-        began = int(simulation.state.elapsed_ms[0])
-        chosen = check_actions(action, np.array([NUM_ACTIONS]), 1)[:, 0]
-        simulation.step(chosen, observations)
-        terms = simulation.terms[0].tolist()
-        reward, cost = sum(terms), float(simulation.costs()[0])
-        self._episode_cost += cost
-        self._episode_reward += reward
-        done = int(simulation.action[0])
-        carried_out = "" if done == NOTHING else NAMES[done]
-        end = int(simulation.state.elapsed_ms[0])
-        if done == FALLBACK and done != chosen[0]:  # forced, while something else was done
+    def _step_info(self, action: Any) -> dict[str, Any]:
+        simulation, state = self.simulation, self.simulation.state
+        done, end = int(simulation.action[0]), int(state.elapsed_ms[0])
+        began = self._trace[-1][2] if self._trace else 0
+        if done == FALLBACK and done != action:  # forced, while something else was done
             lost_ms = end - int(milliseconds(simulation.settings.fallback_s))
-            self._trace.append((NAMES[int(chosen[0])], began, lost_ms))
+            self._trace.append((NAMES[int(action)], began, lost_ms))
             began = lost_ms
+        carried_out = "" if done == NOTHING else NAMES[done]
         self._trace.append((carried_out, began, end))
-        over = bool(simulation.state.over[0])
-        info: dict[str, Any] = {
-            "cost": cost,
-            "rewards": dict(zip(TERMS, terms, strict=True)),
+        return {
+            "rewards": dict(zip(TERMS, simulation.terms[0].tolist(), strict=True)),
             "carried_out": carried_out,
-            "reason": REASONS[int(simulation.state.reason[0])],
-            **self._mask(),
+            "reason": REASONS[int(state.reason[0])],
         }
-        if over:
-            self._running = False
-            info |= {
-                "episode_cost": self._episode_cost,
-                "episode_reward": self._episode_reward,
-                **{name: v[0].item() for name, v in simulation.summaries(self._row).items()},
-            }
-        return observations[0], reward, over, False, info
-
-    def _mask(self) -> dict[str, Any]:
-        return {"action_mask": self.simulation.state.mask[0].astype(np.int8)}
-
-    # Information for policies
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """Return the actions that are open, (15,), as MaskablePPO takes them."""
-        mask: NDArray[np.bool_] = self.simulation.state.mask[0].copy()
-        return mask
-
-    def context(self) -> CoordinationContext:
-        """Return the input of a policy, arrays with a first axis of 1."""
-        return self.simulation.contexts(self._row)
-
-    def coordination_spec(self) -> CoordinationSpec:
-        """Return the facts of the run that a policy is reset with."""
-        return self.simulation.spec()
 
     def render(self) -> Any:
         """Return the question: lines ("ansi") or a picture, (540, 960, 3) uint8 ("rgb_array")."""

@@ -12,12 +12,7 @@ from inframind_gym.envs import rendering as paint
 from inframind_gym.envs.coordination.simulation import CoordinationSimulation
 from inframind_gym.envs.rendering import Box, Canvas
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.settings import (
-    AGENTS,
-    COMPLEXITIES,
-    ISSUES,
-    STRATEGIES,
-)
+from inframind_gym.teams.coordination.settings import AGENTS, COMPLEXITIES, ISSUES, STRATEGIES
 from inframind_gym.teams.coordination.state import REASONS
 
 _CLOCK: Final[Box] = (paint.MARGIN, 66, 600, paint.SIZE[1] - paint.MARGIN)

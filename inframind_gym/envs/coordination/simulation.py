@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
-from inframind_gym.envs.coordination.config import CoordinationConfig
-from inframind_gym.envs.coordination.context import (
-    CoordinationContext,
-    CoordinationSpec,
-    contexts,
-)
-from inframind_gym.envs.coordination.observation import OBSERVATION_SIZE, observe
+from inframind_gym.envs.checks import check_options
+from inframind_gym.envs.coordination.config import CoordinationConfig, coordination_config
+from inframind_gym.envs.coordination.context import CoordinationContext, CoordinationSpec, contexts
+from inframind_gym.envs.coordination.observation import HIGH, LOW, observe
+from inframind_gym.envs.observations import ObservationForm
+from inframind_gym.envs.teams import TeamSimulation, term_infos
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.rules import FALLBACK, TERMS, Ints
-from inframind_gym.teams.coordination.scenarios import Scenario
+from inframind_gym.teams.coordination.scenarios import Scenario, find_scenario
 from inframind_gym.teams.coordination.simulate import SimulatedQuestion
 from inframind_gym.teams.coordination.state import (
     ANSWERED,
@@ -28,7 +28,7 @@ from inframind_gym.teams.coordination.state import (
 )
 
 
-class CoordinationSimulation:
+class CoordinationSimulation(TeamSimulation):
     """E questions with the same settings.
 
     Args:
@@ -37,6 +37,7 @@ class CoordinationSimulation:
 
     Attributes:
         settings: constants of the team.
+        scenario: facts of the questions that are given; None: questions are drawn.
         question: what the agents do, and the truth.
         state: what is done, and what is open.
         terms: (E, 5) terms of the last step's reward, in the order of `rules.TERMS`.
@@ -46,8 +47,13 @@ class CoordinationSimulation:
         ConfigError: there is no such team.
     """
 
+    config_of = staticmethod(coordination_config)
+
     def __init__(self, config: CoordinationConfig, num_envs: int) -> None:
-        self.config, self.num_envs = config, num_envs
+        form = ObservationForm(spaces.Box(LOW, HIGH), None)
+        super().__init__(num_envs, form, spaces.Discrete(rules.NUM_ACTIONS))
+        self.config = config
+        self.scenario: Scenario | None = None
         self.settings = config.settings()
         self.question = SimulatedQuestion(
             self.settings,
@@ -60,30 +66,32 @@ class CoordinationSimulation:
         self.state = CoordinationState(self.settings, num_envs, seqs)
         self.terms = np.zeros((num_envs, len(TERMS)))
         self.action = np.zeros(num_envs, np.int64)
-        self._all_rows = np.arange(num_envs)
 
-    def observations(self) -> NDArray[np.float32]:
-        """Return a fresh array (E, d)."""
-        return np.empty((self.num_envs, OBSERVATION_SIZE), np.float32)
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Actions that are open, (E, 15)."""
+        return self.state.mask
+
+    def set_options(self, options: dict[str, Any] | None) -> None:
+        """Take the options of a reset, for the episodes until the next one.
+
+        Raises:
+            ConfigError: an option is unknown, or there is no such scenario.
+        """
+        name = check_options(options, ("scenario",)).get("scenario")
+        self.scenario = None if name is None else find_scenario(str(name))
 
     def start(
         self,
         rows: Ints,
         generators: Sequence[np.random.Generator],
         observations: NDArray[np.float32],
-        scenario: Scenario | None = None,
     ) -> None:
-        """Begin a new episode in some environments.
-
-        Args:
-            rows: (k,) environments.
-            generators: k sources of randomness, one an environment.
-            observations: (E, d), written at `rows`.
-            scenario: facts of the questions that are given.
-        """
+        """See `TeamSimulation`."""
         # `random_raw` is `integers(2**64, dtype=np.uint64)`, ten times as fast.
         keys = np.array([rng.bit_generator.random_raw() for rng in generators], np.uint64)
-        question, model = self.question, self.config.supervisor == "model"
+        question, scenario = self.question, self.scenario
+        model = self.config.supervisor == "model"
         question.start(rows, keys, None if scenario is None else scenario.pinned)
         self.state.begin(
             rows,
@@ -95,21 +103,13 @@ class CoordinationSimulation:
         self.terms[rows], self.action[rows] = 0.0, 0
         observations[rows] = observe(self.state, rows)
 
-    def step(self, actions: Any, observations: NDArray[np.float32]) -> None:
-        """Carry out a decision in every environment; see `step_rows`."""
-        self.step_rows(self._all_rows, actions, observations)
-
-    def step_rows(self, rows: Ints, actions: Any, observations: NDArray[np.float32]) -> None:
-        """Carry out a decision in the environments `rows` (k,) alone.
-
-        Args:
-            rows: (k,) environments.
-            actions: (E,) 0-14.
-            observations: (E, d), written at `rows`.
-        """
+    def step_rows(
+        self, rows: Ints, actions: NDArray[Any], observations: NDArray[np.float32]
+    ) -> None:
+        """See `TeamSimulation`; the actions are (E,) 0-14."""
         state, question = self.state, self.question
         began, tokens = state.elapsed_ms[rows], state.total_tokens[rows]
-        carried = state.decide(rows, np.asarray(actions)[rows])
+        carried = state.decide(rows, actions[rows])
         state.take(rows, carried, question.act(rows, carried, state))
         self.action[rows] = carried
         forced = state.forced(rows)
@@ -120,6 +120,7 @@ class CoordinationSimulation:
                 self.action[forced] = FALLBACK
             else:
                 state.over[forced] = True
+        self.terms = np.zeros_like(self.terms)
         self.terms[rows] = self._rewards(rows, began, tokens)
         observations[rows] = observe(state, rows)
 
@@ -149,6 +150,18 @@ class CoordinationSimulation:
     def over(self) -> NDArray[np.bool_]:
         """Return (E,) whether each episode has ended."""
         return self.state.over.copy()
+
+    def rewards(self) -> NDArray[np.float64]:
+        """Return (E,) rewards of the last step."""
+        return np.asarray(self.terms.sum(axis=1))
+
+    def infos(self) -> dict[str, Any]:
+        """Return terms of the rewards, actions and reasons of the last step."""
+        return {
+            "rewards": term_infos(TERMS, self.terms),
+            "action": self.action.copy(),
+            "reason": self.state.reason.copy(),
+        }
 
     def costs(self) -> NDArray[np.float64]:
         """Return (E,) how far past its deadline each episode ended, over it; 0 while it runs."""
@@ -203,8 +216,6 @@ class CoordinationSimulation:
             "trimmed": state.trimmed[rows].astype(np.int64),
             "trimmed_to_tokens": state.trimmed_to[rows],
         }
-
-    # Information for policies
 
     def contexts(self, rows: Ints, *, truth: bool = False) -> CoordinationContext:
         """Return the input of a policy; `truth` adds the questions, for bounds alone."""

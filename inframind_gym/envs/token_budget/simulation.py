@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
-from inframind_gym.envs.token_budget.config import TokenBudgetConfig
+from inframind_gym.envs.observations import ObservationForm
+from inframind_gym.envs.teams import TeamSimulation, term_infos
+from inframind_gym.envs.token_budget.config import TokenBudgetConfig, token_budget_config
 from inframind_gym.envs.token_budget.context import (
     TokenBudgetContext,
     TokenBudgetSpec,
     Truth,
     contexts,
 )
-from inframind_gym.envs.token_budget.observation import OBSERVATION_SIZE, observe
+from inframind_gym.envs.token_budget.observation import HIGH, LOW, observe
 from inframind_gym.envs.token_budget.reward import TERMS, reward_terms
+from inframind_gym.errors import ActionError
 from inframind_gym.teams.token_budget import rules
-from inframind_gym.teams.token_budget.optimum import solve, state_of
-from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR, STOP, Ints
+from inframind_gym.teams.token_budget.optimum import state_of
+from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR, NUM_ACTIONS, STOP, Ints
 from inframind_gym.teams.token_budget.settings import (
     AGENTS,
     SIZES,
@@ -32,10 +37,11 @@ from inframind_gym.teams.token_budget.state import TeamState
 
 LOGIT_SCALE: Final = 4.0  # of the continuous action
 STOP_ABOVE: Final = 0.5  # last number of the continuous action
+CONTINUOUS_SIZE: Final = 4  # logits of three shares, and of stopping
 _ORDER: Final = np.array([[0, 1, 2], [1, 2, 0], [2, 1, 0]])  # who is called, and who instead
 
 
-class TokenBudgetSimulation:
+class TokenBudgetSimulation(TeamSimulation):
     """E teams with the same settings.
 
     Args:
@@ -53,8 +59,14 @@ class TokenBudgetSimulation:
         ConfigError: there is no such team or profile, or the budget is none of its token units.
     """
 
+    config_of = staticmethod(token_budget_config)
+
     def __init__(self, config: TokenBudgetConfig, num_envs: int) -> None:
-        self.config, self.num_envs = config, num_envs
+        self.has_mask = config.action == "discrete"
+        discrete, numbers = spaces.Discrete(NUM_ACTIONS), (CONTINUOUS_SIZE,)
+        choices = discrete if self.has_mask else spaces.Box(-1.0, 1.0, numbers, np.float32)
+        super().__init__(num_envs, ObservationForm(spaces.Box(LOW, HIGH), None), choices)
+        self.config = config
         self.settings: TeamSettings = load_settings(config.team)
         self.task = make_task(self.settings, config.profile, num_envs)
         paid = config.overhead and self.task.has_overhead
@@ -71,25 +83,29 @@ class TokenBudgetSimulation:
         self.terms = np.zeros((num_envs, len(TERMS)))
         self.tokens, self.action, self._turn = np.zeros((3, num_envs), np.int64)
         self._area = np.zeros(num_envs)
-        self._all_rows = np.arange(num_envs)
 
-    def observations(self) -> NDArray[np.float32]:
-        """Return a fresh array (E, d)."""
-        return np.empty((self.num_envs, OBSERVATION_SIZE), np.float32)
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Calls, cuts, reallocations and stops that are open, (E, 16)."""
+        return self.state.mask
+
+    def checked(self, actions: Any) -> NDArray[Any]:
+        """Return the actions of all environments, (E,) or (E, 4).
+
+        Raises:
+            ActionError: an action of the wrong shape or out of range, or not finite.
+        """
+        if self.has_mask:
+            return super().checked(actions)
+        return continuous_actions(actions, self.num_envs)
 
     def start(
         self,
         rows: Ints,
-        generators: list[np.random.Generator],
+        generators: Sequence[np.random.Generator],
         observations: NDArray[np.float32],
     ) -> None:
-        """Begin a new episode in some environments.
-
-        Args:
-            rows: (k,) environments.
-            generators: k sources of randomness, one an environment.
-            observations: (E, d), written at `rows`.
-        """
+        """See `TeamSimulation`."""
         low, high = self.config.budget_range
         unit = self.settings.token_unit
         keys = np.array([rng.integers(2**64, dtype=np.uint64) for rng in generators])
@@ -115,19 +131,11 @@ class TokenBudgetSimulation:
     def _look(self, rows: Ints) -> None:
         self.state.look(rows, self.task.prompt_estimates(rows), self.task.has_draft(rows))
 
-    def step(self, actions: Any, observations: NDArray[np.float32]) -> None:
-        """Carry out a decision in every environment; see `step_rows`."""
-        self.step_rows(self._all_rows, actions, observations)
-
-    def step_rows(self, rows: Ints, actions: Any, observations: NDArray[np.float32]) -> None:
-        """Carry out a decision in the environments `rows` (k,) alone.
-
-        Args:
-            rows: (k,) environments.
-            actions: (E,) 0-15, or (E, 4) numbers of the continuous action.
-            observations: (E, d), written at `rows`.
-        """
-        chosen = np.asarray(actions)[rows]
+    def step_rows(
+        self, rows: Ints, actions: NDArray[Any], observations: NDArray[np.float32]
+    ) -> None:
+        """See `TeamSimulation`; the actions are (E,) 0-15, or (E, 4) numbers."""
+        chosen = actions[rows]
         discrete = chosen if chosen.ndim == 1 else self._allocate(rows, chosen)
         calling, agents, sizes, limits = self.state.decide(rows, discrete)
         self.action[rows] = discrete
@@ -141,7 +149,8 @@ class TokenBudgetSimulation:
             self.state.score(calling, agents, used, calls.evidence)
             gain[calling], tokens[calling] = calls.gain, used + self.self_eval
             self._area[calling] += before * tokens[calling]
-        self.tokens[rows] = tokens[rows]
+        self.tokens = tokens.astype(np.int64)
+        self.terms = np.zeros_like(self.terms)
         self.terms[rows] = reward_terms(gain[rows], tokens[rows], self.config.price)
         self._look(rows)
         observations[rows] = observe(self.state, rows)
@@ -173,9 +182,23 @@ class TokenBudgetSimulation:
         """Return (E,) whether each episode has ended."""
         return self.state.over.copy()
 
-    def truncated(self) -> NDArray[np.bool_]:
-        """Return (E,) whether each episode has ended by its number of steps alone."""
-        return self.state.truncated
+    def ends(self, rows: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return (E,) whose episodes have ended by a decision, and by their number of steps."""
+        truncated = self.state.truncated
+        return self.state.over & ~truncated, self.state.over & truncated
+
+    def rewards(self) -> NDArray[np.float64]:
+        """Return (E,) rewards of the last step."""
+        return np.asarray(self.terms.sum(axis=1))
+
+    def infos(self) -> dict[str, Any]:
+        """Return terms of the rewards, actions, tokens and reasons of the last step."""
+        return {
+            "rewards": term_infos(TERMS, self.terms),
+            "action": self.action.copy(),
+            "tokens": self.tokens.copy(),
+            "reason": self.state.reason.copy(),
+        }
 
     def costs(self) -> NDArray[np.float64]:
         """Return (E,) shares of the budgets that the last step took."""
@@ -208,11 +231,6 @@ class TokenBudgetSimulation:
             "quality_area": (self._area[rows] + truth * rest) / budget,
         }
 
-    def summary(self, row: int) -> dict[str, Any]:
-        """Return what an episode has come to, see `summaries`."""
-        found = self.summaries(np.array([row]))
-        return {name: value[0].item() for name, value in found.items()}
-
     def event(self, row: int) -> dict[str, Any]:
         """Return the event of a row's last step, an empty dict for a reallocation."""
         action = int(self.action[row])
@@ -221,8 +239,6 @@ class TokenBudgetSimulation:
     def run_id(self, row: int) -> str:
         """Return the name of a row's episode, a function of its seed."""
         return str(uuid.UUID(int=int(self.task.keys[row])))
-
-    # Information for policies
 
     def contexts(self, rows: Ints, *, truth: bool = False) -> TokenBudgetContext:
         """Return the input of a policy; `truth` adds the latent state, for the optimum alone."""
@@ -245,26 +261,6 @@ class TokenBudgetSimulation:
             self.settings, config.price, config.budget_range[1], config.max_steps, self.self_eval
         )
 
-    def optimal_return(self, rows: Ints) -> NDArray[np.float64]:
-        """Return the optimum's expected reward from here on, (k,); NaN for a script."""
-        truth, found = self.truth(rows), np.full(len(rows), np.nan)
-        if truth is None:
-            return found
-        spec, remaining = self.spec(), self.state.ledger.remaining[rows]
-        pairs = np.stack([truth.complexity, truth.value], axis=1)
-        for complexity, value in np.unique(pairs, axis=0):
-            these = np.flatnonzero((pairs == [complexity, value]).all(axis=1))
-            solved = solve(
-                self.settings,
-                int(complexity),
-                spec.max_budget,
-                spec.price,
-                float(value),
-                spec.self_eval,
-            )
-            found[these] = solved.look_up(solved.value, remaining[these], truth.state[these])
-        return found
-
     def table(self, row: int) -> str:
         """Return a team as text, a line an agent."""
         ledger, progress = self.state.ledger, self.state.progress
@@ -280,3 +276,23 @@ class TokenBudgetSimulation:
                 f"{ledger.left[row, i]:8,d}  {last:>8}"
             )
         return "\n".join(lines)
+
+
+def continuous_actions(actions: Any, num_envs: int) -> NDArray[np.float64]:
+    """Return continuous actions as a new array (num_envs, 4).
+
+    Raises:
+        ActionError: a wrong shape, or a number that is not finite.
+    """
+    try:
+        array = np.array(actions, np.float64)
+    except (TypeError, ValueError):
+        raise ActionError(f"actions must be numbers, got {actions!r:.80}") from None
+    if array.size != num_envs * CONTINUOUS_SIZE or array.shape[-1:] != (CONTINUOUS_SIZE,):
+        raise ActionError(
+            f"actions have shape {array.shape}; expected {num_envs} of {CONTINUOUS_SIZE} numbers "
+            "each"
+        )
+    if not np.isfinite(array).all():
+        raise ActionError("actions must be finite numbers, got nan or inf")
+    return array.reshape(num_envs, CONTINUOUS_SIZE)

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from inframind_gym.simulator.jit import make_jit
 from inframind_gym.teams.assignment import rules, simulate
-from inframind_gym.teams.assignment.simulate import Arrivals, Team
+from inframind_gym.teams.assignment.names import Arrivals
+from inframind_gym.teams.assignment.simulate import Team
 
 DRAWS: Final = 20_000  # of each expected reward
 STEADY: Final = 1e-5  # reward a task: a step more that changes the values by no more is the last

@@ -9,13 +9,13 @@ import numpy as np
 from inframind_gym.envs.coordination.context import CoordinationContext, CoordinationSpec
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.coordination.protocol import BaseCoordinationPolicy
-from inframind_gym.teams.coordination.optimum import Solution
-from inframind_gym.teams.coordination.positions import (
+from inframind_gym.teams.coordination.optimum import (
     FLAWED,
     UNJUDGED,
     VALID,
     Facts,
     Position,
+    Solution,
     facts_of,
 )
 from inframind_gym.teams.coordination.rules import Ints

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.teams.assignment import simulate
+from inframind_gym.teams.assignment.names import Arrivals
 from inframind_gym.teams.assignment.rules import AGENTS, CRITERIA, PROVIDERS, TASK_TYPES, agent_of
 from inframind_gym.teams.llm.providers import Simulated
 from inframind_gym.teams.llm.types import Completion, LLMRequest
@@ -29,9 +30,7 @@ class DrawnAnswers:
         num_tasks: Length of the run, by which the drift is timed.
     """
 
-    def __init__(
-        self, team: simulate.Team, seed: int, arrivals: simulate.Arrivals, num_tasks: int
-    ) -> None:
+    def __init__(self, team: simulate.Team, seed: int, arrivals: Arrivals, num_tasks: int) -> None:
         self._team = team
         self._key = simulate.key_of(seed)
         self._drifts = arrivals == "drifting"

@@ -16,6 +16,7 @@ from inframind_gym.errors import ConfigError, friendly, unknown
 from inframind_gym.progress import say
 from inframind_gym.teams.assignment.names import ARRIVALS, ROUTERS, TIES, VARIANTS
 from inframind_gym.teams.runs.store import DEFAULT_FILE, RunLog, RunStore
+from inframind_gym.teams.terminal import AsJson, Runs
 
 if TYPE_CHECKING:
     from inframind_gym.teams.assignment.training import Options, Run
@@ -99,8 +100,8 @@ def run_assignment(
         Path | None,
         typer.Option(help="Prices of models, YAML. Default: the shipped table."),
     ] = None,
-    runs: Annotated[Path, typer.Option("--runs", help="File of runs (SQLite).")] = DEFAULT_FILE,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    runs: Runs = DEFAULT_FILE,
+    as_json: AsJson = False,
 ) -> None:
     """Train four agents to share work under load, and show what was learned.
 

@@ -198,7 +198,7 @@ class QLearningCoordinator(Generic[ActionT]):
 
 
 class FixedRouter:
-    """Base of routers that learn nothing."""
+    """Base of routers that learn nothing; methods are those of `Router`."""
 
     def __init__(self, seed: int = 0) -> None:
         self.actions = list(all_actions())
@@ -211,19 +211,19 @@ class FixedRouter:
         raise NotImplementedError
 
     def select_action(self, task_type: str, load_state: str) -> tuple[int, TaskAssignment]:
-        """See `Router`."""
+        """Return the index of the chosen action, and the action."""
         index = self.choose()
         self._decisions += 1
         return index, self.actions[index]
 
     def update(self, *_: Any, **__: Any) -> None:
-        """See `Router`."""
+        """Learn nothing."""
 
     def ended(self, action_idx: int) -> None:
-        """See `Router`."""
+        """Count nothing."""
 
     def decay_epsilon(self) -> None:
-        """See `Router`."""
+        """Change nothing."""
 
 
 class RandomRouter(FixedRouter):

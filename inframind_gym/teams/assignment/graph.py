@@ -19,8 +19,8 @@ from inframind_gym.teams.assignment.model import (
     AgentState,
     QualityScores,
     TaskAssignment,
-    task_bank,
 )
+from inframind_gym.teams.assignment.names import Arrivals
 from inframind_gym.teams.assignment.states import StateMachine
 from inframind_gym.teams.assignment.tracker import LoadTracker
 from inframind_gym.teams.llm.service import EventLog, LLMService
@@ -92,7 +92,7 @@ class Workflow:
         team: Constants; of a real run only the bank of tasks.
         arrivals: Order in which tasks arrive.
         seed: Seed of tasks and of bootstrap types.
-        log: Where events go; None: nowhere.
+        log: Where events go.
         max_tokens: Most tokens of an agent's answer.
         machine: State machine of the training.
     """
@@ -103,16 +103,15 @@ class Workflow:
     load_tracker: LoadTracker
     agents: dict[str, AgentState]
     team: simulate.Team
-    arrivals: simulate.Arrivals
+    arrivals: Arrivals
     seed: int
-    log: EventLog | None
+    log: EventLog
     max_tokens: int
     machine: StateMachine
 
     def __post_init__(self) -> None:
         self._key = simulate.key_of(self.seed)
         self._draws = Draws(self.seed)
-        self._bank = task_bank(self.team.settings)
         self._place = simulate.NO_TASK  # of the task in the bank
 
     def pick_task(self, state: WorkflowState) -> dict[str, Any]:
@@ -121,7 +120,7 @@ class Workflow:
         ordinals, before = np.array([state["iteration"]]), np.array([self._place])
         place = simulate.next_task(self.team, self.arrivals, self._key, ordinals, before)[0]
         self._place = int(place)
-        return {"task": asdict(self._bank[self._place])}
+        return {"task": self.team.settings.tasks[self._place].model_dump()}
 
     def assign_agent(self, state: WorkflowState) -> dict[str, Any]:
         """Ask the tracker for the load state and the coordinator for an action."""
@@ -207,9 +206,8 @@ class Workflow:
             "task_type": task_type,
             **_present(state["llm_response_meta"]),
         }
-        if self.log is not None:
-            scores = {"scores": state["scores"], "adjusted_reward": adjusted}
-            self.log.append("iteration", {"iteration": iteration, **told, **scores, **snapshot})
+        scores = {"scores": state["scores"], "adjusted_reward": adjusted}
+        self.log.append("iteration", {"iteration": iteration, **told, **scores, **snapshot})
         self.machine.enter("CheckingDone")
         return {
             "adjusted_reward": adjusted,

@@ -16,7 +16,6 @@ from inframind_gym.teams.assignment.rules import (
     agent_of,
     provider_of,
 )
-from inframind_gym.teams.assignment.settings import AssignmentSettings, load_team
 
 
 class LLMProvider(StrEnum):
@@ -45,25 +44,6 @@ AGENT_SYSTEM: Final = {  # system prompt of each role
     AgentRole.VALIDATOR: "You are a validator. Look for errors, contradictions and gaps, and give "
     "a clear verdict with reasons. Be concise.",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One task.
-
-    Attributes:
-        id: Its name.
-        description: What is to be done.
-        task_type: One of `rules.TASK_TYPES`.
-        complexity: From 0 to 1.
-        priority: From 0 to 1.
-    """
-
-    id: str
-    description: str
-    task_type: str
-    complexity: float
-    priority: float
 
 
 @dataclass(slots=True)
@@ -137,11 +117,3 @@ def all_actions() -> tuple[TaskAssignment, ...]:
 def all_agents() -> dict[str, AgentState]:
     """Return a new pool of agents, one a role, in the order of `rules.AGENTS`."""
     return {name: AgentState(name, AgentRole(name), LLMProvider.OPENAI) for name in AGENTS}
-
-
-def task_bank(settings: AssignmentSettings | None = None) -> tuple[Task, ...]:
-    """Return the bank of tasks; of the shipped constants if there are no others."""
-    return tuple(
-        Task(task.id, task.description, task.task_type, task.complexity, task.priority)
-        for task in (settings or load_team()).tasks
-    )

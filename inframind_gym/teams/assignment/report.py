@@ -13,6 +13,7 @@ from rich.text import Text
 from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
 from inframind_gym.teams.assignment.model import TaskAssignment
 from inframind_gym.teams.assignment.training import Run
+from inframind_gym.teams.terminal import plain_table
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
@@ -38,7 +39,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     if summary["unpriced_models"]:
         names = ", ".join(summary["unpriced_models"])
         rows["no price for"] = f"{names}: counted as 0 USD; give --prices FILE"
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = plain_table()
     for name, value in rows.items():
         table.add_row(name, Text(value))
     return table
@@ -46,11 +47,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 def policy_table(coordinator: QLearningCoordinator[TaskAssignment]) -> Table:
     """Return the greedy action of each task type while load is balanced."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("task type", "agent", "provider"):
-        table.add_column(column)
-    table.add_column("Q", justify="right")
-    table.add_column("tried", justify="right")
+    table = plain_table("task type", "agent", "provider", ">Q", ">tried")
     for task_type, best in coordinator.policy().items():
         if best is None:
             table.add_row(task_type, "–", "–", "", "0")
@@ -91,10 +88,7 @@ def visited_states(coordinator: QLearningCoordinator[TaskAssignment]) -> list[st
 
 def cost_table(by_model: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return calls, tokens and USD by model."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("model")
-    for column in ("calls", "input tokens", "output tokens", "USD"):
-        table.add_column(column, justify="right")
+    table = plain_table("model", ">calls", ">input tokens", ">output tokens", ">USD")
     for model, spent in by_model.items():
         tokens = (f"{spent[key]:,}" for key in ("input_tokens", "output_tokens"))
         table.add_row(model, str(spent["calls"]), *tokens, f"{spent['cost_usd']:.4f}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from inframind_gym.simulator import rng
 from inframind_gym.simulator.jit import make_jit
 from inframind_gym.simulator.rng import normal
+from inframind_gym.teams.assignment.names import ARRIVALS, Arrivals
 from inframind_gym.teams.assignment.rules import (
     AGENTS,
     CRITERIA,
@@ -27,15 +28,9 @@ from inframind_gym.teams.assignment.rules import (
     agent_of,
     provider_of,
 )
-from inframind_gym.teams.assignment.settings import (
-    DEFAULT_TEAM,
-    AssignmentSettings,
-    load_team,
-)
+from inframind_gym.teams.assignment.settings import DEFAULT_TEAM, AssignmentSettings, load_team
 from inframind_gym.teams.llm.prices import shipped_prices
 
-Arrivals = Literal["uniform", "skewed", "bursty", "drifting"]
-ARRIVALS: Final[tuple[Arrivals, ...]] = get_args(Arrivals)
 NO_TASK: Final = -1
 _CHARS_PER_TOKEN: Final = 4.0
 JUDGED_CHARS: Final = 2000  # of an answer that the judge reads

@@ -48,13 +48,13 @@ class StateMachine:
 
     Args:
         name: "training" or "production".
-        log: Where events go; None: nowhere.
+        log: Where events go.
 
     Attributes:
         state: Where it is.
     """
 
-    def __init__(self, name: str, log: EventLog | None) -> None:
+    def __init__(self, name: str, log: EventLog) -> None:
         self.name = name
         self.state = "Start"
         self._log = log
@@ -72,5 +72,4 @@ class StateMachine:
         if state not in MACHINES[self.name].get(self.state, ()):
             raise InfraMindError(f"{self.name}: no arrow leads from {self.state} to {state}.")
         self.state = state
-        if self._log is not None:
-            self._log.append("state", {"machine": self.name, "state": state, **data})
+        self._log.append("state", {"machine": self.name, "state": state, **data})

@@ -18,7 +18,7 @@ from inframind_gym.teams.assignment.model import AGENT_SYSTEM, AgentState
 from inframind_gym.teams.assignment.names import VARIANTS, Variant
 from inframind_gym.teams.assignment.states import StateMachine
 from inframind_gym.teams.assignment.tracker import LoadTracker
-from inframind_gym.teams.llm.service import EventLog, LLMService
+from inframind_gym.teams.llm.service import EventLog, LLMService, NoLog
 from inframind_gym.teams.llm.types import BudgetError, LLMError
 
 MAX_RPM: Final = 60
@@ -91,12 +91,12 @@ class ProductionMultiAgentSystem:
         self.request_log: list[dict[str, Any]] = []
         self._rejected = self._failed = 0
         self._clock = clock
-        self._log = log
+        self._log: EventLog = log or NoLog()
         self._team = team or simulate.team()
         self._ordinal = first_ordinal
         self._draws = Draws(seed)
         self._max_tokens = max_tokens
-        self.machine = StateMachine("production", log)
+        self.machine = StateMachine("production", self._log)
         self.machine.enter("Ready")
 
     def process(self, description: str, task_type: str) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class ProductionMultiAgentSystem:
             outcome = "answered"
         except (LLMError, BudgetError) as error:
             result["error"] = str(error)
-            self._note("request_failed", result)
+            self._log.append("request_failed", result)
         finally:  # whatever happened, the next request is taken
             self._failed += outcome == "failed"
             self.machine.enter("Ready", outcome=outcome)
@@ -203,12 +203,8 @@ class ProductionMultiAgentSystem:
         result |= {"reward": adjusted, "raw_reward": raw, "load_penalty": penalty}
         result["scores"] = scores.model_dump()
         self.machine.enter("Logging")
-        self._note("request", {"ordinal": ordinal, "action_idx": index, **result})
+        self._log.append("request", {"ordinal": ordinal, "action_idx": index, **result})
         self.request_log.append(result)
-
-    def _note(self, kind: str, data: dict[str, Any]) -> None:
-        if self._log is not None:
-            self._log.append(kind, data)
 
     def health(self) -> dict[str, Any]:
         """Return the state of the system: requests, money, agents, load."""

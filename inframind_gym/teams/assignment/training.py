@@ -9,11 +9,7 @@ from typing import Any
 
 from inframind_gym.teams.assignment import rules, simulate
 from inframind_gym.teams.assignment.answers import DrawnAnswers
-from inframind_gym.teams.assignment.coordinator import (
-    FIXED_ROUTERS,
-    QLearningCoordinator,
-    Router,
-)
+from inframind_gym.teams.assignment.coordinator import FIXED_ROUTERS, QLearningCoordinator, Router
 from inframind_gym.teams.assignment.graph import (
     ITERATIONS,
     MAX_TOKENS,
@@ -24,13 +20,13 @@ from inframind_gym.teams.assignment.graph import (
 )
 from inframind_gym.teams.assignment.judge import LLMJudge
 from inframind_gym.teams.assignment.model import AgentState, LLMProvider, all_actions, all_agents
-from inframind_gym.teams.assignment.names import Ties, Variant
+from inframind_gym.teams.assignment.names import Arrivals, Ties, Variant
 from inframind_gym.teams.assignment.settings import DEFAULT_TEAM
 from inframind_gym.teams.assignment.states import StateMachine
 from inframind_gym.teams.assignment.system import MAX_RPM, ProductionMultiAgentSystem
 from inframind_gym.teams.assignment.tracker import LoadTracker
 from inframind_gym.teams.llm.prices import Prices
-from inframind_gym.teams.llm.service import EventLog, LLMService
+from inframind_gym.teams.llm.service import EventLog, LLMService, NoLog
 from inframind_gym.teams.llm.types import Provider
 
 
@@ -55,7 +51,7 @@ class Options:
     team: str = DEFAULT_TEAM
     iterations: int = ITERATIONS
     seed: int = 0
-    arrivals: simulate.Arrivals = "uniform"
+    arrivals: Arrivals = "uniform"
     router: str = "q_learning"
     variant: Variant = "source"
     ties: Ties = "first"
@@ -89,7 +85,7 @@ class Run:
     tracker: LoadTracker
     agents: dict[str, AgentState]
     machine: StateMachine
-    log: EventLog | None = None
+    log: EventLog
     final: WorkflowState | None = None
     elapsed_s: float = 0.0
     costs: dict[str, Any] = field(default_factory=dict)
@@ -196,7 +192,7 @@ def make_run(
     Raises:
         ConfigError: The constants are wrong.
     """
-    team = simulate.team(options.team)
+    team, log = simulate.team(options.team), log or NoLog()
     if providers is None:
         drawn = DrawnAnswers(team, options.seed, options.arrivals, options.iterations)
         providers = drawn.providers()

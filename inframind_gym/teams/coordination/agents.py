@@ -13,10 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from inframind_gym.teams.coordination.contracts import (
-    Document,
-    Issue,
-)
+from inframind_gym.teams.coordination.contracts import Document, Issue
 from inframind_gym.teams.token_budget.agents import Prompt
 
 MOST_SOURCE_CHARS: Final = 2_000  # of one passage in a prompt

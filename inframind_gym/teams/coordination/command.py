@@ -14,6 +14,7 @@ from rich.console import Console
 from inframind_gym.errors import ConfigError, friendly
 from inframind_gym.progress import say
 from inframind_gym.teams.runs.store import DEFAULT_FILE, RunLog, RunStore
+from inframind_gym.teams.terminal import AsJson, ProviderName, Runs
 
 if TYPE_CHECKING:
     from inframind_gym.teams.coordination.graph import Pause, Reply
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
 
 TEAM: Final = "coordination"
 
-ProviderName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME|URL",
-        help="simulated, openai, anthropic, or the base URL of an OpenAI-compatible server.",
-    ),
-]
 Model = Annotated[
     str | None,
     typer.Option(help="Model of the provider. Default: $MODEL_PATH.", show_default=False),
@@ -52,7 +46,6 @@ Rewrite = Annotated[
 EnvFile = Annotated[
     Path | None, typer.Option(help="Variables of the team. Default: .env, if there is one.")
 ]
-Runs = Annotated[Path, typer.Option("--runs", help="File of runs (SQLite).")]
 
 
 def run_coordination(
@@ -86,7 +79,7 @@ def run_coordination(
     ] = None,
     env_file: EnvFile = None,
     runs: Runs = DEFAULT_FILE,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Answer a question from texts with five agents before a deadline, sources included.
 

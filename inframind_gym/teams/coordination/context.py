@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import Field, model_validator
 
 from inframind_gym.configs import PositiveInt, StrictModel
-from inframind_gym.errors import ConfigError, require, unknown
+from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.estimate.architecture import find_architecture
 from inframind_gym.teams.llm.types import CHARS_PER_TOKEN
 
@@ -114,29 +114,20 @@ class ContextManager:
 
     Args:
         limits: Lengths; None: the defaults of `ContextLimits`.
-        model: Model whose cache is accounted, see `kv_bytes_per_token`.
-        kv_dtype: Type of its cache.
         count: Tokens of one message; `message_tokens` by default.
     """
 
     def __init__(
         self,
         limits: ContextLimits | None = None,
-        model: str = MODEL,
-        kv_dtype: str = "fp8",
         count: Callable[[Any], int] = message_tokens,
     ) -> None:
         self.limits = limits or ContextLimits()
-        self._kv_bytes = kv_bytes_per_token(model, kv_dtype)
         self._count = count
 
     def estimate_tokens(self, messages: Sequence[Any]) -> int:
         """Return the tokens of a conversation."""
         return sum(map(self._count, messages))
-
-    def kv_gib(self, messages: Sequence[Any]) -> float:
-        """Return the GiB that the keys and values of a conversation take."""
-        return self.estimate_tokens(messages) * self._kv_bytes / GIB
 
     def trim(self, messages: Sequence[Any], target_tokens: int | None = None) -> Trimmed:
         """Cut a conversation to a length, however long it is.
@@ -165,9 +156,7 @@ class ContextManager:
             [messages[i] for i in chosen], len(messages) - len(chosen), before, after, target
         )
 
-    def pre_model_hook(
-        self, state: Mapping[str, Any], *, permanent: bool = False
-    ) -> dict[str, Any]:
+    def pre_model_hook(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return LangGraph's update of a state before a call of the model, for graphs of yours.
 
         The reducer of `messages` merges what a node returns into what is there, so that a shorter
@@ -175,32 +164,19 @@ class ContextManager:
 
         Args:
             state: Has ``messages``.
-            permanent: Replace the conversation itself (messages of LangChain alone), instead of
-                what the model gets of it.
 
         Returns:
-            ``llm_input_messages``, or ``messages`` with the removal of all in front;
-            ``context_trimmed`` and ``tokens_trimmed``.
-
-        Raises:
-            ConfigError: `permanent` without LangGraph.
+            ``llm_input_messages``, ``context_trimmed`` and ``tokens_trimmed``.
         """
         messages = list(state.get("messages", ()))
         total = self.estimate_tokens(messages)
         too_long = total > self.limits.trim_above_tokens
         found = self.trim(messages) if too_long else Trimmed(messages, 0, total, total, total)
-        update: dict[str, Any] = {
+        return {
+            "llm_input_messages": found.messages,
             "context_trimmed": found.num_dropped > 0,
             "tokens_trimmed": found.tokens_before - found.tokens_after,
         }
-        if not permanent:
-            return update | {"llm_input_messages": found.messages}
-        if not found.num_dropped:
-            return update
-        graph = require("langgraph.graph.message", "trimming a state for good", "teams")
-        core = require("langchain_core.messages", "trimming a state for good", "teams")
-        removal = core.RemoveMessage(id=graph.REMOVE_ALL_MESSAGES)
-        return update | {"messages": [removal, *found.messages]}
 
     def post_model_hook(
         self, state: Mapping[str, Any], clock: Callable[[], float] = time.time
@@ -215,6 +191,7 @@ class ContextManager:
         if state.get("output_mode") != "structured":
             return {}
         seen = state.get("llm_input_messages", state.get("messages", ()))
+        tokens = self.estimate_tokens(seen)
         return {
             "response": {
                 "content": state.get("response"),
@@ -223,8 +200,8 @@ class ContextManager:
                 "context_optimized": bool(state.get("context_trimmed", False)),
             },
             "metadata": {
-                "context_used": self.estimate_tokens(seen),
-                "kv_cache_usage_gb": self.kv_gib(seen),
+                "context_used": tokens,
+                "kv_cache_usage_gb": kv_gib(tokens),
                 "parallel_execution_active": bool(state.get("parallel_tool_calls", False)),
             },
         }

@@ -129,25 +129,6 @@ class Validation(StrictModel):
     suggested_action: Action
 
 
-class Handoff(StrictModel):
-    """One message of the coordination.
-
-    Attributes:
-        kind: "handoff" to an agent, "handoff_back" to the supervisor, or "forward" of an agent's
-            message to the user as it is.
-        sender: Who hands over.
-        receiver: To whom.
-        iteration: Decision that it belongs to, from 1.
-        content: What is handed over, in a line.
-    """
-
-    kind: Literal["handoff", "handoff_back", "forward"]
-    sender: str
-    receiver: str
-    iteration: int
-    content: str
-
-
 class AgentResponse(StrictModel):
     """Answer to a query.
 

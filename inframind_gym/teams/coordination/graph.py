@@ -12,11 +12,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Annotated, Any, Final, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.teams.coordination.contracts import Handoff
 from inframind_gym.teams.llm.service import EventLog
+
+if TYPE_CHECKING:
+    from inframind_gym.teams.coordination.session import Session
 
 SUPERVISOR: Final = "supervisor"
 HUMAN: Final = "human"  # gives the answer to the user
@@ -80,30 +82,7 @@ class Reply:
 
 
 Ask = Callable[[Pause], Reply | Awaitable[Reply]]
-
-
-class Player(Protocol):
-    """What the nodes do; a `Session`."""
-
-    async def supervise(self) -> tuple[list[Task], list[dict[str, Any]]]:
-        """Take back what came, decide, and return tasks and messages."""
-        ...
-
-    async def work(self, task: Task) -> list[dict[str, Any]]:
-        """Carry out a task and return messages."""
-        ...
-
-    def seen(self, node: str) -> Any:
-        """Return what a person sees at a node."""
-        ...
-
-    def replace(self, node: str, value: Any) -> None:
-        """Put a person's value in place of what there was."""
-        ...
-
-    def stop(self) -> None:
-        """End without an answer, at a person's word."""
-        ...
+TimedAsk = Callable[[Pause], Awaitable[Reply]]
 
 
 def has_langgraph() -> bool:
@@ -112,10 +91,10 @@ def has_langgraph() -> bool:
 
 
 async def play(
-    player: Player,
+    player: Session,
     before: Sequence[str] = (),
     after: Sequence[str] = (),
-    ask: Ask | None = None,
+    ask: TimedAsk | None = None,
 ) -> list[dict[str, Any]]:
     """Play a query to its end and return the messages of the coordination.
 
@@ -124,12 +103,17 @@ async def play(
         before, after: Nodes at which a person is asked.
         ask: Asks; without it nobody is asked.
     """
-    stops = (frozenset(before), frozenset(after)) if ask is not None else (frozenset(),) * 2
     run = _langgraph if has_langgraph() else _plain_loop
-    return await run(player, *stops, ask)
+    if ask is None:
+        return await run(player, frozenset(), frozenset(), _nobody)
+    return await run(player, frozenset(before), frozenset(after), ask)
 
 
-def timed(ask: Ask | None, pause: Callable[[float], None], log: EventLog) -> Ask | None:
+async def _nobody(at: Pause) -> Reply:
+    return Reply()
+
+
+def timed(ask: Ask | None, pause: Callable[[float], None], log: EventLog) -> TimedAsk | None:
     """Return `ask` with its seconds told to `pause`: a person's time does not count."""
     if ask is None:
         return None
@@ -150,11 +134,11 @@ def timed(ask: Ask | None, pause: Callable[[float], None], log: EventLog) -> Ask
     return timing
 
 
-async def _asked(player: Player, ask: Ask, when: Literal["before", "after"], node: str) -> bool:
+async def _asked(
+    player: Session, ask: TimedAsk, when: Literal["before", "after"], node: str
+) -> bool:
     """Ask a person and return whether the query goes on."""
-    reply = ask(Pause(when, node, player.seen(node)))
-    if isinstance(reply, Awaitable):
-        reply = await reply
+    reply = await ask(Pause(when, node, player.seen(node)))
     if not reply.goes_on:
         player.stop()
     elif reply.value is not None:
@@ -163,7 +147,7 @@ async def _asked(player: Player, ask: Ask, when: Literal["before", "after"], nod
 
 
 async def _langgraph(
-    player: Player, before: frozenset[str], after: frozenset[str], ask: Ask | None
+    player: Session, before: frozenset[str], after: frozenset[str], ask: TimedAsk
 ) -> list[dict[str, Any]]:
     from langgraph.checkpoint.memory import InMemorySaver
     from langgraph.graph import END, START, StateGraph
@@ -201,7 +185,6 @@ async def _langgraph(
         waits = stopped.next[0]
         is_before = waits != SUPERVISOR
         node = waits if is_before else state["tasks"][-1]["node"]
-        assert ask is not None
         if not await _asked(player, ask, "before" if is_before else "after", node):
             break
         state = await app.ainvoke(None, options)
@@ -209,7 +192,7 @@ async def _langgraph(
 
 
 async def _plain_loop(
-    player: Player, before: frozenset[str], after: frozenset[str], ask: Ask | None
+    player: Session, before: frozenset[str], after: frozenset[str], ask: TimedAsk
 ) -> list[dict[str, Any]]:
     handoffs: list[dict[str, Any]] = []
     while True:
@@ -218,22 +201,31 @@ async def _plain_loop(
         if not tasks:
             return handoffs
         node = tasks[0]["node"]
-        if node in before and not await _asked(player, _there(ask), "before", node):
+        if node in before and not await _asked(player, ask, "before", node):
             return handoffs
         for back in await asyncio.gather(*map(player.work, tasks)):
             handoffs += back
         if node == HUMAN:
             return handoffs
-        if node in after and not await _asked(player, _there(ask), "after", node):
+        if node in after and not await _asked(player, ask, "after", node):
             return handoffs
 
 
-def _there(ask: Ask | None) -> Ask:
-    assert ask is not None
-    return ask
+def message(
+    kind: Literal["handoff", "handoff_back", "forward"],
+    sender: str,
+    receiver: str,
+    iteration: int,
+    content: str,
+) -> dict[str, Any]:
+    """Return a message of the coordination as plain data.
 
-
-def message(kind: str, sender: str, receiver: str, iteration: int, content: str) -> dict[str, Any]:
-    """Return a message of the coordination as plain data."""
+    Args:
+        kind: "handoff" to an agent, "handoff_back" to the supervisor, or "forward" of an agent's
+            message to the user as it is.
+        sender, receiver: Who hands over, and to whom.
+        iteration: Decision that it belongs to, from 1.
+        content: What is handed over; its first 200 characters are kept.
+    """
     fields = {"kind": kind, "sender": sender, "receiver": receiver, "iteration": iteration}
-    return Handoff.model_validate({**fields, "content": content[:200]}).model_dump()
+    return {**fields, "content": content[:200]}

@@ -14,6 +14,7 @@ from inframind_gym.teams.coordination.acceptance import Result
 from inframind_gym.teams.coordination.context import kv_gib
 from inframind_gym.teams.coordination.contracts import AgentResponse
 from inframind_gym.teams.coordination.scenarios import SCENARIOS
+from inframind_gym.teams.terminal import plain_table
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line breaks
 BAR: Final = 24  # characters of the context bar
@@ -65,12 +66,7 @@ def _say(console: Console, text: str) -> None:
 
 def trace_table(told: dict[str, Any]) -> Table:
     """Return the decisions, a line each, with the time at which they were taken."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("#", justify="right")
-    table.add_column("decision")
-    table.add_column("at s", justify="right")
-    table.add_column("passages", justify="right")
-    table.add_column("context", justify="right")
+    table = plain_table(">#", "decision", ">at s", ">passages", ">context")
     for step in told["decisions"]:
         why = f" ({step['forced']})" if "forced" in step else ""
         why += " (not open)" if step.get("refused") else ""

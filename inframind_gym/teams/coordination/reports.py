@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from inframind_gym.teams.coordination import rules
+from inframind_gym.teams.coordination.context import Trimmed
 from inframind_gym.teams.coordination.contracts import Document, Plan, Retrieved, Route, Validation
 from inframind_gym.teams.coordination.outcomes import FAILURES, Outcome
 from inframind_gym.teams.coordination.settings import (
@@ -73,10 +74,9 @@ def outcome_of(
             outcome.failed[0] = AGENTS.index(AGENT_OF.get(report.agent, report.agent))
             kind = FAILURES.index(report.failure)
             outcome.failure[0] = max(int(outcome.failure[0]), kind)
-    for agent, put in _PUT.items():
-        values = [r.value for r in reports if r.agent == agent and not r.failure]
-        if values:
-            put(outcome, values)
+    for report in reports:
+        outcome.drafted[0] |= report.agent == "draft" and not report.failure
+        _put(outcome, report.value)
     found = [r.value for r in reports if r.agent == "retrieval" and not r.failure]
     if found:
         _searched(outcome, found, set(known))
@@ -97,41 +97,22 @@ def _tokens(documents: Sequence[Document]) -> int:
     return sum(estimate_tokens(document.text) for document in documents)
 
 
-def _routed(outcome: Outcome, values: list[Route]) -> None:
-    route = values[-1]
-    outcome.strategy[0] = STRATEGIES.index(route.strategy)
-    outcome.complexity[0] = COMPLEXITIES.index(route.complexity)
-    outcome.needs_planning[0], outcome.confidence[0] = route.needs_planning, route.confidence
-
-
-def _planned(outcome: Outcome, values: list[Plan]) -> None:
-    outcome.subtasks[0] = len(values[-1].sub_tasks)
-
-
-def _drafted(outcome: Outcome, values: list[Any]) -> None:
-    outcome.drafted[0] = True
-
-
-def _judged(outcome: Outcome, values: list[Validation]) -> None:
-    told = values[-1]
-    outcome.judged[0], outcome.valid[0] = True, told.valid
-    outcome.verdict[0] = told.confidence
-    for issue in told.issues:
-        outcome.issues[0, ISSUES.index(issue.type)] += 1
-        grade = 1 + SEVERITIES.index(issue.severity)
-        outcome.severity[0] = max(int(outcome.severity[0]), grade)
-
-
-def _used(outcome: Outcome, values: list[Any]) -> None:
-    trimmed = values[-1]
-    if not isinstance(trimmed, str):
-        outcome.context[0] = trimmed.tokens_after - trimmed.tokens_before
-
-
-_PUT: Final[dict[str, Callable[[Outcome, list[Any]], None]]] = {
-    "router": _routed,
-    "planner": _planned,
-    "draft": _drafted,
-    "validation": _judged,
-    "tools": _used,
-}
+def _put(outcome: Outcome, value: Any) -> None:
+    """Add what an agent or a tool has returned; None after a failure."""
+    match value:
+        case Route():
+            outcome.strategy[0] = STRATEGIES.index(value.strategy)
+            outcome.complexity[0] = COMPLEXITIES.index(value.complexity)
+            outcome.needs_planning[0] = value.needs_planning
+            outcome.confidence[0] = value.confidence
+        case Plan():
+            outcome.subtasks[0] = len(value.sub_tasks)
+        case Validation():
+            outcome.judged[0], outcome.valid[0] = True, value.valid
+            outcome.verdict[0] = value.confidence
+            for issue in value.issues:
+                outcome.issues[0, ISSUES.index(issue.type)] += 1
+                grade = 1 + SEVERITIES.index(issue.severity)
+                outcome.severity[0] = max(int(outcome.severity[0]), grade)
+        case Trimmed():
+            outcome.context[0] = value.tokens_after - value.tokens_before

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from inframind_gym.teams.coordination.contracts import Document, Retrieved, Strategy
+from inframind_gym.teams.coordination.retrieval.retriever import RRF
 from inframind_gym.teams.coordination.retrieval.text import terms
 from inframind_gym.teams.coordination.screen import screen
 from inframind_gym.teams.llm.service import EventLog
 
-RRF: Final = 60.0  # constant of reciprocal rank fusion in retrieval
 _EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
 
 
@@ -45,7 +45,7 @@ async def search(
     queries: Sequence[str],
     strategy: Strategy,
     top_k: int,
-    log: EventLog | None,
+    log: EventLog,
 ) -> Retrieved:
     """Search in a thread of its own; passages that look like an injection are withheld.
 
@@ -55,7 +55,7 @@ async def search(
         queries: Its forms, the best first.
         strategy: Of the search.
         top_k: Documents at most.
-        log: Where passages that are withheld are written; None: nowhere.
+        log: Where passages that are withheld are written.
     """
     documents = await asyncio.to_thread(searcher.retrieve, queries, strategy, top_k)
     kept, withheld = [], []
@@ -63,11 +63,9 @@ async def search(
         found = screen(document.text, "document")
         if found.is_attack:
             withheld.append((document.doc_id, found.reason))
+            log.append("passage_withheld", {"doc_id": document.doc_id, "reason": found.reason})
         else:
             kept.append(document)
-    for doc_id, reason in withheld:
-        if log is not None:
-            log.append("passage_withheld", {"doc_id": doc_id, "reason": reason})
     return Retrieved(
         sub_task=question,
         strategy=strategy,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -25,8 +25,7 @@ from inframind_gym.teams.coordination.options import QuerySettings
 from inframind_gym.teams.coordination.reports import Report, outcome_of
 from inframind_gym.teams.coordination.settings import CoordinationSettings
 from inframind_gym.teams.coordination.state import REASONS, CoordinationState
-from inframind_gym.teams.coordination.tasks import waves_of
-from inframind_gym.teams.coordination.work import Work
+from inframind_gym.teams.coordination.work import Work, waves_of
 from inframind_gym.teams.coordination.workers import Workers
 from inframind_gym.teams.llm.service import EventLog, LLMService
 
@@ -34,13 +33,7 @@ _ROW: Final = np.zeros(1, np.int64)
 _HANDING_OVER_S: Final = 0.05  # between the end of the fallback and the hard deadline
 _LEAST_FALLBACK_S: Final = 0.3  # that the fallback gets even if a policy has used up all the time
 
-
-class Decider(Protocol):
-    """A policy for one query, already reset."""
-
-    def __call__(self, state: CoordinationState) -> int | Awaitable[int]:
-        """Return an action, 0-14, or one that is to be awaited."""
-        ...
+Decider = Callable[[CoordinationState], int | Awaitable[int]]  # a policy that was reset
 
 
 class Session:
@@ -186,7 +179,13 @@ class Session:
         """Who wrote the answer."""
         return "fallback" if REASONS[int(self.state.reason[0])] != "answer" else "synthesis"
 
-    def _message(self, kind: str, sender: str, receiver: str, content: str) -> dict[str, Any]:
+    def _message(
+        self,
+        kind: Literal["handoff", "handoff_back", "forward"],
+        sender: str,
+        receiver: str,
+        content: str,
+    ) -> dict[str, Any]:
         return message(kind, sender, receiver, int(self.state.iteration[0]), content)
 
     # The agents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -19,13 +19,14 @@ from inframind_gym.configs import (
     load_yaml_model,
 )
 from inframind_gym.teams.coordination.context import ContextLimits
+from inframind_gym.teams.coordination.contracts import Complexity, IssueType, Severity, Strategy
 
 DEFAULT: Final = "coordination"
 AGENTS: Final = ("router", "planner", "retrieval", "synthesis", "validation")
-STRATEGIES: Final = ("vector", "hybrid", "graphrag")
-COMPLEXITIES: Final = ("simple", "medium", "complex")
-ISSUES: Final = ("hallucination", "missing_source", "inaccuracy")
-SEVERITIES: Final = ("low", "medium", "high")
+STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
+COMPLEXITIES: Final[tuple[str, ...]] = get_args(Complexity)
+ISSUES: Final[tuple[str, ...]] = get_args(IssueType)
+SEVERITIES: Final[tuple[str, ...]] = get_args(Severity)
 
 Two = tuple[Fraction, Fraction]
 Three = tuple[Fraction, Fraction, Fraction]

@@ -45,9 +45,7 @@ from inframind_gym.teams.coordination.rules import (
     Bools,
     Ints,
 )
-from inframind_gym.teams.coordination.settings import (
-    COMPLEXITIES,
-)
+from inframind_gym.teams.coordination.settings import COMPLEXITIES
 from inframind_gym.teams.coordination.state import CoordinationState
 
 _PLACES: Final = np.arange(FACETS)

@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.mask import open_actions
 from inframind_gym.teams.coordination.outcomes import Outcome
 from inframind_gym.teams.coordination.rules import (
     AGENT_OF,
@@ -20,8 +19,11 @@ from inframind_gym.teams.coordination.rules import (
     FALLBACK,
     NOTHING,
     PARALLEL,
+    PLAN,
     REGENERATE,
+    RETRIEVE,
     REWRITE,
+    ROUTE,
     SYNTHESIS,
     SYNTHESIZE,
     TRIM,
@@ -112,7 +114,34 @@ class CoordinationState:
         tokens = self.settings.tokens
         self.unread[rows] = tokens.query
         self.context[rows] = history + tokens.instructions + tokens.query
-        self.mask[rows] = open_actions(self, rows)
+        self.mask[rows] = self._open(rows)
+
+    def _open(self, rows: Ints) -> Bools:
+        """Return the mask of some questions (k,), (k, 15)."""
+        limits, mask = self.settings.limits, np.zeros((len(rows), rules.NUM_ACTIONS), np.bool_)
+        pending, planned = self.pending[rows], self.planned[rows]
+        grounded = (self.docs[rows] > 0) | self.refers[rows]
+        mask[:, ROUTE] = ~self.routed[rows]
+        mask[:, PLAN] = ~planned
+        again = ~self.searched[rows]
+        mask[:, RETRIEVE:PARALLEL] = (planned & (pending > 0))[:, None] | again
+        mask[:, PARALLEL:REWRITE] = (pending > 1)[:, None]
+        mask[:, REWRITE] = ~self.rewritten[rows]
+        mask[:, SYNTHESIZE] = (self.searches[rows] > 1) & ~self.merged[rows]
+        mask[:, VALIDATE] = grounded & ~self.judged[rows]
+        mask[:, TRIM] = self.context[rows] > self.settings.context.trim_to_tokens
+        mask[:, TRIM] &= ~self.trimmed[rows]
+        mask[:, ANSWER] = grounded
+        few = self.regenerations[rows] < rules.MOST_REGENERATIONS
+        mask[:, REGENERATE] = self.drafted[rows] & few
+        spent = self.retries[rows] >= limits.max_retries
+        broken = self.failed[rows] & spent[:, None]
+        mask &= ~np.where(AGENT_OF < 0, False, broken[:, AGENT_OF])
+        mask[:, VALIDATE] &= self.drafted[rows] | ~broken[:, SYNTHESIS]
+        forward = self.drafted[rows]  # a draft is passed on without a call
+        mask[:, ANSWER] |= grounded & forward
+        mask[:, FALLBACK] = True
+        return mask
 
     def known_complexity(self, rows: Ints) -> Ints:
         """Return (k,) the complexity that the router named, before it that of the words."""
@@ -192,7 +221,7 @@ class CoordinationState:
         self.over_threshold[rows] = np.maximum(self.over_threshold[rows], excess)
         self.reason[rows[self.context[rows] > limits.max_tokens]] = OVERFLOWED
         self.over[rows] = self.reason[rows] != RUNNING
-        self.mask[rows] = open_actions(self, rows)
+        self.mask[rows] = self._open(rows)
 
     def forced(self, rows: Ints) -> Ints:
         """Return those of `rows` (k,) that must fall back now, and note why.

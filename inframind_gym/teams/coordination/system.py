@@ -45,18 +45,13 @@ from inframind_gym.teams.coordination.simulated import RuleAnswers, VirtualClock
 from inframind_gym.teams.coordination.work import Work
 from inframind_gym.teams.coordination.workers import WAY, Workers
 from inframind_gym.teams.llm.providers import SIMULATED, open_provider
-from inframind_gym.teams.llm.service import EventLog, LLMService, Retries
+from inframind_gym.teams.llm.service import EventLog, LLMService, NoLog, Retries
 from inframind_gym.teams.llm.types import Provider
 
 VLLM_URL: Final = "http://127.0.0.1:8000/v1"  # unless $VLLM_BASE_URL says otherwise
 MOST_CONTEXT: Final = 131_072
 ValueT = TypeVar("ValueT")
 _MOST_READING_S: Final = 300.0  # of a trimmed conversation, between two queries
-
-
-class _NoLog:
-    def append(self, kind: str, data: Mapping[str, Any]) -> int:
-        return 0
 
 
 class MultiAgentCoordinator:
@@ -123,7 +118,7 @@ class MultiAgentCoordinator:
         self.context = ContextManager(self.settings.context)
         self._corpus = corpus or (Corpus.load() if searcher is None else Corpus("", ()))
         self.searcher: Searcher = searcher or Retriever(self._corpus)
-        self._log: EventLog = log or _NoLog()
+        self._log: EventLog = log or NoLog()
         self._ask, self._fault, self._seed = ask, fault, seed
         self._max_num_seqs = self.settings.server.max_num_seqs
         if max_num_seqs is not None:

@@ -64,7 +64,7 @@ class Workers:
         work: Product so far; workers read it.
         rewrite: Forms of a question for retrieval, by rules.
         check: Issues of an answer against its sources, by rules.
-        log: Where passages that are withheld are written; None: nowhere.
+        log: Where passages that are withheld are written.
         most_sub_tasks: Of a plan.
         model_queries: The retrieval agent lets the model write what it searches for.
         lost_tokens: Tokens of a prompt whose answer never came.
@@ -78,7 +78,7 @@ class Workers:
         *,
         rewrite: Callable[[str], list[str]],
         check: Callable[[str, str, Sequence[Document]], Sequence[Issue]],
-        log: EventLog | None = None,
+        log: EventLog,
         most_sub_tasks: int = 3,
         model_queries: bool = True,
         lost_tokens: Callable[[str], int] = estimate_tokens,

@@ -37,6 +37,14 @@ class EventLog(Protocol):
         ...
 
 
+class NoLog:
+    """A log that keeps nothing."""
+
+    def append(self, kind: str, data: Mapping[str, Any]) -> int:
+        """Forget the event."""
+        return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Retries:
     """Limits of a call's attempts.
@@ -95,7 +103,8 @@ class LLMService:
         self.providers = dict(providers)
         self.retries = retries or Retries()
         self.call_log: list[dict[str, Any]] = []
-        self._log, self._guard = log, guard
+        self._log: EventLog = log or NoLog()
+        self._guard = guard
         self._prices = prices or shipped_prices()
         self._sleep = sleep
         self._numbers = itertools.count(1)
@@ -152,7 +161,7 @@ class LLMService:
         call = next(self._numbers)
         place = {"call": call, "agent": agent, "provider": provider, "model": way.model}
         asked = {"system": system, "user": user, "max_tokens": max_tokens}
-        self._append("llm_request", place | asked)
+        self._log.append("llm_request", place | asked)
         for attempt in itertools.count(1):
             try:
                 return await self._attempt(way, request, place | {"attempt": attempt})
@@ -208,7 +217,7 @@ class LLMService:
             try:
                 grant = self._guard.reserve(request, agent)
             except BudgetError as refusal:
-                self._append("llm_refused", {**place, "reason": str(refusal)})
+                self._log.append("llm_refused", {**place, "reason": str(refusal)})
                 raise
             request = replace(request, max_tokens=grant.max_tokens)
         response: LLMResponse | None = None
@@ -232,7 +241,7 @@ class LLMService:
                 event["spent"] = spent
             else:
                 self.call_log.append(event)
-            self._append("llm_attempt", event)
+            self._log.append("llm_attempt", event)
 
     async def _complete(self, way: Provider, request: LLMRequest) -> Completion:
         if way.is_simulated:  # no time passes
@@ -292,10 +301,6 @@ class LLMService:
             failure.outcome,
             attempts,
         )
-
-    def _append(self, kind: str, data: Mapping[str, Any]) -> None:
-        if self._log is not None:
-            self._log.append(kind, data)
 
     def get_cost_summary(self) -> dict[str, Any]:
         """Return calls, tokens and USD: in all, by model and by agent."""

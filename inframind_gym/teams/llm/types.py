@@ -80,16 +80,6 @@ class LLMResponse:
     cost_usd: float
     finish_reason: str
 
-    @property
-    def latency_seconds(self) -> float:
-        """`latency_s`, by the name of the assignment team's data model."""
-        return self.latency_s
-
-    @property
-    def cost_estimate(self) -> float:
-        """`cost_usd`, by the name of the assignment team's data model."""
-        return self.cost_usd
-
 
 class Provider(Protocol):
     """A way to one model.

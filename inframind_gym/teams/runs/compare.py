@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import zip_longest
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from rich.console import Console
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from inframind_gym.errors import ConfigError, friendly
 from inframind_gym.teams.runs.store import DEFAULT_FILE, Run, RunStore
+from inframind_gym.teams.terminal import AsJson, Runs, plain_table
 
 _ASIDE: Final = ("output", "scores", "utilization")  # what is too long for a trace
 
@@ -121,8 +121,8 @@ def _change(a: float, b: float) -> dict[str, float | None]:
 def compare_runs(
     first: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run, or its beginning.")],
     second: Annotated[str, typer.Argument(metavar="RUN", help="Another.")],
-    runs: Annotated[Path, typer.Option("--runs", help="File of runs (SQLite).")] = DEFAULT_FILE,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    runs: Runs = DEFAULT_FILE,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two runs: traces side by side, cost against quality, cut-offs, changes in %."""
     with friendly(), RunStore(runs, must_exist=True) as store:
@@ -150,11 +150,12 @@ def compare_runs(
 def _trace_table(
     pairs: list[list[dict[str, Any] | None]], columns: tuple[tuple[str, str, str], ...]
 ) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for letter in "AB":
-        for i, (head, _, form) in enumerate(columns):
-            justify: Literal["left", "right"] = "right" if form else "left"
-            table.add_column(head if i else f"{letter}: {head}", justify=justify)
+    heads = [
+        f"{'>' if form else ''}{head if i else f'{letter}: {head}'}"
+        for letter in "AB"
+        for i, (head, _, form) in enumerate(columns)
+    ]
+    table = plain_table(*heads, gap=1)
     for pair in pairs:
         table.add_row(*(_cell(step, key, form) for step in pair for _, key, form in columns))
     return table
@@ -174,9 +175,7 @@ def _cutoff(letter: str, step: dict[str, Any]) -> str:
 
 
 def _number_table(numbers: dict[str, dict[str, float | None]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("", "A", "B", "change"):
-        table.add_column(column, justify="left" if not column else "right")
+    table = plain_table("", ">A", ">B", ">change")
     for key, row in numbers.items():
         change = row["change_percent"]
         shown = "" if change is None else f"{change:+.1f} %"

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from inframind_gym.errors import ConfigError, friendly, require
 from inframind_gym.progress import say
 from inframind_gym.teams.runs.store import DEFAULT_FILE, RunLog, RunStore
+from inframind_gym.teams.terminal import AsJson, ProviderName, Runs, plain_table
 
 if TYPE_CHECKING:
     from inframind_gym.teams.llm.types import Provider
@@ -23,13 +22,6 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE: Final = "INFRAMIND_TEAM_TOKEN"
 _LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 
-Runs = Annotated[Path, typer.Option("--runs", help="File of runs (SQLite).")]
-ProviderName = Annotated[
-    str,
-    typer.Option(
-        help="simulated, openai, anthropic, or the base URL of an OpenAI-compatible server."
-    ),
-]
 Model = Annotated[
     str | None, typer.Option(help="Model of the provider; needed for a URL.", show_default=False)
 ]
@@ -52,7 +44,7 @@ def run_token_budget(
     ] = "simulated",
     seed: Annotated[int, typer.Option(min=0, help="Of the simulated provider.")] = 0,
     runs: Runs = DEFAULT_FILE,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Answer a task with planner, executor and critic on a budget of tokens.
 
@@ -138,9 +130,7 @@ def _provider(name: str, model: str | None) -> Provider | None:
 def _print(run_id: str, summary: dict[str, Any], steps: list[dict[str, Any]]) -> None:
     """Print the trace, the cost report and the output."""
     console, report = Console(), summary["cost_report"]
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("step", "tokens", "in all", "quality", "gain", "ROI", "ended"):
-        table.add_column(column, justify="left" if column in ("step", "ended") else "right")
+    table = plain_table("step", ">tokens", ">in all", ">quality", ">gain", ">ROI", "ended")
     for step in steps:
         is_call = step["tokens"] > 0
         table.add_row(

@@ -1,4 +1,7 @@
-"""The ROI evaluator: after each agent step, the three proxies of quality.
+"""Calls of the team that are no agent's: the pre-flight, and the ratings after each step.
+
+The pre-flight is a cheap call that guesses the complexity of a task, and so its minimum budget.
+After each agent step there are three proxies of quality:
 
 - self-evaluation: an LLM rates the product on completeness, clarity and actionability, 0-100;
 - flags: how many of the critic's flags the rating says are resolved;
@@ -17,15 +20,18 @@ import numpy as np
 from inframind_gym.teams.llm.service import EventLog, LLMService
 from inframind_gym.teams.llm.types import BudgetError, LLMError
 from inframind_gym.teams.token_budget import agents
-from inframind_gym.teams.token_budget.agents import Flag, Product, read_rating
-from inframind_gym.teams.token_budget.budget import SELF_EVAL
+from inframind_gym.teams.token_budget.agents import Flag, Product, Prompt, json_object, read_rating
+from inframind_gym.teams.token_budget.budget import PREFLIGHT, SELF_EVAL
 from inframind_gym.teams.token_budget.rules import Evidence
+from inframind_gym.teams.token_budget.settings import COMPLEXITIES
 
 RATING_TOKENS: Final = 60  # of a rating's answer at most
+PREFLIGHT_TOKENS: Final = 30  # of the pre-flight's
+FALLBACK: Final = COMPLEXITIES.index("moderate")  # where no usable answer came
 
 
 class RoiEvaluator:
-    """Ratings of one run.
+    """Pre-flight and ratings of one run.
 
     Args:
         service: of the run.
@@ -36,6 +42,21 @@ class RoiEvaluator:
     def __init__(self, service: LLMService, provider: str, log: EventLog) -> None:
         self._service, self._provider, self._log = service, provider, log
         self._score = float("nan")  # the last rating
+
+    async def classify(self, task: str, context: dict[str, Any]) -> int:
+        """Return the complexity of a task, a place in COMPLEXITIES.
+
+        A call that fails or an answer that cannot be read is an event; the task counts as moderate.
+        """
+        prompt = agents.preflight(task)
+        answer = await self._ask(PREFLIGHT, prompt, PREFLIGHT_TOKENS, context, "preflight_missing")
+        if answer is None:
+            return FALLBACK
+        found = (json_object(answer) or {}).get("complexity")
+        if found not in COMPLEXITIES:
+            self._log.append("malformed", {"agent": PREFLIGHT, "answer": answer[:500]})
+            return FALLBACK
+        return COMPLEXITIES.index(found)
 
     async def evaluate(
         self, product: Product, new_flags: list[Flag], *, is_review: bool, context: dict[str, Any]
@@ -68,19 +89,28 @@ class RoiEvaluator:
         self, product: Product, context: dict[str, Any]
     ) -> tuple[float, list[int]] | None:
         prompt = agents.self_eval(product)
+        answer = await self._ask(SELF_EVAL, prompt, RATING_TOKENS, context, "rating_missing")
+        if answer is None:
+            return None
+        rating = read_rating(answer)
+        if rating is None:
+            self._log.append("malformed", {"agent": SELF_EVAL, "answer": answer[:500]})
+        return rating
+
+    async def _ask(
+        self, agent: str, prompt: Prompt, most_tokens: int, context: dict[str, Any], missing: str
+    ) -> str | None:
+        """Return the answer to a prompt; None, and an event `missing`, where none comes."""
         try:
             response = await self._service.acall(
                 *prompt[:2],
                 self._provider,
-                RATING_TOKENS,
+                most_tokens,
                 prompt.schema,
-                agent=SELF_EVAL,
-                context={**context, "agent": SELF_EVAL},
+                agent=agent,
+                context={**context, "agent": agent},
             )
         except (BudgetError, LLMError) as error:
-            self._log.append("rating_missing", {"reason": str(error)})
+            self._log.append(missing, {"reason": str(error)})
             return None
-        rating = read_rating(response.content)
-        if rating is None:
-            self._log.append("malformed", {"agent": SELF_EVAL, "answer": response.content[:500]})
-        return rating
+        return response.content

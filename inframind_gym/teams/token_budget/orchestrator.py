@@ -15,9 +15,7 @@ from inframind_gym.teams.token_budget import agents, rules
 from inframind_gym.teams.token_budget.agents import Flag, Product
 from inframind_gym.teams.token_budget.budget import BudgetController
 from inframind_gym.teams.token_budget.evaluator import RoiEvaluator
-from inframind_gym.teams.token_budget.events import AGENT_STEP
 from inframind_gym.teams.token_budget.order import Order
-from inframind_gym.teams.token_budget.preflight import classify
 from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR, PLANNER, Evidence
 from inframind_gym.teams.token_budget.settings import (
     AGENTS,
@@ -29,7 +27,7 @@ from inframind_gym.teams.token_budget.settings import (
 )
 from inframind_gym.teams.token_budget.simulate import SimulatedTask, max_tokens
 from inframind_gym.teams.token_budget.simulated import OVERHEAD_ANSWER, DrawnAnswers
-from inframind_gym.teams.token_budget.state import REASONS, TeamState, suggestion
+from inframind_gym.teams.token_budget.state import AGENT_STEP, REASONS, TeamState, suggestion
 
 MAX_STEPS: Final = 20
 _ROW: Final = np.zeros(1, np.int64)
@@ -102,7 +100,7 @@ class Orchestrator:
         strategy = getattr(self._policy, "strategy", "adaptive")
         state.begin(_ROW, order.budget, STRATEGIES.index(strategy), np.array([0]), 0)
         context = self._sized(self.settings.overhead.preflight)
-        state.seen[0] = await classify(self.service, _WAY, order.task, context, self._log)
+        state.seen[0] = await self._evaluator.classify(order.task, context)
         minimum, seen = int(state.minimum_budget(_ROW)[0]), int(state.seen[0])
         found: dict[str, Any] = {"complexity": COMPLEXITIES[seen], "minimum_budget": minimum}
         if order.budget < minimum:

@@ -306,7 +306,7 @@ def action_mask(limits: Ints, has_draft: Bools, cut_off: Bools, moved: Ints) -> 
         moved: (k, 3) of `movable`.
     """
     mask = np.zeros((len(limits), NUM_ACTIONS), np.bool_)
-    mask[:, :CUT] = (limits > 0).reshape(len(limits), -1)
+    mask[:, :CUT] = (limits > 0).reshape(len(limits), CUT)
     mask[:, CRITIC * len(SIZES) : CUT] &= has_draft[:, None]
     mask[:, CUT:REALLOCATE] = ~cut_off
     mask[:, REALLOCATE:STOP] = ~cut_off & (moved > 0)

@@ -31,9 +31,9 @@ from starlette.requests import HTTPConnection
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.teams.llm.types import Provider
 from inframind_gym.teams.runs.store import Run, RunLog, RunStore
-from inframind_gym.teams.token_budget.events import AGENT_STEP
 from inframind_gym.teams.token_budget.orchestrator import Orchestrator, play
 from inframind_gym.teams.token_budget.order import TEAM, Order
+from inframind_gym.teams.token_budget.state import AGENT_STEP
 
 LOCAL_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 MOST_BODY_BYTES: Final = 2**20

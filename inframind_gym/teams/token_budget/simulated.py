@@ -9,12 +9,7 @@ from gymnasium.utils import seeding
 
 from inframind_gym.teams.llm.providers import Simulated
 from inframind_gym.teams.llm.types import Completion, LLMRequest
-from inframind_gym.teams.token_budget.agents import (
-    CRITERIA,
-    DEFAULT_SECTIONS,
-    PLAN_PARTS,
-    to_json,
-)
+from inframind_gym.teams.token_budget.agents import CRITERIA, DEFAULT_SECTIONS, PLAN_PARTS, to_json
 from inframind_gym.teams.token_budget.budget import PREFLIGHT, SELF_EVAL
 from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR
 from inframind_gym.teams.token_budget.settings import AGENTS, COMPLEXITIES, SIZES, TeamSettings

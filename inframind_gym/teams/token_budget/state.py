@@ -7,7 +7,6 @@ from typing import Any, Final
 import numpy as np
 
 from inframind_gym.teams.token_budget import rules
-from inframind_gym.teams.token_budget.events import COMPLETE, CUT_OFF, RUNNING, agent_step
 from inframind_gym.teams.token_budget.rules import (
     CRITIC,
     CUT,
@@ -28,6 +27,8 @@ from inframind_gym.teams.token_budget.settings import (
     TeamSettings,
 )
 
+AGENT_STEP: Final = "agent_step"  # name of the events of steps
+PREVIEW_CHARS: Final = 200  # of an agent's answer in its event
 # Why a step was the last one of an agent or of the run; their places are the codes of `reason`.
 REASONS: Final = ("", "roi", "policy", "stop", "budget", "all_cut", "steps", "refused")
 NO_REASON, LOW_ROI, BY_POLICY, STOPPED, OUT_OF_BUDGET, ALL_CUT, OUT_OF_STEPS, REFUSED = range(8)
@@ -197,10 +198,11 @@ class TeamState:
         return bool(self.was_open[row]) and action < CUT
 
     def event(self, row: int, action: int, run_id: str, output: str) -> dict[str, Any]:
-        """Return the event of a team's last step.
+        """Return the event of a team's last step, as JSON values that WebSocket clients get.
 
         A reallocation and an action that was refused have none (an empty dict), unless the run
-        ends with them.
+        ends with them. `iteration` counts the agent's calls; `status` is "cutoff" when the agent is
+        cut off, "complete" at the end of the run.
 
         Args:
             row: a team.
@@ -213,20 +215,21 @@ class TeamState:
         called = self.called(row, action)
         if not over and (not is_open or REALLOCATE <= action < STOP):
             return {}
-        status = COMPLETE if over else RUNNING if called else CUT_OFF
-        return agent_step(
-            run_id,
-            agent,
-            iteration=int(progress.calls[row, agent]),
-            tokens_used=int(progress.last_tokens[row, agent]) if called else 0,
-            tokens_remaining=int(ledger.remaining[row]),
-            quality_score=float(progress.score[row]),
-            quality_delta=float(progress.last_delta[row, agent]) if called else 0.0,
-            roi=float(progress.last_roi[row, agent]),
-            cumulative_tokens=int(ledger.spent[row]),
-            status=status,
-            output=output,
-        )
+        delta = float(progress.last_delta[row, agent]) if called else 0.0
+        data = {
+            "run_id": run_id,
+            "agent": AGENTS[agent],
+            "iteration": int(progress.calls[row, agent]),
+            "tokens_used": int(progress.last_tokens[row, agent]) if called else 0,
+            "tokens_remaining": int(ledger.remaining[row]),
+            "quality_score": round(float(progress.score[row]), 4),
+            "quality_delta": round(delta, 4),
+            "roi": round(float(progress.last_roi[row, agent]), 6),
+            "cumulative_tokens": int(ledger.spent[row]),
+            "status": "complete" if over else "running" if called else "cutoff",
+            "output_preview": output[:PREVIEW_CHARS],
+        }
+        return {"event": AGENT_STEP, "data": data}
 
 
 def suggestion(budget: int, minimum: int, complexity: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.assignment import optimum, registry
-from inframind_gym.policies.assignment.rollout import play
+from inframind_gym.policies.rollout import play_assignment as play
 from inframind_gym.teams.assignment import rules, simulate
 from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
 from inframind_gym.teams.assignment.model import all_actions

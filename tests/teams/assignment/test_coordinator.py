@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from inframind_gym.policies.assignment import registry
-from inframind_gym.policies.assignment.rollout import play as play_policy
+from inframind_gym.policies.rollout import play_assignment as play_policy
 from inframind_gym.teams.assignment.coordinator import (
     FIXED_ROUTERS,
     LeastBusy,
@@ -15,8 +15,7 @@ from inframind_gym.teams.assignment.coordinator import (
     RandomRouter,
 )
 from inframind_gym.teams.assignment.model import TaskAssignment, all_actions
-from inframind_gym.teams.assignment.names import ARRIVALS, ROUTERS
-from inframind_gym.teams.assignment.simulate import ARRIVALS as SIMULATED_ARRIVALS
+from inframind_gym.teams.assignment.names import ROUTERS
 from inframind_gym.teams.assignment.simulate import key_of
 from inframind_gym.teams.assignment.training import Options, make_run
 from tests.teams.assignment.scripted import learner
@@ -116,4 +115,3 @@ def test_the_random_router_takes_every_action() -> None:
 
 def test_names_of_the_command_line_are_those_of_the_code() -> None:
     assert ("q_learning", *FIXED_ROUTERS) == ROUTERS
-    assert ARRIVALS == SIMULATED_ARRIVALS

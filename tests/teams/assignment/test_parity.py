@@ -13,7 +13,7 @@ from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
 from inframind_gym.teams.assignment.draws import STREAM_NEXT_TYPE, Draws
 from inframind_gym.teams.assignment.model import TaskAssignment
-from inframind_gym.teams.assignment.simulate import ARRIVALS, Arrivals
+from inframind_gym.teams.assignment.names import ARRIVALS, Arrivals
 from inframind_gym.teams.assignment.training import Options, make_run
 from tests.teams.assignment.scripted import learner
 from tests.teams.assignment.test_training import Notes

@@ -10,6 +10,7 @@ import pytest
 from inframind_gym.configs import find_config
 from inframind_gym.errors import ConfigError
 from inframind_gym.teams.assignment import rules, simulate
+from inframind_gym.teams.assignment.names import Arrivals
 from inframind_gym.teams.assignment.settings import load_team
 
 TEAM = simulate.team()
@@ -18,7 +19,7 @@ KEYS = np.random.default_rng(1).integers(0, 2**64, N, np.uint64)
 FIRST = np.zeros(N, np.int64)
 
 
-def types(arrivals: simulate.Arrivals, previous: int = simulate.NO_TASK) -> np.ndarray:
+def types(arrivals: Arrivals, previous: int = simulate.NO_TASK) -> np.ndarray:
     tasks = simulate.next_task(TEAM, arrivals, KEYS, FIRST, np.full(N, previous))
     return np.bincount(TEAM.task_type[tasks], minlength=4) / N
 

@@ -12,7 +12,8 @@ from inframind_gym.configs import shipped_file
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.teams.assignment import graph, rules, simulate
 from inframind_gym.teams.assignment.graph import WorkflowState, initial_state, should_continue
-from inframind_gym.teams.assignment.model import AgentRole, LLMProvider, task_bank
+from inframind_gym.teams.assignment.model import AgentRole, LLMProvider
+from inframind_gym.teams.assignment.settings import load_team
 from inframind_gym.teams.assignment.states import TRAINING, StateMachine
 from inframind_gym.teams.assignment.training import Options, Run, make_run
 from inframind_gym.teams.llm.prices import shipped_prices
@@ -43,8 +44,9 @@ def trained(notes: Notes | None = None, **options: Any) -> Run:
 def test_the_data_of_the_team() -> None:
     assert [role.value for role in AgentRole] == ["researcher", "analyst", "coder", "validator"]
     assert [provider.value for provider in LLMProvider] == ["openai", "anthropic"]
-    assert len(task_bank()) == 11
-    assert {task.task_type for task in task_bank()} == set(rules.TASK_TYPES)
+    tasks = load_team().tasks
+    assert len(tasks) == 11
+    assert {task.task_type for task in tasks} == set(rules.TASK_TYPES)
     assert list(get_type_hints(WorkflowState)) == [
         *("iteration", "max_iterations", "task", "assignment", "action_idx", "load_state"),
         *("agent_output", "llm_response_meta", "scores", "reward", "adjusted_reward"),

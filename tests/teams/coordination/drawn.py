@@ -14,7 +14,7 @@ from inframind_gym.teams.coordination.contracts import Document
 from inframind_gym.teams.coordination.outcomes import FAILURES, Outcome
 from inframind_gym.teams.coordination.question import Pinned
 from inframind_gym.teams.coordination.reports import Report
-from inframind_gym.teams.coordination.searching import RRF
+from inframind_gym.teams.coordination.retrieval.retriever import RRF
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
     COMPLEXITIES,

@@ -6,12 +6,11 @@ import itertools
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.teams.coordination import graph
-from inframind_gym.teams.coordination.contracts import Handoff, Plan
-from inframind_gym.teams.coordination.graph import Pause, Reply, message
+from inframind_gym.teams.coordination.contracts import Plan
+from inframind_gym.teams.coordination.graph import Pause, Reply
 from tests.teams.coordination.runs import COMPLEX, SIMPLE, Model, agent_of, make, sensible
 from tests.teams.token_budget.runs import Log
 
@@ -74,19 +73,14 @@ def test_every_agent_hands_back_and_the_answer_is_forwarded() -> None:
     log, model = Log(), Model()
     with make(model, log=log) as team:
         response = team.process_query(COMPLEX, settings={**SLOW, "output_mode": "full_history"})
-    messages = [Handoff(**message) for message in response.metadata["messages"]]
-    out = [m.receiver for m in messages if m.kind == "handoff"]
-    back = [m.sender for m in messages if m.kind == "handoff_back"]
+    messages = response.metadata["messages"]
+    out = [m["receiver"] for m in messages if m["kind"] == "handoff"]
+    back = [m["sender"] for m in messages if m["kind"] == "handoff_back"]
     assert sorted(out) == sorted(back)
     assert set(out) >= {"router", "planner", "retrieval", "synthesis", "writer", "validator"}
-    assert (messages[-1].kind, messages[-1].sender) == ("forward", "synthesis")
-    assert messages[-1].content == "A block holds 16 tokens [1]."
+    assert (messages[-1]["kind"], messages[-1]["sender"]) == ("forward", "synthesis")
+    assert messages[-1]["content"] == "A block holds 16 tokens [1]."
     assert [a for a, *_ in model.calls] == ["router", "planner", "synthesis", "draft", "validation"]
-
-
-def test_a_message_that_fits_no_contract_is_refused() -> None:
-    with pytest.raises(ValidationError, match="kind"):
-        message("handover", "supervisor", "router", 1, "A question.")
 
 
 def test_messages_of_the_way_back_can_be_left_out() -> None:

@@ -70,13 +70,13 @@ def in_the_environment(
     arguments = {"noise": noise, "conversation": conversation}
     simulation = CoordinationSimulation(coordination_config(arguments), 1)
     observations = simulation.observations()
-    scenario = None if pinned is None else Scenario("", pinned, {})
-    simulation.start(ROW, [seeding.np_random(seed)[0]], observations, scenario)
+    simulation.scenario = None if pinned is None else Scenario("", pinned, {})
+    simulation.start(ROW, [seeding.np_random(seed)[0]], observations)
     taken: list[int] = []
     decide, seen = decider(name, seed, taken), [snapshot(simulation.state)]
     rewards = []
     while not simulation.state.over[0]:
-        simulation.step(np.array([decide(simulation.state)]), observations)
+        simulation.step_rows(ROW, np.array([decide(simulation.state)]), observations)
         seen.append(snapshot(simulation.state))
         rewards.append(simulation.terms[0].copy())
     question = simulation.question
@@ -97,6 +97,7 @@ def in_the_application(
         work,
         rewrite=lambda question: [],
         check=lambda query, response, sources: [],
+        log=log,
         lost_tokens=team.lost_tokens,
     )
     taken: list[int] = []

@@ -4,12 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
+from inframind_gym.configs import StrictModel
 from inframind_gym.teams.llm.service import Retries
 from inframind_gym.teams.llm.types import Completion, LLMRequest
 from inframind_gym.teams.token_budget.orchestrator import Orchestrator
 from inframind_gym.teams.token_budget.order import Order
+
+
+class AgentStepData(StrictModel):
+    """What an event says of a step."""
+
+    run_id: str
+    agent: Literal["planner", "executor", "critic"]
+    iteration: int
+    tokens_used: int
+    tokens_remaining: int
+    quality_score: float
+    quality_delta: float
+    roi: float
+    cumulative_tokens: int
+    status: Literal["running", "cutoff", "complete"]
+    output_preview: str
+
+
+class AgentStep(StrictModel):
+    """An event as clients get it."""
+
+    event: Literal["agent_step"]
+    data: AgentStepData
 
 
 class Log:

@@ -28,7 +28,7 @@ def in_environment(strategy: str, seed: int, **arguments: Any) -> tuple[list[Any
     mode = getattr(policy, "strategy", "adaptive")
     env: Any = gym.make("InfraMind-TokenBudget-v0", strategy=mode, **arguments).unwrapped
     observation, info = env.reset(seed=seed)
-    policy.reset(env.token_budget_spec(), [seed])
+    policy.reset(env.team_spec(), [seed])
     events, over = [], False
     while not over:
         action = policy.act_batch(observation[None], env.context(), np.zeros(1, np.int64))

@@ -15,9 +15,8 @@ from fastapi.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from inframind_gym.teams.runs.store import RunStore
-from inframind_gym.teams.token_budget.events import AgentStep
 from inframind_gym.teams.token_budget.server import make_app
-from tests.teams.token_budget.runs import Model
+from tests.teams.token_budget.runs import AgentStep, Model
 
 SEED_EXAMPLE = {"task": "Write.", "profile": "seed-example"}
 LOCAL = "http://127.0.0.1:8400"

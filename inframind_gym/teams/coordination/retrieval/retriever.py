@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError, require, unknown
-from inframind_gym.teams.coordination.contracts import Document
+from inframind_gym.teams.coordination.contracts import Document, Strategy
 from inframind_gym.teams.coordination.retrieval.corpus import Corpus
 from inframind_gym.teams.coordination.retrieval.entities import EntityGraph
 from inframind_gym.teams.coordination.retrieval.text import terms
 from inframind_gym.teams.coordination.retrieval.vectors import Vectors, available
 
-STRATEGIES: Final = ("vector", "hybrid", "graphrag")
+STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
 TOP_K: Final = 10
 DEPTH: Final = 50  # passages of each ranking that are fused
 RRF: Final = 60.0  # Cormack, Clarke and Büttcher, SIGIR 2009

@@ -1,0 +1,103 @@
+"""Episodes of a policy in a batch of simulated teams, one a seed.
+
+An episode is that of the environment with this seed, whatever the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.utils import seeding
+from numpy.typing import NDArray
+
+from inframind_gym.envs.assignment.context import Completed
+from inframind_gym.envs.assignment.simulation import AssignmentSimulation
+from inframind_gym.envs.coordination.simulation import CoordinationSimulation
+from inframind_gym.envs.teams import TeamSimulation
+from inframind_gym.envs.token_budget.simulation import TokenBudgetSimulation
+from inframind_gym.policies.assignment.protocol import AssignmentPolicy
+from inframind_gym.policies.coordination.protocol import CoordinationPolicy
+from inframind_gym.policies.token_budget.protocol import TokenBudgetPolicy
+
+
+def play_assignment(
+    policy: AssignmentPolicy, seeds: Sequence[int], **arguments: Any
+) -> Iterator[Completed]:
+    """Play one run a seed; yields the tasks that ended, step by step.
+
+    Args:
+        policy: what decides.
+        seeds: of the runs, and of the policy's rows.
+        **arguments: of the environment.
+    """
+    simulation = AssignmentSimulation.of(arguments, len(seeds))
+    rows, observations = np.arange(len(seeds)), _started(simulation, policy, seeds)
+    for _ in range(simulation.config.num_tasks):
+        actions = policy.act_batch(observations.copy(), simulation.contexts(rows), rows)
+        simulation.step_rows(rows, actions, observations)
+        if hasattr(policy, "observe"):
+            policy.observe(simulation.completed)
+        yield simulation.completed
+
+
+def play_token_budget(
+    policy: TokenBudgetPolicy, seeds: Sequence[int], **arguments: Any
+) -> dict[str, NDArray[Any]]:
+    """Play one episode a seed; allocations start in the policy's own mode.
+
+    Args:
+        policy: what decides.
+        seeds: of the episodes, and of the policy's rows.
+        **arguments: of the environment.
+
+    Returns:
+        (n,) arrays: those of `TokenBudgetSimulation.summaries`, and "return", the sum of rewards.
+    """
+    own = {"strategy": getattr(policy, "strategy", "adaptive"), **arguments}
+    return _play(TokenBudgetSimulation.of(own, len(seeds)), policy, seeds)
+
+
+def play_coordination(
+    policy: CoordinationPolicy,
+    seeds: Sequence[int],
+    scenario: str | None = None,
+    **arguments: Any,
+) -> dict[str, NDArray[Any]]:
+    """Play one episode a seed.
+
+    Args:
+        policy: what decides.
+        seeds: of the episodes, and of the policy's rows.
+        scenario: "S1" to "S8"; None: questions are drawn.
+        **arguments: of the environment.
+
+    Returns:
+        (n,) arrays: those of `CoordinationSimulation.summaries`, and "return", the sum of rewards.
+    """
+    simulation = CoordinationSimulation.of(arguments, len(seeds))
+    simulation.set_options(None if scenario is None else {"scenario": scenario})
+    return _play(simulation, policy, seeds)
+
+
+def _started(simulation: TeamSimulation, policy: Any, seeds: Sequence[int]) -> NDArray[np.float32]:
+    """Begin the episodes and reset the policy; returns the first observations."""
+    observations = simulation.observations()
+    generators = [seeding.np_random(int(seed))[0] for seed in seeds]
+    simulation.start(np.arange(len(seeds)), generators, observations)
+    policy.reset(simulation.spec(), seeds)
+    return observations
+
+
+def _play(simulation: TeamSimulation, policy: Any, seeds: Sequence[int]) -> dict[str, NDArray[Any]]:
+    """Play episodes to their ends; returns what they have come to."""
+    observations = _started(simulation, policy, seeds)
+    actions, total = np.zeros(len(seeds), np.int64), np.zeros(len(seeds))
+    sees_truth = getattr(policy, "sees_truth", False)
+    while len(rows := np.flatnonzero(~simulation.over())):
+        seen = simulation.contexts(rows, truth=sees_truth)
+        actions[rows] = policy.act_batch(observations[rows], seen, rows)
+        simulation.step_rows(rows, actions, observations)
+        total += simulation.rewards()
+    return {**simulation.summaries(np.arange(len(seeds))), "return": total}
