@@ -128,35 +128,44 @@ class PidConfig(StrictModel):
     most: Positive = 3.0
 
 
+class StreamWorld(StrictModel):
+    """A pool and a workload whose streams a policy is trained in."""
+
+    pool: str = "b200-2gpu"
+    workload: str = "all"
+    capacity_per_min: Positive | None = None  # load 1; None: that of the informed bound
+
+
 class PpoLagrangianConfig(StrictModel):
     """Configuration of a training, `agents/configs/ppo_lagrangian.yaml`."""
 
     algorithm: Literal["ppo_lagrangian"] = "ppo_lagrangian"
-    env: WorldChoice = WorldChoice()
-    # of the rows, in turn; each is moved by up to a sixth
-    rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    rows: PositiveInt = 36  # streams side by side
-    steps: PositiveInt = 4000  # decisions of a row in an update
-    together: PositiveInt = 6  # updates in a stream, after which there is a checkpoint
-    updates: PositiveInt = 30
-    cloning: NonNegativeInt = 18  # the first of them, which imitate `bid_price`
-    teacher: str | None = None  # folder of its checkpoint; null: the shipped one
-    epochs: PositiveInt = 2  # passes over the decisions of an update
+    env: WorldChoice = WorldChoice()  # of all worlds; a pool or a workload chooses among them
+    worlds: tuple[StreamWorld, ...] = ()  # that are played side by side
+    # arrival rates of the rows, in turn, as shares of capacity; each is moved by up to a sixth
+    loads: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    rows: PositiveInt = 96  # streams of a world, side by side
+    decisions: PositiveInt = 144_000  # of all rows in an update
+    together: PositiveInt = 24  # updates in a stream, after which there is a checkpoint
+    updates: PositiveInt = 48
+    cloning: NonNegativeInt = 40  # the first of them, which imitate `bid_price`
+    alone: NonNegativeInt = 24  # the first of these, in which the teacher plays all of the rows
+    teacher: str | None = None  # folder of its checkpoint, whose prices PPO pays; null: shipped
+    hidden: PositiveInt = 64  # width of the layers
+    epochs: PositiveInt = 1  # passes over the decisions of an update
     minibatch: PositiveInt = 2048  # decisions of a step
     cloning_lr: Positive = 2e-3  # of Adam; falls to a tenth in equal steps, as does the next one
     lr: Positive = 1e-4  # after that
+    sharpen: Positive = 2.0  # factor on the logits after the imitation
     clip: Positive = 0.2
     value_weight: NonNegative = 0.5
     # weight of the entropy at the start; falls to a hundredth in equal ratios
     entropy_weight: Positive = 5e-4
     max_grad_norm: Positive = 0.5
-    bonus: NonNegative = 0.0  # of a right answer, on time or not
     promise: Fraction = 0.0  # share of queries that are to be on time; 0: none is promised
     pid: PidConfig = PidConfig()
-    horizon_s: Positive = 120.0  # for which a call is felt by others
-    settled_s: NonNegative = 300.0  # age at which it counts as known what became of a query
-    congestion: NonNegative = 0.5  # weight of that; 0: nobody pays for others
-    identity: bool = True  # a vector a model; False: the policy plays any pool
+    congestion: NonNegative = 0.5  # share of its price that a call pays; 0: nobody pays for others
     kept: Fraction = 0.8  # of the averaged weights, from update to update
-    validation_rows: PositiveInt = 36  # streams
-    validation_queries: PositiveInt = 1000  # of each, that are scored
+    validation_rows: PositiveInt = 12  # streams of a world
+    validation_loads: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.3, 0.6, 0.9, 1.1)
+    validation_queries: PositiveInt = 600  # of each, that are scored

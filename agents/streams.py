@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import gymnasium as gym
@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
-from agents.config import PpoLagrangianConfig
+from agents.config import PpoLagrangianConfig, StreamWorld
 from agents.runs import seed_of
 from inframind_gym.benchmark.routing.window import Window, stream_length
 from inframind_gym.envs.routing.spec import PolicySpec
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import models_up
+from inframind_gym.policies.bid_price.model import BidPriceModel
 from inframind_gym.policies.bid_price.policy import BidPricePolicy
 from inframind_gym.policies.inframind import draw
 from inframind_gym.policies.ppo_lagrangian import (
@@ -29,212 +30,358 @@ from inframind_gym.policies.ppo_lagrangian import (
 )
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
-from inframind_gym.simulator.workload import load_workload
 
 Array = NDArray[Any]
-Choose = Callable[[Array, Array, Seen, Array, Array], tuple[Array, Array]]
+# Observations, contexts, what is seen, models up and uniform numbers of rows; returns actions,
+# their log-probabilities, and the actions of the teacher, -1 where it has none.
+Choose = Callable[[Array, Array, Seen, Array, Array], tuple[Array, Array, Array]]
 
 ENV_ID: Final = "InfraMind-Stream-v0"
-MOST_LATE: Final = 0.1  # share of late queries in rows that are imitated, or that make prices
+MOST_LATE: Final = 0.1  # share of late queries in rows that are imitated
 SENT: Final = 2  # column of a server's load: log of 1 + own calls in flight per slot
+LARGEST_PRICE: Final = 1.0  # of a call, in right answers
+SETTLED_S: Final = 200.0  # before and after the queries that a validation scores
+ANSWER: Final = np.dtype([("solved", "?"), ("late", "?"), ("num_agents", "i1"), ("known", "?")])
 
 
 class Batch(NamedTuple):
-    """Decisions of queries that have been answered, in the order of time."""
+    """Decisions of queries that have been answered, in the order of time within a row."""
 
     row: Array  # (n,)
     query: Array  # (n,)
     node: Array  # (n,) -1: a plan
+    domain: Array  # (n,)
     seen: Seen
     up: Array  # (n, M) models that could be chosen
     action: Array  # (n,) route or plan
     log_prob: Array  # (n,)
-    answer: Array  # (n,) COMPLETED, of the query
+    label: Array  # (n,) the teacher's action; -1: none
+    price: Array  # (n,) what a call costs others; 0 for plans
+    answer: Array  # (n,) ANSWER, of the query
 
 
-class Met(NamedTuple):
-    """Loads that queries met on arrival, and what became of those that followed."""
-
-    row: Array  # (k,)
-    sent: Array  # (k, M) calls in flight per slot
-    later: Array  # (k,) discounted sum of the rewards of later arrivals, over the usual ones
-
-
-def late_of(records: Array) -> Array:
-    """Return whether queries missed their budgets, as those without an answer did."""
-    late = (records["latency_s"] > records["budget_s"]) | (records["num_nodes"] == 0)
-    return np.asarray(late)
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Return the batches of several worlds as one."""
+    seen = (np.concatenate(parts) for parts in zip(*(b.seen for b in batches), strict=True))
+    columns = {
+        name: np.concatenate([getattr(b, name) for b in batches])
+        for name in Batch._fields
+        if name != "seen"
+    }
+    return Batch(seen=Seen(*seen), **columns)
 
 
-def worth(records: Array, bonus: float, multiplier: float) -> Array:
-    """Return r_q of queries, an array like theirs."""
-    solved, late = records["solved"].astype(np.float64), late_of(records)
-    return np.asarray(solved * ~late + bonus * solved - multiplier * late, np.float64)
+def worth(answer: Array, multiplier: float) -> Array:
+    """Return r_q of answers, an array like theirs."""
+    good = answer["solved"] & ~answer["late"]
+    return np.asarray(good - multiplier * answer["late"], np.float64)
 
 
-def overrun(row: Array, records: Array) -> Array:
-    """Return (n,) whether too many of the queries (n,) of a row are late to learn from it."""
-    count = np.bincount(row).clip(1)
-    return np.asarray((np.bincount(row, late_of(records)) / count)[row] > MOST_LATE)
+def imitated(batch: Batch) -> Array:
+    """Return the decisions (k,) with a label, not of rows in which the teacher is overrun."""
+    of_teacher = batch.action == batch.label
+    count = np.bincount(batch.row).clip(1)
+    late, own = (np.bincount(batch.row, x) / count for x in (batch.answer["late"], of_teacher))
+    is_overrun = (late > MOST_LATE) & (own == 1.0)
+    return np.flatnonzero((batch.label >= 0) & ~is_overrun[batch.row])
+
+
+class CallPrices:
+    """The congestion critic: what a call costs others, by the prices of `bid_price`.
+
+    A second of a slot costs what it would be worth to the queries that arrive at that rate: the
+    dual price of the server in a linear program. A server with free slots is cheaper. A queue makes
+    none dearer than a full one: who waits has time, and `bid_price` pays more for a queue only to
+    come back to its plan.
+
+    Args:
+        model: of `bid_price`.
+        spec: the facts of the run.
+
+    Attributes:
+        seconds: (D, M, S) for which a call holds a slot, over recipes that have such calls.
+    """
+
+    def __init__(self, model: BidPriceModel, spec: PolicySpec) -> None:
+        self._log_rates, self._spec = np.log(model.rates_per_min), spec
+        base, load = (
+            x.reshape(len(self._log_rates), -1) for x in (model.prices.base, model.prices.load)
+        )
+        self._by_rate = np.stack(np.broadcast_arrays(base, load), axis=2)  # (K, M, 2)
+        own = np.arange(spec.num_models)
+        calls = (model.recipes.models[:, :, None] == own).sum(axis=1)  # (R, M)
+        each = model.known.work_s / calls.clip(1)  # (D, R, M)
+        usual = spec.expected_call_s[:, None]
+        self.seconds = np.tile(usual, (len(each), 1, spec.num_strategies))
+        for m in own:
+            for s in range(spec.num_strategies):
+                has = (calls[:, m] > 0) & (model.recipes.strategy == s)
+                if has.any():
+                    self.seconds[:, m, s] = each[:, has, m].mean(axis=1)
+
+    def of(self, rate_per_min: Array, sent: Array, domain: Array, action: Array) -> Array:
+        """Return (n,) prices of routes, in right answers.
+
+        Args:
+            rate_per_min: (n,) of arrivals.
+            sent: (n, M) calls in flight per slot.
+            domain: (n,) of the questions.
+            action: (n,) routes.
+        """
+        model, strategy = self._spec.model_of(action), self._spec.strategy_of(action)
+        last = len(self._log_rates) - 1
+        place = np.interp(np.log(rate_per_min), self._log_rates, np.arange(last + 1))
+        below = place.astype(np.int64)
+        part, above = (place - below)[:, None], np.minimum(below + 1, last)
+        table = self._by_rate
+        base, load = ((1.0 - part) * table[below, model] + part * table[above, model]).T
+        fill = np.minimum(sent[np.arange(len(action)), model], 1.0)
+        cost = np.exp(base + load * fill) * self.seconds[domain, model, strategy]
+        return np.asarray(cost.clip(max=LARGEST_PRICE), np.float64)
 
 
 class World:
-    """Rows of the closed loop, on the tasks of a split.
+    """Rows of the closed loop in one pool and workload, on the tasks of a split.
 
     Args:
         config: of the training.
+        place: pool and workload.
         split: of the tasks.
         rows: E.
         queries: N of a stream; no stream is played to its end.
+        loads: of the rows, in turn.
     """
 
-    def __init__(self, config: PpoLagrangianConfig, split: str, rows: int, queries: int) -> None:
-        arguments = config.env.arguments(split) | {"num_queries": queries}
+    def __init__(
+        self,
+        config: PpoLagrangianConfig,
+        place: StreamWorld,
+        split: str,
+        rows: int,
+        queries: int,
+        loads: Sequence[float],
+    ) -> None:
+        of_place = {"pool": place.pool, "workload": place.workload, "num_queries": queries}
+        arguments: dict[str, Any] = config.env.arguments(split) | of_place
         arguments |= {"system_features": SYSTEM_FEATURES, "level": "joint"}
         made = gym.make_vec(ENV_ID, num_envs=rows, observation="index", **arguments)
         self.env, self.rows, self.queries = cast(StreamVectorEnv, made.unwrapped), rows, queries
-        self.spec, self.config = self.env.policy_spec(), config
-        self.plans = Plans(self.spec)
+        self.place, self.spec = place, self.env.policy_spec()
+        self.plans, self._every = Plans(self.spec), np.arange(rows)
+        self.rates_per_min = np.resize(np.array(loads), rows) * (place.capacity_per_min or 0.0)
+        self.num_loads, self.prices = len(loads), cast(CallPrices | None, None)
 
-    def begin(self, key: tuple[int, ...], rates: Array) -> None:
-        """Start a stream in every row, at rates (E,); its luck is a function of the key."""
+    def begin(self, key: tuple[int, ...], *, moved: bool) -> None:
+        """Start a stream in every row; its luck is a function of the key.
+
+        Args:
+            key: of the luck.
+            moved: whether arrival rates differ a little from the loads.
+        """
         seeds = [seed_of(*key, row) for row in range(self.rows)]
-        options = {"arrival_rate_per_min": rates}
+        self._rates = self.rates_per_min.copy()
+        if moved:
+            self._rates *= np.random.default_rng(key).uniform(0.84, 1.16, self.rows)
+        options = {"arrival_rate_per_min": self._rates}
         self._observations, _ = self.env.reset(seed=seeds, options=options)
         self._eyes = Eyes(self.spec, self.rows)
-        self.arrival_s = self.env.simulation.state.arrival_s  # (E, N)
-        self.records = np.zeros((self.rows, self.queries), self.env.completed()[1].dtype)
-        self.sent = np.zeros((self.rows, self.queries, self.spec.num_models), np.float32)
+        self.answers = np.zeros((self.rows, self.queries), ANSWER)
+        self._read = np.zeros(self.rows, np.int64)  # records of the stream that were read
+        self.follows = np.zeros((self.rows, self.queries), np.bool_)  # plans like the teacher's
         self._waiting: list[Array] = []
-        self._met = np.zeros(self.rows, np.int64)
 
-    def step(self, rng: np.random.Generator, choose: Choose) -> tuple[Array, ...]:
+    def step(self, uniforms: Array, choose: Choose) -> tuple[Array, ...]:
         """Take one decision in every row; returns the first columns of a batch."""
-        rows, contexts = np.arange(self.rows), self.env.contexts()
-        seen = self._eyes.see(self._observations, contexts, rows)
+        contexts = self.env.contexts()
+        seen = self._eyes.see(self._observations, contexts, self._every)
         up, is_plan = models_up(contexts, self.spec.num_models), contexts["kind"] == PLAN
-        query, self.time_s = contexts["query"], contexts["time_s"]
-        self.sent[rows[is_plan], query[is_plan]] = np.expm1(seen.server[is_plan, :, SENT])
-        action, log_prob = choose(self._observations, contexts, seen, up, rng.random(self.rows))
+        self.time_s = contexts["time_s"]
+        action, log_prob, label = choose(self._observations, contexts, seen, up, uniforms)
         numbers = np.zeros((self.rows, PLAN_ACTIONS + 1), np.int64)
         numbers[is_plan, :-1] = self.plans.actions(action[is_plan], contexts[is_plan])
         numbers[~is_plan, -1] = action[~is_plan]
-        self._observations, _, _, _, _ = self.env.step(numbers)
-        of, finished = self.env.completed()
-        self.records[of, finished["query"]] = finished
+        self._observations = self.env.step(numbers)[0]
         node = np.where(is_plan, -1, contexts["node"])
-        return rows, query, node, *seen, up, action, log_prob
+        facts = self._every, contexts["query"], node, contexts["domain"]
+        return *facts, *seen, up, action, log_prob, label
 
-    def play(self, choose: Choose, key: tuple[int, ...]) -> Batch:
-        """Go on by the steps of an update; returns the decisions that it can learn from.
+    def play(self, choose: Choose, key: tuple[int, ...], steps: int) -> Batch:
+        """Go on by some steps; returns the decisions that can be learned from.
 
         Args:
             choose: makes the decisions.
             key: of its luck.
+            steps: how many decisions of a row.
         """
-        rng = np.random.default_rng(key)
-        steps = [self.step(rng, choose) for _ in range(self.config.steps)]
-        columns = [np.concatenate(column) for column in zip(*steps, strict=True)]
+        luck = np.random.default_rng(key).random((steps, self.rows))
+        played = [self.step(uniforms, choose) for uniforms in luck]
+        columns = [np.concatenate(column) for column in zip(*played, strict=True)]
         if self._waiting:
             columns = [np.concatenate(c) for c in zip(self._waiting, columns, strict=True)]
-        answer = self.records[columns[0], columns[1]]
-        is_due = answer["num_nodes"] > 0
+        self.read()
+        answer = self.answers[columns[0], columns[1]]
+        is_due = answer["known"]
         self._waiting = [column[~is_due] for column in columns]
-        due = [column[is_due] for column in columns]
-        facts: list[Any] = [*due[:3], Seen(*due[3:7]), *due[7:], answer[is_due]]
-        return Batch._make(facts)
+        row, query, node, domain, *seen, up, action, log_prob, label = (c[is_due] for c in columns)
+        price = np.zeros(len(row))
+        if self.prices:
+            at = np.flatnonzero(node >= 0)
+            sent = np.expm1(seen[3][at, :, SENT])
+            price[at] = self.prices.of(self._rates[row[at]], sent, domain[at], action[at])
+        facts = row, query, node, domain, Seen(*seen), up, action, log_prob, label, price
+        return Batch(*facts, answer[is_due])
 
-    def met(self, multiplier: float) -> Met:
-        """Return the loads, since the last call, whose followers are known by now.
+    def read(self) -> None:
+        """Note the queries that have been answered since the last call."""
+        state = self.env.simulation.state
+        for row, last in enumerate(state.stream["finished"].tolist()):
+            new = state.completed[row, self._read[row] : last]
+            late = new["latency_s"] > new["budget_s"]
+            answers = self.answers[row]
+            at = new["query"]
+            answers["late"][at] = late
+            answers["solved"][at] = new["solved"]
+            answers["num_agents"][at] = new["num_agents"]
+            answers["known"][at] = True
+            self._read[row] = last
 
-        A reward counts for what it is over the mean of its question and of its row.
+    def validate(self, choose: Choose, key: tuple[int, ...], scored: int) -> Array:
+        """Return (E,) goodput of streams in steady load.
+
+        Queries are scored that arrive after SETTLED_S, while others go on arriving. Those without
+        an answer for so long are not solved.
         """
-        c, task = self.config, self.env.simulation.state.task
-        known_s = self.time_s - c.settled_s
-        ends_s = known_s, known_s - 2.0 * c.horizon_s
-        known, met = ((self.arrival_s < t[:, None]).sum(axis=1) for t in ends_s)
-        first, last = int(self._met.min()), int(known.max())
-        place = np.arange(first, last)
-        row, at = np.nonzero((place >= self._met[:, None]) & (place < known[:, None]))
-        reward = np.zeros((self.rows, len(place)))
-        reward[row, at] = worth(self.records[row, at + first], c.bonus, multiplier)
-        for group in (task[row, at + first], row):
-            mean = np.bincount(group, reward[row, at]) / np.bincount(group).clip(1)
-            reward[row, at] -= mean[group]
-        total, later = np.zeros(self.rows), np.zeros(reward.shape)
-        for j in reversed(range(len(place))):
-            later[:, j] = total
-            gap_s = self.arrival_s[:, first + j] - self.arrival_s[:, max(first + j - 1, 0)]
-            total = np.exp(-gap_s / c.horizon_s) * (total + reward[:, j])
-        is_due = (at + first < met[row]) & ~overrun(row, self.records[row, at + first])
-        row, at, self._met = row[is_due], at[is_due], np.maximum(met, self._met)
-        return Met(row, self.sent[row, at + first], later[row, at])
+        self.begin(key, moved=False)
+        arrival_s = self.env.simulation.state.arrival_s
+        window = Window.steady(arrival_s, scored, SETTLED_S)
+        columns, over = window.first[:, None] + np.arange(scored), np.zeros(self.rows, np.bool_)
+        while not over.all():
+            for _ in range(100):
+                self.step(np.zeros(self.rows), choose)
+            self.read()
+            of = np.take_along_axis(self.answers, columns, 1)
+            over = of["known"].all(axis=1) | (self.time_s >= window.until_s)
+        return np.asarray(worth(of, 0.0).mean(axis=1))
 
 
-def by_network(player: Player, *, sample: bool) -> Choose:
+def worlds_of(config: PpoLagrangianConfig) -> list[StreamWorld]:
+    """Return the worlds of a training, each with its capacity.
+
+    A pool or a workload of `env` chooses among those of the configuration, or is a world of its
+    own.
+    """
+    named = {
+        k: getattr(config.env, k) for k in ("pool", "workload") if k in config.env.model_fields_set
+    }
+    own = StreamWorld(pool=config.env.pool, workload=config.env.workload)
+    chosen = [w for w in config.worlds if named.items() <= w.model_dump().items()] or [own]
+    return [
+        w.model_copy(update={"capacity_per_min": w.capacity_per_min or _capacity_per_min(w)})
+        for w in chosen
+    ]
+
+
+def _capacity_per_min(world: StreamWorld) -> float:
+    """Return the capacity of a world: up to two minutes of one core."""
+    from inframind_gym.benchmark.tracks.limits import Bounds
+    from inframind_gym.benchmark.tracks.track import Scenario
+
+    scenario = Scenario(workload=world.workload, pool=world.pool)
+    return Bounds().of(scenario).capacity_per_min()
+
+
+def training_worlds(config: PpoLagrangianConfig, places: Sequence[StreamWorld]) -> list[World]:
+    """Return the worlds that are played in training.
+
+    Raises:
+        ConfigError: their numbers of models differ.
+    """
+    queries = config.together * steps_of(config, len(places)) // 2 + 1  # two decisions at least
+    made = [World(config, place, "train", config.rows, queries, config.loads) for place in places]
+    sizes = {w.place.pool: w.spec.num_models for w in made}
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{pool} has {size}" for pool, size in sizes.items())
+        raise ConfigError(f"worlds: pools need the same number of models; {listed}.")
+    return made
+
+
+def steps_of(config: PpoLagrangianConfig, worlds: int) -> int:
+    """Return the decisions of a row in an update."""
+    return max(config.decisions // (config.rows * worlds), 1)
+
+
+def validation_worlds(config: PpoLagrangianConfig, places: Sequence[StreamWorld]) -> list[World]:
+    """Return the worlds of the validation, on held-out tasks."""
+    made, loads, scored = [], config.validation_loads, config.validation_queries
+    for place in places:
+        fastest = max(loads) * (place.capacity_per_min or 0.0)
+        queries = stream_length(fastest, scored, SETTLED_S)
+        made.append(World(config, place, "val", config.validation_rows, queries, loads))
+    return made
+
+
+def by_network(weights: Mapping[str, Array], world: World, *, sample: bool) -> Choose:
     """Return the chooser that draws a network's actions, or takes the likeliest."""
+    player = Player(weights, world.spec, np.float32)
 
     def choose(
         _: Array, contexts: Array, seen: Seen, up: Array, uniforms: Array
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Array, Array, Array]:
         is_plan = contexts["kind"] == PLAN
         action, log_prob = np.zeros(len(up), np.int64), np.zeros(len(up), np.float32)
-        for due, log_probs in zip((~is_plan, is_plan), player.log_probs(seen, up), strict=True):
-            own = log_probs[due]
+        for due, own in zip((~is_plan, is_plan), player.log_probs(seen, up, is_plan), strict=True):
             chosen = draw(own, uniforms[due]) if sample else own.argmax(axis=1)
             action[due], log_prob[due] = chosen, own[np.arange(len(own)), chosen]
-        return action, log_prob
+        return action, log_prob, np.full(len(up), -1)
 
     return choose
 
 
-def by_teacher(spec: PolicySpec, rows: int, folder: str | None = None) -> Choose:
-    """Return the chooser that is imitated: the recipes of `bid_price`.
+def teacher_of(world: World, folder: str | None) -> BidPricePolicy:
+    """Return `bid_price`, ready to play a world, which from now on has its prices.
 
     Args:
-        spec: the facts of the run.
-        rows: how many.
+        world: what it is to play.
         folder: of its checkpoint; None: the shipped one.
 
     Raises:
         ConfigError: it has no prices for this pool.
     """
-    everyone = np.arange(rows)
     try:
         teacher = BidPricePolicy(folder)
-        teacher.reset(spec, [0] * rows)
+        teacher.reset(world.spec, [0] * world.rows)
     except ConfigError as error:
-        raise ConfigError(f"{error} Or imitate nothing: --set cloning=0.") from None
+        raise ConfigError(f"{error} It is imitated, and calls pay its prices.") from None
+    world.prices = CallPrices(teacher.model, world.spec)
+    return teacher
 
-    def choose(observations: Array, contexts: Array, *_: Any) -> tuple[Array, Array]:
-        routes = teacher.act_batch(observations, contexts, everyone)[:, -1]
-        table, recipe = teacher.recipes, teacher.assigned[everyone, contexts["query"]]
+
+def by_teacher(teacher: BidPricePolicy, world: World, network: Choose | None = None) -> Choose:
+    """Return the chooser that is imitated: the recipes of `bid_price`.
+
+    Args:
+        teacher: of `teacher_of`.
+        world: that it plays.
+        network: plays half of the rows instead, and the teacher says what it would do there
+            (DAgger: Ross, Gordon, Bagnell, AISTATS 2011). A teacher alone never shows the way out
+            of queues that it never has.
+    """
+    every, agents = np.arange(world.rows), PLANS[2]
+    own = every // world.num_loads % 2 == 1
+
+    def choose(
+        observations: Array, contexts: Array, seen: Seen, up: Array, uniforms: Array
+    ) -> tuple[Array, Array, Array]:
+        is_plan, query = contexts["kind"] == PLAN, contexts["query"]
+        routes = teacher.act_batch(observations, contexts, every)[:, -1]
+        table, recipe = teacher.recipes, teacher.assigned[every, query]
         plan = table.topology[recipe], table.num_agents[recipe] - 1, table.roles[recipe]
-        action = np.where(contexts["kind"] == PLAN, np.ravel_multi_index(plan, PLANS), routes)
-        return action, np.zeros(rows, np.float32)
+        action = label = np.where(is_plan, np.ravel_multi_index(plan, PLANS), routes)
+        if network:
+            action = np.where(own, network(observations, contexts, seen, up, uniforms)[0], label)
+        same = action // agents == label // agents  # topology and number of agents
+        world.follows[every[is_plan], query[is_plan]] = same[is_plan]
+        has_label = is_plan | world.follows[every, query]
+        return action, np.zeros(len(every), np.float32), np.where(has_label, label, -1)
 
     return choose
-
-
-def validate(config: PpoLagrangianConfig, player: Player, key: tuple[int, ...]) -> list[float]:
-    """Return the goodput at each rate in steady load, of the likeliest actions on held-out tasks.
-
-    As on the track `steady`, queries are scored that arrive after the longest budget has passed,
-    while others go on arriving.
-    """
-    rates, scored = np.array(config.rates_per_min), config.validation_queries
-    longest_s = max(load_workload(config.env.workload).budget_tiers_s)
-    length = stream_length(float(rates.max()), scored, longest_s)
-    world = World(config, "val", config.validation_rows, length)
-    world.begin(key, np.resize(rates, world.rows))
-    window = Window.steady(world.arrival_s, scored, longest_s)
-    columns = window.first[:, None] + np.arange(scored)
-    rng, choose = np.random.default_rng(0), by_network(player, sample=False)
-    over = np.zeros(world.rows, np.bool_)
-    while not over.all():
-        for _ in range(100):
-            world.step(rng, choose)
-        of = np.take_along_axis(world.records, columns, 1)
-        over = window.over(world.time_s) | (of["num_nodes"] > 0).all(1)
-    good = worth(of, 0.0, 0.0)
-    return [float(good[i :: len(rates)].mean()) for i in range(len(rates))]

@@ -83,6 +83,8 @@ class BidPriceConfig(StrictModel):
 
     algorithm: Literal["bid_price"] = "bid_price"
     env: WorldChoice = WorldChoice()  # of the training; a checkpoint is for its workload
+    # recipes of one call alone, as `inframind serve` routes them
+    single_calls: bool = Field(default=False, exclude_if=lambda single_calls: not single_calls)
     # arrival rates, rising, each of which gets prices of its own
     rates_per_min: _Some[Positive] = (10.0, 50.0, 100.0, 200.0)
     rows: PositiveInt = 480  # episodes that run in lockstep

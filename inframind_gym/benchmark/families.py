@@ -50,9 +50,13 @@ class Player(ABC):
 
     Attributes:
         began: Time at which the episodes of the last `run` began, on the monotonic clock.
+        watch: Called after every step with what is played: the simulation of placement, the batch
+            of a team. Of routing it is called when an episode is over, with the environment, its
+            row and the records of its queries, and calls are recorded. None: nobody watches.
     """
 
     began: float = 0.0
+    watch: Callable[..., None] | None = None
 
     @abstractmethod
     def ask(self, cell: Any) -> None:

@@ -1,11 +1,11 @@
 """The package's learned agent: one network that plans queries and routes calls, played with NumPy.
 
 The servers are a set. One small network reads each of them, with the call that waits; the mean of
-what it says stands for the pool. So the same weights play any number of servers, unless they were
-trained with a vector of its own for each model (`identity`), for one pool.
+what it says stands for the pool. What a server is follows from public facts: seconds of a call,
+ability, slots. So the same weights play any number of servers, and models they have not seen.
 
-`forward` is written once: the training calls it with tensors of torch, a game with arrays.
-Checkpoints come from `agents/ppo_lagrangian.py`.
+`encode`, `route_logits` and `plan_logits` are written once: the training calls them with tensors of
+torch, a game with arrays. Checkpoints come from `agents/ppo_lagrangian.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from inframind_gym.configs import Number, validate
+from inframind_gym.configs import Number, PositiveInt, validate
 from inframind_gym.envs.routing.layout import EMBED_DIM
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Contexts, PolicySpec, models_up
@@ -29,7 +29,6 @@ from inframind_gym.policies.checkpoint import (
     SHIPPED,
     check_shapes,
     fingerprint,
-    folders,
     load,
 )
 from inframind_gym.policies.draws import RowwiseDraws, named
@@ -46,10 +45,10 @@ SYSTEM_FEATURES: Final = ("queue", "e2e", "kv", "in_flight")
 PLANS: Final = (len(TOPOLOGIES), MAX_AGENTS, len(RoleRule))  # topology, agents less one, roles
 NUM_PLANS: Final = math.prod(PLANS)
 
-CALL: Final = 9 + len(TOPOLOGIES) + len(DOMAINS)  # numbers of the decision that waits
+CALL: Final = 10 + len(TOPOLOGIES) + len(DOMAINS)  # numbers of the decision that waits
 LOAD: Final = 5  # numbers of a server that change
 SERVER: Final = LOAD + 2 + 3  # with two on the budget and three that never change
-QUERY, ROLE, HIDDEN = 16, 8, 64  # widths
+QUERY, ROLE = 16, 8  # widths of what texts say
 _RATE_WINDOW_S: Final = 60.0
 _RATE_PRIOR: Final = (1.0, 0.05)  # arrivals in minutes that are assumed at the start
 
@@ -57,23 +56,23 @@ Array = Any  # of NumPy, or a tensor of torch
 Floats = NDArray[np.floating[Any]]
 
 
-def shapes(num_models: int, num_strategies: int, *, identity: bool) -> dict[str, tuple[int, ...]]:
+def shapes(num_strategies: int, hidden: int) -> dict[str, tuple[int, ...]]:
     """Return name -> shape of every parameter; matrices are (inputs, outputs)."""
     sizes = {
         "query": (EMBED_DIM, QUERY),
         "role": (EMBED_DIM, ROLE),
-        "call": (CALL + QUERY + ROLE, HIDDEN),
-        "server": (SERVER + HIDDEN, HIDDEN),
-        "pool": (2 * HIDDEN, HIDDEN),
-        "route": (2 * HIDDEN, HIDDEN),
-        "route_out": (HIDDEN, num_strategies),
-        "plan": (HIDDEN, HIDDEN),
-        "plan_out": (HIDDEN, NUM_PLANS),
+        "call": (CALL + QUERY + ROLE, hidden),
+        "server": (SERVER + hidden, hidden),
+        "pool": (2 * hidden, hidden),
+        "route": (2 * hidden, hidden),
+        "route_out": (hidden, num_strategies),
+        "plan": (hidden, hidden),
+        "plan_out": (hidden, NUM_PLANS),
     }
     found: dict[str, tuple[int, ...]] = {}
     for name, size in sizes.items():
         found |= {name: size, f"{name}_bias": size[1:]}
-    return found | ({"identity": (num_models, HIDDEN)} if identity else {})
+    return found
 
 
 class Seen(NamedTuple):
@@ -97,13 +96,13 @@ def embed(w: Mapping[str, Array], tasks: Array, roles: Array, act: Any) -> tuple
     return act(tasks @ w["query"] + w["query_bias"]), act(roles @ w["role"] + w["role_bias"])
 
 
-def forward(
+def encode(
     w: Mapping[str, Array], texts: tuple[Array, Array], seen: Seen, act: Any, cat: Any
 ) -> tuple[Array, Array, Array]:
-    """Return logits of routes (n, M, S) and plans (n, NUM_PLANS), and the state (n, 2 · HIDDEN).
+    """Return what is made of servers (n, M, H) and pool (n, H), and the state (n, 2 · H).
 
     Args:
-        w: the weights, as `shapes` says.
+        w: the weights.
         texts: of `embed`.
         seen: the decisions.
         act: the activation, of the arrays' library.
@@ -111,19 +110,24 @@ def forward(
     """
     parts = (seen.call, texts[0][seen.task], texts[1][seen.role])
     call = act(cat(parts) @ w["call"] + w["call_bias"])
-    server = seen.server @ w["server"][:SERVER] + w["server_bias"]
-    if "identity" in w:
-        server = server + w["identity"]
-    server = act(server + (call @ w["server"][SERVER:])[:, None])
+    of_call = call @ w["server"][SERVER:] + w["server_bias"]
+    server = act(seen.server @ w["server"][:SERVER] + of_call[:, None])
     state = cat((call, server.mean(1)))
-    pool = act(state @ w["pool"] + w["pool_bias"])
-    route = server @ w["route"][:HIDDEN] + (pool @ w["route"][HIDDEN:] + w["route_bias"])[:, None]
-    plan = act(pool @ w["plan"] + w["plan_bias"])
+    return server, act(state @ w["pool"] + w["pool_bias"]), state
+
+
+def route_logits(w: Mapping[str, Array], server: Array, pool: Array, act: Any) -> Array:
+    """Return logits of routes (n, M, S); arguments as of `encode`."""
+    hidden = pool.shape[-1]
+    of_pool = pool @ w["route"][hidden:] + w["route_bias"]
     return (
-        act(route) @ w["route_out"] + w["route_out_bias"],
-        plan @ w["plan_out"] + w["plan_out_bias"],
-        state,
+        act(server @ w["route"][:hidden] + of_pool[:, None]) @ w["route_out"] + w["route_out_bias"]
     )
+
+
+def plan_logits(w: Mapping[str, Array], pool: Array, act: Any) -> Array:
+    """Return logits of plans (n, NUM_PLANS); arguments as of `encode`."""
+    return act(pool @ w["plan"] + w["plan_bias"]) @ w["plan_out"] + w["plan_out_bias"]
 
 
 class Eyes:
@@ -144,6 +148,7 @@ class Eyes:
         self._log_call = np.log(spec.expected_call_s)
         facts = (self._log_call - 2.0, spec.ability, np.log(spec.max_num_seqs / 16.0))
         self._facts = np.stack(facts, axis=1) / 2.0
+        self._log_most = np.log(60.0 * (spec.max_num_seqs / spec.expected_call_s).sum())
         self._no_role = len(spec.role_embeddings)
         self._seen_s = np.zeros(rows)
         self._counts = np.tile(_RATE_PRIOR, (rows, 1))
@@ -190,7 +195,7 @@ class Eyes:
         is_plan: NDArray[np.bool_],
         rows: NDArray[np.int64],
     ) -> Floats:
-        routed = ~is_plan
+        routed, log_rate = ~is_plan, np.log(self.rates_per_min[rows])
         columns = (
             log_left / 3.0 - 1.0,
             np.minimum(np.exp(log_left) / 300.0, 3.0),
@@ -200,7 +205,8 @@ class Eyes:
             routed * (contexts["num_waves"] - contexts["wave"]) / 4.0,
             routed * contexts["node"] / MAX_NODES,
             routed * contexts["num_agents"] / MAX_AGENTS,
-            np.log(self.rates_per_min[rows]) / 2.0 - 2.0,
+            log_rate / 2.0 - 2.0,
+            log_rate - self._log_most + 2.0,
         )
         topology = routed[:, None] & (contexts["topology"][:, None] == np.arange(len(TOPOLOGIES)))
         domain = contexts["domain"][:, None] == np.arange(len(DOMAINS))
@@ -223,18 +229,24 @@ class Player:
         tasks = np.asarray(spec.task_embeddings, dtype)
         self._texts = embed(self._w, tasks, roles.astype(dtype), _relu)
 
-    def log_probs(self, seen: Seen, up: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """Return log-probabilities of routes (n, M·S) and of plans (n, NUM_PLANS).
+    def log_probs(
+        self, seen: Seen, up: NDArray[np.bool_], is_plan: NDArray[np.bool_]
+    ) -> tuple[Floats, Floats]:
+        """Return log-probabilities of routes (k, M·S) and of plans (n - k, NUM_PLANS).
 
         Args:
-            seen: the decisions.
+            seen: n decisions.
             up: (n, M) models that may be chosen.
+            is_plan: (n,) a plan is due and not a route.
         """
         call, server = seen.call.astype(self._dtype), seen.server.astype(self._dtype)
         seen = seen._replace(call=call, server=server)
-        routes, plans, _ = forward(self._w, self._texts, seen, _relu, _cat)
-        routes[~up] = -np.inf
-        return log_softmax(routes.reshape(len(up), -1)), log_softmax(plans)
+        server, pool, _ = encode(self._w, self._texts, seen, _relu, _cat)
+        is_route = ~is_plan
+        routes = route_logits(self._w, server[is_route], pool[is_route], _relu)
+        routes[~up[is_route]] = -np.inf
+        plans = plan_logits(self._w, pool[is_plan], _relu)
+        return log_softmax(routes.reshape(-1, math.prod(routes.shape[1:]))), log_softmax(plans)
 
 
 def _relu(array: Floats) -> Floats:
@@ -266,22 +278,21 @@ class PpoLagrangianCheckpoint(BaseModel):
     """Keys of `config.json` that are read.
 
     Attributes:
-        models: aliases of the pool, in the order of the actions; empty: any pool.
         num_strategies: S.
+        hidden: width of the layers.
         multiplier: λ.
     """
 
-    models: tuple[str, ...]
-    num_strategies: int
+    num_strategies: PositiveInt
+    hidden: PositiveInt
     multiplier: Number | None = None
 
 
 class PpoLagrangianPolicy(RowwiseDraws):
-    """The likeliest actions of a checkpoint's network.
+    """The likeliest actions of a checkpoint's network, on any pool and workload.
 
     Args:
-        checkpoint: folder of a checkpoint, or one that holds a folder for every workload; without
-            it the shipped ones.
+        checkpoint: folder of a checkpoint; without it the shipped one.
         mode: "sample" draws actions, as in training.
 
     Raises:
@@ -289,6 +300,7 @@ class PpoLagrangianPolicy(RowwiseDraws):
     """
 
     name = NAME
+    version = 2
 
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
         super().__init__()
@@ -297,34 +309,22 @@ class PpoLagrangianPolicy(RowwiseDraws):
         self.folder = Path(checkpoint) if checkpoint else SHIPPED / NAME
         self.name = named(NAME, *(a for a in (checkpoint, mode) if a is not None))
         self.sample = mode == SAMPLE
-        found = folders(self.folder) or [self.folder]
-        self._checkpoints = {folder: _open(folder) for folder in found}
-        self.fingerprint = " ".join(map(fingerprint, found))  # results of others are not these
-        multipliers = {config.multiplier for _, config in self._checkpoints.values()}
-        self.multiplier = multipliers.pop() if len(multipliers) == 1 else None
+        self._weights, self._config = _open(self.folder)
+        self.fingerprint = fingerprint(self.folder)  # results of others are not these
+        self.multiplier = self._config.multiplier
         self.requires = {"level": "joint", "system_features": list(SYSTEM_FEATURES)}
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Open the workload's checkpoint and prepare for `len(seeds)` rows.
+        """Prepare for `len(seeds)` rows.
 
         Raises:
-            ConfigError: there is none, the pool is not the one that it was trained for, or the
-                level is another.
+            ConfigError: the level is another, or the number of strategies.
         """
         super().reset(spec, seeds)
-        folder = self.folder if self.folder in self._checkpoints else self.folder / spec.workload
-        train = f"Train one: python -m agents.train --config {NAME}"
-        if folder not in self._checkpoints:
-            known = ", ".join(place.name for place in self._checkpoints)
+        if spec.num_strategies != self._config.num_strategies:
             raise ConfigError(
-                f"{self.folder}: has no checkpoint for workload {spec.workload!r}, but {known}. "
-                f"{train} --workload {spec.workload} --out FOLDER, and play {NAME}:FOLDER/best"
-            )
-        weights, config = self._checkpoints[folder]
-        if config.models and tuple(spec.models) != config.models:
-            raise ConfigError(
-                f"{folder}: was trained for the models {', '.join(config.models)}; "
-                f"this pool has {', '.join(spec.models)}. {train} --pool POOL.yaml --out FOLDER."
+                f"{self.folder}: was trained for {self._config.num_strategies} strategies; "
+                f"here are {spec.num_strategies}."
             )
         if spec.level != "joint" or not len(spec.task_embeddings):
             raise ConfigError(
@@ -332,7 +332,7 @@ class PpoLagrangianPolicy(RowwiseDraws):
                 'level="joint" and what else `requires` says.'
             )
         self._eyes, self._plans = Eyes(spec, len(seeds)), Plans(spec)
-        self._player = Player(weights, spec, np.float64)
+        self._player = Player(self._weights, spec, np.float64)
 
     def act_batch(
         self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
@@ -342,9 +342,10 @@ class PpoLagrangianPolicy(RowwiseDraws):
         up = models_up(contexts, self.spec.num_models)
         is_plan = contexts["kind"] == PLAN
         actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
-        routes, plans = (self._choose(p, rows) for p in self._player.log_probs(seen, up))
-        actions[:, :PLAN_ACTIONS] = self._plans.actions(plans, contexts) * is_plan[:, None]
-        actions[:, PLAN_ACTIONS] = routes * ~is_plan
+        routes, plans = self._player.log_probs(seen, up, is_plan)
+        chosen = self._choose(plans, rows[is_plan])
+        actions[is_plan, :PLAN_ACTIONS] = self._plans.actions(chosen, contexts[is_plan])
+        actions[~is_plan, PLAN_ACTIONS] = self._choose(routes, rows[~is_plan])
         self.decisions[rows] += 1
         return actions
 
@@ -358,7 +359,5 @@ def _open(folder: Path) -> tuple[dict[str, Floats], PpoLagrangianCheckpoint]:
     """Return weights and keys of a checkpoint that fit one another."""
     weights, content = load(folder)
     config = validate(content, PpoLagrangianCheckpoint, source=str(folder / CONFIG_FILE))
-    models = config.models
-    wanted = shapes(len(models), config.num_strategies, identity=bool(models))
-    check_shapes(folder, weights, wanted)
+    check_shapes(folder, weights, shapes(config.num_strategies, config.hidden))
     return weights, config

@@ -122,6 +122,15 @@ def test_the_choice_weighs_success_in_time_against_the_price(
     assert pick(price, **given) == chosen
 
 
+def test_single_calls_are_every_model_and_strategy() -> None:
+    recipes = candidates(5, 3, single_calls=True)
+    assert {(r.models, r.strategy) for r in recipes} == {
+        ((m,), s) for m in range(5) for s in range(3)
+    }
+    assert len(recipes) == 15
+    assert {TOPOLOGIES[recipe.topology] for recipe in recipes} == {"IO"}
+
+
 def test_candidates_are_plans_that_can_be_carried_out() -> None:
     recipes = candidates(5, 3)
     assert len(set(recipes)) == len(recipes)
