@@ -277,7 +277,7 @@ def refit_places(
         split="val",
     )
     known = load_refits(out).fits.get("fixed_recipe", {}) if out.is_file() else {}
-    for track, scenario in places:
+    for track, scenario in dict.fromkeys(places):
         if f"{name_of(track)}/{scenario}" in known:
             continue
         found = fit_recipes(suite, name_of(track), scenario, queries, rounds)
