@@ -72,7 +72,7 @@ BOARD := $(VENV)/bin/inframind bench run --suite standard --refits benchmarks/re
 MEASURED := $(VENV)/bin/inframind bench run --suite published --rates 10,50,100
 results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on where it was stopped
 	$(BOARD)
-	$(BOARD) --policies masrouter,lowest_expected_latency,least_loaded --seeds 1
+	$(BOARD) --policies masrouter,lowest_expected_latency,least_loaded,linucb --seeds 1
 	$(VENV)/bin/inframind bench run --suite standard --tracks steady --out results/ablations \
 	  --policies bid_price,bid_price::no-state,bid_price::polled,bid_price::no-difficulty,bid_price::no-prices
 	$(MEASURED) --policies inframind --out results/published

@@ -149,10 +149,11 @@ def refresh_pages(docs: Path, *, records: Path = RECORDS, check: bool = False) -
 
 def standard_blocks(board: Board, records: Path = RECORDS) -> dict[str, str]:
     """Return the tables of docs/results.md by name."""
+    trainings = trainings_sheet(board)
     return {
         "tracks": _markdown(scores_sheet(board)),
         "pairs": pairs_table(board),
-        "trainings": _markdown(trainings_sheet(board)),
+        "trainings": _markdown(trainings) if trainings.rows else "No policy has several trainings.",
         "scenarios": scenarios_table(board),
         "promises": _markdown(promises_sheet(board)),
         "ablations": _markdown(scores_sheet(read_board("ablations", records))),
@@ -208,11 +209,12 @@ def _over_bound(board: Board) -> Iterator[tuple[Mapping[str, Any], float]]:
 
 
 def origin_text(origin: Mapping[str, Any]) -> str:
-    """Return a sentence on where a record is from."""
+    """Return where a record is from, and the commands that made it."""
+    commands = "\n".join(f"inframind bench {command}" for command in origin["commands"])
     return (
         f"{origin['episodes']:,} episodes, {origin['queries']:,} scored queries; simulator version "
         f"{origin['simulator']}, revision {origin['revision']}, {origin['started'][:10]}; "
-        f"{origin['machine']}."
+        f"{origin['machine']}:\n\n```sh\n{commands}\n```"
     )
 
 

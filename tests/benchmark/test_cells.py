@@ -80,7 +80,7 @@ def test_cell_id_covers_everything_that_determines_the_result() -> None:
 
 
 def test_shipped_suites_are_valid() -> None:
-    for name, seeds in {"starter": 5, "standard": 2, "published_parallel": 30}.items():
+    for name, seeds in {"starter": 5, "standard": 3, "published_parallel": 30}.items():
         loaded = load_suite(name)
         assert loaded.name == name
         assert len(loaded.seed_list) == seeds
