@@ -185,7 +185,7 @@ def compare_all(
     measured = [set(run.layout.measured(family.metrics)) for run in runs.values()]
     names = tuple(name for name in family.compared if all(name in own for own in measured))
     estimates = [
-        _estimate(side.results, own, common, names, bootstrap_seed)
+        _estimate(side, own, common, names, bootstrap_seed)
         for (_, side), own in zip(sides, strata, strict=True)
     ]
     rows: dict[str, list[list[list[str]]]] = {name: [] for name in names}
@@ -202,16 +202,18 @@ def compare_all(
     }
 
 
-def _common(strata: Sequence[Mapping[Place, Mapping[int, Episode]]]) -> dict[Place, list[int]]:
+def _common(
+    strata: Sequence[Mapping[Place, Mapping[int, tuple[Episode, ...]]]],
+) -> dict[Place, list[int]]:
     """Return the places and seeds that all sides have, with episodes of the same length."""
     first, *others = strata or [{}]
     found = {}
-    for place, own in first.items():
+    for place, by_seed in first.items():
         seeds = [
             seed
-            for seed, episode in own.items()
+            for seed, own in by_seed.items()
             if all(
-                (there := other.get(place, {}).get(seed)) and there.records == episode.records
+                (there := other.get(place, {}).get(seed)) and there[0].records == own[0].records
                 for other in others
             )
         ]
@@ -221,18 +223,21 @@ def _common(strata: Sequence[Mapping[Place, Mapping[int, Episode]]]) -> dict[Pla
 
 
 def _estimate(
-    run: Results,
-    strata: Mapping[Place, Mapping[int, Episode]],
+    side: Side,
+    strata: Mapping[Place, Mapping[int, tuple[Episode, ...]]],
     common: Mapping[Place, Sequence[int]],
     names: tuple[str, ...],
     seed: int,
 ) -> Estimate:
     """Return the means over places of a policy on some episodes."""
     shown: dict[Place, list[Estimate]] = {}  # of every draw of quality
+    run = side.results
     for place, seeds in common.items():
         there, _ = run.family.suite.cell.without_draw(place)
-        stratum = Stratum.of([strata[place][one] for one in seeds])
-        estimate = Estimate.of(names, run.layout, stratum, there, seed, NUM_RESAMPLES)
+        trainings = Stratum.by_training(strata[place][one] for one in seeds)
+        estimate = Estimate.of(
+            names, run.layout, side.policy, trainings, there, seed, NUM_RESAMPLES
+        )
         shown.setdefault(there, []).append(estimate)
     first, *rest = map(Estimate.over_draws, shown.values())
     for estimate in rest:
@@ -242,7 +247,8 @@ def _estimate(
 
 def _difference(a: Estimate, b: Estimate, family: Any) -> dict[str, list[str]]:
     """Return b - a in words, by metric."""
-    ends = interval(b.draws - a.draws, np.asarray(a.units))
+    of_both = [a.by_training, b.by_training]
+    ends = interval(b.draws - a.draws, np.asarray(a.units), by_training=of_both)
     return {
         name: difference_text(
             family.metrics[name],
