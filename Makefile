@@ -10,7 +10,6 @@ BENCH_ARGS ?=
 SPEED_ARGS ?=
 DATA ?= ../shared/data
 FIDELITY_ARGS ?=
-RESULTS_ARGS ?=
 LIVE_ARGS ?=
 TEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
@@ -68,8 +67,17 @@ speed: $(CORE)  ## Measure the figures of docs/performance.md (SPEED_ARGS="--aga
 fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs (DATA=folder)
 	$(PY) -m benchmarks fidelity $(DATA) $(FIDELITY_ARGS)
 
-results: $(FULL)  ## Refresh the tables of docs/results.md from the records (RESULTS_ARGS=--missing)
-	$(PY) -m benchmarks results $(RESULTS_ARGS)
+# Policies with several trainings and fits, then rules whose backlogs are long to simulate: one episode a cell.
+BOARD := $(VENV)/bin/inframind bench run --suite standard --refits benchmarks/refits.yaml --out results/standard
+MEASURED := $(VENV)/bin/inframind bench run --suite published --rates 10,50,100
+results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on where it was stopped
+	$(BOARD)
+	$(BOARD) --policies masrouter,lowest_expected_latency,least_loaded,linucb --seeds 1
+	$(VENV)/bin/inframind bench run --suite standard --tracks steady --out results/ablations \
+	  --policies bid_price,bid_price::no-state,bid_price::polled,bid_price::no-difficulty,bid_price::no-prices
+	$(MEASURED) --policies inframind --out results/published
+	$(MEASURED) --policies static_mix,masrouter --scheduler fcfs --out results/published_fcfs
+	$(PY) -m benchmarks results results/standard results/ablations results/published results/published_fcfs
 
 wheel: $(FULL)  ## Test the wheel: built, installed into a bare environment, benchmarked
 	$(PY) -m pytest -m wheel tests/packaging

@@ -1,14 +1,16 @@
 """Fit the fixed recipes to the scenarios of tracks: ``python -m benchmarks refit``.
 
 Every topology with up to three agents, every model and strategy plays on the validation split, at
-all loads of the scenario: in each of three rounds a third of the budget, and of those that play the
-best go on. The budget counts every simulated query, warm-up included. Where it does not allow one
-episode for every recipe, as many are drawn as it allows.
+all loads of the scenario, in streams whose warm-up and patience end early. The best go on to longer
+streams, and the best of these to whole ones, as the benchmark plays them. The budget counts every
+simulated query, warm-up included. Where it does not allow one stream of the first round for every
+recipe, as many are drawn as it allows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -18,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines.fixed_recipe_search import candidates
+from inframind_gym.benchmark.cells import Place
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.routing.rollout import ENV_IDS
 from inframind_gym.benchmark.suite import name_of
 from inframind_gym.benchmark.tracks.metrics import SCORE
-from inframind_gym.benchmark.tracks.refits import Fit, add_fits
+from inframind_gym.benchmark.tracks.refits import Fit, add_fits, load_refits
 from inframind_gym.benchmark.tracks.rollout import TrackSimulator, env_kwargs
 from inframind_gym.benchmark.tracks.suite import Played, TrackCell, TrackSuite
 from inframind_gym.benchmark.tracks.track import load_track
@@ -32,9 +35,6 @@ from inframind_gym.progress import say
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 POLICIES: Final = ("fixed_recipe", "fixed_recipe_by_rate")
-ROUNDS: Final = 3
-KEPT: Final = 8  # one of so many recipes goes on
-FEWEST: Final = 3  # that play in the last round
 _MOST_PLACES: Final = 500_000  # queries of all rows of an environment
 
 
@@ -70,71 +70,78 @@ class _Recipes(BasePolicy):
 
 
 class _Player(TrackSimulator):
-    """Plays recipes, one in each of its rows."""
+    """Plays recipes, one in each of its rows, in the streams of a round."""
 
     recipes: _Recipes
+    round: Round
+
+    def _at(self, cell: TrackCell) -> Played:
+        return _played(self.suite, cell.place, self.round)
+
+    def _plays(self, cell: TrackCell) -> str:
+        return self.recipes.name  # whatever the row
 
     def _policy(self, cell: TrackCell) -> _Recipes:  # type: ignore[override]
         return self.recipes
 
 
-class _Round(NamedTuple):
+class Round(NamedTuple):
     """A round of the search."""
 
     number: int
+    most_s: float  # of warm-up and patience
+    scored: int  # queries of an episode
     episodes: int  # at every load
+    kept: int  # recipes that go on for what they do over all loads, and a quarter as many at each
+
+
+ROUNDS: Final = (
+    Round(0, 100.0, 100, 1, 24),
+    Round(1, 400.0, 200, 1, 6),
+    Round(2, float("inf"), 500, 3, 1),
+)
 
 
 def fit_recipes(
-    suite: TrackSuite, track: str, scenario: str, queries: int
+    suite: TrackSuite, track: str, scenario: str, queries: int, rounds: Sequence[Round] = ROUNDS
 ) -> dict[str, dict[str, Fit]]:
     """Return the recipes for a scenario: one for all of its loads, and one for each.
 
     Args:
-        suite: Of the validation split; its number of queries is that of an episode.
+        suite: Of the validation split.
         track: Name of a track.
         scenario: Of the track; with `fit_on` the recipe is chosen on the track's scenarios of
             those workloads.
         queries: Budget of all.
+        rounds: Of the search.
 
     Returns:
         Policy -> place -> fit, as `Refits.fits` has them.
 
     Raises:
-        BenchmarkError: The budget does not allow three episodes, or no scenario of the track has a
+        BenchmarkError: The budget does not allow three recipes, or no scenario of the track has a
             workload of `fit_on`.
     """
     loads = suite.at(track, scenario, 1.0).track.loads
-    sources = _sources(suite, track, scenario)
-    budget = Budget(queries)
+    sources, budget = _sources(suite, track, scenario), Budget(queries)
     spec, actions = _recipes(suite, suite.at(track, sources[0], loads[0]))
-    each = sum(suite.at(track, one, load).num_queries for one in sources for load in loads)
-    if queries < ROUNDS * each:
-        raise BenchmarkError(
-            f"{track}/{scenario}: a fit takes {ROUNDS * each:,} queries at least, got {queries:,}."
-        )
-    affordable = queries // ROUNDS // each
-    if affordable < len(actions):
-        drawn = np.random.default_rng(0).permutation(len(actions))[:affordable]
-        actions = actions[np.sort(drawn)]
+    actions = np.random.default_rng(0).permutation(actions)
+    places = [[(track, one, load) for one in sources] for load in loads]
     scores = np.zeros((len(actions), len(loads)))
-    for number in range(ROUNDS):
-        episodes = max(1, queries // ROUNDS // (each * len(actions)))
-        scores = np.stack(
-            [
-                np.mean(
-                    [
-                        _play(suite, (track, one, load), actions, _Round(number, episodes), budget)
-                        for one in sources
-                    ],
-                    axis=0,
-                )
-                for load in loads
-            ],
-            axis=1,
-        )
-        if number < ROUNDS - 1:
-            keep = _leading(scores, max(FEWEST, len(actions) // KEPT))
+    for of in rounds:
+        once = sum(_played(suite, place, of).arrivals for own in places for place in own)
+        left = queries - budget.used
+        share = left if of is rounds[-1] else left // 2  # longer streams need the rest
+        if share < once:
+            raise BenchmarkError(
+                f"{track}/{scenario}: a recipe takes {once:,} queries in round {of.number + 1} of "
+                f"{len(rounds)}, and {share:,} of {queries:,} are left for it."
+            )
+        actions = actions[: share // once]  # the best of the round before come first
+        episodes = min(of.episodes, share // once // len(actions))
+        scores = _round(suite, places, actions, of._replace(episodes=episodes), budget)
+        if of is not rounds[-1]:
+            keep = _leading(scores, of.kept)
             actions, scores = actions[keep], scores[keep]
     mean = scores.mean(axis=1)
     best, place = int(mean.argmax()), f"{track}/{scenario}"
@@ -146,6 +153,23 @@ def fit_recipes(
             for i, (load, at) in enumerate(zip(loads, by_load.tolist(), strict=True))
         },
     }
+
+
+def _round(
+    suite: TrackSuite,
+    places: Sequence[Sequence[tuple[str, str, float]]],
+    actions: NDArray[np.int64],
+    of: Round,
+    budget: Budget,
+) -> NDArray[np.float64]:
+    """Return the scores (C, L) of actions, means over the places of each of L loads."""
+    at_loads = [[_play(suite, place, actions, of, budget) for place in own] for own in places]
+    return np.asarray(np.mean(at_loads, axis=1).T, np.float64)
+
+
+def _played(suite: TrackSuite, place: Place, of: Round) -> Played:
+    """Return what is played at a place in a round."""
+    return replace(suite.at(*place), count=of.scored, most_s=of.most_s)
 
 
 def _sources(suite: TrackSuite, track: str, scenario: str) -> list[str]:
@@ -175,16 +199,17 @@ def _play(
     suite: TrackSuite,
     place: tuple[str, str, float],
     actions: NDArray[np.int64],
-    of: _Round,
+    of: Round,
     budget: Budget,
 ) -> NDArray[np.float64]:
     """Return the mean score over the bound (C,) of actions in the same episodes at a place."""
-    played = suite.at(*place)
+    played = _played(suite, place, of)
     informed = played.limits.informed[place[2]]
     first = suite.seed_list[0] + 1000 * (of.number + 1)  # no round plays the episodes of another
     seeds = np.tile(first + np.arange(of.episodes), len(actions)).tolist()
     chosen = np.repeat(actions, of.episodes, axis=0)
     player, scores = _Player(suite), np.zeros(len(chosen))
+    player.round = of
     at_once = max(1, _MOST_PLACES // played.num_queries)
     for start in range(0, len(chosen), at_once):
         player.recipes = _Recipes(chosen[start : start + at_once])
@@ -193,16 +218,16 @@ def _play(
             for cell, layout, columns in finished:
                 sums = layout.table(columns).sum(axis=0)
                 scores[int(cell.policy)] = layout.evaluate(sums)[SCORE]
-    budget.used += len(chosen) * played.num_queries
+    budget.used += len(chosen) * played.arrivals
     each = scores.reshape(len(actions), of.episodes)
     return np.asarray(each.mean(axis=1) / informed, np.float64)
 
 
 def _leading(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Return the indices of scores (C, L) that go on: the best over all loads, and at each."""
+    """Return the indices of scores (C, L) that go on, the best over all loads first."""
     order = [np.argsort(-scores.mean(axis=1), kind="stable")[:count]]
-    order += [np.argsort(-at, kind="stable")[: max(1, count // 2)] for at in scores.T]
-    return np.unique(np.concatenate(order))
+    order += [np.argsort(-at, kind="stable")[: max(1, count // 4)] for at in scores.T]
+    return np.array(list(dict.fromkeys(np.concatenate(order).tolist())), np.int64)
 
 
 def _fit(spec: PolicySpec, action: NDArray[np.int64], budget: Budget, score: float) -> Fit:
@@ -229,14 +254,18 @@ def places_of(names: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def refit_places(places: Sequence[tuple[str, str]], queries: int, scored: int, out: Path) -> None:
+def refit_places(
+    places: Sequence[tuple[str, str]], queries: int, out: Path, rounds: Sequence[Round] = ROUNDS
+) -> None:
     """Fit the recipes to scenarios, and write each into a file as soon as it is found.
+
+    A scenario that the file has is passed over, so that the command can be given again.
 
     Args:
         places: Tracks and scenarios.
         queries: Budget of a scenario.
-        scored: Scored queries of an episode.
         out: File of refits.
+        rounds: Of the search.
 
     Raises:
         InfraMindError: A fit is not possible, or the file has another budget.
@@ -245,10 +274,12 @@ def refit_places(places: Sequence[tuple[str, str]], queries: int, scored: int, o
         name="refit",
         policies=("fixed_recipe",),
         tracks=tuple(dict.fromkeys(track for track, _ in places)),
-        num_queries=scored,
         split="val",
     )
-    for track, scenario in places:
-        found = fit_recipes(suite, name_of(track), scenario, queries)
+    known = load_refits(out).fits.get("fixed_recipe", {}) if out.is_file() else {}
+    for track, scenario in dict.fromkeys(places):
+        if f"{name_of(track)}/{scenario}" in known:
+            continue
+        found = fit_recipes(suite, name_of(track), scenario, queries, rounds)
         add_fits(out, queries, found)
         say(f"{track}/{scenario}: {next(iter(found['fixed_recipe'].values())).policy}")

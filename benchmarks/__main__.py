@@ -15,43 +15,24 @@ from inframind_gym.errors import friendly
 
 @app.command()
 def results(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Finished results folders to record first: standard, ablations, …"),
+    ] = None,
     docs: Annotated[Path, typer.Option(help="Folder of the pages.")] = Path("docs"),
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; fail if a table is out of date.")
     ] = False,
-    missing: Annotated[
-        bool,
-        typer.Option("--missing", help="Print the commands that make what has no valid record."),
-    ] = False,
-    folder: Annotated[Path, typer.Option(help="Folder of suites and results of --missing.")] = Path(
-        "results"
-    ),
 ) -> None:
-    """Refresh the tables and plots of docs/results.md from the records."""
-    from benchmarks.plan import load_plan
-    from benchmarks.recording import missing_commands
-    from benchmarks.results import refresh_pages
+    """Record runs, and refresh tables and picture of docs/results.md from the records."""
+    from benchmarks.results import record, refresh_pages
 
     with friendly():
-        plan = load_plan()
-        if missing:
-            print("\n".join(missing_commands(plan, folder)) or "# every record is valid")
-            return
-        stale = refresh_pages(plan, docs, check=check)
+        for folder in folders or ():
+            print(f"recorded: {record(folder)}")
+        stale = refresh_pages(docs, check=check)
         print("\n".join(f"{page} was out of date" for page in stale) or "all tables are up to date")
         raise typer.Exit(int(check and bool(stale)))
-
-
-@app.command()
-def record(
-    folders: Annotated[list[Path], typer.Argument(help="Finished results folders of the plan.")],
-) -> None:
-    """Add finished runs to the table of records."""
-    from benchmarks.plan import load_plan
-    from benchmarks.recording import add
-
-    with friendly():
-        print("recorded: " + ", ".join(add(folders, load_plan())))
 
 
 @app.command()
@@ -61,10 +42,7 @@ def refit(
     ],
     queries: Annotated[
         int, typer.Option(min=1, help="Simulated queries that a fit may use for one scenario.")
-    ] = 20_000_000,
-    scored: Annotated[
-        int, typer.Option(min=1, help="Scored queries of one episode of a fit.")
-    ] = 500,
+    ] = 5_000_000,
     out: Annotated[Path, typer.Option(help="File of refits, which is added to.")] = Path(
         "refits.yaml"
     ),
@@ -73,7 +51,8 @@ def refit(
         typer.Option(
             metavar="POLICY=PLAYS:QUERIES",
             help="Fit nothing: write down that POLICY plays the places as PLAYS, for example "
-            "bid_price=bid_price:runs/x/best:9000000, trained with so many simulated queries.",
+            "bid_price=bid_price:runs/x/best:9000000, trained with so many simulated queries; of "
+            "several trainings PLAYS,PLAYS.",
         ),
     ] = None,
 ) -> None:
@@ -86,7 +65,7 @@ def refit(
         if enter is not None:
             enter_fit(out, enter, [f"{track}/{scenario}" for track, scenario in chosen], queries)
             return
-        refit_places(chosen, queries, scored, out)
+        refit_places(chosen, queries, out)
 
 
 @app.command()

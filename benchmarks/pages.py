@@ -73,14 +73,6 @@ def mean(values: Any, digits: int = 1) -> str:
     return f"{values.mean():,.{digits}f} ± {half:.{digits}f}"
 
 
-def embolden(rows: Sequence[list[str]], values: Sequence[Sequence[float]]) -> None:
-    """Make the largest value of every column bold, in the column after it."""
-    for c, column in enumerate(zip(*values, strict=True), start=1):
-        best = int(np.argmax(column))
-        if np.isfinite(column[best]):
-            rows[best][c] = f"**{rows[best][c]}**"
-
-
 def fill(text: str, blocks: Mapping[str, str]) -> str:
     """Return the text with the content of every region replaced.
 

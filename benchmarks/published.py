@@ -1,106 +1,58 @@
-"""Measurements of the published systems, and the tables that set ours beside them."""
+"""The tables of docs/results/published.md: measurements of the published systems beside ours."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import yaml
 
 from benchmarks.pages import NONE, table
-from benchmarks.record_table import Place
-from benchmarks.scores import (
-    AGENT,
-    COLUMNS,
-    ELSEWHERE,
-    GOODPUT,
-    OBLIVIOUS,
-    REPLAYED,
-    Board,
-    difference,
-    margin,
-    per_minute,
-    signed,
-    text,
-    title,
-)
+from benchmarks.results import RECORDS, origin_text, read_board
 
 PUBLISHED: Final = Path(__file__).with_name("published.yaml")
-SYSTEMS: Final = ("inframind", "masrouter")
+RUNS: Final = ("published", "published_fcfs")  # the same suite under two schedulers
+STANDS_FOR: Final = {"inframind": ("inframind",), "masrouter": ("static_mix", "masrouter")}
+METRICS: Final = {"accuracy": 100.0, "latency_mean_s": 1.0, "slo_100s": 100.0}  # scale here
 
 
-class Published:
-    """Measurements of the published systems on their own testbed."""
-
-    def __init__(self) -> None:
-        content = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
-        self._systems: dict[str, dict[str, dict[float, dict[str, float]]]] = content["systems"]
-        self.shares: dict[str, dict[str, float]] = content["shares"]
-
-    def value(self, system: str, place: Place, metric: str) -> float | None:
-        """A measured mean as a share or in seconds; None if it was not published."""
-        found = self._systems[system].get(place[0], {}).get(place[1], {}).get(metric)
-        return found if found is None or metric.endswith("_mean_s") else found / 100.0
-
-    def effect(self, place: Place, metric: str) -> float | None:
-        """The published difference InfraMind - MasRouter; None if it was not published."""
-        one, other = (self.value(system, place, metric) for system in SYSTEMS)
-        return None if one is None or other is None else one - other
-
-
-def beside_table(board: Board, published: Published) -> str:
-    """Published measurements and ours: solved % / mean s / answered within 100 s %."""
-    columns = COLUMNS[:3]
+def published_blocks(records: Path = RECORDS) -> dict[str, str]:
+    """Return the tables of the page by name."""
+    systems = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))["systems"]
+    boards = [read_board(name, records) for name in RUNS if (records / name).is_dir()]
+    ours = _means(boards)
+    columns = [(s, None) for s in STANDS_FOR] + [(s, p) for s in STANDS_FOR for p in STANDS_FOR[s]]
     body = []
-    for place in board.places():
-        if published.effect(place, "accuracy") is None:
-            continue
-        row = [f"{title(place[0])}, {place[1]:g}/min"]
-        for system in SYSTEMS:
-            there = [published.value(system, place, column.name) for column in columns]
-            solved, _, within = map(text, there, columns)
-            row.append(f"{solved} / {there[1]:.0f} / {within}")
-        for name in (REPLAYED, OBLIVIOUS, AGENT):
-            here = [board.draws(name, place, column.name).value for column in columns]
-            row.append(" / ".join(map(text, here, columns)))
-        body.append(row)
-    headings = ["", *(f"`{system}`, {ELSEWHERE}" for system in SYSTEMS)]
-    return table([*headings, *(f"`{n}`, here" for n in (REPLAYED, OBLIVIOUS, AGENT))], body)
+    for workload, rates in systems["inframind"].items():
+        for rate in rates:
+            there = {system: systems[system][workload][rate] for system in STANDS_FOR}
+            cells = [
+                _text(ours.get((policy, workload, rate), {}) if policy else there[system])
+                for system, policy in columns
+            ]
+            body.append([f"{workload}, {rate}/min", *cells])
+    heads = [f"{s}, measured elsewhere" if p is None else f"`{p}`, here" for s, p in columns]
+    origins = "\n\n".join(origin_text(board["origin"]) for board in boards)
+    return {"beside": table(["", *heads], body), "origin": origins}
 
 
-def effects_table(board: Board, published: Published, entry: str) -> str:
-    """Published agent - MasRouter, there and here."""
-    headings, body = [""], []
-    for column in COLUMNS[:3]:
-        headings += [f"{column.label}, {ELSEWHERE}", f"{column.label}, here"]
-    for place in board.places():
-        row = [f"{title(place[0])}, {place[1]:g}/min"]
-        for column in COLUMNS[:3]:
-            there = published.effect(place, column.name)
-            draws = [board.draws(name, place, column.name) for name in (entry, OBLIVIOUS)]
-            row.append(NONE if there is None else signed(there, column))
-            row.append(difference(draws[0] - draws[1], column))
-        if row[1] != NONE:
-            body.append(row)
-    return table(headings, body)
+def _means(boards: list[dict[str, Any]]) -> dict[tuple[str, str, float], dict[str, float]]:
+    """Return policy, workload, rate -> means over the budgets, in the unit of the measurements."""
+    found: dict[tuple[str, str, float], list[list[float]]] = {}
+    for row in (row for board in boards for row in board["rows"]):
+        key = (row["policy"], row["workload"], row["rate_per_min"])
+        found.setdefault(key, []).append([row[name] for name in METRICS])
+    return {
+        key: dict(zip(METRICS, np.mean(rows, axis=0) * list(METRICS.values()), strict=True))
+        for key, rows in found.items()
+    }
 
 
-def causes_table(board: Board, published: Published) -> str:
-    """Means over the datasets of the replayed systems and of the changed training."""
-    columns = (*COLUMNS[:3], GOODPUT)
-    rates = [r for r in board.rates if published.effect((board.workloads[0], r), "accuracy")]
-    shown = [(rate, column) for rate in rates for column in columns]
-    body = []
-    for system in SYSTEMS:
-        row = [f"`{system}`, {ELSEWHERE}"]
-        for rate, column in shown:
-            there = [published.value(system, place, column.name) for place in board.places(rate)]
-            known = [value for value in there if value is not None]
-            row.append(text(float(np.mean(known)) if known else None, column))
-        body.append(row)
-    for entry in (e for n in (OBLIVIOUS, REPLAYED) for e in board.entries if n in (e.name, e.of)):
-        means = [margin(board.mean(entry.name, c.name, rate), c) for rate, c in shown]
-        what = f"the same, {entry.what}" if entry.of else f"`{entry.name}`"
-        body.append([what, *means])
-    return table(["", *(f"{column.label}, {per_minute(rate)}" for rate, column in shown)], body)
+def _text(scores: Mapping[str, float]) -> str:
+    """Return solved %, mean latency and share within 100 s; a dash for what is not known."""
+    solved, latency_s, within = (scores.get(name) for name in METRICS)
+    if solved is None:
+        return NONE
+    return f"{solved:.1f} / {latency_s:.0f} / {NONE if within is None else format(within, '.1f')}"

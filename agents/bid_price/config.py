@@ -54,6 +54,8 @@ class BidPriceConfig(StrictModel):
 
     algorithm: Literal["bid_price"] = "bid_price"
     env: WorldChoice = WorldChoice()  # of the training; a checkpoint is for its workload and pool
+    # recipes of one call alone, as `inframind serve` routes them
+    single_calls: bool = Field(default=False, exclude_if=lambda single_calls: not single_calls)
     rows: PositiveInt = 480  # episodes that run in lockstep
     idle_rate_per_min: Positive = 0.05  # arrival rate at which queries hardly ever meet
     survey: Annotated[tuple[SurveyRound, ...], Field(min_length=1)] = (

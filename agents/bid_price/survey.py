@@ -33,7 +33,9 @@ _MIN_SPREAD: Final = 0.15  # of log latency, where few queries happened to agree
 _SITUATIONS: Final = 4000  # prices, loads and budgets for which recipes are compared
 
 
-def candidates(num_models: int, num_strategies: int, *, code: bool = True) -> list[Recipe]:
+def candidates(
+    num_models: int, num_strategies: int, *, code: bool = True, single_calls: bool = False
+) -> list[Recipe]:
     """Return every recipe that is worth a trial.
 
     These are all teams of up to three agents, and a sample of the larger ones. Where there are
@@ -44,7 +46,12 @@ def candidates(num_models: int, num_strategies: int, *, code: bool = True) -> li
         num_models: models of the pool.
         num_strategies: strategies.
         code: whether the answer of some tasks is code; else CODER is the same as SINGLE.
+        single_calls: those of one agent that makes one call, alone.
     """
+    if single_calls:
+        alone = TOPOLOGIES.index("IO"), RoleRule.SINGLE
+        routes = itertools.product(range(num_models), range(num_strategies))
+        return [Recipe(alone[0], (model,), strategy, alone[1]) for model, strategy in routes]
     found = []
     for topology, agents in distinct_plans():
         name = TOPOLOGIES[topology]

@@ -155,7 +155,11 @@ class Trainer:
     def _run(self, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
         spec = self.spec
         if not tensors:
-            listed = survey.candidates(spec.num_models, spec.num_strategies, code=self._code)
+            listed = survey.candidates(
+                *(spec.num_models, spec.num_strategies),
+                code=self._code,
+                single_calls=self.config.single_calls,
+            )
             recipes = tabulate(listed, spec.num_strategies)
             for number in range(len(self.config.survey) - 1):
                 recipes = self._survey(recipes, number)

@@ -1,4 +1,4 @@
-"""Measurements of the gateway: `python -m benchmarks.gateway overhead|rate|goodput|soak`.
+"""Measurements of the gateway: `python -m benchmarks.gateway COMMAND`.
 
 The gateway, LiteLLM's proxy (`--litellm PATH` of its command, in an environment of its own) and the
 servers are processes of their own. One machine for all of them: what a client measures includes
@@ -11,9 +11,10 @@ import typer
 
 from benchmarks.gateway.load import goodput, soak
 from benchmarks.gateway.overhead import overhead, rate
+from benchmarks.gateway.small import live, outcomes
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
-for command in (overhead, rate, goodput, soak):
+for command in (overhead, rate, goodput, soak, outcomes, live):
     app.command()(command)
 
 if __name__ == "__main__":

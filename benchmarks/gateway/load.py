@@ -15,7 +15,14 @@ import psutil
 import typer
 
 from benchmarks.gateway.overhead import LiteLlm
-from benchmarks.gateway.processes import PORT, QUESTION, gateway, litellm, simulated
+from benchmarks.gateway.processes import (
+    PORT,
+    QUESTION,
+    gateway,
+    litellm,
+    simulated,
+    with_cards_of,
+)
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.item_response import accuracy
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
@@ -133,6 +140,12 @@ def goodput(
     policies: str = "round_robin,least_loaded,lowest_expected_latency,bid_price",
     gateways: Annotated[int, typer.Option(help="Side by side, each with its own view.")] = 1,
     admission: str = "best_effort",
+    believed: Annotated[
+        str | None, typer.Option(help="Pool whose server cards gateways believe; else the true.")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Log of the first gateway; half of the requests stream.")
+    ] = None,
 ) -> None:
     """Answers in time, and right answers in time, on the same arrivals at simulated servers."""
     load = Load(workload, trace, per_min, int(per_min * minutes), speed)
@@ -144,8 +157,12 @@ def goodput(
             for port in ports:
                 settings: dict[str, Any] = {"speed": speed, "metrics_poll_s": 5.0 / speed}
                 settings |= {"workload": workload, "admission": admission}
-                stack.enter_context(gateway(file, policy, port, **settings))
-            found = asyncio.run(load.send(ports, "inframind/auto"))
+                if record is not None and port == ports[0]:
+                    settings["log"] = str(record)
+                seen = file if believed is None else with_cards_of(file, believed)
+                stack.enter_context(gateway(seen, policy, port, **settings))
+            streams = record is not None
+            found = asyncio.run(load.send(ports, "inframind/auto", streams=streams))
             way = policy if gateways == 1 else f"{policy}, {gateways} gateways"
             _show(way, found, file, workload)
     for strategy in STRATEGIES if command else ():

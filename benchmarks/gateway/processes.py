@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ import yaml
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 
 INFRAMIND: Final = (sys.executable, "-c", "from inframind_gym.cli import app; app()")
-PORT: Final = 18080
+PORT: Final = int(os.environ.get("INFRAMIND_BENCH_PORT", "18080"))
 QUESTION: Final = [{"role": "user", "content": "What is six times seven? " * 20}]
 
 
@@ -108,6 +109,19 @@ def simulated(pool: str, speed: float, workload: str) -> Iterator[str]:
             yield str(path)
         finally:
             subprocess.run([*inframind, "down", *on], check=True, stdout=subprocess.DEVNULL)
+
+
+def with_cards_of(file: str, believed: str) -> str:
+    """Write a pool's file again beside it, with the server cards of another; returns its path."""
+    pool, other = load_pool(file), load_pool(believed)
+    models = [
+        model.model_copy(update={"server": other.models[other.index(model.alias)].server})
+        for model in pool.models
+    ]
+    seen = pool.model_copy(update={"models": tuple(models), "gpus": other.gpus})
+    path = Path(file).with_name("believed.yaml")
+    path.write_text(yaml.safe_dump(seen.model_dump(mode="json", exclude_none=True)))
+    return str(path)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from inframind_gym.simulator.server.evidence import give, hand_on
 
 MAX_ROWS = 128  # of one batch: enough to hide the cost of a step in Python
 _FIRST_ROWS = 16  # of a policy whose speed is not known yet
-_KEEP_EVERY_S = 3.0  # a batch is kept when it ends
+_KEEP_EVERY_S = 30.0  # a batch is kept when it ends; rows in lock-step share the cost of a step
 _REPORT_EVERY_S = 0.5
 _ALL_OF_A_CLUSTER = 1_000_000
 
@@ -94,7 +94,10 @@ def run_cells(
         Draws of quality make no other environment: the first one stands for all.
         """
         first = {
-            (cell.policy, *cell.without_draw(cell.place)[0][: cell.fixed_axes]): cell
+            (
+                *(cell.policy, cell.training),
+                *cell.without_draw(cell.place)[0][: cell.fixed_axes],
+            ): cell
             for cell in reversed(list(ids))
         }
         for cell in sorted(first.values(), key=lambda cell: cell.group[1:]):

@@ -53,6 +53,7 @@ class BaseCell:
     Attributes:
         policy: Name or ``package.module:Class``, as given on the command line or in the suite.
         seed: Index of the repetition.
+        training: Which of its trainings plays, where a policy was trained with several seeds.
         axes: The coordinates.
         fixed_axes: Number of leading axes that rows of one vector environment have in common.
     """
@@ -63,6 +64,7 @@ class BaseCell:
 
     policy: str
     seed: int
+    training: int = 0
 
     if TYPE_CHECKING:  # of the dataclass
 
@@ -76,16 +78,16 @@ class BaseCell:
     @property
     def group(self) -> tuple[Any, ...]:
         """Policy and coordinates that the rows of one vector environment have in common."""
-        return (self.policy, *self.place[: self.fixed_axes])
+        return (self.policy, *self.place[: self.fixed_axes], self.training)
 
     @property
     def sort_key(self) -> tuple[Any, ...]:
         """Order of cells in result files, independent of how they were scheduled."""
-        return (self.policy, *in_order(self.place), self.seed)
+        return (self.policy, *in_order(self.place), self.seed, self.training)
 
     @property
     def episode_seed(self) -> int:
-        """Seed of the environment's reset, the same for every policy; in [0, 2**31)."""
+        """Seed of the environment's reset, the same for all policies and trainings; [0, 2**31)."""
         place, _ = self.without_draw(self.place)
         return _seed_of("sweep", *place, self.seed)  # another word would give other episodes
 
@@ -107,12 +109,15 @@ class BaseCell:
 
     def to_json(self) -> dict[str, Any]:
         """Return the coordinates as JSON."""
-        return {"policy": self.policy, **self.describe(self.place), "seed": self.seed}
+        content = {"policy": self.policy, **self.describe(self.place), "seed": self.seed}
+        return content | ({"training": self.training} if self.training else {})
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Invert `to_json`; further keys are ignored."""
         place = {axis.name: axis.read(record[axis.name]) for axis in cls.axes}
+        if training := int(record.get("training", 0)):
+            place["training"] = training
         return cls(policy=str(record["policy"]), **place, seed=int(record["seed"]))
 
     @property
@@ -122,7 +127,8 @@ class BaseCell:
             axis.text(value) + "".join(axis.label.partition("/")[1:])  # 10/min of "rate/min"
             for axis, value in zip(self.axes, self.place, strict=True)
         ]
-        return f"{', '.join(place)}, seed {self.seed}"
+        training = f", training {self.training}" if self.training else ""
+        return f"{', '.join(place)}, seed {self.seed}{training}"
 
     def __str__(self) -> str:
         return f"{self.policy} on {self.where}"
@@ -147,10 +153,11 @@ def _natural(name: str) -> tuple[str | int, ...]:
 def grid(suite: BaseSuite) -> list[Any]:
     """List every cell of a suite, policies outermost."""
     return [
-        suite.cell(policy, *place, seed)
+        suite.cell(policy, *place, seed, *([training] if training else []))
         for policy in suite.policies
         for place in suite.places()
         for seed in suite.seed_list
+        for training in range(suite.trainings(policy, place))
     ]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.errors import friendly
+from inframind_gym.errors import friendly, require
 from inframind_gym.progress import say
 
 if TYPE_CHECKING:
@@ -165,6 +165,13 @@ def run(
         typer.Option("--strict", help="A policy that cannot play ends the run."),
     ] = False,
     fluid: Fluid = False,
+    wandb: Annotated[
+        bool,
+        typer.Option(
+            "--wandb",
+            help="Log board and report to W&B: offline, unless WANDB_MODE says otherwise.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run a suite and show its leaderboard; the same command again continues a stopped run."""
@@ -182,6 +189,8 @@ def run(
     )
 
     with friendly():
+        if wandb:
+            require("wandb", "--wandb", "track")
         chosen = load_suite(
             suite,
             {
@@ -229,7 +238,12 @@ def run(
             say(f"stopped: {done} of {summary.cells} cells are in {folder}.")
             say(f"Continue with: {continue_command(command)}")
             raise typer.Exit(130)
-        board = compute(load_results(folder, summary.results), fluid=fluid)
+        results = load_results(folder, summary.results)
+        board = compute(results, fluid=fluid)
+        if wandb:
+            from inframind_gym.benchmark.report.upload import log_to_wandb
+
+            log_to_wandb(results, board)
         if as_json:
             counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
             print_json({"out": str(folder), **counted, **board})
@@ -342,6 +356,45 @@ def _sides(targets: Sequence[str], policies: Sequence[str] | None) -> list[tuple
     if not both:
         raise BenchmarkError("the two folders have no policy in common; name two: --policies A,B.")
     return [(Side(a, policy), Side(b, policy)) for policy in both]
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of results, of any families.")
+    ],
+    out: Annotated[Path, typer.Option(help="The HTML file; it needs no network.")] = Path(
+        "report.html"
+    ),
+    episode: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CELL:POLICY:SEED",
+            help="Show this episode, too, e.g. mixed/200/100:bid_price:3; may be repeated.",
+        ),
+    ] = None,
+    episodes: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Most further episodes of each run that are played again: the worst and the "
+            "median one of each policy. This runs the policies that the folder names; 0: none.",
+        ),
+    ] = 12,
+    bootstrap_seed: BootstrapSeed = 0,
+) -> None:
+    """Write a report of results as one HTML file, with timelines of episodes."""
+    from inframind_gym.benchmark.report.page import write_report
+
+    with friendly():
+        write_report(
+            folders,
+            out,
+            episodes=episode or (),
+            most_episodes=episodes,
+            bootstrap_seed=bootstrap_seed,
+        )
+        print(out)
 
 
 @app.command()

@@ -18,6 +18,8 @@ from inframind_gym.benchmark.stats import NUM_RESAMPLES, interval
 from inframind_gym.benchmark.tables import Sheet
 from inframind_gym.errors import unknown
 
+Trainings = list[Stratum]  # the same episodes of every training
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -72,8 +74,11 @@ def compare(
     for place, strata in pairs.items():
         there, draw = family.suite.cell.without_draw(place)
         left, right = (
-            Estimate.of(names, side.results.layout, stratum, there, bootstrap_seed, num_resamples)
-            for side, stratum in zip((a, b), strata, strict=True)
+            Estimate.of(
+                *(names, side.results.layout, side.policy, trainings),
+                *(there, bootstrap_seed, num_resamples),
+            )
+            for side, trainings in zip((a, b), strata, strict=True)
         )
         shown.setdefault(there, []).append((left, right))
         if draw is not None:
@@ -95,7 +100,7 @@ def compare(
     }
 
 
-def _pairs(a: Side, b: Side) -> dict[Place, tuple[Stratum, Stratum]]:
+def _pairs(a: Side, b: Side) -> dict[Place, tuple[Trainings, Trainings]]:
     if a.results.family is not b.results.family:
         raise BenchmarkError(
             f"{a.results.folder} holds results of {a.results.family.kind}, {b.results.folder} of "
@@ -108,12 +113,13 @@ def _pairs(a: Side, b: Side) -> dict[Place, tuple[Stratum, Stratum]]:
         if not seeds:
             continue
         episodes = [(left[key][seed], right[key][seed]) for seed in seeds]
-        if any(one.records != other.records for one, other in episodes):
+        if any(one[0].records != other[0].records for one, other in episodes):
             raise BenchmarkError(
                 f"{a.results.folder} and {b.results.folder} have episodes of different length: "
                 "they cannot be paired."
             )
-        pairs[key] = (Stratum.of([x for x, _ in episodes]), Stratum.of([y for _, y in episodes]))
+        one, other = zip(*episodes, strict=True)
+        pairs[key] = (Stratum.by_training(one), Stratum.by_training(other))
     if not pairs:
         axes = [axis.label.partition("/")[0] for axis in a.results.family.suite.cell.axes]
         raise BenchmarkError(
@@ -124,7 +130,8 @@ def _pairs(a: Side, b: Side) -> dict[Place, tuple[Stratum, Stratum]]:
 
 
 def _differences(a: Estimate, b: Estimate) -> dict[str, Any]:
-    ends = interval(b.draws - a.draws, np.asarray(a.units))
+    of_both = [a.by_training, b.by_training]
+    ends = interval(b.draws - a.draws, np.asarray(a.units), by_training=of_both)
     return {
         name: {
             "a": float(a.values[i]),
@@ -136,23 +143,30 @@ def _differences(a: Estimate, b: Estimate) -> dict[str, Any]:
     }
 
 
-def _notes(a: Side, b: Side, pairs: dict[Place, tuple[Stratum, Stratum]]) -> list[str]:
+def _notes(a: Side, b: Side, pairs: dict[Place, tuple[Trainings, Trainings]]) -> list[str]:
     folders = {str(side.results.folder): side.results for side in (a, b)}
     notes = [f"{name}: {note}" for name, results in folders.items() for note in results.notes()]
-    one, other = a.results.header["settings"], b.results.header["settings"]
-    differing = [key for key in {**one, **other} if one.get(key) != other.get(key)]
-    if differing:
-        notes.append(f"the two runs differ in {', '.join(differing)}")
-    for key, axis in a.results.family.suite.files().items():
-        there, here = a.results.header.get(key, {}), b.results.header.get(key, {})
-        changed = [name for name in there if here.get(name, there[name]) != there[name]]
-        if changed:
-            notes.append(f"the two runs differ in the content of {axis} {', '.join(changed)}")
+    notes += run_differences(a.results, b.results)
     strata = {**a.results.strata(a.policy), **b.results.strata(b.policy)}
     if len(pairs) < len(strata):
         notes.append(f"compared are the {len(pairs)} of {len(strata)} cells that both have")
-    if any(pair[0].num_units < MIN_SEEDS for pair in pairs.values()):
+    if any(pair[0][0].num_units < MIN_SEEDS for pair in pairs.values()):
         notes.append(f"some cells have fewer than {MIN_SEEDS} seeds: their intervals are rough")
+    return notes
+
+
+def run_differences(a: Results, b: Results) -> list[str]:
+    """Return what two runs of one family differ in, as notes for the reader."""
+    notes = []
+    one, other = a.header["settings"], b.header["settings"]
+    differing = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    if differing:
+        notes.append(f"the two runs differ in {', '.join(differing)}")
+    for key, axis in a.family.suite.files().items():
+        there, here = a.header.get(key, {}), b.header.get(key, {})
+        changed = [name for name in there if here.get(name, there[name]) != there[name]]
+        if changed:
+            notes.append(f"the two runs differ in the content of {axis} {', '.join(changed)}")
     return notes
 
 
@@ -163,7 +177,7 @@ def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
     family = family_of(comparison)
     metrics, axes = family.metrics, family.suite.cell.axes
     body = [
-        [one.heading, one.text(d["a"]), one.text(d["b"]), *_difference(one, d)]
+        [one.heading, one.text(d["a"]), one.text(d["b"]), *difference_text(one, d)]
         for one, d in ((metrics[name], d) for name, d in comparison["overall"].items())
     ]
     drawn = ""
@@ -191,7 +205,10 @@ def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
                 [
                     [
                         *(axis.text(row[axis.name]) for axis in axes),
-                        *(" ".join(_difference(metric, row[metric.name])[:2]) for metric in shown),
+                        *(
+                            " ".join(difference_text(metric, row[metric.name])[:2])
+                            for metric in shown
+                        ),
                     ]
                     for row in comparison["rows"]
                 ],
@@ -200,7 +217,8 @@ def comparison_sheets(comparison: dict[str, Any]) -> list[Sheet]:
     return sheets
 
 
-def _difference(metric: Metric, d: dict[str, Any]) -> list[str]:
+def difference_text(metric: Metric, d: dict[str, Any]) -> list[str]:
+    """Return a difference B - A, its interval, and "better", "worse", "differs" or nothing."""
     low, high = d["difference_ci95"]
     verdict = ""
     if low > 0 or high < 0:

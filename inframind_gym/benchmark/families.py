@@ -50,9 +50,13 @@ class Player(ABC):
 
     Attributes:
         began: Time at which the episodes of the last `run` began, on the monotonic clock.
+        watch: Called after every step with what is played: the simulation of placement, the batch
+            of a team. Of routing it is called when an episode is over, with the environment, its
+            row and the records of its queries, and calls are recorded. None: nobody watches.
     """
 
     began: float = 0.0
+    watch: Callable[..., None] | None = None
 
     @abstractmethod
     def ask(self, cell: Any) -> None:
@@ -87,6 +91,7 @@ class Family(ABC):
         metrics: Its metrics by name, in the order in which they are shown.
         score: Name of the metric that ranks.
         compared: Names of the metrics that a comparison shows cell by cell.
+        scored: Names of the metrics that `scores` needs; none: it needs no estimates.
         shown: Settings of the suite that are copied into a leaderboard.
         unit: Name of a record, in the plural.
         regret: Bound to which a leaderboard has the difference, in place of the ratio to the best
@@ -98,6 +103,7 @@ class Family(ABC):
     metrics: Mapping[str, Metric]
     score: str
     compared: Sequence[str]
+    scored: Sequence[str] = ()
     shown: Sequence[str]
     unit: str
     regret: str = ""
@@ -157,7 +163,7 @@ class Family(ABC):
 
         Args:
             results: The results folder.
-            estimates: Metrics of every policy at the places that all have finished.
+            estimates: `scored` of every policy at the places that all have finished.
         """
         return {}
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from inframind_gym.benchmark.cells import Axis, Place, in_order
 from inframind_gym.benchmark.draws import DrawOrder
-from inframind_gym.benchmark.episodes import Episode
 from inframind_gym.benchmark.families import Family
 from inframind_gym.benchmark.results import Estimate, Results, Stratum
 from inframind_gym.benchmark.stats import CONFIDENCE, NUM_RESAMPLES, interval
@@ -68,13 +67,17 @@ def leaderboard(
         known = {"policy": policy, "bound": policy in bounds}
         shown: dict[Place, list[Estimate]] = {}  # of every draw
         for place, episodes in own.items():
-            stratum, (there, draw) = Stratum.of(list(episodes.values())), cell.without_draw(place)
-            estimate = Estimate.of(names, layout, stratum, there, bootstrap_seed, num_resamples)
+            trainings = Stratum.by_training(episodes.values())
+            there, draw = cell.without_draw(place)
+            estimate = Estimate.of(
+                names, layout, policy, trainings, there, bootstrap_seed, num_resamples
+            )
             where = cell.describe(place)
             rows.append({**known, **where, "seeds": sorted(episodes), **estimate.to_json()})
             if place not in common:
                 continue
-            found[policy][place] = estimate
+            if family.scored:
+                found[policy][place] = estimate.only(family.scored)
             shown.setdefault(there, []).append(estimate)
             if draw is not None:
                 for group in zip(axes, (None, *there), strict=True):
@@ -153,23 +156,30 @@ def _of_bound(
     best = max(known, key=lambda bound: score.signed(bound.values[i]))
     if family.regret:
         lost = score.signed(1.0) * (best.draws[:, i] - average.draws[:, i])
+        by_training = [average.by_training[:, i]]
         return {
             "regret": score.signed(float(best.values[i] - average.values[i])),
-            "regret_ci95": interval(lost, np.asarray(average.units)).tolist(),
+            "regret_ci95": _ends(lost, average, by_training),
         }
     over, under = (average, best) if score.better == "higher" else (best, average)
     if not under.values[i]:
         return {}
     top, bottom = over.draws[:, i], under.draws[:, i]
     ratios = np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
+    by_training = [over.by_training[:, i] / np.maximum(under.by_training[:, i], 1e-12)]
     return {
         "of_bound": float(over.values[i] / under.values[i]),
-        "of_bound_ci95": interval(ratios, np.asarray(average.units)).tolist(),
+        "of_bound_ci95": _ends(ratios, average, by_training),
     }
 
 
+def _ends(draws: Any, average: Estimate, by_training: Sequence[Any]) -> list[float]:
+    ends = interval(draws, np.asarray(average.units), by_training=by_training)
+    return list(map(float, ends))
+
+
 def _notes(
-    strata: Mapping[str, Mapping[Place, Mapping[int, Episode]]], common: Sequence[Place]
+    strata: Mapping[str, Mapping[Place, Mapping[int, Any]]], common: Sequence[Place]
 ) -> list[str]:
     notes = []
     every = {key for own in strata.values() for key in own}

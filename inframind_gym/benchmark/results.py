@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,12 @@ from inframind_gym.benchmark.stats import (
 from inframind_gym.benchmark.store import CELLS, read_cells, read_header, read_timings
 
 
+def _generator(seed: int, of: object) -> np.random.Generator:
+    """Return the generator of what the bootstrap draws for a place or a policy."""
+    digest = hashlib.sha256(repr(of).encode()).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
+
+
 @dataclass(frozen=True, slots=True)
 class Stratum:
     """The episodes behind one row, as units that can be resampled.
@@ -45,6 +51,11 @@ class Stratum:
     values: NDArray[np.float64]
     unit: NDArray[np.int64]
     records: int
+
+    @classmethod
+    def by_training(cls, episodes: Iterable[Sequence[Episode]]) -> list[Stratum]:
+        """Pool the episodes of each training, from those of each seed."""
+        return [cls.of(own) for own in zip(*episodes, strict=True)]
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> Stratum:
@@ -76,9 +87,7 @@ class Stratum:
 
     def counts(self, place: Place, seed: int, num_resamples: int) -> NDArray[np.int64]:
         """Draw how often each resample takes each unit, ``(num_resamples, num_units)``."""
-        digest = hashlib.sha256(repr(place).encode()).digest()
-        rng = np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
-        return resample_counts(rng, self.num_units, num_resamples)
+        return resample_counts(_generator(seed, place), self.num_units, num_resamples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,7 @@ class Estimate:
         units: Resampled units of each stratum.
         records: Number of records behind it.
         shares: Sums over the strata of shares of what was used.
+        sums_by_training: `sums` of every training, ``(num_trainings, M)``.
     """
 
     names: tuple[str, ...]
@@ -100,9 +110,43 @@ class Estimate:
     units: tuple[int, ...]
     records: int
     shares: dict[str, dict[str, float]]
+    sums_by_training: NDArray[np.float64]
 
     @classmethod
     def of(
+        cls,
+        names: tuple[str, ...],
+        layout: Layout,
+        policy: str,
+        trainings: Sequence[Stratum],
+        place: Place,
+        seed: int,
+        num_resamples: int,
+    ) -> Estimate:
+        """Estimate the metrics of a policy at a place, from the same episodes of each training.
+
+        A metric is the mean over the trainings, which are drawn alike at all places.
+        """
+        alone = [
+            cls._of_training(names, layout, stratum, place, seed, num_resamples)
+            for stratum in trainings
+        ]
+        count = len(alone)
+        if count == 1:
+            return alone[0]
+        pooled = cls.over_draws(alone)
+        drawn = resample_counts(_generator(seed, policy), count, num_resamples) / count
+        weighted = (
+            one.draws_of_sums * own[:, None] for one, own in zip(alone, drawn.T, strict=True)
+        )
+        return replace(
+            pooled,
+            draws_of_sums=sum(weighted, np.zeros_like(pooled.draws_of_sums)),
+            sums_by_training=np.stack([one.sums for one in alone]),
+        )
+
+    @classmethod
+    def _of_training(
         cls,
         names: tuple[str, ...],
         layout: Layout,
@@ -111,7 +155,7 @@ class Estimate:
         seed: int,
         num_resamples: int,
     ) -> Estimate:
-        """Estimate the metrics of one stratum: episodes of one policy at one place.
+        """Estimate the metrics of one stratum: episodes of one training at one place.
 
         The resamples are the same for every policy and independent of those of other strata. Few
         units give few different resamples (five seeds: 126), and each is evaluated once.
@@ -123,7 +167,8 @@ class Estimate:
         table = np.stack([metrics[name] for name in names], axis=1)
         shares = layout.shares(stratum.sums.sum(axis=0))
         draws = table[1:][which]
-        return cls(names, table[0], draws, (stratum.num_units,), stratum.records, shares)
+        units, by_training = (stratum.num_units,), table[:1]
+        return cls(names, table[0], draws, units, stratum.records, shares, by_training)
 
     def __add__(self, other: Estimate) -> Estimate:
         """Pool with another estimate; each stratum keeps its weight."""
@@ -137,6 +182,7 @@ class Estimate:
                 share: {name: value + other.shares[share][name] for name, value in own.items()}
                 for share, own in self.shares.items()
             },
+            self.sums_by_training + other.sums_by_training,
         )
 
     @classmethod
@@ -158,6 +204,19 @@ class Estimate:
                 }
                 for share, own in first.shares.items()
             },
+            np.mean([estimate.sums_by_training for estimate in estimates], axis=0),
+        )
+
+    def only(self, names: Sequence[str]) -> Estimate:
+        """Return the estimate of some of the metrics, without shares."""
+        i = [self.names.index(name) for name in names]
+        return replace(
+            self,
+            names=tuple(names),
+            sums=self.sums[i],
+            draws_of_sums=self.draws_of_sums[:, i],
+            shares={},
+            sums_by_training=self.sums_by_training[:, i],
         )
 
     def value(self, name: str) -> float:
@@ -174,10 +233,17 @@ class Estimate:
         """Means over the strata for every resample, ``(num_resamples, M)``."""
         return self.draws_of_sums / len(self.units)
 
+    @property
+    def by_training(self) -> NDArray[np.float64]:
+        """Means over the strata with every training, ``(num_trainings, M)``."""
+        return self.sums_by_training / len(self.units)
+
     def to_json(self) -> dict[str, Any]:
         """Return records, every metric followed by its 95 % interval, and shares."""
         content: dict[str, Any] = {"records": self.records}
-        ends = interval(self.draws, np.asarray(self.units))
+        if len(self.by_training) > 1:
+            content["trainings"] = len(self.by_training)
+        ends = interval(self.draws, np.asarray(self.units), by_training=[self.by_training])
         for name, value, interval_of in zip(self.names, self.values, ends.T, strict=True):
             content |= {name: float(value), f"{name}_ci95": interval_of.tolist()}
         for share, own in self.shares.items():
@@ -253,12 +319,19 @@ class Results:
         """Queries (or decisions) of all finished cells."""
         return sum(episode.records for episode in self.episodes.values())
 
-    def strata(self, policy: str) -> dict[Place, dict[int, Episode]]:
-        """Return the episodes of a policy by place and seed."""
-        strata: dict[Place, dict[int, Episode]] = {}
+    def strata(self, policy: str) -> dict[Place, dict[int, tuple[Episode, ...]]]:
+        """Return the episodes of a policy by place and seed, one of each training.
+
+        A seed that not all trainings of the place have finished is left out.
+        """
+        found: dict[Place, dict[int, list[Episode]]] = {}
         for cell, episode in sorted(self.episodes.items(), key=lambda item: item[0].sort_key):
             if cell.policy == policy:
-                strata.setdefault(cell.place, {})[cell.seed] = episode
+                found.setdefault(cell.place, {}).setdefault(cell.seed, []).append(episode)
+        strata = {}
+        for place, by_seed in found.items():
+            trainings = max(map(len, by_seed.values()))
+            strata[place] = {s: tuple(own) for s, own in by_seed.items() if len(own) == trainings}
         return strata
 
 

@@ -167,7 +167,10 @@ def _header(kind: Family, suite: BaseSuite, command: Sequence[str]) -> dict[str,
     return {
         "settings": shared,
         "settings_hash": content_hash(shared),
-        "policies": {name: policy_fingerprint(made) for name, made in policies.items()},
+        "policies": {
+            name: policy_fingerprint(made) | suite.fitted_as(name)
+            for name, made in policies.items()
+        },
         "bounds": [name for name, made in policies.items() if getattr(made, "bound", False)],
         **{
             setting: {name: suite.fingerprint(setting, name) for name in suite.names(setting)}

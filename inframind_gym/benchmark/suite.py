@@ -132,6 +132,14 @@ class BaseSuite(StrictModel):
             )
         )
 
+    def trainings(self, policy: str, place: Place) -> int:
+        """Return how many trainings of a policy play a place, each in every episode."""
+        return 1
+
+    def fitted_as(self, policy: str) -> dict[str, Any]:
+        """Return what a policy's results depend on beside what its name stands for, as JSON."""
+        return {}
+
     def overridden(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings with some of them replaced, not yet checked."""
         return {**self.model_dump(), **given}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
+from rich.table import Table
 
-from inframind_gym.errors import ConfigError, InfraMindError, friendly, unknown
+from inframind_gym.errors import ConfigError, InfraMindError, friendly, require_within, unknown
 from inframind_gym.files import replace_text
 
 # Simulator and live client are imported when a command runs: they compile and load much.
@@ -18,9 +21,19 @@ from inframind_gym.files import replace_text
 
 def calibrate(
     log: Annotated[Path, typer.Argument(help="Request log, JSON Lines, in order of arrival.")],
-    max_num_seqs: Annotated[int, typer.Option(help="As the server was started with.")],
-    max_num_batched_tokens: Annotated[int, typer.Option(help="As the server was started with.")],
-    out: Annotated[Path, typer.Option(help="Server card to write, YAML.")],
+    out: Annotated[Path, typer.Option(help="Server card to write, YAML; with --pool, a pool.")],
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help="Fit all models of a pool together, a name or a YAML file: the limits are its own."
+        ),
+    ] = None,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(help="As the server was started with.")
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(help="As the server was started with.")
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Figures to write, JSON.")] = None,
     num_kv_blocks: Annotated[
         int | None,
@@ -43,12 +56,27 @@ def calibrate(
         float, typer.Option(help="Share of the log to fit; the rest checks the fit.")
     ] = 0.5,
 ) -> None:
-    """Fit a server card to a request log by simulating it, and report the errors."""
+    """Fit a server card to a request log by simulating it, and report the errors.
+
+    With --pool the cards of all models of a gateway's log are fitted together, with the slowdown
+    of those that share a GPU; a model with fewer than 20 answers keeps its card.
+    """
     from inframind_gym.calibration import server_card
     from inframind_gym.calibration.report import card_yaml, log_report, log_table
     from inframind_gym.calibration.request_log import read_log
 
     with friendly():
+        if pool is not None:
+            given = (max_num_seqs, max_num_batched_tokens, num_kv_blocks, data_parallel_size, model)
+            if any(option is not None for option in given):
+                raise ConfigError("--pool: the file has models and limits; give no option of one.")
+            _calibrate_pool(log, pool, out, report, fit_fraction)
+            return
+        if max_num_seqs is None or max_num_batched_tokens is None:
+            raise ConfigError(
+                "give --max-num-seqs and --max-num-batched-tokens, as the server was started "
+                "with, or --pool."
+            )
         limits = server_card.Limits(
             max_num_seqs, max_num_batched_tokens, num_kv_blocks, block_size, data_parallel_size
         )
@@ -63,6 +91,54 @@ def calibrate(
         typer.echo(f"note: {note}", err=True)
     Console().print(log_table(calibration, figures))
     typer.echo(f"card: {out}" if report is None else f"card: {out}\nreport: {report}")
+
+
+def _calibrate_pool(
+    log: Path, source: str, out: Path, report: Path | None, fit_fraction: float
+) -> None:
+    """Fit the cards of a pool to the first part of a log, and compare on the rest."""
+    from inframind_gym.calibration.live_pool import (
+        fit_pool,
+        mismatch_of,
+        pool_yaml,
+        read_calls,
+        served_s,
+    )
+    from inframind_gym.simulator.server.pool import load_pool
+
+    require_within(fit_fraction, 0.05, 0.95, "--fit-fraction")
+    pool = load_pool(source)
+    episode = read_calls(log, pool)
+    count = int(fit_fraction * len(episode.calls))
+    first, rest = (replace(episode, calls=part) for part in np.split(episode.calls, [count]))
+    fit = fit_pool(pool, [first], all_models=False)
+    checked = {"before": mismatch_of(pool, rest), "fitted": mismatch_of(fit.pool, rest)}
+    origin = f"`inframind calibrate` to {log.name}, {fit.calls} calls"
+    replace_text(out, pool_yaml(source, fit.pool, origin))
+    table = Table("model", "calls", box=None, padding=(0, 2, 0, 0))
+    for name in ("ms a step, before", "fitted", "call, s", "predicted"):
+        table.add_column(name, justify="right")
+    e2e_s, found_s = rest.e2e_s, served_s(fit.pool, rest)
+    for m, (old, new) in enumerate(zip(pool.models, fit.pool.models, strict=True)):
+        of, mine = (episode.calls["model"] == m).sum(), rest.calls["model"] == m
+        means = [f"{x[mine].mean():.2f}" if mine.any() else "-" for x in (e2e_s, found_s)]
+        step_ms = f"{1e3 * new.server.step.base_s:.3g}"
+        told = "kept" if new.alias in fit.kept else step_ms
+        table.add_row(old.alias, str(of), f"{1e3 * old.server.step.base_s:.3g}", told, *means)
+    Console().print(table)
+    if report is not None:
+        figures = {
+            "log": log.name,
+            "pool": pool.name,
+            "fit": {"mismatch": fit.mismatch, "before": fit.before, "calls": fit.calls},
+            "checked": checked | {"calls": len(rest.calls)},
+            "kept": list(fit.kept),
+        }
+        _write(report, figures)
+    typer.echo(
+        f"mismatch of the {len(rest.calls)} calls that were not fitted: {checked['before']:.3f} "
+        f"before, {checked['fitted']:.3f} fitted\npool: {out}"
+    )
 
 
 def replay(
@@ -218,7 +294,10 @@ def sim2real(
         ]
         figures = pool_report(simulation.pool, workload, fit, comparisons)
         _write(out / "report.json", figures)
-        replace_text(out / "pool.yaml", pool_yaml(pool, fit.pool, out / "report.json"))
+        replace_text(
+            out / "pool.yaml",
+            pool_yaml(pool, fit.pool, "`inframind sim2real`; figures in report.json"),
+        )
     Console().print(pool_table(figures))
     typer.echo(f"report: {out / 'report.json'}\npool with fitted cards: {out / 'pool.yaml'}")
 

@@ -38,7 +38,8 @@ def compose_file(pool: PoolConfig) -> str:
     for model in pool.models:
         if model.url is not None:
             continue
-        if pool.gpu_of(model).is_cpu or (model.path or "").startswith(("tiny:", "/", "~", ".")):
+        local = (model.path or "").startswith(("tiny:", "packaged:", "/", "~", "."))
+        if pool.gpu_of(model).is_cpu or local:
             raise ConfigError(
                 f"model {model.alias!r} is not for a container: the image is vLLM's for GPUs, and "
                 "loads models from the Hugging Face hub"

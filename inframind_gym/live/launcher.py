@@ -30,6 +30,7 @@ from inframind_gym.live.processes import identity, port_holder, port_is_free
 from inframind_gym.live.server_command import (
     ServerCommand,
     make_weights,
+    missing_weights,
     server_command,
     vllm_python,
 )
@@ -51,7 +52,7 @@ _ADOPT_S: Final = 10.0  # to wait for a server with a `url`
 _DEAD_S: Final = 5.0  # without an engine, of a server that had answered: it stays so
 _POLL_S: Final = 0.5
 
-Phase = Literal["queued", "starting", "up", "failed", "stopped"]
+Phase = Literal["queued", "preparing", "starting", "up", "failed", "stopped"]
 
 
 @dataclass(slots=True)
@@ -145,7 +146,10 @@ class Launcher:
         ]
         with self._started.locked():
             self._adopt([launch for launch in launches if launch.adopted], keep_going)
-            self._prepare([launch for launch in launches if not launch.adopted])
+            own = [launch for launch in launches if not launch.adopted]
+            python = self._foresee(own)
+            if python is not None:
+                _make_weights(launches, python, watch)
             try:
                 self._bring_up(launches, timeout_s, keep_going, watch)
             except BaseException:
@@ -184,10 +188,14 @@ class Launcher:
                 "already; give it a `port` instead to have it started."
             )
 
-    def _prepare(self, wanted: Sequence[Launch]) -> None:
-        """Find out what runs, and everything that can be wrong before anything is started."""
+    def _foresee(self, wanted: Sequence[Launch]) -> Path | None:
+        """Find out what runs, and everything that can be wrong before anything is started.
+
+        Returns:
+            The interpreter that has vLLM; None where none is needed.
+        """
         if not wanted:
-            return
+            return None
         python = None if self._simulation else vllm_python(self._python)
         problems = []
         for launch in wanted:
@@ -210,9 +218,7 @@ class Launcher:
                 problems.append(_port_taken(launch, launch.model.port))
         if problems:
             raise InfraMindError("\n".join([*problems, "Nothing was started."]))
-        for launch in wanted:
-            if python is not None and not launch.already:
-                make_weights(launch.model, python)
+        return python
 
     def _command(self, model: ModelConfig, python: Path | None) -> ServerCommand:
         if self._simulation is None:
@@ -350,6 +356,19 @@ class Launcher:
         for launch in launches:
             if launch in ours or launch.phase == "queued":
                 launch.phase = "stopped"
+
+
+def _make_weights(
+    launches: Sequence[Launch], python: Path, watch: Callable[[Sequence[Launch]], None]
+) -> None:
+    """Make the weights that are missing, one model after the other."""
+    for launch in launches:
+        if launch.adopted or launch.already or not missing_weights(launch.model):
+            continue
+        launch.phase, launch.note = "preparing", f"makes {launch.model.path}, once"
+        watch(launches)
+        make_weights(launch.model, python)
+        launch.phase, launch.note = "queued", ""
 
 
 def _port_taken(launch: Launch, port: int) -> str:

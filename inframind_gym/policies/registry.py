@@ -127,6 +127,7 @@ class Registry(Generic[P]):
 
         Args:
             name_or_path: for example "least_loaded", "static:llama-8b:Flash", "my_policy:MyPolicy".
+                An argument that is left empty, "bid_price::no-state", has its default.
             **kwargs: arguments of the class; plain JSON values, so that a run can be written down.
 
         Raises:
@@ -149,7 +150,8 @@ class Registry(Generic[P]):
         for key, value in zip(entry.args, arguments, strict=False):
             if key in kwargs:
                 raise ConfigError(f"{what}: {key} is given twice")
-            kwargs[key] = value
+            if value:
+                kwargs[key] = value
         return self.load(entry.path, **kwargs)
 
     def load(self, path: str, **kwargs: Any) -> P:

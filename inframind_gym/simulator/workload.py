@@ -190,10 +190,12 @@ class PromptProfile(StrictModel):
 
 
 class AgentProfile(StrictModel):
-    """Rules of the published system's agents beyond their graph (MasRouter, ACL 2025)."""
+    """Rules of the agents beyond their graph; the first two are MasRouter's (ACL 2025)."""
 
     role_calls: bool = False  # a node makes as many calls as its role says (`workflow/roles.py`)
     visible_tests: Fraction = 0.0  # of the tasks: agents see their tests and hand on proven code
+    # The answer of an agent that works alone is the query's: no further call decides
+    single_call: bool = Field(default=False, exclude_if=lambda single_call: not single_call)
 
 
 def _every_structure(gains: dict[str, float]) -> dict[str, float]:

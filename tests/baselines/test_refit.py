@@ -44,34 +44,50 @@ def config(tmp_path: Path) -> TrackSuite:
     )
 
 
+ROUNDS = (refit.Round(0, 5.0, 10, 1, 3), refit.Round(1, float("inf"), 20, 2, 1))
+
+
 def test_a_fit_takes_the_best_recipe_within_its_budget(
     config: TrackSuite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = [0, 7, 30, 60, 90, 120]
     monkeypatch.setattr(refit, "candidates", lambda routes: candidates(routes)[chosen])
-    each = sum(config.at("mine", "plain", load).num_queries for load in (0.2, 2.0))
-    budget = refit.ROUNDS * each * len(chosen)
-    found = refit.fit_recipes(config, "mine", "plain", budget)
+    budget = 20_000
+    found = refit.fit_recipes(config, "mine", "plain", budget, ROUNDS)
     assert set(found) == set(refit.POLICIES)
     assert list(found["fixed_recipe"]) == ["mine/plain"]
     assert list(found["fixed_recipe_by_rate"]) == ["mine/plain/0.2", "mine/plain/2"]
     one = found["fixed_recipe"]["mine/plain"]
-    assert each * len(chosen) < one.queries <= budget
+    first = [
+        refit._played(config, ("mine", "plain", load), ROUNDS[0]).arrivals for load in (0.2, 2.0)
+    ]
+    assert len(chosen) * sum(first) < one.queries <= budget
     assert resolve_policy(one.policy).name == one.policy
     by_rate = [fit.score for fit in found["fixed_recipe_by_rate"].values()]
     assert one.score is not None and one.score <= np.mean(np.array(by_rate, float)) + 1e-3
 
 
+def test_every_recipe_plays_as_if_alone(config: TrackSuite) -> None:
+    place, of = ("mine", "plain", 0.2), refit.Round(0, 10.0, 20, 2, 1)
+    actions = candidates(15)[[0, 30, 120]]
+    together = refit._play(config, place, actions, of, refit.Budget(0))
+    alone = [refit._play(config, place, one[None], of, refit.Budget(0))[0] for one in actions]
+    assert together.tolist() == alone
+    assert len(set(alone)) > 1
+
+
 def test_a_budget_that_allows_less_tries_fewer_recipes(config: TrackSuite, tmp_path: Path) -> None:
-    each = sum(config.at("mine", "plain", load).num_queries for load in (0.2, 2.0))
-    with pytest.raises(BenchmarkError, match=f"a fit takes {3 * each:,} queries at least"):
-        refit.fit_recipes(config, "mine", "plain", 3 * each - 1)
-    out = tmp_path / "refits.yaml"
-    track = config.tracks[0]
-    refit.refit_places([(track, "plain")], 3 * each, 20, out)
+    with pytest.raises(BenchmarkError, match="queries in round 1 of 2, and 50 of 100"):
+        refit.fit_recipes(config, "mine", "plain", 100, ROUNDS)
+    out, track = tmp_path / "refits.yaml", config.tracks[0]
+    refit.refit_places([(track, "plain")], 6_000, out, ROUNDS)
     fits = load_refits(out)
-    assert fits.queries() == dict.fromkeys(refit.POLICIES, 3 * each)
-    assert fits.of("fixed_recipe", "mine", "plain", 0.2).startswith("fixed_recipe:")
+    assert 0 < max(fits.queries().values()) <= 6_000
+    (recipe,) = fits.of("fixed_recipe", "mine", "plain", 0.2)
+    assert recipe.startswith("fixed_recipe:")
+    before = out.read_bytes()
+    refit.refit_places([(track, "plain")], 6_000, out, ROUNDS)
+    assert out.read_bytes() == before
 
 
 def test_what_is_played_unfitted_is_fitted_on_other_datasets(config: TrackSuite) -> None:

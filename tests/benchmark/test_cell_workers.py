@@ -33,8 +33,8 @@ class Timed(Player):
     ("reset_s", "cell_s", "rows"),
     [
         (0.0, 0.01, [16, 56, 56]),  # fast: four times as many
-        (0.0, 1.0, [16, *[3] * 36, 2, 2]),  # slow: three seconds
-        (2.0, 1.0, [16, *[8] * 14]),  # slow to be reset: eight seconds
+        (0.0, 10.0, [16, *[3] * 36, 2, 2]),  # slow: half a minute
+        (20.0, 10.0, [16, *[8] * 14]),  # slow to be reset: four times as long as that
     ],
 )
 def test_batches_are_as_large_as_end_within_seconds(

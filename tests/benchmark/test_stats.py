@@ -61,6 +61,40 @@ def test_interval_of_many_strata_covers_the_truth() -> None:
     assert 0.91 < covered / 300 < 0.985
 
 
+def matrix(rng: np.random.Generator, trainings: int, spread: float) -> np.ndarray:
+    """Scores (trainings, 5 episodes) whose true mean is 0."""
+    of_training = spread * rng.normal(size=(trainings, 1)) if trainings > 1 else np.zeros((1, 1))
+    return of_training + rng.normal(size=(1, 5)) + 0.3 * rng.normal(size=(trainings, 5))
+
+
+@pytest.mark.parametrize(("trainings", "spread"), [(1, 0.0), (5, 0.1), (5, 1.0), (5, 10.0)])
+def test_interval_over_trainings_and_episodes_covers_the_truth(
+    trainings: int, spread: float
+) -> None:
+    rng = np.random.default_rng(4)
+    covered = 0
+    for _ in range(300):
+        scores = matrix(rng, trainings, spread)
+        episodes = resample_counts(rng, 5, 800) / 5
+        of = resample_counts(rng, trainings, 800) / trainings
+        draws = np.einsum("bt,ts,bs->b", of, scores, episodes)
+        low, high = interval(draws, np.array([5]), by_training=[scores.mean(axis=1)])
+        covered += bool(low <= 0 <= high)
+    assert covered / 300 > 0.87  # five values alone cannot give more than 0.9375
+
+
+def test_interval_of_equal_trainings_is_that_of_episodes_and_of_equal_values_has_no_width() -> None:
+    rng = np.random.default_rng(8)
+    draws = resample_counts(rng, 5, 2000) @ rng.normal(size=5) / 5
+    alone = interval(draws, np.array([5]))
+    equal = interval(draws, np.array([5]), by_training=[np.zeros(5), np.ones(1)])
+    assert equal == pytest.approx(alone)
+    nothing = interval(np.full(50, 0.7), np.array([5]), by_training=[np.full(5, 0.7)])
+    assert nothing.tolist() == [0.7, 0.7]
+    apart = interval(draws, np.array([5]), by_training=[3.0 * np.arange(5.0)])
+    assert apart[1] - apart[0] > alone[1] - alone[0] - 1e-12
+
+
 def test_interval_without_degrees_of_freedom_takes_everything() -> None:
     assert interval(np.arange(3.0), np.array([1, 1])).tolist() == [0.0, 2.0]
 

@@ -290,6 +290,7 @@ def estimates(goodput: dict[str, dict[tuple[Any, ...], float]]) -> dict[str, Any
                 names=names,
                 draws=np.tile(value + noise, (len(names), 1)).T,
                 units=(5,),
+                by_training=np.full((1, len(names)), value),
                 value=lambda name, value=value: value,
             )
             for place, value in places.items()
@@ -403,17 +404,67 @@ def test_a_fitted_policy_plays_under_the_name_of_its_policy(played: Path, tmp_pa
     assert board["fits"] == {"budget_queries": 1000, "queries": {"random": 900}}
 
 
+def test_trainings_of_a_policy_share_episodes_and_a_row(played: Path, tmp_path: Path) -> None:
+    path = tmp_path / "refits.yaml"
+    trainings = ("static:llama-3b:Flash", "static:llama-8b:Flash", "random")
+    fit = Fit(policy=trainings, queries=0)
+    add_fits(path, 1000, {"random": {"mine/plain": fit}})
+    config = suite(played, refits=str(path))
+    summary = run(config, tmp_path / "r")
+    assert summary.cells == 2 * 2 * (3 + 1) + 2 * 4  # loads, seeds, trainings; the other policy
+    found = columns_by_cell(tmp_path / "r")
+    for cell, columns in found.items():
+        first = found[dataclasses.replace(cell, training=0)]
+        assert np.array_equal(columns["arrival_s"], first["arrival_s"])
+    results = load_results(tmp_path / "r")
+    place = ("mine", "plain", 0.5)
+    by_seed = results.strata("random")[place]
+    assert [len(own) for own in by_seed.values()] == [3, 3]
+    board = leaderboard(results, num_resamples=50)
+    (row,) = [r for r in board["tracks"] if r["policy"] == "random"]
+    assert len(row["by_training"]) == 3
+    (at,) = [
+        r
+        for r in board["rows"]
+        if (r["policy"], r["scenario"], r["load"]) == ("random", "plain", 0.5)
+    ]
+    mean = np.mean([c["solved"] * (c["latency_s"] <= c["budget_s"]) for cell, c in found.items()
+                    if cell.policy == "random" and cell.place[1:] == place[1:]])  # fmt: skip
+    assert (at["trainings"], at["goodput"]) == (3, pytest.approx(mean))
+    whole = leaderboard(load_results(played / "results"), num_resamples=50)
+    (alone,) = [r for r in whole["tracks"] if r["policy"] == "least_loaded"]
+    (same,) = [r for r in board["tracks"] if r["policy"] == "least_loaded"]
+    assert {**alone, "cells": 0} == {**same, "cells": 0}
+
+
+def test_a_seed_that_a_training_lacks_does_not_count(played: Path, tmp_path: Path) -> None:
+    path = tmp_path / "refits.yaml"
+    add_fits(path, 9, {"random": {"mine/plain": Fit(policy=("random", "least_loaded"), queries=0)}})
+    run(suite(played, refits=str(path)), tmp_path / "r")
+    lines = (tmp_path / "r" / CELLS).read_text().splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if '"training": 1' in line)
+    (tmp_path / "r" / CELLS).write_text("".join([*lines[:at], *lines[at + 1 :]]))
+    results = load_results(tmp_path / "r")
+    place = TrackCell.from_json(json.loads(lines[at])).place
+    assert [len(own) for own in results.strata("random")[place].values()] == [2]
+
+
 def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
     enter_fit(path, "static=static:llama-3b:Flash:900", ["steady/math"], 1000)
     enter_fit(path, "random=random:0", ["steady/math"], 1000)
     found = load_refits(path)
-    assert found.of("static", "steady", "math", 0.9) == "static:llama-3b:Flash"
+    assert found.of("static", "steady", "math", 0.9) == ("static:llama-3b:Flash",)
     assert found.queries() == {"static": 900, "random": 0}
     with pytest.raises(BenchmarkError, match="1,000 simulated queries each, not 2,000"):
         enter_fit(path, "random=random:0", ["steady/mbpp"], 2000)
     with pytest.raises(BenchmarkError, match=r"used 1,001 simulated queries; the budget"):
         enter_fit(path, "random=random:1001", ["steady/mbpp"], 1000)
+    enter_fit(path, "random=random,static:llama-3b:Flash:0", ["steady/mbpp"], 1000)
+    both = ("random", "static:llama-3b:Flash")
+    assert load_refits(path).of("random", "steady", "mbpp", 0.9) == both
+    with pytest.raises(ConfigError, match="has 2 and 3 trainings"):
+        enter_fit(path, "random=random,random,random:0", ["steady/gsm_hard"], 1000)
     for wrong in ("random", "random=random", "random=random:many"):
         with pytest.raises(BenchmarkError, match="POLICY=PLAYS:QUERIES"):
             enter_fit(path, wrong, ["steady/mbpp"], 1000)

@@ -1,155 +1,118 @@
-"""The results pages: up to date with the records, and right where it is known."""
+"""Records of boards and the pages that are made of them."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-import benchmarks.__main__  # noqa: F401  # adds the commands
-from benchmarks.intervals import Draws, Units
 from benchmarks.pages import fill
-from benchmarks.plan import load_plan
-from benchmarks.published import Published
-from benchmarks.results import goodput_table, refresh_pages
-from benchmarks.scores import (
-    AGENT,
-    BOUND,
-    COLUMNS,
-    GOODPUT,
-    OBLIVIOUS,
-    REPLAYED,
-    Board,
-    difference,
-    margin,
-    signed,
+from benchmarks.published import published_blocks
+from benchmarks.results import (
+    pairs_table,
+    read_board,
+    record,
+    refresh_pages,
+    scenarios_table,
 )
-from inframind_gym.benchmark.cli import app
 from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.leaderboard import leaderboard
+from inframind_gym.benchmark.results import load_results
+from inframind_gym.benchmark.runner import run
+from inframind_gym.benchmark.store import CELLS
+from inframind_gym.benchmark.tracks.refits import Fit, add_fits
+from tests.benchmark.test_tracks import suite
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def board() -> Board:
-    return Board(load_plan(), "parallel")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two policies, one of them trained twice."""
+    folder = tmp_path_factory.mktemp("results")
+    trainings = ("static:llama-3b:Flash", "static:llama-8b:Flash")
+    fits = {"random": {"mine/plain": Fit(policy=trainings, queries=7)}}
+    add_fits(folder / "refits.yaml", 10, fits)
+    run(suite(folder, refits=str(folder / "refits.yaml"), loads=[0.5]), folder / "standard")
+    return folder
 
 
 def test_committed_pages_are_up_to_date_with_the_records() -> None:
-    stale = refresh_pages(load_plan(), ROOT / "docs", check=True)
+    stale = refresh_pages(ROOT / "docs", check=True)
     assert not stale, "run `python -m benchmarks results`"
 
 
-def test_the_command_checks_and_refreshes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "results.md"
-    monkeypatch.setattr("benchmarks.results.PAGES", ("results.md",))
-    monkeypatch.setattr("benchmarks.results.all_tables", lambda *_: {"targets": "new"})
-    monkeypatch.setattr("benchmarks.results.Board", lambda *_: None)
-    monkeypatch.setattr("benchmarks.results.save_all", lambda *_: None)
-    page.write_text("Prose.\n<!-- table: targets -->\nold\n<!-- end -->\nMore.\n")
-    run = ["results", "--docs", str(tmp_path)]
-    checked = CliRunner().invoke(app, [*run, "--check"])
-    assert checked.exit_code == 1
-    assert "results.md was out of date" in checked.output
-    assert "old" in page.read_text()
-    assert CliRunner().invoke(app, run).exit_code == 0
-    expected = "Prose.\n<!-- table: targets -->\n\nnew\n\n<!-- end -->\nMore.\n"
-    assert page.read_text() == expected
-    assert CliRunner().invoke(app, [*run, "--check"]).exit_code == 0
+def test_a_record_has_the_board_and_every_episode(folder: Path, tmp_path: Path) -> None:
+    out = record(folder / "standard", tmp_path)
+    board, whole = read_board("standard", tmp_path), leaderboard(load_results(folder / "standard"))
+    for row, other in zip(board["tracks"], whole["tracks"], strict=True):
+        assert row["score"] == pytest.approx(other["score"], rel=1e-5)
+        assert row["score_ci95"] == pytest.approx(other["score_ci95"], rel=1e-4)
+    assert board["pairs"] == whole["pairs"] and board["fits"] == whole["fits"]
+    text = gzip.decompress((out / "episodes.csv.gz").read_bytes()).decode()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == board["origin"]["episodes"] == 2 * (2 + 1) + 2 * 2
+    for at in board["rows"]:
+        own = [
+            float(row["goodput"])
+            for row in rows
+            if (row["policy"], row["scenario"]) == (at["policy"], at["scenario"])
+        ]
+        assert at["goodput"] == pytest.approx(np.mean(own), rel=1e-5)
+    assert {row["training"] for row in rows} == {"0", "1"}
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    record(folder / "standard", tmp_path)
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+    assert "mine/plain" in scenarios_table(board)
+
+
+def test_an_unfinished_run_is_no_record(folder: Path, tmp_path: Path) -> None:
+    torn = tmp_path / "torn"
+    torn.mkdir()
+    for path in (folder / "standard").iterdir():
+        (torn / path.name).write_bytes(path.read_bytes())
+    lines = (torn / CELLS).read_text().splitlines(keepends=True)
+    (torn / CELLS).write_text("".join(lines[:-1]))
+    with pytest.raises(BenchmarkError, match="unfinished, 9 of 10 cells"):
+        record(torn, tmp_path / "records")
+    with pytest.raises(BenchmarkError, match="is no record: "):
+        read_board("torn", tmp_path / "records")
+
+
+def pair(policy: str, other: str, above: list[str], below: list[str], ahead: bool) -> Any:
+    return {"policy": policy, "other": other, "above": above, "below": below, "ahead": ahead}
+
+
+def test_verdicts_say_where_an_agent_is_behind() -> None:
+    tracks = [
+        {"policy": policy, "track": "t", "score": score}
+        for policy, score in (("bid_price", 0.9), ("ppo_lagrangian", 0.8), ("random", 0.1))
+    ]
+    pairs = [
+        pair("bid_price", "ppo_lagrangian", ["t", "u"], ["v"], False),
+        pair("ppo_lagrangian", "bid_price", ["v"], ["t", "u"], False),
+        pair("bid_price", "random", ["t", "u", "v"], [], True),
+        pair("ppo_lagrangian", "random", ["t"], [], False),
+    ]
+    assert pairs_table({"tracks": tracks, "pairs": pairs}).splitlines()[2:] == [
+        "| `bid_price` | – | above in 1, below in 2 (t, u) |",
+        "| `ppo_lagrangian` | above in 2, below in 1 (v) | – |",
+        "| `random` | **ahead**: above in 3 | above in 1 |",
+    ]
+
+
+def test_published_measurements_stand_beside_ours() -> None:
+    lines = published_blocks()["beside"].splitlines()
+    assert lines[2].startswith("| math, 10/min | 70.8 / 27 / 98.7 | 70.0 / 50 / 89.6 |")
+    assert lines[3].startswith("| math, 50/min | 67.0 / 102 / – |")
+    assert len(lines) == 2 + 5 * 3
 
 
 def test_a_region_without_a_table_is_an_error() -> None:
     with pytest.raises(BenchmarkError, match="goodput"):
         fill("<!-- table: godput -->\n<!-- end -->", {"goodput": ""})
-
-
-def test_scores_are_means_over_seeds_episodes_and_places(board: Board) -> None:
-    place = ("math", 100.0)
-    columns = board.scores[AGENT][place].columns
-    assert columns["goodput"].shape == (5, 30)
-    assert board.draws(AGENT, place, "goodput").value == pytest.approx(columns["goodput"].mean())
-    every = [board.scores[AGENT][p].columns["goodput"].mean() for p in board.places(100.0)]
-    assert board.mean(AGENT, "goodput", 100.0).value == pytest.approx(np.mean(every))
-    agent, bound = (board.mean(name, "goodput", 100.0) for name in (AGENT, BOUND))
-    assert board.difference(AGENT, BOUND, rate=100.0).value == agent.value - bound.value
-    shares = [c for c in columns if c.startswith("model_share.")]
-    assert sum(board.share(AGENT, c, 100.0) for c in shares) == pytest.approx(1.0, abs=1e-5)
-
-
-def test_variants_of_the_agent_are_no_rivals(board: Board) -> None:
-    rivals = board.rivals(AGENT)
-    assert f"{AGENT}_all" not in rivals
-    assert BOUND not in rivals
-    assert not [name for name in rivals if name.startswith(f"{AGENT}-")]
-    assert {"inframind_pid", "fixed_recipe"} <= set(rivals)
-    place = ("math", 200.0)
-    best = board.best(rivals, place)
-    values = {name: board.scores[name][place].columns["goodput"].mean() for name in rivals}
-    assert best == max(values, key=lambda name: values[name])
-
-
-def test_the_best_entry_of_a_column_is_bold_and_bounds_are_not(board: Board) -> None:
-    rows = goodput_table(board).splitlines()[2:]
-    bold = [row for row in rows if "**" in row]
-    assert [row.split(" | ")[0] for row in bold] == [f"| `{AGENT}`"]
-    assert [row for row in rows if row.startswith(f"| *`{BOUND}`*")]
-
-
-def test_published_measurements() -> None:
-    published = Published()
-    assert published.value("inframind", ("math", 10.0), "accuracy") == pytest.approx(0.708)
-    assert published.value("inframind", ("math", 10.0), "latency_mean_s") == 27
-    assert published.value("inframind", ("math", 50.0), "slo_100s") is None
-    assert published.effect(("math", 10.0), "latency_mean_s") == -23
-    assert published.effect(("math", 200.0), "accuracy") is None
-
-
-def draws(value: float, spread: float) -> Draws:
-    both = value + spread * np.linspace(-1.0, 1.0, 101)
-    return Draws(value, np.stack([both, np.full(101, value), both]), Units(1, 0), Units(101, 100))
-
-
-def test_numbers_in_tables() -> None:
-    seconds = COLUMNS[1]
-    assert signed(-0.0001, GOODPUT) == "0.0"
-    assert signed(0.05, GOODPUT) == "+5.0"
-    assert signed(-1234.5, seconds) == "-1,234"
-    assert margin(draws(0.5, 0.0), GOODPUT) == "50.0±0.0"
-    assert margin(draws(150.0, 0.0), seconds) == "150±0.0"
-    assert difference(draws(0.1, 0.01), GOODPUT).startswith("**+10.0 [")
-    assert not difference(draws(0.001, 0.1), GOODPUT).startswith("**")
-
-
-def test_figures_in_the_prose_are_those_of_the_records(board: Board) -> None:
-    replay = Board(load_plan(), "sequential")
-
-    def calls(entry: str) -> str:
-        means = [replay.draws(entry, place, "calls_per_query").value for place in replay.places()]
-        return f"{min(means):.1f} to {max(means):.1f}"
-
-    def most_used(workload: str) -> str:
-        of_place = [replay.scores[REPLAYED][p].columns for p in replay.places(workload=workload)]
-        models = [name for name in of_place[0] if name.startswith("model_share.")]
-        shares = {name: np.mean([columns[name].mean() for columns in of_place]) for name in models}
-        return f"{100 * max(shares.values()):.0f} %"
-
-    informed = np.mean([bounds["informed"] for bounds in board.bounds.values()])
-    agent, bound = (board.mean(name, "goodput").value for name in (AGENT, BOUND))
-    place = ("gsm_hard", 200.0)
-    by_training = board.scores[AGENT][place].columns["goodput"].mean(axis=1)
-    ends = [f"{100 * goodput:.1f}" for goodput in by_training]
-    page = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
-    for words in (
-        f"Over all cells it is {100 * informed / bound:.1f} % of `clairvoyant`",
-        f"reaches {100 * agent / informed:.1f} % of it",
-        f"`inframind_sequential` makes {calls(REPLAYED)} calls a query",
-        f"MasRouter's mix makes {calls(OBLIVIOUS)}",
-        f"MATH ({most_used('math')}) and GSM-Hard ({most_used('gsm_hard')})",
-        f"MBPP ({most_used('mbpp')}) and HumanEval ({most_used('humaneval')})",
-        f"mistral-24b on MMLU-Pro ({most_used('mmlu_pro')})",
-        f"are at {', '.join(ends[:-1])} and {ends[-1]} %",
-        f"`bid_price_all`, fitted once: {margin(board.mean(f'{AGENT}_all', 'goodput'), GOODPUT)} %",
-    ):
-        assert words in page

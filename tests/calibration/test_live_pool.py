@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,70 @@ def test_cards_are_found_again_and_predict_loads_that_were_not_fitted() -> None:
 
 def test_too_few_calls_are_refused() -> None:
     config = config_of("b200-2gpu", 3)
-    with pytest.raises(InfraMindError, match="let the episodes have more queries"):
+    with pytest.raises(InfraMindError, match="let there be more of them"):
         fit_pool(load_pool("b200-2gpu"), [played(config, 60.0, 0)])
+
+
+def gateway_log(path: Path, episode: Episode, aliases: tuple[str, ...]) -> None:
+    """Write the calls of an episode as a gateway logs them: every other one was not streamed."""
+    lines = []
+    for k, call in enumerate(episode.calls):
+        whole = bool(k % 2)
+        lines.append(
+            {
+                "request_id": f"r{k}",
+                "model": aliases[call["model"]],
+                "status": "whole" if whole else "ok",
+                "input_toks": int(call["prompt_tokens"]),
+                "output_toks": int(call["output_tokens"]),
+                "sent_ts": 1e3 + float(call["submit_s"]),
+                "end_ts": 1e3 + float(call["finish_s"]),
+                "first_token_ts": None if whole else 1e3 + float(call["first_token_s"]),
+                "last_token_ts": None if whole else 1e3 + float(call["finish_s"]),
+                "priority": float(call["priority"]),
+            }
+        )
+    refused = {"request_id": "x", "model": None, "status": "refused", "http": 429}
+    path.write_text("".join(json.dumps(line) + "\n" for line in [refused, *lines]))
+
+
+def test_a_model_with_few_calls_keeps_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_pool, "_EVALUATIONS", 160)
+    config, pool = config_of("b200-2gpu", 40), load_pool("b200-2gpu")
+    episode = played(config, 60.0, 3)
+    rare = pool.aliases.index("llama-3b")
+    few = np.flatnonzero(episode.calls["model"] == rare)[5:]
+    episode = replace(episode, calls=np.delete(episode.calls, few))
+    wrong = other_cards(pool)
+    with pytest.raises(InfraMindError, match="llama-3b has answered 5 calls"):
+        fit_pool(wrong, [episode])
+    fit = fit_pool(wrong, [episode], all_models=False)
+    assert fit.kept == ("llama-3b",)
+    changed = [a.server != b.server for a, b in zip(wrong.models, fit.pool.models, strict=True)]
+    assert changed == [m != rare for m in range(len(changed))]
+
+
+def test_a_gateways_log_fits_its_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_pool, "_EVALUATIONS", 1600)
+    config, truth = config_of("b200-2gpu", 120), load_pool("b200-2gpu")
+    episode = played(config, 20.0, 3)
+    gateway_log(tmp_path / "access.jsonl", episode, truth.aliases)
+    wrong = other_cards(truth).model_dump(mode="json", exclude_none=True)
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
+    out, report = tmp_path / "fitted.yaml", tmp_path / "report.json"
+    arguments = ["calibrate", str(tmp_path / "access.jsonl"), "--out", str(out)]
+    arguments += ["--pool", str(tmp_path / "wrong.yaml"), "--report", str(report)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    figures = json.loads(report.read_text())
+    assert figures["kept"] == [] and figures["fit"]["calls"] == len(episode.calls) // 2
+    assert figures["checked"]["fitted"] < 0.5 * figures["checked"]["before"]
+    assert load_pool(out).name == f"{truth.name}-fitted"
+    # A server's limits belong to a log of one server.
+    result = CliRunner().invoke(app, [*arguments, "--max-num-seqs", "4"])
+    assert result.exit_code == 2 and "give no option of one" in " ".join(result.output.split())
+    result = CliRunner().invoke(app, arguments[:4])
+    assert result.exit_code == 2 and "or --pool" in " ".join(result.output.split())
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ import inframind_gym
 pytest.importorskip("prometheus_client", reason="needs the extra `live`")
 
 from inframind_gym.envs.metrics import RouterMetrics
+from inframind_gym.live.gateway import metrics as gateway
+from inframind_gym.live.gateway.metrics import Metrics
 
 assert inframind_gym  # the ids are registered
 DASHBOARD = json.loads(
@@ -24,8 +26,8 @@ DASHBOARD = json.loads(
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
 VARIABLES = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
-# How often an environment was reset tells an operator nothing.
-NOT_SHOWN = {"inframind_episodes_total"}
+# How often an environment was reset, or a configuration read again, tells an operator nothing.
+NOT_SHOWN = {"inframind_episodes_total", "inframind_reloads_total"}
 
 
 class Trained:
@@ -47,11 +49,25 @@ def exposed() -> dict[str, set[str]]:
     while not over:
         _, _, over, _, _ = env.step(env.action_space.sample())
         metrics.stepped()
-    return {
-        sample.name: set(sample.labels)
-        for family in metrics.registry.collect()
-        for sample in family.samples
-    }
+    found: dict[str, set[str]] = {}
+    for registry in (gateway_metrics().registry, metrics.registry):
+        for family in registry.collect():
+            for sample in family.samples:
+                if sample.name.endswith("_created"):
+                    continue
+                found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def gateway_metrics() -> Metrics:
+    """Metrics of a gateway, each with a value."""
+    metrics = Metrics()
+    for name, (_, labels, *_) in gateway.COUNTERS.items():
+        metrics.count(name, *labels.split())
+    for name, (_, labels, *_) in gateway.HISTOGRAMS.items():
+        metrics.observe(name, 1.0, *labels.split())
+    metrics.write((name, labels.split(), 1.0) for name, (_, labels) in gateway.GAUGES.items())
+    return metrics
 
 
 def names(text: str) -> set[str]:

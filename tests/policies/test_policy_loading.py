@@ -207,6 +207,10 @@ def test_unknown_names_suggest_the_nearest_and_list_all(resolve, name, nearest) 
         assert known in str(caught.value)
 
 
+def test_an_argument_that_is_left_empty_has_its_default() -> None:
+    assert resolve_policy("static::Flash").name == resolve_policy("static", strategy="Flash").name
+
+
 def test_errors_of_names() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'static'"):
         resolve_policy("statik:qwen-14b")

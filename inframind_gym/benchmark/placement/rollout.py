@@ -77,6 +77,8 @@ class PlacementSimulator(Player):
                 decisions[row].append(_decision(simulation, row, number, before, after))
             before = after
             self.progress(len(cells))
+            if self.watch is not None:
+                self.watch(simulation)
         yield [(cell, decisions[row], took_ms) for row, cell in enumerate(cells)]
 
     def ask(self, cell: PlacementCell) -> None:

@@ -106,6 +106,9 @@ class Simulator(Player):
             ended = terminated | truncated | window.over(contexts["time_s"])
             over = np.flatnonzero(running & ended).tolist()
             running[over] = False
+            if self.watch is not None:
+                for row in over:
+                    self.watch(env, row, done[row])
             if over:
                 yield [
                     self._finished(env, cells[row], row, done[row], names, window) for row in over
@@ -160,7 +163,8 @@ class Simulator(Player):
 
     def _kwargs(self, cell: RoutingCell, policy: Policy) -> dict[str, Any]:
         """Return the arguments of the environment of a cell's group."""
-        return env_kwargs(self.suite, cell.workload, policy)
+        kwargs = env_kwargs(self.suite, cell.workload, policy)
+        return kwargs if self.watch is None else {**kwargs, "record_calls": True}
 
     def _options(self, cells: Sequence[RoutingCell]) -> dict[str, Any]:
         """Return the options of the environment's reset."""

@@ -31,6 +31,7 @@ class Batch(ABC):
         num_actions: of the environment.
         simulation: of all cells.
         rows: (E,) all of them.
+        actions: (E,) last ones.
     """
 
     num_actions: ClassVar[int]
@@ -38,7 +39,7 @@ class Batch(ABC):
     def __init__(self, policy: Any, cells: Sequence[TeamCell], config: Any) -> None:
         self.policy, self.name, self.config = policy, cells[0].policy, config
         self.rows = np.arange(len(cells))
-        self._actions, self._return = np.zeros(len(cells), np.int64), np.zeros(len(cells))
+        self.actions, self._return = np.zeros(len(cells), np.int64), np.zeros(len(cells))
         self.simulation = self.make(policy, config, len(cells))
         self.observations = self.simulation.observations()
         generators = [seeding.np_random(cell.episode_seed)[0] for cell in cells]
@@ -60,8 +61,8 @@ class Batch(ABC):
 
     def step(self, rows: Ints, actions: Ints) -> int:
         """Carry out the actions (k,) of some rows; return the records that came to an end."""
-        self._actions[rows] = actions
-        self.simulation.step_rows(rows, self._actions, self.observations)
+        self.actions[rows] = actions
+        self.simulation.step_rows(rows, self.actions, self.observations)
         self._return[rows] += self.simulation.terms[rows].sum(axis=1)
         return int(self.simulation.over()[rows].sum())
 
@@ -70,7 +71,10 @@ class Batch(ABC):
         return {**self.simulation.summaries(self.rows), "return": self._return}
 
     def play(
-        self, stop: Callable[[], bool], progress: Callable[[int], None]
+        self,
+        stop: Callable[[], bool],
+        progress: Callable[[int], None],
+        watch: Callable[..., None] | None = None,
     ) -> tuple[list[Columns], list[float]]:
         """Play the episodes to their ends.
 
@@ -92,6 +96,8 @@ class Batch(ABC):
                 took_ms.append(1e3 * (time.thread_time() - began) / len(rows))
             actions = checked(self.name, chosen, Discrete(self.num_actions), len(rows))[:, 0]
             progress(self.step(rows, actions))
+            if watch is not None:
+                watch(self)
         found = self.records()
         return [
             {field: np.atleast_1d(values[row]) for field, values in found.items()}

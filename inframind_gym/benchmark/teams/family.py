@@ -147,7 +147,7 @@ class TeamSimulator(Player):
         """Run cells; yields each with its records and the milliseconds of its decisions."""
         batch = self._batch(cells)
         self.began = time.monotonic()
-        columns, took_ms = batch.play(self.stop, self.progress)
+        columns, took_ms = batch.play(self.stop, self.progress, self.watch)
         yield [(cell, own, took_ms) for cell, own in zip(cells, columns, strict=True)]
 
     def _batch(self, cells: Sequence[TeamCell]) -> Batch:

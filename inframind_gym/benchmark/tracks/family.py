@@ -27,6 +27,7 @@ class TrackFamily(Family):
     metrics = METRICS
     score = SCORE
     compared = (SCORE, "goodput", "accuracy", "slo_own", "work_s_per_query")
+    scored = (SCORE, "goodput", "slo_100s", "work_s_per_query")
     shown = ("tasks", "split", "num_queries")
     unit = "queries"
 

@@ -38,7 +38,6 @@ def env_kwargs(suite: TrackSuite, played: Played, policy: Policy) -> dict[str, A
         "tasks": suite.tasks,
         "split": suite.split,
         "arrivals": scenario.arrivals,
-        "arrival_rate_per_min": scenario.base_rate_per_min(played.rate_per_min),
         "budget_s": list(scenario.drawn_s),
         "num_queries": played.num_queries,
         "execution": "parallel",
@@ -51,7 +50,8 @@ def env_kwargs(suite: TrackSuite, played: Played, policy: Policy) -> dict[str, A
 def env_spec(suite: TrackSuite, played: Played, policy: Policy) -> dict[str, Any]:
     """Return the JSON spec of the single environment in which a policy meets a scenario."""
     spec = copy.deepcopy(gym.spec(ENV_IDS["surrogate"]))
-    spec.kwargs.update(env_kwargs(suite, played, policy))
+    rate_per_min = played.scenario.base_rate_per_min(played.rate_per_min)
+    spec.kwargs.update(env_kwargs(suite, played, policy), arrival_rate_per_min=rate_per_min)
     return dict(json.loads(spec.to_json()))
 
 
@@ -86,27 +86,31 @@ class TrackSimulator(Simulator):
             super().ask(cell)  # type: ignore[arg-type]
         except PolicyFailedError as error:
             refused = self._refused.setdefault(cell.policy, set())
-            if not any(place[:2] == cell.place[:2] for place in refused):
+            if cell.place[:2] not in refused:
                 say(f"{error}\nIts queries of {cell.track}/{cell.scenario} stay unanswered.")
-            refused.add(cell.place)
-            if refused >= set(self.suite.places()):
+            refused.add(cell.place[:2])
+            if refused >= {place[:2] for place in self.suite.places()}:
                 raise
 
     def run(self, cells: Sequence[TrackCell]) -> Iterator[list[Any]]:  # type: ignore[override]
-        """Run cells of one place; yields each with its layout and columns."""
-        before = self.began
-        try:
-            yield from super().run(cells)  # type: ignore[arg-type]
-        except PolicyFailedError:
-            if self.began != before:
-                raise
-            yield self._unanswered(cells)
+        """Run cells of one scenario; yields each with its layout and columns."""
+        together: dict[str, list[TrackCell]] = {}
+        for cell in cells:
+            together.setdefault(self._plays(cell), []).append(cell)
+        for own in together.values():
+            before = self.began
+            try:
+                yield from super().run(own)  # type: ignore[arg-type]
+            except PolicyFailedError:
+                if self.began != before:
+                    raise
+                yield self._unanswered(own)
 
     def _unanswered(self, cells: Sequence[TrackCell]) -> list[Any]:
         """Return the episodes of a policy that cannot play: no query has an answer."""
         kwargs = env_kwargs(self.suite, self._at(cells[0]), resolve_policy("random"))
         env = self._environment(kwargs, len(cells))
-        env.reset(seed=[cell.episode_seed for cell in cells])
+        env.reset(seed=[cell.episode_seed for cell in cells], options=self._options(cells))
         self.began = time.monotonic()
         window, names = self._window(env, cells), names_of(env)
         none = np.zeros(window.count, COMPLETED)
@@ -116,21 +120,27 @@ class TrackSimulator(Simulator):
     def _at(self, cell: TrackCell) -> Played:
         return self.suite.at(*cell.place)
 
+    def _plays(self, cell: TrackCell) -> str:
+        """Return the policy, with arguments, that plays a cell."""
+        return self.suite.policy_at(cell)
+
     def _policy(self, cell: TrackCell) -> Policy:  # type: ignore[override]
-        return resolve_policy(self.suite.policy_at(cell))
+        return resolve_policy(self._plays(cell))
 
     def _kwargs(self, cell: TrackCell, policy: Policy) -> dict[str, Any]:  # type: ignore[override]
         return env_kwargs(self.suite, self._at(cell), policy)
 
     def _options(self, cells: Sequence[TrackCell]) -> dict[str, Any]:  # type: ignore[override]
-        return {}
+        places = map(self._at, cells)
+        rates = [at.scenario.base_rate_per_min(at.rate_per_min) for at in places]
+        return {"arrival_rate_per_min": np.array(rates)}
 
     def _window(  # type: ignore[override]
         self, env: StreamVectorEnv, cells: Sequence[TrackCell]
     ) -> Window:
         played = self._at(cells[0])
         arrival_s = env.simulation.state.arrival_s
-        return Window.steady(arrival_s, played.count, played.scenario.longest_s)
+        return Window.steady(arrival_s, played.count, played.longest_s)
 
     def _finished(  # type: ignore[override]
         self,
@@ -143,7 +153,7 @@ class TrackSimulator(Simulator):
     ) -> Any:
         """Return the columns of a row's scored queries."""
         played, first = self._at(cell), int(window.first[row])
-        done = with_unanswered(done, env.simulation, row, first, played.scenario.longest_s)
+        done = with_unanswered(done, env.simulation, row, first, played.longest_s)
         work_s = work_s_of(env, row)[done["query"]]
         columns = columns_of(done, names)
         models = self.suite.models  # of all pools

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,8 @@ def track_scores(results: Results, estimates: Estimates) -> dict[str, Any]:
         estimates: Metrics of every policy at the places that all have finished.
 
     Returns:
-        ``tracks`` (score of every policy on every track, best first), ``pairs`` (of policies: in
+        ``tracks`` (score of every policy on every track, best first, and those of its trainings
+        where there are several), ``pairs`` (of policies: in
         how many tracks the first is above and below the second, and whether it is ahead),
         ``promises`` and ``costs`` (frontiers), ``places`` (rates and bounds) and ``fits``.
     """
@@ -52,9 +53,9 @@ def track_scores(results: Results, estimates: Estimates) -> dict[str, Any]:
     known = {(at["track"], at["scenario"], at["load"]): at for at in places_of}
     bounds = set(results.header.get("bounds", ()))
     players = {policy: own for policy, own in estimates.items() if policy not in bounds}
-    tracks = dict.fromkeys(place[0] for own in estimates.values() for place in own)
-    draws: dict[str, dict[str, NDArray[np.float64]]] = {policy: {} for policy in players}
-    units: dict[str, NDArray[np.int64]] = {}
+    played = {place for own in estimates.values() for place in own}
+    tracks = dict.fromkeys(place[0] for place in known if place in played)
+    drawn: dict[str, dict[str, _Drawn]] = {policy: {} for policy in players}
     rows = []
     for track in tracks:
         places = _bounded(known, next(iter(estimates.values())), track)
@@ -62,25 +63,23 @@ def track_scores(results: Results, estimates: Estimates) -> dict[str, Any]:
             continue
         informed = np.array([known[place]["informed"] for place in places])
         for policy, own in players.items():
-            values = np.array([own[place].value(SCORE) for place in places])
-            i = own[places[0]].names.index(SCORE)
-            drawn = np.stack([own[place].draws[:, i] for place in places], axis=1)
-            draws[policy][track] = iqm(drawn / informed)
-            units[track] = np.concatenate([own[place].units for place in places])
-            ends = interval(draws[policy][track], units[track])
+            found = [own[place] for place in places]
+            one = drawn[policy][track] = _Drawn.of(found, informed)
+            values = np.array([estimate.value(SCORE) for estimate in found])
             rows.append(
                 {
                     "policy": policy,
                     "track": track,
                     "cells": len(places),
                     SCORE: float(iqm(values / informed)),
-                    f"{SCORE}_ci95": ends.tolist(),
+                    f"{SCORE}_ci95": one.interval(),
+                    **({"by_training": by} if len(by := one.by_training.tolist()) > 1 else {}),
                 }
             )
     rows.sort(key=lambda row: (list(tracks).index(row["track"]), -row[SCORE], row["policy"]))
     return {
         "tracks": rows,
-        "pairs": _pairs(draws, units),
+        "pairs": _pairs(drawn),
         "promises": _promises(players, tracks),
         "costs": _costs(players, known),
         "places": [known[place] for place in known],
@@ -93,25 +92,55 @@ def _bounded(known: Mapping[Place, Any], own: Mapping[Place, Estimate], track: s
     return [p for p in own if p[0] == track and (known.get(p) or {}).get("informed")]
 
 
-def _pairs(
-    draws: Mapping[str, Mapping[str, NDArray[np.float64]]], units: Mapping[str, NDArray[np.int64]]
-) -> list[dict[str, Any]]:
+class _Drawn(NamedTuple):
+    """The score of a policy on a track.
+
+    Attributes:
+        draws: (B,) of the bootstrap.
+        by_training: (T,) scores of its trainings.
+        units: Resampled episodes of each cell.
+    """
+
+    draws: NDArray[np.float64]
+    by_training: NDArray[np.float64]
+    units: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, found: Sequence[Estimate], informed: NDArray[np.float64]) -> _Drawn:
+        """Score the estimates of a track's cells over their bounds (n,)."""
+        i = found[0].names.index(SCORE)
+        drawn = np.stack([one.draws[:, i] for one in found], axis=1)
+        trained = np.stack(np.broadcast_arrays(*(one.by_training[:, i] for one in found)), axis=1)
+        units = np.concatenate([one.units for one in found])
+        return cls(iqm(drawn / informed), iqm(trained / informed), units)
+
+    def interval(self, other: _Drawn | None = None) -> list[float]:
+        """Return the ends of the interval, or of that of the paired difference to another."""
+        draws, trained, units = self
+        if other is None:
+            return list(map(float, interval(draws, units, by_training=[trained])))
+        both = [trained, other.by_training]
+        fewer = np.minimum(units, other.units)
+        return list(map(float, interval(draws - other.draws, fewer, by_training=both)))
+
+
+def _pairs(drawn: Mapping[str, Mapping[str, _Drawn]]) -> list[dict[str, Any]]:
     """Compare every two policies on the tracks, in either order."""
     rows = []
-    for policy, other in itertools.permutations(draws, 2):
+    for policy, other in itertools.permutations(drawn, 2):
         above, below = [], []
-        for track, own in draws[policy].items():
-            low, high = interval(own - draws[other][track], units[track])
+        for track, own in drawn[policy].items():
+            low, high = own.interval(drawn[other][track])
             above += [track] if low > 0.0 else []
             below += [track] if high < 0.0 else []
-        enough = math.ceil(AHEAD_IN * len(units))
+        tracks = len(drawn[policy])
         rows.append(
             {
                 "policy": policy,
                 "other": other,
                 "above": above,
                 "below": below,
-                "ahead": bool(units) and len(above) >= enough and not below,
+                "ahead": len(above) >= max(1, math.ceil(AHEAD_IN * tracks)) and not below,
             }
         )
     return rows

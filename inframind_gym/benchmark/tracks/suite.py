@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from inframind_gym.benchmark.cells import Axis, BaseCell, Place, content_hash
 from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.provenance import file_hash
+from inframind_gym.benchmark.provenance import policy_fingerprint
 from inframind_gym.benchmark.routing.suite import NumQueries
 from inframind_gym.benchmark.routing.window import stream_length
 from inframind_gym.benchmark.suite import BaseSuite
@@ -27,9 +27,11 @@ from inframind_gym.benchmark.tracks.track import (
 )
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import unknown
+from inframind_gym.policies import resolve_policy
 
 SPLITS = ("test", "val", "train")  # first seeds of each: no two splits share an episode
 SEEDS_APART = 1_000_000
+STREAMS = 2  # version of the length of streams, on which their random numbers depend
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class TrackCell(BaseCell):
         track: Name of the track.
         scenario: Name of its scenario.
         load: Mean arrival rate over the capacity.
+        training: Number of the training that plays.
     """
 
     axes: ClassVar[tuple[Axis, ...]] = (
@@ -47,13 +50,14 @@ class TrackCell(BaseCell):
         Axis("scenario", "scenarios", "scenario", "by_scenario"),
         Axis("load", "loads", "load", "by_load", False, "ρ {:g}".format, float),
     )
-    fixed_axes: ClassVar[int] = 3
+    fixed_axes: ClassVar[int] = 2
 
     policy: str
     track: str
     scenario: str
     load: float
     seed: int
+    training: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class Played:
         limits: Of the scenario.
         rate_per_min: Mean arrival rate.
         count: Scored queries.
+        most_s: Most seconds of warm-up and patience, in which searches stop short.
     """
 
     track: TrackConfig
@@ -73,11 +78,23 @@ class Played:
     limits: Limits
     rate_per_min: float
     count: int
+    most_s: float = float("inf")
+
+    @property
+    def longest_s(self) -> float:
+        """Warm-up and patience: the longest budget."""
+        return min(self.scenario.longest_s, self.most_s)
 
     @property
     def num_queries(self) -> int:
-        """Queries of the whole stream."""
-        return stream_length(self.rate_per_min, self.count, self.scenario.longest_s)
+        """Queries of a stream: enough at any load of the track, whose streams play together."""
+        most = max(self.rate_per_min, max(self.track.loads) * self.limits.capacity_per_min)
+        return stream_length(most, self.count, self.longest_s)
+
+    @property
+    def arrivals(self) -> int:
+        """Queries that arrive, on average, until the last scored one has no answer in time."""
+        return self.count + round(2.0 * self.longest_s * self.rate_per_min / 60.0)
 
     @property
     def cap_s(self) -> float:
@@ -155,7 +172,17 @@ class TrackSuite(BaseSuite):
 
     def policy_at(self, cell: TrackCell) -> str:
         """Return the policy, with arguments, that plays a cell under the name of its policy."""
-        return self.fitted.of(cell.policy, cell.track, cell.scenario, cell.load)
+        return self.fitted.of(cell.policy, *cell.place)[cell.training]
+
+    def trainings(self, policy: str, place: Place) -> int:
+        """Return how many trainings of a policy were entered for a place; 1 without a fit."""
+        return len(self.fitted.of(policy, *place))
+
+    def fitted_as(self, policy: str) -> dict[str, Any]:
+        """Return a hash of what plays under a policy's name, checkpoints included."""
+        fits = self.fitted.fits.get(policy, {})
+        plays = {place: [_fingerprint(name) for name in fit.plays] for place, fit in fits.items()}
+        return {"fits": content_hash(plays)} if plays else {}
 
     @cached_property
     def models(self) -> tuple[str, ...]:
@@ -197,13 +224,17 @@ class TrackSuite(BaseSuite):
         return super(TrackSuite, self.model_copy(update=update)).resolve()
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings with hashes of refits and tasks in place of their paths."""
+        """Return the settings with a hash in place of the path of tasks.
+
+        A policy's refits are part of what the policy is (`fitted_as`).
+        """
         from inframind_gym.benchmark.routing.suite import tasks_hash
 
+        settings = super().settings()
+        del settings["refits"]
         tasks = self.tasks if self.tasks == "builtin" else tasks_hash(Path(self.tasks))
-        refits = "" if self.refits is None else file_hash(Path(self.refits))
-        own = {"tasks": tasks, "refits": refits, "models": list(self.models)}
-        return {**super().settings(), **own}
+        own = {"tasks": tasks, "models": list(self.models), "streams": STREAMS}
+        return settings | own
 
     def fingerprint(self, setting: str, name: str) -> str:
         """Hash a track: all that its episodes and scores depend on, bounds apart."""
@@ -217,3 +248,8 @@ class TrackSuite(BaseSuite):
         }
         content = track.model_dump(mode="json", exclude={"description", "loads"})
         return content_hash([content, parts])
+
+
+@cache
+def _fingerprint(policy: str) -> list[Any]:
+    return [policy, policy_fingerprint(resolve_policy(policy))]

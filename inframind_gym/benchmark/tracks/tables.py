@@ -13,17 +13,20 @@ _MAIN = tuple(METRICS[name] for name in (*_SHOWN, "work_s_per_query", "unanswere
 
 
 def track_sheets(board: Mapping[str, Any]) -> list[Sheet]:
-    """Make the tables: scores by track, pairs, metrics, cells, frontiers."""
-    sheets = [_scores_sheet(board), _metrics_sheet(board)]
+    """Make the tables: scores by track and training, metrics, cells, frontiers."""
+    sheets = [scores_sheet(board)]
+    if any("by_training" in row for row in board["tracks"]):
+        sheets.append(trainings_sheet(board))
+    sheets.append(_metrics_sheet(board))
     if len(board["places"]) > 1:
         sheets.append(_cells_sheet(board))
-    sheets.append(_promises_sheet(board))
+    sheets.append(promises_sheet(board))
     if board["costs"]:
         sheets.append(_costs_sheet(board))
     return sheets
 
 
-def _policies(board: Mapping[str, Any]) -> list[str]:
+def ranked_policies(board: Mapping[str, Any]) -> list[str]:
     """Return the policies, best mean over the tracks first."""
     found: dict[str, list[float]] = {}
     for row in board["tracks"]:
@@ -31,10 +34,11 @@ def _policies(board: Mapping[str, Any]) -> list[str]:
     return sorted(found, key=lambda name: -sum(found[name]) / len(found[name]))
 
 
-def _scores_sheet(board: Mapping[str, Any]) -> Sheet:
+def scores_sheet(board: Mapping[str, Any]) -> Sheet:
+    """Make the table of the scores of all policies on all tracks."""
     tracks = list(dict.fromkeys(row["track"] for row in board["tracks"]))
     found = {(row["policy"], row["track"]): row for row in board["tracks"]}
-    policies, fits = _policies(board), board["fits"]
+    policies, fits = ranked_policies(board), board["fits"]
     ahead = {name: 0 for name in policies}
     for pair in board["pairs"]:
         ahead[pair["policy"]] += pair["ahead"]
@@ -43,8 +47,7 @@ def _scores_sheet(board: Mapping[str, Any]) -> Sheet:
         cells = []
         for c, track in enumerate(tracks, start=1):
             row = found[policy, track]
-            low, high = row[f"{SCORE}_ci95"]
-            cells.append(f"{100 * row[SCORE]:.1f}±{50 * (high - low):.1f}")
+            cells.append(_margin(row))
             if all(row[SCORE] >= found[other, track][SCORE] for other in policies):
                 best.add((r, c))
         fitted = fits["queries"].get(policy)
@@ -69,6 +72,28 @@ def _scores_sheet(board: Mapping[str, Any]) -> Sheet:
                  body, caption, best=best)  # fmt: skip
 
 
+def _margin(row: Mapping[str, Any]) -> str:
+    low, high = row[f"{SCORE}_ci95"]
+    return f"{100 * row[SCORE]:.1f}±{50 * (high - low):.1f}"
+
+
+def trainings_sheet(board: Mapping[str, Any]) -> Sheet:
+    """Make the table of the scores of every training, of policies that have several."""
+    rows = [row for row in board["tracks"] if "by_training" in row]
+    most = max((len(row["by_training"]) for row in rows), default=0)
+    body = [
+        [
+            *(row["track"], short(row["policy"]), _margin(row)),
+            *(f"{100 * score:.1f}" for score in row["by_training"]),
+            *[""] * (most - len(row["by_training"])),
+        ]
+        for row in rows
+    ]
+    headings = ["track", "policy", "mean", *(f"training {i}" for i in range(most))]
+    caption = "Intervals are over trainings and episodes."
+    return Sheet("Trainings, % of the informed bound", headings, body, caption, left=2)
+
+
 def _metrics_sheet(board: Mapping[str, Any]) -> Sheet:
     return metrics_sheet(
         "Metrics, means over all cells",
@@ -82,7 +107,7 @@ def _metrics_sheet(board: Mapping[str, Any]) -> Sheet:
 
 def _cells_sheet(board: Mapping[str, Any]) -> Sheet:
     """Make the table of the places, with rates, bounds and scores."""
-    policies = _policies(board)
+    policies = ranked_policies(board)
     found = {(row["policy"], row["track"], row["scenario"], row["load"]): row
              for row in board["rows"]}  # fmt: skip
     body = []
@@ -111,7 +136,8 @@ def _score_text(row: Mapping[str, Any] | None) -> str:
     return "" if row is None else f"{100 * row[SCORE]:.1f}"
 
 
-def _promises_sheet(board: Mapping[str, Any]) -> Sheet:
+def promises_sheet(board: Mapping[str, Any]) -> Sheet:
+    """Make the table of the best goodput with a promise."""
     tracks = list(dict.fromkeys(row["track"] for row in board["promises"]))
     found = {(row["track"], row["promise"]): row for row in board["promises"]}
     promises: Sequence[float] = (*PROMISES, 0.0)

@@ -117,10 +117,23 @@ class Scenario(StrictModel):
         return mean_rate_per_min / make_arrivals(self.arrivals).mean_rate_factor()
 
     def constants(self) -> str:
-        """Hash what limits follow from: pool, workload, budgets."""
+        """Hash what limits follow from: pool, workload, budgets, to nine figures.
+
+        The last figures of estimated constants differ between processors.
+        """
         profiles = load_profiles(load_workload(self.workload))
         parts = {of: [p.weight, p.profile.model_dump(mode="json")] for of, p in profiles.items()}
-        return content_hash([load_pool(self.pool).model_dump(mode="json"), parts, self.drawn_s])
+        pool = load_pool(self.pool).model_dump(mode="json")
+        return content_hash(_rounded([pool, parts, list(self.drawn_s)]))
+
+
+def _rounded(content: Any) -> Any:
+    """Return JSON content with nine figures of every float."""
+    if isinstance(content, dict):
+        return {key: _rounded(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_rounded(value) for value in content]
+    return float(f"{content:.9g}") if isinstance(content, float) else content
 
 
 class Limits(StrictModel):

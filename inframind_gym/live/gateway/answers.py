@@ -28,6 +28,7 @@ class RequestError(InfraMindError):
         status: HTTP status.
         code: for programs, e.g. "budget_unreachable".
         message: for people.
+        param: field of the request that is wrong.
         retry_after_s: when another attempt makes sense; None: it is not said.
         headers: further headers.
     """
@@ -38,11 +39,12 @@ class RequestError(InfraMindError):
         code: str,
         message: str,
         *,
+        param: str | None = None,
         retry_after_s: float | None = None,
         headers: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
         super().__init__(message)
-        self.status, self.code = status, code
+        self.status, self.code, self.param = status, code, param
         self.headers: Headers = [JSON, *headers]
         if retry_after_s is not None:
             seconds = max(1, math.ceil(min(retry_after_s, 86_400.0)))
@@ -56,9 +58,12 @@ class RequestError(InfraMindError):
         """Return the answer's body, as a dict."""
         usual = "server_error" if self.status >= 500 else "invalid_request_error"
         kind = _TYPES.get(HTTPStatus(self.status), usual)
-        return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
+        told = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"error": told}
 
 
-def bad_request(message: str, code: str = "invalid_request") -> RequestError:
+def bad_request(
+    message: str, code: str = "invalid_request", param: str | None = None
+) -> RequestError:
     """Return the error for a request that can never be answered."""
-    return RequestError(400, code, message)
+    return RequestError(400, code, message, param=param)

@@ -101,11 +101,11 @@ def read_request(
         raise bad_request("the body is no JSON object", "invalid_json")
     model = body.get("model")
     if not isinstance(model, str):
-        raise bad_request("model must be a text", "missing_model")
+        raise bad_request("model must be a text", "missing_model", "model")
     if path == CHAT and not _are_messages(body.get("messages")):
-        raise bad_request("messages must be a list of objects, and not empty")
+        raise bad_request("messages must be a list of objects, and not empty", param="messages")
     if path == COMPLETIONS and not isinstance(body.get("prompt"), str | list):
-        raise bad_request("prompt must be a text or a list")
+        raise bad_request("prompt must be a text or a list", param="prompt")
     stream = body.get("stream") or False
     options = body.get("stream_options") or {}
     if not isinstance(stream, bool) or not isinstance(options, dict):
@@ -148,7 +148,7 @@ def _max_tokens(body: Mapping[str, Any]) -> int | None:
         value = body.get(name)
         if value is not None:
             if type(value) is not int or not 1 <= value <= _MOST_TOKENS:
-                raise bad_request(f"{name} must be a whole number of at least 1")
+                raise bad_request(f"{name} must be a whole number of at least 1", param=name)
             return value
     return None
 

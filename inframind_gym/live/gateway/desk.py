@@ -93,6 +93,12 @@ def make_stage(
     )
 
 
+def highs(stage: BackendSimulation) -> NDArray[np.int64]:
+    """Return the number of choices of each part of a loop's actions."""
+    choices = action_space(stage)
+    return np.atleast_1d(np.asarray(getattr(choices, "nvec", getattr(choices, "n", 0))))
+
+
 def ordinal(count: int) -> int:
     """Return the number of a request, so that policies remember a bounded number of them."""
     half = _ORDINALS // 2
@@ -133,8 +139,7 @@ class Desk:
         self._any_plan = getattr(self._policy, "carries_out_any_plan", True)
         spec = self.stage.policy_spec()
         self._seed = config.seed
-        choices = action_space(self.stage)
-        self._highs = np.atleast_1d(np.asarray(getattr(choices, "nvec", getattr(choices, "n", 0))))
+        self._highs = highs(self.stage)
         observations, contexts = self.stage.buffers()
         unread = np.zeros(1)
         self._leg = Leg(

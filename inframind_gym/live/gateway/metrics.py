@@ -11,14 +11,14 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from inframind_gym.envs.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from inframind_gym.envs import metrics as router
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _FIRST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _DECISION_S: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 0.1)
-_COUNTERS: Final = {
+COUNTERS: Final = {
     **{
-        name: COUNTERS[f"inframind_{name}_total"]
+        name: router.COUNTERS[f"inframind_{name}_total"]
         for name in ("decisions", "calls", "call_retries", "tokens")
     },
     "queries": ("Requests that are over.", "outcome in_budget tenant asked"),
@@ -26,17 +26,17 @@ _COUNTERS: Final = {
     "policy_errors": ("Decisions that the policy did not make.", ""),
     "reloads": ("Reloads of the configuration.", "result"),
 }
-_HISTOGRAMS: Final = {
+HISTOGRAMS: Final = {
     **{
-        name: HISTOGRAMS[f"inframind_{name}"]
+        name: router.HISTOGRAMS[f"inframind_{name}"]
         for name in ("cost_ratio", "query_latency_seconds", "call_latency_seconds")
     },
     "time_to_first_token_seconds": ("From a request's arrival, of streams.", "", _FIRST_S),
     "decision_seconds": ("Time that a policy took.", "", _DECISION_S),
 }
-_GAUGES: Final = {
+GAUGES: Final = {
     **{
-        name: GAUGES[f"inframind_{name}"]
+        name: router.GAUGES[f"inframind_{name}"]
         for name in (
             *("router_info", "telemetry_age_seconds", "queries_in_flight"),
             *("queue_depth_seen_requests", "calls_in_flight", "server_up"),
@@ -54,15 +54,15 @@ class Metrics:
         self.registry = on = CollectorRegistry()
         self._counters = {
             name: Counter(f"inframind_{name}", text, labels.split(), registry=on)
-            for name, (text, labels) in _COUNTERS.items()
+            for name, (text, labels) in COUNTERS.items()
         }
         self._histograms = {
             name: Histogram(f"inframind_{name}", text, labels.split(), registry=on, buckets=buckets)
-            for name, (text, labels, buckets) in _HISTOGRAMS.items()
+            for name, (text, labels, buckets) in HISTOGRAMS.items()
         }
         self._gauges = {
             name: Gauge(f"inframind_{name}", text, labels.split(), registry=on)
-            for name, (text, labels) in _GAUGES.items()
+            for name, (text, labels) in GAUGES.items()
         }
 
     def count(self, name: str, *labels: str, by: float = 1.0) -> None:

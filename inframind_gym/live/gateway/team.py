@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.config import LiveConfig
-from inframind_gym.live.gateway.answers import JSON, RequestError
-from inframind_gym.live.gateway.asked import CHAT, Asked
+from inframind_gym.live.gateway.answers import JSON, RequestError, bad_request
+from inframind_gym.live.gateway.asked import AUTO, CHAT, Asked
 from inframind_gym.live.gateway.desk import typical_tasks
 from inframind_gym.live.gateway.upstream import EVENTS, ClientAnswer
 from inframind_gym.live.gateway.workflow import Played, Stage
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from inframind_gym.live.gateway.gateway import Gateway
 
 _BEAT_S: Final = 5.0  # between two comments of a stream whose answer is not there yet
+# Fields that ask for what no workflow gives: leaving them out silently would be a wrong answer.
+_REFUSED: Final = (
+    *("tools", "tool_choice", "functions", "function_call", "logprobs", "top_logprobs"),
+    *("response_format", "structured_outputs", "stop", "audio", "modalities"),
+)
 
 
 class Teams:
@@ -70,6 +75,7 @@ class Teams:
             )
         if not self.gateway.usable():
             raise RequestError(503, "no_server", "no server is up", retry_after_s=5.0)
+        _check_fields(asked)
         question = question_of(asked.body["messages"])
         try:
             stage = self._idle.get_nowait()
@@ -110,6 +116,24 @@ class Teams:
             if not out.status:
                 await out.start(200, _headers(asked, None))
             await out.write(b": working\n\n")
+
+
+def _check_fields(asked: Asked) -> None:
+    """Refuse the fields that a workflow cannot honour.
+
+    Raises:
+        RequestError: 400; names the field.
+    """
+    given = [name for name in _REFUSED if asked.body.get(name)]
+    if asked.body.get("n") not in (None, 1):
+        given.append("n")
+    if given:
+        raise bad_request(
+            f"{given[0]}: inframind/team answers with one text and takes no such field: leave it "
+            f"out, or ask {AUTO} or a model by its name",
+            "unsupported_field",
+            given[0],
+        )
 
 
 def question_of(messages: Sequence[Any]) -> str:

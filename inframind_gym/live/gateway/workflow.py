@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.checks import check_actions
-from inframind_gym.envs.routing.actions import action_space
 from inframind_gym.envs.routing.backend_simulation import BackendSimulation
 from inframind_gym.envs.routing.simulation import Leg
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.backend import VllmBackend
 from inframind_gym.live.client import ChatResult
 from inframind_gym.live.gateway.asked import Asked
-from inframind_gym.live.gateway.desk import make_stage, ordinal
+from inframind_gym.live.gateway.desk import highs, make_stage, ordinal
 from inframind_gym.live.prompts import Message, Prompts
 from inframind_gym.policies import Policy, requires_of
 from inframind_gym.simulator.workflow.backend import Call
@@ -138,8 +137,7 @@ class Stage:
             *(STEP, _ROW, np.zeros(1, START), np.zeros((1, self.loop.action_size), np.int64)),
             *(*self.loop.buffers(), np.zeros(1), np.zeros(1)),
         )
-        choices = action_space(self.loop)
-        self._highs = np.atleast_1d(np.asarray(getattr(choices, "nvec", getattr(choices, "n", 0))))
+        self._highs = highs(self.loop)
 
     def play(self, asked: Asked, question: str, task: int, number: int) -> Played:
         """Play a workflow to its end; on a thread.

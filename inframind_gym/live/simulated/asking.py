@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.simulator.workflow.topology import STRATEGY_INSTRUCTIONS
 
 _CHARS_A_TOKEN: Final = 4
 _MESSAGE_TOKENS: Final = 4  # of the chat template, for each message
 _INT64: Final = 2**63
+_UNSIMULATED: Final = ("tools", "functions", "logprobs", "top_logprobs", "prompt_logprobs")
 
 
 class RefusedError(InfraMindError):
@@ -49,6 +51,7 @@ class Ask:
     min_tokens: int
     text: str | None  # instead of lorem, and
     tokens: int | None  # instead of a length that is drawn: `simulated` in the body
+    strategy: str | None  # whose instruction is in the system's message
 
 
 def read_ask(data: bytes, path: str, served: str, max_model_len: int) -> Ask:
@@ -87,7 +90,10 @@ def read_ask(data: bytes, path: str, served: str, max_model_len: int) -> Ask:
     if n is not None and n < 1:
         raise RefusedError(400, f"n must be at least 1, got {n}.")
     if n is not None and n > 1:
-        raise RefusedError(400, f"n must be 1 on a simulated server, got {n}.")
+        raise RefusedError(400, f"n must be 1 on a simulated server, got {n}.", "n")
+    for name in _UNSIMULATED:
+        if body.get(name):
+            raise RefusedError(400, f"{name}: a simulated server has none.", name)
     if options is not None and not stream:
         raise RefusedError(
             400,
@@ -119,6 +125,7 @@ def read_ask(data: bytes, path: str, served: str, max_model_len: int) -> Ask:
         min_tokens=least,
         text=None if given.get("text") is None else str(given["text"]),
         tokens=_whole(given, "tokens"),
+        strategy=_strategy(body["messages"][0]) if chat else None,
     )
 
 
@@ -176,6 +183,14 @@ def text_of(message: dict[str, Any]) -> str:
 def split_tokens(text: str) -> range:
     """Return where the tokens of a text begin."""
     return range(0, len(text), _CHARS_A_TOKEN)
+
+
+def _strategy(first: dict[str, Any]) -> str | None:
+    """Return the strategy whose instruction the first message holds, or None."""
+    if first.get("role") != "system":
+        return None
+    text = text_of(first)
+    return next((name for name, words in STRATEGY_INSTRUCTIONS.items() if words in text), None)
 
 
 def _check_length(prompt_tokens: int, wanted: int | None, most: int) -> None:

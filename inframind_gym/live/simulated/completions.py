@@ -93,7 +93,7 @@ def _length(server: ModelServer, ask: Ask, key: str) -> int:
     elif ask.ignore_eos:
         wanted = ask.max_tokens
     else:
-        wanted = server.lengths.draw(server.index, key)
+        wanted = server.lengths.draw(server.index, key, ask.strategy)
     return max(1, min(max(wanted, ask.min_tokens), ask.max_tokens))
 
 

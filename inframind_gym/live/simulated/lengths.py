@@ -1,4 +1,4 @@
-"""Lengths of answers: log-normal, as a workload says of each model."""
+"""Lengths of answers: log-normal, as a workload says of each model and strategy."""
 
 from __future__ import annotations
 
@@ -23,15 +23,23 @@ class AnswerLengths:
         self._weights = [each.weight for each in profiles]
         self._log_medians: list[list[float]] = []  # by profile and model
         self._sigmas = []
+        self._factors = [each.profile.output.strategy_factor for each in profiles]
         for _, profile in profiles:
             known = {a: math.log(m.output_tokens_median) for a, m in profile.models.items()}
             mean = math.fsum(known.values()) / len(known)
             self._log_medians.append([known.get(alias, mean) for alias in aliases])
             self._sigmas.append(math.hypot(profile.output.sigma_query, profile.output.sigma_call))
 
-    def draw(self, model: int, key: str) -> int:
-        """Return the tokens of an answer: a function of the model and the key."""
+    def draw(self, model: int, key: str, strategy: str | None = None) -> int:
+        """Return the tokens of an answer: a function of the arguments.
+
+        Args:
+            model: index in the pool.
+            key: of the random numbers.
+            strategy: whose instruction the prompt holds; None: none's.
+        """
         rng = random.Random(key)
         (profile,) = rng.choices(range(len(self._weights)), self._weights)
         tokens = rng.lognormvariate(self._log_medians[profile][model], self._sigmas[profile])
-        return max(1, round(tokens))
+        factor = 1.0 if strategy is None else self._factors[profile][strategy]
+        return max(1, round(factor * tokens))

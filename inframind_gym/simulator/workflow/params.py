@@ -77,6 +77,7 @@ class EnvParams(NamedTuple):
     role_calls: NDArray[np.int32]  # (P, R) calls that a node of the role makes
     role_codes: NDArray[np.int32]  # (R,) 1: its answers are code
     visible_tests: NDArray[np.float64]  # (P,) share of the tasks whose tests the agents see
+    single_call: NDArray[np.int8]  # (P,) 1: the answer of an agent alone is the query's
     graphs: GraphTables
 
 
@@ -153,6 +154,7 @@ def build_params(
         ).reshape(-1, len(ROLES)),
         role_codes=np.array([role.writes_code for role in ROLES], np.int32),
         visible_tests=np.array([p.agents.visible_tests for p in profiles], np.float64),
+        single_call=np.array([p.agents.single_call for p in profiles], np.int8),
         graphs=graph_tables(graphs),
     )
 

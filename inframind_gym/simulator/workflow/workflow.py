@@ -229,7 +229,7 @@ def note_answer(
 
 @inner
 def finish_node(params: EnvParams, state: EnvState, e: int, slot: int, node: int) -> int:
-    """The node has its last answer, now; as of `complete_call`."""
+    """The node has its last answer, now; returns as `complete_call` does."""
     query = state.query[e, slot]
     stream, execution = state.stream[e], state.node[e, slot, node]
     query.done |= _ONE << np.uint32(node)
@@ -242,6 +242,9 @@ def finish_node(params: EnvParams, state: EnvState, e: int, slot: int, node: int
         query.latency_s = stream.now_s - query.arrival_s
     if query.done == (_ONE << np.uint32(query.num_nodes)) - _ONE:
         query.final_model = most_used_model(state.node[e, slot, : query.num_nodes])
+        if query.num_nodes == 1 and params.single_call[query.profile] == 1:
+            query.solved = query.right & _ONE
+            return OVER
         return FINAL
     push_next(params, state, e, slot)
     return NOTHING

@@ -73,6 +73,33 @@ def test_a_models_own_name_passes_through(tmp_path: Path) -> None:
         assert sent["priority"] / 1e6 == pytest.approx(before + 60.0, abs=2.0)
 
 
+def test_fields_that_the_gateway_does_not_read_pass_through(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {
+        "n": 2,
+        "logprobs": True,
+        "top_logprobs": 3,
+        "tools": [{"type": "function", "function": {"name": "add"}}],
+        "a_field_of_tomorrow": {"deep": [1]},
+    }
+    with running(tmp_path) as rig:
+        for model in (rig.alias(2), "inframind/auto"):
+            assert rig.ask(model=model, **fields)[0] == 200
+        for sent in (request for server in rig.servers for request in server.requests):
+            assert {name: sent[name] for name in fields} == fields
+            assert sent["messages"] == chat()["messages"]  # tools: no strategy is added
+
+
+@pytest.mark.parametrize("field", ["n", "tools", "logprobs", "response_format", "stop"])
+def test_a_team_names_the_field_that_it_cannot_honour(field: str, tmp_path: Path) -> None:
+    given = {"n": 2, "tools": [{"type": "function"}], "logprobs": True, "stop": ["x"]}
+    with running(tmp_path) as rig:
+        team = {"model": "inframind/team", field: given.get(field, {"type": "json_object"})}
+        answer = rig.ask(**team)
+        assert code(answer) == (400, "unsupported_field")
+        assert json.loads(answer[2])["error"]["param"] == field
+        assert not any(server.requests for server in rig.servers)
+
+
 def test_a_routed_call_is_told_its_strategy_and_bounded(tmp_path: Path) -> None:
     with running(tmp_path, policy="static:qwen-14b:Flash") as rig:
         rig.ask()

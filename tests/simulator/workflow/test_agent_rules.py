@@ -95,3 +95,31 @@ def test_proven_code_is_handed_on(tmp_path: Path, execution: str) -> None:
 def test_other_backends_keep_the_same_rules(tmp_path: Path, one_query: bool) -> None:
     path = workload(tmp_path, "mbpp", role_calls=True, visible_tests=0.7)
     same_sweep(*both(one_query, 7, 30.0, workload=path, level="joint", num_queries=QUERIES))
+
+
+@pytest.mark.parametrize("execution", ["parallel", "sequential"])
+def test_the_answer_of_an_agent_alone_is_the_querys(tmp_path: Path, execution: str) -> None:
+    path = workload(tmp_path, "math", single_call=True)
+    run, plain = sweep(path, execution=execution), sweep(workload(tmp_path, "math"))
+    alone = 0
+    for query in run.completed:
+        drawn = graph(TOPOLOGIES[query["topology"]], int(query["num_agents"]))
+        single = drawn.num_nodes == 1
+        assert query["calls"] == drawn.num_nodes * drawn.calls_per_node + (not single)
+        if single:
+            alone += 1
+            assert query["solved"] == query["right"] & 1
+            assert query["final_model"] == query["model"][0]
+            (last, *_) = sorted(calls_of(run, query["query"], 0)["finish_s"], reverse=True)
+            assert query["finish_s"] == last
+    assert alone >= 3
+    assert {q["calls"] for q in plain.completed} != {q["calls"] for q in run.completed}
+
+
+def test_backends_agree_on_single_calls(tmp_path: Path) -> None:
+    path = workload(tmp_path, "math", single_call=True)
+    config: dict[str, Any] = {"workload": path, "planner": {"topology": "IO", "num_agents": 1}}
+    for one_query in (False, True):
+        kernel, backend = both(one_query, 7, 30.0, **config)
+        same_sweep(kernel, backend)
+        assert (kernel.completed["calls"] == 1).all()
