@@ -4,6 +4,5 @@ config.py      configuration
 survey.py      episodes that workers play; recipes at idle servers
 estimation.py  estimates from records: chances of right answers, effects of load
 program.py     prices at an arrival rate, by linear programming
-search.py      what these leave open, by CMA-ES
 training.py    the training from stage to stage, which can be resumed
 """

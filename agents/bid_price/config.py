@@ -8,7 +8,14 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from agents.config import WorldChoice
-from inframind_gym.configs import Fraction, NonNegative, Positive, PositiveInt, StrictModel
+from inframind_gym.configs import (
+    Fraction,
+    NonNegative,
+    Number,
+    Positive,
+    PositiveInt,
+    StrictModel,
+)
 
 
 class SurveyRound(StrictModel):
@@ -25,45 +32,21 @@ class LoadConfig(StrictModel):
     queries: PositiveInt = 300  # in each
 
 
-class SearchConfig(StrictModel):
-    """CMA-ES at every rate of the prices, each candidate judged by one stream near its rate.
+class ChoiceConfig(StrictModel):
+    """Numbers of the choice beside the prices, as in `policies.bid_price.model.Prices`."""
 
-    The middle of a stream is scored: the first queries fill the servers, and while those in the
-    middle are answered, others arrive.
-    """
-
-    # the rates over the capacity, rising
-    loads: Annotated[tuple[Positive, ...], Field(min_length=2)] = (
-        0.3, 0.5, 0.65, 0.75, 0.85, 0.95, 1.05, 1.2, 1.4,
-    )  # fmt: skip
-    generations: PositiveInt = 14
-    population: Annotated[int, Field(ge=2)] = 14  # candidates of a rate in a generation
-    sigma: Positive = 0.5  # standard deviation of the first ones, in the units of `search.UNITS`
-    queries: PositiveInt = 1500  # in a stream
-
-    @field_validator("loads")
-    @classmethod
-    def _check_loads(cls, loads: tuple[float, ...]) -> tuple[float, ...]:
-        if not (np.diff(np.array(loads, np.float32)) > 0.0).all():  # as a checkpoint keeps them
-            raise ValueError(f"loads must rise, got {list(loads)}")
-        return loads
+    load: NonNegative = 1.0
+    late_value: Fraction = 0.075
+    caution: Number = 0.0
+    patience_s: Positive = 110.0
+    doubt: NonNegative = 0.05
 
 
 class ValidationConfig(StrictModel):
-    """Streams on the split "val", by which the search's result is compared with its start."""
+    """Streams on the split "val" at every rate that has prices; the middle of each is scored."""
 
-    episodes: PositiveInt = 2  # at each rate of the search
+    episodes: PositiveInt = 1  # at each rate
     queries: PositiveInt = 3000  # in a stream
-
-
-class Objective(StrictModel):
-    """Value of a stream: weights of shares of its queries."""
-
-    goodput: NonNegative = 1.0  # of those that are solved within their own budget
-    solved: NonNegative = 0.0  # of those that are solved at all
-    slo_latency_s: Positive = 100.0  # target of the latency, whatever the budget
-    slo_share: Fraction = 0.975  # share of the queries that are to meet it
-    slo_penalty: NonNegative = 0.0  # of what is missing from that share
 
 
 class BidPriceConfig(StrictModel):
@@ -82,9 +65,16 @@ class BidPriceConfig(StrictModel):
         SurveyRound(queries=480_000),
     )
     load: LoadConfig = LoadConfig()
-    # An ablation, one of `policy.MODES`: prices are searched for in it, and the checkpoint plays
-    # so; None: the agent itself.
-    mode: Literal["no-state", "polled", "no-difficulty"] | None = None
-    search: SearchConfig = SearchConfig()
-    objective: Objective = Objective()
+    # the rates that get prices, over the capacity, rising
+    loads: Annotated[tuple[Positive, ...], Field(min_length=2)] = tuple(
+        np.geomspace(0.1, 1.5, 24).round(3).tolist()
+    )
+    choice: ChoiceConfig = ChoiceConfig()
     validation: ValidationConfig = ValidationConfig()
+
+    @field_validator("loads")
+    @classmethod
+    def _check_loads(cls, loads: tuple[float, ...]) -> tuple[float, ...]:
+        if not (np.diff(np.array(loads, np.float32)) > 0.0).all():  # as a checkpoint keeps them
+            raise ValueError(f"loads must rise, got {list(loads)}")
+        return loads

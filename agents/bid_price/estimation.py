@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,32 +25,23 @@ _MIN_FULL: Final = 100  # calls from which waiting is estimated, for all budgets
 _MIN_TURNS: Final = 0.02
 
 
-class ItemResponse(NamedTuple):
-    """Item-response model with one parameter a question: log odds are ability plus easiness.
+def easiness_of_questions(
+    played: Played, right: NDArray[np.float64], num_tasks: int
+) -> NDArray[np.float64]:
+    """Fit an item-response model, by turns for the questions and for the recipes.
 
-    Source: G. Rasch, "Probabilistic Models for Some Intelligence and Attainment Tests", 1960. The
-    search judges by its chances: most of what happens to be right in an episode is luck.
-    """
-
-    ability: NDArray[np.float64]  # (D, R) log odds of a recipe for a question of mean difficulty
-    easiness: NDArray[np.float64]  # (T,) of a question; 0 where it was never asked
-
-    def chances(self, recipe: NDArray[np.int64], records: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the chances (n,) that recipes answer the questions of n queries rightly."""
-        domain = records["domain"].astype(np.int64)
-        return _logistic(self.ability[domain, recipe] + self.easiness[records["task"]])
-
-
-def fit_item_response(played: Played, right: NDArray[np.float64], num_tasks: int) -> ItemResponse:
-    """Fit the model, by turns for the questions and for the recipes.
-
-    Each recipe's mean chance over the questions that it was asked is its share of right answers;
-    questions are drawn towards the average of their domain.
+    The log odds of a right answer are the recipe's ability plus the question's easiness. Each
+    recipe's mean chance over the questions that it was asked is its share of right answers;
+    questions are drawn towards the average of their domain. Source: G. Rasch, "Probabilistic Models
+    for Some Intelligence and Attainment Tests", 1960.
 
     Args:
         played: queries.
-        right: (D, R) share of right answers of the recipes, see `survey.success`.
-        num_tasks: of the split.
+        right: (D, R) share of right answers of the recipes, see `survey.Surveyed`.
+        num_tasks: of the split, T.
+
+    Returns:
+        Easiness (T,); 0 of a question that was never asked.
     """
     records, task = played.records, played.records["task"].astype(np.int64)
     cell = _cells(played, right)
@@ -67,7 +58,7 @@ def fit_item_response(played: Played, right: NDArray[np.float64], num_tasks: int
         for d in np.unique(records["domain"]).tolist():
             easiness[of_domain == d] -= easiness[of_domain == d].mean()
         ability = _newton_step(ability, easiness[task], cell, wanted)
-    return ItemResponse(ability.reshape(right.shape), easiness)
+    return easiness
 
 
 def log_odds(
@@ -123,7 +114,7 @@ def ease_of_questions(
 
     Args:
         played: queries.
-        easiness: (T,) of the questions, see `ItemResponse`.
+        easiness: (T,) of the questions, see `easiness_of_questions`.
         task_embeddings: (T, 384).
 
     Returns:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import ndtr
 
+from agents.bid_price.config import ChoiceConfig
 from inframind_gym.benchmark.bounds.program import maximise
 from inframind_gym.policies.bid_price.model import BY_RECIPE, Estimates, Prices
 
@@ -25,6 +26,7 @@ AT_CAPACITY: Final = 0.9  # of the value on idle servers, as in the benchmark
 # with the load, or a queue would bring calls to these models, which slow the others further.
 TOO_DEAR: Final = 30.0
 _SKIP: Final = 1.0  # loss by a query that no server takes; the policy skips none
+_LOWEST: Final = 1e-6  # price, where there is more time than is worth having
 _STEP: Final = 1.25  # ratio of the rates between which the capacity is looked for
 _ROUNDS: Final = 3  # solutions for a set of models, after a first one
 _FINALISTS: Final = 5  # sets of models that are solved for more than once
@@ -89,15 +91,15 @@ class PriceProgram:
         known: estimates of R recipes.
         allowed: recipes that need no other models.
         demand: kinds of queries.
-        prices: one set: late_value, caution and doubt of the choice.
+        choice: numbers of the choice beside the prices.
     """
 
     def __init__(
-        self, known: Estimates, allowed: NDArray[np.int64], demand: Demand, prices: Prices
+        self, known: Estimates, allowed: NDArray[np.int64], demand: Demand, choice: ChoiceConfig
     ) -> None:
         domains = np.flatnonzero(demand.share)
         tables = {n: getattr(known, n)[np.ix_(domains, allowed)] for n in BY_RECIPE}
-        self.known, self._demand, self._prices = known._replace(**tables), demand, prices
+        self.known, self._demand, self._choice = known._replace(**tables), demand, choice
         ease = demand.ease[domains]
         logit = self.known.logit[:, None] + ease[:, :, None]
         self._right = 1.0 / (1.0 + np.exp(-logit))[:, :, None]  # (D, E, 1, R)
@@ -111,10 +113,10 @@ class PriceProgram:
 
     def _on_time(self, slow: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return chances (D, 1, B, R) of answers in time, as `choose` has them without queues."""
-        known, prices = self.known, self._prices
+        known, choice = self.known, self._choice
         stretch = (known.path_s @ slow) / known.path_s.sum(axis=2)
-        log_s = (known.log_latency + np.log(stretch) + prices.caution)[:, None]
-        sigma = np.sqrt(known.spread**2 + prices.doubt)[:, None]
+        log_s = (known.log_latency + np.log(stretch) + choice.caution)[:, None]
+        sigma = np.sqrt(known.spread**2 + choice.doubt)[:, None]
         chance: NDArray[np.float64] = ndtr(
             (np.log(self._demand.budgets_s)[:, None] - log_s) / sigma
         )
@@ -128,7 +130,7 @@ class PriceProgram:
             in_flight: (M,) by which calls are slowed at first.
             rounds: solutions after the first, each with the slowdown by the one before.
         """
-        known, late = self.known, self._prices.late_value
+        known, late = self.known, self._choice.late_value
         slow = slowdown_of(known, in_flight)
         for _ in range(rounds + 1):
             worth = self._right * (late + (1.0 - late) * self._on_time(slow))
@@ -149,18 +151,18 @@ class Planner:
         known: estimates of R recipes.
         needs: (R,) bit masks of the models that they use.
         demand: kinds of queries.
-        prices: see `PriceProgram`.
+        choice: numbers of the choice beside the prices.
     """
 
     def __init__(
-        self, known: Estimates, needs: NDArray[np.uint32], demand: Demand, prices: Prices
+        self, known: Estimates, needs: NDArray[np.uint32], demand: Demand, choice: ChoiceConfig
     ) -> None:
         models = len(known.slots)
         self._slots, self._programs = known.slots, dict[int, PriceProgram]()
         for chosen in range(1, 1 << models):
             allowed = np.flatnonzero((needs & np.uint32(~chosen & (1 << models) - 1)) == 0)
             if len(allowed):
-                self._programs[chosen] = PriceProgram(known, allowed, demand, prices)
+                self._programs[chosen] = PriceProgram(known, allowed, demand, choice)
 
     def _inside(self, chosen: int) -> NDArray[np.float64]:
         """Return 1.0 (M,) for the models of a set, which is given as a bit mask."""
@@ -201,3 +203,17 @@ def _harm(known: Estimates, plan: Plan) -> NDArray[np.float64]:
     models = len(known.slots)
     slowed = 1.0 - np.exp(-known.slowdown[:, :models])  # [o, m]: share of o's pace that m takes
     return (plan.price * plan.in_flight) @ slowed / np.maximum(plan.in_flight, 1.0)
+
+
+def prices_of(plans: Sequence[Plan], slots: NDArray[np.float64], choice: ChoiceConfig) -> Prices:
+    """Return prices (1, K): those of K plans where the servers are as full as planned.
+
+    Args:
+        plans: one a rate.
+        slots: (M,).
+        choice: numbers of the choice beside the prices, the same at all rates.
+    """
+    price = np.maximum([plan.price for plan in plans], _LOWEST)
+    planned = np.array([plan.in_flight for plan in plans]) / slots
+    numbers = {name: np.full((1, len(plans)), value) for name, value in choice.model_dump().items()}
+    return Prices(**numbers, base=(np.log(price) - choice.load * planned)[None])

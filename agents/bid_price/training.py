@@ -2,43 +2,29 @@
 
 1. *Survey*. Recipes are played at random at idle servers; those that no situation calls for are
    dropped, and the others are surveyed again, so that the last ones are known well.
-2. *Load*. These are played at all loads under random prices, and the effect of load on the time of
-   calls is fitted.
+2. *Load*. These are played from light load to overload under random prices, and the effect of load
+   on the time of calls is fitted.
 3. *Prices* at every arrival rate, by linear programs over these estimates (`program.py`).
-4. *Search*. CMA-ES finds the few numbers that the programs leave open, the same at all rates, in
-   streams from light load to overload (`search.py`).
-5. *Validation*. What was found plays if it is better on held-out questions than where it began.
+4. *Validation*, on held-out questions.
 
 Only the records of the agent's own queries are used. All random numbers are functions of the seed
-and the place: a training that was stopped continues after the prices, or after the last finished
-generation, to the same result, on any number of workers.
+and the place, so the result is the same on any number of workers; a training that was stopped
+continues after the prices.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.bid_price import estimation, program, survey
 from agents.bid_price.config import BidPriceConfig
-from agents.bid_price.estimation import ItemResponse
-from agents.bid_price.search import (
-    MEASURES,
-    UNITS,
-    Measured,
-    Table,
-    dimensions,
-    prices_of,
-    search,
-    worth,
-)
 from agents.bid_price.survey import Job, Played, environment, joined, surveyed
 from agents.runs import Tracker, check_resume, run_of
 from inframind_gym.benchmark.workers import Workers
@@ -56,23 +42,34 @@ from inframind_gym.progress import ProgressReport
 from inframind_gym.tasks import DOMAINS
 
 # Purpose of random numbers: the second coordinate of every seed of a training.
-SURVEY, LOAD, SEARCH, STREAMS, VALIDATION = range(5)
+SURVEY, LOAD, VALIDATION = range(3)
 BEST: Final = "best"  # folder of the trained agent within that of the training
 STATE: Final = "state"  # folder from which a training that was stopped continues
 AMPLE_S: Final = 1e6  # a budget
 SELDOM_S: Final = RANGES["metrics_poll_s"][1]  # between two polls of a telemetry that is not read
 SURVEY_QUERIES: Final = 500  # of an episode of the survey
-PATIENCE_S: Final = math.exp(UNITS["patience_s"][0])
+MEASURES: Final = ("goodput", "solved", "on_time", "latency_s")
+SCORED: Final = (0.35, 0.85)  # part of a stream
+_RANDOM: Final = (0.003, 1.05)  # median of random prices, and standard deviation of their logs
 
 
-class Streams(NamedTuple):
-    """Streams that judge candidates, side by side."""
+@dataclass(frozen=True)
+class Measured:
+    """Means of MEASURES over the scored queries of each group of rows, as the result of a job."""
 
-    queries: int  # of each
-    rates_per_min: NDArray[np.float64]  # (rows,)
-    candidate: NDArray[np.int64]  # (rows,) whose prices it pays
-    group: NDArray[np.int64]  # (rows,) over which means are taken
-    split: str  # of the questions
+    group: NDArray[np.int64]  # (rows,) of each stream
+
+    def __call__(self, played: Played) -> NDArray[np.float64]:
+        """Return the means, (groups, measures)."""
+        queries = played.records["query"]
+        first, last = (part * (int(queries.max()) + 1) for part in SCORED)
+        scored = np.flatnonzero((queries >= first) & (queries < last))
+        records, group = played.records[scored], self.group[played.row[scored]]
+        on_time = records["latency_s"] <= records["budget_s"]
+        solved = records["solved"]
+        columns = (solved * on_time, solved, on_time, records["latency_s"])
+        count = np.bincount(group)
+        return np.column_stack([np.bincount(group, column) / count for column in columns])
 
 
 def train(
@@ -134,13 +131,11 @@ class Trainer:
         self._env = {
             **self.config.env.arguments("train"),
             "observation": "index",
-            **requirements(self.config.mode),
+            **requirements(),
         }
         made = environment(1, self._env)
         self.spec = made.policy_spec()
         self._code = DOMAINS.index("Code") in made.simulation.tasks.domain
-        self._decisions, self._began = 0.0, time.monotonic()
-        self._charts: dict[str, float] = {}
         what, done = f"bid_price on {self.spec.workload}", sum(self.queries.values())
         self._report = ProgressReport(self.total_queries(), done, what, "queries")
 
@@ -154,9 +149,8 @@ class Trainer:
         config, batch = self.config, self.config.rows * SURVEY_QUERIES
         total = sum(-(-one.queries // batch) * batch for one in config.survey)
         total += config.load.episodes * config.load.queries
-        search, validation = config.search, config.validation
-        total += search.generations * search.population * len(search.loads) * search.queries
-        return total + 2 * len(search.loads) * validation.episodes * validation.queries
+        validation = config.validation
+        return total + len(config.loads) * validation.episodes * validation.queries
 
     def _run(self, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
         spec = self.spec
@@ -170,13 +164,10 @@ class Trainer:
             for number in range(len(self.config.survey) - 1):
                 recipes = self._survey(recipes, number)
                 self._log({"survey/recipes": len(recipes)})
-            tensors = self._estimate(recipes)
-            self._keep(tensors)
-        model = from_tensors(tensors, spec.models, spec.num_strategies)
-        responses = ItemResponse(**checkpoint.part(tensors, "item."))
-        table = Table(**checkpoint.part(tensors, "table."))
-        found = self._search(model, table, responses, tensors)
-        return self._finish(model, table, found)
+            tensors = self._priced(self._estimate(recipes)).to_tensors()
+            about = {**self.about, "queries": self.queries}
+            checkpoint.save(self.out / STATE, tensors, about)
+        return self._finish(from_tensors(tensors, spec.models, spec.num_strategies))
 
     def _play(self, jobs: Sequence[Job], kind: str = "loaded") -> list[Any]:
         """Return results of jobs, in their order."""
@@ -207,16 +198,16 @@ class Trainer:
         """Play round `number` and return the recipes worth keeping."""
         found = surveyed(self._surveyed(recipes, number), recipes, self.spec)
         keep = self.config.survey[number].keep or len(recipes)
-        rng = np.random.default_rng([self.seed, SURVEY, number, 1])
-        return recipes.select(survey.worth_keeping(found, recipes.needs, keep, PATIENCE_S, rng))
+        rng, patience_s = self._rng(SURVEY, number), self.config.choice.patience_s
+        return recipes.select(survey.worth_keeping(found, recipes.needs, keep, patience_s, rng))
 
-    def _estimate(self, recipes: RecipeTable) -> dict[str, NDArray[Any]]:
-        """Play the last round of the survey, then under load; return all but the search."""
+    def _estimate(self, recipes: RecipeTable) -> BidPriceModel:
+        """Play the last round of the survey, then under load; return all but the prices."""
         spec, embeddings = self.spec, self.spec.task_embeddings
         played = self._surveyed(recipes, len(self.config.survey) - 1)
         found = surveyed(played, recipes, spec)
-        responses = estimation.fit_item_response(played, found.right, len(embeddings))
-        weights, centres = estimation.ease_of_questions(played, responses.easiness, embeddings)
+        easiness = estimation.easiness_of_questions(played, found.right, len(embeddings))
+        weights, centres = estimation.ease_of_questions(played, easiness, embeddings)
         score = (embeddings.astype(np.float64) @ weights)[played.records["task"]]
         ease = score - centres[played.records["domain"]]
         idle_s = estimation.seconds_of_calls(
@@ -226,40 +217,26 @@ class Trainer:
         total_s, count = np.where(made, idle_s, 0.0).sum(axis=(0, 2)), made.sum(axis=(0, 2))
         call_s = np.where(count > 0, total_s / np.maximum(count, 1), found.known.call_s)
         logit = estimation.log_odds(played, found.right, ease)
-        models = spec.num_models
         model = BidPriceModel(
             models=spec.models,
             strategies=spec.num_strategies,
             recipes=recipes,
             known=found.known._replace(logit=logit, call_s=call_s),
-            prices=self._random_prices(1),
+            prices=self._random_prices(1, 0),
             rates_per_min=np.ones(1),
             ease_weights=weights,
             ease_centres=centres,
         )
-        model = self._with_load(model, idle_s)
-        share = np.bincount(played.records["domain"], minlength=len(DOMAINS)) / len(ease)
-        by_domain = [ease[played.records["domain"] == d] for d in range(len(DOMAINS))]
-        demand = program.demand_of(share, by_domain, spec.budget_tiers_s, PATIENCE_S)
-        nothing = Table(np.ones(()), np.ones(models), np.zeros(models))
-        start = prices_of(np.zeros(dimensions(models)), nothing)
-        planner = program.Planner(model.known, recipes.needs, demand, start)
-        capacity = planner.capacity_per_min()
-        rates = capacity * np.array(self.config.search.loads)
-        plans = [planner.plan(rate) for rate in rates.tolist()]
-        load = np.array([plan.in_flight for plan in plans]) / model.known.slots
-        table = Table(rates, np.array([plan.price for plan in plans]), load)
-        return {
-            **model.to_tensors(),
-            **checkpoint.prefixed(responses._asdict(), "item."),
-            **checkpoint.prefixed(table._asdict(), "table."),
-        }
+        return self._with_load(model, idle_s)
 
-    def _random_prices(self, count: int, part: int = 0) -> Prices:
-        """Return prices of `count` candidates, the same at all rates."""
-        rng, models = np.random.default_rng([self.seed, LOAD, part, 1]), self.spec.num_models
-        table = Table(np.ones(1), np.full((1, models), 0.003), np.zeros((1, models)))
-        return prices_of(1.5 * rng.standard_normal((count, 1, dimensions(models))), table)
+    def _random_prices(self, count: int, part: int) -> Prices:
+        """Return prices (count, 1), which rise with the load at random slopes."""
+        rng, (median, sd) = self._rng(LOAD, part), _RANDOM
+        random = sd * rng.standard_normal((count, 1, 1 + self.spec.num_models))
+        choice = self.config.choice.model_dump()
+        numbers = {name: np.full((count, 1), value) for name, value in choice.items()}
+        numbers["load"] = np.exp(random[..., 0])
+        return Prices(**numbers, base=math.log(median) + random[..., 1:])
 
     def _with_load(self, model: BidPriceModel, idle_s: NDArray[np.float64]) -> BidPriceModel:
         """Play under random prices from light load to overload, and fit the effect of load."""
@@ -280,139 +257,52 @@ class Trainer:
         )
         return replace(model, known=known._replace(slowdown=slowdown, turns=turns))
 
-    # Search
+    # Prices
 
-    def _search(
-        self,
-        model: BidPriceModel,
-        table: Table,
-        responses: ItemResponse,
-        tensors: dict[str, NDArray[Any]],
-    ) -> NDArray[np.float64]:
-        """Search to the end; the values of every step are kept, and a resumed search reads them."""
-        kept = len(checkpoint.part(tensors, "search."))
-        self.tracker.rewind(kept)
-        state, step = dict(tensors), 0
-
-        def judge(points: NDArray[np.float64]) -> NDArray[np.float64]:
-            nonlocal step
-            if step >= kept:
-                state[f"search.{step}"] = self.judge(model, table, responses, points, step)
-                self._keep(state)
-            step += 1
-            return state[f"search.{step - 1}"]
-
-        shape = len(table.rates_per_min), dimensions(self.spec.num_models)
-        return search(self.config.search, shape, [self.seed, SEARCH], judge)
-
-    def judge(
-        self,
-        model: BidPriceModel,
-        table: Table,
-        responses: ItemResponse,
-        points: NDArray[np.float64],
-        step: int,
-    ) -> NDArray[np.float64]:
-        """Return the values (K, P) of P candidates (K, P, K, dimensions) of each rate.
-
-        All candidates of a rate meet the same stream, at a random rate nearer to theirs than to
-        the others.
-
-        Args:
-            model: estimates.
-            table: prices by linear programming.
-            responses: chances by which answers are judged.
-            points: candidates.
-            step: of the search; the streams follow from it.
-        """
-        rates, population = len(points), points.shape[1]
-        log_rate = np.log(table.rates_per_min)
-        edges = np.interp(np.arange(rates + 1) - 0.5, np.arange(rates), log_rate)
-        rng = np.random.default_rng([self.seed, STREAMS, step, 1])
-        drawn = np.exp(edges[:-1] + rng.random(rates) * np.diff(edges))
-        rows = np.arange(rates * population)
-        streams = Streams(
-            self.config.search.queries, np.repeat(drawn, population), rows, rows, "train"
+    def _priced(self, model: BidPriceModel) -> BidPriceModel:
+        """Return the model with prices by linear programming."""
+        config, domain = self.config, np.array(environment(1, self._env).simulation.tasks.domain)
+        ease = model.ease(self.spec.task_embeddings)
+        demand = program.demand_of(
+            np.bincount(domain, minlength=len(DOMAINS)) / len(domain),
+            [ease[domain == d, d] for d in range(len(DOMAINS))],
+            self.spec.budget_tiers_s,
+            config.choice.patience_s,
         )
-        seeds = self._seeds(1, STREAMS, step) * len(rows)
-        flat = points.reshape(len(rows), *points.shape[2:])
-        means = self._means(model, table, flat, streams, seeds, responses)
-        values = worth(means, self.config.objective).reshape(rates, population)
-        for load, own in zip(self.config.search.loads, values.mean(axis=1), strict=True):
-            self._charts[f"search/objective_{load:g}"] = own
-        charts = zip(MEASURES, means.mean(axis=0), strict=True)
-        self._charts |= {f"charts/{name}": mean for name, mean in charts}
-        self._log({**self._charts, "charts/objective": values.mean()}, step + 1)
-        return values
+        planner = program.Planner(model.known, model.recipes.needs, demand, config.choice)
+        rates = planner.capacity_per_min() * np.array(config.loads)
+        plans = [planner.plan(rate) for rate in rates.tolist()]
+        prices = program.prices_of(plans, model.known.slots, config.choice)
+        return replace(model, prices=prices, rates_per_min=rates)
 
-    def _means(
-        self,
-        model: BidPriceModel,
-        table: Table,
-        points: NDArray[np.float64],
-        streams: Streams,
-        seeds: list[int],
-        responses: ItemResponse | None,
-    ) -> NDArray[np.float64]:
-        """Return means of MEASURES of each group of streams, under points (C, K, dimensions)."""
-        env = {**self._env, "num_queries": streams.queries, "split": streams.split}
-        prices, slo_s = prices_of(points, table), self.config.objective.slo_latency_s
-        agent = replace(model, prices=prices, rates_per_min=table.rates_per_min)
-        groups = int(streams.group.max()) + 1
-        number = max(self.pool.size, -(-len(seeds) // self.config.rows))
-        jobs = []
-        for part in np.array_split(np.arange(groups), min(number, groups)):
-            rows = np.flatnonzero(np.isin(streams.group, part))
-            policy = BidPricePolicy(
-                mode=self.config.mode, model=agent, candidate=streams.candidate[rows]
-            )
-            measured = Measured(streams.group[rows] - part[0], slo_s, responses)
-            own = [seeds[row] for row in rows.tolist()]
-            jobs.append(Job(env, own, streams.rates_per_min[rows], policy, measured))
-        means = np.concatenate(self._play(jobs))
-        self._decisions += float(means[:, -1].mean()) * len(seeds) * streams.queries
-        return means
-
-    # End
-
-    def _finish(
-        self, model: BidPriceModel, table: Table, found: NDArray[np.float64]
-    ) -> dict[str, Any]:
-        """Take for each rate what was found or where it began, by the split "val", and save it."""
-        config, points = self.config.validation, np.array([found, np.zeros_like(found)])
-        loads = self.config.search.loads
-        group = np.repeat(np.arange(2 * len(loads)), config.episodes)
-        rates = np.tile(np.repeat(table.rates_per_min, config.episodes), 2)
-        streams = Streams(config.queries, rates, group // len(loads), group, "val")
-        seeds = self._seeds(config.episodes, VALIDATION, 0) * (2 * len(loads))
-        means = self._means(model, table, points, streams, seeds, None).reshape(2, len(loads), -1)
-        values = worth(means, self.config.objective)
-        best, every = values.argmax(axis=0), np.arange(len(loads))
-        prices = prices_of(points[best, every][None], table)
-        measures = zip(MEASURES, means[best, every].mean(axis=0).tolist(), strict=True)
-        result: dict[str, Any] = dict(measures)
-        goodput = zip(loads, means[best, every, 0].tolist(), strict=True)
+    def _finish(self, model: BidPriceModel) -> dict[str, Any]:
+        """Play on the split "val" and save the agent with its results."""
+        config, loads = self.config.validation, self.config.loads
+        env = {**self._env, "num_queries": config.queries, "split": "val"}
+        seeds = self._seeds(config.episodes, VALIDATION, 0) * len(loads)
+        rates = np.repeat(model.rates_per_min, config.episodes)
+        of_rate = Measured(np.repeat(np.arange(len(loads)), config.episodes))
+        (means,) = self._play([Job(env, seeds, rates, BidPricePolicy(model=model), of_rate)])
+        result = dict(zip(MEASURES, means.mean(axis=0).tolist(), strict=True))
+        goodput = zip(loads, means[:, 0].tolist(), strict=True)
         result |= {f"goodput_{load:g}": own for load, own in goodput}
-        result |= {"gain": float((values.max(axis=0) - values[1]).mean())}
-        result |= {"capacity_per_min": float(table.rates_per_min[0]) / loads[0]}
+        result |= {"capacity_per_min": float(model.rates_per_min[0]) / loads[0]}
         result = {name: round(value, 6) for name, value in result.items()}
         self._log({f"validation/{name}": value for name, value in result.items()})
         about = {**self.about, "queries": dict(self.queries), "validation": result}
-        agent = replace(model, prices=prices, rates_per_min=table.rates_per_min)
-        save_model(self.out / BEST, agent, about)
+        save_model(self.out / BEST, model, about)
         checkpoint.save(self.out / STATE, {}, about)
         return {**result, "checkpoint": str(self.out / BEST)}
 
+    def _rng(self, stage: int, place: int) -> np.random.Generator:
+        """Return the generator of a place, for draws that are no seeds."""
+        return np.random.default_rng([self.seed, stage, place, 1])
+
     def _seeds(self, rows: int, stage: int, place: int) -> list[int]:
-        """Return seeds of `rows` episodes; other draws at a place have a fourth coordinate."""
+        """Return seeds of `rows` episodes."""
         rng = np.random.default_rng([self.seed, stage, place])
         return [int(s) for s in rng.integers(2**31, size=rows)]
 
-    def _keep(self, tensors: dict[str, NDArray[Any]]) -> None:
-        checkpoint.save(self.out / STATE, tensors, {**self.about, "queries": self.queries})
-
-    def _log(self, metrics: dict[str, float], step: int = 0) -> None:
-        seconds = time.monotonic() - self._began
-        rates = {"charts/SPS": self._decisions / seconds} if self._decisions else {}
-        self.tracker.log(step, {k: float(v) for k, v in (metrics | rates).items()})
+    def _log(self, metrics: dict[str, float]) -> None:
+        self.tracker.log(0, {name: float(value) for name, value in metrics.items()})
         self.tracker.flush()

@@ -8,15 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agents.bid_price.config import ChoiceConfig
 from agents.bid_price.estimation import (
     Calls,
-    ItemResponse,
     congestion,
     ease_of_questions,
-    fit_item_response,
+    easiness_of_questions,
     log_odds,
 )
-from agents.bid_price.program import TOO_DEAR, Demand, Planner, PriceProgram, demand_of
+from agents.bid_price.program import (
+    TOO_DEAR,
+    Demand,
+    Planner,
+    PriceProgram,
+    demand_of,
+    prices_of,
+)
 from agents.bid_price.survey import Played, Surveyed, candidates, surveyed, worth_keeping
 from inframind_gym.policies.bid_price.model import Estimates, Prices, between, choose
 from inframind_gym.policies.bid_price.recipes import (
@@ -143,7 +150,7 @@ ONE_KIND = Demand(
     budgets_s=np.array([300.0]),
     budget_share=np.ones(1),
 )
-FREE = Prices(*(np.array(value) for value in (0.0, 0.0, 0.0, 1e9, 0.0)), base=np.zeros(2))
+FREE = ChoiceConfig(load=0.5, late_value=0.0, patience_s=1e9, doubt=0.0)
 
 
 def test_prices_make_queries_indifferent_between_the_recipes_that_share_a_server() -> None:
@@ -155,6 +162,9 @@ def test_prices_make_queries_indifferent_between_the_recipes_that_share_a_server
     assert full.value == pytest.approx(0.6 * 0.95 + 0.4 * 0.5, abs=1e-6)
     assert full.price == pytest.approx([0.0, 0.45 / 20], abs=1e-9)
     assert full.in_flight == pytest.approx([8 / 60, 4.0])
+    prices = prices_of([light, full], FAST_AND_SLOW.slots, FREE)
+    as_planned = prices.base[0, 1] + prices.load[0, 1] * full.in_flight / FAST_AND_SLOW.slots
+    assert np.exp(as_planned) == pytest.approx([1e-6, 0.45 / 20])
     # 12 of 36 are answered by the slow model where the value is 0.9 of 0.95
     share = (0.9 * 0.95 - 0.5) / 0.45
     assert planner.capacity_per_min() == pytest.approx(12.0 / share, rel=0.01)
@@ -252,8 +262,8 @@ def test_recipes_that_no_situation_calls_for_are_dropped() -> None:
         assert worth_keeping(found, needs, keep, 90.0, rng).tolist() == kept
 
 
-def asked(ease: Any, ability: Any, n: int = 60_000) -> tuple[Played, Any, Any]:
-    """Questions of domain 0 answered by recipes at random: also chances, and recipes' success."""
+def asked(ease: Any, ability: Any, n: int = 60_000) -> tuple[Played, Any]:
+    """Questions of domain 0 answered by recipes at random, and the recipes' success."""
     rng = np.random.default_rng(3)
     records = np.zeros(n, COMPLETED)
     records["task"] = rng.integers(len(ease), size=n)
@@ -261,17 +271,17 @@ def asked(ease: Any, ability: Any, n: int = 60_000) -> tuple[Played, Any, Any]:
     chance = 1 / (1 + np.exp(-(ability[recipe] + ease[records["task"]])))
     records["solved"] = rng.random(n) < chance
     right = [records["solved"][recipe == r].mean() for r in range(len(ability))]
-    return played(recipe, records), chance, np.tile(right, (3, 1))
+    return played(recipe, records), np.tile(right, (3, 1))
 
 
 def test_ease_is_estimated_from_embeddings_and_success_is_met_on_average() -> None:
     rng = np.random.default_rng(0)
     embeddings = rng.normal(size=(400, 384)).astype(np.float32) / np.sqrt(384)
     ease, ability = embeddings @ rng.normal(size=384), np.array([0.5, -1.0])
-    found, _, right = asked(ease, ability)
-    responses = fit_item_response(found, right, 400)
-    assert np.corrcoef(responses.easiness, ease)[0, 1] > 0.9
-    weights, centres = ease_of_questions(found, responses.easiness, embeddings)
+    found, right = asked(ease, ability)
+    easiness = easiness_of_questions(found, right, 401)
+    assert np.corrcoef(easiness[:400], ease)[0, 1] > 0.9 and easiness[400] == 0.0  # never asked
+    weights, centres = ease_of_questions(found, easiness[:400], embeddings)
     guess = embeddings @ weights - centres[0]
     assert guess.mean() == pytest.approx(0.0, abs=1e-6)
     logit = log_odds(found, right, ease[found.records["task"]])
@@ -279,7 +289,7 @@ def test_ease_is_estimated_from_embeddings_and_success_is_met_on_average() -> No
     # A text that says something and one that says nothing, of many more questions than numbers.
     told = np.zeros((4000, 384), np.float32)
     told[:, :5] = rng.normal(size=(4000, 5))
-    found, _, _ = asked(np.zeros(4000), ability)
+    found, _ = asked(np.zeros(4000), ability)
     weights, _ = ease_of_questions(found, told @ np.arange(384.0), told)
     assert weights[:5] == pytest.approx(np.arange(5.0), abs=0.1)
     weights, _ = ease_of_questions(found, rng.normal(size=4000), told)
@@ -307,15 +317,3 @@ def test_the_effect_of_load_is_found() -> None:
     assert found[0] == pytest.approx([0.2, 0.2], abs=0.05)
     assert found[1] == pytest.approx([1.6, 1.6], abs=0.1)
     assert found[2] == pytest.approx([0.9, 0.9], abs=0.1)  # without calls: as all together
-
-
-def test_item_response_finds_the_chances_that_answers_were_drawn_by() -> None:
-    """300 questions, each asked 200 times; single answers are off by 0.4 in the mean."""
-    ease, ability = np.random.default_rng(3).normal(0.0, 1.5, 300), np.array([-0.5, 0.0, 0.8, 1.5])
-    queries, chance, right = asked(ease, ability)
-    responses: ItemResponse = fit_item_response(queries, right, 301)
-    assert responses.easiness[300] == 0.0  # never asked
-    found = responses.chances(queries.recipe, queries.records)
-    assert np.abs(found - chance).mean() < 0.04
-    for r in range(4):  # on average a recipe is as good as it was seen to be
-        assert found[queries.recipe == r].mean() == pytest.approx(right[0, r], abs=0.003)

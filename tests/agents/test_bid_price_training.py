@@ -13,22 +13,11 @@ import pytest
 from agents.bid_price.config import (
     BidPriceConfig,
     LoadConfig,
-    Objective,
-    SearchConfig,
     SurveyRound,
     ValidationConfig,
 )
-from agents.bid_price.search import (
-    MEASURES,
-    Measured,
-    Table,
-    dimensions,
-    prices_of,
-    search,
-    worth,
-)
-from agents.bid_price.survey import Job, Played, play
-from agents.bid_price.training import Trainer, train
+from agents.bid_price.survey import Played, play
+from agents.bid_price.training import MEASURES, Measured, Trainer, train
 from agents.config import WorldChoice
 from agents.runs import METRICS_FILE, read_metrics
 from agents.train import read_config
@@ -44,10 +33,9 @@ TINY = BidPriceConfig(
     rows=8,
     survey=(SurveyRound(queries=12_000, keep=20), SurveyRound(queries=4_000)),
     load=LoadConfig(episodes=8, queries=120),
-    search=SearchConfig(loads=(0.5, 1.0), generations=3, population=4, queries=60),
+    loads=(0.5, 1.0),
     validation=ValidationConfig(episodes=2, queries=60),
 )
-STEPS = 3  # generations
 WORLD: dict[str, Any] = {"workload": "mmlu_pro", "observation": "index", **requirements()}
 
 
@@ -66,7 +54,7 @@ def same(a: Path, b: Path) -> bool:
 def test_a_training_that_is_stopped_anywhere_ends_the_same(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is stopped in the survey, under load, in each generation and before the end."""
+    """It is stopped in the survey, under load and after the prices."""
     played, allowed = Trainer._play, 0
 
     def stops(self: Trainer, jobs: Any, kind: str = "loaded") -> list[Any]:
@@ -77,15 +65,13 @@ def test_a_training_that_is_stopped_anywhere_ends_the_same(
         return played(self, jobs, kind)
 
     monkeypatch.setattr(Trainer, "_play", stops)
-    for steps in (0, 1, 2, 3, 1, 0, 1):
+    for steps in (0, 1, 2, 3):
         allowed = steps
         with pytest.raises(KeyboardInterrupt):
             train(TINY, seed=5, out=tmp_path, resume=True)
     allowed = 100
     train(TINY, seed=5, out=tmp_path, resume=True)
     assert same(tmp_path, trained)
-    steps = [line["global_step"] for line in read_metrics(tmp_path / METRICS_FILE)]
-    assert [step for step in steps if step] == list(range(1, STEPS + 1))
     again = train(TINY, seed=5, out=tmp_path, resume=True)  # nothing is left to do
     kept = checkpoint.load(tmp_path / "best")[1]
     assert kept["validation"] == {k: v for k, v in again.items() if k != "checkpoint"}
@@ -116,107 +102,26 @@ def test_the_trained_model_makes_sense(trained: Path) -> None:
     assert model.known.call_s.argmax() == model.models.index("deepseek-32b")  # the slowest model
     assert read_metrics(trained / METRICS_FILE)[-1]["validation/goodput"] > 0.3  # round robin: 0.1
     assert (np.diff(model.rates_per_min) > 0).all() and len(model.rates_per_min) == 2
-    loaded = 8 * 120 + 3 * 2 * 4 * 60 + 2 * 2 * 2 * 60  # load, generations, validation
+    loaded = 8 * 120 + 2 * 2 * 60  # load, validation
     assert about["queries"] == {"idle": 12_000 + 4_000, "loaded": loaded}
-    listener: Any = Listener()
-    whole = Trainer(TINY, 5, listener, trained, {}, listener, {}).total_queries()
+    nothing: Any = None
+    whole = Trainer(TINY, 5, nothing, trained, {}, nothing, {}).total_queries()
     assert whole == 16_000 + loaded
 
 
-class Listener:
-    """One worker that plays nothing and keeps the jobs."""
-
-    size = 1
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-
-    def run(self, jobs: Any, request: Any) -> Any:
-        for job in jobs:
-            self.jobs.append(request(job))
-            result: Any = self.jobs[-1].result
-            yield job, np.zeros((1 + max(result.group), len(MEASURES)))
-
-    def log(self, *_: Any) -> None:
-        """Metrics are not kept."""
-
-    flush = log
-
-
-TABLE = Table(np.array([20.0, 200.0]), np.full((2, 5), 0.003), np.full((2, 5), 0.5))
-
-
-@pytest.mark.parametrize("mode", [None, "no-state"])
-def test_candidates_of_a_rate_meet_the_same_stream_near_it(trained: Path, mode: Any) -> None:
-    config = TINY.model_copy(update={"mode": mode})
-    model, points = load_model(trained / "best"), np.zeros((2, 3, 2, dimensions(5)))
-    points[1, 2, 1, 0] = 9.0
-    listener: Any = Listener()
-    trainer = Trainer(config, 5, listener, trained, {}, listener, {})
-    responses: Any = None
-    assert trainer.judge(model, TABLE, responses, points, 0).shape == (2, 3)
-    rates = np.concatenate([job.rates_per_min for job in listener.jobs])
-    assert len(rates) == 6 and (rates[:3] == rates[0]).all() and (rates[3:] == rates[3]).all()
-    middle = np.sqrt(20.0 * 200.0)
-    assert 20.0 <= rates[0] <= middle <= rates[3] <= 200.0
-    assert len({seed for job in listener.jobs for seed in job.seeds}) == 1
-    assert {job.policy._mode for job in listener.jobs} == {mode}
-    policy = listener.jobs[-1].policy
-    steepest = policy._given.prices.load[policy._candidate[-1]]
-    assert steepest[1] > 100.0 * steepest[0]
-
-
-def test_prices_are_those_of_the_program_where_servers_are_as_full_as_planned() -> None:
-    prices = prices_of(np.random.default_rng(0).normal(size=(3, 2, dimensions(5))), TABLE)
-    assert prices.base.shape == (3, 2, 5) and prices.load.shape == (3, 2)
-    found = prices_of(np.zeros((1, 2, dimensions(5))), TABLE)
-    assert np.exp(found.base + 0.5 * found.load[..., None]) == pytest.approx(0.003)
-
-
-def test_the_value_of_a_stream() -> None:
-    objective = Objective(goodput=1.0, solved=0.5, slo_share=0.9, slo_penalty=4.0)
-    means = np.zeros((2, 1, len(MEASURES)))
-    means[:, 0, [MEASURES.index(name) for name in ("goodput", "solved", "slo")]] = [
-        [0.6, 0.8, 0.85],
-        [0.6, 0.8, 0.95],
-    ]
-    assert worth(means, objective)[:, 0] == pytest.approx([0.6 + 0.4 - 0.2, 0.6 + 0.4])
-
-
-def test_the_middle_of_a_stream_counts_and_chances_take_the_place_of_answers() -> None:
+def test_the_middle_of_a_stream_counts() -> None:
     """Two streams of ten queries, a group each: queries 4 to 8 count."""
-
-    class Even:
-        def chances(self, recipe: Any, records: Any) -> Any:
-            return np.full(len(recipe), 0.5)
-
     records = np.zeros(20, COMPLETED)
     records["query"] = np.tile(np.arange(10), 2)
     records["latency_s"], records["budget_s"] = 5.0, 100.0
     records["latency_s"][14:17] = 50.0, 200.0, 5.0
     records["solved"][:10], records["solved"][4] = 1, 0
-    played = Played(np.repeat([0, 1], 10), np.zeros(20, np.int64), np.zeros((20, 1)), records)
-    goodput, slo = MEASURES.index("goodput"), MEASURES.index("slo")
-    seen = Measured(np.array([0, 1]), 20.0)(played)
-    assert seen[:, goodput].tolist() == [0.8, 0.0] and seen[:, slo].tolist() == [1.0, 0.6]
-    responses: Any = Even()
-    expected = Measured(np.array([0, 1]), 20.0, responses)(played)
-    assert expected[:, goodput] == pytest.approx([0.5, 0.4])
-
-
-def test_the_search_finds_the_optimum_of_each_rate() -> None:
-    wanted = np.random.default_rng(0).normal(size=(3, 4))
-
-    def judge(points: Any) -> Any:
-        assert points.shape == (3, 12, 3, 4)
-        for k in range(3):  # the other rates have their means
-            others = [j for j in range(3) if j != k]
-            assert (np.ptp(points[k][:, others], axis=0) == 0.0).all()
-        own = points[np.arange(3), :, np.arange(3)]
-        return -((own - wanted[:, None]) ** 2).sum(axis=2)
-
-    config = SearchConfig(generations=60, population=12)
-    assert np.abs(search(config, (3, 4), [1], judge) - wanted).max() < 0.1
+    nothing = np.zeros(20, np.int64)
+    found = Measured(np.array([0, 1]))(
+        Played(np.repeat([0, 1], 10), nothing, np.zeros((20, 1)), records)
+    )
+    goodput, on_time = MEASURES.index("goodput"), MEASURES.index("on_time")
+    assert found[:, goodput].tolist() == [0.8, 0.0] and found[:, on_time].tolist() == [1.0, 0.8]
 
 
 def test_checkpoints_are_found_by_workload_and_servers_and_errors_name_what_is_missing(
@@ -293,24 +198,13 @@ def test_ablations_take_away_what_they_say(trained: Path, tmp_path: Path, mode: 
     assert differ or mode in ("no-difficulty", "no-prices")  # few recipes may not show it
 
 
-def test_a_checkpoint_plays_as_it_was_trained(trained: Path, tmp_path: Path) -> None:
-    kept, config = checkpoint.load(trained / "best")
-    polled = {**config, "config": {**config["config"], "mode": "polled"}}
-    checkpoint.save(tmp_path / "math", kept, polled)
-    assert BidPricePolicy(str(tmp_path)).requires == requirements("polled")
-    assert BidPricePolicy(str(tmp_path), "no-state").requires == requirements("no-state")
-    checkpoint.save(tmp_path / "mbpp", kept, config)
-    with pytest.raises(ConfigError, match="in several modes: math in mode 'polled', mbpp in mode"):
-        BidPricePolicy(str(tmp_path))
-
-
 @pytest.mark.parametrize("candidate", [0, 1])
 def test_prices_follow_the_rate_from_the_highest_at_the_beginning(
     trained: Path, candidate: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two candidates, each with prices for 20 and 200/min."""
     model = load_model(trained / "best")
-    one = replace(model, rates_per_min=TABLE.rates_per_min)
+    one = replace(model, rates_per_min=np.array([20.0, 200.0]))
     doubt = np.array([[0.0, 1.0], [2.0, 3.0]])
     both = Prices(*(np.concatenate([array, array]) for array in model.prices))
     both = both._replace(doubt=doubt)
@@ -353,6 +247,6 @@ def test_the_shipped_agent_plays_the_workloads_of_all_tracks_and_any_other() -> 
 def test_the_shipped_configuration_has_the_defaults_and_unknown_keys_are_errors() -> None:
     _, shipped = read_config("bid_price", ["env.workload=all"])
     assert shipped == BidPriceConfig()
-    for change in ("env.system_features=[queue]", "env.num_queries=50", "search.populaton=3"):
+    for change in ("env.system_features=[queue]", "env.num_queries=50", "choice.cauton=3"):
         with pytest.raises(ConfigError, match=r"bid_price\.yaml.*" + change.split("=")[0][-9:]):
             read_config("bid_price", [change])

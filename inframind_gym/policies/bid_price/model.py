@@ -292,10 +292,6 @@ _AXES: Final = {
 }
 
 
-class _Trained(BaseModel):
-    mode: str | None = None
-
-
 class BidPriceCheckpoint(BaseModel):
     """Keys of `config.json` that are read.
 
@@ -304,14 +300,12 @@ class BidPriceCheckpoint(BaseModel):
         format: FORMAT.
         models: aliases, in the order of the tensors.
         strategies: how many there are.
-        config: settings of the training.
     """
 
     algorithm: str
     format: NonNegativeInt = 1
     models: tuple[str, ...] = ()
     strategies: NonNegativeInt = 0
-    config: _Trained = _Trained()
 
 
 def read_about(folder: Path) -> BidPriceCheckpoint:

@@ -155,14 +155,15 @@ class BidPricePolicy(RecipePolicy):
     Args:
         checkpoint: folder of a trained checkpoint, or one that holds a folder for every workload
             (`model_for`); the shipped ones if None or "".
-        mode: an ablation, one of MODES, applied to the checkpoint's prices as it plays; None
-            plays as the checkpoint was trained (`mode` of the training's configuration).
+        mode: an ablation, one of MODES; None: the agent itself.
         model: played in place of checkpoints; its prices may be those of several candidates.
         candidate: (rows,) candidate whose prices each row pays; the first if None.
 
     Raises:
         ConfigError: there is no such mode, or no checkpoint of this policy in the folder.
     """
+
+    version = 2
 
     def __init__(
         self,
@@ -175,9 +176,9 @@ class BidPricePolicy(RecipePolicy):
         self.name = ":".join(["bid_price", *(p for p in (checkpoint, mode) if p is not None)])
         self._root = Path(checkpoint) if checkpoint else SHIPPED
         self._given, self._candidate = model, candidate
-        trained = _trained_mode(self._root) if model is None else None
-        self._mode = trained if mode is None else mode
-        self.requires = requirements(self._mode)
+        self._mode, self.requires = mode, requirements(mode)
+        if model is None and not [read_about(place) for place in folders(self._root)]:
+            raise ConfigError(f"{self._root}: holds no checkpoint. {TRAIN}")
 
     @property
     def fingerprint(self) -> str:
@@ -273,21 +274,3 @@ class BidPricePolicy(RecipePolicy):
 def _servers(models: Sequence[str], slots: NDArray[Any]) -> str:
     pairs = zip(models, slots.tolist(), strict=True)
     return ", ".join(f"{alias} with {count:g} slots" for alias, count in pairs)
-
-
-def _trained_mode(folder: Path) -> str | None:
-    """Return the mode that the checkpoints in a folder were trained in.
-
-    Raises:
-        ConfigError: there is none, or one of another algorithm, or there are several modes.
-    """
-    modes = {place.name: read_about(place).config.mode for place in folders(folder)}
-    if not modes:
-        raise ConfigError(
-            f"{folder}: holds no checkpoint. Train one: python -m agents.train --config bid_price "
-            "--out FOLDER, and play bid_price:FOLDER/best"
-        )
-    if len(set(modes.values())) > 1:
-        listed = ", ".join(f"{name} in mode {mode!r}" for name, mode in modes.items())
-        raise ConfigError(f"{folder}: checkpoints were trained in several modes: {listed}.")
-    return next(iter(modes.values()))
