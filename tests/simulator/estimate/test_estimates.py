@@ -253,7 +253,12 @@ def test_a_reset_names_the_models_whose_cards_are_estimates() -> None:
 
 
 def test_fitted_cards_are_no_estimates(tmp_path: Path) -> None:
-    assert load_pool("single-gpu").estimates
+    pool = load_pool("single-gpu")
+    assert pool.estimates
+    bare = type(pool.models[0].server).model_fields["estimate"].default
+    cards = [m.server.model_copy(update={"estimate": bare}) for m in pool.models]
+    models = [m.model_copy(update={"server": c}) for m, c in zip(pool.models, cards, strict=True)]
+    fitted = pool.model_copy(update={"models": tuple(models)})
     out = tmp_path / "fitted.yaml"
-    out.write_text(pool_yaml("single-gpu", load_pool("single-gpu"), Path("report.json")), "utf-8")
+    out.write_text(pool_yaml("single-gpu", fitted, "report.json"), "utf-8")
     assert not load_pool(out).estimates
