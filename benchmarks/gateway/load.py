@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -29,6 +29,7 @@ from inframind_gym.simulator.item_response import accuracy
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.workload import load_profiles, load_workload
 
+HEAD: Final = "way                            in time, %    goodput, %   mean s    p95 s  failed"
 PoolOption = Annotated[str, typer.Option("--pool", help="A pool's name; it is simulated.")]
 STRATEGIES: Final = ("least-busy", "latency-based-routing")  # of LiteLLM
 _PATIENCE_S: Final = 1200.0  # of a client, in virtual time: longer than any budget
@@ -55,12 +56,20 @@ class Load:
         per_min: rate, in virtual time.
         count: of requests.
         speed: virtual seconds a second.
+        seed: of what is drawn.
     """
 
     def __init__(
-        self, workload: str, trace: Path | None, per_min: float, count: int, speed: float
+        self,
+        workload: str,
+        trace: Path | None,
+        per_min: float,
+        count: int,
+        speed: float,
+        *,
+        seed: int = 0,
     ) -> None:
-        rng, found = np.random.default_rng(0), load_workload(workload)
+        rng, found = np.random.default_rng(seed), load_workload(workload)
         kind = "poisson" if trace is None else str(trace)
         self.arrival_s = make_arrivals(kind).sample(per_min, count, rng)
         self.budget_s = rng.choice(found.budget_tiers_s, count)
@@ -120,10 +129,10 @@ def right_answers(pool: PoolConfig, workload: str) -> dict[tuple[str, str, str],
     workload's mix of them, as the simulated servers draw the lengths of such answers.
     """
     parts = load_profiles(load_workload(workload)).values()
-    total = Counter[str]()
+    total: dict[str, float] = defaultdict(float)
     for weight, profile in parts:
         total[profile.domain] += weight
-    found = Counter[tuple[str, str, str]]()
+    found: dict[tuple[str, str, str], float] = defaultdict(float)
     for weight, profile in parts:
         quality, mix = profile.quality, profile.strategy_mix
         gains = {name: quality.strategy_gain[name] for name in mix}
@@ -165,7 +174,7 @@ def goodput(
 ) -> None:
     """Answers in time, and right answers in time, on the same arrivals at simulated servers."""
     load = Load(workload, trace, per_min, int(per_min * minutes), speed)
-    print("way                            in time, %    goodput, %   mean s    p95 s  failed")
+    print(HEAD)
     for policy in filter(None, policies.split(",")):
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(simulated(pool, speed, workload))
@@ -181,17 +190,19 @@ def goodput(
             streams = record is not None
             found = asyncio.run(load.send(ports, "inframind/auto", streams=streams))
             way = policy if gateways == 1 else f"{policy}, {gateways} gateways"
-            _show(way, found, file, workload)
+            show(way, found, load_pool(file), workload)
+            _show_lateness(found)
     for strategy in STRATEGIES if command else ():
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(simulated(pool, speed, workload))
             stack.enter_context(litellm(command, load_pool(file), strategy))  # type: ignore[arg-type]
             found = asyncio.run(load.send([PORT + 1], "auto"))
-            _show(f"LiteLLM, {strategy}", found, file, workload)
+            show(f"LiteLLM, {strategy}", found, load_pool(file), workload)
+            _show_lateness(found)
 
 
-def _show(way: str, found: list[Outcome], file: str, workload: str) -> None:
-    pool = load_pool(file)
+def show(way: str, found: list[Outcome], pool: PoolConfig, workload: str) -> None:
+    """Print a row of HEAD, and the shares of the models; ± is of ten blocks of time."""
     right = right_answers(pool, workload)
     at = {f"http://127.0.0.1:{model.port}/v1": model.alias for model in pool.models}
     for out in found:
@@ -207,8 +218,12 @@ def _show(way: str, found: list[Outcome], file: str, workload: str) -> None:
     print(f"{way:28s} {_interval(in_time)}  {_interval(good)} {shown}  {failed or 0}", flush=True)
     shares = Counter(out.model for out in found if out.status == 200)
     used = (f"{model} {n / len(found):.0%}" for model, n in shares.most_common())
+    print("   ", ", ".join(used), flush=True)
+
+
+def _show_lateness(found: list[Outcome]) -> None:
     late_ms = 1e3 * np.percentile([out.began_late_s for out in found], 99)
-    print("   ", ", ".join(used), f"(the client was late by {late_ms:.0f} ms, p99)", flush=True)
+    print(f"    the client was late by {late_ms:.0f} ms, p99", flush=True)
 
 
 def soak(
@@ -256,8 +271,7 @@ def soak(
     on_time = np.mean([out.status == 200 and out.latency_s <= out.budget_s for out in found])
     print(f"in time: {on_time:.1%}")
     tenths = [part.mean(axis=0) for part in np.array_split(np.array(held), 10) if len(part)]
-    late_ms = 1e3 * np.percentile([out.began_late_s for out in found], 99)
-    print(f"the client was late by {late_ms:.0f} ms, p99")
+    _show_lateness(found)
     print("memory, MB:", " ".join(f"{rss:.1f}" for rss, _ in tenths))
     print("open requests:", " ".join(f"{requests:.0f}" for _, requests in tenths))
 
