@@ -43,13 +43,23 @@ class _Call:
     tokens: int
     priority_s: float
 
-    def line(self, first_token_s: float) -> dict[str, Any]:
-        """Return its line of a request log."""
-        end_s = self.arrival_s + self.out.latency_s
-        times_s = {"sent_ts": self.arrival_s, "first_token_ts": first_token_s, "end_ts": end_s}
-        times_s |= {"last_token_ts": end_s, "priority": self.priority_s}
-        tokens = {"input_toks": _PROMPT_TOKENS, "output_toks": self.tokens}
-        return {"model": self.out.model, "status": "ok", **tokens, **times_s}
+
+@dataclass
+class Log:
+    """Request log of loads that follow one another."""
+
+    file: IO[str]
+    began_s: float = 0.0  # of the load that is played
+
+    def write(self, call: _Call, first_token_s: float) -> None:
+        """Write the line of a call that is over."""
+        end_s = call.arrival_s + call.out.latency_s
+        times_s = {"sent_ts": call.arrival_s, "first_token_ts": first_token_s, "end_ts": end_s}
+        times_s |= {"last_token_ts": end_s, "priority": call.priority_s}
+        line: dict[str, Any] = {"model": call.out.model, "status": "ok", "input_toks": _PROMPT_TOKENS}
+        line |= {"output_toks": call.tokens}
+        line |= {name: self.began_s + at_s for name, at_s in times_s.items()}
+        self.file.write(json.dumps(line) + "\n")
 
 
 @dataclass
@@ -57,7 +67,7 @@ class _Servers:
     """Simulated servers of a pool, and what was polled of them last."""
 
     pool: PoolConfig
-    log: IO[str] | None
+    log: Log | None
     loop: OpenLoop = field(init=False)
     telemetry: Telemetry = field(init=False)
 
@@ -83,7 +93,7 @@ class _Servers:
                     in_flight[call.gateway][call.server] -= 1
                     self.took_s[call.server].append(latency_s)
                     if self.log is not None:
-                        self.log.write(json.dumps(call.line(first_s)) + "\n")
+                        self.log.write(call, first_s)
             if due_s > until_s:
                 return
             self._poll(due_s)
@@ -105,7 +115,7 @@ class _Servers:
 
 
 def play(
-    load: Load, desks: list[Desk], pool: PoolConfig, lengths: AnswerLengths, log: IO[str] | None
+    load: Load, desks: list[Desk], pool: PoolConfig, lengths: AnswerLengths, log: Log | None
 ) -> list[Outcome]:
     """Send a load through gateways in turn; returns what became of each request."""
     servers, everything = _Servers(pool, log), (1 << len(pool.models)) - 1
@@ -124,6 +134,8 @@ def play(
         in_flight[g][order.model] += 1
         found.append(out)
     servers.run(arrival_s + _DRAIN_S, in_flight)
+    if log is not None:
+        log.began_s += arrival_s + _DRAIN_S
     return found
 
 
@@ -140,21 +152,21 @@ def virtual(
     ] = None,
     repeats: Annotated[int, typer.Option(help="Loads, each with its own seed.")] = 3,
     record: Annotated[
-        Path | None, typer.Option(help="Request log of the last load, as `calibrate` reads it.")
+        Path | None, typer.Option(help="Log of all requests, as `inframind calibrate` reads it.")
     ] = None,
 ) -> None:
     """Goodput as `goodput` has it, in virtual time: on any machine, however busy it is."""
     true = load_pool(pool)
     lengths = AnswerLengths(load_workload(workload), true.aliases)
     print(HEAD)
-    for policy in policies.split(","):
-        config = GatewayConfig(pool=believed or pool, workload=workload, policy=policy)
-        for rate in map(float, per_min.split(",")):
-            found = []
-            for seed in range(repeats):
-                load = Load(workload, trace, rate, int(rate * minutes), 1.0, seed=seed)
-                desks = [Desk(config) for _ in range(gateways)]
-                with contextlib.ExitStack() as stack:
-                    log = stack.enter_context(record.open("w")) if record else None
+    with contextlib.ExitStack() as stack:
+        log = None if record is None else Log(stack.enter_context(record.open("w")))
+        for policy in policies.split(","):
+            config = GatewayConfig(pool=believed or pool, workload=workload, policy=policy)
+            for rate in map(float, per_min.split(",")):
+                found = []
+                for seed in range(repeats):
+                    load = Load(workload, trace, rate, int(rate * minutes), 1.0, seed=seed)
+                    desks = [Desk(config) for _ in range(gateways)]
                     found += play(load, desks, true, lengths, log)
-            show(f"{rate:g}/min, {policy[-18:]}", found, true, workload)
+                show(f"{rate:g}/min, {policy[-18:]}", found, true, workload)
