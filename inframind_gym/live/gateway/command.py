@@ -56,8 +56,8 @@ def serve(
             require(module, "the gateway", "serve")
         from inframind_gym.live.gateway.config import gateway_config
 
-        options = {"pool": pool, "policy": policy, "workload": workload, "host": host}
-        options |= {"port": port, "log": record, "speed": speed}
+        options: dict[str, Any] = {"pool": pool, "policy": policy, "workload": workload}
+        options |= {"host": host, "port": port, "log": record, "speed": speed}
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
         run(gateway_config(config, options), config, options)
 
