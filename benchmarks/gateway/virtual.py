@@ -56,8 +56,8 @@ class Log:
         end_s = call.arrival_s + call.out.latency_s
         times_s = {"sent_ts": call.arrival_s, "first_token_ts": first_token_s, "end_ts": end_s}
         times_s |= {"last_token_ts": end_s, "priority": call.priority_s}
-        line: dict[str, Any] = {"model": call.out.model, "status": "ok", "input_toks": _PROMPT_TOKENS}
-        line |= {"output_toks": call.tokens}
+        line: dict[str, Any] = {"model": call.out.model, "status": "ok"}
+        line |= {"input_toks": _PROMPT_TOKENS, "output_toks": call.tokens}
         line |= {name: self.began_s + at_s for name, at_s in times_s.items()}
         self.file.write(json.dumps(line) + "\n")
 
