@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from typer.testing import CliRunner
 from inframind_gym import configs
 from inframind_gym.benchmark import provenance
 from inframind_gym.benchmark.errors import BenchmarkError
+from inframind_gym.benchmark.families import family_of
 from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.lines import seal, unseal
 from inframind_gym.benchmark.results import load_results
@@ -53,6 +53,8 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Any:
     (root / "suites").mkdir()
     (root / "suites" / "tiny.yaml").write_text(TINY)
     (root / "suites" / "tiny_team.yaml").write_text(TEAM)
+    fast = TINY.replace("tiny", "tiny_live").replace("[20, 200]", "[1200]").replace("12", "5")
+    (root / "suites" / "tiny_live.yaml").write_text(fast.replace("seeds: 3", "seeds: 1"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(configs, "_ROOTS", (*configs._ROOTS, root))
         yield
@@ -103,7 +105,9 @@ def reseal(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 def forge_lines(folder: Path, change: Callable[[list[dict[str, Any]]], Any]) -> None:
     """Edit the cells and forge all checksums."""
-    lines = [unseal(raw) for raw in gzip.decompress((folder / PACKED).read_bytes()).splitlines(True)]
+    lines = [
+        unseal(raw) for raw in gzip.decompress((folder / PACKED).read_bytes()).splitlines(True)
+    ]
     lines = change(lines) or lines
     (folder / PACKED).write_bytes(gzip.compress(b"".join(map(seal, lines)), mtime=0))
     reseal(folder, lambda content: None)
@@ -115,9 +119,11 @@ def test_a_submission_is_verified_and_has_the_board_of_its_run(honest: Path) -> 
     assert verify(honest, full=True).played == 6
     board, own = (leaderboard(load_results(f)) for f in (honest, honest.parents[2] / "results"))
     (row,) = board["ranking"]
-    for metric, value in next(r for r in own["ranking"] if r["policy"] == "round_robin").items():
-        if metric not in ("cells", "of_bound", "of_bound_ci95"):
-            assert row[metric] == pytest.approx(value, rel=1e-5), metric
+    (of_run,) = (row for row in own["ranking"] if row["policy"] == "round_robin")
+    for metric in family_of({}).metrics:
+        if metric in row:
+            for key in (metric, f"{metric}_ci95"):
+                assert row[key] == pytest.approx(of_run[key], rel=1e-5), key
     assert not (honest / PACKED).read_bytes().count(b"columns")
 
 
@@ -228,9 +234,12 @@ def test_bounds_are_no_policies() -> None:
 
 
 OWN = """
+import os
 import sys
 import numpy as np
 from inframind_gym.policies import BasePolicy
+
+APART = str(getattr(sys.modules["__main__"], "__file__", "")).endswith("apart.py")
 
 class Honest(BasePolicy):
     name = "honest"
@@ -269,35 +278,26 @@ class Peeks(BasePolicy):
 class Patches(Single):
     def reset(self, spec, seeds):
         super().reset(spec, seeds)
-        from inframind_gym.benchmark.lines import FinishedCell
-        FinishedCell.is_met_by = lambda self, line: True
+        if APART:
+            from inframind_gym.benchmark.lines import FinishedCell
+            FinishedCell.is_met_by = lambda self, line: True
 
     def act(self, observation, context):
-        import os
-        return int("INFRAMIND_PLAYS_APART" in os.environ)
+        return int(APART)
 
 class Leaves(Single):
     def act(self, observation, context):
-        if "INFRAMIND_PLAYS_APART" in __import__("os").environ:
-            __import__("os")._exit(3)
+        if APART:
+            os._exit(3)
         return 0
 """
 
 
 def own(name: str) -> Path:
-    """Play a policy of one's own in a process of its own, as a user does, and submit it."""
+    """Play a policy of one's own, and submit it."""
     Path("my_router.py").write_text(OWN)
-    code = (
-        "import sys; from pathlib import Path; from inframind_gym import configs; "
-        "configs._ROOTS = (*configs._ROOTS, Path(sys.argv[1])); "
-        "from tests.benchmark.test_submit import play; play('my_router:' + sys.argv[2])"
-    )
-    root = Path(__file__).resolve().parents[2]
-    subprocess.run(
-        [sys.executable, "-c", code, str(configs._ROOTS[-1]), name],
-        check=True,
-        env={**__import__("os").environ, "PYTHONPATH": str(root)},
-    )
+    play(f"my_router:{name}")
+    del sys.modules["my_router"]
     return submitted()
 
 
@@ -435,6 +435,22 @@ def test_commands_end_with_one_line(honest: Path, copy: Path) -> None:
     assert err.startswith("error: ") and "cells.jsonl.gz is not what was submitted" in err
     code, _, err = call("prepare", "nowhere", "--name", "x", "--authors", "y")
     assert code == 2 and "does not exist" in err
+
+
+def test_a_live_run_comes_with_the_log_of_its_calls(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="needs the extra `live`")
+    from tests.benchmark.test_live import servers_of
+
+    with servers_of(tmp_path) as (pool, _):
+        live = {"backend": "vllm", "pool": pool, "live": {"health_s": 0.05}}
+        play("round_robin", suite="tiny_live", **live)
+    folder = submitted()
+    assert "live, not replayable" in str(verify(folder, full=True))
+    assert "tiny_live-live-" in build(Path("submissions"), Path("board")).read_text()
+    (folder / "requests.jsonl.gz").write_bytes(gzip.compress(b"{}\n"))
+    reseal(folder, lambda content: None)
+    with pytest.raises(BenchmarkError, match="has 1 calls; the cells have"):
+        check(folder)
 
 
 def test_no_run_goes_into_a_submission(copy: Path) -> None:

@@ -16,8 +16,9 @@ import pickle
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import IO, Any, Final
 
 import numpy as np
@@ -29,6 +30,16 @@ PLAYS: Final = "INFRAMIND_PLAYS_APART"  # variable: family and policy, as JSON
 HIDDEN: Final = ("foresee", "sees_truth", "simulation", "bound")  # members of bounds
 _HEAD: Final = struct.Struct("<QQ")  # bytes of text and of numbers in a message
 _MOST_BYTES: Final = 2**30
+
+
+@contextmanager
+def playing(kind: str, policy: str) -> Iterator[None]:
+    """Let `Apart` stand for a policy of a family, in new processes too, for the time of a block."""
+    os.environ[PLAYS] = json.dumps([kind, policy])
+    try:
+        yield
+    finally:
+        del os.environ[PLAYS]
 
 
 class Apart:
@@ -59,7 +70,7 @@ class Apart:
         return np.frombuffer(numbers, np.int64).reshape(shape)
 
 
-@cache
+@lru_cache(maxsize=1)  # the process ends when nobody asks it any more
 def _start(plays: str, folder: str) -> Callable[..., tuple[Any, bytes]]:
     """Start the process of a policy; returns a function that asks it."""
     quiet = {**os.environ, PLAYS: plays, "PYTHONDONTWRITEBYTECODE": "1"}

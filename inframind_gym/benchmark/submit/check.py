@@ -18,9 +18,10 @@ from inframind_gym.benchmark.cells import BaseCell, content_hash
 from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import Family, family_of
 from inframind_gym.benchmark.lines import BROKEN, FinishedCell
+from inframind_gym.benchmark.provenance import settings
 from inframind_gym.benchmark.runner import header_of, plan
 from inframind_gym.benchmark.store import differences, read_cells, read_header
-from inframind_gym.benchmark.submit.apart import APART, PLAYS
+from inframind_gym.benchmark.submit.apart import APART, playing
 from inframind_gym.benchmark.submit.manifest import LOG, POOL, REFITS, Submission, read_manifest
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.benchmark.tracks.refits import Refits
@@ -111,7 +112,11 @@ def expect(submission: Submission, stated: Mapping[str, Any], own_code: OwnCode)
     policy = submission.policy
     made, facts = _policy(kind, submission, suite, own_code)
     command = ["bench", "run", "--suite", submission.suite, "--policies", policy]
-    header = header_of(kind, suite, command, {policy: made})
+    # A header of a live suite asks the pool's addresses who is there: never those of a submission.
+    header = header_of(kind, _simulated(suite), command, {policy: made})
+    if submission.live:
+        header |= {"settings": settings(suite), "suite": suite.model_dump(mode="json")}
+        header["estimates"] = dict(stated.get("estimates", {}))
     if submission.code != "built-in":
         facts = facts or stated["policies"].get(policy, {})
         header["policies"][policy] = facts
@@ -157,6 +162,12 @@ def _suite(submission: Submission, stated: Mapping[str, Any]) -> tuple[Family, A
     return family_of(suite.model_dump(mode="json")), suite
 
 
+def _simulated(suite: Any) -> Any:
+    """Return a suite on simulated servers."""
+    on_servers = getattr(suite, "backend", "") == "vllm"
+    return suite.model_copy(update={"backend": "surrogate"}) if on_servers else suite
+
+
 def is_built_in(kind: Family, policy: str) -> bool:
     """Return whether a policy, with or without arguments, is one of this package."""
     if kind.kind in ("routing", "tracks"):
@@ -184,8 +195,8 @@ def _policy(
             f"{policy} is the submission's own code. --trust runs it, in a process of its own but "
             "with your rights: read it first, or use a container."
         )
-    os.environ[PLAYS] = json.dumps([kind.kind, policy])
-    made = kind.resolve_policy(APART)
+    with playing(kind.kind, policy):
+        made = kind.resolve_policy(APART)
     if hidden := made.facts["hidden"]:
         raise BenchmarkError(
             f"{policy} has {', '.join(hidden)}: bounds alone are shown the simulation, a policy "

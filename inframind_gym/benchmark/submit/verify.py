@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
 import secrets
 from collections.abc import Sequence
@@ -16,7 +14,7 @@ from typing import Any
 from inframind_gym.benchmark.cell_workers import run_cells
 from inframind_gym.benchmark.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.benchmark.lines import unseal
-from inframind_gym.benchmark.submit.apart import PLAYS
+from inframind_gym.benchmark.submit.apart import playing
 from inframind_gym.benchmark.submit.check import Checked, check
 from inframind_gym.progress import ProgressReport
 
@@ -87,7 +85,6 @@ def _differing(checked: Checked, chosen: Sequence[Any], workers: int) -> list[st
     """Play cells again; returns those that differ, in words."""
     expected, policy = checked.expected, checked.submission.policy
     kind, suite = expected.kind, expected.suite
-    os.environ[PLAYS] = json.dumps([kind.kind, policy])
     if expected.plays != policy:
         suite = suite.model_copy(update={"policies": (expected.plays,)})
     ids = {replace(cell, policy=expected.plays): expected.ids[cell] for cell in chosen}
@@ -98,7 +95,11 @@ def _differing(checked: Checked, chosen: Sequence[Any], workers: int) -> list[st
 
     wrong = []
     total = sum(suite.length(cell) for cell in ids)
-    with chdir(checked.folder), ProgressReport(total, 0, "replay", kind.unit) as report:
+    with (
+        chdir(checked.folder),
+        playing(kind.kind, policy),
+        ProgressReport(total, 0, "replay", kind.unit) as report,
+    ):
         for results in run_cells(
             kind, suite, ids, workers=workers, progress=report.advance, failed=fail
         ):
