@@ -93,6 +93,9 @@ def copy(honest: Path, tmp_path: Path) -> Path:
     return folder
 
 
+KEYS = {"cell", "seed", "policy", "workload", "rate_per_min", "budget_s"}
+
+
 def reseal(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Edit a manifest and forge its checksums."""
     content = unseal((folder / MANIFEST).read_bytes())
@@ -162,14 +165,14 @@ def test_forged_numbers_are_refused(copy: Path) -> None:
         lines[0]["goodput"] = 1.0
 
     forge_lines(copy, better)
-    with pytest.raises(BenchmarkError, match="goodput of .* is not that of its records"):
+    with pytest.raises(BenchmarkError, match=r"goodput of .* is not that of its records"):
         check(copy)
 
 
 def test_records_of_another_episode_are_refused_when_they_are_played(copy: Path) -> None:
     def swap(lines: list[dict[str, Any]]) -> None:
         first, second = lines[0], lines[1]
-        for key in set(first) - {"cell", "seed", "policy", "workload", "rate_per_min", "budget_s"}:
+        for key in set(first) - KEYS:
             first[key], second[key] = second[key], first[key]
 
     forge_lines(copy, swap)
@@ -178,12 +181,29 @@ def test_records_of_another_episode_are_refused_when_they_are_played(copy: Path)
         verify(copy, full=True)
 
 
+def test_forged_sums_are_refused_when_they_are_played(copy: Path) -> None:
+    """Every checksum holds, that of the records included."""
+
+    def better(lines: list[dict[str, Any]]) -> None:
+        lines[0], lines[1] = (
+            {**lines[0], "episode": lines[1]["episode"]},
+            {**lines[1], "episode": lines[0]["episode"]},
+        )
+        for key in set(lines[0]) - KEYS - {"records_sha256", "episode"}:
+            lines[0][key], lines[1][key] = lines[1][key], lines[0][key]
+
+    forge_lines(copy, better)
+    check(copy)
+    with pytest.raises(BenchmarkError, match="2 of 6 cells have other records"):
+        verify(copy, full=True)
+
+
 def test_seeds_and_cells_are_not_chosen(copy: Path) -> None:
-    with pytest.raises(BenchmarkError, match="4 of the 6 cells .* every seed"):
+    with pytest.raises(BenchmarkError, match=r"4 of the 6 cells .* every seed"):
         play("random", seeds=2)
         submitted()
     forge_lines(copy, lambda lines: lines[1:])
-    with pytest.raises(BenchmarkError, match="5 of the 6 cells .* missing: math, 20/min"):
+    with pytest.raises(BenchmarkError, match=r"5 of the 6 cells .* missing: math, 20/min"):
         check(copy)
     forge_lines(copy, lambda lines: [*lines, lines[0]])
     with pytest.raises(BenchmarkError, match="twice"):
@@ -207,7 +227,7 @@ def test_other_settings_are_refused() -> None:
 
 def test_another_simulator_is_refused(honest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "SIMULATOR_VERSION", 99)
-    with pytest.raises(BenchmarkError, match="made with simulator version .*, this is version 99"):
+    with pytest.raises(BenchmarkError, match=r"made with simulator version .*, this is version 99"):
         check(honest)
 
 
@@ -305,7 +325,7 @@ def own(name: str) -> Path:
 def test_own_code_is_run_for_who_trusts_it_alone(name: str) -> None:
     folder = own(name)
     assert read_manifest(folder).code == "files"
-    with pytest.raises(BenchmarkError, match="own code. --trust runs it"):
+    with pytest.raises(BenchmarkError, match=r"own code\. --trust runs it"):
         verify(folder)
     assert verify(folder, trust=True, full=True).played == 6
     assert "my_router" not in sys.modules

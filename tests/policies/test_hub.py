@@ -90,7 +90,8 @@ class Hub(BaseHTTPRequestHandler):
             etag = f'"{hashlib.sha256(data).hexdigest()}"'
             self.answer(data, ETag=etag, X_Repo_Commit=COMMIT)
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
 
 @pytest.fixture

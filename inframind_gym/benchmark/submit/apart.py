@@ -24,6 +24,7 @@ from typing import IO, Any, Final
 import numpy as np
 
 from inframind_gym.errors import ConfigError
+from inframind_gym.policies import BasePolicy
 
 APART: Final = f"{__name__}:Apart"
 PLAYS: Final = "INFRAMIND_PLAYS_APART"  # variable: family and policy, as JSON
@@ -42,7 +43,7 @@ def playing(kind: str, policy: str) -> Iterator[None]:
         del os.environ[PLAYS]
 
 
-class Apart:
+class Apart(BasePolicy):
     """The policy that PLAYS names, in another process, behind the interface of all families."""
 
     def __init__(self) -> None:
@@ -56,13 +57,6 @@ class Apart:
     def reset(self, spec: Any, seeds: Sequence[int]) -> None:
         """Prepare for rows, one seed each."""
         self._child("reset", spec, list(seeds))
-
-    def act(self, observation: Any, context: Any) -> Any:
-        """Return the action of row 0."""
-        rows = np.zeros(1, np.int64)
-        return self.act_batch(np.asarray(observation)[None], np.asarray(context).reshape(1), rows)[
-            0
-        ]
 
     def act_batch(self, observations: Any, contexts: Any, rows: Any) -> Any:
         """Return the actions of rows."""
@@ -155,7 +149,7 @@ def _facts(policy: Any) -> dict[str, Any]:
         "name": str(policy.name),
         "requires": dict(getattr(policy, "requires", {})),
         "learns": callable(getattr(one, "observe", None)),
-        "hidden": [member for member in HIDDEN if getattr(one, member, False)],
+        "hidden": [member for member in HIDDEN if getattr(type(one), member, False)],
         "fingerprint": policy_fingerprint(policy),
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import os
@@ -27,7 +26,7 @@ from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.benchmark.tracks.refits import Refits
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import ConfigError, shortened, unknown
-from inframind_gym.files import read_json
+from inframind_gym.files import read_json, read_raw_lines
 from inframind_gym.policies import registered_policies
 from inframind_gym.policies.checkpoint import CONFIG_FILE
 
@@ -139,7 +138,9 @@ def expect(submission: Submission, stated: Mapping[str, Any], own_code: OwnCode)
     header |= {key: stated[key] for key in _ORIGIN if key in stated}
     runs = [{key: run[key] for key in ("started", "git") if key in run} for run in stated["runs"]]
     header["runs"] = [{**run, "command": command} for run in runs]
-    plain: dict[str, Any] = json.loads(json.dumps(header).replace(f"{os.getcwd()}/", ""))
+    plain: dict[str, Any] = json.loads(
+        json.dumps(header, ensure_ascii=False).replace(f"{os.getcwd()}/", "")
+    )
     plays = policy if submission.code == "built-in" else APART
     return Expected(kind, suite, plays, plain, ids)
 
@@ -276,8 +277,7 @@ def _check_log(folder: Path, cells: Mapping[BaseCell, FinishedCell]) -> None:
     path = folder / LOG
     if not path.is_file():
         raise ConfigError(f"{folder}: a live run comes with the log of its calls, {LOG}.")
-    with gzip.open(path, "rb") as log:
-        logged = sum(1 for _ in log)
+    logged = sum(1 for _ in read_raw_lines(path))
     calls = sum(int(one.columns()["calls"].sum()) for one in cells.values())
     if logged < calls:
         raise BenchmarkError(f"{path}: has {logged:,} calls; the cells have {calls:,}.")

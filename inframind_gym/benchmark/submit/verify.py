@@ -84,7 +84,7 @@ def verify(
 def _differing(checked: Checked, chosen: Sequence[Any], workers: int) -> list[str]:
     """Play cells again; returns those that differ, in words."""
     expected, policy = checked.expected, checked.submission.policy
-    kind, suite = expected.kind, expected.suite
+    kind, suite, layout = expected.kind, expected.suite, expected.kind.layout(expected.header)
     if expected.plays != policy:
         suite = suite.model_copy(update={"policies": (expected.plays,)})
     ids = {replace(cell, policy=expected.plays): expected.ids[cell] for cell in chosen}
@@ -106,7 +106,7 @@ def _differing(checked: Checked, chosen: Sequence[Any], workers: int) -> list[st
             for one in results:
                 cell = of.pop(one.cell_id)
                 again = {**unseal(one.line), "policy": policy}
-                if not checked.cells[cell].is_met_by(again):
+                if not checked.cells[cell].is_met_by(again, layout):
                     score = kind.score
                     was, now = checked.cells[cell].line[score], again[score]
                     wrong.append(f"{cell.where} ({score} {was:.4g}, played again {now:.4g})")
