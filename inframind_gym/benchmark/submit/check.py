@@ -108,26 +108,24 @@ def expect(submission: Submission, stated: Mapping[str, Any], own_code: OwnCode)
             settings.
     """
     kind, suite = _suite(submission, stated)
-    policy = submission.policy
-    made, facts = _policy(kind, submission, suite, own_code)
+    policy, there, here = submission.policy, stated["settings"], settings(suite)
+    if there.get("simulator") != here["simulator"]:
+        raise BenchmarkError(
+            f"{submission.name} was made with simulator version {there.get('simulator')}, this is "
+            f"version {here['simulator']}. Run the suite again."
+        )
+    made, fingerprint = _policy(kind, submission, suite, own_code)
     command = ["bench", "run", "--suite", submission.suite, "--policies", policy]
     # A header of a live suite asks the pool's addresses who is there: never those of a submission.
     header = header_of(kind, _simulated(suite), command, {policy: made})
     if submission.live:
-        header |= {"settings": settings(suite), "suite": suite.model_dump(mode="json")}
-        header["estimates"] = dict(stated.get("estimates", {}))
-    if submission.code != "built-in":
-        facts = facts or stated["policies"].get(policy, {})
-        header["policies"][policy] = facts
+        header |= {"suite": suite.model_dump(mode="json")}
+        header |= {"estimates": dict(stated.get("estimates", {}))}
     if header["bounds"]:
         raise BenchmarkError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
-    there = stated["settings"]
-    if there.get("simulator") != header["settings"]["simulator"]:
-        raise BenchmarkError(
-            f"{submission.name} was made with simulator version {there.get('simulator')}, this is "
-            f"version {header['settings']['simulator']}. Run the suite again."
-        )
-    header["settings"] |= {name: there.get(name) for name in _PACKAGES}
+    if submission.code != "built-in":
+        header["policies"][policy] = fingerprint or stated["policies"].get(policy, {})
+    header["settings"] = here | {name: there.get(name) for name in _PACKAGES}
     if differing := differences(stated, header):
         raise BenchmarkError(
             f"{submission.name} is not a run of the suite {submission.suite} as it is shipped here:"
@@ -135,14 +133,19 @@ def expect(submission: Submission, stated: Mapping[str, Any], own_code: OwnCode)
         )
     header["settings_hash"] = content_hash(header["settings"])
     ids = plan(suite, header)
+    plays = policy if submission.code == "built-in" else APART
+    return Expected(kind, suite, plays, _published(header, stated, command), ids)
+
+
+def _published(
+    header: dict[str, Any], stated: Mapping[str, Any], command: list[str]
+) -> dict[str, Any]:
+    """Return a header with the origin of the run, and no paths of a machine."""
     header |= {key: stated[key] for key in _ORIGIN if key in stated}
     runs = [{key: run[key] for key in ("started", "git") if key in run} for run in stated["runs"]]
     header["runs"] = [{**run, "command": command} for run in runs]
-    plain: dict[str, Any] = json.loads(
-        json.dumps(header, ensure_ascii=False).replace(f"{os.getcwd()}/", "")
-    )
-    plays = policy if submission.code == "built-in" else APART
-    return Expected(kind, suite, plays, plain, ids)
+    text = json.dumps(header, ensure_ascii=False).replace(f"{os.getcwd()}/", "")
+    return dict(json.loads(text))
 
 
 def _suite(submission: Submission, stated: Mapping[str, Any]) -> tuple[Family, Any]:
