@@ -43,6 +43,24 @@ budgets_s: [100]
 seeds: 3
 num_queries: 12
 """
+TRACKS = """
+name: tiny_tracks
+kind: tracks
+tracks: [faults]
+scenarios: [faults/deaths]
+loads: [0.6]
+policies: [fixed_recipe]
+num_queries: 10
+seeds: 1
+"""
+REFITS = """
+budget_queries: 5000
+fits:
+  fixed_recipe:
+    faults/deaths: {policy: "fixed_recipe:IO:1:llama-3b:Concise", queries: 4321}
+  bid_price:
+    faults/deaths: {policy: "bid_price:elsewhere", queries: 1}
+"""
 TEAM = "name: tiny_team\nkind: assignment\npolicies: [random]\nscenarios: {light: {}}\nseeds: 2\n"
 
 
@@ -53,6 +71,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Any:
     (root / "suites").mkdir()
     (root / "suites" / "tiny.yaml").write_text(TINY)
     (root / "suites" / "tiny_team.yaml").write_text(TEAM)
+    (root / "suites" / "tiny_tracks.yaml").write_text(TRACKS)
     fast = TINY.replace("tiny", "tiny_live").replace("[20, 200]", "[1200]").replace("12", "5")
     (root / "suites" / "tiny_live.yaml").write_text(fast.replace("seeds: 3", "seeds: 1"))
     with pytest.MonkeyPatch.context() as patch:
@@ -374,6 +393,26 @@ def test_a_checkpoint_lies_where_the_policy_expects_it(tmp_path: Path) -> None:
     config.write_text(json.dumps(content | {"training": {"splits": ["train", "test"]}}))
     reseal(folder, lambda content: None)
     with pytest.raises(InfraMindError):
+        check(folder)
+
+
+@pytest.mark.slow
+def test_fits_of_tracks_come_along(tmp_path: Path) -> None:
+    Path("fits.yaml").write_text(REFITS)
+    play("fixed_recipe", suite="tiny_tracks", refits=str(tmp_path / "fits.yaml"))
+    folder = submitted()
+    assert read_manifest(folder).training.queries == 4321
+    assert "bid_price" not in (folder / "refits.yaml").read_text()
+    assert verify(folder).played == 1
+    assert "4,321" in build(Path("submissions"), Path("board")).read_text()
+    fits = (folder / "refits.yaml").read_text()
+    (folder / "refits.yaml").write_text(fits.replace("llama-3b", "llama-8b"))
+    reseal(folder, lambda content: None)
+    with pytest.raises(BenchmarkError, match="policy fixed_recipe: fits"):
+        check(folder)
+    (folder / "refits.yaml").write_text(fits.replace("fixed_recipe:IO:1", "os:system:IO:1"))
+    reseal(folder, lambda content: None)
+    with pytest.raises(BenchmarkError, match="its code is not built-in"):
         check(folder)
 
 

@@ -31,7 +31,7 @@ from inframind_gym.progress import say
 
 PAGE: Final = "index.html"
 _OF_ONE: Final = ("policies", "planned")  # keys of a header that go by the policy
-_CODE: Final = {"built-in": "this package", "files": "its own", "package": "a package"}
+_CODE: Final = {"built-in": "this package", "files": "in the entry", "package": "its package"}
 
 
 def build(folder: Path, out: Path) -> Path:
@@ -57,8 +57,9 @@ def build(folder: Path, out: Path) -> Path:
         try:
             one = check(where, "ignore")
         except InfraMindError as error:
-            left_out[f"{where.parent.name}/{where.name}"] = str(error)
-            say(f"left out: {error}")
+            why = str(error).replace(f"{folder.resolve()}/", "")
+            left_out[f"{where.parent.name}/{where.name}"] = why
+            say(f"left out: {why}")
             continue
         groups.setdefault(_group(one), []).append(one)
     if not groups:
@@ -156,7 +157,7 @@ def _entries(found: Sequence[Checked], board: Mapping[str, Any]) -> Sheet:
 
 def _training(entry: Submission) -> str:
     queries = entry.training.queries
-    budget = "" if queries is None else f"{queries:,} simulated queries"
+    budget = "" if queries is None else f"{queries:,} simulated queries" if queries else "none"
     return "; ".join(part for part in (budget, entry.training.about) if part)
 
 
