@@ -452,6 +452,8 @@ def test_names_that_a_forger_gives(copy: Path) -> None:
         ({"training": {"splits": ["test"]}}, "splits"),
         ({"policy": "os:system"}, "its code is not built-in"),
         ({"code": "files"}, "its code is not files"),
+        ({"policy": "os:system", "code": "files"}, r"os\.py is not in the submission"),
+        ({"policy": "round_robin:../x"}, "outside of the submission"),
     ):
         shutil.copy(copy / MANIFEST, "saved.json")
         reseal(copy, lambda content, change=change: content.update(change))

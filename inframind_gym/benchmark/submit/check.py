@@ -21,7 +21,14 @@ from inframind_gym.benchmark.provenance import settings
 from inframind_gym.benchmark.runner import header_of, plan
 from inframind_gym.benchmark.store import differences, read_cells, read_header
 from inframind_gym.benchmark.submit.apart import APART, playing
-from inframind_gym.benchmark.submit.manifest import LOG, POOL, REFITS, Submission, read_manifest
+from inframind_gym.benchmark.submit.manifest import (
+    LOG,
+    POOL,
+    REFITS,
+    REQUIREMENTS,
+    Submission,
+    read_manifest,
+)
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.benchmark.tracks.refits import Refits
 from inframind_gym.configs import list_configs
@@ -190,8 +197,14 @@ def _policy(
     for play in [policy, *(play for fit in own.values() for play in fit.plays)]:
         if (submission.code == "built-in") != is_built_in(kind, play):
             raise BenchmarkError(f"{play}: its code is not {submission.code}.")
+        if any(part.startswith("/") or ".." in Path(part).parts for part in play.split(":")):
+            raise BenchmarkError(f"{play}: names a path outside of the submission.")
     if submission.code == "built-in":
         return kind.resolve_policy(policy), None
+    module = Path(*policy.partition(":")[0].split(".")).with_suffix(".py")
+    needed = module if submission.code == "files" else Path(REQUIREMENTS)
+    if not needed.is_file():
+        raise BenchmarkError(f"{policy}: {needed} is not in the submission.")
     if own_code == "ignore":
         return SimpleNamespace(name=policy, requires={}), None
     if own_code == "refuse":
