@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -27,10 +28,12 @@ from inframind_gym.benchmark.submit.check import check
 from inframind_gym.benchmark.submit.commands import submit
 from inframind_gym.benchmark.submit.manifest import MANIFEST, Training, read_manifest
 from inframind_gym.benchmark.submit.prepare import prepare
+from inframind_gym.benchmark.submit.unseen import require_unseen
 from inframind_gym.benchmark.submit.verify import verify
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.errors import InfraMindError
-from inframind_gym.policies.checkpoint import SHIPPED
+from inframind_gym.policies.checkpoint import SHIPPED, save
+from inframind_gym.tasks import load_tasks
 
 TINY = """
 name: tiny
@@ -416,13 +419,17 @@ def test_fits_of_tracks_come_along(tmp_path: Path) -> None:
         check(folder)
 
 
-def test_a_checkpoint_that_saw_the_test_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from inframind_gym.benchmark.submit.check import require_unseen
-
-    Path("runs").mkdir()
-    Path("runs/config.json").write_text('{"training": {"env": [{"split": "test"}]}}')
+def test_a_checkpoint_that_saw_the_test_is_refused(tmp_path: Path) -> None:
+    train, test = (load_tasks(split=split).embeddings for split in ("train", "test"))
+    weights = np.random.default_rng(0).normal(size=(64, 384)).astype(np.float32)
+    save("runs/honest", {"memory": train, "weights": weights}, {"split": "train"})
+    require_unseen(tmp_path)
+    save("runs/seen", {"memory": np.concatenate([train[:9], 3.0 * test[:2]])}, {})
+    with pytest.raises(BenchmarkError, match="memory holds the embeddings of 2 questions"):
+        require_unseen(tmp_path)
+    save("runs/seen", {"weights": weights}, {"training": {"env": [{"splits": ["val", "test"]}]}})
     with pytest.raises(BenchmarkError, match="the split 'test' was used in training"):
-        require_unseen(Path())
+        require_unseen(tmp_path)
 
 
 def test_a_checkpoint_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -449,7 +456,6 @@ def test_names_that_a_forger_gives(copy: Path) -> None:
     for change, reason in (
         ({"suite": "../tiny"}, "is no name"),
         ({"url": "javascript:alert(1)"}, "url"),
-        ({"training": {"splits": ["test"]}}, "splits"),
         ({"policy": "os:system"}, "its code is not built-in"),
         ({"code": "files"}, "its code is not files"),
         ({"policy": "os:system", "code": "files"}, r"os\.py is not in the submission"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import chdir
 from dataclasses import dataclass
 from importlib import import_module
@@ -29,18 +29,17 @@ from inframind_gym.benchmark.submit.manifest import (
     Submission,
     read_manifest,
 )
+from inframind_gym.benchmark.submit.unseen import require_unseen
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.benchmark.tracks.refits import Refits
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import ConfigError, shortened, unknown
-from inframind_gym.files import read_json, read_raw_lines
+from inframind_gym.files import read_raw_lines
 from inframind_gym.policies import registered_policies
-from inframind_gym.policies.checkpoint import CONFIG_FILE
 
 OwnCode = Literal["run", "refuse", "ignore"]
 _PACKAGES: Final = ("numpy", "numba")  # of the run; the numbers say whether another one matters
 _ORIGIN: Final = ("python", "packages", "machine", "git")
-_UNSEEN: Final = ("test", "all")  # splits that no training may use
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,33 +219,6 @@ def _policy(
             "may not read it."
         )
     return made, made.facts["fingerprint"]
-
-
-def require_unseen(folder: Path) -> None:
-    """Check that no checkpoint says that it has seen test questions.
-
-    Raises:
-        BenchmarkError: One does.
-    """
-    for path in sorted(folder.rglob(CONFIG_FILE)):
-        for split in _splits(read_json(path)):
-            if split in _UNSEEN:
-                raise BenchmarkError(
-                    f"{path}: says that the split {split!r} was used in training, which has the "
-                    "questions of the test. Train on train, choose on val."
-                )
-
-
-def _splits(content: Any) -> Iterator[Any]:
-    """Yield what stands under "split" and "splits", at any depth."""
-    if isinstance(content, dict):
-        for key, value in content.items():
-            if key in ("split", "splits"):
-                yield from value if isinstance(value, list) else [value]
-            yield from _splits(value)
-    elif isinstance(content, list):
-        for value in content:
-            yield from _splits(value)
 
 
 def _cells(folder: Path, expected: Expected) -> dict[BaseCell, FinishedCell]:

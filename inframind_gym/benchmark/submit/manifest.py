@@ -29,12 +29,10 @@ class Training(StrictModel):
 
     Attributes:
         queries: Simulated queries of one training; null: it is not stated.
-        splits: Splits of the questions that it has seen.
         about: How it was trained, in words.
     """
 
     queries: NonNegativeInt | None = None
-    splits: tuple[Literal["train", "val"], ...] = ("train", "val")
     about: Text = ""
 
 

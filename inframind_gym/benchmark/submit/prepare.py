@@ -98,8 +98,11 @@ def prepare(
         write_manifest(folder, submission)
         check(folder, "run")
         target = out / submission.suite / submission.name
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(folder, target)
+        try:
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(folder, target)
+        except OSError as error:
+            raise BenchmarkError(f"{target}: cannot be written ({error}).") from None
     return target
 
 
