@@ -124,13 +124,14 @@ def _section(suite: str, page: str, results: Results, found: Sequence[Checked]) 
     """Return the HTML of a suite: its first table, and who submitted what."""
     board = leaderboard(results)
     sheet = leaderboard_sheets(board)[0]
-    about = results.header["suite"].get("description", "")
+    about = [sheet.title, results.header["suite"].get("description", "")]
     if page != suite:
-        about += "; live servers, which cannot be played again"
+        about.append("Live servers, which cannot be played again")
+    said = " ".join(f"{sentence.rstrip('.')}." for sentence in about if sentence)
     return "\n".join(
         [
             f'<section id="{page}"><h2>{_text(page)}</h2>',
-            f'<p class="hint">{_text(sheet.title)}. {_text(about)}.</p>',
+            f'<p class="hint">{_text(said)}</p>',
             _table(sheet),
             f'<p><a href="{page}.html">Charts, paired comparison and all tables</a></p>',
             "<h3>Entries</h3>",
