@@ -65,9 +65,10 @@ def _test_questions() -> NDArray[np.float64]:
     """Return the embeddings of built-in questions that are in the test split alone, (n, 384)."""
     test, train, val = (_unit(load_tasks(split=of).embeddings) for of in ("test", "train", "val"))
     alone = (test @ np.concatenate([train, val]).T).max(axis=1) < _SAME
-    return test[alone]
+    return np.asarray(test[alone], np.float64)
 
 
 def _unit(array: NDArray[Any]) -> NDArray[np.float64]:
     rows = np.asarray(array, np.float64).reshape(-1, EMBED_DIM)
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return np.asarray(rows / lengths, np.float64)
