@@ -117,7 +117,7 @@ $(FULL): pyproject.toml constraints.txt | $(PY)
 	@echo "setup: installing torch $(TORCH), unless one is there"
 	$(call pip_install,torch)
 	@echo "setup: installing inframind_gym with agents, embeddings, plots and tools (1-3 minutes)"
-	$(call pip_install,-e ".[agents$(comma)bounds$(comma)dev$(comma)embed$(comma)live$(comma)placement$(comma)plot$(comma)ray$(comma)serve$(comma)teams$(comma)track]")
+	$(call pip_install,-e ".[agents$(comma)bounds$(comma)dev$(comma)embed$(comma)hub$(comma)live$(comma)placement$(comma)plot$(comma)ray$(comma)serve$(comma)teams$(comma)track]")
 	@touch $(CORE) $@
 
 # vLLM pins versions of its own. torch comes first, as above; the three that go again are built for
