@@ -35,7 +35,7 @@ from starlette.websockets import WebSocketDisconnect
 import inframind_gym
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.studio.boards import Boards, script_hashes
-from inframind_gym.studio.launch import MOST_RUNS, BusyError, Launcher
+from inframind_gym.studio.launch import BusyError, Launcher
 from inframind_gym.studio.orders import choices, defaults
 from inframind_gym.studio.security import (
     REPORT_POLICY,
@@ -50,6 +50,8 @@ from inframind_gym.teams.token_budget.server import of_limited_size, refusal
 
 BUNDLE: Final = Path(__file__).with_name("static")
 MOST_EVENTS: Final = 500  # of a batch
+MOST_LISTED: Final = 300  # runs, and characters of a text
+MOST_LISTED_CHARS: Final = 300
 EPISODES: Final = 12  # of a report
 _POLL_S: Final = 0.1
 _UNKNOWN_RUN: Final = 4404  # codes of a WebSocket that is closed
@@ -98,8 +100,8 @@ class Pages:
         self.store, self.boards = store, boards
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return all runs, the newest first."""
-        return [asdict(run) for run in self.store.list_runs()]
+        """Return the newest runs, without the long texts of what came of them."""
+        return [_brief(run) for run in self.store.list_runs(most=MOST_LISTED)]
 
     def run(self, run_id: str) -> Run:
         """Return a run by its whole name.
@@ -166,7 +168,7 @@ def _reading(pages: Pages, launcher: Launcher, token: str | None) -> APIRouter:
 
     @router.get("/info")
     def info() -> dict[str, Any]:
-        return {**pages.info(launcher.ways.sources()), "most_runs": MOST_RUNS}
+        return pages.info(launcher.ways.sources())
 
     @router.get("/runs")
     def runs() -> dict[str, Any]:
@@ -271,6 +273,15 @@ async def _left(socket: WebSocket) -> None:
     with suppress(WebSocketDisconnect, RuntimeError):
         while (await socket.receive())["type"] != "websocket.disconnect":
             pass
+
+
+def _brief(run: Run) -> dict[str, Any]:
+    summary = run.summary and {
+        key: value
+        for key, value in run.summary.items()
+        if not isinstance(value, str) or len(value) <= MOST_LISTED_CHARS
+    }
+    return {**asdict(run), "summary": summary}
 
 
 def _found(pages: Pages, run_id: str) -> Run:

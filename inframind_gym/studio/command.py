@@ -39,6 +39,13 @@ def studio(
         str | None,
         typer.Option(metavar="URL", help="Gateway to watch.", show_default=False),
     ] = None,
+    access_log: Annotated[
+        Path | None,
+        typer.Option(
+            help="Access log of that gateway (`inframind serve --record`): shows its requests.",
+            show_default=False,
+        ),
+    ] = None,
     export: Annotated[
         Path | None,
         typer.Option(
@@ -78,7 +85,7 @@ def studio(
                 written = write_static(pages, export, bundle)
                 say(f"wrote {export}: {written}. `python -m http.server -d {export}` serves it")
                 return
-            launcher = Launcher(store, Ways(provider, model, gateway, pool))
+            launcher = Launcher(store, Ways(provider, model, gateway, access_log, pool))
             app = make_app(pages, launcher, token=token, bundle=bundle)
             asks = "" if token is None else f", with the token of {TOKEN_VARIABLE}"
             say(f"studio on http://{host}:{port}{asks}; runs in {runs}")

@@ -46,7 +46,7 @@ def _write_data(pages: Pages, folder: Path) -> str:
         shutil.rmtree(folder)
     runs = pages.store.list_runs(most=MOST_RUNS)
     _write(folder / "info.json", pages.info([]))
-    _write(folder / "runs.json", {"runs": [asdict(run) for run in runs], "owned": []})
+    _write(folder / "runs.json", {"runs": pages.runs()[:MOST_RUNS], "owned": []})
     for run in runs:
         _write(folder / "runs" / f"{run.run_id}.json", asdict(run))
         _write(folder / "runs" / run.run_id / "events.json", pages.events(run.run_id))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from inframind_gym.configs import validate
@@ -36,12 +38,14 @@ class Ways:
         provider: name or URL of the models of teams.
         model: of the provider; None: its default.
         gateway: address of a gateway; None: there is none to watch.
+        access_log: its access log; None: requests are not shown.
         pool: name or file of a pool of live servers; None: there is none.
     """
 
     provider: str = "simulated"
     model: str | None = None
     gateway: str | None = None
+    access_log: Path | None = None
     pool: str | None = None
 
     def sources(self) -> list[str]:
@@ -126,23 +130,17 @@ class Launcher:
         thread.start()
         return log.run_id
 
-    def _player(
-        self, team: str, order: Any
-    ) -> tuple[Callable[[PacedLog], None], dict[str, Any]]:
+    def _player(self, team: str, order: Any) -> tuple[Callable[[PacedLog], None], dict[str, Any]]:
         """Return what plays an order, and what its run says of the way to the models."""
         if team == "pool":
             return pool.player(order, self.ways), {"provider": order.source}
         return teams.player(team, order, self.ways)
 
     def _carry_out(self, log: PacedLog, play: Callable[[PacedLog], None]) -> None:
-        """Play a run; whatever happens, it is finished in the file."""
+        """Play a run; whatever happens, its log finishes it in the file."""
         try:
-            with log:
+            with suppress(Stopped, InfraMindError), log:
                 play(log)
-        except Stopped:
-            pass
-        except Exception as error:
-            log.finish("failed", {"error": f"{type(error).__name__}: {error}"})
         finally:
             with self._lock:
                 self._running.pop(log.run_id, None)

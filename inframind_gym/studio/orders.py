@@ -18,8 +18,15 @@ from inframind_gym.envs.routing.config import DEFAULT_POOL, DEFAULT_WORKLOAD
 from inframind_gym.errors import unknown
 from inframind_gym.policies.coordination import registry as coordination
 from inframind_gym.policies.token_budget import registry as token_budget
-from inframind_gym.teams.assignment.names import ARRIVALS, ROUTERS, TIES, VARIANTS
-from inframind_gym.teams.assignment.names import Arrivals, Ties, Variant
+from inframind_gym.teams.assignment.names import (
+    ARRIVALS,
+    ROUTERS,
+    TIES,
+    VARIANTS,
+    Arrivals,
+    Ties,
+    Variant,
+)
 from inframind_gym.teams.coordination.faults import parse_fault
 from inframind_gym.teams.coordination.options import MOST_QUERY_CHARS
 from inframind_gym.teams.token_budget.order import MODES, Order

@@ -1,15 +1,20 @@
-"""Pools to watch: a simulated stream of queries, live servers, a gateway. All write these events:
+"""Pools to watch: a simulated stream of queries, live servers, a gateway.
 
-    servers     names, and where they are known GPUs and slots; unit of the clock
-    sample      state of every server at an instant "t" of the clock, in seconds
-    decision    of a simulation: the query, its call, and where it went
-    query       of a simulation: a query that is over
+All write these events:
+
+servers     names, and where they are known GPUs and slots; unit of the clock
+sample      state of every server at an instant "t" of the clock, in seconds
+decision    of a simulation: the query, its call, and where it went
+query       of a simulation: a query that is over
+request     of a gateway with its access log: a request that is over
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,6 +30,12 @@ if TYPE_CHECKING:
 SAMPLE_S: Final = 1.0  # of a simulation, between two samples
 _ENV_ID: Final = "InfraMind-Stream-v0"
 _DIGITS: Final = 3
+_MOST_TAIL_BYTES: Final = 2**20  # of an access log, between two looks
+_MOST_REQUESTS: Final = 50
+_REQUEST: Final = (  # what is shown of a request
+    *("asked", "model", "strategy", "http", "status", "attempts", "error"),
+    *("latency_s", "predicted_s", "budget_s", "input_toks", "output_toks"),
+)
 
 
 def player(order: PoolOrder, ways: Ways) -> Callable[[PacedLog], None]:
@@ -41,7 +52,7 @@ def player(order: PoolOrder, ways: Ways) -> Callable[[PacedLog], None]:
         return lambda log: _Stream(order, log).play()
     if order.source == "pool":
         return lambda log: _watch_pool(order, str(ways.pool), log)
-    return lambda log: _watch_gateway(order, str(ways.gateway), log)
+    return lambda log: _watch_gateway(order, ways, log)
 
 
 class _Stream:
@@ -228,16 +239,51 @@ def _watch_pool(order: PoolOrder, name: str, log: PacedLog) -> None:
         _until(order, log, look)
 
 
-def _watch_gateway(order: PoolOrder, url: str, log: PacedLog) -> None:
-    """Watch a gateway by its metrics, as `inframind top` does."""
+class _Tail:
+    """Lines that are added to an access log from now on.
+
+    Args:
+        path: the file; None, or one that is missing: there are none.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._at = path.stat().st_size if path is not None and path.is_file() else 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the newest whole lines since the last call, with what is shown of them."""
+        if self._path is None or not self._path.is_file():
+            return []
+        with self._path.open("rb") as file:
+            if self._path.stat().st_size < self._at:  # it was begun again
+                self._at = 0
+            file.seek(self._at)
+            whole = file.read(_MOST_TAIL_BYTES).rpartition(b"\n")[0]
+        self._at += len(whole) + bool(whole)
+        return [_shown(line) for line in whole.splitlines()[-_MOST_REQUESTS:]]
+
+
+def _shown(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+        return {key: found.get(key) for key in _REQUEST}
+    except (ValueError, AttributeError):
+        return {"error": "a line of the access log that cannot be read"}
+
+
+def _watch_gateway(order: PoolOrder, ways: Ways, log: PacedLog) -> None:
+    """Watch a gateway by its metrics, as `inframind top` does, and by its access log."""
     from inframind_gym.live.gateway.top import Look
 
+    url, tail = str(ways.gateway), _Tail(ways.access_log)
     first = Look(url)
     ((run, _),) = first.samples["inframind_router_info"]
     names = [dict(labels)["model"] for labels, _ in first.samples["inframind_server_up"]]
     log.append("servers", {"names": names, "about": dict(run), "clock": "wall"})
 
-    def look(_: float) -> dict[str, Any]:
+    def look(now_s: float) -> dict[str, Any]:
+        for request in tail.read():
+            log.append("request", {"t": round(now_s, _DIGITS), **request})
         try:
             return _seen(Look(url), names)
         except InfraMindError as error:  # it may come back

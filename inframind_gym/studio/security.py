@@ -1,8 +1,8 @@
 """Who is admitted to the studio, and the headers of its answers.
 
 Without a token the studio answers to names of this machine alone, so that no page elsewhere can
-reach it by a name of its own (DNS rebinding). With one, a browser hands it in once and gets a cookie
-that scripts cannot read and that other sites cannot send; other clients send
+reach it by a name of its own (DNS rebinding). With one, a browser hands it in once and gets a
+cookie that scripts cannot read and other sites cannot send; other clients send
 ``Authorization: Bearer TOKEN``. Pages of other origins are refused in either case.
 """
 

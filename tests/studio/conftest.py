@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,25 +75,35 @@ def until_over(client: TestClient, run_id: str, longest_s: float = 120.0) -> dic
 
 
 @pytest.fixture
-def address(studio: Studio) -> Iterator[str]:
-    """Serve a studio to a browser."""
-    if not CHROMIUM.exists():
-        pytest.skip(f"{CHROMIUM} is not installed (Debian: apt install chromium)")
-    if studio.bundle != BUNDLE:
-        pytest.skip("the page is not built (`make studio`)")
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(studio.app, port=port, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    last_s = time.monotonic() + 60.0
-    while not server.started:
-        assert time.monotonic() < last_s
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(10.0)
+def serve() -> Iterator[Callable[[Studio], str]]:
+    """Serve studios to a browser; returns the address of each."""
+    running: list[tuple[uvicorn.Server, threading.Thread]] = []
+
+    def start(studio: Studio) -> str:
+        if studio.bundle != BUNDLE:
+            pytest.skip("the page is not built (`make studio`)")
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(studio.app, log_level="error"))
+        arguments = {"sockets": [listening]}
+        thread = threading.Thread(target=server.run, kwargs=arguments, daemon=True)
+        running.append((server, thread))
+        thread.start()
+        last_s = time.monotonic() + 60.0
+        while not server.started:
+            assert time.monotonic() < last_s
+            time.sleep(0.05)
+        return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    yield start
+    for server, thread in running:
+        server.should_exit = True
+        thread.join(10.0)
+
+
+@pytest.fixture
+def address(studio: Studio, serve: Callable[[Studio], str]) -> str:
+    return serve(studio)
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ function options({ lines, xLabel, height = 200, decimals = 2, from, to, marks = 
     scales: { x: { time: false }, y: { range }, right: { range } },
     hooks: { draw: [drawMarks] },
     axes: [
-      { ...axis, size: 44, label: xLabel, labelSize: 18, labelFont: font, labelGap: 0 },
+      { ...axis, size: 30, label: xLabel, labelSize: 16, labelFont: font, labelGap: 0 },
       axis,
       ...(lines.some((line) => line.right) ? [{ ...axis, scale: "right", side: 1 as const, grid: { show: false } }] : []),
     ],
@@ -89,7 +89,8 @@ export function Chart(props: Props) {
   const box = useRef<HTMLDivElement>(null), plot = useRef<uPlot>(undefined);
   const [width, setWidth] = useState(0), [theme, setTheme] = useState(0), [at, setAt] = useState<number | null>(null);
   const { title, x, lines, xLabel, decimals = 2 } = props;
-  const last = x.length - 1, place = at !== null && at <= last ? at : last;
+  const last = x.length - 1, place = at !== null && at <= last ? at : null;
+  const valueOf = (line: Line) => (place === null ? line.values.findLast((value) => value !== null) : line.values[place]);
   useEffect(() => {
     const watch = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
     watch.observe(box.current!);
@@ -110,7 +111,7 @@ export function Chart(props: Props) {
   }, [width, theme, shape]);
   useEffect(() => plot.current?.setData([x, ...lines.map((line) => line.values)]), [x, lines]);
   const summary = x.length
-    ? `${title}: ${x.length} points over ${xLabel}. Last: ${lines.map((line) => `${line.label} ${shown(line.values[last], decimals)}`).join(", ")}.`
+    ? `${title}: ${x.length} points over ${xLabel}. Last: ${lines.map((line) => `${line.label} ${shown(valueOf(line), decimals)}`).join(", ")}.`
     : `${title}: nothing yet.`;
   return (
     <figure className="chart">
@@ -119,10 +120,10 @@ export function Chart(props: Props) {
         {lines.map((line) => (
           <span key={line.label}>
             <i className={`swatch ${line.dash ? "dashed" : ""}`} style={{ background: `var(${line.colour})` }} />
-            {line.label} <b>{shown(line.values[place], decimals)}</b>
+            {line.label} <b>{shown(valueOf(line), decimals)}</b>
           </span>
         ))}
-        {at !== null && x.length > 0 && <span className="grey">at {shown(x[place])}</span>}
+        {place !== null && <span className="grey">at {shown(x[place])}</span>}
       </div>
       <div ref={box} role="img" aria-label={summary} />
       {x.length > 0 && (

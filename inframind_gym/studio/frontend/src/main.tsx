@@ -9,10 +9,12 @@ import { TeamPage } from "./pages/team";
 import { ErrorNote, TITLES, useHash } from "./ui";
 import "./studio.css";
 
+const NAME = /^[0-9a-f]+$/; // of a run
+
 function Content({ path, info }: { path: string[]; info: Info }) {
   const [first = "pool", second, third] = path;
-  if (first === "run" && second) return <RunPage key={second} id={second} />;
-  if (first === "compare" && third) return <Compare first={second} second={third} />;
+  if (first === "run" && NAME.test(second ?? "")) return <RunPage key={second} id={second} />;
+  if (first === "compare" && NAME.test(second ?? "") && NAME.test(third ?? "")) return <Compare first={second} second={third} />;
   if (first === "boards") return <Boards name={second} />;
   if (first in TITLES) return <TeamPage key={first} team={first} info={info} />;
   return <p>There is no such page. <a href="#/pool">Go to the pool.</a></p>;

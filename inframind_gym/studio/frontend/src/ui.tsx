@@ -76,7 +76,7 @@ export function Table<T>({ label, columns, rows, keyOf, empty = "Nothing yet." }
   return (
     <div className="scroll" tabIndex={0} role="region" aria-label={label}>
       <table>
-        <thead><tr>{columns.map((c, i) => <th key={i} scope="col" className={className(c)}>{c.head}</th>)}</tr></thead>
+        <thead><tr>{columns.map((c, i) => (c.head ? <th key={i} scope="col" className={className(c)}>{c.head}</th> : <td key={i} />))}</tr></thead>
         <tbody>
           {rows.map((row, i) => (
             <tr key={keyOf ? keyOf(row, i) : i}>{columns.map((c, k) => <td key={k} className={className(c)}>{c.cell(row, i)}</td>)}</tr>

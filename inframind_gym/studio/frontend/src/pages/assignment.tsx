@@ -61,6 +61,7 @@ export function AssignmentView({ run, events }: View) {
           ["corrections", `${count((s) => s.row_shift !== null)} / ${count((s) => s.load_penalty > 0)} / ${count((s) => s.cooled_down)}`, "another row of the table chose otherwise / penalised / cooled down"],
         ]}
       />
+      <h2>Training, task by task</h2>
       <div className="panels">
         <Chart title="Rewards" x={x} xLabel="task" lines={panels.rewards} from={0} to={1} />
         <Chart title="Quality scores of the judge" x={x} xLabel="task" lines={panels.scores} from={0} to={1} />
@@ -71,7 +72,7 @@ export function AssignmentView({ run, events }: View) {
       </div>
       <Bars title="Load states when a task was assigned" rows={STATES.map((state, i) => [state.replace("_", " "), count((s) => s.load_state === state) / steps.length, i ? 1 : 0])} text={percent} />
       {learns && (
-        <section aria-label="what was learned">
+        <section>
           <h2>Routing policy</h2>
           <p className="hint">The best action that was tried, by task type and load state. A choice that differs from the balanced one is bold.</p>
           <Table
@@ -113,8 +114,8 @@ function Heat({ state, table }: { state: string; table: Table_ }) {
       <div className="scroll" tabIndex={0} role="region" aria-label={`values while ${state.replace("_", " ")}`}>
         <table>
           <thead>
-            <tr><th />{AGENTS.map((agent) => <th key={agent} colSpan={2} scope="colgroup" className="left">{agent}</th>)}</tr>
-            <tr><th />{AGENTS.flatMap((agent) => PROVIDERS.map((provider) => <th key={agent + provider} scope="col" className="left">{provider}</th>))}</tr>
+            <tr><td />{AGENTS.map((agent) => <th key={agent} colSpan={2} scope="colgroup" className="heat">{agent}</th>)}</tr>
+            <tr><td />{AGENTS.flatMap((agent) => PROVIDERS.map((provider) => <th key={agent + provider} scope="col" className="heat">{provider}</th>))}</tr>
           </thead>
           <tbody>
             {TYPES.map((type, r) => (

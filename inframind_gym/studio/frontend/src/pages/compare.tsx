@@ -40,9 +40,10 @@ export function Compare({ first, second }: { first: string; second: string }) {
       <h1>A and B</h1>
       <div className="two">{[a.run, b.run].map((run, i) => <Side key={i} letter={"AB"[i]} run={run} />)}</div>
       <ErrorNote error={found.error} />
+      <h2>Curves</h2>
       <Chart title={isBudget ? "Quality over tokens" : "Mean adjusted reward so far"} x={x} xLabel={isBudget ? "tokens spent" : "task"} lines={lines} height={260} from={0} to={isBudget ? 100 : 1} marks={ends} decimals={isBudget ? 1 : 3} />
       {ends.length > 0 && (
-        <section aria-label="cut-offs">
+        <section>
           <h2>Cut-offs</h2>
           <Table label="cut-offs" rows={ends} columns={[{ head: "run and reason", left: true, cell: (mark) => mark.label }, { head: "after tokens", cell: (mark) => whole(mark.x) }]} />
         </section>

@@ -46,20 +46,20 @@ export function CoordinationView({ run, events }: View) {
       />
       {refused && <p className="error">{refused.reason}</p>}
       {answer && (
-        <section aria-label="answer">
+        <section>
           <h2>Answer</h2>
           <p className="card answer">{answer.content}</p>
         </section>
       )}
       <div className="two">
-        <section aria-label="sources">
+        <section>
           <h2>Sources{answer?.attribution === "given" && " (not cited)"}</h2>
           {documents.length ? (
             <ol className="sources">{documents.map((doc) => <li key={doc.doc_id}><details><summary>{doc.source}</summary><p>{doc.text}</p></details></li>)}</ol>
           ) : <p className="hint">{answer ? "None." : "Nothing yet."}</p>}
           {withheld.length > 0 && <p className="hint">Withheld: {withheld.map((one) => `${one.doc_id} (${one.reason})`).join(", ")}</p>}
         </section>
-        <section aria-label="validation">
+        <section>
           <h2>Validation</h2>
           {verdict ? (
             <>
@@ -71,7 +71,7 @@ export function CoordinationView({ run, events }: View) {
           <Meter label="context" share={context / limit} text={`${whole(context)} of ${whole(limit)} tokens${answer?.context_trimmed ? ", trimmed" : ""}`} />
         </section>
       </div>
-      <section aria-label="trace">
+      <section>
         <h2>Trace</h2>
         <Lanes label="decisions by agent" lanes={LANES} spans={spans} end={end} unit="s" />
         {failures.map((failure, i) => <p key={i} className="error">{failure.agent} failed ({failure.failure}): {failure.message}</p>)}
@@ -89,7 +89,7 @@ export function CoordinationView({ run, events }: View) {
         />
       </section>
       <div className="two">
-        <section aria-label="calls">
+        <section>
           <h2>Calls of the model</h2>
           <Table
             label="calls of the model" rows={calls}
@@ -102,7 +102,7 @@ export function CoordinationView({ run, events }: View) {
             ]}
           />
         </section>
-        <section aria-label="handoffs">
+        <section>
           <h2>Handoffs</h2>
           <Table
             label="handoffs" rows={(answer?.handoffs ?? []) as Handoff[]}

@@ -16,6 +16,7 @@ export function PoolView({ run, events }: View) {
   const servers = useMemo(() => events.find((event) => event.kind === "servers")?.data, [events]);
   const samples = useMemo(() => data<Sample>("sample"), [events]);
   const decisions = useMemo(() => data<any>("decision"), [events]);
+  const requests = useMemo(() => data<any>("request"), [events]);
   const queries = useMemo(() => data<any>("query"), [events]);
   const every = Math.ceil(samples.length / MOST_POINTS) || 1;
   const kept = useMemo(() => samples.filter((_, i) => i % every === 0 || i === samples.length - 1), [samples, every]);
@@ -27,6 +28,7 @@ export function PoolView({ run, events }: View) {
   if (!servers || !samples.length) return <p className="hint">Waiting for the first look at the servers…</p>;
   const now = samples[samples.length - 1], before = samples[samples.length - 2];
   const isSimulated = servers.clock === "simulated", deepest = Math.max(8, ...samples.map((sample) => Math.max(...sample.waiting)));
+  const peak = names.map((_, m) => Math.max(...samples.map((sample) => sample.waiting[m])));
   const rate = (of: (sample: Sample) => number) => (before ? (of(now) - of(before)) / (now.t - before.t) : 0);
   const share = (count?: number) => (now.done && count !== undefined ? percent(count / now.done) : "–");
   const routed = names.map((_, m) => now.decisions?.[m] ?? decisions.filter((one) => one.server === m).length);
@@ -51,7 +53,7 @@ export function PoolView({ run, events }: View) {
           { head: "server", left: true, cell: (name) => <b>{name}</b> },
           { head: "state", left: true, cell: (_, m) => <ServerState sample={now} m={m} /> },
           { head: "running", left: true, cell: (_, m) => <Meter label="running" share={now.running[m] / (servers.slots?.[m] ?? Math.max(8, now.running[m]))} text={servers.slots ? `${now.running[m]}/${servers.slots[m]}` : String(now.running[m])} /> },
-          { head: "waiting", left: true, cell: (_, m) => <Meter label="waiting" tone="--c1" share={now.waiting[m] / deepest} text={String(now.waiting[m])} /> },
+          { head: "waiting", left: true, cell: (_, m) => <Meter label="waiting" tone="--c1" share={now.waiting[m] / deepest} text={`${now.waiting[m]}, most ${peak[m]}`} /> },
           { head: "KV cache", left: true, cell: (_, m) => <Meter label="KV cache" tone="--c2" share={now.kv[m]} text={percent(now.kv[m])} /> },
           ...(routed.some(Boolean) ? [{ head: "decisions", cell: (_: string, m: number) => whole(routed[m]) }] : []),
           ...(now.failed ? [{ head: "failed", cell: (_: string, m: number) => whole(now.failed![m]) }] : []),
@@ -63,9 +65,27 @@ export function PoolView({ run, events }: View) {
         <Chart title="Running calls" x={x} xLabel={xLabel} lines={running} from={0} to={4} decimals={0} />
         <Chart title="KV cache in use, %" x={x} xLabel={xLabel} lines={cache} from={0} to={10} decimals={1} />
       </div>
+      {requests.length > 0 && (
+        <section>
+          <h2>Last requests</h2>
+          <Table
+            label="requests" rows={requests.slice(-FEED).reverse()}
+            columns={[
+              { head: "at s", cell: (r) => r.t.toFixed(0) },
+              { head: "asked for", left: true, cell: (r) => r.asked ?? "" },
+              { head: "goes to", left: true, cell: (r) => [r.model, r.strategy].filter(Boolean).join(", ") || "–" },
+              { head: "latency s", cell: (r) => r.latency_s?.toFixed(2) ?? "" },
+              { head: "expected s", cell: (r) => r.predicted_s?.toFixed(2) ?? "" },
+              { head: "budget s", cell: (r) => r.budget_s ?? "" },
+              { head: "tokens", cell: (r) => (r.output_toks === null || r.output_toks === undefined ? "" : `${r.input_toks} + ${r.output_toks}`) },
+              { head: "outcome", left: true, wrap: true, cell: (r) => r.error ?? `${r.status ?? ""} ${r.http ?? ""}` },
+            ]}
+          />
+        </section>
+      )}
       {isSimulated && (
         <div className="two">
-          <section aria-label="decisions">
+          <section>
             <h2>Last decisions</h2>
             <Table
               label="decisions" rows={decisions.slice(-FEED).reverse()}
@@ -78,7 +98,7 @@ export function PoolView({ run, events }: View) {
               ]}
             />
           </section>
-          <section aria-label="queries">
+          <section>
             <h2>Last queries</h2>
             <Table
               label="queries" rows={queries.slice(-FEED).reverse()}

@@ -13,7 +13,7 @@ interface Trace {
 }
 const agentOf = (trace: Trace) => AGENTS.indexOf(trace.agent);
 export const tracesOf = (events: Event[]) => events.filter((event) => event.kind === "trace").map((event) => event.data as Trace);
-export const cutoffs = (traces: Trace[]) => traces.filter((trace) => trace.cutoff_reason).map((trace) => ({ x: trace.cumulative_tokens, label: trace.cutoff_reason }));
+export const cutoffs = (traces: Trace[]) => traces.filter((trace) => trace.cutoff_reason).map((trace) => ({ x: trace.cumulative_tokens, label: trace.action + (trace.action === trace.cutoff_reason ? "" : ` (${trace.cutoff_reason})`) }));
 
 export function TokenBudgetView({ run, events }: View) {
   const traces = useMemo(() => tracesOf(events), [events]);
@@ -50,7 +50,7 @@ export function TokenBudgetView({ run, events }: View) {
           ...(run.summary?.true_quality === undefined ? [] : [["true quality", run.summary.true_quality.toFixed(0), "of the simulation; the team does not see it"] as [string, string, string]]),
         ]}
       />
-      <section aria-label="budget">
+      <section>
         <h2>Budget</h2>
         <StackedBar
           label="budget" total={budget}
@@ -73,7 +73,7 @@ export function TokenBudgetView({ run, events }: View) {
         <Chart title="Quality over tokens" x={x} xLabel="tokens spent" lines={curve} decimals={1} from={0} to={100} marks={marks} />
         <Chart title="ROI by agent, points per 1,000 tokens" x={x} xLabel="tokens spent" lines={roi} from={0} />
       </div>
-      <section aria-label="trace">
+      <section>
         <h2>Trace</h2>
         <Table
           label="trace" rows={traces}
@@ -90,7 +90,7 @@ export function TokenBudgetView({ run, events }: View) {
         />
       </section>
       {run.summary?.output && (
-        <section aria-label="output">
+        <section>
           <h2>Output</h2>
           <pre className="card output">{run.summary.output}</pre>
           {cost && <p className="hint">{whole(cost.tokens)} of {whole(cost.budget)} tokens, {whole(cost.unspent)} returned, {(run.summary.cost_usd ?? 0).toFixed(4)} USD.</p>}
