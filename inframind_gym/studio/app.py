@@ -11,7 +11,7 @@
 | ``WS /api/runs/ID/events?after=N`` | the same as they happen, in batches, then the run |
 | ``GET /api/compare/A/B`` | two runs of a team side by side |
 | ``GET /api/boards`` | results folders |
-| ``GET /api/boards/NAME/report`` | the report of one, an HTML page |
+| ``GET /api/boards/NAME/report?episodes=N`` | the report of one, an HTML page |
 | ``POST /api/session`` | body: token; gives a browser its cookie |
 
 A run belongs to the server: it goes on when pages are closed.
@@ -57,6 +57,7 @@ _POLL_S: Final = 0.1
 _UNKNOWN_RUN: Final = 4404  # codes of a WebSocket that is closed
 _REFUSED: Final = 4403
 
+Episodes = Annotated[int, Query(ge=0, le=EPISODES, description="That are played again.")]
 After = Annotated[int, Query(ge=0, description="Number of the last event that is known.")]
 
 
@@ -191,9 +192,9 @@ def _reading(pages: Pages, launcher: Launcher, token: str | None) -> APIRouter:
         return pages.boards.listed()
 
     @router.get("/boards/{name}/report")
-    def report(name: str) -> HTMLResponse:
+    def report(name: str, episodes: Episodes = 0) -> HTMLResponse:
         try:
-            html = pages.boards.report(name, EPISODES)
+            html = pages.boards.report(name, episodes)
         except ConfigError as error:
             raise HTTPException(404, str(error)) from None
         policy = REPORT_POLICY.format(scripts=script_hashes(html))

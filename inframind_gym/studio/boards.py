@@ -49,7 +49,7 @@ class Boards:
 
     def listed(self) -> list[dict[str, Any]]:
         """Return what the page lists of each folder: name, suite, policies, finished cells."""
-        rows = []
+        rows: list[dict[str, Any]] = []
         for name, folder in self.find().items():
             try:
                 header = read_header(folder)

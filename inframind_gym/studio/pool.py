@@ -97,7 +97,7 @@ class _Stream:
         while not over:
             context = env.context()
             self._keep_pace(float(context["time_s"]), began_s)
-            action = policy.act_batch(observation[None], context[None], row)[0]
+            action = policy.act_batch(observation[None], np.array([context]), row)[0]
             self._decided(context, np.atleast_1d(action))
             observation, _, over, _, _ = env.step(action)
             ended = env.completed()

@@ -161,8 +161,8 @@ def test_pages_have_no_faults_that_axe_finds(studio: Studio, address: str, page:
             page.wait_for_timeout(500)
             page.evaluate(AXE.read_text(encoding="utf-8"))
             for fault in page.evaluate("axe.run()")["violations"]:
-                found.append((scheme, path, fault["id"], fault["nodes"][0]["html"][:120]))
-    assert not found
+                found.append(f"{scheme} {path} {fault['id']}: {fault['nodes'][0]['html'][:120]}")
+    assert not found, "\n".join(found)
 
 
 def test_pages_are_used_with_the_keyboard(studio: Studio, address: str, page: Any) -> None:

@@ -46,7 +46,9 @@ export const get = async (path: string): Promise<Json> => read(await fetch(`api/
 export const post = async (path: string, body: Json = {}): Promise<Json> =>
   read(await fetch(`api/${path}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) }));
 
-export const reportPath = (name: string) => `api/boards/${encodeURIComponent(name)}/report${isStatic ? ".html" : ""}`;
+// A report comes at once; with episodes it takes the time to play them again.
+export const reportPath = (name: string, episodes: number) =>
+  `api/boards/${encodeURIComponent(name)}/report${isStatic ? ".html" : `?episodes=${episodes}`}`;
 
 export interface Loaded<T> {
   value?: T;

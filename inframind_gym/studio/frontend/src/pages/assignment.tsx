@@ -58,7 +58,9 @@ export function AssignmentView({ run, events }: View) {
           ["imbalance", last.imbalance.toFixed(2), "spread of the agents' shares of recent work over their mean"],
           ["load", last.next_load_state.replace("_", " ")],
           ["cost", `${steps.reduce((sum, s) => sum + s.cost_usd, 0).toFixed(4)} USD`, "of the agents' answers, without the judge's"],
-          ["corrections", `${count((s) => s.row_shift !== null)} / ${count((s) => s.load_penalty > 0)} / ${count((s) => s.cooled_down)}`, "another row of the table chose otherwise / penalised / cooled down"],
+          ["row shifts", count((s) => s.row_shift !== null), "tasks that went elsewhere because an agent was hot"],
+          ["penalties", count((s) => s.load_penalty > 0), "tasks whose agent had more than its fair share"],
+          ["cool-downs", count((s) => s.cooled_down), "times that a hot agent was no longer hot after a task"],
         ]}
       />
       <h2>Training, task by task</h2>

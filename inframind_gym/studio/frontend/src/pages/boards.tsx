@@ -3,6 +3,7 @@ import { useState } from "react";
 import { isStatic, reportPath, useGet } from "../api";
 import { ErrorNote, Table } from "../ui";
 
+const EPISODES = 12;
 interface Folder { name: string; suite: string; kind: string; policies: string[]; cells: number; planned: number; started: string; error?: string }
 
 export function Boards({ name }: { name?: string }) {
@@ -31,15 +32,20 @@ export function Boards({ name }: { name?: string }) {
 }
 
 function Board({ name }: { name: string }) {
-  const [isThere, set] = useState(false), path = reportPath(name);
+  const [isThere, set] = useState(false), [episodes, setEpisodes] = useState(0), path = reportPath(name, episodes);
+  const play = () => {
+    set(false);
+    setEpisodes(EPISODES);
+  };
   return (
     <>
       <p className="crumbs"><a href="#/boards">Boards</a> / {name}</p>
       <div className="heading">
         <h1>{name}</h1>
+        {!isStatic && <button onClick={play} disabled={episodes > 0}>Show episodes</button>}
         <a className="button" href={path} target="_blank" rel="noreferrer">Open alone</a>
       </div>
-      {!isThere && !isStatic && <p className="hint" role="status">Episodes are played again; the first time this takes seconds.</p>}
+      {!isThere && !isStatic && <p className="hint" role="status">{episodes ? "Worst and median episodes are played again, bit by bit: this takes a while, the first time." : "Reading the board…"}</p>}
       <iframe title={`report of ${name}`} src={path} sandbox="allow-scripts" onLoad={() => set(true)} />
     </>
   );
