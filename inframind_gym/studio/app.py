@@ -33,7 +33,7 @@ from pydantic import BaseModel, Field
 from starlette.websockets import WebSocketDisconnect
 
 import inframind_gym
-from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.errors import ConfigError, InfraMindError, shortened
 from inframind_gym.studio.boards import Boards, script_hashes
 from inframind_gym.studio.launch import BusyError, Launcher
 from inframind_gym.studio.orders import choices, defaults
@@ -50,8 +50,8 @@ from inframind_gym.teams.token_budget.server import of_limited_size, refusal
 
 BUNDLE: Final = Path(__file__).with_name("static")
 MOST_EVENTS: Final = 500  # of a batch
-MOST_LISTED: Final = 300  # runs, and characters of a text
-MOST_LISTED_CHARS: Final = 300
+MOST_LISTED: Final = 300  # runs
+MOST_LISTED_CHARS: Final = 300  # of a text in the list
 EPISODES: Final = 12  # of a report
 _POLL_S: Final = 0.1
 _UNKNOWN_RUN: Final = 4404  # codes of a WebSocket that is closed
@@ -101,7 +101,7 @@ class Pages:
         self.store, self.boards = store, boards
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return the newest runs, without the long texts of what came of them."""
+        """Return the newest runs, their long texts cut."""
         return [_brief(run) for run in self.store.list_runs(most=MOST_LISTED)]
 
     def run(self, run_id: str) -> Run:
@@ -277,12 +277,14 @@ async def _left(socket: WebSocket) -> None:
 
 
 def _brief(run: Run) -> dict[str, Any]:
-    summary = run.summary and {
-        key: value
-        for key, value in run.summary.items()
-        if not isinstance(value, str) or len(value) <= MOST_LISTED_CHARS
-    }
-    return {**asdict(run), "summary": summary}
+    """Return a run whose long texts are cut."""
+    told = asdict(run)
+    for part in ("settings", "summary"):
+        told[part] = told[part] and {
+            key: shortened(value, MOST_LISTED_CHARS) if isinstance(value, str) else value
+            for key, value in told[part].items()
+        }
+    return told
 
 
 def _found(pages: Pages, run_id: str) -> Run:

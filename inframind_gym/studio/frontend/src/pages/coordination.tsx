@@ -84,7 +84,7 @@ export function CoordinationView({ run, events }: View) {
             { head: "passages", cell: (d) => d.docs },
             { head: "pending", cell: (d) => d.pending },
             { head: "context", cell: (d) => whole(d.context_tokens) },
-            { head: "open then", left: true, wrap: true, cell: (d) => d.open.join(", ") },
+            { head: "open then", left: true, wrap: true, cell: (d) => <span className="clamp" title={d.open.join(", ")}>{d.open.join(", ")}</span> },
           ]}
         />
       </section>
