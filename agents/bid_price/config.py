@@ -56,6 +56,8 @@ class BidPriceConfig(StrictModel):
     env: WorldChoice = WorldChoice()  # of the training; a checkpoint is for its workload and pool
     # recipes of one call alone, as `inframind serve` routes them
     single_calls: bool = Field(default=False, exclude_if=lambda single_calls: not single_calls)
+    # GPU-seconds of full steps that a query may take in the mean, as the track `cost` caps them
+    work_cap_s: Positive | None = Field(default=None, exclude_if=lambda cap_s: cap_s is None)
     rows: PositiveInt = 480  # episodes that run in lockstep
     idle_rate_per_min: Positive = 0.05  # arrival rate at which queries hardly ever meet
     survey: Annotated[tuple[SurveyRound, ...], Field(min_length=1)] = (

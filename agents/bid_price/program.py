@@ -5,6 +5,8 @@ so that most are right in time and the servers can do the work. The dual variabl
 price of its time at that rate. Calls slow those of other models on the same GPU, so the program is
 solved a few times, each time with the slowdown by the calls that the last solution keeps in flight,
 and for every set of models: to leave a model out makes others faster, which no dual variable shows.
+Where the GPU-seconds of a query are capped, the cap is one more row, and its dual variable is the
+price of a GPU-second, which every server's time costs on top.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ class Plan(NamedTuple):
 
     value: float  # right answers in time, a query
     price: NDArray[np.float64]  # (M,) of a second of a slot, in right answers
+    work_price: NDArray[np.float64]  # (M,) of the GPU-seconds of such a second
     in_flight: NDArray[np.float64]  # (M,) mean calls
 
 
@@ -73,6 +76,15 @@ def demand_of(
     return Demand(share, mean, budgets_s, count / count.sum())
 
 
+def work_of_slots(known: Estimates, gpus: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the GPU-seconds (M,) of a second of a slot of models that have so many (M,) GPUs.
+
+    A slot has its share of a full batch, in which a call takes longer than alone.
+    """
+    work: NDArray[np.float64] = gpus * np.exp(known.slowdown[:, -1]) / known.slots
+    return work
+
+
 def slowdown_of(known: Estimates, in_flight: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the factor (M,) by which calls are longer, with so many (M,) in flight in the mean."""
     models = len(known.slots)
@@ -92,10 +104,18 @@ class PriceProgram:
         allowed: recipes that need no other models.
         demand: kinds of queries.
         choice: numbers of the choice beside the prices.
+        work: (M,) GPU-seconds of a second of a slot.
+        cap_s: GPU-seconds that a query may take in the mean.
     """
 
     def __init__(
-        self, known: Estimates, allowed: NDArray[np.int64], demand: Demand, choice: ChoiceConfig
+        self,
+        known: Estimates,
+        allowed: NDArray[np.int64],
+        demand: Demand,
+        choice: ChoiceConfig,
+        work: NDArray[np.float64],
+        cap_s: float,
     ) -> None:
         domains = np.flatnonzero(demand.share)
         tables = {n: getattr(known, n)[np.ix_(domains, allowed)] for n in BY_RECIPE}
@@ -109,6 +129,7 @@ class PriceProgram:
         work_s = self.known.work_s[:, None, None] * self._weight[..., None]
         self._work_s = work_s.reshape(-1, work_s.shape[-1])  # (n, M)
         kinds = int(np.prod(shape[:-1]))
+        self._work, self._cap_s = work, cap_s
         self._once = sparse.kron(sparse.eye(kinds), np.ones((1, len(allowed)))).tocsr()
 
     def _on_time(self, slow: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -135,11 +156,16 @@ class PriceProgram:
         for _ in range(rounds + 1):
             worth = self._right * (late + (1.0 - late) * self._on_time(slow))
             load = self._work_s * (rate_per_min / 60.0)
-            matrix = sparse.vstack([self._once, sparse.csr_matrix((load * slow).T)]).tocsr()
-            limit = np.concatenate([np.ones(self._once.shape[0]), known.slots])
-            value, x, dual = maximise(((worth + _SKIP) * self._weight).ravel(), matrix, limit)
-            price = dual[self._once.shape[0] :] * slow * (rate_per_min / 60.0)
-            plan = Plan(value - _SKIP, price, load.T @ x * slow)
+            rows, limit = [self._once, sparse.csr_matrix((load * slow).T)], [known.slots]
+            if np.isfinite(self._cap_s):
+                rows.append(sparse.csr_matrix(self._work_s @ self._work))
+                limit.append(np.array([self._cap_s]))
+            bounds = np.concatenate([np.ones(self._once.shape[0]), *limit])
+            matrix = sparse.vstack(rows).tocsr()
+            value, x, dual = maximise(((worth + _SKIP) * self._weight).ravel(), matrix, bounds)
+            of_slots, of_work = np.split(dual[self._once.shape[0] :], [len(slow)])
+            price = of_slots * slow * (rate_per_min / 60.0)
+            plan = Plan(value - _SKIP, price, of_work.sum() * self._work, load.T @ x * slow)
             slow = np.sqrt(slow * slowdown_of(known, plan.in_flight))
         return plan
 
@@ -152,17 +178,25 @@ class Planner:
         needs: (R,) bit masks of the models that they use.
         demand: kinds of queries.
         choice: numbers of the choice beside the prices.
+        work: (M,) GPU-seconds of a second of a slot, without a cap not looked at.
+        cap_s: GPU-seconds that a query may take in the mean.
     """
 
     def __init__(
-        self, known: Estimates, needs: NDArray[np.uint32], demand: Demand, choice: ChoiceConfig
+        self,
+        known: Estimates,
+        needs: NDArray[np.uint32],
+        demand: Demand,
+        choice: ChoiceConfig,
+        work: NDArray[np.float64],
+        cap_s: float = np.inf,
     ) -> None:
         models = len(known.slots)
         self._slots, self._programs = known.slots, dict[int, PriceProgram]()
         for chosen in range(1, 1 << models):
             allowed = np.flatnonzero((needs & np.uint32(~chosen & (1 << models) - 1)) == 0)
             if len(allowed):
-                self._programs[chosen] = PriceProgram(known, allowed, demand, choice)
+                self._programs[chosen] = PriceProgram(known, allowed, demand, choice, work, cap_s)
 
     def _inside(self, chosen: int) -> NDArray[np.float64]:
         """Return 1.0 (M,) for the models of a set, which is given as a bit mask."""
@@ -179,7 +213,7 @@ class Planner:
         best = max(finalists, key=lambda chosen: value(chosen, _ROUNDS))
         program = self._programs[best]
         plan = program.solve(rate_per_min, full[best], _ROUNDS)
-        price = np.maximum(plan.price, _harm(program.known, plan))
+        price = np.maximum(plan.price, _harm(program.known, plan)) + plan.work_price
         return plan._replace(price=np.where(self._inside(best) > 0.0, price, TOO_DEAR))
 
     def capacity_per_min(self) -> float:

@@ -261,7 +261,8 @@ class Trainer:
 
     def _priced(self, model: BidPriceModel) -> BidPriceModel:
         """Return the model with prices by linear programming."""
-        config, domain = self.config, np.array(environment(1, self._env).simulation.tasks.domain)
+        config, made = self.config, environment(1, self._env).simulation
+        domain = np.array(made.tasks.domain)
         ease = model.ease(self.spec.task_embeddings)
         demand = program.demand_of(
             np.bincount(domain, minlength=len(DOMAINS)) / len(domain),
@@ -269,8 +270,13 @@ class Trainer:
             self.spec.budget_tiers_s,
             config.choice.patience_s,
         )
-        planner = program.Planner(model.known, model.recipes.needs, demand, config.choice)
+        gpus = np.array([len(one.all_gpus) for one in made.pool.models], np.float64)
+        work = program.work_of_slots(model.known, gpus)
+        known = model.known, model.recipes.needs, demand, config.choice, work
+        planner = program.Planner(*known)
         rates = planner.capacity_per_min() * np.array(config.loads)
+        if config.work_cap_s is not None:
+            planner = program.Planner(*known, config.work_cap_s)
         plans = [planner.plan(rate) for rate in rates.tolist()]
         prices = program.prices_of(plans, model.known.slots, config.choice)
         return replace(model, prices=prices, rates_per_min=rates)

@@ -138,11 +138,8 @@ CellT = TypeVar("CellT", bound=BaseCell)
 
 
 def in_order(place: Place) -> Place:
-    """Return a place as it is sorted: "tiers" after all budgets, numbers in names as numbers."""
-    return tuple(
-        float("inf") if value == "tiers" else _natural(value) if isinstance(value, str) else value
-        for value in place
-    )
+    """Return a place as it is sorted: numbers before names, numbers in names as numbers."""
+    return tuple((1, *_natural(value)) if isinstance(value, str) else (0, value) for value in place)
 
 
 def _natural(name: str) -> tuple[str | int, ...]:

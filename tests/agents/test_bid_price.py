@@ -23,6 +23,7 @@ from agents.bid_price.program import (
     PriceProgram,
     demand_of,
     prices_of,
+    work_of_slots,
 )
 from agents.bid_price.survey import Played, Surveyed, candidates, surveyed, worth_keeping
 from inframind_gym.policies.bid_price.model import Estimates, Prices, between, choose
@@ -151,11 +152,12 @@ ONE_KIND = Demand(
     budget_share=np.ones(1),
 )
 FREE = ChoiceConfig(load=0.5, late_value=0.0, patience_s=1e9, doubt=0.0)
+WORK = work_of_slots(FAST_AND_SLOW, np.array([1.0, 2.0]))
 
 
 def test_prices_make_queries_indifferent_between_the_recipes_that_share_a_server() -> None:
     """The slow server does 4 seconds of work a second: 12 of 20 queries a minute, at 20 s each."""
-    planner = Planner(FAST_AND_SLOW, NEEDS, ONE_KIND, FREE)
+    planner = Planner(FAST_AND_SLOW, NEEDS, ONE_KIND, FREE, WORK)
     light, full = planner.plan(6.0), planner.plan(20.0)
     assert light.value == pytest.approx(0.95, abs=1e-6)
     assert light.in_flight == pytest.approx([0.0, 2.0]) and light.price[1] == pytest.approx(0.0)
@@ -170,15 +172,27 @@ def test_prices_make_queries_indifferent_between_the_recipes_that_share_a_server
     assert planner.capacity_per_min() == pytest.approx(12.0 / share, rel=0.01)
 
 
+def test_a_cap_on_gpu_seconds_is_a_price_on_all_servers() -> None:
+    """A call of 1 s on a quarter of a GPU, or of 20 s on two quarters: half of each at 5.125 s."""
+    assert pytest.approx([0.25, 0.5]) == WORK
+    plan = Planner(FAST_AND_SLOW, NEEDS, ONE_KIND, FREE, WORK, 5.125).plan(6.0)
+    assert plan.value == pytest.approx(0.5 * 0.95 + 0.5 * 0.5, abs=1e-6)
+    second = 0.45 / (10.0 - 0.25)  # what a GPU-second is worth
+    assert plan.work_price == pytest.approx(second * WORK, abs=1e-9)
+    assert plan.price == pytest.approx(plan.work_price)
+    ample = Planner(FAST_AND_SLOW, NEEDS, ONE_KIND, FREE, WORK, 10.1).plan(6.0)
+    assert ample.value == pytest.approx(0.95, abs=1e-6) and not ample.work_price.any()
+
+
 def test_a_model_that_slows_a_better_one_is_left_out() -> None:
     """The fast model would make calls of the slow one e times as long, too long for the budget."""
     slowdown = np.zeros((2, 3))
     slowdown[1, 0] = 3.0
     known = FAST_AND_SLOW._replace(slowdown=slowdown)
-    plan = Planner(known, NEEDS, ONE_KIND, FREE).plan(11.0)
+    plan = Planner(known, NEEDS, ONE_KIND, FREE, WORK).plan(11.0)
     assert plan.value == pytest.approx(0.95, abs=1e-6)
     assert plan.price[0] == TOO_DEAR and plan.in_flight[0] == 0.0
-    both = PriceProgram(known, np.arange(2), ONE_KIND, FREE)
+    both = PriceProgram(known, np.arange(2), ONE_KIND, FREE, WORK, np.inf)
     assert both.solve(11.0, np.array([4.0, 4.0]), 0).value < plan.value
 
 

@@ -216,5 +216,7 @@ def test_numbers_in_names_are_sorted_as_numbers_and_tiers_come_last() -> None:
         ("gpu4", 200.0, 30.0),
         ("gpu16", 50.0, 300.0),
         ("gpu", 1, 1),
+        ("tiers", 0.6, 30.0),
     ]
-    assert sorted(places, key=in_order) == [places[3], places[1], places[2], places[0]]
+    ranked = [places[3], places[1], places[2], places[0], places[4]]
+    assert sorted(places, key=in_order) == ranked

@@ -2,7 +2,7 @@
 
 Per STABLE GPU there is an arc to every model that may come, an arc that keeps what is there (the
 *keep-arc*, free), and behind the models arcs that are convex. Drain latency counts from the last
-interval's deltas, a switch costs its delay and hysteresis, and a model stays a least time. The flow
+interval's deltas, a switch costs its delay and a price, and a model stays a least time. The flow
 is solved exactly (`exchange`).
 
 *Groups*. A model of tensor parallelism k comes and goes on whole blocks. Blocks are settled before
@@ -36,7 +36,7 @@ from inframind_gym.policies.placement.protocol import BasePlacementPolicy
 from inframind_gym.simulator.placement.state import NONE, SLEPT, is_coming
 
 UNIT_S: Final = 1e-3  # request-seconds in one unit of the flow's costs
-_RATE_EMA: Final = 0.25  # of the calls that come in an interval
+_RATE_EMA: Final = 0.27  # of the calls that come in an interval
 _WORK_EMA: Final = 0.1  # of the work of a call
 
 
@@ -121,13 +121,12 @@ def _units(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 class PlusFlowPlacement(BasePlacementPolicy):
-    """Min-cost flow with keep-arcs, convex worth of copies, groups and hysteresis.
+    """Min-cost flow with keep-arcs, convex worth of copies, groups and a least stay.
 
     Args:
         horizon_s: H, how far ahead a copy's worth is computed.
         tail_s: T, charged to a call that still waits then, in seconds.
         dwell_s: a model that became active stays at least this long.
-        margin: a switch must save this share more than what it gives up.
         price: request-seconds that every switch costs in addition to its delay.
         haste: share of a copy's own worth that is charged for the time until it serves. The other
             part of a switch's cost is what the GPU's present model would have saved in that time:
@@ -138,15 +137,14 @@ class PlusFlowPlacement(BasePlacementPolicy):
 
     def __init__(
         self,
-        horizon_s: float = 20.0,
-        tail_s: float = 15.0,
+        horizon_s: float = 15.0,
+        tail_s: float = 28.0,
         dwell_s: float = 10.0,
-        margin: float = 0.2,
-        price: float = 3.0,
+        price: float = 2.0,
         haste: float = 0.5,
     ) -> None:
         self.horizon_s, self.tail_s, self.dwell_s = horizon_s, tail_s, dwell_s
-        self.margin, self.price, self.haste = margin, price, haste
+        self.price, self.haste = price, haste
 
     def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
         """Forget the demand."""
@@ -227,7 +225,7 @@ class PlusFlowPlacement(BasePlacementPolicy):
         last_copy = np.clip(copies - 1, 0, gains.shape[1] - 1)
         given_up = np.where(awake, gains[np.arange(spec.num_models), last_copy][active], 0.0)
         span_s = self.horizon_s + self.tail_s
-        cost = delay_s / span_s * given_up[:, None] + self.margin * given_up[:, None]
+        cost = delay_s / span_s * given_up[:, None]
         cost += np.minimum(self.haste * delay_s / span_s, 0.9) * worth
         cost = np.where(context.mask[0, :, 1:], cost + self.price, np.inf)
         cost[np.flatnonzero(awake), active[awake]] = 0.0
