@@ -60,6 +60,7 @@ export function PoolView({ run, events }: View) {
           ...(now.output_tokens ? [{ head: "tokens/s", cell: (_: string, m: number) => rate((sample) => sample.output_tokens?.[m] ?? 0).toFixed(1) }] : []),
         ]}
       />
+      {now.notes?.map((note, m) => note && <p key={m} className="error">{now.notes!.length === names.length && `${names[m]}: `}{note}</p>)}
       <div className="panels">
         <Chart title="Waiting calls" x={x} xLabel={xLabel} lines={waiting} from={0} to={4} decimals={0} />
         <Chart title="Running calls" x={x} xLabel={xLabel} lines={running} from={0} to={4} decimals={0} />
