@@ -29,6 +29,7 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "top": "inframind_gym.live.gateway.top:top",
     "workload": "inframind_gym.calibration.workload_fit:app",
     "team": "inframind_gym.teams.command:app",
+    "studio": "inframind_gym.studio.command:studio",
 }
 _SHIPPED: Final = ("pools", "workloads", "placement/clusters", "placement/demands", "suites")
 

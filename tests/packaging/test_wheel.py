@@ -68,6 +68,14 @@ def test_configurations_are_in_the_wheel(wheel: zipfile.ZipFile) -> None:
         assert wheel.read(shipped) == path.read_bytes()
 
 
+def test_the_page_of_the_studio_is_in_the_wheel_where_it_is_built(wheel: zipfile.ZipFile) -> None:
+    page = "inframind_gym/studio/static/index.html"
+    assert (page in wheel.namelist()) == (ROOT / page).is_file()
+    assert not [name for name in wheel.namelist() if "/studio/frontend/" in name]
+    assets = [one.file_size for one in wheel.infolist() if "/studio/static/" in one.filename]
+    assert sum(assets) < 2**20
+
+
 def test_metadata(wheel: zipfile.ZipFile) -> None:
     info = f"inframind_gym-{inframind_gym.__version__}.dist-info"
     metadata = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
