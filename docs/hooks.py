@@ -31,6 +31,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie outside of docs/."""
     for source, page in OUTSIDE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
+        if page == "index.md":
+            text = f"---\nhide: [navigation]\n---\n{text}"
         files.append(File.generated(config, page, content=text))
     return files
 

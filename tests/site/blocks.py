@@ -34,7 +34,10 @@ _SHELL: Final = """set -euo pipefail
 inframind() {
   if [ "${1-} ${2-}" = "bench run" ]; then
     set -- "$@" --seeds 1 --workers 1
-    case "$*" in *assignment_* | *coordination_* | *token_budget_*) ;; *) set -- "$@" --queries 20 ;; esac
+    case "$*" in
+      *assignment_* | *coordination_* | *token_budget_*) ;;
+      *) set -- "$@" --queries 20 ;;
+    esac
   fi
   python -c 'from inframind_gym.cli import app; app()' "$@"
 }
