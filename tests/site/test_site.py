@@ -45,6 +45,6 @@ def test_a_page_loads_nothing_of_other_hosts(site: Path) -> None:
 
 def test_every_page_of_the_navigation_is_built(site: Path) -> None:
     start = (site / "index.html").read_text("utf-8")
-    pages = {link for link in re.findall(r'<a href="([^":#]*)" class="md-nav__link', start)}
+    pages = {link for link in re.findall(r'<a href="([^":#]*/)" class="md-nav__link', start)}
     assert len(pages) > 30
-    assert all((site / page / "index.html").is_file() for page in pages)
+    assert [page for page in sorted(pages) if not (site / page / "index.html").is_file()] == []
