@@ -167,7 +167,7 @@ def draw_quality() -> Figure:
     right.set(xlabel="median tokens of an answer", ylabel="% right", xscale="log")
     right.set_xticks([150, 300, 600, 1200], ["150", "300", "600", "1,200"])
     right.minorticks_off()
-    right.set_title("○ Flash   △ Concise   □ DeepThink")
+    right.set_title("● Flash   ▲ Concise   ■ DeepThink")
     for axes in (left, right):
         axes.grid(axis="y", color=RULE, linewidth=0.6)
     return figure

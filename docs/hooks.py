@@ -1,4 +1,4 @@
-"""Hooks of the site: pages from the top of the repository, and links between and out of the pages.
+"""Hooks of the site: pages from outside of docs/, and links between and out of the pages.
 
 Links are written as they work in the repository. On the site a link to another page leads there;
 one to a file outside of `docs` leads to the repository (`$INFRAMIND_REPO_URL`), or is text.
@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -22,6 +23,7 @@ OUTSIDE: Final = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "examples": "examples.md",
 }
 _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 _FENCE: Final = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
@@ -30,11 +32,20 @@ _FENCE: Final = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie outside of docs/."""
     for source, page in OUTSIDE.items():
-        text = (ROOT / source).read_text(encoding="utf-8")
+        text = _examples() if source == "examples" else (ROOT / source).read_text(encoding="utf-8")
         if page == "index.md":
             text = f"---\nhide: [navigation]\n---\n{text}"
         files.append(File.generated(config, page, content=text))
     return files
+
+
+def _examples() -> str:
+    """Return the page of the scripts in examples/."""
+    parts = ["# Examples\n\nThe scripts of `examples/` in a checkout, which the tests run."]
+    for script in sorted((ROOT / "examples").glob("*.py")):
+        code = script.read_text(encoding="utf-8").rstrip()
+        parts.append(f"## {script.name}\n\n```python\n{code}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -58,6 +69,8 @@ def _target(link: str, origin: str, here: str, repo_url: Any) -> str | None:
     if "://" in link or not path:
         return link
     wanted = posixpath.normpath(posixpath.join(posixpath.dirname(origin), path))
+    if posixpath.dirname(wanted) == "examples":
+        wanted, hash_, anchor = "examples", "#", slugify(posixpath.basename(wanted), "-")
     site = OUTSIDE.get(wanted, wanted.removeprefix("docs/"))
     if wanted in OUTSIDE or wanted.startswith("docs/"):
         return os.path.relpath(site, posixpath.dirname(here) or ".") + hash_ + anchor
