@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,7 @@ def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    loaded = set(sys.modules)
     run_page(page, tmp_path)
-    for name in set(sys.modules) - loaded:
-        if getattr(sys.modules[name], "__file__", None) == str(tmp_path / f"{name}.py"):
-            del sys.modules[name]
 
 
 def test_a_block_that_is_not_run_says_why() -> None:
