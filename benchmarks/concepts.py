@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401  (registers the environments)
 from benchmarks.pages import INK, QUIET, RULE, save_all
-from inframind_gym.policies import resolve_policy
+from inframind_gym.policies import requires_of, resolve_policy
 from inframind_gym.simulator.workflow.topology import STRATEGIES
 from inframind_gym.simulator.workload import load_workload
 from inframind_gym.tasks import load_tasks
@@ -43,17 +43,13 @@ MODELS: Final = {
 def play(policy_name: str, num_queries: int) -> NDArray[Any]:
     """Return the queries of one stream of `math` in the order of arrival, COMPLETED."""
     policy = resolve_policy(policy_name)
-    required = dict(getattr(policy, "requires", {}))
-    env = gym.make(
-        "InfraMind-Stream-v0",
-        **{
-            "workload": "math",
-            "num_queries": num_queries,
-            "arrival_rate_per_min": RATE_PER_MIN,
-            "observation": "index",
-        }
-        | required,
-    )
+    arguments: dict[str, Any] = {
+        "workload": "math",
+        "num_queries": num_queries,
+        "arrival_rate_per_min": RATE_PER_MIN,
+        "observation": "index",
+    }
+    env = gym.make("InfraMind-Stream-v0", **arguments | requires_of(policy))
     shell: Any = env.unwrapped
     observation, _ = env.reset(seed=0)
     policy.reset(shell.policy_spec(), [0])
@@ -139,7 +135,7 @@ def draw_quality() -> Figure:
     """Draw what one call of each model is expected to solve, and how long its answer is."""
     from matplotlib import pyplot as plt
 
-    workload = load_workload("math")
+    workload = load_workload("math").profile
     quality = workload.quality
     difficulty = np.asarray(load_tasks(datasets=["math"]).difficulty, np.float64)
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.9), layout="constrained")
