@@ -44,8 +44,10 @@ def versions() -> Iterator[str]:
 
 def strangers() -> Iterator[str]:
     """Yield lines that name this machine."""
-    names = {str(ROOT), str(Path.home()), socket.gethostname(), *index_hosts()}
-    fixed = "|".join(re.escape(name) for name in sorted(names) if len(name) > 4)
+    host = socket.gethostname()
+    is_name = len(host) > 4 and re.search(r"[-.\d]", host)  # not a word such as "docker"
+    names = {str(ROOT), str(Path.home()), *index_hosts(), *([host] if is_name else [])} - {""}
+    fixed = "|".join(re.escape(name) for name in sorted(names))
     pattern = rf"(?<![\w.])({fixed})(?![\w.])|(^|[\s\"'`=:(])/(home|Users|work|root)/[A-Za-z]"
     yield from git("grep", "-nIP", pattern, "--", ":!.ci/release_check.py").splitlines()
 
