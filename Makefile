@@ -11,6 +11,8 @@ SPEED_ARGS ?=
 DATA ?= ../shared/data
 FIDELITY_ARGS ?=
 LIVE_ARGS ?=
+# Further interpreters for `make wheel`; python3.11, 3.12 and 3.13 of the path are found without.
+PYTHONS ?=
 TEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 PY := $(VENV)/bin/python
@@ -28,10 +30,11 @@ export PYTHONUNBUFFERED := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup test slow processors lint format bench speed fidelity results wheel live clean
+.PHONY: help setup test slow processors lint format bench speed fidelity results studio wheel site live \
+  release-check clean
 
 help:  ## List the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## */\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):[^#]*## */\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
 setup: $(FULL)  ## Install everything that the other targets need into .venv
 
@@ -79,8 +82,21 @@ results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on wh
 	$(MEASURED) --policies static_mix,masrouter --scheduler fcfs --out results/published_fcfs
 	$(PY) -m benchmarks results results/standard results/ablations results/published results/published_fcfs
 
-wheel: $(FULL)  ## Test the wheel: built, installed into a bare environment, benchmarked
-	$(PY) -m pytest -m wheel tests/packaging
+FRONTEND := inframind_gym/studio/frontend
+BUNDLE := inframind_gym/studio/static/index.html
+studio: $(BUNDLE)  ## Build the page of `inframind studio` (Node.js 20.19 or newer)
+
+wheel: $(FULL)  ## Test the wheel in bare environments (PYTHONS="/path/to/python3.12 ...")
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory studio; else \
+	  echo "wheel: npm is missing: the wheel has no page of the studio" >&2; fi
+	PYTHONS="$(PYTHONS)" $(PY) -m pytest -m wheel tests/packaging
+
+site: $(FULL)  ## Build the site into site/
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
+
+release-check: $(FULL)  ## Check that this commit can be tagged as a release
+	$(PY) .ci/release_check.py
+	@$(MAKE) --no-print-directory wheel site
 
 live: $(FULL)  ## Test against vLLM itself; installs it first, 3 GB (LIVE_ARGS="-k scheduler")
 	@$(MAKE) --no-print-directory $(VLLM) || echo \
@@ -88,8 +104,11 @@ live: $(FULL)  ## Test against vLLM itself; installs it first, 3 GB (LIVE_ARGS="
 	@[ ! -e $(VLLM) ] || VLLM_VENV=$(VLLM_VENV) $(PY) -m pytest -m live $(LIVE_ARGS)
 
 clean:  ## Remove caches and build output (.venv, .venv-vllm and results/ stay)
-	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . \( -path ./$(VENV) -o -path ./$(VLLM_VENV) \) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+$(BUNDLE): $(shell find $(FRONTEND) -name node_modules -prune -o -type f -print) inframind_gym/benchmark/report/report.css
+	cd $(FRONTEND) && npm ci && npm run build
 
 # --- installation ---------------------------------------------------------------------------------
 
@@ -117,7 +136,7 @@ $(FULL): pyproject.toml constraints.txt | $(PY)
 	@echo "setup: installing torch $(TORCH), unless one is there"
 	$(call pip_install,torch)
 	@echo "setup: installing inframind_gym with agents, embeddings, plots and tools (1-3 minutes)"
-	$(call pip_install,-e ".[agents$(comma)bounds$(comma)dev$(comma)embed$(comma)live$(comma)placement$(comma)plot$(comma)ray$(comma)serve$(comma)teams$(comma)track]")
+	$(call pip_install,-e ".[agents$(comma)bounds$(comma)dev$(comma)docs$(comma)embed$(comma)hub$(comma)live$(comma)placement$(comma)plot$(comma)ray$(comma)serve$(comma)studio$(comma)teams$(comma)track]")
 	@touch $(CORE) $@
 
 # vLLM pins versions of its own. torch comes first, as above; the three that go again are built for

@@ -1,6 +1,6 @@
 """Route the calls of a few queries over live vLLM servers (extra `live`).
 
-Start them first, without a GPU: inframind pool up --pool cpu-tiny
+Start them first, without a GPU: inframind pool up --pool b200-2gpu --simulate --speed 10
 """
 
 import argparse
@@ -12,7 +12,7 @@ from inframind_gym.policies import resolve_policy
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pool", default="cpu-tiny")
+    parser.add_argument("--pool", default="b200-2gpu")
     parser.add_argument("--workload", default="mmlu_pro")
     parser.add_argument("--queries", type=int, default=10)
     parser.add_argument("--scripted-s", type=float, help="ask no server: every call takes so long")

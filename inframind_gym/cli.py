@@ -19,6 +19,8 @@ from inframind_gym import ENVIRONMENTS, __version__
 _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "check": "inframind_gym.check:command",
     "bench": "inframind_gym.benchmark.cli:app",
+    "submit": "inframind_gym.benchmark.submit.commands:submit",
+    "board": "inframind_gym.benchmark.submit.commands:board",
     "calibrate": "inframind_gym.calibration.commands:calibrate",
     "replay": "inframind_gym.calibration.commands:replay",
     "sim2real": "inframind_gym.calibration.commands:sim2real",
@@ -27,6 +29,7 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "top": "inframind_gym.live.gateway.top:top",
     "workload": "inframind_gym.calibration.workload_fit:app",
     "team": "inframind_gym.teams.command:app",
+    "studio": "inframind_gym.studio.command:studio",
 }
 _SHIPPED: Final = ("pools", "workloads", "placement/clusters", "placement/demands", "suites")
 

@@ -46,6 +46,8 @@ def test_the_version_loads_nothing_heavy() -> None:
         (["workload", "fit"], "--domain"),
         (["calibrate"], "--max-num-seqs"),
         (["replay"], "--"),
+        (["submit", "prepare"], "--requirements"),
+        (["board", "build"], "--out"),
         (["sim2real"], "--"),
     ],
 )

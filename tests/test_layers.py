@@ -30,6 +30,7 @@ LAYERS = {
     "live": ("tasks", "simulator", "envs", "policies"),
     "calibration": ("tasks", "simulator", "envs", "policies", "live"),
     "benchmark": ("tasks", "simulator", "envs", "policies", "live", "teams", "__init__"),
+    "studio": ("simulator", "tasks", "policies", "envs", "live", "teams", "benchmark", "__init__"),
     "check": ("simulator", "tasks", "policies", "benchmark", "teams"),
     "cli": ("check", "tasks", "simulator", "envs", "benchmark", "calibration", "live", "__init__"),
     "__init__": ("registration",),

@@ -12,9 +12,10 @@ import typer
 from benchmarks.gateway.load import goodput, soak
 from benchmarks.gateway.overhead import overhead, rate
 from benchmarks.gateway.small import live, outcomes
+from benchmarks.gateway.virtual import virtual
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
-for command in (overhead, rate, goodput, soak, outcomes, live):
+for command in (overhead, rate, goodput, virtual, soak, outcomes, live):
     app.command()(command)
 
 if __name__ == "__main__":

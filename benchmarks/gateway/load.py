@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -28,9 +29,12 @@ from inframind_gym.simulator.item_response import accuracy
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.workload import load_profiles, load_workload
 
+HEAD: Final = "way                            in time, %    goodput, %   mean s    p95 s  failed"
 PoolOption = Annotated[str, typer.Option("--pool", help="A pool's name; it is simulated.")]
 STRATEGIES: Final = ("least-busy", "latency-based-routing")  # of LiteLLM
-_PATIENCE_S: Final = 300.0  # of a client
+_PATIENCE_S: Final = 1200.0  # of a client, in virtual time: longer than any budget
+_CODE: Final = re.compile(rb'"code": "(\w+)"')
+_OPEN: Final = re.compile(r"^inframind_queries_in_flight (\S+)", re.MULTILINE)
 
 
 class Outcome:
@@ -39,6 +43,8 @@ class Outcome:
     def __init__(self, budget_s: float, domain: str) -> None:
         self.budget_s, self.domain = budget_s, domain
         self.status, self.model, self.latency_s, self.answers = 0, "", 0.0, 0
+        self.strategy, self.code = "-", ""  # asked of the model; of an error
+        self.began_late_s = 0.0  # on the clock: a machine that is too busy to measure on
 
 
 class Load:
@@ -50,12 +56,20 @@ class Load:
         per_min: rate, in virtual time.
         count: of requests.
         speed: virtual seconds a second.
+        seed: of what is drawn.
     """
 
     def __init__(
-        self, workload: str, trace: Path | None, per_min: float, count: int, speed: float
+        self,
+        workload: str,
+        trace: Path | None,
+        per_min: float,
+        count: int,
+        speed: float,
+        *,
+        seed: int = 0,
     ) -> None:
-        rng, found = np.random.default_rng(0), load_workload(workload)
+        rng, found = np.random.default_rng(seed), load_workload(workload)
         kind = "poisson" if trace is None else str(trace)
         self.arrival_s = make_arrivals(kind).sample(per_min, count, rng)
         self.budget_s = rng.choice(found.budget_tiers_s, count)
@@ -69,7 +83,7 @@ class Load:
         """Send all requests; gateways take turns."""
         pairs = zip(self.budget_s, self.domain, strict=True)
         outcomes = [Outcome(float(budget_s), str(domain)) for budget_s, domain in pairs]
-        limit = aiohttp.ClientTimeout(total=_PATIENCE_S)
+        limit = aiohttp.ClientTimeout(total=_PATIENCE_S / self.speed)
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), timeout=limit
         ) as session:
@@ -78,6 +92,7 @@ class Load:
             async def one(k: int) -> None:
                 due_s = began_s + float(self.arrival_s[k]) / self.speed
                 await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+                outcomes[k].began_late_s = time.monotonic() - due_s
                 port = ports[k % len(ports)]
                 await _ask(session, port, model, outcomes[k], streams and bool(self.streams[k]))
                 outcomes[k].latency_s = (time.monotonic() - due_s) * self.speed
@@ -99,25 +114,35 @@ async def _ask(
             out.status = response.status
             base = response.headers.get("x-litellm-model-api-base", "")
             out.model = response.headers.get("x-inframind-model", base)
+            out.strategy = response.headers.get("x-inframind-strategy", "-")
             out.answers = data.count(b"[DONE]") if is_stream else int(b'"choices"' in data)
             if is_stream and b'data: {"error"' in data:
                 out.status = 599  # said in the stream
+            if out.status != 200 and (code := _CODE.search(data)):
+                out.code = code[1].decode()
 
 
-def right_by_model(pool: PoolConfig, workload: str) -> dict[tuple[str, str], float]:
-    """Chance that a model's answer is right, by domain and alias.
+def right_answers(pool: PoolConfig, workload: str) -> dict[tuple[str, str, str], float]:
+    """Chance that a model's answer is right, by domain, alias and strategy.
 
-    That of the workload's item-response model for a single call, at its mix of strategies.
+    That of the workload's item-response model for a single call; "-" is no strategy: the
+    workload's mix of them, as the simulated servers draw the lengths of such answers.
     """
-    found: dict[tuple[str, str], float] = {}
-    for part in load_profiles(load_workload(workload)).values():
-        quality, mix = part.profile.quality, part.profile.strategy_mix
-        gain = sum(share * quality.strategy_gain[name] for name, share in mix.items())
-        ability = np.array([part.profile.models[alias].ability + gain for alias in pool.aliases])
-        slope = quality.discrimination
-        shares = accuracy(slope * ability, slope * quality.difficulty_sd)
-        for model, share in zip(pool.models, shares.tolist(), strict=True):
-            found[part.profile.domain, model.alias] = share
+    parts = load_profiles(load_workload(workload)).values()
+    total: dict[str, float] = defaultdict(float)
+    for weight, profile in parts:
+        total[profile.domain] += weight
+    found: dict[tuple[str, str, str], float] = defaultdict(float)
+    for weight, profile in parts:
+        quality, mix = profile.quality, profile.strategy_mix
+        gains = {name: quality.strategy_gain[name] for name in mix}
+        gains["-"] = sum(share * gains[name] for name, share in mix.items())
+        ability = np.array([profile.models[alias].ability for alias in pool.aliases])
+        slope, part = quality.discrimination, weight / total[profile.domain]
+        for name, gain in gains.items():
+            shares = accuracy(slope * (ability + gain), slope * quality.difficulty_sd)
+            for alias, share in zip(pool.aliases, shares.tolist(), strict=True):
+                found[profile.domain, alias, name] += part * share
     return found
 
 
@@ -149,7 +174,7 @@ def goodput(
 ) -> None:
     """Answers in time, and right answers in time, on the same arrivals at simulated servers."""
     load = Load(workload, trace, per_min, int(per_min * minutes), speed)
-    print("way                            in time, %    goodput, %   mean s    p95 s  failed")
+    print(HEAD)
     for policy in filter(None, policies.split(",")):
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(simulated(pool, speed, workload))
@@ -157,6 +182,7 @@ def goodput(
             for port in ports:
                 settings: dict[str, Any] = {"speed": speed, "metrics_poll_s": 5.0 / speed}
                 settings |= {"workload": workload, "admission": admission}
+                settings["limits"] = {"answer_s": _PATIENCE_S}
                 if record is not None and port == ports[0]:
                     settings["log"] = str(record)
                 seen = file if believed is None else with_cards_of(file, believed)
@@ -164,24 +190,26 @@ def goodput(
             streams = record is not None
             found = asyncio.run(load.send(ports, "inframind/auto", streams=streams))
             way = policy if gateways == 1 else f"{policy}, {gateways} gateways"
-            _show(way, found, file, workload)
+            show(way, found, load_pool(file), workload)
+            _show_lateness(found)
     for strategy in STRATEGIES if command else ():
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(simulated(pool, speed, workload))
             stack.enter_context(litellm(command, load_pool(file), strategy))  # type: ignore[arg-type]
             found = asyncio.run(load.send([PORT + 1], "auto"))
-            _show(f"LiteLLM, {strategy}", found, file, workload)
+            show(f"LiteLLM, {strategy}", found, load_pool(file), workload)
+            _show_lateness(found)
 
 
-def _show(way: str, found: list[Outcome], file: str, workload: str) -> None:
-    pool = load_pool(file)
-    right = right_by_model(pool, workload)
+def show(way: str, found: list[Outcome], pool: PoolConfig, workload: str) -> None:
+    """Print a row of HEAD, and the shares of the models; ± is of ten blocks of time."""
+    right = right_answers(pool, workload)
     at = {f"http://127.0.0.1:{model.port}/v1": model.alias for model in pool.models}
     for out in found:
         out.model = at.get(out.model, out.model)
     in_time = [out.status == 200 and out.latency_s <= out.budget_s for out in found]
     good = [
-        right[out.domain, out.model] if on_time else 0.0
+        right[out.domain, out.model, out.strategy] if on_time else 0.0
         for out, on_time in zip(found, in_time, strict=True)
     ]
     took_s = [out.latency_s for out in found if out.status == 200]
@@ -193,6 +221,11 @@ def _show(way: str, found: list[Outcome], file: str, workload: str) -> None:
     print("   ", ", ".join(used), flush=True)
 
 
+def _show_lateness(found: list[Outcome]) -> None:
+    late_ms = 1e3 * np.percentile([out.began_late_s for out in found], 99)
+    print(f"    the client was late by {late_ms:.0f} ms, p99", flush=True)
+
+
 def soak(
     pool: PoolOption = "b200-2gpu",
     workload: str = "mixed",
@@ -201,6 +234,7 @@ def soak(
     speed: float = 10.0,
     policy: str = "bid_price",
     every_s: Annotated[float, typer.Option(help="Between two faults.")] = 10.0,
+    record: Annotated[Path | None, typer.Option(help="Access log of the gateway.")] = None,
 ) -> None:
     """Requests under faults: none lost, none answered twice, memory flat.
 
@@ -210,15 +244,17 @@ def soak(
     count = int(per_min * speed * minutes)
     load = Load(workload, None, per_min, count, speed)
     settings: dict[str, Any] = {"speed": speed, "metrics_poll_s": 5.0 / speed}
-    settings["admission"] = "best_effort"
+    settings |= {"admission": "best_effort", "limits": {"answer_s": _PATIENCE_S}}
+    if record is not None:
+        settings["log"] = str(record)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(simulated(pool, speed, workload))
         served = stack.enter_context(gateway(file, policy, **settings))
-        rss: list[float] = []
+        held: list[tuple[float, float]] = []
 
         async def run() -> list[Outcome]:
             faults = asyncio.ensure_future(_faults(load_pool(file), every_s))
-            memory = asyncio.ensure_future(_memory(served, rss))
+            memory = asyncio.ensure_future(_memory(served, held))
             try:
                 return await load.send([PORT], "inframind/auto", streams=True)
             finally:
@@ -231,8 +267,13 @@ def soak(
     twice = sum(out.answers > 1 for out in found)
     print(f"{len(found)} requests in {minutes:g} min: lost {lost}, answered twice {twice}")
     print("status:", dict(said.most_common()), "(599: a stream ended with an error)")
-    tenths = [np.mean(part) for part in np.array_split(np.array(rss), 10) if len(part)]
-    print("memory, MB:", " ".join(f"{each:.1f}" for each in tenths))
+    print("errors:", dict(Counter(out.code for out in found if out.code).most_common()))
+    on_time = np.mean([out.status == 200 and out.latency_s <= out.budget_s for out in found])
+    print(f"in time: {on_time:.1%}")
+    tenths = [part.mean(axis=0) for part in np.array_split(np.array(held), 10) if len(part)]
+    _show_lateness(found)
+    print("memory, MB:", " ".join(f"{rss:.1f}" for rss, _ in tenths))
+    print("open requests:", " ".join(f"{requests:.0f}" for _, requests in tenths))
 
 
 async def _faults(pool: PoolConfig, every_s: float) -> None:
@@ -251,7 +292,11 @@ async def _faults(pool: PoolConfig, every_s: float) -> None:
                     await session.post(f"{base}/wake_up")
 
 
-async def _memory(served: psutil.Process, rss: list[float]) -> None:
-    while True:
-        rss.append(served.memory_info().rss / 1e6)
-        await asyncio.sleep(1.0)
+async def _memory(served: psutil.Process, held: list[tuple[float, float]]) -> None:
+    """Note the gateway's memory in MB and its open requests, every second."""
+    async with aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(f"http://127.0.0.1:{PORT}/metrics") as response:
+                requests = _OPEN.search(await response.text())
+            held.append((served.memory_info().rss / 1e6, float(requests[1]) if requests else 0.0))
+            await asyncio.sleep(1.0)

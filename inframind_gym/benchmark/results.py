@@ -387,7 +387,7 @@ def load_results(folder: Path, computed: Mapping[str, CellResult] | None = None)
             damaged += 1
         elif keep(found.cell, name := found.line["cell"]):
             try:
-                episodes[found.cell] = Episode.of(layout, found.columns())
+                episodes[found.cell] = found.episode(layout)
             except BROKEN as error:
                 raise BenchmarkError(
                     f"{folder / CELLS}: the records of cell {name} cannot be read ({error!r:.200})"

@@ -86,10 +86,8 @@ def run(
         raise BenchmarkError("--export-port shows metrics of live servers; add --backend vllm.")
     began = time.monotonic()
     kind = family_of(suite.model_dump(mode="json"))
-    header = _header(kind, suite, command)
-    ids = {cell: _id(suite, cell, header) for cell in grid(suite)}
-    for cell, name in ids.items():
-        header["planned"].setdefault(cell.policy, {})[name] = cell.where
+    header = header_of(kind, suite, command)
+    ids = plan(suite, header)
     size = {cell: suite.length(cell) for cell in ids}
     with ResultStore(folder, header) as store:
         todo = {cell: name for cell, name in ids.items() if name not in store.finished}
@@ -156,10 +154,23 @@ def run(
     return RunSummary(len(ids), len(computed), kept, wall_s, stopped, computed)
 
 
-def _header(kind: Family, suite: BaseSuite, command: Sequence[str]) -> dict[str, Any]:
-    """Make the content of ``run.json``."""
+def header_of(
+    kind: Family,
+    suite: BaseSuite,
+    command: Sequence[str],
+    policies: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Make the content of ``run.json``, whose cells `plan` enters.
+
+    Args:
+        kind: Family of the suite.
+        suite: A resolved suite.
+        command: The command line, for the record.
+        policies: The suite's policies by their names; None: they are made.
+    """
     shared = settings(suite)
-    policies = {name: kind.resolve_policy(name) for name in suite.policies}
+    if policies is None:
+        policies = {name: kind.resolve_policy(name) for name in suite.policies}
     origin = provenance()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     own = kind.header(suite, policies)
@@ -184,6 +195,14 @@ def _header(kind: Family, suite: BaseSuite, command: Sequence[str]) -> dict[str,
         "env_specs": specs,
         "planned": {},
     }
+
+
+def plan(suite: BaseSuite, header: dict[str, Any]) -> dict[BaseCell, str]:
+    """Return the cells of a suite with their ids, and enter them in its header."""
+    ids = {cell: _id(suite, cell, header) for cell in grid(suite)}
+    for cell, name in ids.items():
+        header["planned"].setdefault(cell.policy, {})[name] = cell.where
+    return ids
 
 
 def _id(suite: BaseSuite, cell: BaseCell, header: dict[str, Any]) -> str:

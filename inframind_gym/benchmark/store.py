@@ -32,6 +32,7 @@ from inframind_gym.files import MOST_BYTES, parse_json, read_bytes, read_raw_lin
 
 FORMAT = 3  # of the folder
 HEADER, CELLS, TIMING = "run.json", "cells.jsonl", "timing.jsonl"
+PACKED = CELLS + ".gz"  # in place of CELLS in a submission, which no run adds to
 REQUESTS = "requests.jsonl"  # of live servers: every call, as `inframind calibrate` reads them
 _LOCK = ".lock"  # held by the run that uses the folder
 _NEW = ".new"  # suffix of a file that is about to replace another
@@ -131,7 +132,8 @@ def read_cells(
         BenchmarkError: `run.json` cannot be used.
     """
     family = family_of(read_header(folder)["suite"])
-    yield from (cell for _, cell in _scan(folder / CELLS, family, besides))
+    path = folder / (PACKED if (folder / PACKED).exists() else CELLS)
+    yield from (cell for _, cell in _scan(path, family, besides))
 
 
 def _scan(
@@ -209,6 +211,8 @@ class ResultStore:
                 f"{folder} is in use by another run. Wait for it, or choose another folder."
             ) from None
         try:
+            if (folder / PACKED).exists():
+                raise BenchmarkError(f"{folder} is a submission. Choose another folder.")
             merged = self._merge(header)
             self._find_cells()
             timing = folder / TIMING

@@ -96,6 +96,7 @@ class VllmServers(Connections):
         ungraded: answers that could not be graded, of all episodes so far; they count as wrong.
         ungradable: tasks whose answers cannot be graded, as the log has said.
         epoch_s: time of day when the monotonic clock stood at 0.
+        on_down: called with a server that went down, and why; on the loop.
 
     Raises:
         ConfigError: a model has no address.
@@ -120,6 +121,7 @@ class VllmServers(Connections):
         self.ungraded = 0
         self.ungradable: set[int] = set()
         self.on_wait: Callable[[], object] | None = None
+        self.on_down: Callable[[int, str], object] = lambda *_: None
         self._backend: VllmBackend | None = None
         self._known = 0  # servers that have been up
         loop = LoopThread("vllm-pool")
@@ -196,6 +198,7 @@ class VllmServers(Connections):
         else:
             _log.log(level, "%s is down: %s", alias, why)
             self.client.server_down(server, f"{alias} is down: {why}", give_up=asleep)
+            self.on_down(server, why)
 
 
 def _within_files(settings: LiveSettings) -> LiveSettings:

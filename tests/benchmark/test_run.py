@@ -124,7 +124,7 @@ def test_the_header_makes_each_policy_once(monkeypatch: pytest.MonkeyPatch) -> N
     kind = family("routing")
     resolve = kind.resolve_policy
     monkeypatch.setattr(type(kind), "resolve_policy", lambda _, n: made.append(n) or resolve(n))
-    runner._header(kind, suite(), ())
+    runner.header_of(kind, suite(), ())
     assert made == ["random", "least_loaded"]
 
 

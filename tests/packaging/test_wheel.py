@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
-import venv
 import zipfile
 from email.parser import Parser
 from pathlib import Path
@@ -68,6 +68,14 @@ def test_configurations_are_in_the_wheel(wheel: zipfile.ZipFile) -> None:
         assert wheel.read(shipped) == path.read_bytes()
 
 
+def test_the_page_of_the_studio_is_in_the_wheel_where_it_is_built(wheel: zipfile.ZipFile) -> None:
+    page = "inframind_gym/studio/static/index.html"
+    assert (page in wheel.namelist()) == (ROOT / page).is_file()
+    assert not [name for name in wheel.namelist() if "/studio/frontend/" in name]
+    assets = [one.file_size for one in wheel.infolist() if "/studio/static/" in one.filename]
+    assert sum(assets) < 2**20
+
+
 def test_metadata(wheel: zipfile.ZipFile) -> None:
     info = f"inframind_gym-{inframind_gym.__version__}.dist-info"
     metadata = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
@@ -95,10 +103,26 @@ def test_code_from_the_wheel_plays_the_golden_episodes(compiled: Path, tmp_path:
     subprocess.run([sys.executable, "-c", play], cwd=ROOT, env=os.environ | given, check=True)
 
 
+def interpreter(version: str) -> str:
+    """Path of a Python of this version: this one, one of $PYTHONS, or one on the path."""
+    ours = ".".join(platform.python_version_tuple()[:2])
+    known = [sys.executable] * (version == ours) + os.environ.get("PYTHONS", "").split()
+    for found in (*known, shutil.which(f"python{version}")):
+        ask = "import sys; print('%d.%d' % sys.version_info[:2])"
+        if found and subprocess.run([found, "-c", ask], capture_output=True).stdout.split() == [
+            version.encode()
+        ]:
+            return found
+    pytest.skip(f"no Python {version} here: make wheel PYTHONS=/path/to/python{version}")
+
+
 @pytest.mark.wheel
-def test_a_bare_environment_ranks_the_policies_of_a_suite(compiled: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_a_bare_environment_ranks_the_policies_of_a_suite(
+    compiled: Path, tmp_path: Path, version: str
+) -> None:
     """Only the wheel and its dependencies are there, and nothing of the checkout."""
-    venv.create(tmp_path / "venv", with_pip=True)
+    subprocess.run([interpreter(version), "-m", "venv", tmp_path / "venv"], check=True)
     run = tmp_path / "venv" / "bin"
     pip = [run / "python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", compiled]
     subprocess.run(pip, check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -180,8 +181,10 @@ class TrackSuite(BaseSuite):
 
     def fitted_as(self, policy: str) -> dict[str, Any]:
         """Return a hash of what plays under a policy's name, checkpoints included."""
-        fits = self.fitted.fits.get(policy, {})
-        plays = {place: [_fingerprint(name) for name in fit.plays] for place, fit in fits.items()}
+        fits, here = self.fitted.fits.get(policy, {}), os.getcwd()
+        plays = {
+            place: [_fingerprint(name, here) for name in fit.plays] for place, fit in fits.items()
+        }
         return {"fits": content_hash(plays)} if plays else {}
 
     @cached_property
@@ -251,5 +254,6 @@ class TrackSuite(BaseSuite):
 
 
 @cache
-def _fingerprint(policy: str) -> list[Any]:
+def _fingerprint(policy: str, folder: str) -> list[Any]:
+    """Return a policy and its fingerprint, which may name a checkpoint of the working folder."""
     return [policy, policy_fingerprint(resolve_policy(policy))]

@@ -32,7 +32,8 @@ class ExecutorEnv(TaggedQueryEnv):
     | 1 | remaining budget b, s | log(max(b, 1)) / log 300 |
     | 5 | queue depth of each model, running + waiting | / 16 |
     | 5 | mean end-to-end latency of each model, s | log(1 + e2e) / log 300 |
-    | (5) | KV-cache use, with `system_features=("queue", "e2e", "kv")` | 0..1 |
+    | (5) | KV-cache use, with "kv" among the `system_features` | 0..1 |
+    | (5) | calls that the router has sent and that are not answered, with "in_flight" | / 16 |
 
     With `observation="index"` two indices (of the task and of the role) stand in place of the 768
     numbers, with "dict" the numbers come as a Dict with servers as rows

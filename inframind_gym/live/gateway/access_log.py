@@ -23,41 +23,27 @@ from inframind_gym.simulator.workflow.topology import STRATEGIES
 
 
 def record(
-    asked: Asked,
-    attempt: Attempt | None,
-    *,
-    status: str,
-    http: int,
-    end_s: float,
-    attempts: int,
-    epoch_s: float,
-    error: str | None,
+    asked: Asked, attempt: Attempt | None, end_s: float, epoch_s: float, **ended: Any
 ) -> dict[str, Any]:
     """Return the line of a request.
 
     Args:
         asked: the request.
         attempt: the last one; None: none was made.
-        status: as of the request log, or "whole".
-        http: status of the answer.
         end_s: when it was over.
-        attempts: how many were made.
         epoch_s: time of day when the monotonic clock stood at 0.
-        error: in words.
+        ended: how: status (as of the request log, or "whole"), http, attempts, error.
     """
     line: dict[str, Any] = {
         "request_id": asked.request_id,
         "model": None,
-        "status": status,
+        **ended,
         "input_toks": None,
         "output_toks": None,
         "submit_ts": round(asked.arrived_s, 6),
         "end_ts": round(end_s, 6),
-        "attempts": attempts,
-        "error": error,
         "asked": asked.model[:100],
-        "tenant": asked.tenant.name,
-        "http": http,
+        "tenant": asked.tenant.config.name,
         "budget_s": asked.budget_s,
         "latency_s": round(end_s - asked.arrived_s, 6),
         "path": asked.path,

@@ -121,7 +121,7 @@ def read_request(
         max_tokens=_max_tokens(body),
         budget_s=_budget(headers.get(BUDGET_HEADER))
         or extra.budget_s
-        or tenant.budget_s
+        or tenant.config.budget_s
         or budget_s,
         domain=extra.domain or domain,
         tenant=tenant,

@@ -15,6 +15,7 @@ from inframind_gym.live.gateway.upstream import Attempt, Choice, ClientAnswer, S
 from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTRUCTIONS
 
 _PAUSE_S: Final = 0.2  # before a server that has failed a request is asked again; doubles
+_SPARED: Final = 6  # attempts that do not count, because their servers went down
 _AS_THEY_ARE: Final = ("tools", "response_format", "structured_outputs")  # answers to programs
 
 
@@ -59,12 +60,15 @@ class _Call:
     async def carry(self) -> None:
         """Try servers until one answers.
 
+        Servers that go down take all that waits with them: this is not held against a request, as
+        long as it is not one that brings them down.
+
         Raises:
             RequestError: none did.
         """
-        excluded, limits = 0, self.gateway.config.limits
+        excluded, spared, limits = 0, 0, self.gateway.config.limits
         failed: RequestError | None = None
-        while self.attempts < limits.attempts:
+        while self.attempts < limits.attempts + spared:
             try:
                 choice = self.gateway.choose(self.asked, excluded, admit=not self.attempts)
             except RequestError as refused:
@@ -80,6 +84,7 @@ class _Call:
             except ServerError as error:
                 self.status, self.error = error.reason, str(error)
                 excluded |= 1 << choice.server
+                spared += error.reason == "down" and spared < _SPARED
                 if error.reason in ("unreachable", "error", "garbled"):
                     self.gateway.servers.watcher.suspect(choice.server)
                 failed = RequestError(
@@ -198,22 +203,16 @@ class _Call:
         answered = status in ("ok", "truncated")
         told = "answered" if answered else "cancelled" if status == "cancelled" else "failed"
         in_budget = "true" if latency_s <= asked.budget_s else "false"
-        metrics.count("queries", told, in_budget, asked.tenant.name, known)
+        metrics.count("queries", told, in_budget, asked.tenant.config.name, known)
         if answered:
             metrics.observe("query_latency_seconds", latency_s)
             metrics.observe("cost_ratio", latency_s / asked.budget_s)
             if self.attempt is None or not asked.stream:
                 status = "whole"
         if gateway.servers.log is not None:
-            line = record(
-                *(asked, self.attempt),
-                status=status,
-                http=http,
-                end_s=end_s,
-                attempts=self.attempts,
-                epoch_s=gateway.servers.epoch_s,
-                error=self.error,
-            )
+            ended = {"status": status, "http": http, "error": self.error}
+            ended["attempts"] = self.attempts
+            line = record(asked, self.attempt, end_s, gateway.servers.epoch_s, **ended)
             gateway.servers.log.write(line)
 
 

@@ -23,42 +23,28 @@ _log = logging.getLogger("inframind.gateway")
 _MODULES = ("uvicorn", "httptools", "uvloop")
 
 
+def _option(words: str, **more: Any) -> Any:
+    return typer.Option(help=words, show_default=False, **more)
+
+
 def serve(
-    pool: Annotated[
-        str | None, typer.Option(help="A shipped pool's name, or a YAML file.", show_default=False)
-    ] = None,
+    pool: Annotated[str | None, _option("A shipped pool's name, or a YAML file.")] = None,
     policy: Annotated[
         str | None,
-        typer.Option(
-            help="Router of inframind/auto and inframind/team, by name or package.module:Class. "
-            "Default: bid_price.",
-            show_default=False,
+        _option(
+            "Router of inframind/auto and inframind/team, by name or package.module:Class. "
+            "Default: bid_price."
         ),
     ] = None,
-    workload: Annotated[
-        str | None,
-        typer.Option(help="What the policy believes of questions.", show_default=False),
-    ] = None,
-    host: Annotated[
-        str | None,
-        typer.Option(help="Address; others than 127.0.0.1 need keys.", show_default=False),
-    ] = None,
-    port: Annotated[int | None, typer.Option(help="Default: 8080.", show_default=False)] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="gateway.yaml; SIGHUP reads it again.", show_default=False)
-    ] = None,
+    workload: Annotated[str | None, _option("What the policy believes of questions.")] = None,
+    host: Annotated[str | None, _option("Address; others than 127.0.0.1 need keys.")] = None,
+    port: Annotated[int | None, _option("Default: 8080.")] = None,
+    config: Annotated[Path | None, _option("gateway.yaml; SIGHUP reads it again.")] = None,
     record: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Append a line for every request, for `inframind calibrate`.",
-            show_default=False,
-        ),
+        _option("Append a line for every request, for `inframind calibrate`.", metavar="FILE"),
     ] = None,
-    speed: Annotated[
-        float | None,
-        typer.Option(help="Of simulated servers (`pool up --simulate`).", show_default=False),
-    ] = None,
+    speed: Annotated[float | None, _option("Of simulated servers (`pool up --simulate`).")] = None,
 ) -> None:
     """Serve a pool's models behind one OpenAI-compatible address, routed by a policy.
 
@@ -70,15 +56,8 @@ def serve(
             require(module, "the gateway", "serve")
         from inframind_gym.live.gateway.config import gateway_config
 
-        options = {
-            "pool": pool,
-            "policy": policy,
-            "workload": workload,
-            "host": host,
-            "port": port,
-            "log": record,
-            "speed": speed,
-        }
+        options: dict[str, Any] = {"pool": pool, "policy": policy, "workload": workload}
+        options |= {"host": host, "port": port, "log": record, "speed": speed}
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
         run(gateway_config(config, options), config, options)
 

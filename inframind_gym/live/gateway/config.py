@@ -88,7 +88,8 @@ class Limits(StrictModel):
     max_connections: PositiveInt = 4096
     max_in_flight: PositiveInt = 2048  # requests that are being answered
     max_teams: PositiveInt = 8  # workflows at once; each has a thread
-    header_s: Positive = 10.0  # for a request's headers to arrive, and between two requests
+    header_s: Positive = 10.0  # for a request's headers to arrive
+    idle_s: Positive = 75.0  # between two requests: longer than clients keep connections
     body_s: Positive = 30.0  # for its body
     connect_s: Positive = 5.0  # for a connection to a server
     stall_s: Positive = 60.0  # between two pieces of a stream, on either side

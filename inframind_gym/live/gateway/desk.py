@@ -33,7 +33,7 @@ from inframind_gym.tasks import DOMAINS, TaskSet
 
 L = TypeVar("L", bound=BackendSimulation)
 _IO: Final = TOPOLOGIES.index("IO")
-_ORDINALS: Final = 1 << 16  # of requests; policies keep a place for each
+_ORDINALS: Final = 1 << 12  # of requests; policies keep a place for each
 _QUERIES: Final = 1000  # of which one is played: queues are shown up to six times as many calls
 _PATIENCE_S: Final = 5.0  # of a workflow while all servers are down
 _ROW: Final = np.zeros(1, np.int64)

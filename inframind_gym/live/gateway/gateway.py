@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -73,7 +73,8 @@ class Gateway:
             floor_s=min(LiveSettings().floor_s, config.limits.answer_s),
             cap_s=config.limits.answer_s,
         )
-        self.servers = _Servers(self.pool, settings, self._is_down, log=config.log)
+        self.servers = VllmServers(self.pool, settings, log=config.log)
+        self.servers.on_down = self._is_down
         try:
             self.servers.watcher.wait_checked()
             self.beginning = self.servers.watcher.begin()
@@ -253,26 +254,6 @@ class Gateway:
         """
         if self.pool.scheduler == "fcfs":
             return None
-        weighted_s = order.priority_s - asked.budget_s * (1.0 - 1.0 / asked.tenant.weight)
+        weighted_s = order.priority_s - asked.budget_s * (1.0 - 1.0 / asked.tenant.config.weight)
         began_s = self.servers.epoch_s + self.beginning.at_s
         return round((began_s + weighted_s / self.config.speed) * 1e6)
-
-
-class _Servers(VllmServers):
-    """Connections that also tell of servers that go down."""
-
-    def __init__(
-        self,
-        config: Any,
-        settings: LiveSettings,
-        is_down: Callable[[int, str], None],
-        *,
-        log: str | None,
-    ) -> None:
-        self._is_down = is_down
-        super().__init__(config, settings, log=log)
-
-    def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
-        super()._changed(server, up, asleep, why)
-        if not up:
-            self._is_down(server, why)

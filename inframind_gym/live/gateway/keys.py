@@ -11,29 +11,23 @@ from typing import Final
 from inframind_gym.live.gateway.answers import Headers, RequestError
 from inframind_gym.live.gateway.config import KeyConfig
 
-NOBODY: Final = "-"  # tenant of requests where no keys are set
+NOBODY: Final = KeyConfig.model_construct(name="-")  # who asks where no keys are set
 
 
 class Tenant:
     """One key at work.
 
     Args:
-        config: what it may do; None: everything.
+        config: what it may do.
         clock: seconds.
 
     Attributes:
-        name: in logs and metrics.
         parallel: its requests under way.
     """
 
-    def __init__(self, config: KeyConfig | None, clock: Callable[[], float]) -> None:
-        self.name = NOBODY if config is None else config.name
-        self.config = config
-        self.budget_s = None if config is None else config.budget_s
-        self.weight = 1.0 if config is None else config.weight
-        self.parallel = 0
-        self._clock = clock
-        self._per_min = None if config is None else config.requests_per_min
+    def __init__(self, config: KeyConfig, clock: Callable[[], float]) -> None:
+        self.config, self.parallel = config, 0
+        self._clock, self._per_min = clock, config.requests_per_min
         self._left = float(self._per_min or 0)
         self._refilled_s = clock()
 
@@ -43,7 +37,7 @@ class Tenant:
         Raises:
             RequestError: 429; it is one too many.
         """
-        most = None if self.config is None else self.config.max_parallel
+        most = self.config.max_parallel
         if most is not None and self.parallel >= most:
             raise RequestError(
                 *(429, "too_many_parallel_requests"),
@@ -83,7 +77,7 @@ class Tenant:
         Raises:
             RequestError: 403.
         """
-        allowed = None if self.config is None else self.config.models
+        allowed = self.config.models
         if allowed is not None and model not in allowed:
             raise RequestError(403, "model_not_allowed", "this key may not ask for that model")
 
@@ -99,7 +93,7 @@ class Keyring:
     def __init__(
         self, keys: Sequence[KeyConfig], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._everybody = None if keys else Tenant(None, clock)
+        self._everybody = None if keys else Tenant(NOBODY, clock)
         self._tenants = [(key.digest, Tenant(key, clock)) for key in keys]
 
     @property

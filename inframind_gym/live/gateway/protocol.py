@@ -86,6 +86,6 @@ def peer_options(limits: Limits) -> dict[str, Any]:
     return {
         "http": limited_protocol(limits),
         "limit_concurrency": limits.max_connections,
-        "timeout_keep_alive": int(limits.header_s),
+        "timeout_keep_alive": int(limits.idle_s),
         "timeout_graceful_shutdown": int(limits.drain_s),
     }

@@ -291,15 +291,17 @@ class ModelServer:
         if level not in ("0", "1", "2"):
             words = "Input should be less than or equal to 2"
             raise invalid("query.level", "less_than_equal", words, level, {"le": 2})
-        if mode not in ("abort", "wait"):  # one that keeps its requests would stop the kernel
+        if mode not in ("abort", "wait", "keep"):
             modes = "'abort', 'wait' or 'keep'"
             words = f"Input should be {modes}"
             raise invalid("query.mode", "literal_error", words, mode, {"expected": modes})
         on_it = self.engine.on_server(self.index)
         self.engine.sleep(self.index)
-        if mode == "abort":
+        if mode == "keep":
+            self.engine.keep(self.index)
+        elif mode == "abort":
             self.engine.abort(self.index)
-        while not all(flight.over for flight in on_it):
+        while mode == "wait" and not all(flight.over for flight in on_it):
             await asyncio.sleep(_DRAIN_S)
         self._level = int(level)
         self.log.info("sleeps at level %s", level)

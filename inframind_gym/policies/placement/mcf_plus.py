@@ -134,6 +134,7 @@ class PlusFlowPlacement(BasePlacementPolicy):
     """
 
     name = "mcf_plus"
+    version = 2
 
     def __init__(
         self,

@@ -104,6 +104,11 @@ class OpenLoop:
         """Return how often requests that have not ended were evicted, all together."""
         return int(self._cluster.request["evictions"][0, requests].sum())
 
+    def began_s(self, request: int) -> tuple[float, float]:
+        """Return when a request that has a token was admitted, and when its first token came."""
+        state = self._cluster.request[0, request]
+        return float(state["admitted_s"]), float(state["first_token_s"])
+
     def load(self, server: int) -> tuple[int, int, float]:
         """Return requests that run and that wait on a server, and the share of its KV cache."""
         state = self._cluster.server[0, server]

@@ -130,7 +130,7 @@ def run_assignment(
         from inframind_gym.teams.llm.prices import load_prices
 
         simulate.team(options.team)  # whatever is wrong with it is said before a run is made
-        providers = _providers(provider, model or [], temperature)
+        providers = open_providers(provider, model or [], temperature)
         table = None if prices is None else load_prices(prices)
         if plots is not None:
             check_plots(plots)
@@ -178,7 +178,7 @@ def _options(**values: Any) -> Options:
     return Options(**values)
 
 
-def _providers(
+def open_providers(
     names: list[str], models: list[str], temperature: float | None
 ) -> dict[str, Provider] | None:
     """Open the two providers of the team; None: both are simulated.

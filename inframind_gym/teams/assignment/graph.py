@@ -196,6 +196,7 @@ class Workflow:
             "raw_reward": state["reward"],
             "load_penalty": penalty,
             "epsilon": self.coordinator.epsilon,
+            "q": learned_q(self.coordinator, task_type, was, state["action_idx"]),
             "row_shift": shifted,
             "cooled_down": was != "balanced" and now != was,
         }
@@ -280,6 +281,13 @@ def row_shift(coordinator: Router, task_type: str, load_state: str) -> str | Non
         return None
     usual, here = (coordinator.policy(s)[task_type] for s in ("balanced", load_state))
     return usual.key() if usual is not None and here is not None and usual != here else None
+
+
+def learned_q(coordinator: Router, task_type: str, load_state: str, action: int) -> float | None:
+    """Return the value of an action in the table; None of a router without one."""
+    if not isinstance(coordinator, QLearningCoordinator):
+        return None
+    return float(coordinator.q_table[task_type, load_state][action])
 
 
 def user_message(description: str, task_type: str) -> str:

@@ -51,6 +51,11 @@ from inframind_gym.teams.llm.types import Provider
 VLLM_URL: Final = "http://127.0.0.1:8000/v1"  # unless $VLLM_BASE_URL says otherwise
 MOST_CONTEXT: Final = 131_072
 ValueT = TypeVar("ValueT")
+# Of the answer's metadata, in its event; a query that was refused has none of them.
+_TOLD: Final = (
+    *("ended_by", "attribution", "validation", "failures", "withheld", "simulated", "calls"),
+    *("input_tokens", "output_tokens", "context_tokens", "context_limit", "context_trimmed"),
+)
 _MOST_READING_S: Final = 300.0  # of a trimmed conversation, between two queries
 
 
@@ -207,7 +212,10 @@ class MultiAgentCoordinator:
         response = respond(session, handoffs, self.context, seconds)
         told = response.model_dump(include={"content", "validation_score", "processing_time"})
         sources = [document.doc_id for document in response.sources]
-        self._log.append("answer", {**told, "sources": sources, "handoffs": handoffs})
+        documents = [document.model_dump() for document in response.sources]
+        told |= {key: response.metadata[key] for key in _TOLD}
+        told |= {"sources": sources, "documents": documents, "handoffs": handoffs}
+        self._log.append("answer", told)
         return response
 
     def read_ahead(self, history: Sequence[Mapping[str, Any]]) -> None:

@@ -76,7 +76,7 @@ def make_app(
     app = FastAPI(title="inframind team", lifespan=lifespan)
     guarded = [Depends(admit)]
 
-    @app.post("/run", dependencies=[Depends(_of_limited_size), *guarded])
+    @app.post("/run", dependencies=[Depends(of_limited_size), *guarded])
     async def start(order: Order) -> dict[str, str]:
         if len(runs) >= most_runs:
             raise HTTPException(429, f"{most_runs} runs are under way; try again later")
@@ -130,11 +130,18 @@ def make_app(
     return app
 
 
-def refusal(connection: HTTPConnection, token: str | None) -> tuple[int, str] | None:
+def refusal(
+    connection: HTTPConnection, token: str | None, given: str = ""
+) -> tuple[int, str] | None:
     """Return the status and the reason of a request that is not admitted; None if it is.
 
     A page of another origin is refused, and without a token a name that is not this machine's:
     browsers would otherwise let any page that the user visits start runs.
+
+    Args:
+        connection: the request.
+        token: that it must carry; None: it must be for a name of this machine.
+        given: the token, where the caller has found it elsewhere than in header or query.
     """
     host = connection.headers.get("host", "")
     origin = connection.headers.get("origin")
@@ -145,7 +152,7 @@ def refusal(connection: HTTPConnection, token: str | None) -> tuple[int, str] | 
         if name in LOCAL_NAMES:
             return None
         return 403, f"unknown name of this machine: {name[:80]!r}"
-    given = connection.headers.get("authorization", "").removeprefix("Bearer ")
+    given = given or connection.headers.get("authorization", "").removeprefix("Bearer ")
     given = given or connection.query_params.get("token", "")
     if not hmac.compare_digest(given.encode(), token.encode()):
         return 401, "a token is needed: send `Authorization: Bearer TOKEN`, or ?token=TOKEN"
@@ -228,7 +235,8 @@ def _found(store: RunStore, run_id: str) -> Run:
         raise HTTPException(404, "no run of this name") from None
 
 
-def _of_limited_size(connection: HTTPConnection) -> None:
+def of_limited_size(connection: HTTPConnection) -> None:
+    """Refuse a request without a length, or with a body of more than `MOST_BODY_BYTES`."""
     length = connection.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit()):
         raise HTTPException(411, "Content-Length is needed")

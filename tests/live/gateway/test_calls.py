@@ -243,6 +243,33 @@ def test_a_hung_server_gives_its_requests_back(tmp_path: Path) -> None:
         settled(rig)
 
 
+def test_servers_that_go_down_are_not_held_against_a_request(tmp_path: Path) -> None:
+    """It is answered where as many of them go down beneath it as it has attempts."""
+    asked: list[int] = []
+
+    def script(request: dict[str, Any], number: int) -> Answer:
+        asked.append(number)
+        return Answer(hang=len(asked) <= 2)
+
+    with running(tmp_path, script, limits={"attempts": 2}) as rig:
+
+        async def ask() -> int:
+            async with aiohttp.ClientSession() as session:
+                post = session.post(f"{rig.url}/v1/chat/completions", json=chat())
+                waiting = asyncio.ensure_future(post.__aenter__())
+                for count in (1, 2):
+                    while len(asked) < count:
+                        await asyncio.sleep(0.01)
+                    (server,) = (s for s in rig.servers if s.open and not s.asleep)
+                    server.asleep = True
+                response = await waiting
+                return response.status
+
+        assert asyncio.run(ask()) == 200
+        assert len(asked) == 3
+        settled(rig)
+
+
 def test_the_breaker_leaves_a_server_that_fails_alone(tmp_path: Path) -> None:
     def script(request: dict[str, Any], number: int) -> Answer:
         return Answer(status=500) if request["model"] == "Coder" else Answer()

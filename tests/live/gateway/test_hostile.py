@@ -198,7 +198,7 @@ def test_every_key_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys_module.hmac, "compare_digest", compare)
     names = ("one", "two", "three")
     ring = Keyring([KeyConfig(name=n, key=f"{n}-and-more-of-it") for n in names])  # type: ignore[arg-type]
-    assert ring.tenant(b"Bearer one-and-more-of-it").name == "one"
+    assert ring.tenant(b"Bearer one-and-more-of-it").config.name == "one"
     assert compared == [(32, 32)] * 3
     with pytest.raises(RequestError, match="no valid key"):
         ring.tenant(b"Bearer " + b"x" * 100_000)

@@ -276,6 +276,31 @@ def test_a_sleeper_ends_what_runs_and_holds_what_comes() -> None:
         play(scene)
 
 
+def test_what_is_kept_asleep_goes_on_after_waking() -> None:
+    """By recompute: no token is lost or sent twice, to a stream neither."""
+    with served(tiny_pool()) as (url, *_):
+
+        async def scene(session: Session) -> None:
+            body = {"max_tokens": 400, "ignore_eos": True}
+            kept = [asyncio.ensure_future(chat(session, url, **body)) for _ in range(3)]
+            await until_load(session, url, 3, 0)
+            for _ in range(2):  # one may be kept twice
+                await asyncio.sleep(0.05)
+                slept = await session.post(f"{url}/sleep?mode=keep")
+                assert slept.status == 200
+                now = await reading(session, url)
+                assert (now.asleep, now.running_req, now.waiting_req) == (True, 0, 0)
+                await asyncio.sleep(0.1)
+                assert not any(each.done() for each in kept)
+                await session.post(f"{url}/wake_up")
+            for answer in [await each for each in kept]:
+                assert answer["choices"][0]["finish_reason"] == "length"
+                assert answer["usage"]["completion_tokens"] == 400
+                assert len(answer["choices"][0]["message"]["content"].split()) == 400
+
+        play(scene)
+
+
 @pytest.mark.parametrize(
     ("query", "status", "after"),
     [

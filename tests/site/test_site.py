@@ -1,0 +1,50 @@
+"""The site builds without a warning, has a page for every environment, and loads nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inframind_gym import ENVIRONMENTS
+from tests.site.blocks import ROOT
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", folder],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_environment_has_its_page(site: Path) -> None:
+    pages = " ".join(page.read_text("utf-8") for page in (site / "environments").rglob("*.html"))
+    for name, entry in ENVIRONMENTS.items():
+        assert name in pages
+        assert f'id="{entry.single.replace(":", ".")}' in pages, name
+
+
+def test_a_page_loads_nothing_of_other_hosts(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = page.read_text("utf-8")
+        assert not re.findall(r'<(?:script|img|iframe)[^>]*src="(?:https?:)?//[^"]*', text), page
+        assert not re.findall(r'<link[^>]*rel="stylesheet"[^>]*href="(?:https?:)?//', text), page
+
+
+def test_every_page_of_the_navigation_is_built(site: Path) -> None:
+    start = (site / "index.html").read_text("utf-8")
+    pages = {link for link in re.findall(r'<a href="([^":#]*/)" class="md-nav__link', start)}
+    assert len(pages) > 30
+    assert [page for page in sorted(pages) if not (site / page / "index.html").is_file()] == []
