@@ -70,14 +70,13 @@ speed: $(CORE)  ## Measure the figures of docs/performance.md (SPEED_ARGS="--aga
 fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs (DATA=folder)
 	$(PY) -m benchmarks fidelity $(DATA) $(FIDELITY_ARGS)
 
-# Policies with several trainings and fits, then rules whose backlogs are long to simulate: one episode a cell.
-BOARD := $(VENV)/bin/inframind bench run --suite standard --refits benchmarks/refits.yaml --out results/standard
+# Two agents and two refitted baselines on all tracks; what a part is worth, and weaker policies, on a few cells.
+BOARD := $(VENV)/bin/inframind bench run --suite standard --seeds 1
 MEASURED := $(VENV)/bin/inframind bench run --suite published --rates 10,50,100
 results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on where it was stopped
-	$(BOARD)
-	$(BOARD) --policies masrouter,lowest_expected_latency,least_loaded,linucb --seeds 1
-	$(VENV)/bin/inframind bench run --suite standard --tracks steady --out results/ablations \
-	  --policies bid_price,bid_price::no-state,bid_price::polled,bid_price::no-difficulty,bid_price::no-prices
+	$(BOARD) --refits benchmarks/refits.yaml --out results/standard --policies bid_price,ppo_lagrangian,fixed_recipe_by_rate,fixed_recipe
+	$(BOARD) --tracks steady --scenarios math,mmlu_pro --loads 0.6,0.9 --queries 500 --out results/ablations \
+	  --policies bid_price,bid_price::no-state,bid_price::polled,bid_price::no-difficulty,bid_price::no-prices,masrouter,lowest_expected_latency,least_loaded,inframind
 	$(MEASURED) --policies inframind --out results/published
 	$(MEASURED) --policies static_mix,masrouter --scheduler fcfs --out results/published_fcfs
 	$(PY) -m benchmarks results results/standard results/ablations results/published results/published_fcfs

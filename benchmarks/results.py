@@ -47,9 +47,7 @@ _LINES: Final = {  # of the picture: colour-blind-safe (Okabe and Ito), with a m
     "bid_price": ("#0072b2", "o"),
     "ppo_lagrangian": ("#d55e00", "s"),
     "fixed_recipe_by_rate": ("#009e73", "^"),
-    "inframind": ("#cc79a7", "D"),
-    "lowest_expected_latency": ("#e69f00", "v"),
-    "least_loaded": ("#56b4e9", "P"),
+    "fixed_recipe": ("#e69f00", "v"),
 }
 Board = Mapping[str, Any]
 
