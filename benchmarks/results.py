@@ -208,11 +208,11 @@ def _over_bound(board: Board) -> Iterator[tuple[Mapping[str, Any], float]]:
 
 def origin_text(origin: Mapping[str, Any]) -> str:
     """Return where a record is from, and the commands that made it."""
-    commands = "\n".join(f"inframind bench {command}" for command in origin["commands"])
+    commands = "\n".join(f"inframind {command}" for command in origin["commands"])
     return (
         f"{origin['episodes']:,} episodes, {origin['queries']:,} scored queries; simulator version "
         f"{origin['simulator']}, revision {origin['revision']}, {origin['started'][:10]}; "
-        f"{origin['machine']}:\n\n```sh\n{commands}\n```"
+        f"{origin['machine']}:\n\n<!-- not run: plays whole boards -->\n```sh\n{commands}\n```"
     )
 
 

@@ -54,7 +54,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: zipfile.ZipFile) -> No
     expected = {
         path.relative_to(ROOT).as_posix()
         for path in package.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not {"__pycache__", "frontend"} & set(path.parts)
     }
     assert "inframind_gym/py.typed" in expected
     assert expected <= set(wheel.namelist())

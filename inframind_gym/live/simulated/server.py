@@ -295,13 +295,12 @@ class ModelServer:
             modes = "'abort', 'wait' or 'keep'"
             words = f"Input should be {modes}"
             raise invalid("query.mode", "literal_error", words, mode, {"expected": modes})
-        on_it = self.engine.on_server(self.index)
         self.engine.sleep(self.index)
         if mode == "keep":
             self.engine.keep(self.index)
         elif mode == "abort":
             self.engine.abort(self.index)
-        while mode == "wait" and not all(flight.over for flight in on_it):
+        while any(self.engine.load(self.index)[:2]):  # the step under way, or what it waits for
             await asyncio.sleep(_DRAIN_S)
         self._level = int(level)
         self.log.info("sleeps at level %s", level)
