@@ -6,10 +6,8 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,6 @@ from inframind_gym.benchmark.report.data import FORMAT, lean, report_data
 from inframind_gym.benchmark.report.page import render, write_report
 from inframind_gym.benchmark.report.replay import Chosen, choose, key_of, replayed
 from inframind_gym.benchmark.report.timelines import critical
-from inframind_gym.benchmark.report.upload import log_to_wandb
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.runner import run
 from inframind_gym.benchmark.store import CELLS, HEADER, read_cells, read_header
@@ -308,33 +305,6 @@ def test_an_unfinished_run_says_so(folders, tmp_path):
     write_report([folder], tmp_path / "report.html", most_episodes=0)
     (found,) = Page((tmp_path / "report.html").read_text()).data["runs"]
     assert any("unfinished, 7 of 8 cells" in note for note in found["board"]["notes"])
-
-
-def test_a_run_goes_to_wandb_with_its_report(folders, tmp_path, monkeypatch):
-    calls: dict[str, Any] = {"logged": {}, "saved": []}
-    one = SimpleNamespace(
-        summary={},
-        name="run",
-        log=calls["logged"].update,
-        save=lambda path, **_: calls["saved"].append(path),
-        finish=lambda: None,
-    )
-    module = SimpleNamespace(
-        init=lambda **given: calls.update(given) or one,
-        Table=lambda columns, data: (columns, data),
-        Html=lambda text, inject: text,
-    )
-    monkeypatch.setitem(sys.modules, "wandb", module)
-    folder = shutil.copytree(folders("token_budget"), tmp_path / "run")
-    results = load_results(folder)
-    board = leaderboard(results)
-    log_to_wandb(results, board)
-    assert calls["mode"] == "offline"
-    assert one.summary["random/return"] == next(
-        row["return"] for row in board["ranking"] if row["policy"] == "random"
-    )
-    assert calls["logged"]["report"] == (folder / "report.html").read_text()
-    assert calls["saved"] == [str(folder / "report.html")]
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
