@@ -292,11 +292,16 @@
     ].filter(([id]) => whole || data.sections.includes(id))
       .map(([id, title, content]) => [id, title, content.filter(Boolean)]).filter(([, , content]) => content.length);
     const turn = (value) => { number = Number(value); run = data.runs[number]; chosen = null; show(); };
+    const jump = (event) => { // in a notebook's frame, which has no address, a link would lead out of the page
+      if (location.protocol !== "about:") return;
+      event.preventDefault();
+      document.querySelector(event.target.hash).scrollIntoView();
+    };
     root.replaceChildren(...[
       whole && el("h1", {}, `${run.name}: ${run.kind.replace("_", " ")} benchmark`),
       whole && hint(`${run.folder} · inframind-gym ${data.version}`),
       data.runs.length > 1 && controls(select("run", data.runs.map((one, i) => [i, `${i + 1}. ${one.name} (${one.folder})`]), number, turn)),
-      whole && el("nav", { "aria-label": "sections" }, parts.map(([id, title]) => el("a", { href: `#${id}` }, title))),
+      whole && el("nav", { "aria-label": "sections" }, parts.map(([id, title]) => el("a", { href: `#${id}`, onclick: jump }, title))),
       notes(run.board.notes),
       ...parts.map(([id, title, content]) => el("section", { id, "aria-label": title }, el("h2", {}, title), ...content)),
     ].filter(Boolean));

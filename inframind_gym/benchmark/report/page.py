@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -41,7 +41,7 @@ class Report:
         height_px: Height of the frame.
     """
 
-    html: str
+    html: str = field(repr=False)
     height_px: int = 640
 
     def _repr_html_(self) -> str:
@@ -63,9 +63,11 @@ def make_report(
 
     Args:
         folders: Of any families.
-        sections: Parts that it shows, of `SECTIONS`; none: all, with a heading and links to them.
+        sections: Parts that it shows: board, load, frontier, paired, shares, cells, episodes, made
+            and words; none: all, with a heading and links to them.
         episodes: Names of episodes that are played again, CELL:POLICY:SEED.
-        most_episodes: Further episodes of each run: worst and median ones of the policies.
+        most_episodes: Further episodes of each run: the worst of each policy, then the median
+            ones; none are played if their section is not shown.
         bootstrap_seed: Seed of the intervals.
         height_px: Height of the frame in a notebook.
 
