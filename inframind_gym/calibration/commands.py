@@ -141,8 +141,8 @@ def _calibrate_pool(
     )
     if checked["fitted"] > checked["before"]:
         typer.echo(
-            "warning: these cards predict those calls worse than the pool's own. Record more calls, "
-            "of quiet and of busy hours, or keep the pool as it is.",
+            "warning: these cards predict those calls worse than the pool's own. Record more "
+            "calls, of quiet and of busy hours, or keep the pool as it is.",
             err=True,
         )
 

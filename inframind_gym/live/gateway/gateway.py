@@ -200,9 +200,8 @@ class Gateway:
         usable = wanted & self.usable()
         up = usable & ~excluded or usable  # at the same server again rather than not at all
         if not up:
-            again_s = max(self.breakers.opens_in_s(), _AGAIN_S)
             raise RequestError(
-                503, "no_server", "no server of this model is up", retry_after_s=again_s
+                503, "no_server", "no server of this model is up", retry_after_s=_AGAIN_S
             )
         now_s, telemetry = self.now_s(), self.telemetry()
         arrival_s = (asked.arrived_s - self.beginning.at_s) * self.config.speed
