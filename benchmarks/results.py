@@ -29,6 +29,7 @@ from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.store import read_cells
 from inframind_gym.benchmark.tables import Sheet, to_markdown
 from inframind_gym.benchmark.tracks.tables import (
+    costs_sheet,
     promises_sheet,
     ranked_policies,
     scores_sheet,
@@ -155,6 +156,7 @@ def standard_blocks(board: Board, records: Path = RECORDS) -> dict[str, str]:
         "trainings": _markdown(trainings) if trainings.rows else "No policy has several trainings.",
         "scenarios": scenarios_table(board),
         "promises": _markdown(promises_sheet(board)),
+        "costs": _markdown(costs_sheet(board)),
         "ablations": _markdown(scores_sheet(read_board("ablations", records))),
         "origin": origin_text(board["origin"]),
     }
