@@ -19,8 +19,9 @@ of the load, which `bid_price` has solved:
 so that the return of a decision is G_t = r_q + x_t + x_{t+1} + … over the query's own decisions.
 PPO maximises it against a critic of its own. The first updates imitate `bid_price` instead, while
 the critic learns. λ holds the share of late queries at `1 - promise`, by a PID controller (Stooke,
-Achiam, Abbeel 2020) with a bounded integral. Entropy's weight falls to almost nothing, so that what
-is played, the likeliest action, is what was trained.
+Achiam, Abbeel 2020) with a bounded integral; the shipped configuration promises nothing, and λ is
+0. Entropy's weight falls to almost nothing, so that what is played, the likeliest action, is what
+was trained.
 
 To follow one update: `World.play` → `Learner.update`.
 """
@@ -257,7 +258,7 @@ class Learner:
         for i, world in enumerate(self.worlds):
             place = world.place
             groups += [(f"{place.pool}/{place.workload}", row // c.rows == i)]
-        found |= {f"charts/goodput/{name}": good[at].mean() for name, at in groups}
+        found |= {f"charts/goodput/{name}": good[at].mean() for name, at in groups if at.any()}
         return {name: float(value) for name, value in found.items()}
 
 

@@ -15,7 +15,7 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +29,7 @@ from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.store import read_cells
 from inframind_gym.benchmark.tables import Sheet, to_markdown
 from inframind_gym.benchmark.tracks.tables import (
+    costs_sheet,
     promises_sheet,
     ranked_policies,
     scores_sheet,
@@ -150,10 +151,12 @@ def standard_blocks(board: Board, records: Path = RECORDS) -> dict[str, str]:
     trainings = trainings_sheet(board)
     return {
         "tracks": _markdown(scores_sheet(board)),
+        "loads": loads_table(board),
         "pairs": pairs_table(board),
         "trainings": _markdown(trainings) if trainings.rows else "No policy has several trainings.",
         "scenarios": scenarios_table(board),
         "promises": _markdown(promises_sheet(board)),
+        "costs": _markdown(costs_sheet(board)),
         "ablations": _markdown(scores_sheet(read_board("ablations", records))),
         "origin": origin_text(board["origin"]),
     }
@@ -180,6 +183,24 @@ def pairs_table(board: Board) -> str:
 def _verdict(pair: Mapping[str, Any]) -> str:
     below = f", below in {len(pair['below'])} ({', '.join(pair['below'])})" if pair["below"] else ""
     return f"{'**ahead**: ' if pair['ahead'] else ''}above in {len(pair['above'])}{below}"
+
+
+def loads_table(board: Board, track: str = "steady") -> str:
+    """Tabulate what policies reach of a track's bound at each load: mean and worst scenario."""
+    shares: dict[tuple[str, float], list[float]] = {}
+    for row, share in _over_bound(board):
+        if row["track"] == track:
+            shares.setdefault((row["policy"], row["load"]), []).append(100 * share)
+    loads = sorted({load for _, load in shares})
+    body = [
+        [f"`{policy}`", *(_mean_and_least(shares[policy, load]) for load in loads)]
+        for policy in ranked_policies(board)
+    ]
+    return table([f"`{track}`, % of the bound", *(f"ρ {load:g}" for load in loads)], body)
+
+
+def _mean_and_least(shares: Sequence[float]) -> str:
+    return f"{np.mean(shares):.1f} ({min(shares):.1f})"
 
 
 def scenarios_table(board: Board) -> str:

@@ -269,7 +269,9 @@ def run(
 @app.command()
 def limits(
     tracks: Annotated[list[str], typer.Argument(help="Names of tracks, or YAML files.")],
-    again: Annotated[bool, typer.Option("--again", help="Compute what holds still, too.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Compute bounds that hold still, too.")
+    ] = False,
 ) -> None:
     """Compute capacities and bounds of tracks, a minute a scenario (extra `bounds`)."""
     from inframind_gym.benchmark.tracks.limits import Bounds, compute_limits

@@ -222,6 +222,53 @@ def test_a_multiplier_does_not_wind_up() -> None:
     assert steps < 120  # of 0.02 each; unbounded it would be 1,800
 
 
+def test_an_update_is_that_of_ppo(world: World, batch: Batch) -> None:
+    """Losses and gradients against the clipped objective, one decision after the other."""
+    one_step = ("minibatch=100000", "max_grad_norm=1e9", "entropy_weight=0.01")
+    learner = Learner(settings(*one_step), 1, [world])
+    with torch.no_grad():
+        learner.net.w["route_out"] *= 100.0
+    shift = np.random.default_rng(0).normal(0.0, 0.3, len(batch.row))
+    old, said, values, entropies = np.zeros(len(shift), np.float32), [], [], []
+    for i in range(len(shift)):
+        seen = Seen(*(torch.from_numpy(part[i : i + 1]) for part in batch.seen))
+        routes = int(batch.node[i] >= 0)
+        route, plan, value = learner.net(seen, torch.from_numpy(batch.up[i : i + 1]), routes)
+        odds = (route if routes else plan)[0]
+        said.append(odds[int(batch.action[i])])
+        old[i] = said[-1].item() + shift[i]
+        entropies.append(-(odds.exp() * odds).sum())
+        values.append(value[0])
+    answer = batch.answer
+    good = (answer["solved"] & ~answer["late"]).astype(float)
+    goal = torch.from_numpy(good - 0.5 * to_go(batch.price, batch)).float()
+    error, ratio = goal - torch.stack(values), (torch.stack(said) - torch.from_numpy(old)).exp()
+    advantage = (error - error.mean()).detach() / error.std().item()
+    gains = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    policy_loss, value_loss = -gains.mean(), error.square().mean()
+    entropy = torch.stack(entropies).mean()
+    loss = policy_loss + 0.5 * value_loss - 0.01 * entropy
+    parameters = list(learner.net.parameters())
+    expected = torch.autograd.grad(loss, parameters)  # type: ignore[no-untyped-call]
+
+    found = learner.update(batch._replace(log_prob=old))
+    for name, one in (("policy", policy_loss), ("value", value_loss)):
+        assert found[f"losses/{name}_loss"] == pytest.approx(one.item(), rel=1e-4, abs=1e-6)
+    assert found["losses/entropy"] == pytest.approx(entropy.item(), rel=1e-4)
+    for parameter, gradient in zip(parameters, expected, strict=True):
+        assert parameter.grad is not None
+        near = 1e-3 * float(gradient.abs().max())
+        np.testing.assert_allclose(parameter.grad.numpy(), gradient.numpy(), rtol=0.0, atol=near)
+
+
+def test_loads_without_an_answer_have_no_goodput(world: World, batch: Batch) -> None:
+    learner = Learner(settings("loads=[0.35,1.1,1.2,1.3,1.4]"), 0, [world])
+    metrics = learner.update(batch)
+    assert "charts/goodput/load/1.3" in metrics
+    assert "charts/goodput/load/1.4" not in metrics  # there are four rows
+    assert np.isfinite(list(metrics.values())).all()
+
+
 def test_the_first_updates_imitate() -> None:
     config = settings("cloning=12", "together=12", "decisions=800", "epochs=3")
     [world] = training_worlds(config, worlds_of(config))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,10 +11,13 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from inframind_gym.benchmark.bounds.informed import Informed
+from inframind_gym.benchmark.bounds.informed import PRICES, Informed
 from inframind_gym.benchmark.bounds.program import Resources
 from inframind_gym.benchmark.bounds.recipes import Tables
 from inframind_gym.benchmark.bounds.steady import SteadyBound
+from inframind_gym.benchmark.tracks.limits import as_yaml, compute_limits
+from inframind_gym.benchmark.tracks.track import load_limits
+from inframind_gym.configs import list_configs
 
 ONE = Resources(("server",), np.ones((1, 1)), np.ones(1))
 CHEAP, DEAR = (0, 1, 0, (0,)), (0, 1, 0, (1,))
@@ -74,3 +78,28 @@ def test_the_worst_budget_is_as_good_as_all_can_be() -> None:
     two = bound([[[0.4, 0.6]], [[0.4, 0.6]]], (10.0, 20.0))
     assert two.plan(0.01, worst=True).score == pytest.approx(1.0)
     assert two.plan(120.0, worst=True).score == pytest.approx(0.5)
+
+
+def test_recipes_are_searched_up_to_prices_that_no_query_pays() -> None:
+    """Beyond capacity a second of work costs more than a query of usual work is worth."""
+    limits = [one for track in list_configs("tracks") for one in load_limits(track).values()]
+    assert max(PRICES) * min(one.work_s for one in limits) > 1.0
+
+
+def test_bounds_are_computed_again_at_capacities_that_stay(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: mine\nloads: [0.5, 1]\nscenarios: {one: {workload: math, budgets_s: [10]}}\n"
+    )
+    toys = cast(Any, SimpleNamespace(of=lambda scenario: bound([[[0.5]], [[0.9]]])))
+    written = compute_limits(str(path), bounds=toys)
+    (made,) = load_limits(str(path)).values()
+    assert made.capacity_per_min == pytest.approx(60.0 / 3.325, rel=0.003)
+    assert made.informed[1.0] == pytest.approx(0.81, abs=0.002)
+    at_24 = made.model_copy(update={"capacity_per_min": 24.0})
+    written.write_text(as_yaml({"one": at_24}))
+    compute_limits(str(path), bounds=toys)
+    assert load_limits(str(path))["one"] == at_24
+    compute_limits(str(path), bounds=toys, again=True)
+    again = load_limits(str(path))["one"]
+    assert (again.capacity_per_min, again.informed[1.0]) == (24.0, 0.7)

@@ -14,6 +14,7 @@ import pytest
 from benchmarks.pages import fill
 from benchmarks.published import published_blocks
 from benchmarks.results import (
+    loads_table,
     pairs_table,
     read_board,
     record,
@@ -104,6 +105,20 @@ def test_verdicts_say_where_an_agent_is_behind() -> None:
         "| `ppo_lagrangian` | above in 2, below in 1 (v) | – |",
         "| `random` | **ahead**: above in 3 | above in 1 |",
     ]
+
+
+def test_loads_show_the_mean_and_the_worst_scenario() -> None:
+    at = [("steady", "a", 0.5), ("steady", "b", 0.5), ("faults", "a", 0.5)]
+    keys = ("track", "scenario", "load")
+    places = [dict(zip(keys, own, strict=True), informed=0.8) for own in at]
+    rows = [
+        dict(zip(keys, own, strict=True), policy="random", score=score)
+        for own, score in zip(at, (0.6, 0.8, 0.1), strict=True)
+    ]
+    tracks = [{"policy": "random", "track": "steady", "score": 0.9}]
+    lines = loads_table({"places": places, "rows": rows, "tracks": tracks}).splitlines()
+    assert lines[0] == "| `steady`, % of the bound | ρ 0.5 |"
+    assert lines[2:] == ["| `random` | 87.5 (75.0) |"]
 
 
 def test_published_measurements_stand_beside_ours() -> None:

@@ -21,7 +21,7 @@ from inframind_gym.configs import StrictModel
 from inframind_gym.envs.routing.vector import StreamVectorEnv
 from inframind_gym.files import replace_text
 
-BOUNDS_VERSION: Final = 2  # of the linear program: kept bounds of another are computed again
+BOUNDS_VERSION: Final = 3  # of search and linear program: kept bounds of another are computed again
 _SPANS: Final = 64  # episodes whose length is averaged
 
 

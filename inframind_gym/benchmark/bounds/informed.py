@@ -40,7 +40,9 @@ FINAL_DRAWS: Final = 60  # and when they are evaluated
 SEARCH_ROUNDS: Final = 8
 SEARCH_WIDTH: Final = 1200  # recipes that are tried in a round
 RUNNERS_UP: Final = 3  # recipes that are evaluated for every price, group and budget
-PRICES: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # queries for a second of work
+# Queries for a second of work, up to what nobody can pay where a query takes a tenth of a second:
+# beyond capacity a second costs several queries, and the cheapest recipes of all win.
+PRICES: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _WORTH = 1e-4  # goodput: less is not worth another column
 
 

@@ -75,10 +75,23 @@ def _search(scenario: Scenario) -> Informed:
     return Informed(simulation, np.array(sorted(budgets)))
 
 
-def limits_of(track: TrackConfig, scenario: Scenario, bound: SteadyBound) -> Limits:
-    """Compute the limits of a scenario."""
-    capacity_per_min = float(f"{bound.capacity_per_min():.3g}")
-    work_s = float(f"{bound.plan(capacity_per_min).work_s:.3g}")
+def limits_of(
+    track: TrackConfig, scenario: Scenario, bound: SteadyBound, known: Limits | None = None
+) -> Limits:
+    """Compute the limits of a scenario.
+
+    Args:
+        track: Its track.
+        scenario: The scenario.
+        bound: Of its workload on its pool.
+        known: What is played, and stays: capacity, work and reach. Bounds alone are computed.
+    """
+    if known is None:
+        capacity_per_min = float(f"{bound.capacity_per_min():.3g}")
+        work_s = float(f"{bound.plan(capacity_per_min).work_s:.3g}")
+        reach = tuple(round(float(share), 4) for share in bound.reach)
+    else:
+        capacity_per_min, work_s, reach = known.capacity_per_min, known.work_s, known.reach
     cap_s = float("inf") if scenario.work_cap is None else scenario.work_cap * work_s
     informed = {
         load: bound.plan(
@@ -93,7 +106,7 @@ def limits_of(track: TrackConfig, scenario: Scenario, bound: SteadyBound) -> Lim
         constants=scenario.constants(),
         capacity_per_min=capacity_per_min,
         work_s=work_s,
-        reach=tuple(round(float(share), 4) for share in bound.reach),
+        reach=reach,
         informed={load: min(round(score, 4), 1.0) for load, score in informed.items()},
     )
 
@@ -109,7 +122,8 @@ def compute_limits(
 
     Args:
         name_or_path: The track.
-        again: Whether limits that hold are computed again, too.
+        again: Whether bounds that hold are computed again, too. Capacities that hold stay:
+            results at other rates could not be compared.
         bounds: Where recipes are kept that several tracks can share.
         found: Called for every scenario that was computed.
 
@@ -119,15 +133,16 @@ def compute_limits(
     from inframind_gym.configs import load_yaml_model
 
     track, path = load_track(name_or_path), limits_path(name_or_path)
-    kept = load_yaml_model(path, TrackLimits).scenarios if path.is_file() and not again else {}
+    kept = load_yaml_model(path, TrackLimits).scenarios if path.is_file() else {}
     bounds = bounds or Bounds()
     content: dict[str, Limits] = {}
     for name, scenario in track.scenarios.items():
         old, constants = kept.get(name), scenario.constants()
-        if old and old.constants == constants and set(track.loads) <= set(old.informed):
-            content[name] = old
+        known = old if old and old.constants == constants else None
+        if known and set(track.loads) <= set(known.informed) and not again:
+            content[name] = known
             continue
-        content[name] = limits_of(track, scenario, bounds.of(scenario))
+        content[name] = limits_of(track, scenario, bounds.of(scenario), known)
         found(name, content[name])
     path.parent.mkdir(exist_ok=True)
     replace_text(path, _HEAD.format(name=track.name) + as_yaml(content))

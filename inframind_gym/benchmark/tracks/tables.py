@@ -22,7 +22,7 @@ def track_sheets(board: Mapping[str, Any]) -> list[Sheet]:
         sheets.append(_cells_sheet(board))
     sheets.append(promises_sheet(board))
     if board["costs"]:
-        sheets.append(_costs_sheet(board))
+        sheets.append(costs_sheet(board))
     return sheets
 
 
@@ -154,7 +154,8 @@ def _promise_text(row: Mapping[str, Any]) -> str:
     return "–" if row["policy"] is None else f"{100 * row['goodput']:.1f} {short(row['policy'])}"
 
 
-def _costs_sheet(board: Mapping[str, Any]) -> Sheet:
+def costs_sheet(board: Mapping[str, Any]) -> Sheet:
+    """Make the table of cost, goodput and hypervolume on the tracks that cap the cost."""
     rows = sorted(board["costs"], key=lambda row: (row["track"], -row["hypervolume"]))
     work, goodput = METRICS["work_s_per_query"], METRICS["goodput"]
     body = [
