@@ -14,6 +14,7 @@ from benchmarks.results import RECORDS, origin_text, read_board
 
 PUBLISHED: Final = Path(__file__).with_name("published.yaml")
 RUNS: Final = ("published", "published_fcfs")  # the same suite under two schedulers
+SEEDS: Final = "published_seeds"  # trainings of `inframind`, each played in both modes
 STANDS_FOR: Final = {"inframind": ("inframind",), "masrouter": ("static_mix", "masrouter")}
 METRICS: Final = {"accuracy": 100.0, "latency_mean_s": 1.0, "slo_100s": 100.0}  # scale here
 
@@ -34,8 +35,30 @@ def published_blocks(records: Path = RECORDS) -> dict[str, str]:
             ]
             body.append([f"{workload}, {rate}/min", *cells])
     heads = [f"{s}, measured elsewhere" if p is None else f"`{p}`, here" for s, p in columns]
-    origins = "\n\n".join(origin_text(board["origin"]) for board in boards)
-    return {"beside": table(["", *heads], body), "origin": origins}
+    blocks = {"beside": table(["", *heads], body)}
+    if (records / SEEDS).is_dir():
+        boards.append(read_board(SEEDS, records))
+        blocks["seeds"] = _seeds_table(_means(boards[-1:]))
+    return blocks | {"origin": "\n\n".join(origin_text(board["origin"]) for board in boards)}
+
+
+def _seeds_table(means: Mapping[tuple[str, str, float], Mapping[str, float]]) -> str:
+    """Tabulate trainings: means over the workloads at a rate, and the cells that collapse."""
+    policies = sorted({policy for policy, *_ in means})
+    rates = sorted({rate for *_, rate in means})
+    body = []
+    for policy in policies:
+        _, path, *mode = policy.split(":")
+        cells = {key[1:]: scores for key, scores in means.items() if key[0] == policy}
+        texts = []
+        for rate in rates:
+            of_rate = [scores for (_, at), scores in cells.items() if at == rate]
+            texts.append(_text({m: float(np.mean([s[m] for s in of_rate])) for m in METRICS}))
+        late = sum(scores["slo_100s"] < 50.0 for scores in cells.values())
+        played = f"{Path(path).parent.name}, {'sampled' if mode else 'likeliest'}"
+        body.append([played, *texts, f"{late} of {len(cells)}"])
+    heads = ["", *(f"{rate:g}/min" for rate in rates), "cells with most answers after 100 s"]
+    return table(heads, body)
 
 
 def _means(boards: list[dict[str, Any]]) -> dict[tuple[str, str, float], dict[str, float]]:

@@ -136,9 +136,10 @@ def test_the_queue_is_in_the_order_of_priorities() -> None:
                 )
                 ended.append(priority)
 
-            first = [asyncio.ensure_future(one(0, 300)) for _ in range(16)]
+            first = [asyncio.ensure_future(one(0, 2_000)) for _ in range(16)]
             await until_load(session, servers[0], 16, 0)
             late = [asyncio.ensure_future(one(p, 50)) for p in (3, 1, 2) for _ in range(16)]
+            await until_load(session, servers[0], 16, 48)
             await asyncio.gather(*first, *late)
             return ended
 
